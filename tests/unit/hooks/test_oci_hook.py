@@ -311,3 +311,199 @@ def test_what_it_asks_is_json_as_the_library_reads_it(box: Box, serve: Serve, va
 )
 def test_what_the_library_does_not_read_it_does_not_read(text: str) -> None:
     assert run(text.encode(), "attach", "--device", "mlx5_5").refused_with == "OCI-STATE"
+
+
+# Annotations: precreate and createRuntime of podman
+
+PREFIX = "rdma.noderesource.dev"
+GIVEN = {
+    "version": 1,
+    "nodes": [["/dev/infiniband/uverbs2", 231, 194, 0o666, 0, 3]],
+    "env": [["RDMA_DEVICES_0", "mlx5_2"], ["NCCL_IB_HCA", "=mlx5_2"]],
+}
+
+
+def podmans(**fields: Any) -> dict[str, Any]:
+    """A config.json as podman hands it to precreate, as far as it matters."""
+    return {
+        "process": {"env": ["PATH=/bin", "UCX_NET_DEVICES=all"], "terminal": False, "noNewPrivileges": None},
+        "mounts": [
+            {"destination": "/run/.containerenv", "source": "/run/c/overlay-containers/ab12/userdata/.containerenv"}
+        ],
+        "annotations": {f"{PREFIX}/pod": "[{}]", PREFIX: "\u00e9", "other.example/pod": "1", f"{PREFIX}.x": "1"},
+        "hooks": {"createRuntime": [{"path": "/bin/sh"}]},
+        "linux": {
+            "namespaces": [{"type": "pid"}, {"type": "network"}],
+            "devices": [{"path": "/dev/infiniband/uverbs2", "type": "c", "major": 231, "minor": 9}],
+            "resources": {"devices": [{"allow": False, "access": "rwm"}], "shares": 1.5},
+        },
+        **fields,
+    }
+
+
+def prepare(path: Path, spec: Any, *flags: str) -> tuple[Any, subprocess.CompletedProcess[bytes]]:
+    """Run the precreate hook as podman does; the configuration that it answers (None: nothing), and how it ended."""
+    data = spec if isinstance(spec, bytes) else json.dumps(spec).encode()
+    command = [sys.executable, "-I", "-S", str(HOOK), "prepare", "--socket", str(path), *flags]
+    done = subprocess.run(command, input=data, capture_output=True, check=False, timeout=30)
+    return json.loads(done.stdout) if done.stdout else None, done
+
+
+def test_before_a_container_is_made_the_daemon_is_asked_for_its_annotations(box: Box, serve: Serve) -> None:
+    daemon = serve(lambda _: (HEARD, GIVEN))
+    prepare(box.path, podmans())
+    assert daemon.asked == [
+        {
+            "version": 1,
+            "ask": "prepare",
+            "id": "ab12",
+            "devices": [],
+            "annotations": {f"{PREFIX}/pod": "[{}]", PREFIX: "\u00e9"},
+            "nodes": [["/dev/infiniband/uverbs2", 231, 9]],
+            "variables": ["UCX_NET_DEVICES"],
+            "network": True,
+        }
+    ]
+    assert daemon.handed == [[]]
+
+
+def test_it_is_made_with_what_the_daemon_answers_and_else_as_it_was(box: Box, serve: Serve) -> None:
+    serve(lambda _: (HEARD, GIVEN))
+    before = podmans()
+    after, done = prepare(box.path, before)
+    assert (done.returncode, done.stderr) == (0, b"")
+    node = {
+        "path": "/dev/infiniband/uverbs2",
+        "type": "c",
+        "major": 231,
+        "minor": 194,
+        "fileMode": 0o666,
+        "uid": 0,
+        "gid": 3,
+    }
+    rule = {"allow": True, "type": "c", "major": 231, "minor": 194, "access": "rwm"}
+    env = ["RDMA_DEVICES_0=mlx5_2", "NCCL_IB_HCA==mlx5_2"]
+    before["linux"]["devices"] = [node]
+    before["linux"]["resources"]["devices"].append(rule)
+    before["process"]["env"] += env
+    told = json.loads(after["annotations"].pop(f"{PREFIX}.prepared"))
+    assert told == {"RDMA_DEVICES_0": "mlx5_2", "NCCL_IB_HCA": "=mlx5_2"}
+    assert after == before
+
+
+def test_a_configuration_without_devices_rules_and_variables_gets_them(box: Box, serve: Serve) -> None:
+    serve(lambda _: (HEARD, GIVEN))
+    after, _ = prepare(box.path, podmans(process={}, linux={}))
+    assert [it["path"] for it in after["linux"]["devices"]] == ["/dev/infiniband/uverbs2"]
+    assert len(after["linux"]["resources"]["devices"]) == 1
+    assert after["process"]["env"] == ["RDMA_DEVICES_0=mlx5_2", "NCCL_IB_HCA==mlx5_2"]
+
+
+def test_a_container_without_a_network_of_its_own_says_so(box: Box, serve: Serve) -> None:
+    daemon = serve(lambda _: (HEARD, GIVEN))
+    prepare(box.path, podmans(linux={"namespaces": [{"type": "pid"}]}))
+    assert daemon.asked[0]["network"] is False
+
+
+def test_devices_of_cdi_hooks_are_told_too(box: Box, serve: Serve) -> None:
+    daemon = serve(lambda _: (HEARD, GIVEN))
+    args = ["nri-rdma-oci-hook", "attach", "--device", "mlx5_4", "--socket", str(box.path)]
+    prepare(box.path, podmans(hooks={"createRuntime": [{"path": str(HOOK), "args": args}]}))
+    assert daemon.asked[0]["devices"] == [{"device": "mlx5_4"}]
+
+
+def test_the_prefix_is_what_the_hook_is_told(box: Box, serve: Serve) -> None:
+    daemon = serve(lambda _: (HEARD, GIVEN))
+    after, _ = prepare(box.path, podmans(), "--annotation-prefix", "other.example")
+    assert daemon.asked[0]["annotations"] == {"other.example/pod": "1"}
+    assert "other.example.prepared" in after["annotations"]
+
+
+def shown(spec: Any) -> str:
+    """What an OCI runtime shows of a hook that it cannot run; such a hook is the first."""
+    path = spec["hooks"]["createRuntime"][0]["path"]
+    assert not Path(path).exists()
+    return str(path)
+
+
+def test_a_refusal_is_the_path_of_a_hook_that_cannot_be_run(box: Box, serve: Serve) -> None:
+    serve(lambda _: (HEARD, {"version": 1, "refusal": "nri-rdma: DEVICE-IN-USE: taken,\n by a/b. Next: wait."}))
+    after, done = prepare(box.path, podmans())
+    assert done.returncode == 0
+    assert shown(after) == "/nri-rdma: DEVICE-IN-USE: taken, by a/b. Next: wait."
+    assert after["hooks"]["createRuntime"][1:] == [{"path": "/bin/sh"}]
+    assert (after["linux"], after["process"]) == (podmans()["linux"], podmans()["process"])
+    assert f"{PREFIX}.prepared" not in after["annotations"]
+
+
+def test_so_is_that_there_is_no_daemon(box: Box) -> None:
+    before = time.monotonic()
+    after, _ = prepare(box.path, podmans(hooks=None))
+    assert shown(after).startswith("/nri-rdma: DAEMON-ABSENT: ")
+    assert 1.5 < time.monotonic() - before < 4
+
+
+@pytest.mark.parametrize(
+    "answer", [{"version": 1}, {"version": 1, "nodes": [], "env": None}, {"nodes": [[1]], "env": []}]
+)
+def test_so_is_an_answer_that_cannot_be_used(box: Box, serve: Serve, answer: Any) -> None:
+    serve(lambda _: (HEARD, answer))
+    after, _ = prepare(box.path, podmans())
+    assert shown(after).startswith(("/nri-rdma: OCI-STATE: ", "/nri-rdma: INTERNAL: "))
+
+
+def test_so_is_a_configuration_that_is_not_podmans(box: Box, serve: Serve) -> None:
+    serve(lambda _: (HEARD, GIVEN))
+    for wrong in ({"mounts": None}, {"process": 5}, {"annotations": [1]}):
+        after, _ = prepare(box.path, podmans(**wrong))
+        assert shown(after).startswith(("/nri-rdma: OCI-STATE: ", "/nri-rdma: INTERNAL: "))
+
+
+def test_so_is_an_annotation_that_is_too_long_for_a_question(box: Box, serve: Serve) -> None:
+    serve(lambda _: (HEARD, GIVEN))
+    after, _ = prepare(box.path, podmans(annotations={PREFIX: "x" * 200_000}))
+    assert shown(after).startswith("/nri-rdma: ANNOTATION-SIZE: ")
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff"])
+def test_what_is_no_configuration_ends_with_an_error(box: Box, data: bytes) -> None:
+    after, done = prepare(box.path, data)
+    assert (after, done.returncode) == (None, 1)
+    assert done.stderr.startswith(b"nri-rdma: OCI-STATE: ")
+
+
+def test_when_it_is_made_the_daemon_is_asked_to_attach_what_it_promised(box: Box, serve: Serve) -> None:
+    daemon = serve(lambda asked: (HEARD, GIVEN if asked["ask"] == "prepare" else YES))
+    box.config, _ = prepare(box.path, podmans())
+    box.config["process"]["env"].append("NCCL_IB_HCA=mine")  # somebody replaced it after us
+    assert box.run("attach-prepared", "--annotation-prefix", PREFIX).code == 0
+    assert daemon.asked[1] == {
+        "version": 1,
+        "ask": "attach",
+        "id": "box",
+        "pid": box.process.pid,
+        "devices": [],
+        "annotations": {f"{PREFIX}/pod": "[{}]", PREFIX: "\u00e9"},
+        "prepared": {"RDMA_DEVICES_0": "mlx5_2", "NCCL_IB_HCA": "=mlx5_2"},
+        "variables": ["UCX_NET_DEVICES", "NCCL_IB_HCA"],
+        "nodes": [["/dev/infiniband/uverbs2", 231, 194]],
+        "cgroup": "",
+    }
+    assert daemon.handed[1] == [str(Path(f"/proc/{box.process.pid}/ns/net").readlink())]
+
+
+def test_a_container_that_nothing_prepared_is_refused(box: Box, serve: Serve) -> None:
+    serve(lambda _: (HEARD, YES))
+    box.config = podmans()
+    ended = box.run("attach-prepared", "--annotation-prefix", PREFIX)
+    assert (ended.refused_with, "nri-rdma install podman" in ended.error) == ("OCI-STATE", True)
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, False, 0, 1.5, [], {}, '\u00e9\u2028"', [[None, {"a": False}]]], ids=repr
+)
+def test_a_configuration_goes_through_unchanged(box: Box, serve: Serve, value: Any) -> None:
+    serve(lambda _: (HEARD, {"version": 1, "nodes": [], "env": []}))
+    after, _ = prepare(box.path, podmans(hostname=value))
+    assert after["hostname"] == value
+    assert type(after["hostname"]) is type(value)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import time
 from dataclasses import dataclass, field, replace
 
 import pytest
 
 from nri_rdma.attach.record import Phase
 from nri_rdma.doors.oci.containers import Containers
-from nri_rdma.doors.oci.questions import Given, HookQuestion, Verb, Wish
+from nri_rdma.doors.oci.questions import Given, HookQuestion, Prepared, Verb, Wish
 from nri_rdma.errors import ErrorCode, LimitsError, NriRdmaError
 from tests.unit.commands.cli.daemon import InsideDaemon
 
@@ -210,6 +212,118 @@ def test_a_container_stands_for_a_pod_that_no_runtime_lists(door: Door) -> None:
     assert (attachment.pod.sandbox_id, attachment.pod.pid, attachment.pod.is_listed) == ("0123456789abcdef", PID, False)
     door.inside.engine.synchronize(()).result(5)
     assert attachment.state is Phase.ATTACHED, "a runtime that does not list it does not end it"
+
+
+# Annotations
+
+ASKED = {"name": "fast", "match": {"device": "mlx5_2"}, "mode": "exclusive"}
+PREFIX = "rdma.noderesource.dev"
+
+
+def prepares(container: str = "box", **fields: object) -> HookQuestion:
+    """What a container asks before it is made."""
+    question = HookQuestion(
+        verb=Verb.PREPARE, container_id=container, annotations={f"{PREFIX}/pod": json.dumps([ASKED])}
+    )
+    return replace(question, **fields)  # type: ignore[arg-type]  # fields of a question
+
+
+def starts(prepared: Prepared, asked: HookQuestion, pid: int = PID) -> HookQuestion:
+    """What the same container asks when it is made with what it was told."""
+    nodes = {it.path: (it.major, it.minor) for it in prepared.nodes}
+    return replace(asked, verb=Verb.ATTACH, pid=pid, nodes=nodes, prepared=dict(prepared.env))
+
+
+def not_prepared(door: Door, question: HookQuestion) -> NriRdmaError:
+    with pytest.raises(NriRdmaError) as caught:
+        door.containers.prepare(question)
+    return caught.value
+
+
+def test_a_container_is_told_what_it_is_to_be_made_with_and_then_gets_it(door: Door) -> None:
+    before = door.inside.world.snapshot()
+    prepared = door.containers.prepare(prepares())
+    assert {it.path: (it.major, it.minor) for it in prepared.nodes} == NODES
+    assert dict(prepared.env)["RDMA_NETDEVS_FAST"] == "rdma0"
+    assert (door.inside.world.snapshot(), door.state()) == (before, None), "nothing is attached yet"
+    assert door.containers.attach(starts(prepared, prepares()), 9) == DEFAULT
+    assert ("rdma0" in door.links_of(PID), door.state()) == (True, Phase.ATTACHED)
+    door.containers.give_back(HookQuestion(verb=Verb.RETURN, container_id="box"))
+    assert door.inside.world.snapshot() == before
+
+
+def test_a_device_that_became_better_meanwhile_does_not_change_what_was_promised(door: Door) -> None:
+    first = door.containers.prepare(prepares("other", annotations={PREFIX: "1"}))
+    second = door.containers.prepare(prepares(annotations={PREFIX: "1"}))
+    assert {it.path for it in first.nodes} != {it.path for it in second.nodes}
+    door.containers.give_back(HookQuestion(verb=Verb.RETURN, container_id="other"))  # the first one is free again
+    door.containers.attach(starts(second, prepares(annotations={PREFIX: "1"})), 9)
+    assert door.state() is Phase.ATTACHED
+
+
+def test_a_container_of_whose_promise_nothing_is_known_is_decided_about_anew(door: Door) -> None:
+    prepared = door.containers.prepare(prepares())
+    door.inside.engine.stop_pod("box", time.monotonic() + 1)  # as after a restart of the daemon
+    assert door.containers.attach(starts(prepared, prepares()), 9) == DEFAULT
+
+
+def test_a_container_that_was_made_for_another_device_is_refused_and_leaves_nothing(door: Door) -> None:
+    before = door.inside.world.snapshot()
+    prepared = door.containers.prepare(prepares())
+    wrong = replace(starts(prepared, prepares()), prepared={**dict(prepared.env), "RDMA_NETDEVS_FAST": "rdma7"})
+    refused = refusal(door, wrong)
+    assert refused.code is ErrorCode.NAME_CONFLICT
+    assert "RDMA_NETDEVS_FAST" in refused.what
+    assert (door.inside.world.snapshot(), door.state()) == (before, None)
+
+
+def test_a_variable_that_the_container_sets_itself_is_no_difference(door: Door) -> None:
+    own = prepares(variables=frozenset({"NCCL_IB_HCA"}))
+    prepared = door.containers.prepare(own)
+    assert "NCCL_IB_HCA" not in dict(prepared.env)
+    assert door.containers.attach(starts(prepared, own), 9) == DEFAULT
+
+
+def test_the_memlock_of_the_request_must_be_set(door: Door) -> None:
+    asked = prepares(annotations={f"{PREFIX}/pod": json.dumps([{**ASKED, "memlock": 4096}])})
+    prepared = door.containers.prepare(asked)
+    assert door.containers.attach(starts(prepared, asked), 9) == Given(memlock=4096, must=True)
+
+
+def test_an_annotation_that_asks_for_nothing_gives_nothing(door: Door) -> None:
+    asked = prepares(annotations={PREFIX: "[]"})
+    assert door.containers.prepare(asked) == Prepared()
+    assert door.containers.attach(starts(Prepared(), asked), 9) == Given()
+    assert door.state() is None
+
+
+def test_what_an_earlier_start_has_comes_home_before_the_next_is_prepared(door: Door) -> None:
+    prepared = door.containers.prepare(prepares())
+    door.containers.attach(starts(prepared, prepares()), 9)
+    del door.running[PID]
+    door.add_container(pid=4712, start=200)
+    again = door.containers.prepare(prepares())
+    door.containers.attach(starts(again, prepares(), pid=4712), 9)
+    assert ("rdma0" in door.links_of(4712), "rdma0" in door.links_of(PID)) == (True, False)
+
+
+def test_devices_in_two_ways_are_refused(door: Door) -> None:
+    for refused in (not_prepared(door, prepares(wishes=(ONE,))), refusal(door, prepares(wishes=(ONE,), pid=PID))):
+        assert refused.code is ErrorCode.ANNOTATION_PLACE
+    assert door.state() is None
+
+
+def test_annotations_of_another_prefix_are_no_reason_to_start_bare(door: Door) -> None:
+    other = prepares(annotations={"rdma.example/pod": "1"})
+    for refused in (not_prepared(door, other), refusal(door, replace(other, pid=PID))):
+        assert (refused.code, PREFIX in refused.what) == (ErrorCode.SETTING, True)
+
+
+def test_on_the_hosts_network_it_is_refused_before_it_is_made(door: Door) -> None:
+    refused = not_prepared(door, prepares(has_network=False))
+    assert refused.code is ErrorCode.HOST_NETWORK
+    assert "--network host" in refused.hint
+    assert [(row.call, row.code) for row in door.inside.engine.refused.rows()] == [("precreate", "HOST-NETWORK")]
 
 
 # Limits of the rdma cgroup

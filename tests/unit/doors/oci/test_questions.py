@@ -8,15 +8,18 @@ import pytest
 from nri_rdma.doors.oci.questions import (
     Given,
     HookQuestion,
+    Prepared,
     Verb,
     Wish,
     annotation_of,
+    made_with,
     memlock_of,
     no,
     read_question,
     yes,
 )
 from nri_rdma.errors import ErrorCode, NriRdmaError
+from nri_rdma.model.device import CharDevice, CharKind
 from nri_rdma.model.request import UNLIMITED, Mode, RdmaLimits
 from nri_rdma.text.annotations import PREFIX, parse_pod_request
 
@@ -40,6 +43,51 @@ def test_a_question_is_read() -> None:
         nodes={"/dev/infiniband/uverbs0": (231, 192)},
         cgroups_path="machine.slice:libpod:0123abcd",
     )
+
+
+PREPARE: dict[str, Any] = {
+    "version": 1,
+    "ask": "prepare",
+    "id": "0123abcd",
+    "devices": [],
+    "annotations": {f"{PREFIX}/pod": "2"},
+    "nodes": [],
+    "variables": ["NCCL_IB_HCA"],
+    "network": False,
+}
+
+
+def test_a_question_of_a_container_that_is_about_to_be_made_is_read() -> None:
+    assert read_question(json.dumps(PREPARE).encode()) == HookQuestion(
+        verb=Verb.PREPARE,
+        container_id="0123abcd",
+        annotations={f"{PREFIX}/pod": "2"},
+        variables=frozenset({"NCCL_IB_HCA"}),
+        has_network=False,
+    )
+
+
+def test_the_variables_that_it_was_made_with_are_read() -> None:
+    asked = {**PREPARE, "ask": "attach", "pid": 42, "prepared": {"RDMA_DEVICES_0": "mlx5_0"}}
+    question = read_question(json.dumps(asked).encode())
+    assert (question.verb, question.wishes, question.prepared) == (Verb.ATTACH, (), {"RDMA_DEVICES_0": "mlx5_0"})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"annotations": {}},
+        {"annotations": {PREFIX: 2}},
+        {"annotations": []},
+        {"variables": [1]},
+        {"prepared": {"A": None}},
+    ],
+    ids=str,
+)
+def test_annotations_and_variables_are_texts(change: dict[str, Any]) -> None:
+    with pytest.raises(NriRdmaError) as caught:
+        read_question(json.dumps({**PREPARE, **change}).encode())
+    assert caught.value.code is ErrorCode.OCI_STATE
 
 
 def test_of_a_container_that_is_over_its_id_suffices() -> None:
@@ -108,5 +156,11 @@ def test_the_most_memlock_that_any_device_asks_for_counts() -> None:
 
 
 def test_answers_are_packets_of_json() -> None:
+    node = CharDevice(kind=CharKind.UVERBS, path="/dev/x", major=231, minor=5, mode=0o666, uid=1, gid=2)
+    assert json.loads(made_with(Prepared(nodes=(node,), env=(("A", "=b"),)))) == {
+        "version": 1,
+        "nodes": [["/dev/x", 231, 5, 0o666, 1, 2]],
+        "env": [["A", "=b"]],
+    }
     assert json.loads(yes(Given(memlock=5, must=True))) == {"version": 1, "memlock": 5, "must": True}
     assert json.loads(no("nri-rdma: no")) == {"version": 1, "refusal": "nri-rdma: no"}

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from nri_rdma.doors.oci import server as served
-from nri_rdma.doors.oci.questions import LONGEST, Given, HookQuestion
+from nri_rdma.doors.oci.questions import LONGEST, Given, HookQuestion, Prepared
 from nri_rdma.doors.oci.server import HookServer
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.tasks.listeners import Listeners
@@ -39,6 +39,11 @@ class Asked:
         self.error: Exception | None = None
         self.may_go_on = threading.Event()
         self.may_go_on.set()
+
+    def prepare(self, question: HookQuestion) -> Prepared:
+        if self.error is not None:
+            raise self.error
+        return Prepared(env=(("FOR", question.container_id),))
 
     def attach(self, question: HookQuestion, namespace: int) -> Given:
         self.may_go_on.wait(SOON)
@@ -223,3 +228,10 @@ def test_another_user_is_not_heard_wherever_the_socket_is() -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         place.close()
     assert (done.stdout, done.stderr) == ("b''\n", "")
+
+
+def test_what_a_container_is_to_be_made_with_is_answered(place: Place) -> None:
+    question = {"version": 1, "ask": "prepare", "id": "box", "annotations": {"rdma.noderesource.dev": "1"}}
+    assert ask(place, question)[-1] == {"version": 1, "nodes": [], "env": [["FOR", "box"]]}
+    place.asked.error = PlacementError(ErrorCode.DEVICE_IN_USE, "taken")
+    assert ask(place, question)[-1] == {"version": 1, "refusal": "nri-rdma: DEVICE-IN-USE: taken."}

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any  # Any: what annotations ask for
 
 import pytest
 
@@ -42,7 +43,7 @@ class Rig:
     attached: set[str]
 
     def make(
-        self, name: str = "box", *, network: bool = True, env: tuple[str, ...] = (), **asked: object
+        self, name: str = "box", *, network: bool = True, env: tuple[str, ...] = (), **asked: Any
     ) -> ContainerEdits:
         pod = Pod(
             sandbox_id=name,
@@ -60,7 +61,7 @@ class Rig:
     def taken(self) -> set[str]:
         return {str(it) for it in self.inside.reservations.taken()}
 
-    def refusal(self, name: str = "box", *, network: bool = True, **asked: object) -> NriRdmaError:
+    def refusal(self, name: str = "box", *, network: bool = True, **asked: Any) -> NriRdmaError:
         with pytest.raises(NriRdmaError) as caught:
             self.make(name, network=network, **asked)
         return caught.value

@@ -73,7 +73,7 @@ def test_a_write_that_fails_leaves_what_was_there(
     def no_space(*_arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(f"nri_rdma.host.cdi.write.os.{failing}", no_space)
+    monkeypatch.setattr(f"nri_rdma.host.whole_file.os.{failing}", no_space)
     with pytest.raises(OSError, match="No space"):
         write_spec(spec("b"), tmp_path, "a.json")
     assert (tmp_path / "a.json").read_bytes() == encode(spec("a"))
@@ -95,6 +95,6 @@ def test_the_text_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypa
         told.append((kind, (tmp_path / "a.json").exists()))
         sync(descriptor)
 
-    monkeypatch.setattr("nri_rdma.host.cdi.write.os.fsync", told_sync)
+    monkeypatch.setattr("nri_rdma.host.whole_file.os.fsync", told_sync)
     write_spec(spec("a"), tmp_path, "a.json")
     assert told == [("file", False), ("directory", True)]

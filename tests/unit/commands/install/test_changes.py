@@ -1,0 +1,94 @@
+"""Files of ours are shown before they are written, and files of others stay as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.commands.install.changes import OwnFile, remove_empty, to_remove, to_write
+from nri_rdma.errors import ErrorCode, NriRdmaError
+
+
+def own(path: Path, text: str = "ours\nnew\n", mode: int = 0o644, copy_of: Path | None = None) -> OwnFile:
+    return OwnFile(
+        path=path, data=text.encode(), is_ours=lambda data: data.startswith(b"ours"), mode=mode, copy_of=copy_of
+    )
+
+
+def test_a_file_that_is_not_there_is_shown_whole_and_written_with_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "a/b/file"
+    (change,) = to_write([own(path, mode=0o755)])
+    assert change.shown() == f"--- /dev/null\n+++ {path}\n@@ -0,0 +1,2 @@\n+ours\n+new\n"
+    assert not path.exists()
+    change.carry_out()
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("ours\nnew\n", 0o755)
+    assert to_write([own(path, mode=0o755)]) == ()
+
+
+def test_an_older_one_of_ours_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("ours\nold\n")
+    (change,) = to_write([own(path)])
+    assert change.shown() == f"--- {path}\n+++ {path}\n@@ -1,2 +1,2 @@\n ours\n-old\n+new\n"
+    change.carry_out()
+    assert path.read_text() == "ours\nnew\n"
+    change.undo()
+    assert path.read_text() == "ours\nold\n"
+
+
+def test_a_mode_that_was_changed_is_set_again(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("ours\nnew\n")
+    path.chmod(0o600)
+    (change,) = to_write([own(path)])
+    assert change.shown() == f"--- {path}\n+++ {path}\n"
+    change.carry_out()
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_the_lines_of_a_copy_are_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    (change,) = to_write([own(path, copy_of=Path("/opt/hook"))])
+    assert change.shown() == f"--- /dev/null\n+++ {path}\n(a copy of /opt/hook, 2 lines)\n"
+
+
+@pytest.mark.parametrize("other", ["file", "link", "folder"])
+def test_what_somebody_else_made_is_neither_written_nor_removed(tmp_path: Path, other: str) -> None:
+    path = tmp_path / "file"
+    if other == "file":
+        path.write_text("theirs\n")
+    elif other == "link":
+        (tmp_path / "target").write_text("ours\n")
+        path.symlink_to("target")
+    else:
+        path.mkdir()
+    for decide in (to_write, to_remove):
+        with pytest.raises(NriRdmaError) as caught:
+            decide([own(path)])
+        assert caught.value.code is ErrorCode.INSTALL
+        assert str(path) in str(caught.value)
+
+
+def test_a_removal_is_shown_and_can_be_undone(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("ours\nold\n")
+    path.chmod(0o600)
+    (change,) = to_remove([own(path), own(tmp_path / "absent")])
+    assert change.shown() == f"--- {path}\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-ours\n-old\n"
+    change.carry_out()
+    assert not path.exists()
+    change.undo()
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("ours\nold\n", 0o600)
+
+
+def test_a_folder_is_removed_only_when_it_is_empty(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "theirs").touch()
+    remove_empty(folder)
+    assert folder.is_dir()
+    (folder / "theirs").unlink()
+    remove_empty(folder)
+    remove_empty(folder)
+    assert not folder.exists()

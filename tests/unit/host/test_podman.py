@@ -1,0 +1,73 @@
+"""podman is asked by its command line: a program of that name in PATH."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.errors import ErrorCode, NriRdmaError
+from nri_rdma.host import podman
+from nri_rdma.host.podman import PodmanContainer
+
+SCRIPT = """#!/bin/sh
+case "$*" in
+    --version) echo "podman version 5.4.2" ;;
+    "info "*) echo 'Error: toml: line 3' >&2; exit 125 ;;
+    "ps --all --quiet --no-trunc") echo a1; echo b2 ;;
+    "inspect --type container a1 b2") cat <<'X'
+[{"Name": "one", "Config": {"Annotations": {"k": "v"}}, "State": {"Running": true}},
+ {"Name": "two", "Config": {"Annotations": null}, "State": {"Running": false}}]
+X
+    ;;
+    *) exit 9 ;;
+esac
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "podman"
+    path.write_text(SCRIPT)
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return path
+
+
+def refusal_of(call: object) -> NriRdmaError:
+    assert callable(call)
+    with pytest.raises(NriRdmaError) as caught:
+        call()
+    assert caught.value.code is ErrorCode.INSTALL
+    return caught.value
+
+
+def test_it_tells_its_version(program: Path) -> None:
+    assert podman.version_text() == "podman version 5.4.2\n"
+
+
+def test_all_containers_are_told_with_their_annotations(program: Path) -> None:
+    assert podman.containers() == (
+        PodmanContainer(name="one", annotations={"k": "v"}, is_running=True),
+        PodmanContainer(name="two", annotations={}, is_running=False),
+    )
+
+
+def test_without_containers_nothing_is_inspected(program: Path) -> None:
+    program.write_text(SCRIPT.replace("echo a1; echo b2", "true"))
+    assert podman.containers() == ()
+
+
+def test_what_it_says_when_it_fails_is_told(program: Path) -> None:
+    assert "toml: line 3" in str(refusal_of(podman.read_configuration))
+
+
+def test_that_it_is_not_there_is_told(program: Path) -> None:
+    program.unlink()
+    assert "no podman in PATH" in str(refusal_of(podman.version_text))
+
+
+def test_one_that_does_not_answer_is_told(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program.write_text("#!/bin/sh\nexec sleep 30\n")
+    monkeypatch.setattr(podman, "TIMEOUT_S", 0.2)
+    assert "did not answer" in str(refusal_of(podman.version_text))

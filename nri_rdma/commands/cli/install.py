@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,7 +68,7 @@ def install_podman(settings: Settings, dry_run: bool) -> None:
       nri-rdma install podman
       podman run --annotation rdma.noderesource.dev/pod=1 IMAGE
     """
-    from nri_rdma.commands.install.changes import to_write
+    from nri_rdma.commands.install.changes import carry_out_all, to_write
     from nri_rdma.commands.install.podman import parse_version
     from nri_rdma.host.podman import read_configuration, version_text
 
@@ -82,7 +82,7 @@ def install_podman(settings: Settings, dry_run: bool) -> None:
     if dry_run:
         Screen().line("Nothing was changed: this is what would be written.")
         return
-    _carry_out(changes, read_configuration)
+    carry_out_all(changes, read_configuration)
     Screen().line("podman is set up. Containers that are there already ask when they are started the next time.")
 
 
@@ -102,7 +102,7 @@ def uninstall_podman(settings: Settings, dry_run: bool, force: bool) -> None:
       nri-rdma uninstall podman --dry-run
       podman rm -f trainer; nri-rdma uninstall podman
     """
-    from nri_rdma.commands.install.changes import remove_empty, to_remove
+    from nri_rdma.commands.install.changes import carry_out_all, remove_empty, to_remove
     from nri_rdma.commands.install.podman import FOLDER
 
     screen, files = Screen(), _files(settings)
@@ -120,7 +120,7 @@ def uninstall_podman(settings: Settings, dry_run: bool, force: bool) -> None:
     if dry_run:
         screen.line("Nothing was changed: this is what would be removed.")
         return
-    _carry_out(changes, lambda: None)
+    carry_out_all(changes)
     remove_empty(FOLDER)
     remove_empty(FOLDER.parent)
     screen.line("podman knows nothing of nri-rdma any more.")
@@ -151,20 +151,6 @@ def _show(changes: Iterable[Change]) -> None:
     for change in changes:
         for line in change.shown().splitlines():
             screen.raw(line)
-
-
-def _carry_out(changes: Iterable[Change], check: Callable[[], None]) -> None:
-    """Do all of it, or nothing: what was done is undone when a file cannot be written, or `check` fails."""
-    done: list[Change] = []
-    try:
-        for change in changes:
-            done.append(change)
-            change.carry_out()
-        check()
-    except (OSError, NriRdmaError):
-        for change in reversed(done):
-            change.undo()
-        raise
 
 
 def _refuse_asking(prefix: str) -> None:

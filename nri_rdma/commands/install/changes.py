@@ -86,6 +86,21 @@ def to_remove(files: Iterable[OwnFile]) -> tuple[Change, ...]:
     return tuple(Change(file=file, before=before, is_removal=True) for file, before in found if before is not None)
 
 
+def carry_out_all(changes: Iterable[Change], check: Callable[[], None] = lambda: None) -> None:
+    """Do all of it, or nothing: what was done is undone when a file cannot be written, or `check` fails. Raises what
+    they raise."""
+    done: list[Change] = []
+    try:
+        for change in changes:
+            change.carry_out()  # by itself it is all or nothing
+            done.append(change)
+        check()
+    except (OSError, NriRdmaError):
+        for change in reversed(done):
+            change.undo()
+        raise
+
+
 def remove_empty(folder: Path) -> None:
     """Remove a folder unless something is in it."""
     with suppress(OSError):

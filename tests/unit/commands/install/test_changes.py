@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.commands.install.changes import OwnFile, remove_empty, to_remove, to_write
+from nri_rdma.commands.install.changes import Change, OwnFile, carry_out_all, remove_empty, to_remove, to_write
 from nri_rdma.errors import ErrorCode, NriRdmaError
 
 
@@ -80,6 +80,26 @@ def test_a_removal_is_shown_and_can_be_undone(tmp_path: Path) -> None:
     assert not path.exists()
     change.undo()
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("ours\nold\n", 0o600)
+
+
+@pytest.mark.parametrize("fault", ["check", "file"])
+def test_all_is_done_or_nothing(tmp_path: Path, fault: str) -> None:
+    (tmp_path / "old").write_text("ours\nold\n")
+    (tmp_path / "blocked").touch()
+    last = tmp_path / ("blocked/file" if fault == "file" else "last")
+
+    def check() -> None:
+        assert fault == "check"
+        assert last.exists()
+        raise NriRdmaError(ErrorCode.INSTALL, "podman cannot read it")
+
+    changes = [*to_write([own(tmp_path / "old"), own(tmp_path / "new")]), Change(file=own(last), before=None)]
+    with pytest.raises((NriRdmaError, OSError)):
+        carry_out_all(changes, check)
+    assert sorted(it.name for it in tmp_path.iterdir()) == ["blocked", "old"]
+    assert (tmp_path / "old").read_text() == "ours\nold\n"
+    carry_out_all(changes[:2])
+    assert (tmp_path / "new").read_text() == "ours\nnew\n"
 
 
 def test_a_folder_is_removed_only_when_it_is_empty(tmp_path: Path) -> None:

@@ -1,0 +1,61 @@
+"""`nri-rdma install podman` as a user runs it; what it writes on a host is for tests/oci."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.unit.commands.cli.program import assert_one_error, nri_rdma
+
+DROP_IN = "/etc/containers/containers.conf.d/90-nri-rdma.conf"
+FOLDER = "/usr/local/lib/nri-rdma/podman-hooks.d"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> dict[str, str]:
+    """A PATH with a podman that knows its version and nothing else."""
+    program = tmp_path / "podman"
+    program.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "podman version 5.4.2"\n')
+    program.chmod(0o755)
+    return {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+
+def test_a_dry_run_shows_every_file_and_writes_none(path: dict[str, str]) -> None:
+    before = Path(DROP_IN).exists()
+    done = nri_rdma("install", "podman", "--dry-run", columns=200, environment=path)
+    assert done.returncode == 0, done.stderr
+    stages = ("precreate", "createRuntime", "poststop")
+    files = ["/usr/local/lib/nri-rdma/nri-rdma-oci-hook", *(f"{FOLDER}/nri-rdma-{it}.json" for it in stages), DROP_IN]
+    assert [line[4:] for line in done.stdout.splitlines() if line.startswith("+++ ")] == files
+    assert f'+hooks_dir = ["{FOLDER}", {{append=true}}]' in done.stdout.splitlines()
+    assert done.stdout.splitlines()[-1] == "Nothing was changed: this is what would be written."
+    assert Path(DROP_IN).exists() is before
+
+
+def test_settings_of_the_daemon_are_in_the_hooks(path: dict[str, str], tmp_path: Path) -> None:
+    flags = ("--annotation-prefix", "rdma.example", "--state-dir", tmp_path / "state")
+    done = nri_rdma("install", "podman", "--dry-run", *flags, columns=400, environment=path)
+    assert f"prepare --annotation-prefix rdma.example --socket {tmp_path}/state/oci.sock" in done.stdout
+    assert '"^rdma\\\\.example(/.*)?$"' in done.stdout
+
+
+def test_without_podman_nothing_is_set_up(tmp_path: Path) -> None:
+    done = nri_rdma("install", "podman", environment={"PATH": str(tmp_path)})
+    assert "no podman in PATH" in assert_one_error(done, "INSTALL", 1)
+
+
+def test_where_nothing_was_set_up_nothing_is_removed(path: dict[str, str]) -> None:
+    if Path(FOLDER).exists() or Path(DROP_IN).exists():
+        pytest.skip("this machine's podman is set up for nri-rdma")
+    done = nri_rdma("uninstall", "podman", "--dry-run", columns=200, environment=path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("nothing was changed.\n")
+
+
+@pytest.mark.parametrize("command", ["install", "uninstall"])
+def test_the_command_alone_shows_what_there_is(command: str) -> None:
+    done = nri_rdma(command)
+    assert done.returncode == 0
+    assert f"nri-rdma {command} podman" in done.stdout

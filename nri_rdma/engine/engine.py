@@ -148,12 +148,12 @@ class Engine:
         wait for it."""
         self._pods.run(pod, annotations, deadline, asker)
 
-    def promise(self, container: Container, deadline: float) -> ContainerEdits:
+    def promise(self, container: Container, links: Collection[str], deadline: float) -> ContainerEdits:
         """Return the edits of a container that stands for itself, before it is made: its devices are decided and
-        reserved for a while, and nothing is attached. `run_pod` for the same sandbox attaches them. Raise what refuses
-        the container."""
+        reserved for a while, and nothing is attached. `run_pod` for the same sandbox attaches them. `links` are the
+        netdevs that its network has already. Raise what refuses the container."""
         try:
-            return self._promises.make(container, deadline)
+            return self._promises.make(container, links, deadline)
         except NriRdmaError as error:
             self.refused.note("precreate", container.pod, error)
             raise

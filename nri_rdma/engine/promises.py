@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from nri_rdma.attach.attachment import Selection
 from nri_rdma.attach.plan import names_in_pod
@@ -41,8 +41,9 @@ class Promises:
         self._lock = threading.Lock()
         self._kept: dict[str, tuple[Selection, Callable[[], None]]] = {}
 
-    def make(self, container: Container, deadline: float) -> ContainerEdits:
-        """Decide, reserve, and return the edits of a container that stands for itself. Raise what refuses it."""
+    def make(self, container: Container, links: Collection[str], deadline: float) -> ContainerEdits:
+        """Decide, reserve, and return the edits of a container that stands for itself; `links` are the netdevs that its
+        network has already. Raise what refuses it."""
         pod, placer = container.pod, self._placer
         placer.await_specs(pod, deadline)
         asked = placer.asked(pod, container.annotations)
@@ -55,7 +56,7 @@ class Promises:
         placed = placer.choose(pod, asked, container.asker, deadline)
         chosen = Selection(placed=placed, rdma_cm=placer.node.cache.current.rdma_cm)
         try:
-            edits = self._edits(container, chosen)
+            edits = self._edits(container, links, chosen)
         except NriRdmaError:
             self._release(pod.sandbox_id)
             raise
@@ -76,10 +77,10 @@ class Promises:
         if self.redeem(sandbox_id) is not None:
             self._release(sandbox_id)
 
-    def _edits(self, container: Container, chosen: Selection) -> ContainerEdits:
+    def _edits(self, container: Container, links: Collection[str], chosen: Selection) -> ContainerEdits:
         """Return the edits for these devices. Raise PlacementError for netdevs of a container without a network of its
         own, and for nodes and names that are taken."""
-        pod, names = container.pod, names_in_pod(chosen.placed, (_LOOPBACK,))
+        pod, names = container.pod, names_in_pod(chosen.placed, {_LOOPBACK, *links})
         if names and not pod.netns_path:
             what = "this container is on the host's network: a netdev cannot be moved into it"
             hint = "take the host's network away, or ask for mode: shared"

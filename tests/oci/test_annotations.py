@@ -204,11 +204,16 @@ def test_the_containers_of_a_pod_share_a_netdev_and_it_comes_home(
     podman.must("--runtime", podman.oci_runtime, "pod", "create", "--name", "pod", "--network", "none", *infra)
     podman.must(*podman.run("-d", "--pod", "pod", "--name", "one", *asks(podman, [FIFTH]), command=SLEEP, network=""))
     podman.must(*podman.run("-d", "--pod", "pod", "--name", "two", command=SLEEP, network=""))
-    assert "rdma0" in in_container(podman, "one")
-    assert "rdma0" in in_container(podman, "two")
+    fourth = {**FIFTH, "match": {"device": "mlx5_4"}}
+    podman.must(
+        *podman.run("-d", "--pod", "pod", "--name", "three", *asks(podman, [fourth]), command=SLEEP, network="")
+    )
+    assert "RDMA_NETDEVS_FAST=rdma1" in podman.must("exec", "three", "cat", "/proc/1/environ")
+    for name in ("one", "two", "three"):
+        assert {"rdma0", "rdma1"} <= set(in_container(podman, name))
     podman.must("rm", "-f", "-t", "0", "one")
     wait_home()
-    assert "rdma0" not in in_container(podman, "two")
+    assert ("rdma0" in in_container(podman, "two"), "rdma1" in in_container(podman, "two")) == (False, True)
 
 
 # What is refused, with one sentence that the user sees
@@ -301,3 +306,27 @@ def test_without_the_hook_no_container_that_asks_starts(
     assert (done.returncode in {126, 127}, done.stdout) == (True, ""), done.stderr
     assert "run `nri-rdma install podman`" in done.stderr
     assert kept == hook.read_bytes()
+
+
+def test_a_container_of_another_user_is_refused(host_equal: None, daemon: Daemon, podman: Podman) -> None:
+    host = podman.host
+    home = host.file("/tmp/user")
+    home.mkdir(exist_ok=True)
+    root = home / "root"
+    if not root.exists():
+        root.mkdir()
+        host.must("tar", "-x", "-f", "/run/files/box.tar", "-C", "/tmp/user/root")
+        host.must("chown", "-R", "1000:1000", "/tmp/user")
+    become = (
+        "setpriv",
+        "--reuid=1000",
+        "--regid=1000",
+        "--clear-groups",
+        "env",
+        "HOME=/tmp/user",
+        "XDG_RUNTIME_DIR=/tmp/user",
+    )
+    run = ("podman", "--runtime", "crun", "run", "--rm", "--network=none", "--cgroups=disabled", *asks(podman, [FIFTH]))
+    done = host.run_command(*become, *run, "--rootfs", "/tmp/user/root", "echo", "it runs")
+    assert (done.returncode, done.stdout) == (126, ""), done.stderr
+    assert "nri-rdma: PRIVILEGE: " in done.stderr

@@ -101,7 +101,8 @@ class Containers:
         undo = self._engine.attachments.end(pod.sandbox_id)
         if undo is not None:  # of an earlier start, whose end nobody told
             _await(undo, pod, deadline)
-        edits = self._engine.promise(_container(question, pod, question.annotations, question.nodes), deadline)
+        container = _container(question, pod, question.annotations, question.nodes)
+        edits = self._engine.promise(container, question.links, deadline)
         return Prepared(nodes=edits.char_devices, env=edits.env)
 
     def _refuse_unclear(self, question: HookQuestion, pod: Pod) -> None:

@@ -85,6 +85,8 @@ class HookQuestion:
     """The variables that the container was made with because PREPARE was answered so."""
     has_network: bool = True
     """Whether the container has, or will have, a network namespace that is not the host's."""
+    links: frozenset[str] = frozenset()
+    """Names of the netdevs that are in it already, where others have it, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +145,7 @@ def _question(document: Mapping[str, Any]) -> HookQuestion:
         variables=frozenset(map(_text, document.get("variables", ()))),
         prepared=_texts(document.get("prepared", {})),
         has_network=bool(document.get("network", True)),
+        links=frozenset(map(_text, document.get("links", ()))),
     )
 
 

@@ -41,6 +41,7 @@ class Rig:
     clock: Clock
     promises: Promises
     attached: set[str]
+    links: tuple[str, ...] = ()
 
     def make(
         self, name: str = "box", *, network: bool = True, env: tuple[str, ...] = (), **asked: Any
@@ -55,7 +56,7 @@ class Rig:
         )
         annotations = {f"{PREFIX}/{key.replace('_', '.')}": json.dumps(value) for key, value in asked.items()}
         container = KnownContainer(pod=pod, name=name, annotations=annotations, asker=Asker(namespace="oci"), env=env)
-        return self.promises.make(container, time.monotonic() + 5)
+        return self.promises.make(container, self.links, time.monotonic() + 5)
 
     @property
     def taken(self) -> set[str]:
@@ -82,6 +83,11 @@ def test_a_promise_has_nodes_and_variables_and_attaches_nothing(rig: Rig) -> Non
     assert (env["RDMA_DEVICES_FAST"], env["RDMA_NETDEVS_FAST"], env["NCCL_IB_HCA"]) == ("mlx5_2", "rdma0", "=mlx5_2")
     assert rig.inside.world.snapshot() == before
     assert len(rig.taken) == 1
+
+
+def test_names_that_others_have_in_the_same_network_are_not_promised(rig: Rig) -> None:
+    rig.links = ("lo", "rdma0")
+    assert dict(rig.make(pod=[SECOND]).env)["RDMA_NETDEVS_FAST"] == "rdma1"
 
 
 def test_what_is_promised_nobody_else_gets(rig: Rig) -> None:

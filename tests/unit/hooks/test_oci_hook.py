@@ -362,6 +362,7 @@ def test_before_a_container_is_made_the_daemon_is_asked_for_its_annotations(box:
             "nodes": [["/dev/infiniband/uverbs2", 231, 9]],
             "variables": ["UCX_NET_DEVICES"],
             "network": True,
+            "links": [],
         }
     ]
     assert daemon.handed == [[]]
@@ -403,6 +404,19 @@ def test_a_container_without_a_network_of_its_own_says_so(box: Box, serve: Serve
     daemon = serve(lambda _: (HEARD, GIVEN))
     prepare(box.path, podmans(linux={"namespaces": [{"type": "pid"}]}))
     assert daemon.asked[0]["network"] is False
+
+
+def test_the_links_of_a_network_that_another_container_has_are_told(box: Box, serve: Serve) -> None:
+    daemon = serve(lambda _: (HEARD, GIVEN))
+    network = {"type": "network", "path": f"/proc/{box.process.pid}/ns/net"}
+    prepare(box.path, podmans(linux={"namespaces": [network]}))
+    assert sorted(daemon.asked[0]["links"]) == sorted(name for _, name in socket.if_nameindex())
+
+
+def test_a_network_whose_container_has_ended_refuses(box: Box, serve: Serve) -> None:
+    serve(lambda _: (HEARD, GIVEN))
+    after, _ = prepare(box.path, podmans(linux={"namespaces": [{"type": "network", "path": "/proc/0/ns/net"}]}))
+    assert shown(after).startswith("/nri-rdma: OCI-STATE: ")
 
 
 def test_devices_of_cdi_hooks_are_told_too(box: Box, serve: Serve) -> None:

@@ -103,7 +103,6 @@ def uninstall_podman(settings: Settings, dry_run: bool, force: bool) -> None:
       podman rm -f trainer; nri-rdma uninstall podman
     """
     from nri_rdma.commands.install.changes import carry_out_all, remove_empty, to_remove
-    from nri_rdma.commands.install.podman import FOLDER
 
     screen, files = Screen(), _files(settings)
     program, *definitions = files.of_hooks(_packaged_hook())
@@ -121,16 +120,15 @@ def uninstall_podman(settings: Settings, dry_run: bool, force: bool) -> None:
         screen.line("Nothing was changed: this is what would be removed.")
         return
     carry_out_all(changes)
-    remove_empty(FOLDER)
-    remove_empty(FOLDER.parent)
+    remove_empty(files.folder)
+    remove_empty(files.folder.parent)
     screen.line("podman knows nothing of nri-rdma any more.")
 
 
 def _files(settings: Settings) -> PodmanFiles:
     from nri_rdma.commands.install.podman import PodmanFiles, Style
 
-    socket = settings.hook_socket if settings.state_dir != Settings().state_dir else None
-    return PodmanFiles(style=Style(annotation_prefix=settings.annotation_prefix, socket=socket))
+    return PodmanFiles(style=Style.of(settings))
 
 
 def _packaged_hook() -> Path:

@@ -14,10 +14,11 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any  # Any: TOML and JSON documents
+from typing import Any, Self  # Any: TOML and JSON documents
 
 from nri_rdma.commands.hooked_cdi import HOOK, HOOK_TIMEOUT_S, PROGRAM
 from nri_rdma.commands.install.changes import OwnFile
+from nri_rdma.config.settings import Settings
 from nri_rdma.errors import ErrorCode, NriRdmaError
 
 FOLDER = HOOK.parent / "podman-hooks.d"
@@ -43,6 +44,12 @@ class Style:
     annotation_prefix: str
     socket: Path | None = None
 
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return what a daemon with these settings needs."""
+        socket = settings.hook_socket if settings.state_dir != Settings().state_dir else None
+        return cls(annotation_prefix=settings.annotation_prefix, socket=socket)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodmanFiles:
@@ -54,28 +61,42 @@ class PodmanFiles:
     def of_hooks(self, source: Path) -> tuple[OwnFile, ...]:
         """Return the hook, a copy of `source`, and the definitions that name it. Raises OSError."""
         program = OwnFile(
-            path=self._at(HOOK),
+            path=self.program,
             data=source.read_bytes(),
             is_ours=_is_our_program,
             mode=_PROGRAM_MODE,
             copy_of=source,
         )
-        definitions = (
+        return (program, *self.definitions)
+
+    @property
+    def program(self) -> Path:
+        """The hook's place."""
+        return self._at(HOOK)
+
+    @property
+    def folder(self) -> Path:
+        """The place of the hooks' definitions."""
+        return self._at(FOLDER)
+
+    @property
+    def definitions(self) -> tuple[OwnFile, ...]:
+        """The definitions of the hooks."""
+        return tuple(
             OwnFile(
-                path=self._at(FOLDER / f"nri-rdma-{stage}.json"),
+                path=self.folder / f"nri-rdma-{stage}.json",
                 data=definition(stage, verb, self.style).encode(),
                 is_ours=_is_our_definition,
                 mode=_CONF_MODE,
             )
             for stage, verb in STAGES
         )
-        return (program, *definitions)
 
     def drop_in(self, version: tuple[int, ...]) -> OwnFile:
         """Return the drop-in for this version of podman. Raises NriRdmaError where another file would hide it."""
         path = self._at(DROP_IN)
         text = drop_in(version, _folders(self._documents(before=DROP_IN)))
-        self._refuse_hidden(text)
+        self.refuse_hidden(text)
         return OwnFile(path=path, data=text.encode(), is_ours=_is_our_drop_in, mode=_CONF_MODE)
 
     @property
@@ -83,7 +104,8 @@ class PodmanFiles:
         """The drop-in whatever version it is for: to be removed."""
         return OwnFile(path=self._at(DROP_IN), data=b"", is_ours=_is_our_drop_in, mode=_CONF_MODE)
 
-    def _refuse_hidden(self, text: str) -> None:
+    def refuse_hidden(self, text: str) -> None:
+        """Raise NriRdmaError where podman would not read our folder although the drop-in has this text."""
         later = [
             it for it in self._documents() if it.path.parent == self._at(DROP_IN.parent) and it.path.name > DROP_IN.name
         ]

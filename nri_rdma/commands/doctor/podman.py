@@ -1,0 +1,37 @@
+"""Checks of podman where it is set up for annotations: whether a container that asks by one could start bare."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem
+from nri_rdma.commands.install.podman import PodmanFiles, Style
+from nri_rdma.errors import NriRdmaError
+
+if TYPE_CHECKING:
+    from nri_rdma.commands.doctor.machine import Machine
+
+_CHECK = "podman"
+_FIX = "nri-rdma install podman"
+
+
+def podman(machine: Machine) -> Finding:
+    """Look for the hooks that podman's drop-in names: podman skips what is not there, without a word."""
+    files = PodmanFiles(style=Style.of(machine.settings), root=machine.etc.parent)
+    if not files.any_drop_in.path.exists():
+        return not_applicable(_CHECK, "podman is not set up for annotations", _FIX)
+    for file in files.definitions:
+        if not file.path.is_file():
+            return problem(_CHECK, f"{file.path} is not there: containers with annotations start without devices", _FIX)
+        if file.path.read_bytes() != file.data:
+            return problem(_CHECK, f"{file.path} is for other settings, or of another release", _FIX)
+    if not os.access(files.program, os.X_OK):
+        return problem(
+            _CHECK, f"{files.program} is not there or no program: no container with annotations starts", _FIX
+        )
+    try:
+        files.refuse_hidden(files.any_drop_in.path.read_text())
+    except NriRdmaError as error:
+        return problem(_CHECK, f"{error.what}: {error.where}", error.hint)
+    return ok(_CHECK, f"containers with annotations ask by the hooks in {files.folder}")

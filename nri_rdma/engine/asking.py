@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from nri_rdma.decide.decision import narrowed
 from nri_rdma.decide.gpus import PodGpus, gpus_of, may_use_gpus, source_words
@@ -13,7 +14,7 @@ from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import DeviceRequest, PodRequest
 from nri_rdma.observe.spans import Recorder
-from nri_rdma.text.annotations import parse_pod_request
+from nri_rdma.text.annotations import asks, parse_pod_request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,11 @@ class Asked:
 
 
 NOTHING_ASKED = Asked()
+
+
+def asks_by(prefix: str) -> Callable[[Mapping[str, str]], bool]:
+    """Return what tells whether a pod with these annotations asks us for anything."""
+    return partial(asks, prefix=prefix)
 
 
 def gather(pod: Pod, annotations: Mapping[str, str], prefix: str, kubelet: KubeletEvidence, spans: Recorder) -> Asked:

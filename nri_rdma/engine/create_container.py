@@ -83,7 +83,8 @@ class ContainerCreation:
             return ContainerEdits()
         self._alignment.refuse_far(parts[0].pod, attached, container.name, lambda: container.gpus)
         with self._spans.span("inject") as span:
-            memlock = self._placer.offering.memlock.default
+            # Of a container that no runtime lists its door sets the limit, and knows its own default.
+            memlock = self._placer.offering.memlock.default if parts[0].pod.is_listed else None
             edits = inject(attached, rdma_cm, container.name, container.env, present, memlock)
             if edits.rdma_max:
                 span.attributes["rdma.limits"] = "; ".join(edits.rdma_max)

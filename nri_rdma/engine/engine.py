@@ -37,7 +37,6 @@ from nri_rdma.engine.sandbox import LifeEvent, Unserved
 from nri_rdma.engine.start_container import ContainerStart
 from nri_rdma.engine.synchronize import Synchronizer
 from nri_rdma.engine.verifier import Verifier
-from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
@@ -61,20 +60,21 @@ class Engine:
         containers: ContainerCreation,
         starts: ContainerStart,
         synchronizer: Synchronizer,
-        promises: Promises,
     ) -> None:
         self.attachments = attachments
         self.placer = placer
         self._known = placer.evidence.sandboxes
         self.barrier = barrier
         self._pods = pods
-        self.asks = pods.asks
+        self.asks = placer.asks
         """Returns whether a pod with these annotations asks us for anything."""
         self.refused = pods.refused
         """What was refused lately."""
+        self.promise = pods.promises.make
+        """Decides and reserves for a container that stands for itself and is not made yet; `run_pod` for the same
+        sandbox attaches that. Returns its edits, or raises what refuses it."""
         self._containers = containers
         self._starts = starts
-        self._promises = promises
         self.synchronizer = synchronizer
 
     @classmethod
@@ -110,8 +110,8 @@ class Engine:
         barrier = Barrier(attachments, known, spans, waits)
         limiter = Limiter(limits, spans)
         alignment = AlignmentCheck(evidence.specs, known, spans)
-        promises = Promises(attachments.knows, placer)
-        pods = PodStart(attachments, placer, barrier, RefusedLately(), promises.redeem)
+        refused = RefusedLately()
+        pods = PodStart(attachments, placer, barrier, refused, Promises(attachments.knows, placer, refused))
 
         late = LateAttach(attachments, spans, placer, barrier)
         shares = LateShares(placer, barrier, late)
@@ -128,7 +128,6 @@ class Engine:
             containers=ContainerCreation(attachments, placer, barrier, late, alignment, spans, shares.attach),
             starts=ContainerStart(attachments, limiter, alignment),
             synchronizer=Synchronizer(attachments, workers, spans, evidence, verifier, prefix, start),
-            promises=promises,
         )
 
     @property
@@ -147,16 +146,6 @@ class Engine:
         """Give the pod what it asks for, or raise. An attach that outlives the deadline goes on; the pod's containers
         wait for it."""
         self._pods.run(pod, annotations, deadline, asker)
-
-    def promise(self, container: Container, links: Collection[str], deadline: float) -> ContainerEdits:
-        """Return the edits of a container that stands for itself, before it is made: its devices are decided and
-        reserved for a while, and nothing is attached. `run_pod` for the same sandbox attaches them. `links` are the
-        netdevs that its network has already. Raise what refuses the container."""
-        try:
-            return self._promises.make(container, links, deadline)
-        except NriRdmaError as error:
-            self.refused.note("precreate", container.pod, error)
-            raise
 
     def knows(self, sandbox_id: str) -> bool:
         """Return whether the sandbox has attachments."""
@@ -214,7 +203,7 @@ class Engine:
         host's own configuration of what is there, which a blocking attach and the second call wait for, and its
         release, which a pod that is placed meanwhile waits for. Never raises."""
         self.forget(sandbox_id)
-        self._promises.withdraw(sandbox_id)
+        self._pods.promises.withdraw(sandbox_id)
         was_ending = all(it.now.ends for it in self.attachments.of(sandbox_id))
         returned = self.attachments.bring_home(sandbox_id, restored=was_ending or self.barrier.waits.blocking)
         if returned is None:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from nri_rdma.cdi.grants import CdiGrant
 from nri_rdma.decide.decision import MemlockBounds, Question
 from nri_rdma.decide.placement import Placed
-from nri_rdma.engine.asking import NOTHING_ASKED, Asked, gather
+from nri_rdma.engine.asking import NOTHING_ASKED, Asked, asks_by, gather
 from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.node_cache import NodeReader
 from nri_rdma.engine.offering import Offering
@@ -46,6 +46,9 @@ class Placer:
         self.evidence = evidence
         self._spans = spans
         self.prefix = prefix
+        self.asks = asks_by(prefix)
+        """Returns whether a pod with these annotations asks us for anything. Every pod of the node pays for the
+        call."""
         self.on_refused: list[Callable[[frozenset[str], NriRdmaError], None]] = []
         """Called with the CDI devices of a pod or container that is refused, and the error; a listener must not
         block."""

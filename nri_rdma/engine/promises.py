@@ -17,7 +17,7 @@ from nri_rdma.attach.timers import Schedule, start_timer
 from nri_rdma.decide.inject import inject, refuse_conflicts
 from nri_rdma.engine.container import Container
 from nri_rdma.engine.placer import Placer
-from nri_rdma.engine.refusals import refuse_unusable_id
+from nri_rdma.engine.refusals import RefusedLately, refuse_unusable_id
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError, RequestError
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.request import DeviceRequest
@@ -33,10 +33,17 @@ _LOOPBACK = "lo"
 class Promises:
     """Safe for use by several threads, with one call at a time for each sandbox."""
 
-    def __init__(self, is_attached: Callable[[str], bool], placer: Placer, schedule: Schedule = start_timer) -> None:
+    def __init__(
+        self,
+        is_attached: Callable[[str], bool],
+        placer: Placer,
+        refused: RefusedLately,
+        schedule: Schedule = start_timer,
+    ) -> None:
         """`is_attached` returns whether a sandbox has attachments, whose reservations are not ours to release."""
         self._is_attached = is_attached
         self._placer = placer
+        self._refused = refused
         self._schedule = schedule
         self._lock = threading.Lock()
         self._kept: dict[str, tuple[Selection, Callable[[], None]]] = {}
@@ -44,6 +51,27 @@ class Promises:
     def make(self, container: Container, links: Collection[str], deadline: float) -> ContainerEdits:
         """Decide, reserve, and return the edits of a container that stands for itself; `links` are the netdevs that its
         network has already. Raise what refuses it."""
+        try:
+            return self._make(container, links, deadline)
+        except NriRdmaError as error:
+            self._refused.note("precreate", container.pod, error)
+            raise
+
+    def redeem(self, sandbox_id: str) -> Selection | None:
+        """Return what a sandbox was promised, once; it stays reserved. None: nothing, or no longer."""
+        with self._lock:
+            kept = self._kept.pop(sandbox_id, None)
+        if kept is None:
+            return None
+        kept[1]()
+        return kept[0]
+
+    def withdraw(self, sandbox_id: str) -> None:
+        """Release what a sandbox was promised, if anything was."""
+        if self.redeem(sandbox_id) is not None:
+            self._release(sandbox_id)
+
+    def _make(self, container: Container, links: Collection[str], deadline: float) -> ContainerEdits:
         pod, placer = container.pod, self._placer
         placer.await_specs(pod, deadline)
         asked = placer.asked(pod, container.annotations)
@@ -62,20 +90,6 @@ class Promises:
             raise
         self._keep(pod.sandbox_id, chosen)
         return edits
-
-    def redeem(self, sandbox_id: str) -> Selection | None:
-        """Return what a sandbox was promised, once; it stays reserved. None: nothing, or no longer."""
-        with self._lock:
-            kept = self._kept.pop(sandbox_id, None)
-        if kept is None:
-            return None
-        kept[1]()
-        return kept[0]
-
-    def withdraw(self, sandbox_id: str) -> None:
-        """Release what a sandbox was promised, if anything was."""
-        if self.redeem(sandbox_id) is not None:
-            self._release(sandbox_id)
 
     def _edits(self, container: Container, links: Collection[str], chosen: Selection) -> ContainerEdits:
         """Return the edits for these devices. Raise PlacementError for netdevs of a container without a network of its

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import partial
 
@@ -17,13 +17,13 @@ from nri_rdma.attach.attachments import ATTEMPTS, Attachments
 from nri_rdma.engine.asking import Asked
 from nri_rdma.engine.barrier import Barrier
 from nri_rdma.engine.placer import Placer
+from nri_rdma.engine.promises import Promises
 from nri_rdma.engine.refusals import RefusedLately, refuse_unusable_id, returning
 from nri_rdma.engine.sandbox import LifeEvent, Unserved
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
 from nri_rdma.tasks.waiting import all_settled, wait
-from nri_rdma.text.annotations import asks
 
 _OLDER_S = 60.0
 """How long a planner may wait for a fresh scan of the node once the pod's previous sandbox has been detached."""
@@ -38,19 +38,15 @@ class PodStart:
         placer: Placer,
         barrier: Barrier,
         refused: RefusedLately,
-        redeem: Callable[[str], Selection | None],
+        promises: Promises,
     ) -> None:
-        """`redeem` returns what the sandbox of an id was promised before it started, if anything was."""
         self._attachments = attachments
         self._known = placer.evidence.sandboxes
         self._placer = placer
         self._barrier = barrier
         self.refused = refused
-        self._redeem = redeem
+        self.promises = promises
         self._lock = threading.Lock()
-        self.asks = partial(asks, prefix=placer.prefix)
-        """Returns whether a pod with these annotations asks us for anything. Every pod of the node pays for the
-        call."""
 
     def run(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
         """Give the pod what it asks for, or raise. An attach that outlives the deadline goes on; the pod's containers
@@ -98,7 +94,7 @@ class PodStart:
             return self._attachments.begin_after(
                 older, pod, lambda: choose(time.monotonic() + _OLDER_S), attempts, again
             )
-        promised = self._redeem(pod.sandbox_id)
+        promised = self.promises.redeem(pod.sandbox_id)
         if promised is not None:  # its container was made for these devices: no attempt may choose others
             return self._attachments.begin(pod, promised.placed, promised.rdma_cm, attempts=attempts)
         chosen = choose(deadline)

@@ -16,7 +16,7 @@ from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.text.annotations import asks
 
 if TYPE_CHECKING:
-    from nri_rdma.commands.install.changes import Change
+    from nri_rdma.commands.install.changes import FileChange
     from nri_rdma.commands.install.podman import PodmanFiles
 
 _dry_run = click.option("--dry-run", is_flag=True, help="Show what would be changed, and change nothing.")
@@ -126,9 +126,9 @@ def uninstall_podman(settings: Settings, dry_run: bool, force: bool) -> None:
 
 
 def _files(settings: Settings) -> PodmanFiles:
-    from nri_rdma.commands.install.podman import PodmanFiles, Style
+    from nri_rdma.commands.install.podman import HookSettings, PodmanFiles
 
-    return PodmanFiles(style=Style.of(settings))
+    return PodmanFiles(settings=HookSettings.of(settings))
 
 
 def _packaged_hook() -> Path:
@@ -144,7 +144,7 @@ def _packaged_hook() -> Path:
     raise NriRdmaError(ErrorCode.INSTALL, what, where=str(beside), hint=hint)
 
 
-def _show(changes: Iterable[Change]) -> None:
+def _show(changes: Iterable[FileChange]) -> None:
     screen = Screen()
     for change in changes:
         for line in change.shown().splitlines():

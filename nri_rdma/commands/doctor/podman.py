@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem
-from nri_rdma.commands.install.podman import PodmanFiles, Style
+from nri_rdma.commands.install.podman import HookSettings, PodmanFiles
 from nri_rdma.errors import NriRdmaError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _FIX = "nri-rdma install podman"
 
 def podman(machine: Machine) -> Finding:
     """Look for the hooks that podman's drop-in names: podman skips what is not there, without a word."""
-    files = PodmanFiles(style=Style.of(machine.settings), root=machine.etc.parent)
+    files = PodmanFiles(settings=HookSettings.of(machine.settings), root=machine.etc.parent)
     if not files.any_drop_in.path.exists():
         return not_applicable(_CHECK, "podman is not set up for annotations", _FIX)
     for file in files.definitions:

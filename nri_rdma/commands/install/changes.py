@@ -31,19 +31,19 @@ class OwnFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """What is at a path."""
+class Found:
+    """The content and mode of a file that is there."""
 
     data: bytes
     mode: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class FileChange:
     """One file to be written, or to be removed (`is_removal`); `before` None: there is none."""
 
     file: OwnFile
-    before: State | None
+    before: Found | None
     is_removal: bool = False
 
     def shown(self) -> str:
@@ -71,25 +71,27 @@ class Change:
             write_whole(self.file.path, self.before.data, self.before.mode)
 
 
-def to_write(files: Iterable[OwnFile]) -> tuple[Change, ...]:
+def to_write(files: Iterable[OwnFile]) -> tuple[FileChange, ...]:
     """Return what has to be written of these files, in their order. Raises NriRdmaError for a path that has a file of
     somebody else, OSError for one that cannot be read."""
     found = [(file, _state(file)) for file in files]
     return tuple(
-        Change(file=file, before=before) for file, before in found if before != State(data=file.data, mode=file.mode)
+        FileChange(file=file, before=before)
+        for file, before in found
+        if before != Found(data=file.data, mode=file.mode)
     )
 
 
-def to_remove(files: Iterable[OwnFile]) -> tuple[Change, ...]:
+def to_remove(files: Iterable[OwnFile]) -> tuple[FileChange, ...]:
     """Return which of these files are there and have to be removed, in their order. Raises as `to_write`."""
     found = [(file, _state(file)) for file in files]
-    return tuple(Change(file=file, before=before, is_removal=True) for file, before in found if before is not None)
+    return tuple(FileChange(file=file, before=before, is_removal=True) for file, before in found if before is not None)
 
 
-def carry_out_all(changes: Iterable[Change], check: Callable[[], None] = lambda: None) -> None:
+def carry_out_all(changes: Iterable[FileChange], check: Callable[[], None] = lambda: None) -> None:
     """Do all of it, or nothing: what was done is undone when a file cannot be written, or `check` fails. Raises what
     they raise."""
-    done: list[Change] = []
+    done: list[FileChange] = []
     try:
         for change in changes:
             change.carry_out()  # by itself it is all or nothing
@@ -107,7 +109,7 @@ def remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _state(file: OwnFile) -> State | None:
+def _state(file: OwnFile) -> Found | None:
     """Return what is at the file's path."""
     try:
         mode = file.path.lstat().st_mode
@@ -121,7 +123,7 @@ def _state(file: OwnFile) -> State | None:
             where=str(file.path),
             hint="move it to another place, then try again",
         )
-    return State(data=data, mode=stat.S_IMODE(mode))
+    return Found(data=data, mode=stat.S_IMODE(mode))
 
 
 def _lines(data: bytes) -> list[str]:

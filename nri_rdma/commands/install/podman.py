@@ -38,8 +38,8 @@ _IF_MISSING = "if that is not there, run `nri-rdma install podman`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Style:
-    """What the hooks of a node have in common; `socket` None: the hook's default."""
+class HookSettings:
+    """The settings that all hooks of a node need; `socket` None: the hook's default."""
 
     annotation_prefix: str
     socket: Path | None = None
@@ -55,7 +55,7 @@ class Style:
 class PodmanFiles:
     """The files for podman below a root folder; the default is this machine's."""
 
-    style: Style
+    settings: HookSettings
     root: Path = Path("/")
 
     def of_hooks(self, source: Path) -> tuple[OwnFile, ...]:
@@ -85,7 +85,7 @@ class PodmanFiles:
         return tuple(
             OwnFile(
                 path=self.folder / f"nri-rdma-{stage}.json",
-                data=definition(stage, verb, self.style).encode(),
+                data=definition(stage, verb, self.settings).encode(),
                 is_ours=_is_our_definition,
                 mode=_CONF_MODE,
             )
@@ -109,7 +109,7 @@ class PodmanFiles:
         later = [
             it for it in self._documents() if it.path.parent == self._at(DROP_IN.parent) and it.path.name > DROP_IN.name
         ]
-        own = Document(path=self._at(DROP_IN), hooks_dir=_hooks_dir(tomllib.loads(text)))
+        own = ConfFile(path=self._at(DROP_IN), hooks_dir=_hooks_dir(tomllib.loads(text)))
         if str(FOLDER) not in _folders((own, *later)):
             hiding = next(it.path for it in later if it.hooks_dir is not None)
             raise NriRdmaError(
@@ -119,7 +119,7 @@ class PodmanFiles:
                 hint=f'add "{FOLDER}" to its hooks_dir, or give it a name before {DROP_IN.name}',
             )
 
-    def _documents(self, before: Path | None = None) -> tuple[Document, ...]:
+    def _documents(self, before: Path | None = None) -> tuple[ConfFile, ...]:
         """Return the files of podman's configuration as it reads them, without ours; `before`: those it reads before
         that drop-in."""
         drop_ins = sorted(self._at(DROP_IN.parent).glob("*.conf"))
@@ -134,14 +134,14 @@ class PodmanFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class ConfFile:
     """A file of podman's configuration; `hooks_dir` None: it does not set that."""
 
     path: Path
     hooks_dir: list[Any] | None
 
 
-def definition(stage: str, verb: str, style: Style) -> str:
+def definition(stage: str, verb: str, settings: HookSettings) -> str:
     """Return the definition of one hook, as oci-hooks(5) describes it.
 
     podman skips a definition whose program is not there, and starts the container bare. So the program is a shell,
@@ -149,9 +149,9 @@ def definition(stage: str, verb: str, style: Style) -> str:
     """
     words = [str(HOOK), verb]
     if verb != "return":
-        words += ["--annotation-prefix", style.annotation_prefix]
-    if style.socket is not None:
-        words += ["--socket", str(style.socket)]
+        words += ["--annotation-prefix", settings.annotation_prefix]
+    if settings.socket is not None:
+        words += ["--socket", str(settings.socket)]
     document = {
         "version": "1.0.0",
         "hook": {
@@ -159,7 +159,7 @@ def definition(stage: str, verb: str, style: Style) -> str:
             "args": [_SHELL, "-c", f"exec {shlex.join(words)} # {_IF_MISSING}"],
             "timeout": HOOK_TIMEOUT_S,
         },
-        "when": {"annotations": {f"^{re.escape(style.annotation_prefix)}(/.*)?$": ".*"}},
+        "when": {"annotations": {f"^{re.escape(settings.annotation_prefix)}(/.*)?$": ".*"}},
         "stages": [stage],
     }
     return json.dumps(document, indent=2) + "\n"
@@ -184,10 +184,10 @@ def parse_version(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in found.groups(default="0"))
 
 
-def _document(path: Path) -> Document:
+def _document(path: Path) -> ConfFile:
     """Read a file of podman's configuration. Raises NriRdmaError for one that podman cannot read either."""
     try:
-        return Document(path=path, hooks_dir=_hooks_dir(tomllib.loads(path.read_text())))
+        return ConfFile(path=path, hooks_dir=_hooks_dir(tomllib.loads(path.read_text())))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         what, hint = f"this file cannot be read: {error}", "mend it; `podman info` says what is wrong"
         raise NriRdmaError(ErrorCode.INSTALL, what, where=str(path), hint=hint) from error
@@ -199,7 +199,7 @@ def _hooks_dir(document: dict[str, Any]) -> list[Any] | None:
     return found if isinstance(found, list) else None
 
 
-def _folders(documents: Iterable[Document]) -> tuple[str, ...]:
+def _folders(documents: Iterable[ConfFile]) -> tuple[str, ...]:
     """Return the folders that podman reads. {append=true} stays in force until a file says false."""
     folders, appends = list(DEFAULT_FOLDERS), False
     for it in documents:

@@ -16,9 +16,7 @@ from nri_rdma.attach.port import ProcessIdentity
 from nri_rdma.doors.oci.questions import Given, HookQuestion, Prepared, annotation_of, memlock_of
 from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.engine import Engine
-from nri_rdma.engine.parts import attached_of
 from nri_rdma.errors import AttachError, ErrorCode, NotReadyError, NriRdmaError, PlacementError, RequestError
-from nri_rdma.model.device import DeviceNumbers
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
@@ -101,7 +99,7 @@ class Containers:
         undo = self._engine.attachments.end(pod.sandbox_id)
         if undo is not None:  # of an earlier start, whose end nobody told
             _await(undo, pod, deadline)
-        container = _container(question, pod, question.annotations, question.nodes)
+        container = _container(question, pod, question.annotations, is_made=False)
         edits = self._engine.promise(container, question.links, deadline)
         return Prepared(nodes=edits.char_devices, env=edits.env)
 
@@ -122,7 +120,7 @@ class Containers:
         deadline = time.monotonic() + ATTACH_S
         process = ProcessIdentity(pid=pod.pid, start=self._started(pod))
         self._end_earlier(pod, process, deadline)
-        container = _container(question, pod, self._annotations(question, pod), {})
+        container = _container(question, pod, self._annotations(question, pod), is_made=True)
         self._handed.hand(pod.netns_path, namespace)
         try:
             self._engine.run_pod(pod, container.annotations, deadline, container.asker)
@@ -139,7 +137,7 @@ class Containers:
             raise _ended(pod)
         if not self._engine.knows(pod.sandbox_id):
             return Given()  # its annotation asks for nothing
-        asked = self._memlock_asked(question, pod)
+        asked = memlock_of(question.wishes) if question.wishes else edits.memlock
         return self._default if asked is None else Given(memlock=asked, must=True)
 
     def _annotations(self, question: HookQuestion, pod: Pod) -> Mapping[str, str]:
@@ -150,13 +148,6 @@ class Containers:
             return question.annotations
         homes = {it.name: placer.offering.offer.home_of(it) for it in placer.node.cache.current.devices}
         return {f"{placer.prefix}/pod": annotation_of(question.wishes, homes)}
-
-    def _memlock_asked(self, question: HookQuestion, pod: Pod) -> int | None:
-        """Return the RLIMIT_MEMLOCK in bytes that the container asks for; None: it does not say."""
-        if not question.annotations:
-            return memlock_of(question.wishes)
-        attached, _ = attached_of(self._engine.attachments.of(pod.sandbox_id))
-        return max((number for it in attached if (number := it.admitted.request.memlock) is not None), default=None)
 
     def _started(self, pod: Pod) -> int:
         """Return when the container's process started. Raise PlacementError where it cannot be seen."""
@@ -188,12 +179,15 @@ def _pod(question: HookQuestion) -> Pod:
     )
 
 
-def _container(
-    question: HookQuestion, pod: Pod, annotations: Mapping[str, str], nodes: Mapping[str, DeviceNumbers]
-) -> KnownContainer:
-    asker = Asker(namespace=NAMESPACE)
+def _container(question: HookQuestion, pod: Pod, annotations: Mapping[str, str], *, is_made: bool) -> KnownContainer:
+    """Return the container as the engine knows one; the nodes of one that is made are compared, not added to."""
     return KnownContainer(
-        pod=pod, name=pod.name, annotations=annotations, asker=asker, env=question.variables, devices=nodes
+        pod=pod,
+        name=pod.name,
+        annotations=annotations,
+        asker=Asker(namespace=NAMESPACE),
+        env=question.variables,
+        devices={} if is_made else question.nodes,
     )
 
 

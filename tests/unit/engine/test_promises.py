@@ -13,6 +13,7 @@ import pytest
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.promises import LAPSE_S, Promises
+from nri_rdma.engine.refusals import RefusedLately
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
@@ -71,7 +72,7 @@ class Rig:
 @pytest.fixture
 def rig(daemon: InsideDaemon) -> Rig:
     clock, attached = Clock(), set[str]()
-    promises = Promises(attached.__contains__, daemon.engine.placer, clock.schedule)
+    promises = Promises(attached.__contains__, daemon.engine.placer, RefusedLately(), clock.schedule)
     return Rig(inside=daemon, clock=clock, promises=promises, attached=attached)
 
 

@@ -19,6 +19,8 @@ COMMANDS = (
     *("run", "doctor", "cdi", "inventory", "topology", "explain", "validate", "snapshot", "status", "trace"),
     "config",
     "completion",
+    "install",
+    "uninstall",
     "claims",
 )
 HEAVY = ("rich", "pyroute2", "google.protobuf", "opentelemetry", "yaml", "nri_rdma.daemon", "nri_rdma.doors.control")

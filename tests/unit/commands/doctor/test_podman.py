@@ -6,7 +6,7 @@ import pytest
 
 from nri_rdma.commands.doctor.podman import podman
 from nri_rdma.commands.install.changes import carry_out_all, to_write
-from nri_rdma.commands.install.podman import PodmanFiles, Style
+from nri_rdma.commands.install.podman import HookSettings, PodmanFiles
 from tests.unit.commands.doctor.bench import NA, OK, PROBLEM, Bench
 
 HOOK = "usr/local/lib/nri-rdma/nri-rdma-oci-hook"
@@ -17,8 +17,8 @@ FOLDER = "usr/local/lib/nri-rdma/podman-hooks.d"
 def root(bench: Bench, tmp_path: Path) -> Path:
     """A machine whose podman is set up."""
     socket = bench.machine.settings.hook_socket
-    style = Style(annotation_prefix="rdma.noderesource.dev", socket=socket)
-    files = PodmanFiles(style=style, root=bench.machine.etc.parent)
+    settings = HookSettings(annotation_prefix="rdma.noderesource.dev", socket=socket)
+    files = PodmanFiles(settings=settings, root=bench.machine.etc.parent)
     source = tmp_path / "source"
     source.write_text('PROGRAM = "nri-rdma-oci-hook"\n')
     carry_out_all(to_write((*files.of_hooks(source), files.drop_in((5, 4, 2)))))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.commands.install.changes import Change, OwnFile, carry_out_all, remove_empty, to_remove, to_write
+from nri_rdma.commands.install.changes import FileChange, OwnFile, carry_out_all, remove_empty, to_remove, to_write
 from nri_rdma.errors import ErrorCode, NriRdmaError
 
 
@@ -93,7 +93,7 @@ def test_all_is_done_or_nothing(tmp_path: Path, fault: str) -> None:
         assert last.exists()
         raise NriRdmaError(ErrorCode.INSTALL, "podman cannot read it")
 
-    changes = [*to_write([own(tmp_path / "old"), own(tmp_path / "new")]), Change(file=own(last), before=None)]
+    changes = [*to_write([own(tmp_path / "old"), own(tmp_path / "new")]), FileChange(file=own(last), before=None)]
     with pytest.raises((NriRdmaError, OSError)):
         carry_out_all(changes, check)
     assert sorted(it.name for it in tmp_path.iterdir()) == ["blocked", "old"]

@@ -14,22 +14,22 @@ import pytest
 from nri_rdma.commands.install.changes import to_write
 from nri_rdma.commands.install.podman import (
     FOLDER,
+    HookSettings,
     PodmanFiles,
-    Style,
     definition,
     drop_in,
     parse_version,
 )
 from nri_rdma.errors import ErrorCode, NriRdmaError
 
-STYLE = Style(annotation_prefix="rdma.noderesource.dev")
+SETTINGS = HookSettings(annotation_prefix="rdma.noderesource.dev")
 DEFAULT = "/usr/share/containers/oci/hooks.d"
 OLD, NEW = (4, 3, 1), (5, 4, 2)
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> PodmanFiles:
-    return PodmanFiles(style=STYLE, root=tmp_path)
+    return PodmanFiles(settings=SETTINGS, root=tmp_path)
 
 
 def configure(files: PodmanFiles, name: str, hooks_dir: str) -> Path:
@@ -120,13 +120,13 @@ def test_a_file_that_podman_cannot_read_is_named(files: PodmanFiles) -> None:
     ],
 )
 def test_the_hooks_are_for_containers_with_our_annotations(key: str, asks: bool) -> None:
-    ((pattern, value),) = json.loads(definition("precreate", "prepare", STYLE))["when"]["annotations"].items()
+    ((pattern, value),) = json.loads(definition("precreate", "prepare", SETTINGS))["when"]["annotations"].items()
     assert bool(re.search(pattern, key)) is asks
     assert re.search(value, "") is not None
 
 
 def test_a_hook_fails_where_the_program_is_not_there_and_tells_what_to_do(tmp_path: Path) -> None:
-    hook = json.loads(definition("precreate", "prepare", STYLE))["hook"]
+    hook = json.loads(definition("precreate", "prepare", SETTINGS))["hook"]
     missing = [it.replace("/usr/local/lib/nri-rdma", str(tmp_path)) for it in hook["args"]]
     done = subprocess.run(missing, executable=hook["path"], input=b"{}", capture_output=True, check=False)
     assert done.returncode == 127
@@ -134,13 +134,13 @@ def test_a_hook_fails_where_the_program_is_not_there_and_tells_what_to_do(tmp_pa
 
 
 def test_the_program_gets_its_flags_whatever_is_in_them(tmp_path: Path) -> None:
-    style = Style(annotation_prefix="rdma.example", socket=Path("/run/a b'c/oci.sock"))
+    settings = HookSettings(annotation_prefix="rdma.example", socket=Path("/run/a b'c/oci.sock"))
     told = tmp_path / "nri-rdma-oci-hook"
     told.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     told.chmod(0o755)
     seen = {}
     for stage, verb in (("precreate", "prepare"), ("poststop", "return")):
-        hook = json.loads(definition(stage, verb, style))["hook"]
+        hook = json.loads(definition(stage, verb, settings))["hook"]
         args = [it.replace("/usr/local/lib/nri-rdma", str(tmp_path)) for it in hook["args"]]
         done = subprocess.run(args, executable=hook["path"], capture_output=True, check=True, text=True)
         seen[verb] = done.stdout.splitlines()

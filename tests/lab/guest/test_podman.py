@@ -139,6 +139,31 @@ def test_the_kernel_refuses_what_is_over_the_limit_and_the_neighbour_is_free(
     assert got(podman, "free") == "16 OK"
 
 
+@pytest.fixture(scope="module")
+def annotated(configured: None, specs: None) -> Iterator[None]:
+    """podman, set up for annotations."""
+    command = (sys.executable, "-m", "nri_rdma")
+    subprocess.run((*command, "install", "podman"), cwd=CHECKOUT, check=True)
+    yield
+    subprocess.run((*command, "uninstall", "podman"), cwd=CHECKOUT, check=True)
+
+
+@pytest.mark.machine("small", "systemd")
+def test_a_container_with_an_annotation_opens_the_device_and_is_limited(
+    machine_equal: None, podman: PodmanOf, annotated: None, rdma_device: str
+) -> None:
+    request = f"[{{match: {{device: {rdma_device}}}, mode: shared, limits: {{hcaObjects: {OBJECTS}}}}}]"
+    asks = ("--annotation", f"rdma.noderesource.dev/pod={request}")
+    shown = podman(*program(podman, "--rm", *asks, command=("ibv_devinfo", "-d", rdma_device)))
+    assert shown.returncode == 0, shown.stderr
+    assert "PORT_ACTIVE" in shown.stdout
+    keep_sixteen = ("sh", "-c", KEEP_SIXTEEN.format(rdma_device))
+    podman.must(*program(podman, "-d", "--name", "limited", *asks, command=keep_sixteen))
+    assert got(podman, "limited") == f"{OBJECTS} EAGAIN"
+    line = f"{rdma_device} hca_handle=max hca_object={OBJECTS}"
+    assert got(podman, "limited", "/tmp/look") == line, "it was there before the program ran"
+
+
 @crun_only
 @pytest.mark.machine("systemd")
 @pytest.mark.outcome("podman-limits")

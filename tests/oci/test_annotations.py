@@ -326,7 +326,8 @@ def test_a_container_of_another_user_is_refused(host_equal: None, daemon: Daemon
         "HOME=/tmp/user",
         "XDG_RUNTIME_DIR=/tmp/user",
     )
-    run = ("podman", "--runtime", "crun", "run", "--rm", "--network=none", "--cgroups=disabled", *asks(podman, [FIFTH]))
+    own = ("--root", "/tmp/user/storage", "--runroot", "/tmp/user/run", "--runtime", "crun")
+    run = ("podman", *own, "run", "--rm", "--network=none", "--cgroups=disabled", *asks(podman, [FIFTH]))
     done = host.run_command(*become, *run, "--rootfs", "/tmp/user/root", "echo", "it runs")
     assert (done.returncode, done.stdout) == (126, ""), done.stderr
     assert "nri-rdma: PRIVILEGE: " in done.stderr

@@ -290,6 +290,20 @@ def test_the_memlock_of_the_request_must_be_set(door: Door) -> None:
     assert door.containers.attach(starts(prepared, asked), 9) == Given(memlock=4096, must=True)
 
 
+def test_without_one_in_the_request_the_door_says_it_and_no_runtime(door: Door) -> None:
+    soft = Given(memlock=1 << 10)
+    assert soft.memlock != door.inside.engine.placer.offering.memlock.default, "what a runtime would be told"
+    own = Containers(door.inside.engine, door.handing, lambda pid: door.running[pid], door.inside.spans, soft)
+    assert own.attach(starts(own.prepare(prepares()), prepares()), 9) == soft
+
+
+def test_the_end_of_a_container_that_was_not_made_frees_what_it_was_promised(door: Door) -> None:
+    door.containers.prepare(prepares())
+    assert not_prepared(door, prepares("other")).code is ErrorCode.DEVICE_IN_USE
+    door.containers.give_back(HookQuestion(verb=Verb.RETURN, container_id="box"))
+    assert {it.path for it in door.containers.prepare(prepares("other")).nodes} == set(NODES)
+
+
 def test_an_annotation_that_asks_for_nothing_gives_nothing(door: Door) -> None:
     asked = prepares(annotations={PREFIX: "[]"})
     assert door.containers.prepare(asked) == Prepared()

@@ -12,7 +12,7 @@ import pytest
 from tests.oci.conftest import start
 from tests.oci.host import HOOKS, Host, Podman
 from tests.oci.image import IMAGE
-from tests.oci.test_podman import NIC, START_S, generate
+from tests.oci.test_podman import NIC, START_S, generate, has_sentence
 from tests.rig.daemon import Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.expect import LOOK, Seen, described_mac, host_link, read_seen, tree_number
@@ -241,6 +241,13 @@ def test_an_annotation_that_cannot_be_read_is_refused(host_equal: None, daemon: 
 def test_a_list_for_another_container_is_refused(host_equal: None, daemon: Daemon, podman: Podman) -> None:
     said = refused(podman, *asks(podman, [FIFTH], f"{PREFIX}/container.main"))
     assert "nri-rdma: ANNOTATION-PLACE: " in said
+
+
+def test_what_fails_after_it_was_made_is_told_too(host_equal: None, daemon: Daemon, podman: Podman) -> None:
+    request = {**FIFTH, "interface": {"name": "eth0"}}  # podman's bridge has that name, which nobody knows before
+    done = podman(*podman.run("--rm", *asks(podman, [request]), command=["echo", "it runs"], network="bridge"))
+    assert (done.returncode, done.stdout) == (126, "")
+    assert has_sentence(podman, done.stderr, "NAME-CONFLICT")
 
 
 def test_devices_by_annotation_and_by_cdi_are_refused(

@@ -144,19 +144,22 @@ class ConfFile:
 def definition(stage: str, verb: str, settings: HookSettings) -> str:
     """Return the definition of one hook, as oci-hooks(5) describes it.
 
-    podman skips a definition whose program is not there, and starts the container bare. So the program is a shell,
-    which fails where ours is not there; what it says then is in podman's error, because podman shows the arguments.
+    podman skips a definition whose program is not there, and starts the container bare. So that of precreate names a
+    shell, which fails where our program is not there; what it says then is in podman's error, because podman shows the
+    arguments. The others name our program, because crun shows the path of a hook that fails.
     """
-    words = [str(HOOK), verb]
+    words = [verb]
     if verb != "return":
         words += ["--annotation-prefix", settings.annotation_prefix]
     if settings.socket is not None:
         words += ["--socket", str(settings.socket)]
+    shell = [_SHELL, "-c", f"exec {shlex.join((str(HOOK), *words))} # {_IF_MISSING}"]
+    is_first = stage == STAGES[0][0]
     document = {
         "version": "1.0.0",
         "hook": {
-            "path": _SHELL,
-            "args": [_SHELL, "-c", f"exec {shlex.join(words)} # {_IF_MISSING}"],
+            "path": _SHELL if is_first else str(HOOK),
+            "args": shell if is_first else [PROGRAM, *words],
             "timeout": HOOK_TIMEOUT_S,
         },
         "when": {"annotations": {f"^{re.escape(settings.annotation_prefix)}(/.*)?$": ".*"}},
@@ -221,7 +224,7 @@ def _is_our_definition(data: bytes) -> bool:
         args = json.loads(data)["hook"]["args"]
     except (ValueError, KeyError, TypeError):
         return False
-    return isinstance(args, list) and f"/{PROGRAM} " in " ".join(map(str, args))
+    return isinstance(args, list) and PROGRAM in " ".join(map(str, args))
 
 
 def _is_our_drop_in(data: bytes) -> bool:

@@ -139,14 +139,15 @@ def test_the_program_gets_its_flags_whatever_is_in_them(tmp_path: Path) -> None:
     told.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     told.chmod(0o755)
     seen = {}
-    for stage, verb in (("precreate", "prepare"), ("poststop", "return")):
+    for stage, verb in (("precreate", "prepare"), ("createRuntime", "attach-prepared"), ("poststop", "return")):
         hook = json.loads(definition(stage, verb, settings))["hook"]
-        args = [it.replace("/usr/local/lib/nri-rdma", str(tmp_path)) for it in hook["args"]]
-        done = subprocess.run(args, executable=hook["path"], capture_output=True, check=True, text=True)
+        path, *args = [it.replace("/usr/local/lib/nri-rdma", str(tmp_path)) for it in (hook["path"], *hook["args"])]
+        done = subprocess.run(args, executable=path, capture_output=True, check=True, text=True)
         seen[verb] = done.stdout.splitlines()
     socket = ["--socket", "/run/a b'c/oci.sock"]
     assert seen == {
         "prepare": ["prepare", "--annotation-prefix", "rdma.example", *socket],
+        "attach-prepared": ["attach-prepared", "--annotation-prefix", "rdma.example", *socket],
         "return": ["return", *socket],
     }
 

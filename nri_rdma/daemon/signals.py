@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Mapping
 from types import FrameType
 
-_END = b"\0"
 _PIPE_BYTES = 64
 
 
@@ -34,13 +33,12 @@ class Signals:
     def close(self) -> None:
         """End and join the thread. From now on these signals do nothing: the process is about to end."""
         signal.set_wakeup_fd(-1)
-        os.write(self._writing, _END)
+        os.close(self._writing)  # after the numbers in the pipe the thread reads its end
         self._thread.join()
         os.close(self._reading)
-        os.close(self._writing)
 
     def _serve(self) -> None:
-        while _END not in (numbers := os.read(self._reading, _PIPE_BYTES)):
+        while numbers := os.read(self._reading, _PIPE_BYTES):
             for number in numbers:
                 answer = self._answers.get(signal.Signals(number))
                 if answer is not None:

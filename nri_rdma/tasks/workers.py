@@ -94,13 +94,12 @@ class Workers:
                     self._pass_on(key)
 
     def _pass_on(self, key: str) -> None:
-        """Release the key's next task, to this thread or, when that one takes another task, to one more. The caller
-        holds the lock. No other thread is woken: the caller that waits for this task needs the interpreter."""
+        """Release the key's next task. The caller holds the lock. No thread is woken for it: this one takes a task next,
+        and each task that it could take instead has woken one when it was submitted. The caller that waits for this
+        task needs the interpreter."""
         if self._closed:
             self._changed.notify_all()  # who closes
-        elif self._queues[key]:
-            self._changed.notify()
-        else:
+        elif not self._queues[key]:
             del self._queues[key]
 
     def _next_key(self) -> str | None:

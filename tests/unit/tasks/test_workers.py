@@ -84,9 +84,9 @@ def test_different_keys_run_side_by_side_and_one_key_does_not() -> None:
 
 
 def test_closing_finishes_what_runs_and_cancels_what_waits() -> None:
-    workers = Workers(1)
+    workers, ran = Workers(1), list[str]()
     block = _Block()
-    running, waiting = workers.submit("a", block), workers.submit("a", lambda: None)
+    running, waiting = workers.submit("a", block), workers.submit("a", _note(ran, "cancelled"))
     assert block.running.wait(SOON)
     closer = threading.Thread(target=workers.close)
     closer.start()
@@ -94,17 +94,30 @@ def test_closing_finishes_what_runs_and_cancels_what_waits() -> None:
         waiting.result(SOON)
     block.release.set()
     closer.join(SOON)
+    assert not closer.is_alive()
     assert running.result(SOON) is None
     assert workers.submit("a", lambda: None).cancelled()
     workers.close()
+    assert ran == []
+
+
+def test_closing_has_ended_every_thread_and_a_process_does_not_wait_for_them() -> None:
+    before = {*threading.enumerate()}
+    workers = Workers(8, name="eight")
+    made = {*threading.enumerate()} - before
+    assert {thread.name for thread in made} == {f"eight-{number}" for number in range(8)}
+    assert all(thread.daemon for thread in made)
+    workers.close()
+    assert not any(thread.is_alive() for thread in made)
 
 
 def test_closing_waits_no_longer_than_it_may_and_tells_what_still_runs() -> None:
     workers = Workers(2)
     block = _Block()
-    workers.submit("stuck", block)
+    stuck = workers.submit("stuck", block)
     workers.submit("done", lambda: None).result(SOON)
     assert block.running.wait(SOON)
     assert workers.close(0.01) == ("stuck",)
+    assert not stuck.done()
     block.release.set()
     assert workers.close(SOON) == ()

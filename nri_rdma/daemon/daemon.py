@@ -208,11 +208,10 @@ class Daemon:
         log.info(
             "started", extra={"devices": len(self._node.current.devices), "control": str(self._settings.control_path)}
         )
-        self._tell_contested()
         # 40,000 objects live as long as we do: looking at them again and again cost 6 us per CreateContainer.
         gc.freeze()
         gc.enable()
-        self._host.read_later()  # nobody listened between the first reading and now
+        self._host.read_later()  # nobody listened between the first reading and now; contested devices are told then
 
     def _recover(self) -> None:
         for error in self._attachments.recover(self._releases.hold, later=True):

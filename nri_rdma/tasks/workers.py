@@ -94,9 +94,9 @@ class Workers:
                     self._pass_on(key)
 
     def _pass_on(self, key: str) -> None:
-        """Release the key's next task. The caller holds the lock. No thread is woken for it: this one takes a task next,
-        and each task that it could take instead has woken one when it was submitted. The caller that waits for this
-        task needs the interpreter."""
+        """Release the key's next task. The caller holds the lock. No thread is woken for it: this one takes a task
+        next, and each task that it could take instead has woken one when it was submitted. The caller that waits for
+        this task needs the interpreter."""
         if self._closed:
             self._changed.notify_all()  # who closes
         elif not self._queues[key]:

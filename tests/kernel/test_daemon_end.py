@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from nri_rdma.attach.journal import Journal
+from nri_rdma.attach.plan import Plan
+from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon import daemon as module
@@ -28,6 +31,7 @@ from tests.rig.deadline import wait_until
 from tests.rig.device_manager import FakeDeviceManager
 from tests.rig.node import load
 from tests.rig.systree import build_tree
+from tests.unit.attach.builders import make_pod
 from tests.unit.doors.deviceplugin.pools import RESOURCE, pool
 
 pytestmark = pytest.mark.root
@@ -85,6 +89,47 @@ def test_a_record_that_cannot_be_read_is_logged_with_its_file_and_the_daemon_ser
         daemon.close()
     (told,) = (vars(it) for it in caplog.records if it.message == "journal record set aside")
     assert str(record) in told["error"]
+
+
+def test_an_open_daemon_collects_what_it_makes_and_not_what_it_is_made_of(tmp_path: Path) -> None:
+    """The command that starts it has switched the collector off."""
+    gc.disable()
+    daemon = _daemon(tmp_path)
+    try:
+        daemon.open()
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.enable()
+        daemon.close()
+
+
+def test_what_an_earlier_daemon_left_is_taken_up_when_the_runtime_has_reported_its_pods(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start must not wait for the work on a thousand pods."""
+    monkeypatch.setattr(module, "TAKE_UP_S", 60)
+    record = SandboxRecord(
+        pod=make_pod(path=str(tmp_path / "gone")),
+        state=Phase.ATTACHED,
+        namespace=None,
+        plan=Plan(),
+        attached=(),
+        rdma_cm=None,
+    )
+    Journal(tmp_path / "state/journal").write(record)
+    daemon = _daemon(tmp_path)
+    try:
+        daemon.open()
+        daemon._workers.submit(record.pod.sandbox_id, lambda: None).result(SOON)  # what was queued before is done
+        assert [it.pod for it in daemon._attachments.all()] == [record.pod]
+        synchronize = ttrpc.Request(service=PLUGIN_SERVICE, method="Synchronize")
+        daemon.make_plugin(0).answer(Request(1, synchronize, 0))
+        wait_until(lambda: daemon._attachments.all() == (), "the end of what no pod has any more", SOON)
+    finally:
+        gc.unfreeze()
+        daemon.close()
 
 
 def test_an_open_daemon_leaves_nothing_that_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -18,6 +18,7 @@ import pytest
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon import service_manager
 from nri_rdma.daemon.daemon import Daemon
+from nri_rdma.daemon.locks import Sole
 from tests.fakes.runtime import FakeRuntime
 from tests.rig.node import load
 from tests.rig.systree import build_tree
@@ -101,3 +102,4 @@ def test_without_a_runtime_it_is_ready_all_the_same(
         gc.unfreeze()  # the daemon has it that all that is there lives as long as itself
         watching.join()
     assert [*told, manager.recv(64)] == [b"READY=1", b"STOPPING=1"]
+    Sole(settings.state_dir, settings.nri_socket).release()  # it has closed itself

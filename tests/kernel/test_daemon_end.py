@@ -6,10 +6,13 @@ import os
 import shutil
 import signal
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from nri_rdma.attach import recovery
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.plan import Plan
 from nri_rdma.attach.record import Phase, SandboxRecord
@@ -23,6 +26,7 @@ from nri_rdma.errors import StateError
 from nri_rdma.host.containerd.notes import RefusalNotes
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Pool
+from nri_rdma.model.request import Mode
 from nri_rdma.tasks.listeners import Source
 from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
 from nri_rdma.ttrpc.wire import Request
@@ -38,7 +42,12 @@ pytestmark = pytest.mark.root
 SOON = 5.0
 
 
-def _daemon(tmp_path: Path, boundary: Boundary = no_boundary, pools: tuple[Pool, ...] = ()) -> Daemon:
+def _daemon(
+    tmp_path: Path,
+    boundary: Boundary = no_boundary,
+    pools: tuple[Pool, ...] = (),
+    reread: Callable[[], Settings] | None = None,
+) -> Daemon:
     if not (tmp_path / "sys").exists():
         build_tree(load("small"), tmp_path / "sys")
     settings = Settings(
@@ -53,7 +62,21 @@ def _daemon(tmp_path: Path, boundary: Boundary = no_boundary, pools: tuple[Pool,
         cdi_dirs=(tmp_path / "cdi",),
         pools=pools,
     )
-    return Daemon(settings, reread=lambda: settings, boundary=boundary)
+    return Daemon(settings, reread=reread or (lambda: settings), boundary=boundary)
+
+
+def synchronize(daemon: Daemon) -> None:
+    """Have the runtime report that it has no pods."""
+    call = ttrpc.Request(service=PLUGIN_SERVICE, method="Synchronize")
+    daemon.make_plugin(0).answer(Request(1, call, 0))
+
+
+def left_by_earlier(tmp_path: Path, netns: Path) -> SandboxRecord:
+    """Write the record of a pod with this namespace, as an earlier daemon has left it."""
+    pod = make_pod(path=str(netns))
+    record = SandboxRecord(pod=pod, state=Phase.ATTACHED, namespace=None, plan=Plan(), attached=(), rdma_cm=None)
+    Journal(tmp_path / "state/journal").write(record)
+    return record
 
 
 def test_an_idle_daemon_ends_and_lets_the_next_one_start(tmp_path: Path) -> None:
@@ -110,26 +133,41 @@ def test_what_an_earlier_daemon_left_is_taken_up_when_the_runtime_has_reported_i
 ) -> None:
     """A start must not wait for the work on a thousand pods."""
     monkeypatch.setattr(module, "TAKE_UP_S", 60)
-    record = SandboxRecord(
-        pod=make_pod(path=str(tmp_path / "gone")),
-        state=Phase.ATTACHED,
-        namespace=None,
-        plan=Plan(),
-        attached=(),
-        rdma_cm=None,
-    )
-    Journal(tmp_path / "state/journal").write(record)
+    record = left_by_earlier(tmp_path, tmp_path / "gone")
     daemon = _daemon(tmp_path)
     try:
         daemon.open()
         daemon._workers.submit(record.pod.sandbox_id, lambda: None).result(SOON)  # what was queued before is done
         assert [it.pod for it in daemon._attachments.all()] == [record.pod]
-        synchronize = ttrpc.Request(service=PLUGIN_SERVICE, method="Synchronize")
-        daemon.make_plugin(0).answer(Request(1, synchronize, 0))
+        synchronize(daemon)
         wait_until(lambda: daemon._attachments.all() == (), "the end of what no pod has any more", SOON)
     finally:
         gc.unfreeze()
         daemon.close()
+
+
+def test_what_cannot_be_taken_up_is_not_looked_for_after_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "TAKE_UP_S", 0.01)
+    monkeypatch.setattr(recovery, "TAKE_UP_PAUSE_S", 60)
+    before = set(threading.enumerate())
+    (tmp_path / "loop").symlink_to("loop")
+    left_by_earlier(tmp_path, tmp_path / "loop")  # nobody can see whether it is there
+    daemon = _daemon(tmp_path)
+    try:
+        daemon.open()
+        wait_until(lambda: [it.interval for it in timers(before)] == [60], "the pause before the next look", SOON)
+        assert "not taken up yet" in caplog.text
+    finally:
+        gc.unfreeze()
+        daemon.close()
+    wait_until(lambda: not timers(before), "the end of the pause", SOON)
+
+
+def timers(before: set[threading.Thread]) -> list[threading.Timer]:
+    """Return the threads that wait to do something, but for those of before."""
+    return [it for it in {*threading.enumerate()} - before if isinstance(it, threading.Timer)]
 
 
 def test_an_open_daemon_leaves_nothing_that_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -143,8 +181,7 @@ def test_an_open_daemon_leaves_nothing_that_goes_on(tmp_path: Path, caplog: pyte
         caplog.set_level(logging.INFO)
         try:
             daemon.open()
-            synchronize = ttrpc.Request(service=PLUGIN_SERVICE, method="Synchronize")
-            daemon.make_plugin(0).answer(Request(1, synchronize, 0))
+            synchronize(daemon)
             wait_until(lambda: RESOURCE in manager.plugins, "the registration", SOON)
             assert ask_status(tmp_path / "state/control.sock")["traces"] is None
             os.kill(os.getpid(), signal.SIGHUP)
@@ -153,13 +190,54 @@ def test_an_open_daemon_leaves_nothing_that_goes_on(tmp_path: Path, caplog: pyte
             gc.unfreeze()
             daemon.close()
         assert [it.name for it in (tmp_path / "plugins").iterdir()] == ["kubelet.sock"]
-    wait_until(
-        lambda: not any(isinstance(it, threading.Timer) for it in {*threading.enumerate()} - before), "the end", 1
-    )
+    wait_until(lambda: not timers(before), "the end", 1)
     told = {it.getMessage(): vars(it) for it in caplog.records}
     absent = told["containerd cannot be asked to remove what it leaves of a refused sandbox: see containerd_socket"]
     assert absent["sandbox"] == "refused"
-    assert "the configuration was not read again" not in told
+    assert not {
+        "the configuration was not read again",
+        "workers are still busy, leaving the rest to the next start",
+    } & {*told}
+
+
+def test_a_bug_in_reading_the_configuration_again_is_logged_with_its_trace_and_the_daemon_serves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> Settings:
+        raise RuntimeError("a bug")
+
+    daemon = _daemon(tmp_path, reread=broken)
+    try:
+        daemon.open()
+        os.kill(os.getpid(), signal.SIGHUP)
+        wait_until(lambda: "the configuration was not read again" in caplog.messages, "the error", SOON)
+        assert ask_status(tmp_path / "state/control.sock")["reload_error"] == ""
+    finally:
+        gc.unfreeze()
+        daemon.close()
+    (told,) = (it for it in caplog.records if it.message == "the configuration was not read again")
+    assert "RuntimeError: a bug" in str(told.exc_text)
+
+
+def test_devices_that_several_pools_select_are_told_once_by_a_daemon_that_starts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pools = tuple(Pool(name=name, modes=(Mode.SHARED,)) for name in ("one", "two"))
+    daemon = _daemon(tmp_path, pools=pools)
+    try:
+        daemon.open()
+        told = "devices that several pools select are in none"
+        wait_until(lambda: told in caplog.messages, "the error", SOON)
+        readings = threading.Semaphore(0)
+        daemon._node.on_read.append(readings.release)
+        daemon._host.read_later()
+        assert readings.acquire(timeout=SOON)
+        daemon._readers.submit("after", lambda: None).result(SOON)
+    finally:
+        gc.unfreeze()
+        daemon.close()
+    (error,) = (vars(it) for it in caplog.records if it.message == told)
+    assert error["contested"].startswith("one and two both select ")
 
 
 def test_a_daemon_whose_worker_hangs_ends_in_time_and_keeps_its_lock(
@@ -212,6 +290,8 @@ def test_a_daemon_that_ended_has_no_descriptor_open(tmp_path: Path) -> None:
         kept.append(_daemon(tmp_path))
         try:
             kept[-1].open()
+            synchronize(kept[-1])
+            kept[-1]._sources.evidence.specs.await_ready(None, time.monotonic() + SOON)
         finally:
             gc.unfreeze()
             kept[-1].close()

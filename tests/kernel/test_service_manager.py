@@ -19,7 +19,9 @@ from nri_rdma.config.settings import Settings
 from nri_rdma.daemon import service_manager
 from nri_rdma.daemon.daemon import Daemon
 from nri_rdma.daemon.locks import Sole
-from tests.fakes.runtime import FakeRuntime
+from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
+from nri_rdma.ttrpc.wire import Request
+from tests.fakes.runtime import PLUGIN_SERVICE, FakeRuntime
 from tests.rig.node import load
 from tests.rig.systree import build_tree
 
@@ -59,6 +61,15 @@ def daemon(tmp_path: Path, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
+def settings_of(tmp_path: Path, folder: Path) -> Settings:
+    """The settings of a daemon of this process."""
+    if not (tmp_path / "sys").exists():
+        build_tree(load("small"), tmp_path / "sys")
+    return Settings(
+        sysfs_root=tmp_path / "sys", cgroup_root=tmp_path, state_dir=folder / "state", nri_socket=folder / "nri.sock"
+    )
+
+
 def test_it_is_ready_when_the_runtime_has_reported_its_pods_and_says_when_it_ends(
     folder: Path, manager: socket.socket, daemon: subprocess.Popen[bytes]
 ) -> None:
@@ -82,10 +93,7 @@ def test_without_a_runtime_it_is_ready_all_the_same(
     """Else kubelet.service, which waits for it, would not start on a node whose runtime comes later."""
     monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "notify"))
     monkeypatch.setattr(service_manager, "READY_WITHIN_S", 0.1)
-    build_tree(load("small"), tmp_path / "sys")
-    settings = Settings(
-        sysfs_root=tmp_path / "sys", cgroup_root=tmp_path, state_dir=folder / "state", nri_socket=folder / "nri.sock"
-    )
+    settings = settings_of(tmp_path, folder)
     told: list[bytes] = []
 
     def end_when_ready() -> None:
@@ -103,3 +111,18 @@ def test_without_a_runtime_it_is_ready_all_the_same(
         watching.join()
     assert [*told, manager.recv(64)] == [b"READY=1", b"STOPPING=1"]
     Sole(settings.state_dir, settings.nri_socket).release()  # it has closed itself
+
+
+def test_a_daemon_that_has_heard_of_the_pods_is_ready(
+    folder: Path, tmp_path: Path, manager: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "notify"))
+    daemon = Daemon(settings_of(tmp_path, folder), reread=lambda: settings_of(tmp_path, folder))
+    try:
+        daemon.open()
+        call = ttrpc.Request(service=PLUGIN_SERVICE, method="Synchronize")
+        daemon.make_plugin(0).answer(Request(1, call, 0))
+        assert manager.recv(64) == b"READY=1"
+    finally:
+        gc.unfreeze()
+        daemon.close()

@@ -83,10 +83,12 @@ def test_a_state_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
 
 def test_a_daemon_waits_for_one_that_is_about_to_end(tmp_path: Path) -> None:
     first = Sole(tmp_path / "state", tmp_path / "nri.sock")
-    ending = threading.Timer(0.1, first.release)
+    ending = threading.Timer(0.2, first.release)
+    begun = time.thread_time()
     ending.start()
     Sole(tmp_path / "state", tmp_path / "nri.sock", time.monotonic() + 10).release()
     ending.join()
+    assert time.thread_time() - begun < 0.05, "seconds of a processor: it looks now and then"
 
 
 def test_a_folder_of_the_runtime_that_cannot_be_written_keeps_nobody_from_starting(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
+from nri_rdma.daemon import service_manager
 from nri_rdma.daemon.service_manager import READY_WITHIN_S, ServiceManager
 
 
@@ -110,3 +113,18 @@ def test_a_service_manager_that_is_not_there_costs_a_warning_only(
     with caplog.at_level(logging.WARNING):
         ServiceManager(str(tmp_path / "absent"), Later()).ready()
     assert [record.getMessage() for record in caplog.records] == ["the service manager cannot be told"]
+
+
+def test_a_service_manager_that_does_not_read_keeps_nobody_waiting(
+    systemd: Systemd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(service_manager, "_SEND_S", 0.05)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as earlier, suppress(BlockingIOError):
+        earlier.setblocking(False)
+        while True:  # until its queue is full
+            earlier.sendto(b"STATUS=", systemd.address)
+    telling = threading.Thread(target=ServiceManager(systemd.address, Later()).ready, daemon=True)
+    telling.start()
+    telling.join(5)
+    assert not telling.is_alive()
+    assert [vars(it)["error"] for it in caplog.records] == ["timed out"]

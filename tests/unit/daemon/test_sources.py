@@ -22,6 +22,7 @@ from nri_rdma.host.cdi import watch
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 from tests.rig.deadline import wait_until
+from tests.rig.kubelet import FakeKubelet
 from tests.unit.model.hardware import eight
 
 SOON = 5.0
@@ -161,6 +162,7 @@ def test_after_the_end_nothing_is_read_any_more(site: Site, monkeypatch: pytest.
         raise OSError(errno.ENOSPC, "no watch is left")
 
     monkeypatch.setattr(watch, "CdiRegistry", refuse)
+    monkeypatch.setattr(sources, "UNWATCHED_S", 60)
     site.others.open_later()
     _settle(site)
     site.others.close()
@@ -261,3 +263,16 @@ def test_a_kubelet_that_is_not_connected_yet_is_told_with_its_socket(site: Site,
     assert (site.others.is_there, site.others.tells) == (False, False)
     (tmp_path / "kubelet.sock").touch()
     assert site.others.is_there
+
+
+def test_a_kubelet_that_is_there_is_connected_before_anybody_asks_and_left_at_the_end(
+    site: Site, tmp_path: Path
+) -> None:
+    with FakeKubelet() as kubelet:
+        (tmp_path / "kubelet.sock").symlink_to(kubelet.socket)
+        site.others.open_later()
+        wait_until(lambda: site.others.tells, "the kubelet's answer", SOON)
+        assert site.others.of_pod("ml", "train") is None
+        site.others.close()
+        with pytest.raises(KubeletError):
+            site.others.of_pod("ml", "train")

@@ -62,7 +62,6 @@ class PoolServer:
         """Whether the device nodes of an id come with it."""
         self._changed = threading.Condition()
         self._told = answers.told_of(pool, supply())
-        self._is_closed = False
         self._server: Any = None
 
     @property
@@ -75,7 +74,7 @@ class PoolServer:
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it tells of a kubelet's end on our stderr, past our log
         import grpc
 
-        self._stop_listening()
+        self.close()
         _refuse_other(self.pool.resource, self._folder)
         with suppress(FileNotFoundError):
             self._path.unlink()
@@ -90,7 +89,7 @@ class PoolServer:
         try:
             self._register(grpc)
         except KubeletError:
-            self._stop_listening()
+            self.close()
             raise
 
     def tell_changes(self) -> None:
@@ -104,17 +103,11 @@ class PoolServer:
 
     def close(self) -> None:
         """End all calls and remove the socket. Again is no error."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-        self._stop_listening()
-
-    # -- below -------------------------------------------------------------------------------------------------------
-
-    def _stop_listening(self) -> None:
         server, self._server = self._server, None
         if server is not None:
             server.stop(grace=None).wait(CALL_S)
+
+    # -- below -------------------------------------------------------------------------------------------------------
 
     def _register(self, grpc: Any) -> None:
         request = pb.RegisterRequest(
@@ -146,14 +139,11 @@ class PoolServer:
         told: answers.Told = -1
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._told != told or self._is_over(context))  # noqa: B023
-                if self._is_over(context):
+                self._changed.wait_for(lambda: self._told != told or not context.is_active())  # noqa: B023
+                if not context.is_active():
                     return
                 told = self._told
             yield answers.listed(self.pool, told)
-
-    def _is_over(self, context: Any) -> bool:
-        return self._is_closed or not context.is_active()
 
     def _wake(self) -> None:
         with self._changed:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import grpc
 import pytest
@@ -111,6 +113,19 @@ def test_the_end_ends_the_list_and_takes_the_socket_away(
     served.close()
 
 
+@pytest.mark.parametrize(("said", "then"), [(None, "ERROR"), ("DEBUG", "DEBUG")])
+def test_grpc_writes_nothing_but_errors_past_our_log_unless_somebody_wants_it(
+    manager: FakeDeviceManager, folder: Path, monkeypatch: pytest.MonkeyPatch, said: str | None, then: str
+) -> None:
+    monkeypatch.setenv("GRPC_VERBOSITY", said or "")
+    if said is None:
+        monkeypatch.delenv("GRPC_VERBOSITY")
+    server = PoolServer(pool(), folder, lambda: supply(pool(), node=eight()), lambda _resource, _shares: None)
+    server.serve()
+    assert os.environ["GRPC_VERBOSITY"] == then
+    server.close()
+
+
 def test_without_a_kubelet_nobody_listens_and_the_error_names_its_socket(folder: Path) -> None:
     folder.mkdir()
     server = PoolServer(pool(), folder, lambda: supply(pool(), node=eight()), lambda _resource, _shares: None)
@@ -127,6 +142,16 @@ def test_a_socket_whose_path_is_too_long_is_told_with_its_length(tmp_path: Path)
     size = len(str(folder / "nri-rdma_hcas.sock"))
     with pytest.raises(KubeletError, match=rf"the path has {size} bytes, and Linux takes 107.* Next: give the pool a"):
         server.serve()
+
+
+def test_a_socket_whose_path_is_just_short_enough_is_told_with_the_reason_of_the_system() -> None:
+    with TemporaryDirectory(prefix="nri-") as short:
+        folder = Path(short) / ("f" * (107 - len(f"{short}//nri-rdma_hcas.sock")))  # it is not there
+        server = PoolServer(pool(), folder, lambda: supply(pool(), node=eight()), lambda _resource, _shares: None)
+        with pytest.raises(KubeletError, match=f"cannot listen at {folder}/nri-rdma_hcas.sock") as caught:
+            server.serve()
+    assert "bytes" not in str(caught.value)
+    assert "see that the kubelet runs" in caught.value.hint
 
 
 @pytest.mark.parametrize("place", ["plugins/hca_shared.sock", "plugins_registry/hca_shared.sock"])

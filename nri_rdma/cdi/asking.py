@@ -25,8 +25,9 @@ def inspect_asking(data: bytes, file: str, prefix: str) -> Inspected:
         return inspected
     problems = Problems(file)
     node = read_document(data, problems)
+    assert node is not None  # there is a spec
     for path, error in _wrong(inspected.spec, prefix):
-        line = line_of(node, path) if node is not None else 0
+        line = line_of(node, path)
         within = error.where.removeprefix(str(path[-1]))
         what = f"{within.removeprefix('.')}: {error.what}" if within else error.what
         problems.add(problems.error(error.code, what, hint=error.hint, line=line, path=path))

@@ -128,9 +128,10 @@ def test_a_second_merge_key_is_one_key_twice_and_a_quoted_one_beside_it_is_not()
         (b"a: [b\n", ErrorCode.CDI_SYNTAX, 2),
         (b"a: 1\n---\nb: 1\n", ErrorCode.CDI_SYNTAX, 2),
         (b"a: !!int 5\n", ErrorCode.CDI_SYNTAX, 1),
+        (b"a: 1\n!!int 5: b\n", ErrorCode.CDI_SYNTAX, 2),
         (b"#" * (1 << 20) + b"#", ErrorCode.CDI_SIZE, 0),
     ],
-    ids=["no UTF-8", "an open bracket", "a second document", "a tag", "a byte more than 1 MiB"],
+    ids=["no UTF-8", "an open bracket", "a second document", "a tag", "a tag of a key", "a byte more than 1 MiB"],
 )
 def test_what_readers_take_differently_is_refused_with_its_line(data: bytes, code: ErrorCode, line: int) -> None:
     with pytest.raises(CdiError) as caught:

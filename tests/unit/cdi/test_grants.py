@@ -66,6 +66,14 @@ def test_a_reported_device_is_one_grant_when_it_is_attached_and_none_when_it_is_
     assert told(grants_in(TWO, "main", named, nodes(0), attached)) == [(VF0, Origin.RUNTIME)]
 
 
+def test_a_reported_device_that_moved_is_had_by_that_name_alone() -> None:
+    """Another claim's container has the same device by another name."""
+    gone = Index(registry(spec_text({name: edits(uverbs_path(0)) for name in ("vf0", "vf1")})), node(()), KEY)
+    attached = {name: frozenset({nic(0).id}) for name in (VF0, VF1)}
+    there = {uverbs_path(0): (231, 777)}
+    assert told(grants_in(gone, "main", {VF1: Origin.KUBELET}, there, attached)) == [(VF1, Origin.KUBELET)]
+
+
 def test_a_device_that_moved_explains_its_paths_only_where_all_of_them_are() -> None:
     gone = Index(registry(one(uverbs_path(0), uverbs_path(1))), node(()), KEY)
     attached = {VF0: frozenset({nic(0).id, nic(1).id})}

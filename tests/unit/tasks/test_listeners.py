@@ -302,6 +302,7 @@ def test_a_source_that_another_removes_in_the_same_round_gets_no_turn(listeners:
 def test_closing_ends_the_thread_and_what_is_added_then_is_not_listened_to() -> None:
     listeners, it = Listeners(), _Pipe("late")
     thread = listeners._thread
+    assert thread.daemon  # an end of the process without this one does not wait for it
     listeners.close()
     listeners.close()
     assert not thread.is_alive()
@@ -354,3 +355,10 @@ def test_closing_leaves_no_descriptor_open() -> None:
 def test_an_idle_thread_waits_for_ever() -> None:
     it = module._Listened(Source(name="idle", fd=0, read=lambda: None))
     assert it.wakes_at(time.monotonic()) == math.inf
+
+
+def test_a_source_rests_until_its_time_and_is_heard_then() -> None:
+    it = module._Listened(Source(name="a", fd=0, read=lambda: None))
+    it.fail(1.0)
+    assert it.wakes_at(it.rests_until - 0.5) == it.rests_until
+    assert [it.is_resting(it.rests_until + seconds) for seconds in (-0.5, 0.0, 0.5)] == [True, False, False]

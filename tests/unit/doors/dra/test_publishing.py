@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
@@ -64,6 +65,8 @@ def test_devices_are_published_once_and_nothing_is_written_without_a_change(
     assert publisher.published.slices == 0
     publisher.start()
     wait_until(lambda: names(server) == ["d0", "d1"], "the slice")
+    threads = {it.name: it.daemon for it in threading.enumerate()}
+    assert (threads["slices"], threads["slices-watch"]) == (True, True)  # no end of a process waits for the API server
     for _ in range(5):
         publisher.look()
         time.sleep(QUIET_S / 2)

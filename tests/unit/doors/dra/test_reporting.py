@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -335,6 +336,7 @@ def test_what_is_unprepared_and_was_never_noted_is_no_longer_ready(rig: Rig) -> 
 
 
 def test_nobody_waits_for_an_api_server_that_hangs(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [it.daemon for it in threading.enumerate() if it.name == "claim-status"] == [True]  # nor does the process
     monkeypatch.setattr(reporting, "CLOSE_S", 0.3)
     rig.server.answer = lambda _handler, _seen: rig.server.is_over.wait(30)
     rig.attach()

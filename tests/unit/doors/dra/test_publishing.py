@@ -234,11 +234,16 @@ def test_a_watch_that_does_not_last_is_not_repeated_at_once(
     def refused(handler: BaseHTTPRequestHandler, seen: Seen) -> bool:
         return "watch" in seen.query and send(handler, 403, {"message": "may not watch"})
 
+    before = {*threading.enumerate()}
     server.answer = refused if is_refused else brief
     publisher.start()
     wait_until(lambda: bool(server.slices), "the slice")
+    (watcher,) = (it for it in {*threading.enumerate()} - before if it.name == "slices-watch")
     time.sleep(1.0)
     assert 2 <= sum("watch" in it.query for it in server.seen) <= 6
+    publisher.close()
+    watcher.join(5)
+    assert not watcher.is_alive()
 
 
 def test_it_ends_while_the_api_server_hangs_and_its_slices_stay(server: Server, publisher: Publisher) -> None:

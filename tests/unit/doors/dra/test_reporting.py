@@ -265,12 +265,7 @@ def test_a_claim_that_is_invalid_is_said_once_and_keeps_no_other_one_away(
     rig.allocate(1, 2)
     rig.writer.prepared(claim_name(2))
 
-    def refuse_first(handler: BaseHTTPRequestHandler, seen: Seen) -> bool:
-        if seen.path == f"{path_of(1)}/status":
-            return send(handler, 422, {"message": "an entry is wrong"})
-        return seen.accept == PROTOBUF and send(handler, 200, b"k8s\x00" + message(2, message(1, text(6, "1"))))
-
-    rig.server.answer = refuse_first
+    rig.server.answer = find_first_wrong
     rig.attach()
     wait_until(lambda: len(rig.server.writes) >= 3, "some tries")
     rig.attach(2)
@@ -278,6 +273,36 @@ def test_a_claim_that_is_invalid_is_said_once_and_keeps_no_other_one_away(
     tries = len(rig.server.writes)
     wait_until(lambda: len(rig.server.writes) > tries + 2, "more tries")
     assert caplog.text.count("claim status is not written") == 1
+
+
+def find_first_wrong(handler: BaseHTTPRequestHandler, seen: Seen) -> bool:
+    """Answer as an API server does that finds the status of the first claim invalid."""
+    if seen.path == f"{path_of(1)}/status":
+        return send(handler, 422, {"message": "an entry is wrong"})
+    return seen.accept == PROTOBUF and send(handler, 200, b"k8s\x00" + message(2, message(1, text(6, "1"))))
+
+
+def fail(handler: BaseHTTPRequestHandler, _seen: Seen) -> bool:
+    """Answer as an API server does that has lost its storage."""
+    return send(handler, 503, {"message": "no storage"})
+
+
+@pytest.mark.parametrize("answer", [find_first_wrong, fail])
+def test_an_error_that_comes_again_after_a_success_is_said_again(
+    rig: Rig,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Callable[[BaseHTTPRequestHandler, Seen], bool],
+) -> None:
+    monkeypatch.setattr(reporting, "LAST_PAUSE_S", 0.1)
+    for times in (1, 2):
+        rig.server.answer = answer
+        rig.attach()
+        wait_until(lambda times=times: caplog.text.count("claim status is not written") == times, "the error")  # type: ignore[misc] # a loop's value
+        rig.serve()
+        rig.await_reason("Attached")
+        rig.end()
+        rig.await_reason("Returned")
 
 
 def test_without_an_api_server_it_tries_again_after_growing_pauses_and_writes_the_newest_state(
@@ -423,7 +448,9 @@ def test_what_nobody_reports_is_found_by_looking(rig: Rig, monkeypatch: pytest.M
     monkeypatch.setattr(reporting, "LOOK_S", 0.2)
     made = rig.another()
     made.prepared(claim_name())
+    settle(rig)
     made.start()
+    settle(rig)  # what it was told of is compared
     given = GivenDevice(device="d1", rdma_device="mlx5_0", nodes=(), mode=Mode.SHARED)
     rig.states[cdi()] = CdiState(given=(given,))
     rig.await_reason("Attached")

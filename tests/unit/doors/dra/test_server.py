@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
@@ -179,3 +180,16 @@ def test_who_is_connected_when_it_listens_anew_has_to_connect_again(served: DraS
         with suppress(ConnectionResetError):
             while earlier.recv(4096):  # until its end
                 pass
+
+
+@pytest.mark.parametrize(("said", "then"), [(None, "ERROR"), ("DEBUG", "DEBUG")])
+def test_grpc_writes_nothing_but_errors_past_our_log_unless_somebody_wants_it(
+    node: Claimed, folder: Path, monkeypatch: pytest.MonkeyPatch, said: str | None, then: str
+) -> None:
+    monkeypatch.setenv("GRPC_VERBOSITY", said or "")
+    if said is None:
+        monkeypatch.delenv("GRPC_VERBOSITY")
+    server = DraServer(folder, node.preparer, lambda: None)
+    server.serve()
+    assert os.environ["GRPC_VERBOSITY"] == then
+    server.close()

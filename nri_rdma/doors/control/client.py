@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any  # Any: JSON documents and generated messages
 
@@ -60,14 +61,12 @@ def _ask(path: Path, method: str, payload: bytes) -> bytes:
 def _connected(path: Path) -> socket.socket:
     """Return a connection to the daemon. Raises OSError; BlockingIOError when the daemon accepts none for as long as an
     answer may take: callers that gave up still fill its queue."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    with ExitStack() as opened:
+        connection = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         timeval = struct.pack("ll", *divmod(round(_ANSWER_TIMEOUT_S * 1e6), 10**6))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
         connection.connect(str(path))
-    except BaseException:
-        connection.close()
-        raise
+        opened.pop_all()  # it is the caller's now
     return connection
 
 

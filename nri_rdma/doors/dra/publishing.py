@@ -37,8 +37,8 @@ class Publisher:
         self._devices = devices
         self._changed = threading.Condition()
         self._is_closed = False
-        self._is_due = True
-        self._is_doubtful = True
+        self._is_due = False
+        self._is_doubtful = False
         """Whether the slices may be others than they were when last compared."""
         self._compared: Sequence[Advertised] = ()
         """The devices that the slices were last compared with."""

@@ -154,5 +154,4 @@ def _canonical(addresses: tuple[str, ...]) -> Iterator[str]:
 
 def _cut(text: str, most: int) -> str:
     """Return a text of at most so many bytes."""
-    data = text.encode(errors="replace")
-    return text if len(data) <= most else data[:most].decode(errors="ignore")
+    return text.encode(errors="replace")[:most].decode(errors="ignore")

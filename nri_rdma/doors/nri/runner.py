@@ -124,16 +124,16 @@ class Runner:
 
     def _connect(self) -> _Connected | None:
         before = _socket_id(self._socket_path)
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connection.connect(self._socket_path)
-        except OSError as error:
-            connection.close()
-            self._tell("runtime not reachable, trying again", f"{self._socket_path}: {error.strerror or error}")
-            return None
-        if before is None or self._other_socket(before):  # which of both is this? The next attempt is sure
-            connection.close()
-            return None
+        with contextlib.ExitStack() as opened:
+            connection = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            try:
+                connection.connect(self._socket_path)
+            except OSError as error:
+                self._tell("runtime not reachable, trying again", f"{self._socket_path}: {error.strerror or error}")
+                return None
+            if before is None or self._other_socket(before):  # which of both is this? The next attempt is sure
+                return None
+            opened.pop_all()  # it is the session's now
         return _Connected(connection, before)
 
     def _serve(self, connected: _Connected, give_up_at: float) -> None:

@@ -15,7 +15,7 @@ from nri_rdma.decide.advertised import Advertised
 from nri_rdma.doors.dra import publishing
 from nri_rdma.doors.dra.publishing import Publisher
 from nri_rdma.host.kubernetes.api import ApiServer
-from tests.rig.api_server import SLICES, Seen, Server, begin_stream, running, send
+from tests.rig.api_server import SLICES, Seen, Server, begin_stream, running, send, send_piece
 from tests.rig.deadline import wait_until
 
 QUIET_S = 0.4
@@ -90,6 +90,8 @@ def test_what_is_published_already_is_not_written_again(
     following.start()
     wait_until(lambda: any(it.path == SLICES and "watch" not in it.query for it in server.seen[asked:]), "a look")
     wait_until(lambda: following.published.slices == 1, "what is published")
+    time.sleep(2 * QUIET_S)
+    assert sum(it.path == SLICES and "watch" not in it.query for it in server.seen[asked:]) == 1
     following.close()
     api.close()
     assert len(server.writes) == 1
@@ -225,6 +227,25 @@ def test_what_a_watch_has_missed_is_found_when_it_ends(server: Server, publisher
     wait_until(lambda: bool(server.slices), "the slice")
     server.slices.clear()  # and nothing tells of it
     wait_until(lambda: names(server) == ["d0", "d1"], "the slice again", seconds=10)
+
+
+def test_a_mark_of_a_watch_is_no_news(server: Server, publisher: Publisher) -> None:
+    """Every minute or so a watch tells how far it is."""
+
+    def mark(handler: BaseHTTPRequestHandler, seen: Seen) -> bool:
+        if "watch" not in seen.query:
+            return False
+        begin_stream(handler)
+        for _ in range(3):
+            send_piece(handler, b'{"type":"BOOKMARK","object":{}}\n')
+            server.is_over.wait(QUIET_S)
+        return server.is_over.wait(30)
+
+    server.answer = mark
+    publisher.start()
+    wait_until(lambda: bool(server.slices), "the slice")
+    time.sleep(4 * QUIET_S)
+    assert sum(it.path == SLICES and it.method == "GET" and "watch" not in it.query for it in server.seen) == 1
 
 
 @pytest.mark.parametrize("is_refused", [True, False], ids=["refused", "ends at once"])

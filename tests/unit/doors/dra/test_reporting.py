@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from itertools import pairwise
 from pathlib import Path
@@ -52,6 +53,7 @@ class Rig:
     api: ApiServer
     states: dict[str, CdiState] = field(default_factory=dict)
     is_broken: bool = False
+    reads: int = 0
     broken_reads: int = 0
 
     def __post_init__(self) -> None:
@@ -63,6 +65,7 @@ class Rig:
 
     def read(self) -> dict[str, CdiState]:
         """Read the states, as an engine does."""
+        self.reads += 1
         if self.is_broken:
             self.broken_reads += 1
             raise RuntimeError("a bug")
@@ -140,6 +143,7 @@ def test_a_claim_is_ready_while_its_pod_has_the_device_and_then_not(rig: Rig) ->
 def test_a_claim_that_is_only_prepared_has_no_status(rig: Rig) -> None:
     settle(rig)
     rig.writer.unprepared(claim_name())
+    wait_until(lambda: not rig.writer.known, "that it is forgotten")
     settle(rig)
     assert rig.server.writes == []
 
@@ -171,6 +175,7 @@ def test_what_is_written_already_is_neither_read_nor_written_again(rig: Rig) -> 
         rig.writer.news(frozenset({cdi()}), "")
         time.sleep(0.1)
     assert len(rig.server.seen) == asked
+    assert rig.reads <= 2 + 5  # one for each news: nothing that is not due is looked at
 
 
 def test_news_in_a_short_time_are_one_write_of_the_last_state(rig: Rig) -> None:
@@ -265,7 +270,7 @@ def test_a_claim_that_is_invalid_is_said_once_and_keeps_no_other_one_away(
     rig.allocate(1, 2)
     rig.writer.prepared(claim_name(2))
 
-    rig.server.answer = find_first_wrong
+    rig.server.answer = partial(find_first_wrong, rig)
     rig.attach()
     wait_until(lambda: len(rig.server.writes) >= 3, "some tries")
     rig.attach(2)
@@ -275,14 +280,15 @@ def test_a_claim_that_is_invalid_is_said_once_and_keeps_no_other_one_away(
     assert caplog.text.count("claim status is not written") == 1
 
 
-def find_first_wrong(handler: BaseHTTPRequestHandler, seen: Seen) -> bool:
+def find_first_wrong(rig: Rig, handler: BaseHTTPRequestHandler, seen: Seen) -> bool:
     """Answer as an API server does that finds the status of the first claim invalid."""
     if seen.path == f"{path_of(1)}/status":
         return send(handler, 422, {"message": "an entry is wrong"})
-    return seen.accept == PROTOBUF and send(handler, 200, b"k8s\x00" + message(2, message(1, text(6, "1"))))
+    version = rig.server.claims[path_of(1)]["metadata"]["resourceVersion"]
+    return seen.accept == PROTOBUF and send(handler, 200, b"k8s\x00" + message(2, message(1, text(6, version))))
 
 
-def fail(handler: BaseHTTPRequestHandler, _seen: Seen) -> bool:
+def fail(_rig: Rig, handler: BaseHTTPRequestHandler, _seen: Seen) -> bool:
     """Answer as an API server does that has lost its storage."""
     return send(handler, 503, {"message": "no storage"})
 
@@ -292,11 +298,11 @@ def test_an_error_that_comes_again_after_a_success_is_said_again(
     rig: Rig,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
-    answer: Callable[[BaseHTTPRequestHandler, Seen], bool],
+    answer: Callable[[Rig, BaseHTTPRequestHandler, Seen], bool],
 ) -> None:
     monkeypatch.setattr(reporting, "LAST_PAUSE_S", 0.1)
     for times in (1, 2):
-        rig.server.answer = answer
+        rig.server.answer = partial(answer, rig)
         rig.attach()
         wait_until(lambda times=times: caplog.text.count("claim status is not written") == times, "the error")  # type: ignore[misc] # a loop's value
         rig.serve()

@@ -149,6 +149,7 @@ def test_entries_of_other_drivers_and_conditions_of_other_types_stay() -> None:
     first, second = changed_devices(asked, state(given()), NOW) or []
     assert first == theirs
     assert [it["type"] for it in second["conditions"]] == ["Ready", "Checked"]
+    assert second["conditions"][0]["lastTransitionTime"] == NOW  # that of the other one says nothing of it
 
 
 def test_a_claim_without_an_allocation_gets_nothing() -> None:
@@ -190,6 +191,18 @@ def test_nothing_is_longer_than_the_api_takes() -> None:
     assert made["data"]["nodes"]
     long = condition(claim(result()), state(failure="ü" * 40000))[2]
     assert len(long.encode()) <= 32768
+
+
+def test_an_object_may_be_as_large_as_the_api_takes_and_a_larger_one_has_fewer_nodes() -> None:
+    bare = len(json.dumps({"rdmaDevice": "mlx5_0", "mode": "exclusive", "nodes": ["", "", ""]}))
+    for more, nodes in ((0, 3), (1, 1)):
+        last = "n" * (10 * 1024 - bare - len("ab") + more)
+        data = entry(claim(result()), state(given(nodes=("a", "b", last))))["data"]
+        assert len(data["nodes"]) == nodes
+
+
+def test_a_text_may_be_as_long_as_the_api_takes() -> None:
+    assert [len(condition(claim(result()), state(failure="e" * it))[2]) for it in (32768, 32769)] == [32768] * 2
 
 
 def test_addresses_are_each_there_once_and_in_the_form_that_the_api_takes() -> None:

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from nri_rdma.doors.nri import runner as module
 from nri_rdma.doors.nri.link import Link
 from nri_rdma.doors.nri.plugin import Plugin
 from nri_rdma.doors.nri.runner import Runner
@@ -303,6 +304,29 @@ def test_a_socket_that_is_replaced_while_the_old_runtime_lives_ends_the_old_sess
             wait_until(lambda: line.runner.link is Link.SYNCHRONIZED, "the link to be up")
 
 
+def test_a_socket_that_is_replaced_while_it_connects_is_left_for_the_new_one(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows which of both the connection leads to."""
+    looks, look, aside = [0], module._socket_id, line.path.with_name("new.sock")
+
+    def look_late(path: str) -> module.SocketId | None:
+        looks[0] += 1
+        if looks[0] == 2:  # between the connection and the look that follows it
+            aside.rename(line.path)
+        return look(path)
+
+    monkeypatch.setattr(module, "_socket_id", look_late)
+    with listen(line.path) as old, FakeRuntime(aside) as new:
+        line.start()
+        left, _address = old.accept()
+        with left:
+            left.settimeout(SOON)
+            assert left.recv(64) == b""
+        new.accept(SOON)
+        wait_until(lambda: line.runner.link is Link.SYNCHRONIZED, "the link to be up")
+
+
 def test_a_socket_that_is_removed_under_a_living_session_leaves_it_alone(line: Line) -> None:
     with FakeRuntime(line.path) as runtime:
         line.start()
@@ -331,7 +355,7 @@ def test_a_runtime_that_accepts_and_does_nothing_is_given_up_after_a_minute(line
         line.now += 59
         time.sleep(0.05)  # it looks after its session every hundredth of a second
         assert not is_closed(half_open)
-        line.now += 2
+        line.now += 1
         second, _address = listener.accept()
         assert is_closed(half_open)
         assert line.runner.last_error == "the runtime took no notice of us for 60 s"

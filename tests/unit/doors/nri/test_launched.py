@@ -75,15 +75,19 @@ def runtime() -> Iterator[FakeRuntime]:
         yield made
 
 
+@pytest.mark.parametrize(
+    ("request_timeout_ms", "seconds"), [(1000, 0.8), (0, 1.8)], ids=["told", "the usual one, not told"]
+)
 def test_the_daemon_is_made_of_what_configure_says_before_that_is_answered(
-    process: Process, runtime: FakeRuntime
+    process: Process, runtime: FakeRuntime, request_timeout_ms: int, seconds: float
 ) -> None:
+    """Within the runtime's time-out, less 0.2 s for the way."""
     runtime.configuration.config = "settings"
-    runtime.configuration.request_timeout = 1000
+    runtime.configuration.request_timeout = request_timeout_ms
     begun = time.monotonic()
     runtime.adopt(process.connection, SOON)
     assert process.sent == ["settings"]
-    assert begun + 0.7 < process.by < time.monotonic() + 0.8  # a second, less 0.2 s for the way
+    assert begun + seconds - 0.1 < process.by < time.monotonic() + seconds
     assert runtime.events == 0b101111
     runtime.call("Shutdown", nri.Empty())
     links = [process.door.link]

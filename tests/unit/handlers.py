@@ -142,9 +142,10 @@ class Handlers:
         return self._got(answer.adjust, message.linux.cgroups_path)
 
     def stop_pod(self, pod: nri.PodSandbox) -> None:
-        """StopPodSandbox and RemovePodSandbox."""
+        """StopPodSandbox and RemovePodSandbox, until its devices are free for others."""
         self._call("StopPodSandbox", nri.StopPodSandboxRequest(pod=pod))
         self._call("RemovePodSandbox", nri.RemovePodSandboxRequest(pod=pod))
+        self.inside.await_releases()
         self.inside.read_again()
 
     def _got(self, adjust: nri.ContainerAdjustment, cgroups_path: str) -> Got:

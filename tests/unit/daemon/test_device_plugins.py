@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.config.settings import Settings
-from nri_rdma.daemon.device_plugins import make_device_plugins
+from nri_rdma.daemon.device_plugins import hook_options, make_device_plugins
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.deviceplugin.plugins import DevicePlugins
 from nri_rdma.engine.shares import Guarding, ShareBook
@@ -89,6 +89,12 @@ def test_without_the_hook_shares_come_without_the_guard_and_the_log_says_so(
         assert [number for number, _content in answer] == [4]
         assert not (tmp_path / "cdi").exists()
     assert any(it.message.startswith("containers with shares have no guard") for it in caplog.records)
+
+
+def test_the_guard_is_told_what_it_would_not_take_by_itself() -> None:
+    assert [*hook_options(Settings())] == []
+    assert [*hook_options(Settings(state_dir=Path("/s")))] == ["--control-socket", "/s/control.sock"]
+    assert [*hook_options(Settings(annotation_prefix="a.example"))] == ["--annotation-prefix", "a.example"]
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ def _identify(
         (_identify(program="/opt/nri/plugins/85-rdma", NRI_PLUGIN_NAME="x", NRI_PLUGIN_IDX="10"), "10-x"),
         (_identify(NRI_PLUGIN_NAME="10-x", NRI_PLUGIN_IDX="10"), "10-x"),
         (_identify(NRI_PLUGIN_NAME="11-x", NRI_PLUGIN_IDX="10"), "10-11-x"),
+        (_identify(NRI_PLUGIN_NAME="-x"), "90--x"),
         (_identify(program="/opt/nri/plugins/85-rdma", NRI_PLUGIN_IDX="10"), "10-rdma"),
         (_identify(name="mine", index="33", NRI_PLUGIN_NAME="x", NRI_PLUGIN_IDX="10"), "33-mine"),
         (_identify(name="mine", NRI_PLUGIN_NAME="x", NRI_PLUGIN_IDX="10"), "10-mine"),

@@ -94,7 +94,6 @@ def test_an_init_container_has_the_device_that_the_kubelet_gives_to_the_next_one
     assert node.create(pod, 4).names == ["uverbs4", "rdma_cm"]
     assert len(node.inside.sandboxes.of(pod.id)) == 1
     node.handlers.stop_pod(pod)
-    node.inside.await_releases()
     assert node.owners == {}
 
 

@@ -204,9 +204,10 @@ class Attachments:
     def end_older(self, pod: Pod) -> tuple[Future[None], ...]:
         """End the older sandboxes of the pod's UID, since a pod has one sandbox at a time. Return the undos, done or
         not."""
-        older = {it.pod.sandbox_id for it in self.all() if it.pod.is_same_pod(pod)} - {pod.sandbox_id}
-        undos = (self.end(sandbox_id) for sandbox_id in sorted(older))
-        return tuple(undo for undo in undos if undo is not None)
+        older = [it for it in self.all() if it.pod.is_same_pod(pod) and it.pod.sandbox_id != pod.sandbox_id]
+        for attachment in older:
+            self._machine.end(attachment)
+        return tuple(it.undo_done for it in older)
 
     def _end_parts(self, sandbox_id: str) -> tuple[Attachment, ...]:
         parts = self.of(sandbox_id)

@@ -53,6 +53,5 @@ class Timers:
         with self._lock:
             self.is_closed = True
             cancels = list(self._cancels.values())
-            self._cancels.clear()
         for cancel in cancels:
             cancel()

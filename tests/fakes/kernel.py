@@ -463,12 +463,13 @@ def put(link: Link, target: Netns, ifindex: int) -> None:
 
 
 class FakeNamespace:
-    """An open descriptor."""
+    """An open descriptor, and the thread that is inside from the first call until it rests."""
 
     def __init__(self, world: World, netns: Netns, path: str) -> None:
         self._world = world
         self.netns = netns
         self.is_open = True
+        self.has_thread = True
         self.identity = NamespaceIdentity(boot_id=world.boot_id, cookie=netns.cookie, path=path)
         netns.descriptors += 1
 
@@ -481,11 +482,11 @@ class FakeNamespace:
         return self.identity.path in self.netns.paths
 
     def rest(self) -> None:
-        """There are no threads and sockets here that could end."""
+        self.has_thread = False
 
     def close(self) -> None:
         if self.is_open:
-            self.is_open = False
+            self.is_open = self.has_thread = False
             self.netns.descriptors -= 1
             self._world.bury(self.netns)
 
@@ -502,6 +503,11 @@ class FakeKernel:
         """The process ends: what it had open closes."""
         for namespace in self._opened:
             namespace.close()
+
+    @property
+    def threads(self) -> int:
+        """The threads that are inside namespaces of pods."""
+        return sum(it.has_thread for it in self._opened)
 
     def open_namespace(self, path: str, *, entered: bool = True) -> Namespace:
         netns = self._world.namespace(path)
@@ -1053,6 +1059,7 @@ def _netns(namespace: Namespace) -> Netns:
     assert isinstance(namespace, FakeNamespace)
     if not namespace.is_open:
         raise KernelError("enter the network namespace", errno.EBADF)
+    namespace.has_thread = True
     return namespace.netns
 
 

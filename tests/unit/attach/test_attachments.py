@@ -1,6 +1,7 @@
 """The life of sandboxes: who waits for what, and that nothing is held at the end."""
 
 import errno
+import threading
 from concurrent.futures import wait as wait_for
 from dataclasses import replace
 from ipaddress import ip_interface
@@ -18,6 +19,7 @@ from nri_rdma.decide.inheritance import FIRST_OWN_TABLE
 from nri_rdma.errors import AttachError, ErrorCode, NotReadyError, PlacementError
 from nri_rdma.model.device import CharDevice, CharKind
 from nri_rdma.model.request import InterfaceConfig, Mode
+from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import Address, FakeKernel, FaultyKernel
 from tests.unit.attach.builders import POD_PATH, make_pod
 from tests.unit.attach.rig import SOON, FakeProcesses, Rig, add_rail, await_taken_up, make_world, placed_on
@@ -83,6 +85,22 @@ def test_a_netdev_that_shall_have_no_ipv6_leaves_its_ipv6_addresses_behind(
     assert attachment.record is not None
     (move,) = attachment.record.plan.moves
     assert [any("fd00::5" in it for it in move.inherited.left_out)] == [enable_ipv6 is False]
+    end_sandbox(rig)
+
+
+def test_what_a_cdi_device_asked_for_is_known_before_it_is_planned(start: Start) -> None:
+    """A second container with the same CDI device then waits for it, and attaches nothing."""
+    world = make_world()
+    rig, held = start(world, planners=Workers(1, name="planner")), threading.Event()
+    assert rig.planners is not None
+    rig.planners.submit("sandbox-1", lambda: drop(held.wait(SOON)))
+    (placed,) = placed_on(world, "rail0")
+    request = replace(placed.admitted.request, cdi_device="a.example.com/nic=0")
+    placed = replace(placed, admitted=replace(placed.admitted, request=request))
+    attachment = rig.sandboxes.begin(make_pod(), (placed,), None, part="main")
+    assert attachment.cdi_devices == {"a.example.com/nic=0"}
+    held.set()
+    attachment.attach_done.result(SOON)
     end_sandbox(rig)
 
 

@@ -6,6 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
+from nri_rdma.attach.attachment import Selection
 from nri_rdma.attach.attachments import ATTEMPTS
 from nri_rdma.attach.attempts import ATTEMPT_PAUSES_S
 from nri_rdma.attach.record import Phase
@@ -14,8 +15,8 @@ from nri_rdma.attach.undo import RETRY_SECONDS
 from nri_rdma.errors import NotReadyError, PlacementError
 from nri_rdma.tasks.workers import Workers
 from tests.rig.deadline import wait_until
-from tests.unit.attach.builders import POD_PATH
-from tests.unit.attach.rig import SOON, make_world
+from tests.unit.attach.builders import POD_PATH, make_pod
+from tests.unit.attach.rig import SOON, make_world, placed_on
 from tests.unit.attach.sandbox_life import (
     Start,
     assert_nothing_left,
@@ -154,6 +155,28 @@ def test_a_pod_whose_namespace_was_removed_meanwhile_is_not_attached_before_the_
     assert isinstance(sandbox.attach_done.exception(SOON), NotReadyError)
     wait_until(lambda: rig.sandboxes.all() == (), "the undo", SOON)
     assert world.snapshot() == before
+    assert_nothing_left(rig)
+
+
+def test_the_next_attempt_has_the_devices_of_the_first_unless_somebody_chooses_anew(start: Start) -> None:
+    world = make_world()
+    rig = start(world)
+    chosen: list[Selection] = []
+
+    def choose() -> Selection:
+        chosen.append(Selection(placed=placed_on(world, "rail0"), rdma_cm=None))
+        return chosen[-1]
+
+    rig.gate.fail_at = "after move-netdev"
+    done = Future[None]()
+    done.set_result(None)
+    sandbox = rig.sandboxes.begin_after((done,), make_pod(), choose, attempts=ATTEMPTS)
+    rig.clock.wait_for_one()
+    rig.gate.fail_at = ""
+    rig.clock.pass_one()
+    sandbox.attach_done.result(SOON)
+    assert (sandbox.attempt, len(chosen)) == (2, 1)
+    end_sandbox(rig)
     assert_nothing_left(rig)
 
 

@@ -39,10 +39,11 @@ def _recorded(world: World, mode: Mode = Mode.EXCLUSIVE) -> SandboxRecord:
 
 def test_a_namespace_that_is_still_the_same_is_opened_again_and_watched() -> None:
     world, watched = make_world(), list[str]()
-    record = _recorded(world)
-    namespace = _ends(world, watched).open_again(record)
+    record, kernel = _recorded(world), FakeKernel(world)
+    namespace = Ends(kernel, watched.append, None).open_again(record)
     assert namespace is not None
     assert (namespace.identity, watched) == (record.namespace, [POD_PATH])
+    assert kernel.threads == 0  # it is held open and no more, for as long as the pod lives
     assert _ends(world).is_there(record, namespace)
     namespace.close()
     assert world.held == 0

@@ -8,6 +8,7 @@ import pytest
 
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.news import look_at_all_again, node_removed
+from nri_rdma.attach.numbers import Resolved
 from nri_rdma.decide.placement import Placed
 from nri_rdma.errors import AttachError, ErrorCode, PlacementError
 from nri_rdma.model.device import CharDevice, CharKind, LinkLayer, Port, RdmaNetns
@@ -190,6 +191,23 @@ def test_numbers_that_cannot_be_read_undo_the_attach(world: World, tmp_path: Pat
     assert caught.value.errno == errno.ENOBUFS
     assert "mlx5_rail0" in caught.value.what
     assert world.snapshot() == before
+    rig.close()
+
+
+@pytest.mark.parametrize(("setting", "asked"), [(RdmaNetns.EXCLUSIVE, []), (RdmaNetns.SHARED, ["mlx5_rail0"])])
+def test_the_host_is_asked_for_the_numbers_of_the_devices_that_stay_there_alone(
+    world: World, tmp_path: Path, setting: RdmaNetns, asked: list[str]
+) -> None:
+    world.rdma_netns = setting
+    seen: list[str] = []
+
+    def resolve(known: Resolved) -> Resolved:
+        seen.extend(device.name for device in known.devices)
+        return replace(known, has_nodes=False)
+
+    rig = Rig(state=tmp_path, world=world, resolve=resolve)
+    attach(rig)
+    assert seen == asked
     rig.close()
 
 

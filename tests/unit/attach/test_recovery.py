@@ -267,13 +267,17 @@ def test_what_was_half_way_home_is_not_adopted(start: Start) -> None:
 
 
 @pytest.mark.parametrize("physical", [True, False])
-def test_a_sandbox_whose_namespace_is_gone_is_undone(start: Start, physical: bool) -> None:
+def test_a_sandbox_whose_namespace_is_gone_is_undone(
+    start: Start, physical: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     world = make_world(physical=physical)
     before = world.snapshot()
     _attach_and_kill(start, world)
     world.remove_namespace(POD_PATH)
     again, _, _ = _recovered(start, world)
     assert world.snapshot() == (before if physical else {})
+    assert "beginning anew" not in caplog.messages
     assert_nothing_left(again)
 
 

@@ -1,16 +1,19 @@
 """What udev and networkd undo after a return is restored once more, and no pod takes home what they have half done."""
 
 import errno
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from ipaddress import IPv4Interface
 from pathlib import Path
 
 import pytest
 
+from nri_rdma.attach.plan import NetdevMove
 from nri_rdma.attach.port import KernelError, Namespace
 from nri_rdma.attach.second_look import PAUSES_S, SecondLooks
 from nri_rdma.model.link import LinkState
+from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import Address, FakeKernel, Link, World
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON, Rig, make_world, placed_on
@@ -67,28 +70,22 @@ def test_a_netdev_that_somebody_took_away_meanwhile_is_not_looked_for(rig: Rig) 
     assert rig.clock.pending == []
 
 
-def test_a_look_that_fails_is_taken_again_and_in_the_end_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    world = make_world(physical=True)
-    kernel = _Blind(world)
-    rig = Rig(state=tmp_path, world=world, managed=True, kernel=kernel)
-    _give_and_take_back(rig)
-    kernel.is_blind = True
+def test_a_look_that_fails_is_taken_again_and_in_the_end_told(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    moves = _moves_of_one_that_came_home(rig)
+    kernel, workers = _Blind(rig.world), _Remembering(1)
+    SecondLooks(kernel, workers, rig.clock).expect(moves)
     for pause in PAUSES_S:
         assert rig.clock.wait_for_one() == pause
-        _pass_one(rig)
+        rig.clock.pass_one()
+        workers.given[-1].result(SOON)
     assert rig.clock.pending == []
     assert caplog.text.count("the host is not as before") == len(PAUSES_S)
-    rig.close()
+    workers.close()
 
 
 def test_a_netdev_that_is_expected_twice_is_looked_at_once(rig: Rig) -> None:
-    attachment = rig.sandboxes.begin(make_pod(), placed_on(rig.world, "rail0"), None)
-    attachment.attach_done.result(SOON)
-    assert attachment.record is not None
-    moves = attachment.record.plan.moves
-    _end(rig, "sandbox-1")
+    moves = _moves_of_one_that_came_home(rig)
     looks = SecondLooks(rig.fake, rig.workers, rig.clock)
-    rig.clock.pending.clear()
     for _ in range(2):
         looks.expect(moves)
     assert len(rig.clock.pending) == 1
@@ -103,6 +100,17 @@ def test_the_end_of_the_daemon_takes_no_more_looks(rig: Rig) -> None:
     assert rig.clock.pending == []
 
 
+def test_a_look_whose_time_comes_as_the_daemon_ends_is_not_taken(rig: Rig) -> None:
+    _give_and_take_back(rig)
+    _configure_as_others_do(rig.world)
+    as_others_have_it = rig.world.snapshot()
+    ((_, look),) = rig.clock.pending
+    rig.work.close()
+    look()
+    rig.workers.submit(f"second look at {_ifindex(rig)}", lambda: None).result(SOON)
+    assert rig.world.snapshot() == as_others_have_it
+
+
 def test_where_nobody_else_configures_netdevs_there_is_no_second_look(tmp_path: Path) -> None:
     rig = Rig(state=tmp_path, world=make_world(physical=True))
     _give_and_take_back(rig)
@@ -111,21 +119,40 @@ def test_where_nobody_else_configures_netdevs_there_is_no_second_look(tmp_path: 
 
 
 class _Blind(FakeKernel):
-    """A kernel whose links cannot be read for a while."""
-
-    is_blind = False
+    """A kernel whose links cannot be read."""
 
     def capture(
         self, namespace: Namespace, ifindexes: Collection[int], *, unreturnable: bool = False
     ) -> Mapping[int, LinkState]:
-        if self.is_blind:
-            raise KernelError("read link", errno.ENOBUFS)
-        return super().capture(namespace, ifindexes, unreturnable=unreturnable)
+        raise KernelError("read link", errno.ENOBUFS)
+
+
+class _Remembering(Workers):
+    """Workers that remember what they were given."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.given: list[Future[None]] = []
+
+    def submit(self, key: str, work: Callable[[], None], *, urgent: bool = False) -> Future[None]:
+        self.given.append(super().submit(key, work, urgent=urgent))
+        return self.given[-1]
 
 
 def _rail(world: World) -> Link:
     (link,) = world.host.links.values()
     return link
+
+
+def _moves_of_one_that_came_home(rig: Rig) -> tuple[NetdevMove, ...]:
+    """Of a netdev that comes home; no look at it is due."""
+    attachment = rig.sandboxes.begin(make_pod(), placed_on(rig.world, "rail0"), None)
+    attachment.attach_done.result(SOON)
+    assert attachment.record is not None
+    moves = attachment.record.plan.moves
+    _end(rig, "sandbox-1")
+    rig.clock.pending.clear()
+    return moves
 
 
 def _give_and_take_back(rig: Rig) -> None:

@@ -1,16 +1,26 @@
 """The undo of an attachment: its pauses, its words, and what it cancels."""
 
 import logging
+import threading
 
 import pytest
 
 from nri_rdma.attach.attachment import Attachment
+from nri_rdma.attach.states import State
 from nri_rdma.attach.undo import RETRY_SECONDS
 from nri_rdma.errors import AttachError
+from nri_rdma.tasks.workers import Workers
 from tests.rig.deadline import wait_until
 from tests.unit.attach.builders import POD_PATH
-from tests.unit.attach.rig import SOON, make_world
-from tests.unit.attach.sandbox_life import Start, assert_nothing_left, begin_attach, begin_often, end_sandbox
+from tests.unit.attach.rig import SOON, add_rail, make_world
+from tests.unit.attach.sandbox_life import (
+    Start,
+    assert_nothing_left,
+    begin_attach,
+    begin_often,
+    drop,
+    end_sandbox,
+)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +79,29 @@ def test_the_log_says_which_devices_have_returned(start: Start, caplog: pytest.L
         wait_until(lambda: "returned" in caplog.messages, "the log line", SOON)
     (told,) = (vars(it) for it in caplog.records if it.message == "returned")
     assert told["devices"] == "mlx5_rail0"
+
+
+def test_an_undo_comes_before_an_attach_that_was_queued_before_it(start: Start) -> None:
+    world = make_world()
+    add_rail(world, "rail1")
+    rig, held, last = start(world, planners=Workers(1, name="planner")), threading.Event(), threading.Event()
+    begin_attach(rig).attach_done.result(SOON)
+    rig.workers.submit("sandbox-8", lambda: drop(held.wait(SOON)))
+    rig.workers.submit("sandbox-9", lambda: drop(last.wait(SOON)))
+    other = begin_attach(rig, "rail1", sandbox_id="sandbox-2")
+    wait_until(lambda: other.now.state is State.PLANNED, "the queue", SOON)
+    done = rig.sandboxes.end("sandbox-1")
+    held.set()  # the other worker is busy still
+    assert done is not None
+    done.result(SOON)
+    other.attach_done.result(SOON)
+    order = [
+        it for it in rig.gate.passed if it in ("after undo move-netdev mlx5_rail0", "before move-netdev mlx5_rail1")
+    ]
+    assert order == ["after undo move-netdev mlx5_rail0", "before move-netdev mlx5_rail1"]
+    last.set()
+    end_sandbox(rig, "sandbox-2")
+    assert_nothing_left(rig)
 
 
 def test_an_end_in_the_pause_before_another_attempt_cancels_it(start: Start) -> None:

@@ -1,11 +1,13 @@
 """What tests of sandboxes begin, end and look at."""
 
+import threading
 from collections.abc import Callable
 
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.attachments import ATTEMPTS
 from nri_rdma.attach.record import Phase
 from nri_rdma.model.request import Mode
+from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import World
 from tests.unit.attach.builders import POD_PATH, make_pod
 from tests.unit.attach.rig import SOON, Rig, placed_on
@@ -49,6 +51,20 @@ def take_name(world: World, name: str) -> Callable[[], None]:
     """Somebody on the host takes the name; the result gives it back."""
     intruder = world.add_link(world.host, name)
     return lambda: drop(world.host.links.pop(intruder.ifindex))
+
+
+def occupy(workers: Workers, *keys: str) -> Callable[[], None]:
+    """Have a worker busy with each of these keys until the result is called."""
+    go, begun = threading.Event(), threading.Barrier(len(keys) + 1)
+
+    def work() -> None:
+        begun.wait(SOON)
+        assert go.wait(SOON)
+
+    for key in keys:
+        workers.submit(key, work)
+    begun.wait(SOON)
+    return go.set
 
 
 def drop(_value: object) -> None:

@@ -1,7 +1,6 @@
 """The undo of an attachment: its pauses, its words, and what it cancels."""
 
 import logging
-import threading
 
 import pytest
 
@@ -18,8 +17,8 @@ from tests.unit.attach.sandbox_life import (
     assert_nothing_left,
     begin_attach,
     begin_often,
-    drop,
     end_sandbox,
+    occupy,
 )
 
 
@@ -84,14 +83,13 @@ def test_the_log_says_which_devices_have_returned(start: Start, caplog: pytest.L
 def test_an_undo_comes_before_an_attach_that_was_queued_before_it(start: Start) -> None:
     world = make_world()
     add_rail(world, "rail1")
-    rig, held, last = start(world, planners=Workers(1, name="planner")), threading.Event(), threading.Event()
+    rig = start(world, planners=Workers(1, name="planner"))
     begin_attach(rig).attach_done.result(SOON)
-    rig.workers.submit("sandbox-8", lambda: drop(held.wait(SOON)))
-    rig.workers.submit("sandbox-9", lambda: drop(last.wait(SOON)))
+    free_one, free_other = (occupy(rig.workers, key) for key in ("sandbox-8", "sandbox-9"))
     other = begin_attach(rig, "rail1", sandbox_id="sandbox-2")
     wait_until(lambda: other.now.state is State.PLANNED, "the queue", SOON)
     done = rig.sandboxes.end("sandbox-1")
-    held.set()  # the other worker is busy still
+    free_one()
     assert done is not None
     done.result(SOON)
     other.attach_done.result(SOON)
@@ -99,7 +97,7 @@ def test_an_undo_comes_before_an_attach_that_was_queued_before_it(start: Start) 
         it for it in rig.gate.passed if it in ("after undo move-netdev mlx5_rail0", "before move-netdev mlx5_rail1")
     ]
     assert order == ["after undo move-netdev mlx5_rail0", "before move-netdev mlx5_rail1"]
-    last.set()
+    free_other()
     end_sandbox(rig, "sandbox-2")
     assert_nothing_left(rig)
 

@@ -1,6 +1,5 @@
 """What a worker does for an attachment that is not, or no longer, as it was when the work was queued."""
 
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from tests.fakes.kernel import World
 from tests.rig.deadline import wait_until
 from tests.unit.attach.rdma_life import attach, begin, device_of
 from tests.unit.attach.rig import SOON, Rig, placed_on
-from tests.unit.attach.sandbox_life import drop, take_name
+from tests.unit.attach.sandbox_life import occupy, take_name
 
 NIC = "a.example.com/nic=0"
 
@@ -84,9 +83,8 @@ def test_the_event_of_a_node_that_was_gone_when_numbers_were_read_again_has_them
 
 
 def test_who_waits_for_the_plan_of_a_sandbox_that_ends_is_told_before_its_undo(world: World, tmp_path: Path) -> None:
-    rig, held = Rig(state=tmp_path, world=world, planners=Workers(1, name="planner")), threading.Event()
-    for key in ("sandbox-8", "sandbox-9"):
-        rig.workers.submit(key, lambda: drop(held.wait(SOON)))
+    rig = Rig(state=tmp_path, world=world, planners=Workers(1, name="planner"))
+    go_on = occupy(rig.workers, "sandbox-8", "sandbox-9")
     rig.gate.stop_at = "after plan"
     sandbox = begin(rig)
     assert rig.gate.reached.wait(SOON)
@@ -95,7 +93,7 @@ def test_who_waits_for_the_plan_of_a_sandbox_that_ends_is_told_before_its_undo(w
     assert isinstance(sandbox.planned.exception(SOON), NotReadyError)
     assert done is not None
     assert not done.done()
-    held.set()
+    go_on()
     done.result(SOON)
     rig.close()
 

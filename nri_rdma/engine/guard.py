@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nri_rdma.attach.attachment import Attachment, Unstarted
-from nri_rdma.attach.record import Phase
+from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.decide.inject import AttachedRequest, inject
 from nri_rdma.engine.refusals import returning
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
@@ -138,10 +138,7 @@ def refuse_incomplete(subject: Subject, parts: tuple[Attachment, ...], prefix: s
             where=where,
             hint="delete the pod so that it gets a new sandbox",
         )
-    concerned = _concerned(subject, parts)
-    for sandbox in concerned:
-        _refuse_unready(sandbox, where)
-    records = [it.record for it in concerned if it.record is not None]
+    records = [_ready_record(sandbox, where) for sandbox in _concerned(subject, parts)]
     attached = tuple(item for record in records for item in record.attached)
     if subject.pool and not any(_is_share(item, subject) for item in attached):
         raise NotReadyError(
@@ -178,16 +175,17 @@ def _is_of_claim(item: AttachedRequest, subject: Subject) -> bool:
     return request.cdi_device == subject.cdi_device and request.scope.covers(subject.container)
 
 
-def _refuse_unready(sandbox: Attachment, where: str) -> None:
+def _ready_record(sandbox: Attachment, where: str) -> SandboxRecord:
+    """Return what is attached; raise NotReadyError where that is not, or no longer, so."""
     if sandbox.state in {Phase.RETURNING, Phase.GONE}:
         raise returning(sandbox.pod)
-    looked = sandbox.looked_again
-    if sandbox.state is not Phase.ATTACHED or sandbox.record is None:
+    looked, record = sandbox.looked_again, sandbox.record
+    if sandbox.state is not Phase.ATTACHED or record is None:
         words = "the attach of this pod still runs"
     elif looked is not None and (not looked.done() or looked.cancelled() or looked.exception() is not None):
         words = "the devices of this pod are looked at again"
     else:
-        return
+        return record
     raise NotReadyError(
         ErrorCode.NOT_READY,
         f"network is not ready: {words}",

@@ -78,7 +78,8 @@ class ShareBook:
         self._lock = threading.Lock()
         self._clock = clock
         self._pending: dict[tuple[str, str], float] = {}
-        """When each is no longer asked about, in seconds of the clock; the order is that of the allocations."""
+        """When each is no longer asked about, in seconds of the clock; one that was allocated again has its place and
+        the later time."""
 
     @property
     def is_guarded(self) -> bool:
@@ -119,7 +120,6 @@ class ShareBook:
         with self._lock:
             until = self._clock() + PENDING_S
             for share in shares:
-                self._pending.pop((resource, share), None)  # it is the latest now
                 self._pending[resource, share] = until
 
     def matched(self, allocation: PodAllocation) -> None:

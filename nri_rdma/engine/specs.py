@@ -74,10 +74,9 @@ class SpecCache:
         self._ready = threading.Event()
         self._readings: OrderedDict[str, tuple[Future[None], float]] = OrderedDict()
         """Readings for names that no spec had, with the time of each request."""
-        self.now = self._snapshot(Registry(devices={}), frozenset({_UVERBS_MAJOR}), None, is_ready=False)
-        self.read_again()
+        self.now = self._snapshot(registry(), frozenset({_UVERBS_MAJOR}), None, is_ready=is_ready)
         if is_ready:
-            self.set_ready()
+            self._ready.set()
 
     @property
     def is_ready(self) -> bool:

@@ -170,6 +170,14 @@ def test_a_device_that_a_pod_has_is_advertised_as_it_was_on_the_host(daemon: Ins
     assert claims.advertise() == before
 
 
+def test_a_pod_between_two_attempts_of_its_attach_has_no_device(daemon: InsideDaemon, claims: Claims) -> None:
+    daemon.start_pod("one", ALONE)
+    serve_claims(daemon)
+    (attachment,) = daemon.sandboxes.all()
+    attachment.change(record=None)
+    assert advertised_names(claims) == [it.name for it in daemon.node.devices]
+
+
 # Who looks on
 
 

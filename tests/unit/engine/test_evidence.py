@@ -6,7 +6,6 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from tests.unit.adopting import (
     FOREIGN,
     MOVE,
     NIC,
+    RDMA_CM,
     SHARED,
     VENDOR,
     Calls,
@@ -46,6 +46,7 @@ from tests.unit.adopting import (
 )
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON
+from tests.unit.engine.readings import Rereading
 from tests.unit.lifecycle_rig import PREFIX, Daemon, uverbs
 from tests.unit.model.hardware import eight
 
@@ -56,31 +57,6 @@ NOT_KNOWN_YET_S = 0.05
 
 
 # What the runtime names before its spec was read
-
-
-class Rereading:
-    """Readings of the specs that somebody asked for: under way until the test ends them; later ones end at once."""
-
-    def __init__(self) -> None:
-        self.asked: list[Future[None]] = []
-        self._is_over = False
-
-    def make_evidence(self, daemon: Daemon) -> EvidenceCollector:
-        return EvidenceCollector(
-            node=lambda: daemon.node.current, registry=lambda: daemon.registry, prefix=PREFIX, reread=self._ask
-        )
-
-    def end(self) -> None:
-        """They have found what the node's registry has."""
-        self._is_over = True
-        for reading in self.asked:
-            reading.set_result(None)
-
-    def _ask(self) -> Future[None]:
-        self.asked.append(Future())
-        if self._is_over:
-            self.asked[-1].set_result(None)
-        return self.asked[-1]
 
 
 @pytest.fixture
@@ -119,6 +95,30 @@ def test_a_cdi_device_that_the_kubelet_names_before_any_spec_has_it_is_waited_fo
     assert early.evidence.kubelet.allocated("sandbox-1") is not None
     assert_not_ready(refusal(lambda: early.create("trainer", 0, seconds=NOT_KNOWN_YET_S)))
     assert rereading.asked
+
+
+def test_a_cdi_device_that_no_spec_has_yet_is_waited_for_though_another_explains_the_containers_nodes(
+    early: Node, rereading: Rereading
+) -> None:
+    """It may ask for limits, or for another mode."""
+    ready = threading.Timer(0.05, rereading.end)
+    ready.start()
+    early.create("trainer", 1, cdi=(FOREIGN, NIC))
+    assert rereading.asked[0].done()
+    ready.join()
+
+
+def test_nodes_of_other_hardware_that_nothing_explains_have_nothing_read(early: Node, rereading: Rereading) -> None:
+    numbers = {node.path: (node.major, node.minor) for node in (uverbs(1), RDMA_CM)}
+    container = KnownContainer(
+        pod=make_pod(),
+        name="main",
+        annotations={},
+        devices={**numbers, "/dev/nvidia0": (195, 0)},
+        cdi_devices=(FOREIGN,),
+    )
+    early.engine.create_container(container, time.monotonic() + SOON)
+    assert rereading.asked == []
 
 
 def test_a_cdi_device_that_no_later_reading_finds_is_not_ours(early: Node, rereading: Rereading) -> None:

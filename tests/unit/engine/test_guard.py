@@ -301,6 +301,20 @@ def test_a_container_with_a_claimed_device_is_complete_when_it_is_attached_for_t
         refuse_incomplete(replace(subject(pod, edits, container="b"), cdi_device=device), (part,), PREFIX)
 
 
+def test_the_nodes_rdma_cm_is_that_of_whichever_attachment_has_one(daemon: InsideDaemon) -> None:
+    """The module was loaded between two attaches."""
+    pod = daemon.start_pod("one", TWO)
+    made = subject(pod, given(daemon, pod))
+    (first,) = daemon.sandboxes.of(pod.sandbox_id)
+    assert first.record is not None
+    late = Attachment(pod, first.record, state=State.ATTACHED)
+    first.change(record=replace(first.record, rdma_cm=None))
+    refuse_incomplete(made, (first, late), PREFIX)
+    nodes = {path: number for path, number in made.devices.items() if "rdma_cm" not in path}
+    with pytest.raises(NotReadyError, match="without /dev/infiniband/rdma_cm"):
+        refuse_incomplete(replace(made, devices=nodes), (first, late), PREFIX)
+
+
 @pytest.mark.parametrize("is_planned", [True, False])
 def test_an_attach_for_another_container_keeps_nobody_but_that_one(daemon: InsideDaemon, is_planned: bool) -> None:
     pod = daemon.start_pod("one", TWO)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -11,8 +13,10 @@ from nri_rdma.cdi.index import PODS_KEY
 from nri_rdma.engine.kubelet import KubeletWord
 from nri_rdma.errors import NotReadyError
 from nri_rdma.model.allocation import PodAllocation
-from tests.unit.adopting import FOREIGN, NIC, SHARED, Kubelet, Node, node, spec, world
+from tests.fakes.kernel import World
+from tests.unit.adopting import FOREIGN, NIC, SHARED, Kubelet, Node, daemon_on, node, spec, world
 from tests.unit.attach.builders import make_pod
+from tests.unit.engine.readings import Rereading
 
 __all__ = ["node", "world"]  # fixtures
 
@@ -104,3 +108,19 @@ def test_a_pod_with_a_claim_waits_for_the_kubelet_to_tell_which_containers_name_
         node.evidence.kubelet.grants_of_pod(pod, None)
     node.evidence.kubelet.kubelet = None
     assert node.evidence.kubelet.grants_of_pod(pod, None) == ()
+
+
+def test_gpus_are_told_when_the_specs_that_the_kubelet_names_have_been_read(world: World, tmp_path: Path) -> None:
+    """Drivers write specs moments before."""
+    rereading = Rereading()
+    with daemon_on(world, tmp_path, make_evidence=rereading.make_evidence) as made:
+        made.kubelet.give(make_pod(), "main", NIC)
+        word = made.evidence.kubelet.ask(make_pod())
+        timer = threading.Timer(0.02, rereading.end)
+        timer.start()
+        made.evidence.kubelet.gpus_told(word)
+        assert [it.done() for it in rereading.asked] == [True]
+        timer.join()
+        made.specify(spec(NIC, 0, keys=SHARED))
+        made.evidence.kubelet.gpus_told(word)
+        assert len(rereading.asked) == 1

@@ -43,6 +43,7 @@ from tests.unit.adopting import (
 )
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON
+from tests.unit.attach.sandbox_life import take_name
 from tests.unit.lifecycle_rig import ONE
 
 __all__ = ["node", "world"]
@@ -133,6 +134,15 @@ def test_an_init_container_never_starts_without_while_the_attach_has_not_begun(
     assert_never_bare(node, node.sandbox(), go, lambda: node.create("init", 0, cdi=(NIC,)))
 
 
+def test_what_a_container_has_from_another_claim_already_is_not_attached_again(node: Node) -> None:
+    node.specify(spec(CLAIM_A, 0, keys=MOVE), spec(CLAIM_B, 1, keys=MOVE))
+    node.kubelet.give(make_pod(), "main", CLAIM_A)
+    node.start(annotations={})
+    node.create("main", 0, 1, cdi=(CLAIM_A, CLAIM_B))
+    parts = node.rig.sandboxes.of("sandbox-1")
+    assert [sorted(it.cdi_devices) for it in parts] == [[CLAIM_A], [CLAIM_B]]
+
+
 # A late attach that fails
 
 
@@ -171,6 +181,19 @@ def test_a_container_is_told_why_the_last_attach_for_it_failed(node: Node, world
     assert world.snapshot() == before
     node.rig.gate.open.clear()  # another attempt would take long, too
     assert "injected before move-netdev" in str(refusal(lambda: node.create("trainer", 0, seconds=SLOW_S)))
+
+
+def test_another_container_of_a_claim_whose_attach_failed_comes_again(node: Node, world: World) -> None:
+    """It is no sandbox that ends: the next attempt is made when the devices are home."""
+    node.specify(spec(NIC, 0, keys=MOVE))
+    node.rig.gate.stop_at = node.rig.gate.fail_at = "after move-netdev"
+    refusal(lambda: node.create("trainer", 0, seconds=SLOW_S))
+    free = take_name(world, "rail0")
+    (part,) = node.rig.sandboxes.of("sandbox-1")
+    node.rig.gate.open.set()
+    assert part.attach_done.exception(SOON) is not None
+    assert refusal(lambda: node.create("helper", 0)).code is ErrorCode.NOT_READY
+    free()
 
 
 def test_a_failure_is_told_once_before_the_next_attempt(node: Node) -> None:

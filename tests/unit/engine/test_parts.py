@@ -15,11 +15,14 @@ from nri_rdma.engine.parts import (
     concerned,
     devices_of,
     free_key,
+    held_by_id,
     holder_of,
     moved_netdevs,
     part_of,
 )
 from nri_rdma.errors import NotReadyError
+from nri_rdma.model.device import DeviceId
+from nri_rdma.model.request import Match
 from tests.unit.adopting import MOVE, NIC, Node, node, spec, world
 from tests.unit.attach.rig import SOON
 from tests.unit.lifecycle_rig import ONE
@@ -99,6 +102,18 @@ def test_one_attachment_is_the_holder_of_a_cdi_device(both: Node) -> None:
     parts, (grant,) = both.rig.sandboxes.of("sandbox-1"), grants(both)
     assert holder_of(parts, grant) is parts[1]
     assert holder_of(parts[:1], grant) is None
+
+
+def test_only_what_was_given_by_an_id_is_held_by_one(both: Node) -> None:
+    """A pool may have had shares before its ids stood for devices."""
+    (first, _) = parts = both.rig.sandboxes.of("sandbox-1")
+    assert first.record is not None
+    (item,) = first.record.attached
+    request = item.admitted.request
+    assert held_by_id(parts, request.pool) == ()
+    by_id = replace(item, admitted=replace(item.admitted, request=replace(request, match=Match(id=DeviceId("mlx5_0")))))
+    first.change(record=replace(first.record, attached=(by_id,)))
+    assert [device.name for device in held_by_id(parts, request.pool)] == ["mlx5_0"]
 
 
 def test_a_part_that_is_taken_gets_a_number(both: Node) -> None:

@@ -168,10 +168,12 @@ def test_where_pods_may_have_claims_they_wait_for_the_specs_that_tell_it(world: 
     with daemon_on(world, tmp_path, make_evidence=unread) as made:
         placer = made.engine.placer
         made.start(annotations={})  # without such a pool nobody waits
+        placer.await_specs(make_pod(), time.monotonic())
         claims = Pool(name="nics", modes=(Mode.SHARED,), door=PoolDoor.CLAIMS)
         placer.offering.policy = policy_of((claims,), (), allow_default_pool=False)
         assert made.engine.may_ask({}, "u1")
         assert refusal(NotReadyError, lambda: made.start(annotations={}, seconds=0.05)).code is ErrorCode.NOT_READY
+        refusal(NotReadyError, lambda: placer.await_specs(make_pod(), time.monotonic()))
         made.evidence.specs.set_ready()
         assert not made.engine.may_ask({}, "u1")
         made.start(annotations={})

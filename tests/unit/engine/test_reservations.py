@@ -61,3 +61,4 @@ def test_where_nothing_is_asked_for_nothing_is_held_any_more() -> None:
     )
     assert names(reservations.place("one", nothing)) == []
     assert reservations.taken() == {}
+    assert reservations._holdings == {}  # nobody would release it

@@ -17,7 +17,8 @@ from nri_rdma.engine.guard import Subject, refuse_incomplete
 from nri_rdma.engine.shares import NOT_TRIED, PENDING_S, Guarding, ShareBook
 from nri_rdma.errors import NotReadyError, NriRdmaError
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
-from nri_rdma.model.pool import Rule
+from nri_rdma.model.pool import Pool, PoolDoor, Rule, ShareGives
+from nri_rdma.model.request import Mode
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.text.manifest import ContainerManifest, PodManifest
 from nri_rdma.text.shares import guarded_annotation, share_annotation
@@ -27,7 +28,7 @@ from tests.rig.systree import build_tree
 from tests.unit.adopting import Kubelet
 from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.program import nri_rdma
-from tests.unit.doors.deviceplugin.pools import RESOURCE, pool
+from tests.unit.doors.deviceplugin.pools import RESOURCE, pool, pool_of_devices
 from tests.unit.handlers import NOTHING, Got, Handlers
 
 MAIN = ContainerManifest(name="main")
@@ -184,6 +185,28 @@ def test_an_init_container_has_the_device_of_the_share_that_the_kubelet_gives_to
     node.handlers.stop_pod(pod)
     node.handlers.stop_pod(other)
     assert not node.inside.reservations.taken()
+
+
+def test_an_init_container_with_fewer_shares_than_the_next_one_has_fewer_devices(node: Node) -> None:
+    pod = node.start("a", "hcas-05", "hcas-06")
+    assert node.create(pod, "hcas-05", container="first").names == ["uverbs0", "rdma_cm"]
+    assert node.create(pod, "hcas-05", "hcas-06").names == ["uverbs0", "uverbs1", "rdma_cm"]
+
+
+def test_a_share_of_all_devices_that_an_init_container_had_before_is_all_devices(node: Node) -> None:
+    every = pool(gives=ShareGives.ALL)
+    node.inside.engine.placer.evidence.kubelet.shares = node.shares = ShareBook([every])
+    node.inside.engine.placer.offering.policy = policy_of([every], (), allow_default_pool=False)
+    pod = node.start("a", "hcas-05")
+    names = node.create(pod, "hcas-05", container="first").names
+    assert sorted(names) == ["rdma_cm", *(f"uverbs{number}" for number in range(8))]
+
+
+def test_a_pool_that_is_not_asked_by_a_resource_is_none_that_the_kubelet_knows_or_not() -> None:
+    claimed = Pool(name="claimed", modes=(Mode.SHARED,), door=PoolDoor.CLAIMS)
+    book = ShareBook([pool(), claimed, pool_of_devices()])
+    assert set(book.registrations) == set(book.pools) == {"hcas", "nics"}
+    assert book.pools_by_id == {"nics"}
 
 
 def test_a_container_of_an_attached_pod_passes_no_barrier(node: Node) -> None:

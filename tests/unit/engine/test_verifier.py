@@ -88,3 +88,38 @@ def test_of_a_sandbox_whose_devices_go_back_nothing_is_said_to_be_lacking(daemon
     daemon.engine.synchronize((make_listed(make_pod()),)).result(SOON)
     assert daemon.engine.unserved == ()
     free()
+
+
+def test_a_container_without_devices_is_not_reported_though_its_pod_has_a_claim_for_another_one(node: Node) -> None:
+    pod = make_pod()
+    node.specify(spec(NIC, 0, keys=MOVE))
+    node.kubelet.give(pod, "trainer", NIC)
+    node.start(annotations={})
+    helper = ListedContainer(name="helper", devices={})
+    node.engine.synchronize((Listed(pod=pod, annotations={}, containers=(helper,)),)).result(SOON)
+    assert node.engine.unserved == ()
+
+
+def test_a_container_whose_devices_go_back_is_not_limited(node: Node, world: World) -> None:
+    pod = make_pod()
+    node.specify(spec(NIC, 0, keys=MOVE))
+    node.kubelet.give(pod, "trainer", NIC)
+    node.start(annotations={})
+    listed = listing(pod, frozenset(names(node.create("trainer", 0))))
+    file = node.make_cgroup("pod/trainer")
+    free = take_name(world, "rail0")
+    node.stop(seconds=0.05)
+    node.rig.clock.wait_for_one()
+    node.engine.synchronize((listed,)).result(SOON)
+    assert file.read_text() == ""
+    free()
+
+
+def test_a_container_that_was_made_while_we_were_away_is_limited(node: Node) -> None:
+    pod = make_pod()
+    node.specify(spec(NIC, 0, keys=MOVE))
+    node.kubelet.give(pod, "trainer", NIC)
+    node.start(annotations={})
+    file = node.make_cgroup("pod/trainer")
+    node.engine.synchronize((listing(pod, frozenset()),)).result(SOON)
+    assert file.read_text() == "mlx5_0 hca_handle=4 hca_object=max\n"

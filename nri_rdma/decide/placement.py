@@ -501,7 +501,8 @@ def _one_numa_node(search: _Search) -> set[int]:
 def _tightest(free: int, count: int, home: int) -> tuple[bool, int, int]:
     """Return the order of NUMA nodes: those that suffice, the fewest free first; then those that do not, the most free
     first."""
-    return free < count, free if free >= count else -free, home
+    suffices = free >= count
+    return not suffices, free if suffices else -free, home
 
 
 _CHOICES: Mapping[AlignTo, Callable[[_Search], list[_Choice]]] = {

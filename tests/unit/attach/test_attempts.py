@@ -191,6 +191,7 @@ def test_an_attempt_whose_undo_fails_is_the_last_one(start: Start) -> None:
     rig.gate.open.set()
     assert isinstance(sandbox.attach_done.exception(SOON), RuntimeError)
     assert (sandbox.state, rig.clock.wait_for_one()) == (Phase.RETURNING, RETRY_SECONDS[0])
+    assert sandbox.is_given_up
     free()
     rig.clock.pass_one()
     assert sandbox.undo_done is not None

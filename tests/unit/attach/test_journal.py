@@ -20,7 +20,7 @@ from nri_rdma.decide.inject import AttachedDevice, AttachedRequest
 from nri_rdma.decide.policy import Admitted
 from nri_rdma.errors import ErrorCode, StateError
 from nri_rdma.model.device import CharDevice, CharKind, LinkLayer, Port
-from nri_rdma.model.inherited import Brought, Inherited
+from nri_rdma.model.inherited import Brought, Inherited, Takes
 from nri_rdma.model.network import RoutingRule
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import (
@@ -131,6 +131,7 @@ def test_what_is_no_regular_file_is_set_aside_and_keeps_nobody_waiting(record: S
     records, errors = journal.load()
     assert records == (record,)
     assert sorted(Path(error.where).name for error in errors) == ["fifo.json", "folder.json", "link.json"]
+    assert ["it is no regular file" in str(error) for error in errors] == [True, False, False]  # the first one by name
     assert journal.load() == ((record,), ())
 
 
@@ -148,6 +149,20 @@ def test_what_is_no_record_is_refused(data: bytes) -> None:
     with pytest.raises(StateError) as caught:
         decode_record(data, where="memory")
     assert caught.value.code is ErrorCode.STATE_UNREADABLE
+
+
+def test_a_record_of_another_version_is_refused_with_both_versions(record: SandboxRecord) -> None:
+    document: dict[str, Any] = json.loads(encode_record(record)) | {"version": 2}
+    with pytest.raises(StateError, match="version 2, this daemon reads 1"):
+        decode_record(json.dumps(document).encode(), where="memory")
+
+
+def test_what_a_netdev_may_take_along_and_who_watches_are_read_back(record: SandboxRecord) -> None:
+    (move,), (attached, *others) = record.plan.moves, record.attached
+    taking = replace(move, takes=Takes(addresses=True, rules=True))
+    watched = replace(attached, admitted=replace(attached.admitted, is_watched=True))
+    whole = replace(record, plan=replace(record.plan, moves=(taking,)), attached=(watched, *others))
+    assert decode_record(encode_record(whole), where="memory") == whole
 
 
 def test_a_changed_record_is_refused(record: SandboxRecord) -> None:
@@ -170,7 +185,10 @@ def test_a_daemon_that_does_not_know_routes_and_shares_reads_the_record_of_a_pod
     world = make_world()
     kernel = FakeKernel(world)
     record = record_of(kernel, kernel.open_namespace(POD_PATH), *placed_on(world, "rail0"))
-    (attached,) = json.loads(encode_record(record))["record"]["attached"]
+    plain = json.loads(encode_record(record))["record"]
+    (attached,), (move,) = plain["attached"], plain["plan"]["moves"]
+    assert move.keys().isdisjoint({"config", "takes", "inherited"})
+    assert "is_watched" not in attached["admitted"]
     request = attached["admitted"]["request"]
     assert request.keys().isdisjoint({"shares", "routes", "rules", "neighbours", "ethtool"})
     assert request["interface"].keys() == {"name", "mtu", "addresses"}

@@ -47,6 +47,7 @@ def _judged(*attached: AttachedRequest, shown: KnownGpus) -> Alignment:
         ((0, 7), (0, 7), "aligned: PHB", False),
         ((0,), (3,), "mlx5_0 is NODE from GPU 0001:13:00.0", True),
         ((0,), (7,), "mlx5_0 is SYS from GPU 0001:17:00.0", True),
+        ((0,), (1, 2), "mlx5_0 is NODE from GPU 0001:11:00.0", True),
         ((0,), (7, 2), "mlx5_0 is NODE from GPU 0001:12:00.0", True),
         ((0, 1), (0,), "mlx5_1 is NODE from GPU 0001:10:00.0", True),
     ],

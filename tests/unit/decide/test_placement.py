@@ -176,6 +176,14 @@ def test_strict_numa_alignment_that_does_not_fit_is_refused() -> None:
     assert "3 of 4 devices are free on NUMA node 0" in error.what
 
 
+@pytest.mark.parametrize(("count", "names"), [(2, [3, 4]), (3, [0, 1, 2]), (4, [0, 1, 2, 3])])
+def test_without_gpus_devices_are_of_the_tightest_numa_node_that_suffices_or_of_the_largest(
+    count: int, names: list[int]
+) -> None:
+    on = node(tuple(nic(number, numa=number // 3) for number in range(5)))
+    assert chosen(on, asking(count=count, align=Align(to=AlignTo.NUMA))) == ([f"mlx5_{number}" for number in names],)
+
+
 def test_strict_numa_alignment_needs_known_numa_nodes() -> None:
     assert refusal(node((nic(0),)), asking(align=STRICT_NUMA)).code is ErrorCode.NOT_ALIGNED
 

@@ -238,3 +238,15 @@ def test_no_annotation_raises_anything_but_a_request_error(annotations: dict[str
     else:
         names = [request.name for request in parsed.requests] if parsed is not None else []
         assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_all_annotations_together_have_256_kib(more: int) -> None:
+    keys = [f"{PREFIX}/container.c{number}" for number in range(5)]
+    room = 256 * 1024 - sum(map(len, keys)) - 4 * 60_000
+    texts = dict(zip(keys, [*[" " * 60_000] * 4, " " * (room + more)], strict=True))
+    if more:
+        with pytest.raises(RequestError, match="larger than 262144 bytes together"):
+            parse_pod_request(texts)
+    else:
+        assert parse_pod_request(texts) is None

@@ -19,6 +19,7 @@ from nri_rdma.text.forms import (
     one_or_more,
     read_keys,
     schema_of,
+    some,
     some_of,
     table,
     up_to,
@@ -122,3 +123,10 @@ def test_forms_are_made_of_forms(form: Form, value: object, read: object) -> Non
 def test_an_empty_list_is_refused_where_one_is_needed(form: Form) -> None:
     with pytest.raises(RequestError):
         form.read([], "x")
+
+
+def test_the_schema_of_a_list_refuses_what_is_there_twice() -> None:
+    items = {"type": "integer", "minimum": 0, "maximum": 9}
+    once = {"type": "array", "items": items, "uniqueItems": True}
+    assert any_of(number(0, 9)).schema == once
+    assert some(number(0, 9)).schema == {**once, "minItems": 1}

@@ -202,3 +202,10 @@ def test_no_text_raises_anything_but_a_request_error(text: str) -> None:
         plain(read_yaml(text, "HERE"))
     except RequestError as error:
         assert error.where.startswith("HERE")
+
+
+@pytest.mark.parametrize(("text", "what"), [("*a : 1", "an alias"), ("&a a: 1", "an anchor"), ("!!str a: 1", "a tag")])
+def test_a_key_is_no_alias_and_has_neither_anchor_nor_tag(text: str, what: str) -> None:
+    with pytest.raises(RequestError, match=f"{what} is not allowed") as caught:
+        read_yaml(text, "HERE")
+    assert caught.value.code is ErrorCode.ANNOTATION_ALIAS

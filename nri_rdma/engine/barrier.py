@@ -33,12 +33,10 @@ class Barrier:
     def await_all(self, attachments: tuple[Attachment, ...], container: str, deadline: float) -> None:
         """Wait for all attachments that concern a container, and verify them. Raise NotReadyError."""
         for it in attachments:
-            if it.now.phase is not Phase.ATTACHED:
-                self.await_attached(it, deadline)
+            self.await_attached(it, deadline)
             self.await_present(it, container, deadline)
         for it in attachments:
-            if it.now.ends:  # it began to end while we waited for another one
-                self.await_attached(it, deadline)
+            self.await_attached(it, deadline)  # it may have begun to end while we waited for another one
 
     def await_attached(self, attachment: Attachment, deadline: float) -> None:
         """Wait briefly for an attach that still runs. Raise NotReadyError when it is not done by the deadline."""

@@ -123,3 +123,18 @@ def test_who_comes_to_an_attach_that_ends_is_told_to_come_again(daemon: Rig, att
     with pytest.raises(NotReadyError) as caught:
         attachment.refuse_ended()
     assert (caught.value.code, caught.value.where) == (ErrorCode.RETURNING, "ml/train")
+
+
+def test_status_says_of_what_goes_home_that_it_does_whatever_the_journal_has(attachment: Attachment) -> None:
+    attachment.now = replace(attachment.now, state=State.RETURNING)
+    assert attachment.record is not None
+    assert (attachment.record.state, attachment.shown) == (Phase.ATTACHED, Phase.RETURNING)
+
+
+def test_a_container_that_starts_between_two_attempts_of_an_attach_is_not_called_unguarded(
+    attachment: Attachment,
+) -> None:
+    attachment.answered("trainer")
+    attachment.change(record=None)
+    attachment.started("trainer")
+    assert attachment.unguarded == set()

@@ -104,6 +104,36 @@ def test_what_a_cdi_device_asked_for_is_known_before_it_is_planned(start: Start)
     end_sandbox(rig)
 
 
+def test_a_part_that_fails_leaves_the_others_of_its_sandbox(start: Start) -> None:
+    world = make_world()
+    add_rail(world, "rail1")
+    rig = start(world)
+    first = begin_attach(rig)
+    first.attach_done.result(SOON)
+    rig.gate.fail_at = "after move-netdev mlx5_rail1"
+    later = rig.sandboxes.begin(make_pod(), placed_on(world, "rail1"), None, part="trainer")
+    assert later.attach_done.exception(SOON) is not None
+    later.undo_done.result(SOON)
+    assert rig.sandboxes.of("sandbox-1") == (first,)
+    end_sandbox(rig)
+
+
+def test_a_release_is_under_way_while_devices_are_home_and_not_free_yet(start: Start) -> None:
+    rig, go_on = start(make_world()), threading.Event()
+    rig.on_gone = lambda _sandbox_id: drop(go_on.wait(SOON))
+    attachment = begin_attach(rig)
+    attachment.attach_done.result(SOON)
+    assert rig.sandboxes.being_released() == ()
+    home = rig.sandboxes.bring_home("sandbox-1", restored=True)
+    assert home is not None
+    home.result(SOON)
+    assert rig.sandboxes.being_released() == (attachment.undo_done,)
+    go_on.set()
+    attachment.undo_done.result(SOON)
+    assert rig.sandboxes.being_released() == ()
+    assert rig.sandboxes.bring_home("sandbox-1", restored=True) is None
+
+
 def test_everybody_who_ends_a_sandbox_joins_one_undo(start: Start) -> None:
     rig = start(make_world())
     begin_attach(rig).attach_done.result(SOON)

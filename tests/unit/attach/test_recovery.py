@@ -124,6 +124,7 @@ def test_what_an_earlier_daemon_left_is_taken_up_when_it_is_said_and_waits_until
     again.sandboxes.recover(lambda _record: None, later=True)
     (sandbox,) = again.sandboxes.all()
     assert sandbox.taken_up is not None
+    again.workers.submit("sandbox-1", lambda: None).result(SOON)
     assert (sandbox.state, world.held, sandbox.taken_up.done()) == (Phase.PLANNED, 0, False)
     again.sandboxes.take_up()
     sandbox.taken_up.result(SOON)

@@ -143,6 +143,20 @@ def test_what_a_container_has_from_another_claim_already_is_not_attached_again(n
     assert [sorted(it.cdi_devices) for it in parts] == [[CLAIM_A], [CLAIM_B]]
 
 
+def test_a_claim_that_a_container_was_not_given_is_kept_from_it_though_its_attach_was_under_way(node: Node) -> None:
+    """The kubelet lists a container with all claims of its pod."""
+    node.specify(spec(CLAIM_A, 0, keys=MOVE), spec(CLAIM_B, 1, keys=MOVE))
+    node.kubelet.give(make_pod(), "main", CLAIM_A, CLAIM_B)
+    node.rig.gate.stop_at = "before plan"
+    node.start(annotations={}, seconds=SLOW_S)
+    assert node.rig.gate.reached.wait(SOON)
+    opener = threading.Timer(0.05, node.rig.gate.open.set)
+    opener.start()
+    edits = node.create("main", 0, cdi=(CLAIM_A,))
+    assert names(edits) == ["NCCL_IB_HCA", "UCX_NET_DEVICES", "RDMA_DEVICES_CLAIM_A", "RDMA_NETDEVS_CLAIM_A"]
+    opener.join()
+
+
 # A late attach that fails
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,8 +17,9 @@ from nri_rdma.model.pod import Pod
 from tests.fakes.kernel import World
 from tests.rig.deadline import wait_until
 from tests.unit.adopting import Node, node
-from tests.unit.attach.builders import make_pod
-from tests.unit.attach.rig import SOON
+from tests.unit.attach.builders import POD_PATH, make_pod
+from tests.unit.attach.rig import SOON, Rig, add_rail
+from tests.unit.attach.sandbox_life import occupy
 from tests.unit.engine.one_rail import OTHER_PATH, daemon, drop, give_up, make_listed, overlapped, refusal, world
 from tests.unit.lifecycle_rig import ONE, Daemon
 
@@ -168,6 +170,51 @@ def test_a_pod_that_is_told_as_an_event_and_in_the_list_is_started_once(daemon: 
     daemon.rig.gate.open.set()
     later.result(SOON)
     assert [it.state for it in daemon.rig.sandboxes.all()] == [Phase.ATTACHED]
+
+
+def test_a_pod_that_was_decided_about_does_not_wait_for_another_one_that_is_not(daemon: Daemon) -> None:
+    first, second = make_pod(), make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH)
+    add_rail(daemon.rig.world, "rail1")
+    daemon.node.refresh()
+    daemon.rig.gate.stop_at = "after plan sandbox-2"
+    later = daemon.engine.synchronize(tuple(make_listed(pod, containers=()) for pod in (first, second)))
+    assert daemon.rig.gate.reached.wait(SOON)
+    known = daemon.evidence.sandboxes
+    assert (known.is_missed("sandbox-1"), known.is_missed("sandbox-2")) == (False, True)
+    assert daemon.edits().char_devices
+    daemon.rig.gate.open.set()
+    later.result(SOON)
+    assert not known.is_missed("sandbox-2")
+
+
+def test_what_an_earlier_list_left_undecided_is_decided_by_the_next_one(daemon: Daemon) -> None:
+    """The runtime has connected anew meanwhile, and the pod has a container by now, which runs without its devices."""
+    go_on = occupy(daemon.rig.workers, "reconcile")
+    missed = daemon.engine.synchronize((make_listed(make_pod(), containers=()),))
+    assert daemon.evidence.sandboxes.is_missed("sandbox-1")
+    again = daemon.engine.synchronize((make_listed(make_pod()),))
+    assert not daemon.evidence.sandboxes.is_missed("sandbox-1")
+    go_on()
+    missed.result(SOON)
+    again.result(SOON)
+    assert daemon.rig.sandboxes.all() == ()
+
+
+def test_pods_are_compared_when_it_is_known_what_became_of_an_earlier_daemons_attaches(
+    daemon: Daemon, world: World, tmp_path: Path
+) -> None:
+    daemon.start()
+    daemon.rig.kill()
+    world.remove_namespace(POD_PATH)
+    rig = Rig(state=tmp_path, world=world)
+    again = Daemon(rig)
+    rig.sandboxes.recover(lambda _record: None, later=True)
+    timer = threading.Timer(0.05, rig.sandboxes.take_up)
+    timer.start()
+    again.engine.synchronize((make_listed(make_pod()),)).result(SOON)
+    assert [it.why for it in again.engine.unserved] == ["container main was made while nri-rdma was away"]
+    timer.join()
+    rig.close()
 
 
 def test_a_report_ends_with_its_pod(daemon: Daemon) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.rig.deadline import wait_until
 from tests.rig.node import load
 from tests.rig.systree import build_tree
 from tests.unit.adopting import Kubelet
+from tests.unit.attach.sandbox_life import occupy
 from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.program import nri_rdma
 from tests.unit.doors.deviceplugin.pools import RESOURCE, pool, pool_of_devices
@@ -207,6 +209,20 @@ def test_a_pool_that_is_not_asked_by_a_resource_is_none_that_the_kubelet_knows_o
     book = ShareBook([pool(), claimed, pool_of_devices()])
     assert set(book.registrations) == set(book.pools) == {"hcas", "nics"}
     assert book.pools_by_id == {"nics"}
+
+
+def test_a_share_whose_attach_has_not_been_planned_yet_is_not_attached_again(node: Node) -> None:
+    go_on = occupy(node.inside.workers, *"abcd")
+    starting = threading.Thread(target=node.start, args=("a", "hcas-05"))
+    starting.start()
+    wait_until(lambda: node.inside.sandboxes.knows("sandbox-a"), "the pod's start")
+    soon = threading.Timer(0.05, go_on)
+    soon.start()
+    pod = nri.PodSandbox(id="sandbox-a", uid="uid-a", name="a", namespace="default")
+    assert node.create(pod, "hcas-05").names == ["uverbs0", "rdma_cm"]
+    starting.join()
+    soon.join()
+    assert len(node.inside.sandboxes.of("sandbox-a")) == 1
 
 
 def test_a_container_of_an_attached_pod_passes_no_barrier(node: Node) -> None:

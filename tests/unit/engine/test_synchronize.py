@@ -17,7 +17,7 @@ from nri_rdma.model.pod import Pod
 from tests.fakes.kernel import World
 from tests.rig.deadline import wait_until
 from tests.unit.adopting import Node, node
-from tests.unit.attach.builders import POD_PATH, make_pod
+from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON, Rig, add_rail
 from tests.unit.attach.sandbox_life import occupy
 from tests.unit.engine.one_rail import OTHER_PATH, daemon, drop, give_up, make_listed, overlapped, refusal, world
@@ -204,15 +204,17 @@ def test_pods_are_compared_when_it_is_known_what_became_of_an_earlier_daemons_at
     daemon: Daemon, world: World, tmp_path: Path
 ) -> None:
     daemon.start()
+    (node,) = daemon.edits().char_devices
+    served = ListedContainer(name="main", devices={node.path: (node.major, node.minor)})
     daemon.rig.kill()
-    world.remove_namespace(POD_PATH)
     rig = Rig(state=tmp_path, world=world)
     again = Daemon(rig)
     rig.sandboxes.recover(lambda _record: None, later=True)
     timer = threading.Timer(0.05, rig.sandboxes.take_up)
     timer.start()
-    again.engine.synchronize((make_listed(make_pod()),)).result(SOON)
-    assert [it.why for it in again.engine.unserved] == ["container main was made while nri-rdma was away"]
+    again.engine.synchronize((make_listed(make_pod(), containers=(served,)),)).result(SOON)
+    assert again.sandbox().state is Phase.ATTACHED
+    assert again.engine.unserved == ()
     timer.join()
     rig.close()
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from nri_rdma.decide.placement import Placed
 from nri_rdma.decide.policy import Offer
 from nri_rdma.model.device import Node, RdmaDevice
-from nri_rdma.model.pool import Pool, ShareGives
+from nri_rdma.model.pool import Pool
 from nri_rdma.model.request import DeviceRequest, RdmaLimits
 
 CONTEXTS = 1024
@@ -57,7 +57,7 @@ def _default(node: Node, offer: Offer, pool: Pool, device: RdmaDevice) -> ShareL
     capacity = node.capacities.get(device.id)
     if capacity is None:
         return _none(node.capacity_problems.get(device.id, "its capacity was not asked yet"))
-    shares = pool.shares if pool.gives is ShareGives.ALL else offer.shares_per_device.get(pool.name, pool.shares)
+    shares = offer.shares_per_device.get(pool.name, pool.shares)
     kind, most = capacity.scarcest
     objects = most // (shares + 1)
     among = f"{most} {kind} among {shares} share{'' if shares == 1 else 's'} and the host"

@@ -22,12 +22,14 @@ from nri_rdma.attach.plan import NetdevMove
 from nri_rdma.attach.port import KernelError, Namespace, Refused
 from nri_rdma.attach.return_netdev import (
     PHASES,
+    address_ops,
     departures,
     find_on_host,
     left_changed,
     parked_name,
     remove_foreign_names,
     restore,
+    settings_ops,
 )
 from nri_rdma.model.link import STABLE_SECRET, LinkState
 from tests.fakes.kernel import FakeKernel, Forwarding, Queue, World
@@ -283,3 +285,26 @@ def test_only_what_was_read_of_a_driver_can_be_left_changed() -> None:
     assert left_changed(found, wanted) == ("ring rx 64 (was 1024)",)
     assert left_changed(found, replace(wanted, tuning="")) == ()
     assert left_changed(replace(found, tuning=""), wanted) == ()
+
+
+def test_a_link_that_will_go_up_makes_no_address_before_its_settings_are_what_they_were() -> None:
+    world = rail_world()
+    kernel, ifindex = FakeKernel(world), rail(world).ifindex
+    wanted = capture(kernel, kernel.host, ifindex)
+    apply(kernel, kernel.host, ifindex, SetLink(up=False))
+    apply(kernel, kernel.host, ifindex, SetSettings(settings=(("group", 9),)))
+    (op,) = settings_ops(capture(kernel, kernel.host, ifindex), wanted)
+    assert isinstance(op, SetSettings)
+    assert sorted(op.settings) == [("addr_gen_mode", 1), ("group", 4)]
+
+
+def test_when_an_address_is_removed_all_others_are_added_again() -> None:
+    """A primary one takes its secondary ones along."""
+    world = rail_world()
+    kernel = FakeKernel(world)
+    wanted = capture(kernel, kernel.host, rail(world).ifindex)
+    first, *others = wanted.addresses
+    foreign = replace(first, text="192.0.2.9/24 peer 192.0.2.9 flags 0x0", kernel_made=False)
+    found = replace(wanted, addresses=(first, foreign, *others))
+    assert address_ops(found, wanted) == (Remove(thing=foreign), *(Restore(thing=it) for it in wanted.addresses))
+    assert address_ops(replace(wanted, addresses=tuple(others)), wanted) == (Restore(thing=first),)

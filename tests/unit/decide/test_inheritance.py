@@ -473,3 +473,10 @@ def test_only_routes_over_the_netdev_that_packets_come_to_lead_away() -> None:
     told = "the route 10.244.0.0/16 via 10.0.0.9{} covers the pod's address 10.244.1.7, the pod's gateway 10.244.1.1"
     assert leading_away(routes, POD, Lifelines()) == (told.format(""),)
     assert leading_away(routes, POD, Lifelines(), has_rules=True) == (told.format(""), told.format(" table 100"))
+
+
+def test_routes_that_differ_in_their_source_alone_both_come_along_with_their_sources() -> None:
+    routes = ("10.3.0.0/16 src 10.0.0.1 table 254", "10.3.0.0/16 src 10.0.0.3 table 254")
+    found = _one(_link(addresses=("10.0.0.1/31", "10.0.0.3/31"), routes=routes))
+    sources = [it.thing.text.partition(" src ")[2].split()[0] for it in found.things]
+    assert (sources, [it.is_sourceless for it in found.things]) == (["10.0.0.1", "10.0.0.3"], [False, False])

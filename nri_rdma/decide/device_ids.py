@@ -86,7 +86,6 @@ def preferred(
     if count >= len({*must, *available}):
         return tuple(dict.fromkeys((*must, *sorted(available))))
     offered = [devices[it] for it in dict.fromkeys((*must, *available)) if it in devices]
-    unknown = sorted(it for it in available if it not in devices)
     free = sorted((it for it in offered if it.id not in must), key=lambda it: it.index)
     candidates = _Candidates(
         must=frozenset(must),
@@ -96,7 +95,7 @@ def preferred(
     )
     best = next((it for it in reversed(candidates.choose(offered)) if it is not None), _NONE)
     known = (str(device.id) for device in sorted(_flat(best.chosen), key=lambda it: it.index))
-    return tuple(dict.fromkeys((*must, *known, *unknown)))[:count]
+    return tuple(dict.fromkeys((*must, *known, *sorted(available))))[:count]
 
 
 _LEVELS = 4

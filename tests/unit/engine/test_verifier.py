@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from nri_rdma.engine.container import Listed, ListedContainer
+from nri_rdma.errors import NotReadyError
 from nri_rdma.model.pod import Pod
 from tests.fakes.kernel import World
 from tests.unit.adopting import MOVE, NIC, RDMA_CM, Node, names, node, spec
@@ -10,7 +13,7 @@ from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON
 from tests.unit.attach.sandbox_life import take_name
 from tests.unit.engine.one_rail import daemon, make_listed, world
-from tests.unit.lifecycle_rig import Daemon, uverbs
+from tests.unit.lifecycle_rig import PREFIX, Daemon, uverbs
 
 __all__ = ["daemon", "node", "world"]  # fixtures
 
@@ -41,6 +44,27 @@ def test_a_container_that_was_made_before_its_pods_attach_was_done_is_reported(d
     assert daemon.rig.gate.reached.wait(SOON)
     daemon.engine.synchronize((make_listed(make_pod()),)).result(SOON)
     assert [item.why for item in daemon.engine.unserved] == ["container main was made while nri-rdma was away"]
+    daemon.rig.gate.open.set()
+
+
+def test_a_container_that_was_made_before_its_pods_attach_was_planned_is_reported(daemon: Daemon) -> None:
+    daemon.rig.gate.stop_at = "before plan"
+    with suppress(NotReadyError):
+        daemon.start(seconds=0.05)
+    assert daemon.rig.gate.reached.wait(SOON)
+    assert daemon.sandbox().record is None
+    daemon.engine.synchronize((make_listed(make_pod()),)).result(SOON)
+    assert [item.why for item in daemon.engine.unserved] == ["container main was made while nri-rdma was away"]
+    daemon.rig.gate.open.set()
+
+
+def test_a_container_for_which_nothing_is_being_attached_is_not_reported(daemon: Daemon) -> None:
+    daemon.rig.gate.stop_at = "before configure-netdev"
+    asked = {f"{PREFIX}/pod": "[{count: 1, containers: [other]}]"}
+    daemon.start(annotations=asked, seconds=0.05)
+    assert daemon.rig.gate.reached.wait(SOON)
+    daemon.engine.synchronize((make_listed(make_pod(), asked),)).result(SOON)
+    assert daemon.engine.unserved == ()
     daemon.rig.gate.open.set()
 
 

@@ -27,7 +27,7 @@ from nri_rdma.text.forms import (
 )
 from nri_rdma.text.pools import node_of
 from nri_rdma.text.reading import Reader, list_of
-from nri_rdma.text.yaml import Node
+from nri_rdma.text.yaml import Node, read_yaml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,3 +130,10 @@ def test_the_schema_of_a_list_refuses_what_is_there_twice() -> None:
     once = {"type": "array", "items": items, "uniqueItems": True}
     assert any_of(number(0, 9)).schema == once
     assert some(number(0, 9)).schema == {**once, "minItems": 1}
+
+
+@pytest.mark.parametrize(("text", "value"), [("[]", frozenset()), ("[3, 1]", frozenset({1, 3}))])
+def test_a_list_that_may_be_empty_is_a_set(text: str, value: frozenset[int]) -> None:
+    node = read_yaml(text, "HERE")
+    assert node is not None
+    assert any_of(number(0, 9)).read(node, "HERE") == value

@@ -133,7 +133,7 @@ def _leave_defaults(body: dict[str, Any], defaults: Mapping[str, object]) -> Non
 
 def encode_record(record: SandboxRecord) -> bytes:
     """Return the text of a journal file."""
-    body: Any = msgspec.to_builtins(record, enc_hook=_to_text, str_keys=True)  # Any: plain JSON values
+    body: Any = msgspec.to_builtins(record, enc_hook=_to_text)  # Any: plain JSON values
     _leave_defaults(body["pod"], {"is_listed": True, "cgroups_path": ""})
     for move in body["plan"]["moves"]:
         _leave_defaults(move, {"config": _NO_CONFIG})

@@ -197,6 +197,27 @@ def test_a_container_is_told_why_the_last_attach_for_it_failed(node: Node, world
     assert "injected before move-netdev" in str(refusal(lambda: node.create("trainer", 0, seconds=SLOW_S)))
 
 
+def test_a_late_attach_that_ends_well_after_its_container_was_told_to_come_again_is_no_failure(node: Node) -> None:
+    node.specify(spec(NIC, 0, keys=MOVE))
+    node.rig.gate.stop_at = "before move-netdev"
+    refusal(lambda: node.create("trainer", 0, seconds=SLOW_S))
+    node.rig.gate.open.set()
+    node.rig.workers.submit("sandbox-1", lambda: None).result(SOON)
+    assert node.create("trainer", 0).rdma_max
+
+
+def test_a_late_attach_that_the_end_of_its_sandbox_stops_is_not_remembered(node: Node) -> None:
+    node.specify(spec(NIC, 0, keys=MOVE))
+    node.rig.gate.stop_at = "before move-netdev"
+    refusal(lambda: node.create("trainer", 0, seconds=SLOW_S))
+    (part,) = node.rig.sandboxes.of("sandbox-1")
+    node.stop(seconds=SLOW_S)
+    node.rig.gate.open.set()
+    assert part.attach_done.exception(SOON) is not None
+    node.rig.workers.submit("sandbox-1", lambda: None).result(SOON)
+    assert node.evidence.sandboxes.all() == ()
+
+
 def test_another_container_of_a_claim_whose_attach_failed_comes_again(node: Node, world: World) -> None:
     """It is no sandbox that ends: the next attempt is made when the devices are home."""
     node.specify(spec(NIC, 0, keys=MOVE))

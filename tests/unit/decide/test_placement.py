@@ -503,3 +503,9 @@ def test_strict_alignment_never_gives_what_is_far(on: Node, numbers: set[int]) -
         return
     for device in placed[0].devices:
         assert min(distance(device, on.gpus[number]) for number in numbers) <= Distance.PHB
+
+
+def test_requests_of_a_pod_with_the_same_gpus_have_devices_next_to_different_ones() -> None:
+    on = node(tuple(nic(number, root=number // 2) for number in range(4)), (gpu(0, root=0), gpu(1, root=1)))
+    requests = [asking(name, gpus=(0, 1)) for name in ("a", "b")]
+    assert chosen(on, *requests) == (["mlx5_0"], ["mlx5_2"])

@@ -432,3 +432,22 @@ def test_no_device_is_in_two_pools(choices: list[set[int]]) -> None:
     placed = [device for devices in it.by_pool.values() for device in devices]
     assert len(placed) == len(set(placed))
     assert not {device.id for device in placed} & set(it.contested)
+
+
+@pytest.mark.parametrize(
+    ("asker", "who"),
+    [
+        (Asker(namespace="ml"), "a pod of namespace ml"),
+        (Asker(namespace="ml", runtime_handler="crun"), "a pod of namespace ml with runtime handler crun"),
+        (Asker(), "a pod of namespace unknown"),
+        (Asker(namespace="a\nb"), "a pod of namespace 'a\\nb'"),
+    ],
+)
+def test_a_refusal_by_the_rules_says_what_they_may_judge_by(asker: Asker, who: str) -> None:
+    web = Rule(name="web", where="FILE:1", namespaces=("web",))
+    nobody = Rule(name="nobody", where="FILE:2", allow=False)
+    for rule, text in ((web, f"no rule lets {who} ask pool default"), (nobody, f"refuses pool default to {who}")):
+        policy = policy_of((), (rule,), allow_default_pool=True)
+        with pytest.raises(PlacementError) as caught:
+            admit(policy, node(), PodRequest(requests=(asking(),)), asker)
+        assert text in caught.value.what

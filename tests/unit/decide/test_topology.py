@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_rdma.decide.topology import Distance, distance
+from nri_rdma.decide.topology import Distance, distance, rails
+from nri_rdma.model.device import VirtualFunction
 from tests.unit.model.hardware import gpu, nic
 
 
@@ -86,3 +87,11 @@ _PLACES = st.builds(
 @given(_PLACES, _PLACES)
 def test_the_distance_is_the_same_both_ways(one: At, other: At) -> None:
     assert distance(one, other) is distance(other, one)
+
+
+def test_a_rail_is_the_rank_of_an_adapters_port_and_soft_devices_have_none() -> None:
+    first, second = nic(0), nic(1)
+    assert second.pci is not None
+    function = replace(nic(2), virtual=VirtualFunction(pf=second.pci, number=0))
+    soft = replace(nic(3), pci=None)
+    assert rails((soft, function, second, first)) == {first.id: 0, second.id: 1, function.id: 1}

@@ -64,7 +64,7 @@ def test_a_request_that_says_all_itself_needs_no_kubelet(node: Node) -> None:
 def test_a_kubelet_that_is_late_leaves_the_request_as_it_is_written(node: Node) -> None:
     node.kubelet.is_late = True
     asked = ask(node, "1")
-    assert (node.kubelet.asked, asked.allocation) == (1, None)
+    assert (node.kubelet.asked, asked.allocation, asked.gpus) == (1, None, None)  # the node has no GPUs
     assert [item.count for item in asked.request.requests] == [1]
 
 

@@ -37,7 +37,7 @@ def offered_devices(
     """Return the devices of the pool, by index. `held` are devices that pods have by their ids: the kernel may hide
     these from the host, and the scheduler goes on counting them."""
     shown = offer.by_pool[pool.name]
-    admitted = _admitted(pool, node) if shown else None
+    admitted = _admitted(pool, node)
     hidden = {device.id: device for device in held if node.device(device.id) is None}
     return (
         *(

@@ -11,7 +11,7 @@ from nri_rdma.attach.record import Phase
 from nri_rdma.attach.undo import RETRY_SECONDS
 from tests.fakes.kernel import FakeKernel, FaultyKernel
 from tests.unit.attach.builders import POD_PATH
-from tests.unit.attach.rig import SOON, make_world
+from tests.unit.attach.rig import SOON, add_rail, make_world
 from tests.unit.attach.sandbox_life import (
     Start,
     assert_nothing_left,
@@ -260,3 +260,18 @@ def test_closing_leaves_the_namespace_of_an_attach_that_still_runs_open_for_it(s
     assert world.held == 1
     rig.gate.open.set()
     assert sandbox.attach_done.result(SOON) is None
+
+
+def test_a_name_that_the_pod_gave_to_its_netdev_and_a_link_of_the_host_has_keeps_it_from_nothing(start: Start) -> None:
+    world = make_world()
+    add_rail(world, "rail1")
+    before = world.snapshot()
+    rig = start(world)
+    begin_attach(rig).attach_done.result(SOON)
+    pod = world.namespace(POD_PATH)
+    assert pod is not None
+    (moved,) = pod.links.values()
+    moved.alt_names.append("rail1")
+    end_sandbox(rig)
+    assert world.snapshot() == before
+    assert_nothing_left(rig)

@@ -61,6 +61,12 @@ def test_who_is_covered_is_in_the_journal_for_the_next_daemon(rig: Rig) -> None:
         assert record == sandbox.record
 
 
+def test_the_span_of_an_attach_says_how_isolated_its_devices_are(rig: Rig) -> None:
+    attach(rig)
+    (span,) = [it for it in rig.spans.recent() if it.name == "attach"]
+    assert (span.attributes["rdma.isolation"], span.attributes["rdma.attempt"]) == ("hard", 1)
+
+
 def test_a_pod_that_is_attached_or_looked_at_again_costs_no_thread(rig: Rig) -> None:
     sandbox = attach(rig)
     wait_until(lambda: rig.fake.threads == 0, "the end of its threads", SOON)

@@ -480,3 +480,14 @@ def test_routes_that_differ_in_their_source_alone_both_come_along_with_their_sou
     found = _one(_link(addresses=("10.0.0.1/31", "10.0.0.3/31"), routes=routes))
     sources = [it.thing.text.partition(" src ")[2].split()[0] for it in found.things]
     assert (sources, [it.is_sourceless for it in found.things]) == (["10.0.0.1", "10.0.0.3"], [False, False])
+
+
+def test_a_gateway_of_the_link_alone_is_the_clusters_in_ipv4_and_none_in_ipv6() -> None:
+    """Calico's is 169.254.1.1; that of IPv6 is the router's on each link."""
+    default = RouteConfig(destination=ip_network("0.0.0.0/0"), gateway=ip_address("169.254.1.1"))
+    pod = replace(POD, routes={2: (default, *POD.routes[2][1:])})
+    routes = ("169.254.0.0/16 via 10.0.0.0 table 254", "fe80::/64 via fd00::9 table 254")
+    found = _one(_link(addresses=("10.0.0.1/31", "fd00::1/64"), routes=routes), pod=pod)
+    assert _texts(found.things) == ["fe80::/64"]
+    (told,) = found.left_out
+    assert told.endswith("it covers the pod's gateway 169.254.1.1")

@@ -10,7 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_rdma.decide.policy import Admitted, Asker, Offer, Policy, Pool, Rule, admit, default_policy, offer, policy_of
+from nri_rdma.decide.policy import (
+    Admitted,
+    Asker,
+    Offer,
+    Policy,
+    Pool,
+    Rule,
+    admit,
+    default_policy,
+    isolation_of,
+    offer,
+    policy_of,
+)
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError, RequestError
 from nri_rdma.model.device import CharKind, Node, RdmaNetns
 from nri_rdma.model.request import DeviceRequest, InterfaceConfig, Isolation, Mode, PodRequest, RdmaLimits
@@ -451,3 +463,18 @@ def test_a_refusal_by_the_rules_says_what_they_may_judge_by(asker: Asker, who: s
         with pytest.raises(PlacementError) as caught:
             admit(policy, node(), PodRequest(requests=(asking(),)), asker)
         assert text in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("rdma_netns", "mode", "isolation"),
+    [
+        (RdmaNetns.EXCLUSIVE, Mode.EXCLUSIVE, Isolation.HARD),
+        (RdmaNetns.SHARED, Mode.EXCLUSIVE, Isolation.SOFT),
+        (RdmaNetns.NONE, Mode.EXCLUSIVE, Isolation.SOFT),
+        (RdmaNetns.EXCLUSIVE, Mode.SHARED, None),
+    ],
+)
+def test_isolation_is_hard_where_the_kernel_hides_what_a_pod_has_alone(
+    rdma_netns: RdmaNetns, mode: Mode, isolation: Isolation | None
+) -> None:
+    assert isolation_of(rdma_netns, mode) is isolation

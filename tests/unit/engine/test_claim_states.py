@@ -19,6 +19,7 @@ from tests.fakes.kernel import Address, World
 from tests.rig.deadline import wait_until
 from tests.unit.adopting import CLAIM_A, MOVE, NIC, OTHER_PATH, SHARED, Node, daemon_on, node, spec, world
 from tests.unit.attach.builders import POD_PATH, make_pod
+from tests.unit.lifecycle_rig import ONE
 
 __all__ = ["node", "world"]
 
@@ -160,3 +161,9 @@ def test_nobody_keeps_an_attachment_that_has_ended(node: Node, heard: Heard) -> 
     gc.collect()
     wait_until(lambda: known() is None, "the end of the attachment")
     assert heard.states.now() == {}
+
+
+def test_of_what_a_pod_asked_for_itself_there_are_no_news_for_claims(node: Node, heard: Heard) -> None:
+    node.start(annotations=ONE)
+    node.stop()
+    assert heard.news == []

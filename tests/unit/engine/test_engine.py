@@ -131,3 +131,29 @@ def test_where_an_attach_is_waited_for_a_stop_waits_until_all_is_as_before(overl
     threading.Timer(0.05, gate.open.set).start()
     overlapped.engine.stop_pod("sandbox-1", time.monotonic() + SOON)
     assert world.snapshot() == before
+
+
+def test_the_first_word_of_an_end_waits_for_the_way_home_longer_than_a_container_does(
+    overlapped: Daemon, world: World
+) -> None:
+    overlapped.engine.barrier.waits = Waits(barrier_s=0.01)
+    overlapped.start()
+    overlapped.sandbox().attach_done.result(SOON)
+    gate = overlapped.rig.gate
+    gate.stop_at = "before undo"
+    opener = threading.Timer(0.05, gate.open.set)
+    opener.start()
+    overlapped.engine.stop_pod("sandbox-1", time.monotonic() + SOON)
+    assert [link.name for link in world.host.links.values()] == ["rail0"]
+    opener.join()
+
+
+def test_a_second_word_of_an_end_waits_as_long_as_a_container_does(overlapped: Daemon, world: World) -> None:
+    overlapped.engine.barrier.waits = Waits(barrier_s=0.01)
+    overlapped.start()
+    overlapped.sandbox().attach_done.result(SOON)
+    overlapped.rig.gate.stop_at = "before undo"
+    for seconds in (0.01, SOON):
+        overlapped.engine.stop_pod("sandbox-1", time.monotonic() + seconds)
+        assert list(world.host.links) == []
+    overlapped.rig.gate.open.set()

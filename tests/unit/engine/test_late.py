@@ -157,6 +157,14 @@ def test_a_claim_that_a_container_was_not_given_is_kept_from_it_though_its_attac
     opener.join()
 
 
+def test_for_a_claim_that_is_only_observed_nothing_is_attached(node: Node) -> None:
+    node.specify(spec(NIC, 0))
+    node.start(annotations={})
+    assert node.create("main", 0, cdi=(NIC,)).char_devices == ()
+    assert [it.what for it in node.seen()] == [NIC]
+    assert node.rig.sandboxes.all() == ()
+
+
 # A late attach that fails
 
 

@@ -478,3 +478,10 @@ def test_isolation_is_hard_where_the_kernel_hides_what_a_pod_has_alone(
     rdma_netns: RdmaNetns, mode: Mode, isolation: Isolation | None
 ) -> None:
     assert isolation_of(rdma_netns, mode) is isolation
+
+
+def test_devices_that_a_node_without_rules_does_not_give_are_refused_as_that() -> None:
+    policy = policy_of((), (), allow_default_pool=True)
+    error = refusal(asking(kinds=frozenset({CharKind.UMAD})), policy)
+    assert error.code is ErrorCode.POLICY_DEVICES
+    assert error.what == "without a rule for them pods may not have umad devices on this node"

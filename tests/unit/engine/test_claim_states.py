@@ -19,6 +19,7 @@ from tests.fakes.kernel import Address, World
 from tests.rig.deadline import wait_until
 from tests.unit.adopting import CLAIM_A, MOVE, NIC, OTHER_PATH, SHARED, Node, daemon_on, node, spec, world
 from tests.unit.attach.builders import POD_PATH, make_pod
+from tests.unit.attach.rig import SOON
 from tests.unit.lifecycle_rig import ONE
 
 __all__ = ["node", "world"]
@@ -161,6 +162,17 @@ def test_nobody_keeps_an_attachment_that_has_ended(node: Node, heard: Heard) -> 
     gc.collect()
     wait_until(lambda: known() is None, "the end of the attachment")
     assert heard.states.now() == {}
+
+
+def test_a_claim_whose_attach_is_under_way_is_neither_given_nor_returning(node: Node, heard: Heard) -> None:
+    node.specify(spec(NIC, 0, keys=MOVE))
+    node.kubelet.give(make_pod(), "main", NIC)
+    node.rig.gate.stop_at = "before move-netdev"
+    node.start(annotations={}, seconds=0.05)
+    assert node.rig.gate.reached.wait(SOON)
+    assert node.sandbox().record is not None
+    assert heard.states.now() == {}
+    node.rig.gate.open.set()
 
 
 def test_of_what_a_pod_asked_for_itself_there_are_no_news_for_claims(node: Node, heard: Heard) -> None:

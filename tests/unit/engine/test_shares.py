@@ -352,6 +352,11 @@ def test_a_container_whose_runtime_left_the_guard_out_is_refused(node: Node) -> 
     assert got.names == ["uverbs0", "rdma_cm"]
 
 
+def test_where_the_kubelet_gives_no_guard_any_more_none_is_asked_for(node: Node) -> None:
+    node.shares.guarding = Guarding.NO_HOOK
+    assert node.create(node.start("a", "hcas-05"), "hcas-05", guard="hcas").names == ["uverbs0", "rdma_cm"]
+
+
 def test_a_container_whose_shares_are_older_than_the_guard_has_its_devices(node: Node) -> None:
     """The kubelet keeps what Allocate answered for as long as the pod lives, and it was given no guard then."""
     node.shares.guarding = Guarding.ON

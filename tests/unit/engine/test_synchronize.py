@@ -137,6 +137,14 @@ def test_a_bug_in_the_comparison_is_logged_and_keeps_no_container_waiting(
     assert refusal(NotReadyError, daemon.edits).code is ErrorCode.NOT_ATTACHED
 
 
+def test_a_comparison_that_the_end_of_the_daemon_cancels_is_no_bug(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon.rig.workers.close()
+    assert daemon.engine.synchronize((make_listed(make_pod()),)).cancelled()
+    assert [it.message for it in caplog.records if it.levelno >= logging.ERROR] == []
+
+
 def test_a_pod_that_has_containers_without_devices_gets_none_any_more(daemon: Daemon) -> None:
     """They run, and would not see a device that came now."""
     daemon.engine.synchronize((make_listed(make_pod()),)).result(SOON)

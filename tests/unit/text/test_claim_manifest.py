@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from nri_rdma.text.claim_manifest import classes_in, requests_in
 
 DRIVER = "rdma.noderesource.dev"
@@ -53,3 +55,10 @@ def test_what_chooses_among_alternatives_and_what_is_no_request_is_passed_over()
 def test_a_subrequest_that_a_config_names_is_of_its_request() -> None:
     asked = claim([request("a"), request("ab")], parameters({"memlock": 1}, requests=["a/x"]))
     assert [it.parameters for it in requests_in(asked, DRIVER, {})] == [{"memlock": 1}, {}]
+
+
+@pytest.mark.parametrize("devices", [None, [], "all", {"requests": "all"}, {"requests": [], "config": 1}])
+@pytest.mark.parametrize("said", [{}, {"spec": 1}, {"spec": []}])
+def test_a_claim_of_another_form_has_no_requests(devices: object, said: dict[str, Any]) -> None:
+    asked = {**claim([]), "spec": {"devices": devices}, **said}
+    assert list(requests_in(asked, DRIVER, {})) == []

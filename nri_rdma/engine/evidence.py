@@ -97,8 +97,6 @@ class EvidenceCollector:
         reports, or else the device nodes, prove which those are.
         """
         told = self._listed(container)
-        if not told:
-            return ()
         if container.cdi_devices:
             return tuple(name for name in told if name not in container.cdi_devices)
         if container.is_privileged:

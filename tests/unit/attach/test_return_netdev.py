@@ -24,6 +24,7 @@ from nri_rdma.attach.return_netdev import (
     PHASES,
     address_ops,
     departures,
+    find_in_pod,
     find_on_host,
     left_changed,
     parked_name,
@@ -308,3 +309,24 @@ def test_when_an_address_is_removed_all_others_are_added_again() -> None:
     found = replace(wanted, addresses=(first, foreign, *others))
     assert address_ops(found, wanted) == (Remove(thing=foreign), *(Restore(thing=it) for it in wanted.addresses))
     assert address_ops(replace(wanted, addresses=tuple(others)), wanted) == (Restore(thing=first),)
+
+
+def test_a_virtual_netdev_is_known_in_the_pod_by_its_number_and_kind_alone() -> None:
+    world = rail_world()
+    kernel = FakeKernel(world)
+    wanted = replace(capture(kernel, kernel.host, rail(world).ifindex), parent="", permanent_mac="", kind="macvlan")
+    move = NetdevMove(device="mlx5_0", link=wanted, pod_name="net1", pod_ifindex=7, mtu=None, addresses=())
+    own = replace(wanted, ifindex=7, name="renamed")
+    others = (replace(own, ifindex=8, name="net1"), replace(own, kind="veth"))
+    assert find_in_pod((*others, own), move) is own
+    assert find_in_pod(others, move) is None
+
+
+def test_of_several_netdevs_of_one_function_the_permanent_address_tells_which_is_meant() -> None:
+    world = rail_world()
+    kernel = FakeKernel(world)
+    wanted = capture(kernel, kernel.host, rail(world).ifindex)
+    move = NetdevMove(device="mlx5_0", link=wanted, pod_name="net1", pod_ifindex=7, mtu=None, addresses=())
+    own = replace(wanted, ifindex=9, name="renamed")
+    sibling = replace(wanted, permanent_mac="02:99:00:00:00:02", ifindex=7, name="net1")
+    assert find_in_pod((sibling, own), move) is own

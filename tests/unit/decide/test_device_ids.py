@@ -127,6 +127,7 @@ def test_the_others_are_near_to_all_that_must_be_included_together() -> None:
 
 def test_as_many_as_must_be_included_are_these() -> None:
     assert named(eight(), must=(6, 1)) == [6, 1]
+    assert named(eight(), must=(6, 1), count=1) == [6]
 
 
 def test_a_device_whose_neighbour_is_taken_comes_before_one_of_an_intact_pair() -> None:

@@ -485,7 +485,8 @@ def test_routes_that_differ_in_their_source_alone_both_come_along_with_their_sou
 def test_a_gateway_of_the_link_alone_is_the_clusters_in_ipv4_and_none_in_ipv6() -> None:
     """Calico's is 169.254.1.1; that of IPv6 is the router's on each link."""
     default = RouteConfig(destination=ip_network("0.0.0.0/0"), gateway=ip_address("169.254.1.1"))
-    pod = replace(POD, routes={2: (default, *POD.routes[2][1:])})
+    addresses = {2: (*POD.addresses[2], ip_interface("fe80::7/64"))}
+    pod = replace(POD, addresses=addresses, routes={2: (default, *POD.routes[2][1:])})
     routes = ("169.254.0.0/16 via 10.0.0.0 table 254", "fe80::/64 via fd00::9 table 254")
     found = _one(_link(addresses=("10.0.0.1/31", "fd00::1/64"), routes=routes), pod=pod)
     assert _texts(found.things) == ["fe80::/64"]

@@ -121,6 +121,18 @@ def test_limits_are_removed_at_the_end_whoever_wrote_them_also_those_of_a_start_
     assert len(limits.lifted) == 2
 
 
+def test_only_limits_that_an_earlier_daemon_wrote_are_removed_at_the_end(two: Daemon) -> None:
+    limits = Noted(two.cgroups)
+    limiter = Limiter(limits, two.rig.spans)
+    (limited,) = parts = two.rig.sandboxes.of("sandbox-1")
+    limiter.lift_at_end(parts, "main", "/pod/main")
+    assert limits.lifted == ["/pod/main of ml/train, container main"]
+    assert limited.record is not None
+    limited.change(record=replace(limited.record, attached=()))
+    limiter.lift_at_end(parts, "main", "/pod/main")
+    assert len(limits.lifted) == 1
+
+
 # A container that stands for itself
 
 ALONE = replace(make_pod(pid=4711), is_listed=False, cgroups_path="/box")

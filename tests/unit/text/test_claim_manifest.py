@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nri_rdma.text.claim_manifest import classes_in, requests_in
+from nri_rdma.text.claim_manifest import classes_in, count_of, requests_in
 
 DRIVER = "rdma.noderesource.dev"
 
@@ -62,3 +62,17 @@ def test_a_subrequest_that_a_config_names_is_of_its_request() -> None:
 def test_a_claim_of_another_form_has_no_requests(devices: object, said: dict[str, Any]) -> None:
     asked = {**claim([]), "spec": {"devices": devices}, **said}
     assert list(requests_in(asked, DRIVER, {})) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "count"),
+    [
+        ({}, 1),
+        ({"count": 3, "allocationMode": "ExactCount"}, 3),
+        ({"count": 3, "allocationMode": "All"}, None),
+        ({"count": "3"}, None),
+        ({"firstAvailable": []}, None),
+    ],
+)
+def test_a_request_asks_for_one_device_or_as_many_as_it_says(said: dict[str, Any], count: int | None) -> None:
+    assert count_of(said) == count

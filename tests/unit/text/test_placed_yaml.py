@@ -247,3 +247,9 @@ def test_a_place_in_a_text_is_one_in_the_file_or_where_the_text_begins(text: str
     within = value["a"]["b"]
     assert isinstance(within, str)
     assert place_within(text.split("\n"), document.texts["a", "b"], within, inner) == outer
+
+
+def test_a_key_has_no_tag_that_kubernetes_does_not_know() -> None:
+    (refused,) = read_documents(b"kind: Pod\n!strange a: 1\n")
+    assert isinstance(refused, RequestError)
+    assert (refused.code, refused.what) == (ErrorCode.MANIFEST_SYNTAX, "the tag '!strange' is not allowed")

@@ -485,3 +485,14 @@ def test_devices_that_a_node_without_rules_does_not_give_are_refused_as_that() -
     error = refusal(asking(kinds=frozenset({CharKind.UMAD})), policy)
     assert error.code is ErrorCode.POLICY_DEVICES
     assert error.what == "without a rule for them pods may not have umad devices on this node"
+
+
+def test_limits_of_a_pool_that_the_node_cannot_keep_are_avoided_by_another_pool() -> None:
+    pool = Pool(name="default", modes=(Mode.EXCLUSIVE,), limits=RdmaLimits(hca_handles=2))
+    on = node(rdma_cgroup=False)
+    of_pool = refusal(asking(), Policy(pools={"default": pool}, char_kinds=frozenset(CharKind)), on)
+    own = refusal(asking(limits=RdmaLimits(hca_handles=2)), on=on)
+    assert (of_pool.code, own.code) == (ErrorCode.LIMITS_UNSUPPORTED, ErrorCode.LIMITS_UNSUPPORTED)
+    assert (of_pool.where, own.where) == ("HERE[0]", "HERE[0].limits")
+    assert of_pool.hint.startswith("ask for a pool without limits, or ")
+    assert own.hint.startswith("remove limits, or ")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nri_rdma.text.claim_manifest import classes_in, count_of, requests_in
+from nri_rdma.text.claim_manifest import classes_in, count_of, is_claim, requests_in
 
 DRIVER = "rdma.noderesource.dev"
 
@@ -76,3 +76,17 @@ def test_a_claim_of_another_form_has_no_requests(devices: object, said: dict[str
 )
 def test_a_request_asks_for_one_device_or_as_many_as_it_says(said: dict[str, Any], count: int | None) -> None:
     assert count_of(said) == count
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "expected"),
+    [
+        ("ResourceClaim", "resource.k8s.io/v1", True),
+        ("DeviceClass", "resource.k8s.io/v1beta1", True),
+        ("ResourceClaim", "v1", False),
+        ("Pod", "resource.k8s.io/v1", False),
+        (None, "", False),
+    ],
+)
+def test_parameters_are_in_claims_and_classes_of_kubernetes(kind: str | None, version: str, expected: bool) -> None:
+    assert is_claim({"kind": kind, "apiVersion": version}) is expected

@@ -105,3 +105,7 @@ def test_a_container_asks_for_the_resources_with_a_domain_and_the_claims_that_ha
 )
 def test_an_annotation_that_is_no_text_is_told_with_the_text_that_it_may_become(value: object, written: str) -> None:
     assert no_text("w", "k", value).hint == f"put it in quotes, such as k: {written}, or below k: |"
+
+
+def test_a_text_under_a_key_that_is_none_stays_the_same_text() -> None:
+    assert 'such as 1: "a", or' in no_text("HERE", "1", "a").hint

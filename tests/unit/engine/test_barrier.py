@@ -105,3 +105,18 @@ def test_only_a_container_with_limits_has_its_devices_looked_at_again(daemon: Da
     daemon.start(annotations={f"{PREFIX}/pod": f"{{mode: shared{more}}}"})
     daemon.edits()
     assert (daemon.sandbox().looked_again is not None) == looks
+
+
+def test_who_is_answered_at_once_does_not_put_the_next_wait_off(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nri_rdma.engine.barrier.BARRIER_PAUSE_S", 2 * SOON)
+    daemon.rig.gate.stop_at = "before move-netdev"
+    daemon.start(seconds=0.05)
+    known, seen = daemon.evidence.sandboxes.take("sandbox-1"), []
+    for _ in range(3):
+        refusal(NotReadyError, lambda: daemon.edits(seconds=0.01))
+        seen.append(known.waited_at)
+    assert seen[0] > 0
+    assert seen == [seen[0]] * 3
+    daemon.rig.gate.open.set()

@@ -179,6 +179,11 @@ def test_what_is_no_vendors_name_is_refused(name: str) -> None:
         ("pools = 1", "pools", "'1' is no table of pools"),
         ("[pools]", "pools", "a mapping is no table of pools"),
         ("[pools.a]", "pools.a", "modes is missing"),
+        (
+            '[pools.a]\nmodes = ["exclusive"]\ndoor = "resource"\nresource = "rdma/x"\nshares = 4',
+            "pools.a.modes",
+            "shares are of devices that others have too",
+        ),
         ("pools.a = 1", "pools.a", "'1' is not a mapping"),
         ('[pools.1a]\nmodes = ["shared"]', "pools.1a", "'1a' is not allowed"),
         ("[pools.a]\nmodes = []", "pools.a.modes", "the list is empty"),

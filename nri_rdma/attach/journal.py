@@ -23,6 +23,7 @@ import msgspec
 from nri_rdma.attach.plain import from_plain
 from nri_rdma.attach.record import SandboxRecord, refuse_unusable
 from nri_rdma.errors import ErrorCode, StateError
+from nri_rdma.model.device import EbpfPrograms
 from nri_rdma.model.network import EthtoolConfig, NetworkConfig
 from nri_rdma.model.request import InterfaceConfig
 
@@ -108,6 +109,7 @@ _OF_THE_CHOICE = ("gpus_from", "gpus_problem")
 know them, can bring the devices home."""
 
 _NO_CONFIG: Any = msgspec.to_builtins(NetworkConfig())
+_NO_PROGRAMS: Any = msgspec.to_builtins(EbpfPrograms())
 _RARE: Mapping[str, object] = {
     "admin_access": False,
     "shares": (),
@@ -149,6 +151,8 @@ def encode_record(record: SandboxRecord) -> bytes:
         _leave_defaults(request["interface"], _RARE_OF_INTERFACE)
         for device in attached["devices"]:
             _leave_defaults(device, {"limits": None})
+            for netdev in device["device"]["netdevs"]:
+                _leave_defaults(netdev, {"programs": _NO_PROGRAMS})
     text = _canonical(body)  # once: it is written twice in each attach, with all that 16 links had
     return f'{{"version": {VERSION}, "checksum": "{_checksum(text)}",\n"record": {text}}}'.encode()
 

@@ -19,7 +19,7 @@ from nri_rdma.attach.transaction import do_steps, undo_steps
 from nri_rdma.decide.inject import AttachedDevice, AttachedRequest
 from nri_rdma.decide.policy import Admitted
 from nri_rdma.errors import ErrorCode, StateError
-from nri_rdma.model.device import CharDevice, CharKind, LinkLayer, Port
+from nri_rdma.model.device import CharDevice, CharKind, EbpfPrograms, LinkLayer, Port
 from nri_rdma.model.inherited import Brought, Inherited, Takes
 from nri_rdma.model.network import RoutingRule
 from nri_rdma.model.pci import PciAddress
@@ -103,6 +103,21 @@ def test_limits_of_a_device_are_read_back_and_a_daemon_of_before_reads_a_record_
     limited = replace(last, devices=(replace(device, limits=RdmaLimits(hca_handles=204, hca_objects=6553)),))
     shared = replace(record, attached=(*others, limited))
     assert decode_record(encode_record(shared), where="memory") == shared
+
+
+def test_programs_on_a_netdev_are_read_back_and_a_daemon_of_before_reads_a_record_without_any(
+    record: SandboxRecord,
+) -> None:
+    (first, *others), (held, *rest) = record.attached, record.attached[0].devices
+    (netdev, *more) = held.device.netdevs
+    attached = json.loads(encode_record(record))["record"]["attached"]
+    assert not any(
+        "programs" in it for item in attached for known in item["devices"] for it in known["device"]["netdevs"]
+    )
+    netdevs = (replace(netdev, programs=EbpfPrograms(filters=("count",), tcx=("handle_ingress",))), *more)
+    with_programs = replace(held, device=replace(held.device, netdevs=netdevs))
+    other = replace(record, attached=(replace(first, devices=(with_programs, *rest)), *others))
+    assert decode_record(encode_record(other), where="memory") == other
 
 
 def test_that_no_runtime_lists_a_pod_is_read_back_and_a_daemon_of_before_reads_a_record_of_one_that_is(

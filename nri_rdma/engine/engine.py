@@ -152,11 +152,10 @@ class Engine:
         return self.attachments.knows(sandbox_id)
 
     def remembers(self, sandbox_id: str) -> bool:
-        """Return whether the end of the sandbox has to be handled: not all of it is home, or it lacks what it asks
-        for."""
+        """Return whether the end of the sandbox has to be handled: it has attachments, or lacks what it asks for."""
         known = self._known.get(sandbox_id)
         lacks = known is not None and (known.unserved is not None or known.failure is not None)
-        return lacks or any(not it.home.done() for it in self.attachments.of(sandbox_id))
+        return lacks or self.attachments.knows(sandbox_id)
 
     def concerns(self, container: Container) -> bool:
         """Return whether `create_container` may have anything to do: the pod asks or has attachments, or the container
@@ -199,16 +198,21 @@ class Engine:
         self._starts.start_alone(pod)
 
     def stop_pod(self, sandbox_id: str, deadline: float) -> None:
-        """Return everything to the host, as far as the deadline allows. What remains continues in the background: the
-        host's own configuration of what is there, which a blocking attach and the second call wait for, and its
-        release, which a pod that is placed meanwhile waits for. Never raises."""
+        """Return everything to the host, as far as the deadline allows. What remains continues in the background: what
+        is there is made what it was, which a blocking attach waits for, and released, which the second call waits for,
+        and a pod that is placed meanwhile. Never raises."""
         self.forget(sandbox_id)
         self._pods.promises.withdraw(sandbox_id)
         was_ending = all(it.now.ends for it in self.attachments.of(sandbox_id))
-        returned = self.attachments.bring_home(sandbox_id, restored=was_ending or self.barrier.waits.blocking)
+        waits = self.barrier.waits
+        returned = (
+            self.attachments.end(sandbox_id)
+            if was_ending
+            else self.attachments.bring_home(sandbox_id, restored=waits.blocking)
+        )
         if returned is None:
             return
-        by = min(deadline, time.monotonic() + self.barrier.waits.barrier_s) if was_ending else deadline
+        by = min(deadline, time.monotonic() + waits.barrier_s) if was_ending else deadline
         try:
             returned.result(max(0.0, by - time.monotonic()))
         except (FutureTimeoutError, CancelledError):

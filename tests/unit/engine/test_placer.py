@@ -94,7 +94,7 @@ def test_a_pod_that_starts_right_after_a_stop_waits_for_the_release_and_has_the_
     daemon.engine.stop_pod("sandbox-1", time.monotonic() + SOON)
     assert [link.name for link in world.host.links.values() if link.name.startswith("rail")] == ["rail0"]
     assert daemon.holders == {make_device("mlx5_0", ()).id}
-    assert not daemon.engine.remembers("sandbox-1"), "its end is handled once"
+    assert daemon.engine.remembers("sandbox-1"), "its removal waits for the release, too"
     threading.Timer(0.05, release.set).start()
     begun = time.monotonic()
     daemon.start(make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH))

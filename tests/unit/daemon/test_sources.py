@@ -163,17 +163,19 @@ def test_after_the_end_nothing_is_read_any_more(site: Site, monkeypatch: pytest.
 
     monkeypatch.setattr(watch, "CdiRegistry", refuse)
     monkeypatch.setattr(sources, "UNWATCHED_S", 60)
+    before = timers()  # of other tests
     site.others.open_later()
     _settle(site)
+    assert timers() - before
     site.others.close()
-    wait_until(lambda: not timers(), "the timer to end", SOON)
+    wait_until(lambda: not timers() - before, "the timer to end", SOON)
     site.others.reread().result(SOON)  # as a worker that had begun
-    assert not timers()
+    assert not timers() - before
 
 
-def timers() -> list[threading.Thread]:
+def timers() -> set[threading.Thread]:
     """The threads that wait to do something."""
-    return [it for it in threading.enumerate() if isinstance(it, threading.Timer)]
+    return {it for it in threading.enumerate() if isinstance(it, threading.Timer)}
 
 
 def test_a_reading_watches_nothing_twice(site: Site) -> None:

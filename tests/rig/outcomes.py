@@ -68,7 +68,10 @@ def why_impossible(runtime: str, situation: str, ask: str) -> str:
 
 def _why_not_without_kubernetes(situation: str, ask: str) -> str:
     if ask in {"annotation", "unguarded"}:
-        return "podman and Docker tell no plugin of a container's annotations: a CDI device is the way to ask there"
+        return (
+            "Docker has no hooks that read a container's annotations; those of podman (`nri-rdma install podman`) have tests of"
+            " their own, beside this page"
+        )
     if ask in {"share", "claim"}:
         return "shares and claims are allocated by a kubelet, and there is none"
     if situation in {"between", "in-sandbox"}:

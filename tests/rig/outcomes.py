@@ -69,8 +69,8 @@ def why_impossible(runtime: str, situation: str, ask: str) -> str:
 def _why_not_without_kubernetes(situation: str, ask: str) -> str:
     if ask in {"annotation", "unguarded"}:
         return (
-            "Docker has no hooks that read a container's annotations; those of podman (`nri-rdma install podman`) have tests of"
-            " their own, beside this page"
+            "Docker has no hooks that read a container's annotations; those of podman (`nri-rdma install podman`) have"
+            " tests of their own, beside this page"
         )
     if ask in {"share", "claim"}:
         return "shares and claims are allocated by a kubelet, and there is none"

@@ -29,6 +29,7 @@ ATTEMPTS = 3
 
 
 _UNDER_WAY: Final = frozenset({State.RETURNING, State.HOME})
+"""The states of a return that nothing holds up: one that failed waits for its next attempt."""
 
 
 class Attachments:

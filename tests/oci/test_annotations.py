@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 
@@ -12,10 +11,10 @@ import pytest
 from tests.oci.conftest import start
 from tests.oci.host import HOOKS, Host, Podman
 from tests.oci.image import IMAGE
-from tests.oci.test_podman import NIC, START_S, generate, has_sentence
+from tests.oci.test_podman import NIC, OPENS, START_S, generate, has_sentence, seen_in
 from tests.rig.daemon import Daemon
 from tests.rig.deadline import wait_until
-from tests.rig.expect import LOOK, Seen, described_mac, host_link, read_seen, tree_number
+from tests.rig.expect import LOOK, described_mac, host_link, tree_number
 from tests.rig.fabric import Fabric
 
 pytestmark = [pytest.mark.root, pytest.mark.usefixtures("installed")]
@@ -46,11 +45,6 @@ def asks(podman: Podman, request: object, key: str = f"{PREFIX}/pod") -> tuple[s
     return "--annotation", text
 
 
-def seen_in(done: subprocess.CompletedProcess[str]) -> Seen:
-    assert done.returncode == 0, done.stderr
-    return read_seen(done.stdout)
-
-
 def in_container(podman: Podman, name: str) -> list[str]:
     """The netdevs of a container that runs."""
     return podman.must("exec", name, "ls", "/sys/class/net").split()
@@ -64,11 +58,8 @@ def wait_home() -> None:
 def test_a_container_gets_node_netdev_memlock_and_environment(
     host_equal: None, daemon: Daemon, podman: Podman, node: Fabric, network: str
 ) -> None:
-    script = (
-        f"{LOOK}\n(echo x > /dev/infiniband/uverbs5) 2>&1; mknod /tmp/other c 231 196; (echo x > /tmp/other) 2>&1; true"
-    )
     words = podman.run(
-        "--rm", "--cap-add", "MKNOD", *asks(podman, [FIFTH]), command=["sh", "-c", script], network=network
+        "--rm", "--cap-add", "MKNOD", *asks(podman, [FIFTH]), command=["sh", "-c", OPENS], network=network
     )
     done = podman(*words)
     seen = seen_in(done)

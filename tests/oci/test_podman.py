@@ -51,6 +51,10 @@ def generate(host: Host, node: Fabric, *more: str) -> None:
     subprocess.run([*command, *roots, *EXCLUSIVE_FIRST, *more], cwd=PROJECT, check=True)
 
 
+OPENS = f"{LOOK}\n(echo x > /dev/infiniband/uverbs5) 2>&1; mknod /tmp/other c 231 196; (echo x > /tmp/other) 2>&1; true"
+"""Look around, and open the fifth device and another one."""
+
+
 def seen_in(done: subprocess.CompletedProcess[str]) -> Seen:
     assert done.returncode == 0, done.stderr
     return read_seen(done.stdout)
@@ -60,12 +64,9 @@ def seen_in(done: subprocess.CompletedProcess[str]) -> Seen:
 def test_a_container_gets_node_netdev_memlock_and_environment(
     host_equal: None, daemon: Daemon, podman: Podman, node: Fabric, network: str
 ) -> None:
-    script = (
-        f"{LOOK}\n(echo x > /dev/infiniband/uverbs5) 2>&1; mknod /tmp/other c 231 196; (echo x > /tmp/other) 2>&1; true"
-    )
     done = podman(
         *podman.run(
-            "--rm", "--cap-add", "MKNOD", "--device", f"{NIC}=mlx5_5", command=["sh", "-c", script], network=network
+            "--rm", "--cap-add", "MKNOD", "--device", f"{NIC}=mlx5_5", command=["sh", "-c", OPENS], network=network
         )
     )
     seen = seen_in(done)

@@ -62,7 +62,7 @@ def names_of(programs: Iterable[int]) -> tuple[str, ...]:
     try:
         found = [_name_of(program) for program in programs]
     except KernelError as error:
-        _warn_once(str(error))
+        _warn_once("names of eBPF programs on netdevs are not known", str(error))
         return ("",)
     return tuple(dict.fromkeys(found))
 
@@ -74,13 +74,13 @@ def read_tcx(ifindex: int) -> tuple[int, ...] | None:
         return programs_of(ifindex)
     except KernelError as error:
         if error.errno != errno.ENODEV:
-            _warn_once(str(error))
+            _warn_once("eBPF programs on netdevs are not known: those of pods are not removed", str(error))
         return None
 
 
 @cache
-def _warn_once(error: str) -> None:
-    log.warning("eBPF programs on netdevs are not known: those of pods are not removed", extra={"error": error})
+def _warn_once(what: str, error: str) -> None:
+    log.warning(what, extra={"error": error})
 
 
 def _name_of(program: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from nri_rdma.attach.record import Phase
 from nri_rdma.doors.oci.containers import Containers
 from nri_rdma.doors.oci.questions import Given, HookQuestion, Prepared, Verb, Wish
 from nri_rdma.errors import ErrorCode, LimitsError, NriRdmaError
+from nri_rdma.model.edits import ContainerEdits
 from tests.unit.commands.cli.daemon import InsideDaemon
 
 PID, START = 4711, 100
@@ -319,6 +321,22 @@ def test_what_an_earlier_start_has_comes_home_before_the_next_is_prepared(door: 
     again = door.containers.prepare(prepares())
     door.containers.attach(starts(again, prepares(), pid=4712), 9)
     assert ("rdma0" in door.links_of(4712), "rdma0" in door.links_of(PID)) == (True, False)
+
+
+def test_nothing_is_promised_while_an_earlier_start_still_has_its_device(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promise, had = door.inside.engine.promise, list[bool]()
+
+    def looked_at(*asked: Any) -> ContainerEdits:
+        had.append("rdma0" in door.links_of(PID))
+        return promise(*asked)
+
+    prepared = door.containers.prepare(prepares())
+    door.containers.attach(starts(prepared, prepares()), 9)
+    monkeypatch.setattr(door.inside.engine, "promise", looked_at)
+    door.containers.prepare(prepares())
+    assert had == [False]
 
 
 def test_devices_in_two_ways_are_refused(door: Door) -> None:

@@ -69,7 +69,7 @@ class Tree:
 
     def _pytest(self, arguments: Sequence[str], seconds: float, more: dict[str, str]) -> bool:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", reach.__name__]
-        command += ["-p", chosen.__name__, f"--timeout={_ONE_TEST_S}", *arguments]
+        command += ["-p", chosen.__name__, f"--timeout={_ONE_TEST_S}", "--timeout-method=thread", *arguments]
         command += [] if os.geteuid() == 0 else ["-m", "not root"]
         if self._own_host:
             command = namespaces.wrapped(command)

@@ -43,6 +43,7 @@ from nri_rdma.model.pci import PciAddress, parse_pci_address
 _REPRESENTOR = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+")  # phys_port_name, Documentation/networking/devlink
 _MAX_UPPER = 8
 """Greatest depth of stacked netdevs that is followed: MAX_NEST_DEV of include/linux/netdevice.h."""
+_CLASSES = {CharKind.UVERBS: "infiniband_verbs", CharKind.UMAD: "infiniband_mad", CharKind.ISSM: "infiniband_mad"}
 _UDEV_MODES = {CharKind.UVERBS: 0o666, CharKind.RDMA_CM: 0o666, CharKind.UMAD: 0o600, CharKind.ISSM: 0o600}
 
 
@@ -128,9 +129,10 @@ def is_own(sysfs_root: Path) -> bool:
 
 def read_char_devices(sysfs_root: Path, dev_root: Path, devices: Collection[RdmaDevice]) -> CharDevices:
     """Return the character devices that `devices` have now: reads a few files each, without a scan. A device that is
-    gone, or whose name is another device's now, is left out."""
+    gone, or whose name is another device's now, is left out. One that still has all that it had is not looked at for
+    more."""
     root = os.path.realpath(sysfs_root)
-    folders = tuple(_char_folders(root))
+    folders = _same_char_folders(root, devices) or tuple(_char_folders(root))
     names = {device.name for device in devices}
     nodes = _char_devices(((folder, name) for folder, name in folders if name in names), dev_root)
     here = (device for device in devices if _is_here(f"{root}/class/infiniband", device))
@@ -279,9 +281,19 @@ def _function_netdevs(folder: str) -> list[str]:
     return sorted(in_order(own), key=lambda name: whole_number(read(f"{folder}/{name}/dev_port")) or 0)
 
 
+def _same_char_folders(root: str, devices: Collection[RdmaDevice]) -> tuple[tuple[_CharFolder, str], ...]:
+    """Return the folders of the character devices that these devices had; () where one is gone, or another device's, or
+    a device had none: then all have to be read, which are three for each device of the node."""
+    known = [(device, char) for device in devices for char in device.char_devices]
+    places = [(f"{root}/class/{_CLASSES[char.kind]}", os.path.basename(char.path)) for _, char in known]
+    owners = [read(f"{folder}/{name}/ibdev") for folder, name in places]
+    is_same = all(device.char_devices for device in devices) and owners == [device.name for device, _ in known]
+    return tuple(zip(places, owners, strict=True)) if is_same else ()
+
+
 def _char_folders(root: str) -> Iterator[tuple[_CharFolder, str]]:
     """Return the folders of all RDMA devices' character devices, by RDMA device."""
-    for class_name in ("infiniband_verbs", "infiniband_mad"):
+    for class_name in dict.fromkeys(_CLASSES.values()):
         folder = f"{root}/class/{class_name}"
         for name in entries(folder):
             if _kind_of(name) is not None:

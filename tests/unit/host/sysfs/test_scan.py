@@ -188,6 +188,12 @@ def test_a_folder_that_is_no_sysfs_is_refused(tmp_path: Path) -> None:
 # Odd and broken trees: one bad attribute costs itself, never the node.
 
 
+def _verbs(device: RdmaDevice) -> str:
+    """The path of a device's uverbs."""
+    (path,) = [char.path for char in device.char_devices if char.kind is CharKind.UVERBS]
+    return path
+
+
 def _first(tree: Path) -> Path:
     return min((tree / "class/infiniband").iterdir(), key=lambda path: path.name)
 
@@ -401,6 +407,27 @@ def test_character_devices_read_alone_are_those_of_a_scan(tree: Path) -> None:
     (tree / "class/infiniband_verbs/uverbs0/dev").write_text("231:77\n")
     (first, *_) = read_char_devices(tree, tree, found.devices[:1]).by_device.values()
     assert 77 in {char.minor for char in first}
+
+
+def test_character_devices_that_changed_their_names_are_found_by_their_device(tree: Path) -> None:
+    one, other, *_ = scan(tree, tree).devices
+    verbs = tree / "class/infiniband_verbs"
+    first, second, third = (verbs / Path(it).name for it in (_verbs(one), _verbs(other), "uverbs70"))
+    first.rename(third)
+    second.rename(first)
+    third.rename(second)
+    now = read_char_devices(tree, tree, (one, other)).by_device
+    assert [_verbs(replace(it, char_devices=now[it.id])) for it in (one, other)] == [_verbs(other), _verbs(one)]
+    first.rename(third)
+    now = read_char_devices(tree, tree, (other,)).by_device
+    assert _verbs(replace(other, char_devices=now[other.id])) == "/dev/infiniband/uverbs70"
+
+
+def test_a_device_that_had_no_character_devices_is_looked_for_in_all(tree: Path) -> None:
+    found = scan(tree, tree)
+    (first, *_) = found.devices
+    now = read_char_devices(tree, tree, (replace(first, char_devices=()),))
+    assert now.by_device == {first.id: first.char_devices}
 
 
 def test_a_device_that_is_gone_or_whose_name_another_has_now_has_no_character_devices(tree: Path) -> None:

@@ -80,10 +80,11 @@ class Attempts:
         attachment.settle_plan()
 
     def _note(self, attachment: Attachment, _error: BaseException | None) -> None:
-        """Write the plan down, in a planner."""
+        """Write the plan down, in a planner, if the runtime was answered with it: where somebody waits for the attach
+        itself, a daemon that starts anew has nothing to keep."""
         if attachment.attempts > 1:
             time.sleep(ANSWER_FIRST_S)
-        self._tasks.note_plan(attachment)
+            self._tasks.note_plan(attachment)
         self._feed(attachment, Event.NOTED)
 
     def _attach(self, attachment: Attachment, _error: BaseException | None) -> None:

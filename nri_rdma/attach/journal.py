@@ -15,6 +15,8 @@ import os
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +106,9 @@ def _bytes_of(path: Path) -> bytes:
         return file.read()
 
 
+_NAMES = tuple(field.name for field in fields(SandboxRecord))
+_KEPT = 16
+"""So many texts of parts are kept: an attach writes its record two or three times, and each part changes once."""
 _OF_THE_CHOICE = ("gpus_from", "gpus_problem")
 """Fields of a request that matter for its placement only. Without them a daemon of the version before, which does not
 know them, can bring the devices home."""
@@ -135,26 +140,61 @@ def _leave_defaults(body: dict[str, Any], defaults: Mapping[str, object]) -> Non
 
 def encode_record(record: SandboxRecord) -> bytes:
     """Return the text of a journal file."""
-    body: Any = msgspec.to_builtins(record, enc_hook=_to_text)  # Any: plain JSON values
+    parts = {
+        "plan": msgspec.Raw(_plan_text(_Same(record.plan))),
+        "attached": msgspec.Raw(_attached_text(_Same(record.attached))),
+    }
+    body = {name: _plain(getattr(record, name)) for name in _NAMES if name not in parts}
     _leave_defaults(body["pod"], {"is_listed": True, "cgroups_path": ""})
-    for move in body["plan"]["moves"]:
+    text = _canonical(body | parts)
+    return f'{{"version": {VERSION}, "checksum": "{_checksum(text)}",\n"record": {text}}}'.encode()
+
+
+class _Same:
+    """A value that equals itself only: to compare what 16 links carry would take as long as to write it."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+@lru_cache(_KEPT)
+def _plan_text(plan: _Same) -> bytes:
+    body = _plain(plan.value)
+    for move in body["moves"]:
         _leave_defaults(move, {"config": _NO_CONFIG})
         _leave_inheritance(move)
         del move["link"]["max_mtu"]  # nothing on the way home needs it; as below
         del move["link"]["fixed_features"]
-    for attached in body["attached"]:
-        _leave_defaults(attached["admitted"], {"is_watched": False})
-        request = attached["admitted"]["request"]
+    return _canonical(body).encode()
+
+
+@lru_cache(_KEPT)
+def _attached_text(attached: _Same) -> bytes:
+    body = _plain(attached.value)
+    for item in body:
+        _leave_defaults(item["admitted"], {"is_watched": False})
+        request = item["admitted"]["request"]
         for name in _OF_THE_CHOICE:
             request.pop(name)
         _leave_defaults(request, _RARE)
         _leave_defaults(request["interface"], _RARE_OF_INTERFACE)
-        for device in attached["devices"]:
+        for device in item["devices"]:
             _leave_defaults(device, {"limits": None})
             for netdev in device["device"]["netdevs"]:
                 _leave_defaults(netdev, {"programs": _NO_PROGRAMS})
-    text = _canonical(body)  # once: it is written twice in each attach, with all that 16 links had
-    return f'{{"version": {VERSION}, "checksum": "{_checksum(text)}",\n"record": {text}}}'.encode()
+    return _canonical(body).encode()
+
+
+def _plain(value: object) -> Any:  # Any: plain JSON values
+    return msgspec.to_builtins(value, enc_hook=_to_text)
 
 
 def _leave_inheritance(move: dict[str, Any]) -> None:
@@ -198,7 +238,12 @@ def _canonical(body: object) -> str:
         is_same = text.isascii() and _DEL not in text
     except UnicodeEncodeError:  # a name that is no UTF-8, which passes as surrogates (host/netlink/links.py)
         is_same = False
-    return text.decode() if is_same else json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return text.decode() if is_same else json.dumps(body, sort_keys=True, separators=(",", ":"), default=_value_of)
+
+
+def _value_of(written: msgspec.Raw) -> object:
+    """Return the value of a part that is text already."""
+    return json.loads(bytes(written))
 
 
 def _checksum(text: str) -> str:

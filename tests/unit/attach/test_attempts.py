@@ -2,11 +2,12 @@
 
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
 
-from nri_rdma.attach.attachment import Selection
+from nri_rdma.attach.attachment import Attachment, Selection
 from nri_rdma.attach.attachments import ATTEMPTS
 from nri_rdma.attach.attempts import ATTEMPT_PAUSES_S
 from nri_rdma.attach.record import Phase
@@ -16,7 +17,7 @@ from nri_rdma.errors import NotReadyError, PlacementError
 from nri_rdma.tasks.workers import Workers
 from tests.rig.deadline import wait_until
 from tests.unit.attach.builders import POD_PATH, make_pod
-from tests.unit.attach.rig import SOON, make_world, placed_on
+from tests.unit.attach.rig import SOON, Rig, make_world, placed_on
 from tests.unit.attach.sandbox_life import (
     Start,
     assert_nothing_left,
@@ -46,6 +47,15 @@ def test_an_attach_that_fails_is_tried_again_and_its_device_stays_taken(start: S
     end_sandbox(rig)
     assert world.snapshot() == before
     assert_nothing_left(rig)
+
+
+@pytest.mark.parametrize(("begins", "written"), [(begin_often, 3), (begin_attach, 2)])
+def test_the_plan_is_written_down_before_its_attach_where_the_runtime_was_answered_with_it(
+    start: Start, begins: Callable[[Rig], Attachment], written: int
+) -> None:
+    rig = start(make_world())
+    begins(rig).attach_done.result(SOON)
+    assert rig.gate.passed.count("after write-journal sandbox-1") == written
 
 
 def test_an_attach_that_fails_again_and_again_is_given_up(start: Start) -> None:

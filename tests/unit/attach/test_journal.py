@@ -209,17 +209,22 @@ def test_a_daemon_that_does_not_know_routes_and_shares_reads_the_record_of_a_pod
     assert request["interface"].keys() == {"name", "mtu", "addresses"}
 
 
-@given(alias=st.text(st.characters(exclude_categories=[])), mtu=st.integers(-(1 << 63), (1 << 63) - 1))
-@example(alias="\x7f", mtu=0)
-@example(alias=os.fsdecode(b"caf\xe9"), mtu=0)
-def test_the_checksum_is_that_of_the_text_that_earlier_daemons_wrote(alias: str, mtu: int) -> None:
+_ANY_TEXT = st.text(st.characters(exclude_categories=[]))
+
+
+@given(alias=_ANY_TEXT, mtu=st.integers(-(1 << 63), (1 << 63) - 1), label=_ANY_TEXT)
+@example(alias="\x7f", mtu=0, label="plain")
+@example(alias=os.fsdecode(b"caf\xe9"), mtu=0, label="plain")
+@example(alias="plain", mtu=0, label="\x7f")
+@example(alias="plain", mtu=0, label="café")
+def test_the_checksum_is_that_of_the_text_that_earlier_daemons_wrote(alias: str, mtu: int, label: str) -> None:
     """A name may hold any bytes; what is no UTF-8 passes as surrogates."""
     world = make_world()
     kernel = FakeKernel(world)
     record = record_of(kernel, kernel.open_namespace(POD_PATH), *placed_on(world, "rail0"))
     (move,) = record.plan.moves
     plan = replace(record.plan, moves=(replace(move, link=replace(move.link, alias=alias, mtu=mtu)),))
-    named = replace(record, plan=plan)
+    named = replace(record, plan=plan, pod=replace(record.pod, name=label))
     document = json.loads(encode_record(named))
     text = json.dumps(document["record"], sort_keys=True, separators=(",", ":"))
     assert document["checksum"] == hashlib.sha256(text.encode()).hexdigest()

@@ -323,6 +323,11 @@ def test_what_an_earlier_start_has_comes_home_before_the_next_is_prepared(door: 
     assert ("rdma0" in door.links_of(4712), "rdma0" in door.links_of(PID)) == (True, False)
 
 
+def test_a_container_with_another_device_s_node_in_its_device_s_place_is_refused_before_it_is_made(door: Door) -> None:
+    refused = not_prepared(door, prepares(nodes={"/dev/infiniband/uverbs2": (231, 195)}))
+    assert refused.code is ErrorCode.PATH_CONFLICT
+
+
 def test_nothing_is_promised_while_an_earlier_start_still_has_its_device(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:

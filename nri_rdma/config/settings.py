@@ -195,6 +195,13 @@ def _wait(name: str, value: Any) -> float:
     return seconds
 
 
+def _nice(name: str, value: Any) -> int:
+    text = str(value)
+    if not re.fullmatch(r"0|-(?:[1-9]|1[0-9]|20)", text):
+        raise _refused(name, value, "a whole number from -20 to 0")
+    return int(text)
+
+
 @dataclass(frozen=True, slots=True)
 class _Choice:
     """Reads one of some words."""
@@ -225,6 +232,7 @@ _SCHEMAS: Mapping[Callable[[str, Any], object], Mapping[str, object]] = {
     _node_ips: {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
     _api_server: {"type": "string"},
     _networks: {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+    _nice: {"type": "integer", "minimum": -20, "maximum": 0},
     _wait: {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT_S},
     _memlock: {
         "anyOf": [
@@ -290,6 +298,9 @@ class Settings:
         "Seconds that a container waits for an attach that still runs, before the kubelet is told to retry.",
         _wait,
         "SECONDS",
+    )
+    nice: int = _setting(
+        -10, "The daemon's nice value, if it was started with 0 and may change it; 0 leaves it so.", _nice, "NUMBER"
     )
     sysfs_root: Path = _setting(
         Path("/sys"), "Where the hardware is read: the machine's sysfs, or a directory tree like it.", _path, "DIR"

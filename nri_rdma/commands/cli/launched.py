@@ -78,12 +78,14 @@ class _Process:
     def start(self, door: Launched, sent: str, by: float) -> Plugin:
         """Make the daemon from the settings of this moment. Raises NriRdmaError: the runtime is told."""
         from nri_rdma.daemon.daemon import Daemon
+        from nri_rdma.daemon.priority import prefer
 
         try:
             loaded = load({}, self._environment, Document.sent_or_read(sent, None))
             settings = loaded.settings
             self._prefix = settings.annotation_prefix
             self._log_as(settings)
+            prefer(settings.nice)
             self.daemon = Daemon(settings, door=door, by=by, reread=loaded.again)
             self.daemon.open()
         except (NriRdmaError, KernelError, OSError) as error:

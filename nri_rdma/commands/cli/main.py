@@ -131,7 +131,9 @@ def run(loaded: Loaded, dry_run: bool, output: str) -> None:
     set_up_logging(settings.log_level, settings.log_format, settings.log_file)
     gc.disable()  # until the daemon is made: it is no garbage
     from nri_rdma.daemon.daemon import Daemon
+    from nri_rdma.daemon.priority import prefer
 
+    prefer(settings.nice)
     Daemon(settings, reread=loaded.again).run()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 from nri_rdma.attach.timers import start_timer
@@ -24,18 +23,14 @@ from nri_rdma.model.pool import PoolDoor
 from nri_rdma.tasks.workers import Workers
 
 
-def make_claims_door(
-    settings: Settings, engine: Engine, workers: Workers, await_specs: Callable[[list[str]], None]
-) -> ClaimsDoor | None:
-    """Return the driver for the pools with door = claims, None where there is none; whoever makes it closes it.
-
-    `await_specs` returns when the specs of these CDI devices are read, which were written before, or raises."""
+def make_claims_door(settings: Settings, engine: Engine, workers: Workers) -> ClaimsDoor | None:
+    """Return the driver for the pools with door = claims, None where there is none; whoever makes it closes it."""
     if not any(pool.door is PoolDoor.CLAIMS for pool in settings.pools):
         return None
     claims, api = Claims(engine), ApiServer(settings.kubeconfig)
     cache = engine.placer.node.cache
     folder = settings.cdi_dirs[-1]
-    states = ClaimStates(engine)
+    boot, states = read_boot_id(), ClaimStates(engine)
     statuses = StatusWriter(api, states.now, folder)
     states.on_news.append(statuses.news)
     preparer = Preparer(
@@ -43,9 +38,9 @@ def make_claims_door(
         claims.prepare,
         lambda: cache.current.rdma_cm,
         folder=folder,
-        style=lambda: _style(settings),
+        style=lambda: _style(settings, boot),
         statuses=statuses,
-        await_read=await_specs,
+        expect=engine.placer.evidence.specs.expect,
     )
     node = settings.node_name or socket.gethostname().lower()
     publisher = Publisher(api, node, claims.advertise)
@@ -56,12 +51,12 @@ def make_claims_door(
     return door
 
 
-def _style(settings: Settings) -> SpecStyle:
+def _style(settings: Settings, boot: str) -> SpecStyle:
     hook = settings.guard_hook
     return SpecStyle(
         prefix=settings.annotation_prefix,
         hook=hook if hook is not None and hook.is_file() else None,
         options=tuple(hook_options(settings)),
-        boot=read_boot_id(),
+        boot=boot,
         has_numbers=settings.dev_root != Path("/dev"),
     )

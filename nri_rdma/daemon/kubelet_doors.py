@@ -29,7 +29,7 @@ class KubeletDoors:
     ) -> None:
         """`runtime` returns the name of the container runtime that has connected."""
         self._device_plugins = make_device_plugins(settings, engine, workers, listeners, runtime)
-        self._claims = make_claims_door(settings, engine, workers, sources.await_specs)
+        self._claims = make_claims_door(settings, engine, workers)
 
     def open_later(self) -> None:
         """Have a worker serve what is not served."""

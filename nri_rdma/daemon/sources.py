@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NO_SPECS = Registry(devices={})
-WRITTEN_S = 5.0
-"""Longest wait for a worker that reads the specs which somebody has written."""
 UNWATCHED_S = 5.0
 """Between two readings of directories that the kernel does not watch: it has no inotify instance left."""
 
@@ -86,13 +84,6 @@ class Sources:
             if self._queued is None:
                 self._queued = self._workers.submit("specs", self._read_now, urgent=True)
             return self._queued
-
-    def await_specs(self, names: list[str]) -> None:
-        """Read the specs of these CDI devices, which were written before, in the caller's thread where they are
-        watched: a worker would come later. Raise NotReadyError."""
-        if self._specs is not None and self.evidence.specs.unread(names):
-            self._specs.refresh()
-        self.evidence.specs.await_read(names, WRITTEN_S)
 
     def changes_were_lost(self) -> None:
         """Have a worker read the specs once more, if they were read before."""

@@ -74,14 +74,15 @@ class SpecCache:
         self._ready = threading.Event()
         self._readings: OrderedDict[str, tuple[Future[None], float]] = OrderedDict()
         """Readings for names that no spec had, with the time of each request."""
+        self._expected: frozenset[str] = frozenset()
         self.now = self._snapshot(registry(), frozenset({_UVERBS_MAJOR}), None, is_ready=is_ready)
         if is_ready:
             self._ready.set()
 
     @property
     def is_ready(self) -> bool:
-        """Return whether the specs were read."""
-        return self._ready.is_set()
+        """Return whether the specs were read, with those that are expected."""
+        return self._ready.is_set() and not self._expected
 
     def read_again(self) -> None:
         """Handle changed specs or a changed node. Not for a handler thread: it goes through every spec."""
@@ -95,18 +96,22 @@ class SpecCache:
             self._ready.set()
 
     def await_ready(self, pod: Pod | None, deadline: float) -> None:
-        """Wait until the specs are read, or until `deadline` (seconds of `time.monotonic`): then raise
-        NotReadyError."""
+        """Wait until the specs are read, with those that are expected, or until `deadline` (seconds of
+        `time.monotonic`): then raise NotReadyError."""
         if not self._ready.is_set() and not self._ready.wait(max(0.0, deadline - time.monotonic())):
             raise specs_not_read(pod)
+        expected = self._expected
+        if expected:
+            if not settled(self.reading_for([*expected]), deadline - time.monotonic()):
+                raise specs_not_read(pod)
+            with self._lock:
+                self._expected -= expected  # what is not among the specs by now is expected no longer
 
-    def await_read(self, names: list[str], within_s: float) -> None:
-        """Wait until there are specs of these CDI devices, which were written before. Raise NotReadyError."""
-        unread = self.unread(names)
-        if unread:
-            settled(self.reading_for(unread), within_s)
-        if self.unread(names):
-            raise specs_not_read(None)
+    def expect(self, names: Iterable[str]) -> None:
+        """Have pods that come wait until the specs of these CDI devices are read, which were written before. They are
+        read as soon as the change is noticed, or for the next pod."""
+        with self._lock:
+            self._expected |= frozenset(self.unread(names))
 
     def unread(self, names: Iterable[str]) -> list[str]:
         """Return those of these CDI devices that no spec had, as long as reading again may find them."""
@@ -128,6 +133,7 @@ class SpecCache:
     def _take(self, *, is_ready: bool) -> None:
         """Take the last reading. With the lock."""
         self.now = self._snapshot(self._registry(), self.now.rdma_majors, self.now.index, is_ready=is_ready)
+        self._expected = frozenset(self.unread(self._expected))
 
     def _snapshot(
         self, registry: Registry, majors: frozenset[int], before: Index | None, *, is_ready: bool

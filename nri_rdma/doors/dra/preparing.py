@@ -53,17 +53,18 @@ class Preparer:
         folder: Path,
         style: Callable[[], SpecStyle],
         statuses: StatusWriter,
-        await_read: Callable[[list[str]], None],
+        expect: Callable[[list[str]], None],
     ) -> None:
         """`get` asks the API server for an object, `admit` is Claims.prepare, `folder` is that of CDI specs;
-        `await_read` waits until the specs of these CDI devices are known to RunPodSandbox, or raises."""
+        `expect` has RunPodSandbox wait until the specs of these CDI devices are read. The answer does not wait for
+        that: more than a tenth of a second passes until the pod's sandbox is there."""
         self._statuses = statuses
         self._get = get
         self._admit = admit
         self._rdma_cm = rdma_cm
         self._folder = folder
         self._style = style
-        self._await_read = await_read
+        self._expect = expect
 
     def prepare(self, name: ClaimName) -> tuple[PreparedDevice, ...]:
         """Return the devices of a claim, whose spec is then written. Raises NriRdmaError and OSError."""
@@ -92,7 +93,7 @@ class Preparer:
             given = [device.name for it in admitted for device in it.devices]
             log.info("claim prepared", extra={"claim": str(name), "devices": given})
         answered = tuple(_answered(claim))
-        self._await_read([it for device in answered for it in device.cdi_devices])
+        self._expect([it for device in answered for it in device.cdi_devices])
         return answered
 
     def _is_prepared(self, uid: str) -> bool:

@@ -30,13 +30,9 @@ from tests.unit.model.hardware import nic
 __all__ = ["node", "world"]
 
 
-def nothing(_names: list[str]) -> None:
-    """Nobody prepares a claim here."""
-
-
 @pytest.mark.parametrize("pools", [(), (pool(),)], ids=["none", "of a resource"])
 def test_without_a_pool_of_claims_there_is_no_driver(daemon: InsideDaemon, pools: tuple[Pool, ...]) -> None:
-    assert make_claims_door(Settings(pools=pools), daemon.engine, daemon.workers, nothing) is None
+    assert make_claims_door(Settings(pools=pools), daemon.engine, daemon.workers) is None
 
 
 def test_the_node_is_published_by_its_name_and_again_when_it_has_changed(
@@ -53,7 +49,7 @@ def test_the_node_is_published_by_its_name_and_again_when_it_has_changed(
             kubelet_plugins_dir=folder / "plugins",
             cdi_dirs=(tmp_path / "etc", tmp_path / "cdi"),
         )
-        door = make_claims_door(settings, daemon.engine, workers, nothing)
+        door = make_claims_door(settings, daemon.engine, workers)
         assert door is not None
         try:
             door.open_later()
@@ -94,7 +90,7 @@ def test_what_becomes_of_a_claims_device_is_written_into_its_status(node: Node, 
             kubelet_plugins_dir=folder / "plugins",
             cdi_dirs=(tmp_path,),
         )
-        door = make_claims_door(settings, node.engine, workers, nothing)
+        door = make_claims_door(settings, node.engine, workers)
         assert door is not None
         try:
             door.open_later()

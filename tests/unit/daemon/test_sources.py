@@ -89,33 +89,6 @@ def test_a_spec_that_is_written_later_is_read_when_somebody_asks(site: Site) -> 
     assert site.devices() == {"a.example.com/nic=two"}
 
 
-def test_who_has_written_a_spec_does_not_wait_for_a_worker(site: Site) -> None:
-    site.others.open_later()
-    _settle(site)
-    held = threading.Event()
-
-    def occupy() -> None:
-        assert held.wait(SOON)
-
-    site.workers.submit("busy", occupy)
-    site.write("two")
-    try:
-        site.others.await_specs(["a.example.com/nic=two"])
-        assert site.devices() == {"a.example.com/nic=two"}
-    finally:
-        held.set()
-
-
-def test_a_spec_that_is_not_there_is_no_spec_that_is_read(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "WRITTEN_S", 0.2)
-    with pytest.raises(NotReadyError):  # before it is opened, and after
-        site.others.await_specs(["a.example.com/nic=two"])
-    site.others.open_later()
-    _settle(site)
-    with pytest.raises(NotReadyError):
-        site.others.await_specs(["a.example.com/nic=two"])
-
-
 def test_who_asks_while_a_reading_is_queued_shares_it(site: Site) -> None:
     held, begun = threading.Event(), threading.Event()
 

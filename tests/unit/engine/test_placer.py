@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -160,9 +161,15 @@ def test_the_span_of_a_decision_says_what_was_chosen_and_why(daemon: Daemon) -> 
 
 
 def test_where_pods_may_have_claims_they_wait_for_the_specs_that_tell_it(world: World, tmp_path: Path) -> None:
+    reading = Future[None]()
+
     def unread(daemon: Daemon) -> EvidenceCollector:
         return EvidenceCollector(
-            node=lambda: daemon.node.current, registry=lambda: daemon.registry, prefix=PREFIX, is_ready=False
+            node=lambda: daemon.node.current,
+            registry=lambda: daemon.registry,
+            prefix=PREFIX,
+            reread=lambda: reading,
+            is_ready=False,
         )
 
     with daemon_on(world, tmp_path, make_evidence=unread) as made:
@@ -177,3 +184,9 @@ def test_where_pods_may_have_claims_they_wait_for_the_specs_that_tell_it(world: 
         made.evidence.specs.set_ready()
         assert not made.engine.may_ask({}, "u1")
         made.start(annotations={})
+        made.evidence.specs.expect(["rdma.noderesource.dev/claim=one"])  # a claim is prepared, its spec is not read yet
+        assert made.engine.may_ask({}, "u1")
+        assert refusal(NotReadyError, lambda: made.start(annotations={}, seconds=0.05)).code is ErrorCode.NOT_READY
+        reading.set_result(None)
+        made.start(annotations={})
+        assert not made.engine.may_ask({}, "u1")

@@ -16,7 +16,7 @@ from tests.unit.attach.builders import make_pod
 from tests.unit.cdi.specs import KEY, one, registry, uverbs_path
 from tests.unit.model.hardware import eight, nic, node, umad, uverbs
 
-VF0 = "net.example/vf=vf0"
+VF0, VF1 = "net.example/vf=vf0", "net.example/vf=vf1"
 
 
 class Drivers:
@@ -76,6 +76,38 @@ def test_a_pod_waits_for_the_first_reading(drivers: Drivers) -> None:
     done.join()
 
 
+def test_a_pod_waits_for_specs_that_are_expected_and_no_longer(drivers: Drivers) -> None:
+    made = cache(drivers)
+    made.expect([VF0])
+    was_ready = [made.is_ready]
+    with pytest.raises(NotReadyError, match="network is not ready"):
+        made.await_ready(make_pod(), time.monotonic() + 0.05)
+    (reading,) = drivers.asked
+    reading.set_result(None)
+    made.await_ready(make_pod(), time.monotonic())
+    was_ready.append(made.is_ready)  # a spec that was removed meanwhile keeps nobody waiting
+    assert was_ready == [False, True]
+
+
+def test_a_spec_that_was_read_is_expected_no_longer(drivers: Drivers) -> None:
+    made = cache(drivers)
+    made.expect([VF0, VF1])
+    drivers.registry = registry(one(uverbs_path(0)))
+    made.read_again()
+    was_ready = [made.is_ready]  # the other one is not
+    made.expect([VF0])
+    drivers.registry = registry(one(uverbs_path(0)), one(uverbs_path(1), name="vf1"))
+    made.read_again()
+    was_ready.append(made.is_ready)
+    assert (was_ready, drivers.asked) == ([False, True], [])
+
+
+def test_where_nothing_can_be_read_again_no_spec_is_expected(drivers: Drivers) -> None:
+    made = cache(drivers, rereads=False)
+    made.expect([VF0])
+    assert made.is_ready
+
+
 def test_the_major_number_of_a_device_that_is_gone_stays_known() -> None:
     nodes = [eight()]
     made = SpecCache(node=lambda: nodes[0], registry=lambda: Registry(devices={}), prefix=KEY)
@@ -114,17 +146,6 @@ def test_a_name_that_a_spec_has_needs_no_reading(drivers: Drivers) -> None:
 
 def test_nobody_waits_for_a_reading_that_nobody_can_do(drivers: Drivers) -> None:
     assert cache(drivers, rereads=False).unread([VF0]) == []
-
-
-def test_who_wrote_a_spec_waits_until_it_is_read(drivers: Drivers) -> None:
-    made = cache(drivers)
-    with pytest.raises(NotReadyError):
-        made.await_read([VF0], 0.01)
-    drivers.asked[0].set_result(None)
-    drivers.registry = registry(one(uverbs_path(0)))
-    made.read_again()
-    made.await_read([VF0], 0.01)
-    assert len(drivers.asked) == 1
 
 
 def test_of_very_many_names_the_oldest_are_forgotten(drivers: Drivers, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ def claimed(daemon: InsideDaemon, folder: Path) -> Iterator[Claimed]:
             folder=folder / "cdi",
             style=lambda: SpecStyle(prefix=OURS, hook=None, boot="boot-1"),
             statuses=statuses,
-            await_read=awaited.extend,
+            expect=awaited.extend,
         )
         specs = folder / "cdi"
         yield Claimed(daemon=daemon, preparer=preparer, statuses=statuses, folder=specs, told=told, awaited=awaited)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rig.outcomes import ASKS, SITUATIONS, why_impossible
+from tests.rig.outcomes import ASKS, RUNTIMES, SITUATIONS, why_impossible
 from tests.rig.outcomes_page import PAGE, expected, read, write
 
 INCOMPLETE = {"cdi", "unguarded"}
@@ -27,8 +27,17 @@ def test_the_page_has_containerd_crio_podman_and_docker() -> None:
         "podman-bookworm-crun",
         "podman-trixie-runc",
         "podman-trixie-crun",
+        "podman-forky-runc",
+        "podman-forky-crun",
         "docker-forky",
     }
+
+
+@pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name.startswith("podman-")])
+def test_containers_of_podman_ask_by_annotation_as_well_as_by_cdi_device(runtime: str) -> None:
+    for situation in SITUATIONS:
+        assert ("annotation" in expected(runtime, situation)) == ("cdi" in expected(runtime, situation)), situation
+    assert expected(runtime, "runs")["annotation"] == "complete"
 
 
 @pytest.mark.parametrize(("runtime", "situation", "ask"), CELLS)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.oci.host import Host, Podman
+from tests.oci.host import HOOKS, Host, Podman
 from tests.oci.roots import BOOKWORM, FORKY, TRIXIE, Suite
 from tests.rig.daemon import EXCLUSIVE_FIRST, Daemon
 from tests.rig.deadline import wait_until
@@ -40,6 +40,18 @@ def host(request: pytest.FixtureRequest, node: Fabric, tmp_path_factory: pytest.
 def podman(request: pytest.FixtureRequest, host: Host) -> Podman:
     """podman with each OCI runtime."""
     return Podman(host, request.param)
+
+
+@pytest.fixture(scope="module")
+def installed(host: Host) -> Iterator[None]:
+    """podman is set up for annotations, as an administrator does it. No container that asks may be left at its end."""
+    host.file(f"{HOOKS}/nri-rdma-oci-hook").unlink()
+    done = host.nri_rdma("install", "podman")
+    assert done.returncode == 0, done.stderr
+    yield
+    done = host.nri_rdma("uninstall", "podman")
+    assert done.returncode == 0, done.stderr
+    host.put_hook()
 
 
 @pytest.fixture

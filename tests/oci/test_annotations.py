@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -23,18 +22,6 @@ PREFIX = "rdma.noderesource.dev"
 SLEEP = ("sleep", "1000")
 FIFTH = {"name": "fast", "match": {"device": "mlx5_5"}, "mode": "exclusive", "memlock": "4Mi"}
 HOOK = f"{HOOKS}/nri-rdma-oci-hook"
-
-
-@pytest.fixture(scope="module")
-def installed(host: Host) -> Iterator[None]:
-    """podman is set up, as an administrator does it."""
-    host.file(HOOK).unlink()
-    done = host.nri_rdma("install", "podman")
-    assert done.returncode == 0, done.stderr
-    yield
-    done = host.nri_rdma("uninstall", "podman")
-    assert done.returncode == 0, done.stderr
-    host.put_hook()
 
 
 def asks(podman: Podman, request: object, key: str = f"{PREFIX}/pod") -> tuple[str, str]:

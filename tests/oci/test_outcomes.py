@@ -3,7 +3,8 @@
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.oci.conftest import start
 from tests.oci.docker import Docker
 from tests.oci.host import Host, Podman
+from tests.oci.test_annotations import asks
 from tests.oci.test_podman import DEVICE, generate
 from tests.rig import outcomes
 from tests.rig.daemon import EXCLUSIVE_FIRST, Daemon
@@ -25,11 +27,14 @@ pytestmark = pytest.mark.root
 
 WANTED = Wanted(number=5, variable="RDMA_DEVICES_MLX5_5")
 SEEN_END = "--- opened"
-SCRIPT = f"{LOOK}\necho '{SEEN_END}'\n{WANTED.opens}"
+COMMAND = ("sh", "-c", f"{LOOK}\necho '{SEEN_END}'\n{WANTED.opens}")
 KILLED_AT = "before move-netdev mlx5_5"
 """In the middle of what the daemon does for a container."""
-OPTIONS = {"nothing": (), "cdi": DEVICE}
+Options = Mapping[str, Sequence[str]]
 """Options of a container, by what it asks for."""
+BY_DEVICE: Options = {"nothing": (), "cdi": DEVICE}
+ANNOTATION = [{"name": "mlx5-5", "match": {"device": "mlx5_5"}, "mode": "exclusive"}]
+"""The device that the CDI device names, under a name that gives the same variable."""
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +61,13 @@ class Scene:
     node: Fabric
     daemon: Daemon
     faults: Faults
+    options: Options
 
     def play(self, situation: str, ask: str) -> str:
         """Have it happen; return the outcome."""
         if situation != "never":
             start(self.daemon)
-        words = self.engine.run("--name", "asks", "--cap-add", "MKNOD", *OPTIONS[ask], command=["sh", "-c", SCRIPT])
+        words = self.engine.run("--name", "asks", "--cap-add", "MKNOD", *self.options[ask], command=COMMAND)
         self.engine.must(*("create" if word == "run" else word for word in words))
         self._happen(situation)
         first = self._start(ask)
@@ -69,12 +75,15 @@ class Scene:
         return f"{first}, then {self._start(ask)}" if first.startswith(outcomes.REFUSED) else first
 
     def close(self) -> None:
-        """Leave nothing of the container, nor of the daemon."""
-        if not self.daemon.runs:
-            start(self.daemon)
-        self.engine.remove_all()
-        wait_until(lambda: not self.daemon.status()["sandboxes"], "everything to be given back")
-        self.daemon.stop()
+        """Leave nothing of the container, nor of the daemon, also after a failure."""
+        with ExitStack() as steps:  # the last one first, each also if the one before it fails
+            steps.callback(self.daemon.stop)
+            steps.callback(wait_until, lambda: not self.daemon.status()["sandboxes"], "everything to be given back")
+            steps.callback(self.engine.remove_all)
+            if self.daemon.runs:
+                os.kill(self.daemon.pid, signal.SIGCONT)
+            else:
+                start(self.daemon)
 
     def _happen(self, situation: str) -> None:
         match situation:
@@ -113,33 +122,36 @@ class Scene:
         return outcomes.given(lacking(WANTED, read_seen(looked), opened.splitlines(), self.node), WANTED.things)
 
 
+@pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("situation", outcomes.SITUATIONS)
 def test_containers_of_podman_have_what_the_page_says(
-    host_equal: None, podman: Podman, host: Host, node: Fabric, suite: str, situation: str
+    host_equal: None, podman: Podman, node: Fabric, suite: str, situation: str
 ) -> None:
-    assert_row(podman, host, node, f"podman-{suite}-{podman.oci_runtime}", situation)
+    options = {**BY_DEVICE, "annotation": asks(podman, ANNOTATION)}
+    assert_row(podman, node, options, f"podman-{suite}-{podman.oci_runtime}", situation)
 
 
 @pytest.mark.parametrize("situation", outcomes.SITUATIONS)
 def test_containers_of_docker_have_what_the_page_says(
-    host_equal: None, docker: Docker, host: Host, node: Fabric, suite: str, situation: str
+    host_equal: None, docker: Docker, node: Fabric, suite: str, situation: str
 ) -> None:
-    assert_row(docker, host, node, f"docker-{suite}", situation)
+    assert_row(docker, node, BY_DEVICE, f"docker-{suite}", situation)
 
 
-def assert_row(engine: Podman | Docker, host: Host, node: Fabric, name: str, situation: str) -> None:
+def assert_row(engine: Podman | Docker, node: Fabric, options: Options, name: str, situation: str) -> None:
     """Play it once for each way to ask, keep the outcomes, and compare them with the page."""
     reasons = {ask: outcomes.why_impossible(name, situation, ask) for ask in outcomes.ASKS}
     possible = [ask for ask, reason in reasons.items() if not reason]
     if not possible:
         pytest.skip(reasons["cdi"])
+    host = engine.host
     generate(host, node)
     seen = {}
     for ask in possible:
         faults = Faults(host.work / "outcome-faults")
         faults.plant()
         daemon = Daemon(host, node, extra=EXCLUSIVE_FIRST, faults=faults if situation == "in-container" else None)
-        scene = Scene(engine, node, daemon, faults)
+        scene = Scene(engine, node, daemon, faults, options)
         try:
             seen[ask] = scene.play(situation, ask)
         finally:

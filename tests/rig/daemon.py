@@ -191,8 +191,9 @@ class Daemon(AnyDaemon):
 
     def wait_ended(self) -> int:
         """Waits until it has ended by itself, or by a fault; its exit code."""
-        process, self._process = self._running(), None
-        return process.wait(15)
+        code = self._running().wait(15)
+        self._process = None
+        return code
 
     def stop(self) -> None:
         """SIGTERM, as a service manager does; what is attached stays attached."""

@@ -56,7 +56,7 @@ _OUR_CODE = re.compile(r"nri-rdma: ([A-Z]+(?:-[A-Z]+)*): ")
 def why_impossible(runtime: str, situation: str, ask: str) -> str:
     """Return why there is no such container, "" where there can be one."""
     if runtime.startswith(_ENGINES):
-        return _why_not_without_kubernetes(situation, ask)
+        return _why_not_without_kubernetes(runtime, situation, ask)
     if situation == "never" and ask == "share":
         return "the kubelet has no such resource before a daemon has registered it: the pod is not placed here"
     if situation == "never" and ask == "claim":
@@ -66,12 +66,11 @@ def why_impossible(runtime: str, situation: str, ask: str) -> str:
     return ""
 
 
-def _why_not_without_kubernetes(situation: str, ask: str) -> str:
-    if ask in {"annotation", "unguarded"}:
-        return (
-            "Docker has no hooks that read a container's annotations; those of podman (`nri-rdma install podman`) have"
-            " tests of their own, beside this page"
-        )
+def _why_not_without_kubernetes(runtime: str, situation: str, ask: str) -> str:
+    if ask == "unguarded":
+        return "what gives a container of podman or Docker its devices also refuses it: there is no guard beside it"
+    if ask == "annotation" and runtime.startswith("docker-"):
+        return "Docker has no hooks that read a container's annotations"
     if ask in {"share", "claim"}:
         return "shares and claims are allocated by a kubelet, and there is none"
     if situation in {"between", "in-sandbox"}:
@@ -79,7 +78,7 @@ def _why_not_without_kubernetes(situation: str, ask: str) -> str:
     if situation == "in-container" and ask == "nothing":
         return "the daemon is not asked for a container that asks for nothing, so that it cannot be killed meanwhile"
     if situation == "woken":
-        return "podman and Docker ask the daemon once, when the container starts"
+        return "a container of podman and Docker is refused as soon as the daemon is late, before that can go on"
     return ""
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nri_rdma.errors import ErrorCode, NriRdmaError
+from nri_rdma.host.engine_command import run
 
 PROGRAM = "podman"
 TIMEOUT_S = 60.0
@@ -48,16 +47,4 @@ def containers() -> tuple[PodmanContainer, ...]:
 
 
 def _run(*arguments: str) -> str:
-    command = (PROGRAM, *arguments)
-    words = " ".join(command[:2])
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
-    except FileNotFoundError as error:
-        raise NriRdmaError(ErrorCode.INSTALL, "there is no podman in PATH", hint="install podman first") from error
-    except subprocess.TimeoutExpired as error:
-        what, hint = f"podman did not answer in {TIMEOUT_S:g} s", "see what holds podman's locks"
-        raise NriRdmaError(ErrorCode.INSTALL, what, where=words, hint=hint) from error
-    if done.returncode != 0:
-        what, hint = f"podman failed: {' '.join(done.stderr.split())}", f"see `{words}`"
-        raise NriRdmaError(ErrorCode.INSTALL, what, where=words, hint=hint)
-    return done.stdout
+    return run(PROGRAM, *arguments, timeout_s=TIMEOUT_S)

@@ -2,9 +2,11 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from tests.oci.docker import RUNTIME, Docker
 from tests.oci.host import HOOKS, Host, Podman
 from tests.oci.roots import BOOKWORM, FORKY, TRIXIE, Suite
 from tests.rig.daemon import EXCLUSIVE_FIRST, Daemon
@@ -18,6 +20,7 @@ __all__ = ["host_equal"]
 RUN = "NRI_RDMA_OCI"
 """The environment's variable that python -m tests.oci sets."""
 collect_ignore_glob = [] if RUN in os.environ else ["test_*.py"]
+Engine = Podman | Docker
 _SUITES = {suite.name: suite for suite in (BOOKWORM, TRIXIE, FORKY)}
 
 
@@ -45,17 +48,30 @@ def podman(request: pytest.FixtureRequest, host: Host) -> Podman:
 @pytest.fixture(scope="module")
 def installed(host: Host) -> Iterator[None]:
     """podman is set up for annotations, as an administrator does it. No container that asks may be left at its end."""
-    host.file(f"{HOOKS}/nri-rdma-oci-hook").unlink()
-    done = host.nri_rdma("install", "podman")
-    assert done.returncode == 0, done.stderr
-    yield
-    done = host.nri_rdma("uninstall", "podman")
-    assert done.returncode == 0, done.stderr
-    host.put_hook()
+    with set_up(host, Podman.name):
+        yield
+
+
+@pytest.fixture(scope="module", params=["podman-runc", "podman-crun", "docker"])
+def any_engine(request: pytest.FixtureRequest, host: Host) -> Iterator[Engine]:
+    """podman with each OCI runtime; Docker where the suite has it, for containers with nri-rdma's runtime."""
+    name, _, oci_runtime = request.param.partition("-")
+    if name == Podman.name:
+        yield Podman(host, oci_runtime)
+        return
+    require_docker(host)
+    with Docker(host, RUNTIME) as running:
+        yield running
 
 
 @pytest.fixture
-def daemon(host: Host, podman: Podman, node: Fabric) -> Iterator[Daemon]:
+def engine(podman: Podman) -> Engine:
+    """The engine of a module's containers."""
+    return podman
+
+
+@pytest.fixture
+def daemon(host: Host, engine: Engine, node: Fabric) -> Iterator[Daemon]:
     """The daemon, on a host without a runtime with NRI. What a test leaves of containers is removed before it ends."""
     running = Daemon(host, node, extra=EXCLUSIVE_FIRST)
     start(running)
@@ -63,10 +79,28 @@ def daemon(host: Host, podman: Podman, node: Fabric) -> Iterator[Daemon]:
         yield running
         if not running.runs:
             start(running)
-        podman.remove_all()
+        engine.remove_all()
     finally:
         if running.runs:
             running.stop()
+
+
+def require_docker(host: Host) -> None:
+    """Skip a test where there is no Docker that reads CDI specs and takes the name of a shim."""
+    if not host.file("/usr/sbin/dockerd").exists():
+        pytest.skip("this suite's root folder has no Docker that is new enough")
+
+
+@contextmanager
+def set_up(host: Host, engine: str) -> Iterator[None]:
+    """Have an engine call the hook for containers with annotations."""
+    host.file(f"{HOOKS}/nri-rdma-oci-hook").unlink()
+    done = host.nri_rdma("install", engine)
+    assert done.returncode == 0, done.stderr
+    yield
+    done = host.nri_rdma("uninstall", engine)
+    assert done.returncode == 0, done.stderr
+    host.put_hook()
 
 
 def start(daemon: Daemon) -> None:

@@ -1,4 +1,4 @@
-"""Docker on a host: a daemon of its own, without networks."""
+"""Docker on a host: a daemon of its own, whose default network is off."""
 
 import json
 import signal
@@ -11,12 +11,25 @@ from tests.oci.host import Host
 from tests.oci.image import IMAGE
 from tests.rig.deadline import wait_until
 
+SERVICE_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""As systemd sets it for services."""
+
+RUNTIME = "nri-rdma.v1"
+"""What `nri-rdma install docker` sets up."""
+BRIDGE = "box"
+"""The network of containers that ask for `bridge`, until they are removed: the default one needs a firewall."""
+
 
 class Docker:
-    """dockerd with its containerd, from construction to close(); also a context manager."""
+    """dockerd with its containerd, from construction to close(); also a context manager. Containers have the runtime of
+    this name, or the default one ("")."""
 
-    def __init__(self, host: Host) -> None:
+    name = "docker"
+
+    def __init__(self, host: Host, runtime: str = "", **more: object) -> None:
+        """`more` goes into daemon.json."""
         self.host = host
+        self._runtime = runtime
         settings = {
             "bridge": "none",
             "iptables": False,
@@ -25,12 +38,14 @@ class Docker:
             "exec-root": "/run/docker",
             "exec-opts": ["native.cgroupdriver=cgroupfs"],
             "cgroup-parent": host.cgroup_parent,
+            **more,
         }
         host.file("/etc/docker").mkdir(exist_ok=True)
         host.file("/etc/docker/daemon.json").write_text(json.dumps(settings))
         self.log = host.work / "dockerd.log"
         with self.log.open("wb") as log:
-            self._process = subprocess.Popen(host.inside(["dockerd"]), stdin=subprocess.DEVNULL, stderr=log, stdout=log)
+            words = host.inside(["env", SERVICE_PATH, "dockerd"])
+            self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=log, stdout=log)
         try:
             wait_until(self._answers, f"dockerd to answer; its log: {self.log}", 60)
             self.must("import", "/run/files/box.tar", IMAGE)
@@ -52,19 +67,48 @@ class Docker:
         """Run a command of docker that has to succeed; what it wrote to stdout."""
         return self.host.must("docker", *arguments)
 
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start a command of docker."""
+        return self.host.start("docker", *arguments)
+
     def run(self, *options: str, command: Sequence[str] = ("true",), network: str = "none") -> list[str]:
         """Return the arguments that run a command in a new container."""
-        return ["run", "--network", network, *options, IMAGE, *command]
+        return self._new("run", options, command, network)
+
+    def create(self, *options: str, command: Sequence[str] = ("true",), network: str = "none") -> list[str]:
+        """Return the arguments that create a container."""
+        return self._new("create", options, command, network)
+
+    def annotation(self, text: str) -> tuple[str, str]:
+        """Return the option for an annotation, KEY=VALUE."""
+        return "--annotation", text
 
     def inspect(self, container: str) -> dict[str, Any]:
         """Return what Docker knows of a container."""
         document: list[dict[str, Any]] = json.loads(self.must("inspect", container))
         return document[0]
 
+    def remove(self, name: str) -> None:
+        """Remove a container, whether it runs or not."""
+        self.must("rm", "-f", name)
+
     def remove_all(self) -> None:
-        """Remove all containers."""
+        """Remove all containers, and their bridge."""
         for name in self.must("ps", "-a", "-q").split():
-            self.must("rm", "-f", name)
+            self.remove(name)
+        if BRIDGE in self._networks():
+            self.must("network", "rm", BRIDGE)
+
+    def _networks(self) -> list[str]:
+        return self.must("network", "ls", "--format", "{{.Name}}").split()
+
+    def _new(self, verb: str, options: Sequence[str], command: Sequence[str], network: str) -> list[str]:
+        runtime = ["--runtime", self._runtime] if self._runtime else []
+        if network == "bridge":
+            network = BRIDGE
+            if BRIDGE not in self._networks():
+                self.must("network", "create", BRIDGE)
+        return [verb, *runtime, "--network", network, *options, IMAGE, *command]
 
     def close(self) -> None:
         """End dockerd, and its containerd with it. Again is no error."""

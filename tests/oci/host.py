@@ -167,11 +167,17 @@ class Host:
 class Podman(PodmanOf):
     """podman on a host, with one OCI runtime."""
 
+    name = "podman"
+
     def __init__(self, host: Host, oci_runtime: str) -> None:
         super().__init__(host, oci_runtime, IMAGE, host.cgroup_parent)
         self.host = host
         if host.run_command("podman", "image", "exists", IMAGE).returncode != 0:
             host.must("podman", "import", "-q", "/run/files/box.tar", IMAGE)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start a command of podman."""
+        return self.host.start("podman", *arguments)
 
 
 def _cgroups(parent: str) -> list[Path]:

@@ -50,6 +50,12 @@ class PodmanOf:
         """Run a command of podman that has to succeed; what it wrote to stdout."""
         return self._place.must("podman", *arguments)
 
+    def annotation(self, text: str) -> tuple[str, str]:
+        """Return the option for an annotation, KEY=VALUE."""
+        if self.must("--version").startswith("podman version 4."):  # it takes the text for a row of a CSV file
+            text = '"' + text.replace('"', '""') + '"'
+        return "--annotation", text
+
     def run(self, *options: str, command: Sequence[str] = ("true",), network: str = "none") -> list[str]:
         """Return the arguments that run a command in a new container."""
         return self._new("run", options, command, network)
@@ -62,6 +68,10 @@ class PodmanOf:
         """Return what podman knows of a container."""
         document: list[dict[str, Any]] = json.loads(self.must("inspect", container))
         return document[0]
+
+    def remove(self, name: str) -> None:
+        """Remove a container, whether it runs or not."""
+        self.must("rm", "-f", "-t", "0", name)
 
     def remove_all(self) -> None:
         """Remove all containers and pods. Of one whose conmon was killed it takes two attempts."""

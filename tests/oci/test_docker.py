@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.oci.conftest import start
+from tests.oci.conftest import require_docker
 from tests.oci.docker import Docker
 from tests.oci.host import Host
 from tests.oci.test_podman import DEVICE, SLEEP, START_S, generate, wait_home
-from tests.rig.daemon import EXCLUSIVE_FIRST, Daemon
+from tests.rig.daemon import Daemon
 from tests.rig.expect import LOOK, described_mac, host_link, read_seen, tree_number
 from tests.rig.fabric import Fabric
 
@@ -21,23 +21,16 @@ pytestmark = pytest.mark.root
 @pytest.fixture(scope="module")
 def docker(host: Host, node: Fabric) -> Iterator[Docker]:
     """Docker, where the suite has a release that reads CDI specs."""
-    if not host.file("/usr/sbin/dockerd").exists():
-        pytest.skip("this suite's root folder has no Docker that reads CDI specs")
+    require_docker(host)
     generate(host, node)
     with Docker(host) as running:
         yield running
 
 
 @pytest.fixture
-def daemon(host: Host, docker: Docker, node: Fabric) -> Iterator[Daemon]:
-    """The daemon. What a test leaves of containers is removed before it ends."""
-    running = Daemon(host, node, extra=EXCLUSIVE_FIRST)
-    start(running)
-    try:
-        yield running
-        docker.remove_all()
-    finally:
-        running.stop()
+def engine(docker: Docker) -> Docker:
+    """The engine of this module's containers."""
+    return docker
 
 
 def test_a_container_gets_node_netdev_memlock_and_environment(

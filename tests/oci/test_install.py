@@ -1,12 +1,14 @@
-"""`nri-rdma install podman` writes files of its own and nothing else, and `uninstall podman` removes them."""
+"""`nri-rdma install` writes files of its own for podman and Docker, and nothing else; `uninstall` removes them."""
 
 import json
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.oci.conftest import Engine, require_docker
 from tests.oci.host import HOOKS, Host, Podman
 from tests.oci.test_annotations import FIFTH, SLEEP, asks, in_container, refused, wait_home
 from tests.oci.test_podman import generate
@@ -20,22 +22,64 @@ HOOK = f"{HOOKS}/nri-rdma-oci-hook"
 FOLDER = f"{HOOKS}/podman-hooks.d"
 CONF_D = "/etc/containers/containers.conf.d"
 DROP_IN = f"{CONF_D}/90-nri-rdma.conf"
+OCI_RUNTIME = f"{HOOKS}/docker/runc"
+SHIM = "/usr/local/bin/containerd-shim-nri-rdma-v1"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What `nri-rdma install NAME` writes besides the hook; the engine calls the hook because of `last`."""
+
+    name: str
+    files: tuple[str, ...]
+    last: str
+    folder: str
+
+
+PODMAN = Kind(
+    name="podman",
+    files=(DROP_IN, *(f"{FOLDER}/nri-rdma-{stage}.json" for stage in ("createRuntime", "poststop", "precreate"))),
+    last=DROP_IN,
+    folder=FOLDER,
+)
+DOCKER = Kind(name="docker", files=(SHIM, OCI_RUNTIME), last=SHIM, folder=str(Path(OCI_RUNTIME).parent))
+PLACES = [(PODMAN, HOOK), (PODMAN, f"{FOLDER}/nri-rdma-precreate.json"), (PODMAN, DROP_IN)]
+PLACES += [(DOCKER, it) for it in (HOOK, *DOCKER.files)]
+
+
+@pytest.fixture(params=[PODMAN, DOCKER], ids=lambda it: it.name)
+def kind(request: pytest.FixtureRequest, host: Host) -> Kind:
+    """Each engine that the suite has."""
+    return there(request.param, host)
+
+
+def there(kind: Kind, host: Host) -> Kind:
+    if kind is DOCKER:
+        require_docker(host)
+    return kind
+
+
+@pytest.fixture(scope="module")
+def engine(any_engine: Engine) -> Engine:
+    """The engine of this module's containers."""
+    return any_engine
 
 
 @pytest.fixture(autouse=True)
 def bare(host: Host) -> Iterator[None]:
-    """A podman that is not set up, before and after."""
+    """Engines that are not set up, before and after."""
     for spec in host.cdi_dir.glob("*"):
         spec.unlink()
     host.file(HOOK).unlink(missing_ok=True)
     yield
-    done = host.nri_rdma("uninstall", "podman", "--force")
-    assert done.returncode == 0, done.stderr
+    for name in (PODMAN.name, DOCKER.name):
+        done = host.nri_rdma("uninstall", name, "--force")
+        assert done.returncode == 0, done.stderr
     host.put_hook()
 
 
-def install(host: Host, *arguments: str) -> str:
-    done = host.nri_rdma("install", "podman", *arguments)
+def install(host: Host, name: str, *arguments: str) -> str:
+    done = host.nri_rdma("install", name, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -43,7 +87,7 @@ def install(host: Host, *arguments: str) -> str:
 def files(host: Host) -> dict[str, tuple[int, bytes]]:
     """All files where ours may come, with their modes and contents."""
     found = {}
-    for top in (HOOKS, "/etc/containers"):
+    for top in (HOOKS, "/etc/containers", "/etc/docker", "/usr/local/bin"):
         for file in filter(Path.is_file, host.file(top).rglob("*")):
             found[str(file).partition("/root")[2]] = (file.stat().st_mode & 0o777, file.read_bytes())
     return found
@@ -55,48 +99,60 @@ def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
     assert [word for word in words if word not in done.stderr] == [], done.stderr
 
 
-def test_it_writes_its_own_files_once_and_removes_exactly_them(host: Host) -> None:
+def test_it_writes_its_own_files_once_and_removes_exactly_them(host: Host, kind: Kind) -> None:
     before = files(host)
-    shown = install(host, "--dry-run")
+    shown = install(host, kind.name, "--dry-run")
     assert files(host) == before
-    install(host)
+    install(host, kind.name)
     made = files(host)
     assert {path: made[path] for path in before} == before, "what was there is as it was"
     ours = sorted(made.keys() - before.keys())
-    stages = ("createRuntime", "poststop", "precreate")
-    assert ours == [DROP_IN, HOOK, *(f"{FOLDER}/nri-rdma-{stage}.json" for stage in stages)]
+    assert ours == sorted([HOOK, *kind.files])
     assert sorted(line[4:] for line in shown.splitlines() if line.startswith("+++ ")) == ours
-    assert [made[path][0] for path in (HOOK, DROP_IN)] == [0o755, 0o644]
-    assert install(host) == "podman is set up already; nothing was changed.\n"
+    assert [made[path][0] for path in (HOOK, kind.last)] == [0o755, 0o644 if kind is PODMAN else 0o755]
+    assert install(host, kind.name).endswith("is set up already; nothing was changed.\n")
     assert files(host) == made
-    done = host.nri_rdma("uninstall", "podman", "--dry-run")
+    done = host.nri_rdma("uninstall", kind.name, "--dry-run")
     assert (done.returncode, files(host)) == (0, made)
-    done = host.nri_rdma("uninstall", "podman")
+    done = host.nri_rdma("uninstall", kind.name)
     assert (done.returncode, files(host)) == (0, before), done.stderr
-    assert not host.file(FOLDER).exists()
+    assert not host.file(kind.folder).exists()
 
 
-def test_an_older_release_is_brought_up_to_date(host: Host) -> None:
-    install(host)
+def test_an_older_release_is_brought_up_to_date(host: Host, kind: Kind) -> None:
+    install(host, kind.name)
     made = files(host)
     host.file(HOOK).write_text('PROGRAM = "nri-rdma-oci-hook"\n')
-    host.file(DROP_IN).write_text(made[DROP_IN][1].decode() + "# older\n")
-    install(host)
+    host.file(kind.last).write_text(made[kind.last][1].decode() + "# older\n")
+    install(host, kind.name)
     assert files(host) == made
 
 
-@pytest.mark.parametrize("path", [HOOK, f"{FOLDER}/nri-rdma-precreate.json", DROP_IN])
-def test_a_file_of_somebody_else_stays_and_nothing_is_written(host: Host, path: str) -> None:
+@pytest.mark.parametrize(("kind_of", "path"), [pytest.param(*it, id="-".join((it[0].name, it[1]))) for it in PLACES])
+def test_a_file_of_somebody_else_stays_and_nothing_is_written(host: Host, kind_of: Kind, path: str) -> None:
+    name = there(kind_of, host).name
     theirs = host.file(path)
     theirs.parent.mkdir(parents=True, exist_ok=True)
     theirs.write_text("# theirs\n")
     before = files(host)
     try:
-        assert_refused(host.nri_rdma("install", "podman"), path)
-        assert_refused(host.nri_rdma("uninstall", "podman"), path)
+        assert_refused(host.nri_rdma("install", name), path)
+        assert_refused(host.nri_rdma("uninstall", name), path)
         assert files(host) == before
     finally:
         theirs.unlink()
+
+
+@pytest.mark.parametrize(("first", "second"), [(PODMAN, DOCKER), (DOCKER, PODMAN)], ids=lambda it: it.name)
+def test_the_hook_that_the_other_engine_needs_stays(host: Host, first: Kind, second: Kind) -> None:
+    there(DOCKER, host)
+    install(host, first.name)
+    install(host, second.name)
+    done = host.nri_rdma("uninstall", first.name)
+    assert (done.returncode, host.file(HOOK).exists()) == (0, True), done.stderr
+    assert f"{HOOK} stays: " in done.stdout
+    done = host.nri_rdma("uninstall", second.name)
+    assert (done.returncode, host.file(HOOK).exists()) == (0, False), done.stderr
 
 
 def test_a_later_drop_in_of_somebody_else_hides_no_hook(host: Host, podman: Podman) -> None:
@@ -108,7 +164,7 @@ def test_a_later_drop_in_of_somebody_else_hides_no_hook(host: Host, podman: Podm
             if is_old(host) and "append" in folders:
                 continue  # that podman reads no such file
             later.write_text(f"[engine]\nhooks_dir = [{folders}]\n")
-            done = host.nri_rdma("install", "podman")
+            done = host.nri_rdma("install", PODMAN.name)
             if done.returncode == 0:
                 assert "nri-rdma: DAEMON-ABSENT: " in refused(podman, *asks(podman, [FIFTH]))
             else:
@@ -127,7 +183,7 @@ def test_hooks_of_others_are_still_called(host: Host, podman: Podman) -> None:
     (folder / "theirs.json").write_text(json.dumps(document))
     conf.write_text('[engine]\nhooks_dir = ["/etc/theirs/hooks.d"]\n')
     try:
-        install(host)
+        install(host, PODMAN.name)
         podman.must(*podman.run("--rm"))
         assert called.read_text() == "called\n"
     finally:
@@ -141,49 +197,50 @@ def test_a_configuration_that_podman_cannot_read_is_left_alone(host: Host) -> No
     broken.write_text('[engine]\nhooks_dir = "no list"\n')
     before = files(host)
     try:
-        assert_refused(host.nri_rdma("install", "podman"), "podman")
+        assert_refused(host.nri_rdma("install", PODMAN.name), "podman")
         assert files(host) == before
     finally:
         broken.unlink()
 
 
-def test_podman_is_not_left_with_containers_that_would_start_bare(
-    host_equal: None, host: Host, daemon: Daemon, podman: Podman
+def test_no_container_is_left_that_could_not_ask_any_more(
+    host_equal: None, host: Host, daemon: Daemon, engine: Engine
 ) -> None:
-    install(host)
-    podman.must(*podman.run("-d", "--name", "trainer", *asks(podman, [FIFTH]), command=SLEEP))
+    install(host, engine.name)
+    engine.must(*engine.run("-d", "--name", "trainer", *asks(engine, [FIFTH]), command=SLEEP))
     before = files(host)
-    assert_refused(host.nri_rdma("uninstall", "podman"), "trainer (runs)", "--force")
-    podman.must("stop", "-t", "0", "trainer")
-    assert_refused(host.nri_rdma("uninstall", "podman"), "trainer (does not run)")
+    assert_refused(host.nri_rdma("uninstall", engine.name), "trainer (runs)", "--force")
+    engine.must("stop", "-t", "0", "trainer")
+    assert_refused(host.nri_rdma("uninstall", engine.name), "trainer (does not run)")
     assert files(host) == before
-    podman.must("rm", "trainer")
-    done = host.nri_rdma("uninstall", "podman")
+    engine.must("rm", "trainer")
+    done = host.nri_rdma("uninstall", engine.name)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_container_that_runs_gives_back_after_the_hooks_were_removed(
-    host_equal: None, host: Host, daemon: Daemon, podman: Podman
+    host_equal: None, host: Host, daemon: Daemon, engine: Engine
 ) -> None:
-    install(host)
-    podman.must(*podman.run("-d", "--name", "trainer", *asks(podman, [FIFTH]), command=SLEEP))
-    done = host.nri_rdma("uninstall", "podman", "--force")
+    install(host, engine.name)
+    engine.must(*engine.run("-d", "--name", "trainer", *asks(engine, [FIFTH]), command=SLEEP))
+    done = host.nri_rdma("uninstall", engine.name, "--force")
     assert done.returncode == 0, done.stderr
-    assert "rdma0" in in_container(podman, "trainer"), "it keeps what it has"
-    podman.must("stop", "-t", "0", "trainer")
+    assert "rdma0" in in_container(engine, "trainer"), "it keeps what it has"
+    engine.must("stop", "-t", "0", "trainer")
     wait_home()
-    podman.must("start", "trainer")
+    again = engine("start", "trainer")
     assert host_link("rail5") is not None, "this is why uninstall refuses without --force"
+    assert (again.returncode == 0) == (engine.name == PODMAN.name), "podman starts it bare, Docker does not start it"
 
 
-def test_the_hook_that_a_cdi_spec_names_stays(host: Host, node: Fabric) -> None:
-    install(host)
+def test_the_hook_that_a_cdi_spec_names_stays(host: Host, node: Fabric, kind: Kind) -> None:
+    install(host, kind.name)
     generate(host, node)
-    done = host.nri_rdma("uninstall", "podman")
+    done = host.nri_rdma("uninstall", kind.name)
     assert done.returncode == 0, done.stderr
     assert "rdma.noderesource.dev/nic=" in done.stdout
     assert host.file(HOOK).exists()
-    assert not host.file(FOLDER).exists()
+    assert not host.file(kind.folder).exists()
 
 
 def is_old(host: Host) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.oci.conftest import start
+from tests.oci.conftest import require_docker, start
 from tests.oci.docker import Docker
 from tests.oci.host import Host, Podman
 from tests.oci.test_annotations import asks
@@ -40,8 +40,7 @@ ANNOTATION = [{"name": "mlx5-5", "match": {"device": "mlx5_5"}, "mode": "exclusi
 @pytest.fixture(scope="module")
 def docker(host: Host) -> Iterator[Docker]:
     """Docker, where the suite has a release that reads CDI specs."""
-    if not host.file("/usr/sbin/dockerd").exists():
-        pytest.skip("this suite's root folder has no Docker that reads CDI specs")
+    require_docker(host)
     with Docker(host) as running:
         yield running
 

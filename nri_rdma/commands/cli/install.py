@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,8 @@ from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.text.annotations import asks
 
 if TYPE_CHECKING:
-    from nri_rdma.commands.install.changes import FileChange
+    from nri_rdma.commands.install.changes import FileChange, OwnFile
+    from nri_rdma.commands.install.docker import DockerFiles
     from nri_rdma.commands.install.podman import PodmanFiles
 
 _dry_run = click.option("--dry-run", is_flag=True, help="Show what would be changed, and change nothing.")
@@ -34,6 +35,7 @@ def install(context: click.Context) -> None:
     Example:
       nri-rdma install podman --dry-run
       nri-rdma install podman
+      nri-rdma install docker
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
@@ -48,6 +50,7 @@ def uninstall(context: click.Context) -> None:
     Example:
       nri-rdma uninstall podman --dry-run
       nri-rdma uninstall podman
+      nri-rdma uninstall docker
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
@@ -68,22 +71,38 @@ def install_podman(settings: Settings, dry_run: bool) -> None:
       nri-rdma install podman
       podman run --annotation rdma.noderesource.dev/pod=1 IMAGE
     """
-    from nri_rdma.commands.install.changes import carry_out_all, to_write
     from nri_rdma.commands.install.podman import parse_version
     from nri_rdma.host.podman import read_configuration, version_text
 
-    files = _files(settings)
+    files = _podman_files(settings)
     drop_in = files.drop_in(parse_version(version_text()))
-    changes = to_write((*files.of_hooks(_packaged_hook()), drop_in))
-    if not changes:
-        Screen().line("podman is set up already; nothing was changed.")
-        return
-    _show(changes)
-    if dry_run:
-        Screen().line("Nothing was changed: this is what would be written.")
-        return
-    carry_out_all(changes, read_configuration)
-    Screen().line("podman is set up. Containers that are there already ask when they are started the next time.")
+    after = "Containers that are there already ask when they are started the next time."
+    _write((*files.of_hooks(_packaged_hook()), drop_in), "podman", after, dry_run, read_configuration)
+
+
+@install.command(name="docker")
+@settings_options("annotation_prefix", "state_dir")
+@_dry_run
+def install_docker(settings: Settings, dry_run: bool) -> None:
+    """Have Docker's containers ask for devices by annotations, as pods do.
+
+    It writes the hook, a program in front of runc, and a shim that containerd finds when a container is started with
+    `--runtime nri-rdma.v1`. Such a container with our annotation gets its devices or does not start. No file of
+    Docker's is changed, and Docker needs no restart. Needs Docker 23 or newer, and root.
+
+    \b
+    Example:
+      nri-rdma install docker
+      docker run --runtime nri-rdma.v1 --annotation rdma.noderesource.dev/pod=1 IMAGE
+    """
+    from nri_rdma.commands.install.docker import RUNTIME, refuse_version
+    from nri_rdma.host.docker import version_text
+
+    files = _docker_files(settings)
+    refuse_version(version_text())
+    files.refuse_lacking()
+    after = f"Containers that are started with --runtime {RUNTIME} ask."
+    _write(files.all(_packaged_hook()), "Docker", after, dry_run)
 
 
 @uninstall.command(name="podman")
@@ -102,33 +121,105 @@ def uninstall_podman(settings: Settings, dry_run: bool, force: bool) -> None:
       nri-rdma uninstall podman --dry-run
       podman rm -f trainer; nri-rdma uninstall podman
     """
+    files, others = _podman_files(settings), _docker_files(settings)
+    program, *definitions = files.of_hooks(_packaged_hook())
+    used_by = _specs_with(program.path, settings) or _there(others.oci_runtime)
+
+    def refuse() -> None:
+        if not force:
+            _refuse_asking_podman(settings.annotation_prefix)
+
+    kept = {program: used_by} if used_by else {}
+    _remove((files.any_drop_in, *definitions, program), "podman", kept, dry_run, refuse, files.folder)
+
+
+@uninstall.command(name="docker")
+@settings_options("annotation_prefix", "state_dir", "cdi_dirs")
+@_dry_run
+@click.option("--force", is_flag=True, help="Go on although there are containers with the runtime.")
+def uninstall_docker(settings: Settings, dry_run: bool, force: bool) -> None:
+    """Remove what `nri-rdma install docker` wrote.
+
+    The shim goes first, then what it started. Refused as long as Docker has containers with the runtime, also stopped
+    ones, or has it as its default runtime: they could not be started any more, with or without devices. What
+    containers have they keep until they end.
+
+    \b
+    Example:
+      nri-rdma uninstall docker --dry-run
+      docker rm -f trainer; nri-rdma uninstall docker
+    """
+    files, others = _docker_files(settings), _podman_files(settings)
+    program, oci_runtime, shim = files.all(_packaged_hook())
+    used_by = _specs_with(program.path, settings) or _there(others.any_drop_in)
+
+    def refuse() -> None:
+        if not force:
+            _refuse_made_by_docker()
+
+    kept = {program: used_by} if used_by else {}
+    _remove((shim, oci_runtime, program), "Docker", kept, dry_run, refuse, oci_runtime.path.parent)
+
+
+def _podman_files(settings: Settings) -> PodmanFiles:
+    from nri_rdma.commands.install.hook import HookSettings
+    from nri_rdma.commands.install.podman import PodmanFiles
+
+    return PodmanFiles(settings=HookSettings.of(settings))
+
+
+def _docker_files(settings: Settings) -> DockerFiles:
+    from nri_rdma.commands.install.docker import DockerFiles
+    from nri_rdma.commands.install.hook import HookSettings
+
+    return DockerFiles(settings=HookSettings.of(settings))
+
+
+def _write(
+    files: Iterable[OwnFile], engine: str, after: str, dry_run: bool, check: Callable[[], None] = lambda: None
+) -> None:
+    """Show and write what is not there as it should be."""
+    from nri_rdma.commands.install.changes import carry_out_all, to_write
+
+    screen, changes = Screen(), to_write(files)
+    if not changes:
+        screen.line(f"{engine} is set up already; nothing was changed.")
+        return
+    _show(changes)
+    if dry_run:
+        screen.line("Nothing was changed: this is what would be written.")
+        return
+    carry_out_all(changes, check)
+    screen.line(f"{engine} is set up. {after}")
+
+
+def _remove(
+    files: Iterable[OwnFile],
+    engine: str,
+    kept: Mapping[OwnFile, str],
+    dry_run: bool,
+    refuse: Callable[[], None],
+    folder: Path,
+) -> None:
+    """Show and remove what is there, in this order, without what is `kept` for somebody; then the folder."""
     from nri_rdma.commands.install.changes import carry_out_all, remove_empty, to_remove
 
-    screen, files = Screen(), _files(settings)
-    program, *definitions = files.of_hooks(_packaged_hook())
-    used_by = _specs_with(program.path, settings)
-    changes = to_remove((files.any_drop_in, *definitions, *(() if used_by else (program,))))
-    if used_by:
-        screen.line(f"{program.path} stays: {used_by} names it.")
+    screen = Screen()
+    changes = to_remove(file for file in files if file not in kept)
+    for file, user in kept.items():
+        screen.line(f"{file.path} stays: {user} names it.")
     if not changes:
-        screen.line("There is nothing of `nri-rdma install podman` here; nothing was changed.")
+        screen.line(f"There is nothing of `nri-rdma install {engine.lower()}` here; nothing was changed.")
         return
-    if not force:
-        _refuse_asking(settings.annotation_prefix)
+    refuse()
     _show(changes)
     if dry_run:
         screen.line("Nothing was changed: this is what would be removed.")
         return
     carry_out_all(changes)
-    remove_empty(files.folder)
-    remove_empty(files.folder.parent)
-    screen.line("podman knows nothing of nri-rdma any more.")
-
-
-def _files(settings: Settings) -> PodmanFiles:
-    from nri_rdma.commands.install.podman import HookSettings, PodmanFiles
-
-    return PodmanFiles(settings=HookSettings.of(settings))
+    remove_empty(folder)
+    remove_empty(folder.parent)
+    screen.line(f"{engine} knows nothing of nri-rdma any more.")
 
 
 def _packaged_hook() -> Path:
@@ -151,7 +242,7 @@ def _show(changes: Iterable[FileChange]) -> None:
             screen.raw(line)
 
 
-def _refuse_asking(prefix: str) -> None:
+def _refuse_asking_podman(prefix: str) -> None:
     """Raise NriRdmaError as long as podman has containers that ask by annotations. Of a podman that is gone, or cannot
     say, that is told and no obstacle: what is to be removed may be what is wrong with it."""
     from nri_rdma.host.podman import containers
@@ -162,13 +253,49 @@ def _refuse_asking(prefix: str) -> None:
         click.echo(f"Not known whether containers ask by annotations: {error}", err=True)
         return
     if asking:
-        names = ", ".join(f"{it.name} ({'runs' if it.is_running else 'does not run'})" for it in asking)
+        names = ", ".join(_told(it.name, it.is_running) for it in asking)
         raise NriRdmaError(
             ErrorCode.INSTALL,
             f"containers ask for devices by annotations, and would start without any: {names}",
             where="podman ps --all",
             hint="remove them (podman rm), or write --force",
         )
+
+
+def _refuse_made_by_docker() -> None:
+    """Raise NriRdmaError as long as Docker has containers with our runtime, or would make some. Of a Docker that is
+    gone, or cannot say, as above."""
+    from nri_rdma.commands.install.docker import OCI_RUNTIME, RUNTIME
+    from nri_rdma.host.docker import containers, runtimes
+
+    try:
+        known, made = runtimes(), containers()
+    except NriRdmaError as error:
+        click.echo(f"Not known whether containers have the runtime {RUNTIME}: {error}", err=True)
+        return
+    ours = {RUNTIME, *(name for name, path in known.programs.items() if path == str(OCI_RUNTIME))}
+    if known.default in ours:
+        what = f"{known.default} is Docker's default runtime: without it no container would start"
+        hint = "take default-runtime out of /etc/docker/daemon.json and restart Docker, or write --force"
+        raise NriRdmaError(ErrorCode.INSTALL, what, where="docker info", hint=hint)
+    using = [it for it in made if it.runtime in ours]
+    if using:
+        raise NriRdmaError(
+            ErrorCode.INSTALL,
+            "containers have nri-rdma's runtime, and could not be started any more: "
+            + ", ".join(_told(it.name, it.is_running) for it in using),
+            where="docker ps --all",
+            hint="remove them (docker rm), or write --force",
+        )
+
+
+def _told(name: str, is_running: bool) -> str:
+    return f"{name} ({'runs' if is_running else 'does not run'})"
+
+
+def _there(file: OwnFile) -> str:
+    """Return the path of a file that is there, "" of one that is not."""
+    return str(file.path) if file.path.exists() else ""
 
 
 def _specs_with(hook: Path, settings: Settings) -> str:

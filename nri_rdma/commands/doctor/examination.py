@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from nri_rdma.commands.doctor import guard, hardware, hooks, kernel, mounts, podman, runtime, service, software
+from nri_rdma.commands.doctor import docker, guard, hardware, hooks, kernel, mounts, podman, runtime, service, software
 from nri_rdma.commands.doctor.finding import Finding
 from nri_rdma.commands.doctor.machine import Machine
 
@@ -37,6 +37,7 @@ CHECKS: tuple[Check, ...] = (
     service.cdi,
     hooks.hooks,
     podman.podman,
+    docker.docker,
     service.links,
 )
 

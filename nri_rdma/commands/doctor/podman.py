@@ -6,7 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem
-from nri_rdma.commands.install.podman import HookSettings, PodmanFiles
+from nri_rdma.commands.install.hook import HookSettings
+from nri_rdma.commands.install.podman import PodmanFiles
 from nri_rdma.errors import NriRdmaError
 
 if TYPE_CHECKING:

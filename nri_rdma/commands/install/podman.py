@@ -14,11 +14,11 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self  # Any: TOML and JSON documents
+from typing import Any  # Any: TOML and JSON documents
 
 from nri_rdma.commands.hooked_cdi import HOOK, HOOK_TIMEOUT_S, PROGRAM
 from nri_rdma.commands.install.changes import OwnFile
-from nri_rdma.config.settings import Settings
+from nri_rdma.commands.install.hook import HookSettings, at, program_file
 from nri_rdma.errors import ErrorCode, NriRdmaError
 
 FOLDER = HOOK.parent / "podman-hooks.d"
@@ -32,23 +32,9 @@ DEFAULT_FOLDERS = ("/usr/share/containers/oci/hooks.d",)
 APPENDS_SINCE = (5, 0)
 """podman 4.3 cannot read a containers.conf with {append=true} at all; 5.4 can. Between them nobody looked."""
 _MARK = "# Made by `nri-rdma install podman`; `nri-rdma uninstall podman` removes it."
-_CONF_MODE, _PROGRAM_MODE = 0o644, 0o755
+_CONF_MODE = 0o644
 _SHELL = "/bin/sh"
 _IF_MISSING = "if that is not there, run `nri-rdma install podman`"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HookSettings:
-    """The settings that all hooks of a node need; `socket` None: the hook's default."""
-
-    annotation_prefix: str
-    socket: Path | None = None
-
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """Return what a daemon with these settings needs."""
-        socket = settings.hook_socket if settings.state_dir != Settings().state_dir else None
-        return cls(annotation_prefix=settings.annotation_prefix, socket=socket)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +46,7 @@ class PodmanFiles:
 
     def of_hooks(self, source: Path) -> tuple[OwnFile, ...]:
         """Return the hook, a copy of `source`, and the definitions that name it. Raises OSError."""
-        program = OwnFile(
-            path=self.program,
-            data=source.read_bytes(),
-            is_ours=_is_our_program,
-            mode=_PROGRAM_MODE,
-            copy_of=source,
-        )
-        return (program, *self.definitions)
+        return (program_file(self.root, source), *self.definitions)
 
     @property
     def program(self) -> Path:
@@ -130,7 +109,7 @@ class PodmanFiles:
         return tuple(map(_document, wanted))
 
     def _at(self, path: Path) -> Path:
-        return self.root / path.relative_to("/")
+        return at(self.root, path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,11 +127,7 @@ def definition(stage: str, verb: str, settings: HookSettings) -> str:
     shell, which fails where our program is not there; what it says then is in podman's error, because podman shows the
     arguments. The others name our program, because crun shows the path of a hook that fails.
     """
-    words = [verb]
-    if verb != "return":
-        words += ["--annotation-prefix", settings.annotation_prefix]
-    if settings.socket is not None:
-        words += ["--socket", str(settings.socket)]
+    words = settings.words(verb)
     shell = [_SHELL, "-c", f"exec {shlex.join((str(HOOK), *words))} # {_IF_MISSING}"]
     is_first = stage == STAGES[0][0]
     document = {
@@ -213,10 +188,6 @@ def _folders(documents: Iterable[ConfFile]) -> tuple[str, ...]:
         named = [entry for entry in it.hooks_dir if isinstance(entry, str)]
         folders = [*folders, *named] if appends else named
     return tuple(dict.fromkeys(folders))
-
-
-def _is_our_program(data: bytes) -> bool:
-    return f'PROGRAM = "{PROGRAM}"'.encode() in data
 
 
 def _is_our_definition(data: bytes) -> bool:

@@ -109,7 +109,7 @@ class Containers:
         prefix = self._engine.placer.prefix
         if not self._engine.asks(question.annotations):
             what = f"the hook reads annotations of another prefix than {prefix}, the daemon's"
-            hint = "write the hooks anew with the daemon's annotation_prefix: nri-rdma install podman"
+            hint = "write the hooks again with the daemon's annotation_prefix: nri-rdma install podman, or docker"
             raise RequestError(ErrorCode.SETTING, what, where=str(pod), hint=hint)
         if question.wishes:
             what = "this container asks for RDMA devices by --device and by an annotation"

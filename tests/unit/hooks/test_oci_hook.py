@@ -521,3 +521,131 @@ def test_a_configuration_goes_through_unchanged(box: Box, serve: Serve, value: A
     after, _ = prepare(box.path, podmans(hostname=value))
     assert after["hostname"] == value
     assert type(after["hostname"]) is type(value)
+
+
+# `create` in front of an OCI runtime, for Docker
+
+
+class Bundle:
+    """A container that Docker is about to have made, and an OCI runtime that tells how it was called."""
+
+    def __init__(self, folder: Path, path: Path, **fields: Any) -> None:
+        self.folder = folder / "bundle"
+        self.folder.mkdir()
+        self.path = path
+        self.config = self.folder / "config.json"
+        self.config.write_text(json.dumps(podmans(mounts=[], **fields)))
+        self.log = folder / "log.json"
+        self.told = folder / "told"
+        self.runtime = folder / "runtime"
+        self.runtime.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {self.told}\nexit 7\n')
+        self.runtime.chmod(0o755)
+        self.words = ["--root", "/r", "--log", str(self.log), "--log-format", "json"]
+        self.words += ["create", "--bundle", str(self.folder), "--pid-file", "/p", "ab12"]
+
+    def create(self, *words: str) -> Ended:
+        own = ("--annotation-prefix", PREFIX, "--socket", str(self.path))
+        return run(b"the container's input", "create", *own, "--", str(self.runtime), *(words or self.words))
+
+    @property
+    def spec(self) -> Any:
+        return json.loads(self.config.read_text())
+
+
+def test_a_container_is_made_with_its_devices_and_with_the_two_hooks(tmp_path: Path, box: Box, serve: Serve) -> None:
+    daemon = serve(lambda _: (HEARD, GIVEN))
+    bundle = Bundle(tmp_path, box.path)
+    bundle.config.chmod(0o640)
+    before = bundle.spec
+    assert (bundle.create().code, bundle.told.read_text().splitlines()) == (7, bundle.words)
+    assert daemon.asked[0]["id"] == "ab12"
+    prepared, _ = prepare(box.path, podmans())
+    after = bundle.spec
+    flags = ["--annotation-prefix", PREFIX, "--socket", str(box.path)]
+    assert after["hooks"] == {
+        "createRuntime": [
+            *before["hooks"]["createRuntime"],
+            {"path": str(HOOK), "args": ["nri-rdma-oci-hook", "attach-prepared", *flags], "timeout": 15},
+        ],
+        "poststop": [{"path": str(HOOK), "args": ["nri-rdma-oci-hook", "return", *flags[2:]], "timeout": 15}],
+    }
+    same = {**prepared, "hooks": None, "mounts": None}
+    assert {**after, "hooks": None, "mounts": None} == same, "what precreate adds"
+    assert bundle.config.stat().st_mode & 0o777 == 0o640
+    assert [it.name for it in bundle.folder.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize("form", [["-b", "{}"], ["--bundle={}"], ["-b={}"]])
+def test_the_bundle_is_found_however_it_is_named(tmp_path: Path, box: Box, serve: Serve, form: list[str]) -> None:
+    serve(lambda _: (HEARD, GIVEN))
+    bundle = Bundle(tmp_path, box.path)
+    bundle.create("create", *(it.format(bundle.folder) for it in form), "ab12")
+    assert "poststop" in bundle.spec["hooks"]
+
+
+def test_the_hooks_that_it_adds_are_those_that_it_runs_by(tmp_path: Path, box: Box, serve: Serve) -> None:
+    daemon = serve(lambda asked: (HEARD, GIVEN if asked["ask"] == "prepare" else YES))
+    bundle = Bundle(tmp_path, box.path)
+    bundle.create()
+    state = {"id": "ab12", "pid": box.process.pid, "bundle": str(bundle.folder)}
+    for stage in ("createRuntime", "poststop"):
+        _, *args = bundle.spec["hooks"][stage][-1]["args"]
+        assert run(json.dumps(state).encode(), *args).code == 0
+    assert [it["ask"] for it in daemon.asked] == ["prepare", "attach", "return"]
+
+
+def test_who_only_mentions_the_prefix_is_made_as_it_is(tmp_path: Path, box: Box) -> None:
+    bundle = Bundle(tmp_path, box.path, annotations={f"{PREFIX}.x": PREFIX})
+    before = bundle.config.read_bytes()
+    assert (bundle.create().code, bundle.told.read_text().splitlines()) == (7, bundle.words)
+    assert bundle.config.read_bytes() == before
+
+
+def told(log: Path) -> str:
+    """What containerd's shim shows of an OCI runtime that has failed."""
+    return str([it["msg"] for it in map(json.loads, log.read_text().splitlines()) if it["level"] == "error"][-1])
+
+
+def test_a_refusal_is_in_the_log_of_the_oci_runtime_and_nothing_is_made(tmp_path: Path, box: Box, serve: Serve) -> None:
+    serve(lambda _: (HEARD, {"version": 1, "refusal": "nri-rdma: DEVICE-IN-USE: taken,\n by a/b. Next: wait."}))
+    bundle = Bundle(tmp_path, box.path)
+    bundle.log.write_text('{"level": "warning", "msg": "before"}\n')
+    before = bundle.config.read_bytes()
+    ended = bundle.create()
+    assert (ended.code, bundle.told.exists(), bundle.config.read_bytes()) == (1, False, before)
+    sentence = "nri-rdma: DEVICE-IN-USE: taken, by a/b. Next: wait."
+    assert (told(bundle.log), ended.error) == (sentence, f"{sentence}\n")
+
+
+def test_a_refusal_without_a_log_is_on_stderr(tmp_path: Path, box: Box, serve: Serve) -> None:
+    serve(lambda _: (HEARD, {"version": 1, "refusal": "nri-rdma: DEVICE-IN-USE: taken."}))
+    ended = Bundle(tmp_path, box.path).create("create", "-b", str(tmp_path / "bundle"), "ab12")
+    assert (ended.code, ended.error) == (1, "nri-rdma: DEVICE-IN-USE: taken.\n")
+
+
+def test_that_there_is_no_daemon_refuses_in_time(tmp_path: Path, box: Box) -> None:
+    bundle = Bundle(tmp_path, box.path)
+    ended = bundle.create()
+    assert told(bundle.log).startswith("nri-rdma: DAEMON-ABSENT: ")
+    assert 1.5 < ended.seconds < 4
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", '{"annotations": {"rdma.noderesource.dev": "1"}}'])
+def test_a_configuration_that_cannot_be_used_refuses(tmp_path: Path, box: Box, text: str | None) -> None:
+    bundle = Bundle(tmp_path, box.path)
+    bundle.config.unlink() if text is None else bundle.config.write_text(text)
+    assert bundle.create().refused_with in {"OCI-STATE", "INTERNAL"}
+    assert not bundle.told.exists()
+
+
+def test_an_oci_runtime_that_is_not_there_is_told(tmp_path: Path, box: Box, serve: Serve) -> None:
+    serve(lambda _: (HEARD, GIVEN))
+    bundle = Bundle(tmp_path, box.path)
+    bundle.runtime.unlink()
+    assert bundle.create().refused_with == "OCI-STATE"
+    assert str(bundle.runtime) in told(bundle.log)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--"], ["--colour", "red", "--", "runc", "create", "a"]])
+def test_create_without_a_runtime_is_a_usage_error(arguments: list[str]) -> None:
+    assert run(b"", "create", *arguments).code == 2

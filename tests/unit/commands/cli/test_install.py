@@ -1,4 +1,4 @@
-"""`nri-rdma install podman` as a user runs it; what it writes on a host is for tests/oci."""
+"""`nri-rdma install podman` and `install docker` as a user runs them; what they write on a host is for tests/oci."""
 
 from __future__ import annotations
 
@@ -55,7 +55,39 @@ def test_where_nothing_was_set_up_nothing_is_removed(path: dict[str, str]) -> No
 
 
 @pytest.mark.parametrize("command", ["install", "uninstall"])
-def test_the_command_alone_shows_what_there_is(command: str) -> None:
+@pytest.mark.parametrize("engine", ["podman", "docker"])
+def test_the_command_alone_shows_what_there_is(command: str, engine: str) -> None:
     done = nri_rdma(command)
     assert done.returncode == 0
-    assert f"nri-rdma {command} podman" in done.stdout
+    assert f"nri-rdma {command} {engine}" in done.stdout
+
+
+DOCKERS_FILES = ("/usr/local/lib/nri-rdma/docker/runc", "/usr/local/bin/containerd-shim-nri-rdma-v1")
+
+
+def with_docker(folder: Path, version: str) -> dict[str, str]:
+    """A PATH with a docker that knows its version and nothing else."""
+    program = folder / "docker"
+    program.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "{version}"\n')
+    program.chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+@pytest.mark.parametrize("version", ["Docker version 20.10.24+dfsg1, build 297e128", "podman version 5.4.2"])
+def test_a_docker_that_takes_no_shims_name_is_not_set_up(tmp_path: Path, version: str) -> None:
+    done = nri_rdma("install", "docker", environment=with_docker(tmp_path, version), columns=400)
+    assert version in assert_one_error(done, "INSTALL", 1)
+
+
+def test_without_docker_nothing_is_set_up(tmp_path: Path) -> None:
+    done = nri_rdma("install", "docker", environment={"PATH": str(tmp_path)})
+    assert "no docker in PATH" in assert_one_error(done, "INSTALL", 1)
+
+
+def test_where_docker_was_not_set_up_nothing_is_removed(tmp_path: Path) -> None:
+    if any(map(os.path.exists, DOCKERS_FILES)):
+        pytest.skip("this machine's Docker is set up for nri-rdma")
+    environment = with_docker(tmp_path, "Docker version 28.5.2, build x")
+    done = nri_rdma("uninstall", "docker", "--dry-run", columns=200, environment=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("nothing was changed.\n")

@@ -6,7 +6,8 @@ import pytest
 
 from nri_rdma.commands.doctor.podman import podman
 from nri_rdma.commands.install.changes import carry_out_all, to_write
-from nri_rdma.commands.install.podman import HookSettings, PodmanFiles
+from nri_rdma.commands.install.hook import HookSettings
+from nri_rdma.commands.install.podman import PodmanFiles
 from tests.unit.commands.doctor.bench import NA, OK, PROBLEM, Bench
 
 HOOK = "usr/local/lib/nri-rdma/nri-rdma-oci-hook"

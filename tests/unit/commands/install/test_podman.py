@@ -12,14 +12,8 @@ from typing import Any
 import pytest
 
 from nri_rdma.commands.install.changes import to_write
-from nri_rdma.commands.install.podman import (
-    FOLDER,
-    HookSettings,
-    PodmanFiles,
-    definition,
-    drop_in,
-    parse_version,
-)
+from nri_rdma.commands.install.hook import HookSettings
+from nri_rdma.commands.install.podman import FOLDER, PodmanFiles, definition, drop_in, parse_version
 from nri_rdma.errors import ErrorCode, NriRdmaError
 
 SETTINGS = HookSettings(annotation_prefix="rdma.noderesource.dev")

@@ -1,0 +1,39 @@
+"""Checks of Docker where it is set up for annotations: whether a container that asks by one could start bare, or none
+could start."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem
+from nri_rdma.commands.install.docker import RUNTIME, DockerFiles
+from nri_rdma.commands.install.hook import HookSettings
+from nri_rdma.errors import NriRdmaError
+
+if TYPE_CHECKING:
+    from nri_rdma.commands.doctor.machine import Machine
+
+_CHECK = "Docker"
+_FIX = "nri-rdma install docker"
+
+
+def docker(machine: Machine) -> Finding:
+    """Look for what the shim starts."""
+    files = DockerFiles(settings=HookSettings.of(machine.settings), root=machine.etc.parent)
+    if not files.shim.path.exists():
+        return not_applicable(_CHECK, "Docker is not set up for annotations", _FIX)
+    for file in (files.shim, files.oci_runtime):
+        if not os.access(file.path, os.X_OK):
+            return problem(_CHECK, f"{file.path} is not there or no program: no container with {RUNTIME} starts", _FIX)
+        if file.path.read_bytes() != file.data:
+            return problem(_CHECK, f"{file.path} is for other settings, or of another release", _FIX)
+    if not os.access(files.program, os.X_OK):
+        return problem(
+            _CHECK, f"{files.program} is not there or no program: no container with annotations starts", _FIX
+        )
+    try:
+        files.refuse_lacking()
+    except NriRdmaError as error:
+        return problem(_CHECK, f"{error.what} ({error.where}): no container with {RUNTIME} starts", error.hint)
+    return ok(_CHECK, f"containers with annotations ask if they are started with --runtime {RUNTIME}")

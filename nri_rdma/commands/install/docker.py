@@ -100,7 +100,7 @@ def oci_runtime(settings: HookSettings) -> str:
 PATH=${{PATH#{OCI_RUNTIME.parent}:}}
 export PATH
 case " $* " in
-*" create "*)
+*" create "* | *" restore "*)
     bundle=. log=/dev/null before=
     for word; do
         case $before in

@@ -638,6 +638,18 @@ def test_a_configuration_that_cannot_be_used_refuses(tmp_path: Path, box: Box, t
     assert not bundle.told.exists()
 
 
+def test_a_container_that_asks_is_not_restored_from_a_checkpoint(tmp_path: Path, box: Box, serve: Serve) -> None:
+    daemon = serve(lambda _: (HEARD, GIVEN))
+    bundle = Bundle(tmp_path, box.path)
+    ended = bundle.create("restore", "--bundle", str(bundle.folder), "ab12")
+    assert (ended.refused_with, bundle.told.exists(), daemon.asked) == ("OCI-STATE", False, [])
+
+
+def test_one_that_does_not_ask_is_restored(tmp_path: Path, box: Box) -> None:
+    bundle = Bundle(tmp_path, box.path, annotations=None)
+    assert bundle.create("restore", "--bundle", str(bundle.folder), "ab12").code == 7
+
+
 def test_an_oci_runtime_that_is_not_there_is_told(tmp_path: Path, box: Box, serve: Serve) -> None:
     serve(lambda _: (HEARD, GIVEN))
     bundle = Bundle(tmp_path, box.path)

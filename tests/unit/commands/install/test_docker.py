@@ -107,6 +107,12 @@ def test_cgroups_that_systemd_makes_are_told_by_their_path(programs: Programs) -
         assert "--systemd-cgroup" not in programs.create({"linux": {"cgroupsPath": path}})
 
 
+def test_a_container_that_is_restored_from_a_checkpoint_is_for_the_hook_too(programs: Programs) -> None:
+    programs.config.write_text(json.dumps({"annotations": {PREFIX: "1"}}))
+    words = ["restore", "--bundle", str(programs.config.parent), "ab12"]
+    assert programs.run(programs.ours, *words).stdout.splitlines() == [*programs.asked, *words]
+
+
 def test_a_configuration_that_cannot_be_read_is_for_the_hook_which_says_why(programs: Programs) -> None:
     done = programs.run(programs.ours, *programs.words)
     assert done.stdout.splitlines() == [*programs.asked, *programs.words]

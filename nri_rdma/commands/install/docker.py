@@ -91,7 +91,8 @@ def oci_runtime(settings: HookSettings) -> str:
     Docker gives a shim that it has no settings of no word on who makes cgroups; their path says it.
     """
     key = f'"{settings.annotation_prefix}'
-    keys = f'"{re.escape(settings.annotation_prefix)}(/[^"]*)?" *:'
+    escaped = settings.annotation_prefix.replace(".", "\\.")  # nothing else in a prefix has a meaning for grep
+    keys = f'"{escaped}(/[^"]*)?" *:'
     hook = shlex.join((str(HOOK), *settings.words("create"), "--", _RUNC))
     refusal = f"nri-rdma: OCI-STATE: this hook cannot be run, {HOOK}. Next: {_FIX}."
     log_line = f'{{"level":"error","msg":"{refusal}"}}'

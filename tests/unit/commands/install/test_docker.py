@@ -32,8 +32,8 @@ class Programs:
         self.real = folder / "usr/bin/runc"
         for path, text in {
             self.hook: TELLS,
-            self.ours: self._here(oci_runtime(SETTINGS)),
-            self.shim: self._here(shim()),
+            self.ours: self.here(oci_runtime(SETTINGS)),
+            self.shim: self.here(shim()),
             self.real: TELLS,
             folder / "usr/bin/containerd-shim-runc-v2": TELLS + "exec runc $PATH",
         }.items():
@@ -44,7 +44,7 @@ class Programs:
         self.config = folder / "bundle/config.json"
         self.config.parent.mkdir()
 
-    def _here(self, text: str) -> str:
+    def here(self, text: str) -> str:
         return text.replace("/usr/local/", f"{self.folder}/usr/local/")
 
     def run(self, program: Path, *words: str, shell: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -89,6 +89,15 @@ def test_who_does_not_ask_is_made_by_runc_with_the_same_words(programs: Programs
 def test_who_asks_is_made_by_the_hook_which_becomes_runc(programs: Programs, shell: list[str], key: str) -> None:
     shell_of = (shutil.which(shell[0]) or "", *shell[1:])
     assert programs.create({"annotations": {key: "1"}}, shell_of) == [*programs.asked, *programs.words]
+
+
+def test_a_prefix_of_another_kind_is_seen_too(programs: Programs) -> None:
+    settings = HookSettings(annotation_prefix="my-org.example/rdma")
+    programs.ours.write_text(programs.here(oci_runtime(settings)))
+    for key, is_asked in (("my-org.example/rdma/pod", True), ("my-org_example/rdma", False), (PREFIX, False)):
+        programs.config.write_text(json.dumps({"annotations": {key: "1"}}))
+        done = programs.run(programs.ours, *programs.words)
+        assert (done.stdout.startswith("nri-rdma-oci-hook\n"), done.stderr) == (is_asked, "")
 
 
 @pytest.mark.parametrize("words", [["state", "ab12"], ["delete", "--force", "ab12"], ["--version"], []], ids=str)

@@ -1,4 +1,5 @@
-"""`python -m tests.oci SUITE --cost STARTS`: what containers of podman cost more where nri-rdma is, in CPU time.
+"""`python -m tests.oci SUITE --cost STARTS`: what containers of podman cost more where nri-rdma is, in CPU time; with
+forky, those of Docker, too.
 
 Each round starts one container of each kind, forwards and backwards in turn, and takes the CPU time of everything that
 takes part (podman, conmon, OCI runtime, hooks, container, daemon) from the cgroup that holds it all, once all has ended
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +22,12 @@ from statistics import median
 from typing import Any
 
 from bench.figures import Row, exit_code, paired_row, table
-from tests.oci.conftest import start
+from tests.oci.conftest import set_up, start
+from tests.oci.docker import RUNTIME, Docker
 from tests.oci.host import Host, Podman
-from tests.oci.roots import SUITES
+from tests.oci.roots import FORKY, SUITES
 from tests.oci.test_podman import DEVICE, generate
-from tests.rig.daemon import Daemon
+from tests.rig.daemon import EXCLUSIVE_FIRST, Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.fabric import Fabric
 from tests.rig.node import load
@@ -39,11 +41,15 @@ MOST_PER_HOOK_MS = 12.0
 MOST_HOOKS = 3.0
 ANNOTATION = ("--annotation", "rdma.noderesource.dev/pod=[{match: {device: mlx5_5}}]")
 """The same as DEVICE gives."""
+MOST_OF_OUR_RUNTIME_MS = 12.0
+"""CPU time of Docker's runtime of ours for a container that does not ask."""
 WARM_UP = 5
 _RESTS_S, _RESTS_NS = 0.1, 1_000_000
 """A daemon that takes less than that in this time rests."""
 _IDLE_S = 5.0
 _MS_PER_NS = 1e-6
+_STAYING = ("daemon", "engine")
+"""Parts of the cgroup whose processes stay when a container has ended."""
 _NS_PER_US = 1000
 
 
@@ -56,13 +62,14 @@ class Spent:
 
 
 class Tree:
-    """The cgroup of a host: `starter` is for what is started, `daemon` for the daemon, podman adds the containers'."""
+    """The cgroup of a host: `starter` is for what is started, `daemon` for the daemon, `engine` for dockerd with all
+    that it starts, and the engine adds the containers'."""
 
     def __init__(self, host: Host) -> None:
         unified = (CGROUPS / "cgroup.controllers").exists()
         self._top = (CGROUPS if unified else CGROUPS / "cpuacct") / host.cgroup_parent.lstrip("/")
         self._is_unified = unified
-        for name in ("starter", "daemon"):
+        for name in ("starter", *_STAYING):
             (self._top / name).mkdir(parents=True)
         self._at_rest = 0.0
         """What the daemon takes at rest, in nanoseconds per second."""
@@ -74,6 +81,11 @@ class Tree:
         before, began = self._used_ns(), time.monotonic()
         time.sleep(_IDLE_S)
         self._at_rest = (self._used_ns() - before) / (time.monotonic() - began)
+
+    def add_engine(self, pids: Iterable[int]) -> None:
+        """Count the time of these processes, and of those that they start, from now on."""
+        for pid in pids:
+            (self._top / "engine/cgroup.procs").write_text(str(pid))
 
     def _entering(self, command: Sequence[str]) -> list[str]:
         """Return the command that enters the cgroup, and then becomes this one."""
@@ -110,7 +122,7 @@ class Tree:
 
     def _busy(self) -> Iterator[str]:
         for file in self._top.rglob("cgroup.procs"):
-            if file.parent.name != "daemon" and file.exists():
+            if file.parent.name not in _STAYING and file.exists():
                 yield from file.read_text().split()
 
 
@@ -151,19 +163,52 @@ def main(suite: str, starts: int) -> int:
             asks = Kind(podman=ours.podman, tree=ours.tree, options=DEVICE)
             annotated = Kind(podman=ours.podman, tree=ours.tree, options=ANNOTATION)
             python = Kind(podman=bare.podman, tree=bare.tree, options=DEVICE)
-            taken = _measured([plain, ours, python, asks, annotated], starts)
+            taken = measured([it.start for it in (plain, ours, python, asks, annotated)], starts)
         rows += _rows(oci_runtime, taken, hooks)
+    if suite == FORKY.name:
+        rows += docker_rows(starts)
     print(table(rows))
     return exit_code(rows)
 
 
-def _measured(kinds: Sequence[Kind], starts: int) -> list[list[Spent]]:
+def docker_rows(starts: int) -> list[Row]:
+    """Measure containers of Docker: with its own runtime, with ours, and with ours and an annotation."""
+    with ExitStack() as stack:
+        fabric = stack.enter_context(Fabric(load("eight")))
+        host = stack.enter_context(Host(FORKY.root, Path(stack.enter_context(tempfile.TemporaryDirectory())), fabric))
+        tree = Tree(host)
+        docker = stack.enter_context(Docker(host))
+        stack.enter_context(set_up(host, Docker.name))
+        daemon = Daemon(host, fabric, extra=EXCLUSIVE_FIRST)
+        start(daemon)
+        stack.callback(daemon.stop)
+        tree.add_daemon(daemon.pid)
+        tree.add_engine(docker.pids())
+
+        def kind(*options: str) -> Callable[[], Spent]:
+            return lambda: tree.spent(host.inside(["docker", *docker.run("--rm", *options)]))
+
+        ours = ("--runtime", RUNTIME)
+        taken = measured([kind(), kind(*ours), kind(*ours, *ANNOTATION)], starts)
+    runc, bare, asks = ([[it.all_ms] for it in each] for each in taken)
+    of_daemon = [it.daemon_ms for it in taken[-1]]
+    name = f"Docker, a container with {RUNTIME}"
+    beside = paired_row(f"{name} that does not ask, beside one with runc", runc, bare, unit="ms")
+    return [
+        beside,
+        _alone(f"{name}, CPU time beyond runc", beside.value - beside.floor, "ms", MOST_OF_OUR_RUNTIME_MS),
+        paired_row(f"{name} that asks, beside one with runc", runc, asks, unit="ms"),
+        _alone("Docker, the daemon for a container that asks", median(of_daemon), "ms"),
+    ]
+
+
+def measured(kinds: Sequence[Callable[[], Spent]], starts: int) -> list[list[Spent]]:
     """What each kind's starts cost, round by round."""
     taken: list[list[Spent]] = [[] for _ in kinds]
     order = list(range(len(kinds)))
     for number in range(WARM_UP + starts):
         for which in order:
-            spent = kinds[which].start()
+            spent = kinds[which]()
             if number >= WARM_UP:
                 taken[which].append(spent)
         order.reverse()

@@ -3,7 +3,8 @@
 import json
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -110,6 +111,10 @@ class Docker:
                 self.must("network", "create", BRIDGE)
         return [verb, *runtime, "--network", network, *options, IMAGE, *command]
 
+    def pids(self) -> list[int]:
+        """Return the processes that stay: dockerd and its containerd."""
+        return list(_family(self._process.pid))
+
     def close(self) -> None:
         """End dockerd, and its containerd with it. Again is no error."""
         if self._process.poll() is None:
@@ -119,3 +124,10 @@ class Docker:
     def _answers(self) -> bool:
         assert self._process.poll() is None, self.log.read_text(errors="replace")[-3000:]
         return self("version").returncode == 0
+
+
+def _family(pid: int) -> Iterator[int]:
+    yield pid
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in children.read_text().split():
+            yield from _family(int(child))

@@ -33,8 +33,8 @@ def test_the_page_has_containerd_crio_podman_and_docker() -> None:
     }
 
 
-@pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name.startswith("podman-")])
-def test_containers_of_podman_ask_by_annotation_as_well_as_by_cdi_device(runtime: str) -> None:
+@pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name.startswith(("podman-", "docker-"))])
+def test_containers_of_podman_and_docker_ask_by_annotation_as_well_as_by_cdi_device(runtime: str) -> None:
     for situation in SITUATIONS:
         assert ("annotation" in expected(runtime, situation)) == ("cdi" in expected(runtime, situation)), situation
     assert expected(runtime, "runs")["annotation"] == "complete"

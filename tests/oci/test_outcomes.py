@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.oci.conftest import require_docker, start
-from tests.oci.docker import Docker
+from tests.oci.conftest import require_docker, set_up, start
+from tests.oci.docker import RUNTIME, Docker
 from tests.oci.host import Host, Podman
 from tests.oci.test_annotations import asks
 from tests.oci.test_podman import DEVICE, generate
@@ -43,6 +43,13 @@ def docker(host: Host) -> Iterator[Docker]:
     require_docker(host)
     with Docker(host) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def docker_installed(docker: Docker) -> Iterator[None]:
+    """Docker is set up for annotations."""
+    with set_up(docker.host, docker.name):
+        yield
 
 
 @pytest.fixture
@@ -130,11 +137,13 @@ def test_containers_of_podman_have_what_the_page_says(
     assert_row(podman, node, options, f"podman-{suite}-{podman.oci_runtime}", situation)
 
 
+@pytest.mark.usefixtures("docker_installed")
 @pytest.mark.parametrize("situation", outcomes.SITUATIONS)
 def test_containers_of_docker_have_what_the_page_says(
     host_equal: None, docker: Docker, node: Fabric, suite: str, situation: str
 ) -> None:
-    assert_row(docker, node, BY_DEVICE, f"docker-{suite}", situation)
+    options = {**BY_DEVICE, "annotation": ("--runtime", RUNTIME, *asks(docker, ANNOTATION))}
+    assert_row(docker, node, options, f"docker-{suite}", situation)
 
 
 def assert_row(engine: Podman | Docker, node: Fabric, options: Options, name: str, situation: str) -> None:

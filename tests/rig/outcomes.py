@@ -56,7 +56,7 @@ _OUR_CODE = re.compile(r"nri-rdma: ([A-Z]+(?:-[A-Z]+)*): ")
 def why_impossible(runtime: str, situation: str, ask: str) -> str:
     """Return why there is no such container, "" where there can be one."""
     if runtime.startswith(_ENGINES):
-        return _why_not_without_kubernetes(runtime, situation, ask)
+        return _why_not_without_kubernetes(situation, ask)
     if situation == "never" and ask == "share":
         return "the kubelet has no such resource before a daemon has registered it: the pod is not placed here"
     if situation == "never" and ask == "claim":
@@ -66,11 +66,9 @@ def why_impossible(runtime: str, situation: str, ask: str) -> str:
     return ""
 
 
-def _why_not_without_kubernetes(runtime: str, situation: str, ask: str) -> str:
+def _why_not_without_kubernetes(situation: str, ask: str) -> str:
     if ask == "unguarded":
         return "what gives a container of podman or Docker its devices also refuses it: there is no guard beside it"
-    if ask == "annotation" and runtime.startswith("docker-"):
-        return "Docker has no hooks that read a container's annotations"
     if ask in {"share", "claim"}:
         return "shares and claims are allocated by a kubelet, and there is none"
     if situation in {"between", "in-sandbox"}:

@@ -3,7 +3,7 @@
 import json
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -44,11 +44,9 @@ class Docker:
         host.file("/etc/docker").mkdir(exist_ok=True)
         host.file("/etc/docker/daemon.json").write_text(json.dumps(settings))
         self.log = host.work / "dockerd.log"
-        with self.log.open("wb") as log:
-            words = host.inside(["env", SERVICE_PATH, "dockerd"])
-            self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=log, stdout=log)
+        self._process = self._started()
         try:
-            wait_until(self._answers, f"dockerd to answer; its log: {self.log}", 60)
+            self._await()
             self.must("import", "/run/files/box.tar", IMAGE)
         except BaseException:
             self.close()
@@ -115,11 +113,27 @@ class Docker:
         """Return the processes that stay: dockerd and its containerd."""
         return list(_family(self._process.pid))
 
+    def restart(self, by: signal.Signals, between: Callable[[], None] = lambda: None) -> None:
+        """End dockerd by a signal, and start it again."""
+        self._process.send_signal(by)
+        self._process.wait(30)
+        between()
+        self._process = self._started()
+        self._await()
+
     def close(self) -> None:
         """End dockerd, and its containerd with it. Again is no error."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             self._process.wait(30)
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            words = self.host.inside(["env", SERVICE_PATH, "dockerd"])
+            return subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=log, stdout=log)
+
+    def _await(self) -> None:
+        wait_until(self._answers, f"dockerd to answer; its log: {self.log}", 60)
 
     def _answers(self) -> bool:
         assert self._process.poll() is None, self.log.read_text(errors="replace")[-3000:]

@@ -17,9 +17,11 @@ TIMEOUT_S = 60.0
 class PodmanContainer:
     """A container that podman has, whether it runs or not."""
 
+    id: str
     name: str
     annotations: Mapping[str, str]
     is_running: bool
+    has_host_network: bool
 
 
 def version_text() -> str:
@@ -35,12 +37,24 @@ def read_configuration() -> None:
 def containers() -> tuple[PodmanContainer, ...]:
     """Return all containers of root. Raises NriRdmaError."""
     ids = _run("ps", "--all", "--quiet", "--no-trunc").split()
-    documents = json.loads(_run("inspect", "--type", "container", *ids)) if ids else []
+    return _inspected(*ids) if ids else ()
+
+
+def container(name: str) -> PodmanContainer:
+    """Return the container of a name, or of the beginning of an id. Raises NriRdmaError, also where there is none."""
+    (found,) = _inspected("--", name)
+    return found
+
+
+def _inspected(*names: str) -> tuple[PodmanContainer, ...]:
+    documents = json.loads(_run("inspect", "--type", "container", *names))
     return tuple(
         PodmanContainer(
+            id=it["Id"],
             name=it["Name"],
             annotations=it["Config"].get("Annotations") or {},
             is_running=bool(it["State"]["Running"]),
+            has_host_network=it["HostConfig"].get("NetworkMode") == "host",
         )
         for it in documents
     )

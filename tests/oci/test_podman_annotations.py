@@ -36,6 +36,21 @@ def test_a_container_that_is_made_and_removed_leaves_nothing(host_equal: None, d
     wait_home()
 
 
+def test_explain_says_what_a_container_gets_before_it_starts_and_what_it_has(
+    host_equal: None, daemon: Daemon, podman: Podman
+) -> None:
+    podman.must(*podman.create("--name", "told", *asks(podman, [FIFTH])))
+    before = podman.host.nri_rdma("explain", "--podman", "told")
+    assert before.returncode == 0, before.stderr
+    assert ": gets 1 device" in before.stdout
+    assert "GIVEN" in next(line for line in before.stdout.splitlines() if " mlx5_5 " in line)
+    podman.must("init", "told")
+    assert host_link("rail5") is None
+    assert "It holds mlx5_5 now" in podman.host.nri_rdma("explain", "--podman", "told").stdout
+    podman.must("rm", "told")
+    wait_home()
+
+
 def test_the_containers_of_a_pod_share_a_netdev_and_it_comes_home(
     host_equal: None, daemon: Daemon, podman: Podman
 ) -> None:

@@ -28,7 +28,15 @@ EXIT_REFUSED = 1
 
 
 @click.command()
-@click.argument("manifest", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
+@click.argument(
+    "manifest", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+)
+@click.option(
+    "--podman",
+    "podman_container",
+    metavar="CONTAINER",
+    help="Instead of MANIFEST: a container of podman, by its name or id. What its annotations ask for is shown.",
+)
 @snapshot_option
 @click.option(
     "--cdi-device",
@@ -64,7 +72,8 @@ EXIT_REFUSED = 1
 @click.pass_context
 def explain(
     context: click.Context,
-    manifest: Path,
+    manifest: Path | None,
+    podman_container: str | None,
     settings: Settings,
     problem: SettingError | None,
     snapshot: Path | None,
@@ -87,8 +96,14 @@ def explain(
       nri-rdma explain pod.yaml --snapshot node.json
       nri-rdma explain pod.yaml --cdi-device trainer=dra.example.com/nic=claim-7f3
       nri-rdma explain pod.yaml --gpu trainer=0,1
+      nri-rdma explain --podman trainer
     """
-    pods, unread, documents = _read_manifest(manifest)
+    if manifest is not None and podman_container is None:
+        pods, unread, documents = _read_manifest(manifest)
+    elif manifest is None and podman_container is not None:
+        pods, unread, documents = (_container_of_podman(podman_container),), (), ()
+    else:
+        raise click.UsageError("Give a MANIFEST, or --podman CONTAINER.")
     from nri_rdma.commands.cli.gather import gather
     from nri_rdma.commands.explain import explain as explain_pod
     from nri_rdma.commands.explain_claims import claim_lines, explain_claims
@@ -149,6 +164,23 @@ def _read_manifest(path: Path) -> tuple[tuple[PodManifest, ...], tuple[str, ...]
         hint = "give a Pod, what has a pod template, such as a Deployment or a Job, or a resource claim"
         raise SettingError(ErrorCode.SETTING, what, where=str(path), hint=hint)
     return pods, unread, tuple(document for _, document in documents)
+
+
+def _container_of_podman(name: str) -> PodManifest:
+    """Return a container of podman as the pod for which the daemon takes it. Raises NriRdmaError."""
+    from nri_rdma.doors.oci.containers import NAMESPACE, SHORT
+    from nri_rdma.host.podman import container
+    from nri_rdma.text.manifest import read_pods
+
+    found = container(name)
+    short = found.id[:SHORT]
+    document = {
+        "kind": "Pod",
+        "metadata": {"name": short, "namespace": NAMESPACE, "annotations": dict(found.annotations)},
+        "spec": {"containers": [{"name": short}], "hostNetwork": found.has_host_network},
+    }
+    (pod,) = read_pods(document, f"podman inspect {name}")
+    return pod
 
 
 def _documents(path: Path) -> Iterator[tuple[str, object]]:

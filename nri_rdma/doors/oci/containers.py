@@ -29,7 +29,7 @@ ATTACH_S = 8.0
 """How long a container waits for its attach; the hook waits a little longer."""
 RETURN_S = 5.0
 """How long the end of a container waits for the way home; it goes on after that."""
-_SHORT = 12
+SHORT = 12
 """Characters of an id, as podman and Docker show it."""
 
 
@@ -170,7 +170,7 @@ def _pod(question: HookQuestion) -> Pod:
     return Pod(
         sandbox_id=question.container_id,
         uid=question.container_id,
-        name=question.container_id[:_SHORT],
+        name=question.container_id[:SHORT],
         namespace=NAMESPACE,
         netns_path=f"/proc/{question.pid}/ns/net" if question.has_network else "",
         pid=question.pid,

@@ -16,13 +16,23 @@ case "$*" in
     "info "*) echo 'Error: toml: line 3' >&2; exit 125 ;;
     "ps --all --quiet --no-trunc") echo a1; echo b2 ;;
     "inspect --type container a1 b2") cat <<'X'
-[{"Name": "one", "Config": {"Annotations": {"k": "v"}}, "State": {"Running": true}},
- {"Name": "two", "Config": {"Annotations": null}, "State": {"Running": false}}]
+[{"Id": "a1f", "Name": "one", "Config": {"Annotations": {"k": "v"}}, "State": {"Running": true},
+  "HostConfig": {"NetworkMode": "host"}},
+ {"Id": "b2f", "Name": "two", "Config": {"Annotations": null}, "State": {"Running": false},
+  "HostConfig": {"NetworkMode": "bridge"}}]
 X
     ;;
+    "inspect --type container -- two") cat <<'X'
+[{"Id": "b2f", "Name": "two", "Config": {"Annotations": null}, "State": {"Running": false}, "HostConfig": {}}]
+X
+    ;;
+    "inspect "*) echo 'Error: no such container' >&2; exit 125 ;;
     *) exit 9 ;;
 esac
 """
+
+
+TWO = PodmanContainer(id="b2f", name="two", annotations={}, is_running=False, has_host_network=False)
 
 
 @pytest.fixture
@@ -48,9 +58,17 @@ def test_it_tells_its_version(program: Path) -> None:
 
 def test_all_containers_are_told_with_their_annotations(program: Path) -> None:
     assert podman.containers() == (
-        PodmanContainer(name="one", annotations={"k": "v"}, is_running=True),
-        PodmanContainer(name="two", annotations={}, is_running=False),
+        PodmanContainer(id="a1f", name="one", annotations={"k": "v"}, is_running=True, has_host_network=True),
+        TWO,
     )
+
+
+def test_one_container_is_told_by_its_name(program: Path) -> None:
+    assert podman.container("two") == TWO
+
+
+def test_a_container_that_is_not_there_is_told(program: Path) -> None:
+    assert "no such container" in str(refusal_of(lambda: podman.container("three")))
 
 
 def test_without_containers_nothing_is_inspected(program: Path) -> None:

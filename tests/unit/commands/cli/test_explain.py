@@ -1,6 +1,8 @@
 """What `nri-rdma explain` shows of manifests."""
 
 import json
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,42 @@ def test_it_shows_devices_reasons_netdevs_and_what_each_container_gets(eight: Pa
         "  gets  nothing",
     ):
         assert line in done.stdout.splitlines()
+
+
+def podman_with(folder: Path, annotations: Mapping[str, str], network: str = "bridge") -> Mapping[str, str]:
+    """An environment with a podman that has the container `trainer`."""
+    told = {
+        "Id": "0123456789abcdef",
+        "Name": "trainer",
+        "Config": {"Annotations": dict(annotations)},
+        "State": {"Running": False},
+        "HostConfig": {"NetworkMode": network},
+    }
+    answer = f"echo {shlex.quote(json.dumps([told]))}"
+    (folder / "podman").write_text(f'#!/bin/sh\n[ "$5" = trainer ] || exit 125\n{answer}\n')
+    (folder / "podman").chmod(0o755)
+    return {"PATH": f"{folder}:/usr/bin:/bin"}
+
+
+def test_a_container_of_podman_is_explained_by_its_annotations(eight: Path, tmp_path: Path) -> None:
+    asks = '[{"name": "fast", "match": {"device": "mlx5_5"}, "mode": "exclusive"}]'
+    podman = podman_with(tmp_path, {"rdma.noderesource.dev/pod": asks})
+    given = ("--sysfs-root", eight, "--allow-default-pool", "--state-dir", tmp_path)
+    done = nri_rdma("explain", "--podman", "trainer", *given, environment=podman)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Pod oci/0123456789ab: gets 1 device" in done.stdout.splitlines()
+    assert 'RDMA_NETDEVS_FAST="rdma0"' in done.stdout
+    podman = podman_with(tmp_path, {"rdma.noderesource.dev/pod": asks}, "host")
+    done = nri_rdma("explain", "--podman", "trainer", *given, environment=podman)
+    assert (done.returncode, "HOST-NETWORK" in done.stdout) == (1, True)
+    assert_one_error(nri_rdma("explain", "--podman", "other", *given, environment=podman), "INSTALL", 1)
+
+
+@pytest.mark.parametrize("words", [(), ("-", "--podman", "trainer")], ids=["neither", "both"])
+def test_it_needs_a_manifest_or_a_container_of_podman(words: Sequence[str]) -> None:
+    done = nri_rdma("explain", *words)
+    assert done.returncode == 2
+    assert "Give a MANIFEST, or --podman CONTAINER." in done.stderr
 
 
 def test_a_variable_s_value_that_begins_with_an_equals_sign_is_in_quotes(eight: Path, tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from nri_rdma.model.pool import Pool, PoolDoor
 from nri_rdma.model.request import Mode, env_name
 
 PROGRAM = "nri-rdma-oci-hook"
+MODULE = "nri_rdma_oci_hook.py"
+"""The file beside the program that has all of it but the start."""
 HOOK = Path("/usr/local/lib/nri-rdma") / PROGRAM
 HOOK_TIMEOUT_S = 15
 """For the OCI runtime, which then ends the hook and refuses the container; the hook's own waits are shorter."""

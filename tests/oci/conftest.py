@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.oci.docker import RUNTIME, Docker
-from tests.oci.host import HOOKS, Host, Podman
+from tests.oci.host import Host, Podman
 from tests.oci.roots import BOOKWORM, FORKY, TRIXIE, Suite
 from tests.rig.daemon import EXCLUSIVE_FIRST, Daemon
 from tests.rig.deadline import wait_until
@@ -94,7 +94,7 @@ def require_docker(host: Host) -> None:
 @contextmanager
 def set_up(host: Host, engine: str) -> Iterator[None]:
     """Have an engine call the hook for containers with annotations."""
-    host.file(f"{HOOKS}/nri-rdma-oci-hook").unlink()
+    host.remove_hook()
     done = host.nri_rdma("install", engine)
     assert done.returncode == 0, done.stderr
     yield

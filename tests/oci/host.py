@@ -24,6 +24,7 @@ from tests.rig.record import base
 PREFIX = "nrirdma-oci-"
 STATE = "/run/nri-rdma"
 HOOKS = "/usr/local/lib/nri-rdma"
+HOOK_FILES = ("nri_rdma_oci_hook.py", "nri-rdma-oci-hook")
 CDI = "/etc/cdi"
 _SOURCE = "/opt/nri-rdma"
 _LIBRARIES = Path(sysconfig.get_path("purelib")).relative_to(cache.PROJECT)
@@ -117,7 +118,14 @@ class Host:
     def put_hook(self) -> None:
         """Put the hook that CDI specs name in its place, as docs/podman.md says."""
         self.file(HOOKS).mkdir(parents=True, exist_ok=True)
-        shutil.copy(cache.PROJECT / "hooks/nri-rdma-oci-hook", self.file(HOOKS))
+        for name in HOOK_FILES:
+            shutil.copy(cache.PROJECT / "hooks" / name, self.file(HOOKS))
+
+    def remove_hook(self) -> None:
+        """Remove the hook, with what Python has made of it."""
+        for name in HOOK_FILES:
+            self.file(f"{HOOKS}/{name}").unlink(missing_ok=True)
+        shutil.rmtree(self.file(f"{HOOKS}/__pycache__"), ignore_errors=True)
 
     def must(self, *command: str) -> str:
         """Run a command on the host that has to succeed; what it wrote to stdout."""

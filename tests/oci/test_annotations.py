@@ -24,6 +24,7 @@ SLEEP = ("sleep", "1000")
 PAIR = ("one", "two")
 FIFTH = {"name": "fast", "match": {"device": "mlx5_5"}, "mode": "exclusive", "memlock": "4Mi"}
 HOOK = f"{HOOKS}/nri-rdma-oci-hook"
+MODULE = f"{HOOKS}/nri_rdma_oci_hook.py"
 
 
 @pytest.fixture(scope="module")
@@ -238,21 +239,26 @@ def test_a_container_keeps_its_device_over_a_restart_and_gives_it_back(
     wait_home()
 
 
-@pytest.mark.parametrize("fault", ["missing", "no program"])
+@pytest.mark.parametrize("fault", ["missing", "no program", "module missing", "module cut"])
 def test_without_the_hook_no_container_that_asks_starts(
     host_equal: None, daemon: Daemon, engine: Engine, fault: str
 ) -> None:
-    hook = engine.host.file(HOOK)
-    kept = hook.read_bytes()
-    hook.unlink()
-    if fault == "no program":
-        hook.write_text("#!/bin/nothing\n")
-        hook.chmod(0o755)
+    hook, module = engine.host.file(HOOK), engine.host.file(MODULE)
+    kept = hook.read_bytes(), module.read_bytes()
+    match fault:
+        case "missing":
+            hook.unlink()
+        case "no program":
+            hook.write_text("#!/bin/nothing\n")
+        case "module missing":
+            module.unlink()
+        case "module cut":
+            module.write_bytes(kept[1][:1000])
     try:
         done = engine(*engine.run("--rm", *asks(engine, [FIFTH]), command=["echo", "it runs"]))
     finally:
-        hook.unlink(missing_ok=True)
+        engine.host.remove_hook()
         engine.host.put_hook()
     assert (done.returncode in {125, 126, 127}, done.stdout) == (True, ""), done.stderr
     assert f"run `nri-rdma install {engine.name}`" in done.stderr
-    assert kept == hook.read_bytes()
+    assert kept == (hook.read_bytes(), module.read_bytes())

@@ -19,6 +19,7 @@ from tests.rig.fabric import Fabric
 pytestmark = pytest.mark.root
 
 HOOK = f"{HOOKS}/nri-rdma-oci-hook"
+MODULE = f"{HOOKS}/nri_rdma_oci_hook.py"
 FOLDER = f"{HOOKS}/podman-hooks.d"
 CONF_D = "/etc/containers/containers.conf.d"
 DROP_IN = f"{CONF_D}/90-nri-rdma.conf"
@@ -43,8 +44,8 @@ PODMAN = Kind(
     folder=FOLDER,
 )
 DOCKER = Kind(name="docker", files=(SHIM, OCI_RUNTIME), last=SHIM, folder=str(Path(OCI_RUNTIME).parent))
-PLACES = [(PODMAN, HOOK), (PODMAN, f"{FOLDER}/nri-rdma-precreate.json"), (PODMAN, DROP_IN)]
-PLACES += [(DOCKER, it) for it in (HOOK, *DOCKER.files)]
+PLACES = [(PODMAN, HOOK), (PODMAN, MODULE), (PODMAN, f"{FOLDER}/nri-rdma-precreate.json"), (PODMAN, DROP_IN)]
+PLACES += [(DOCKER, it) for it in (HOOK, MODULE, *DOCKER.files)]
 
 
 @pytest.fixture(params=[PODMAN, DOCKER], ids=lambda it: it.name)
@@ -70,7 +71,7 @@ def bare(host: Host) -> Iterator[None]:
     """Engines that are not set up, before and after."""
     for spec in host.cdi_dir.glob("*"):
         spec.unlink()
-    host.file(HOOK).unlink(missing_ok=True)
+    host.remove_hook()
     yield
     for name in (PODMAN.name, DOCKER.name):
         done = host.nri_rdma("uninstall", name, "--force")
@@ -107,9 +108,10 @@ def test_it_writes_its_own_files_once_and_removes_exactly_them(host: Host, kind:
     made = files(host)
     assert {path: made[path] for path in before} == before, "what was there is as it was"
     ours = sorted(made.keys() - before.keys())
-    assert ours == sorted([HOOK, *kind.files])
+    assert ours == sorted([HOOK, MODULE, *kind.files])
     assert sorted(line[4:] for line in shown.splitlines() if line.startswith("+++ ")) == ours
-    assert [made[path][0] for path in (HOOK, kind.last)] == [0o755, 0o644 if kind is PODMAN else 0o755]
+    modes = [made[path][0] for path in (MODULE, HOOK, kind.last)]
+    assert modes == [0o644, 0o755, 0o644 if kind is PODMAN else 0o755]
     assert install(host, kind.name).endswith("is set up already; nothing was changed.\n")
     assert files(host) == made
     done = host.nri_rdma("uninstall", kind.name, "--dry-run")
@@ -119,10 +121,28 @@ def test_it_writes_its_own_files_once_and_removes_exactly_them(host: Host, kind:
     assert not host.file(kind.folder).exists()
 
 
+def test_what_python_compiled_of_the_hook_is_removed_with_it(
+    host_equal: None, host: Host, daemon: Daemon, engine: Engine
+) -> None:
+    before = files(host)
+    install(host, engine.name)
+    made = files(host)
+    engine.must(*engine.run("--rm", *asks(engine, [FIFTH])))
+    (compiled,) = files(host).keys() - made.keys()
+    assert compiled.startswith(f"{HOOKS}/__pycache__/nri_rdma_oci_hook.")
+    folder = host.file(f"{HOOKS}/__pycache__")
+    assert (folder.stat().st_mode & 0o777, files(host)[compiled][0]) == (0o755, 0o644)
+    done = host.nri_rdma("uninstall", engine.name, "--dry-run")
+    assert f"--- {compiled}\n+++ /dev/null\n" in done.stdout
+    done = host.nri_rdma("uninstall", engine.name)
+    assert (done.returncode, files(host), folder.exists()) == (0, before, False), done.stderr
+
+
 def test_an_older_release_is_brought_up_to_date(host: Host, kind: Kind) -> None:
     install(host, kind.name)
     made = files(host)
     host.file(HOOK).write_text('PROGRAM = "nri-rdma-oci-hook"\n')
+    host.file(MODULE).unlink()
     host.file(kind.last).write_text(made[kind.last][1].decode() + "# older\n")
     install(host, kind.name)
     assert files(host) == made
@@ -149,10 +169,10 @@ def test_the_hook_that_the_other_engine_needs_stays(host: Host, first: Kind, sec
     install(host, first.name)
     install(host, second.name)
     done = host.nri_rdma("uninstall", first.name)
-    assert (done.returncode, host.file(HOOK).exists()) == (0, True), done.stderr
-    assert f"{HOOK} stays: " in done.stdout
+    assert (done.returncode, host.file(HOOK).exists(), host.file(MODULE).exists()) == (0, True, True), done.stderr
+    assert [it for it in (HOOK, MODULE) if f"{it} stays: " not in done.stdout] == []
     done = host.nri_rdma("uninstall", second.name)
-    assert (done.returncode, host.file(HOOK).exists()) == (0, False), done.stderr
+    assert (done.returncode, host.file(HOOK).exists(), host.file(MODULE).exists()) == (0, False, False), done.stderr
 
 
 def test_a_later_drop_in_of_somebody_else_hides_no_hook(host: Host, podman: Podman) -> None:
@@ -240,6 +260,7 @@ def test_the_hook_that_a_cdi_spec_names_stays(host: Host, node: Fabric, kind: Ki
     assert done.returncode == 0, done.stderr
     assert "rdma.noderesource.dev/nic=" in done.stdout
     assert host.file(HOOK).exists()
+    assert host.file(MODULE).exists()
     assert not host.file(kind.folder).exists()
 
 

@@ -78,7 +78,8 @@ def test_the_guards_hook_is_there_as_it_is_and_needs_nothing_of_the_environment(
 
 def test_the_hook_of_podman_and_docker_is_there_as_it_is_and_needs_nothing_of_the_environment(installed: Path) -> None:
     hook = installed.with_name("nri-rdma-oci-hook")
-    assert hook.read_bytes() == (PROJECT / "hooks/nri-rdma-oci-hook").read_bytes()
+    for file in (hook, hook.with_name("nri_rdma_oci_hook.py")):
+        assert file.read_bytes() == (PROJECT / "hooks" / file.name).read_bytes()
     done = subprocess.run([hook, "--help"], env={}, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("usage: nri-rdma-oci-hook ")

@@ -228,7 +228,7 @@ def _check(paths: tuple[Path, ...], prefix: str) -> tuple[tuple[str, ...], tuple
     "--hook",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="PATH",
-    help="Where the hook is on the host; default: /usr/local/lib/nri-rdma/nri-rdma-oci-hook.",
+    help="Where the hook is on the host, its module beside it; default: /usr/local/lib/nri-rdma/nri-rdma-oci-hook.",
 )
 @click.option("--hca-handles", type=click.IntRange(1, 2**31 - 1), help="Have it limit the handles of each device.")
 @click.option("--hca-objects", type=click.IntRange(1, 2**31 - 1), help="Have it limit the objects of each device.")

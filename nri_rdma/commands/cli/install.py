@@ -122,15 +122,15 @@ def uninstall_podman(settings: Settings, dry_run: bool, force: bool) -> None:
       podman rm -f trainer; nri-rdma uninstall podman
     """
     files, others = _podman_files(settings), _docker_files(settings)
-    program, *definitions = files.of_hooks(_packaged_hook())
+    module, program, *definitions = files.of_hooks(_packaged_hook())
     used_by = _specs_with(program.path, settings) or _there(others.oci_runtime)
 
     def refuse() -> None:
         if not force:
             _refuse_asking_podman(settings.annotation_prefix)
 
-    kept = {program: used_by} if used_by else {}
-    _remove((files.any_drop_in, *definitions, program), "podman", kept, dry_run, refuse, files.folder)
+    kept = dict.fromkeys((program, module), used_by) if used_by else {}
+    _remove((files.any_drop_in, *definitions, program, module), "podman", kept, dry_run, refuse, files.folder)
 
 
 @uninstall.command(name="docker")
@@ -150,15 +150,15 @@ def uninstall_docker(settings: Settings, dry_run: bool, force: bool) -> None:
       docker rm -f trainer; nri-rdma uninstall docker
     """
     files, others = _docker_files(settings), _podman_files(settings)
-    program, oci_runtime, shim = files.all(_packaged_hook())
+    module, program, oci_runtime, shim = files.all(_packaged_hook())
     used_by = _specs_with(program.path, settings) or _there(others.any_drop_in)
 
     def refuse() -> None:
         if not force:
             _refuse_made_by_docker()
 
-    kept = {program: used_by} if used_by else {}
-    _remove((shim, oci_runtime, program), "Docker", kept, dry_run, refuse, oci_runtime.path.parent)
+    kept = dict.fromkeys((program, module), used_by) if used_by else {}
+    _remove((shim, oci_runtime, program, module), "Docker", kept, dry_run, refuse, oci_runtime.path.parent)
 
 
 def _podman_files(settings: Settings) -> PodmanFiles:
@@ -223,15 +223,16 @@ def _remove(
 
 
 def _packaged_hook() -> Path:
-    """Return the hook that came with this program. Raises NriRdmaError."""
-    from nri_rdma.commands.hooked_cdi import PROGRAM
+    """Return the hook that came with this program; its module is beside it. Raises NriRdmaError."""
+    from nri_rdma.commands.hooked_cdi import MODULE, PROGRAM
 
     beside = Path(sysconfig.get_path("scripts")) / PROGRAM
     checked_out = Path(__file__).resolve().parents[3] / "hooks" / PROGRAM
     for path in (beside, checked_out):
-        if path.is_file():
+        if path.is_file() and path.with_name(MODULE).is_file():
             return path
-    what, hint = f"{PROGRAM} did not come with this program", "install nri-rdma from its wheel, or from its folder"
+    what = f"{PROGRAM} and {MODULE} did not come with this program"
+    hint = "install nri-rdma from its wheel, or from its folder"
     raise NriRdmaError(ErrorCode.INSTALL, what, where=str(beside), hint=hint)
 
 

@@ -3,13 +3,14 @@ netdevs without us."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nri_rdma.cdi.registry import ResolvedDevice
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
-from nri_rdma.commands.hooked_cdi import PROGRAM
+from nri_rdma.commands.hooked_cdi import MODULE, PROGRAM
+from nri_rdma.commands.install.hook import fault_of
 from nri_rdma.host.cdi.folder import read_registry
 
 if TYPE_CHECKING:
@@ -22,11 +23,10 @@ def hooks(machine: Machine) -> Finding:
     """Look for the programs that CDI devices with our hook name, and for netdevs that nobody would bring back."""
     devices = tuple(read_registry(machine.settings.cdi_dirs).devices.values())
     paths = sorted({path for device in devices for path in _hook_paths(device)})
-    missing = [path for path in paths if not os.access(path, os.X_OK)]
-    if missing:
-        found = f"CDI devices name {missing[0]}, which is not there or no program: no container with them starts"
-        fix = f"install -D -m 755 /opt/nri-rdma/bin/{PROGRAM} {missing[0]} (docs/podman.md)"
-        return problem(_CHECK, found, fix)
+    for path in paths:
+        if fault := fault_of(Path(path)):
+            found = f"{fault}, and CDI devices need it: no container with them starts"
+            return problem(_CHECK, found, _copy_to(Path(path)))
     movers = tuple(_movers(devices))
     if movers:
         found = f"{movers[0]} has netDevices: where podman or Docker reads that, nobody brings the netdev back"
@@ -35,6 +35,12 @@ def hooks(machine: Machine) -> Finding:
     if not paths:
         return not_applicable(_CHECK, "no CDI device brings the hook of podman and Docker")
     return ok(_CHECK, f"CDI devices bring {', '.join(paths)}")
+
+
+def _copy_to(path: Path) -> str:
+    """Return the commands that put a hook there, its module first."""
+    module = f"install -D -m 644 /opt/nri-rdma/bin/{MODULE} {path.with_name(MODULE)}"
+    return f"{module} && install -D -m 755 /opt/nri-rdma/bin/{PROGRAM} {path} (docs/podman.md)"
 
 
 def _hook_paths(device: ResolvedDevice) -> Iterator[str]:

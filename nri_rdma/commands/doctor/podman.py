@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem
-from nri_rdma.commands.install.hook import HookSettings
+from nri_rdma.commands.install.hook import HookSettings, fault_of
 from nri_rdma.commands.install.podman import PodmanFiles
 from nri_rdma.errors import NriRdmaError
 
@@ -27,10 +26,8 @@ def podman(machine: Machine) -> Finding:
             return problem(_CHECK, f"{file.path} is not there: containers with annotations start without devices", _FIX)
         if file.path.read_bytes() != file.data:
             return problem(_CHECK, f"{file.path} is for other settings, or of another release", _FIX)
-    if not os.access(files.program, os.X_OK):
-        return problem(
-            _CHECK, f"{files.program} is not there or no program: no container with annotations starts", _FIX
-        )
+    if fault := fault_of(files.program):
+        return problem(_CHECK, f"{fault}: no container with annotations starts", _FIX)
     try:
         files.refuse_hidden(files.any_drop_in.path.read_text())
     except NriRdmaError as error:

@@ -28,6 +28,26 @@ class OwnFile:
     mode: int = 0o644
     copy_of: Path | None = None
     """The file that it is a copy of: its lines are not shown."""
+    is_module: bool = False
+    """Whether Python imports it, and keeps its compiled code beside it."""
+
+    @property
+    def compiled(self) -> tuple[Path, ...]:
+        """The files that each Python has made of the module."""
+        pattern = f"{self.path.stem}.*.pyc*"  # with a number behind, what a Python that was killed has left
+        return tuple(sorted(self._compiled_folder.glob(pattern))) if self.is_module else ()
+
+    def remove_compiled(self) -> None:
+        """Remove the compiled code, so that no Python takes it for that of another content: Python tells contents by
+        their size and the second of their writing. Raises OSError."""
+        for path in self.compiled:
+            path.unlink(missing_ok=True)
+        if self.is_module:
+            remove_empty(self._compiled_folder)
+
+    @property
+    def _compiled_folder(self) -> Path:
+        return self.path.parent / "__pycache__"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,21 +60,17 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
-    """One file to be written, or to be removed (`is_removal`); `before` None: there is none."""
+    """One file to be written, or to be removed (`is_removal`); `before` None: there is none. In each case compiled code
+    of the content before goes."""
 
     file: OwnFile
     before: Found | None
     is_removal: bool = False
 
     def shown(self) -> str:
-        """Return the difference as `diff -u` shows it."""
-        path, lines = str(self.file.path), () if self.is_removal else _lines(self.file.data)
-        before = _lines(self.before.data) if self.before is not None else ()
-        old, new = path if self.before is not None else _NOTHING, _NOTHING if self.is_removal else path
-        if self.file.copy_of is not None:
-            what = "" if self.is_removal else f"a copy of {self.file.copy_of}, {len(lines)} lines"
-            return "".join((f"--- {old}\n+++ {new}\n", f"({what})\n" if what else ""))
-        return "".join(difflib.unified_diff(before, lines, old, new)) or f"--- {old}\n+++ {new}\n"
+        """Return the difference as `diff -u` shows it. Compiled code that goes is shown, too."""
+        compiled = "".join(f"--- {it}\n+++ {_NOTHING}\n" for it in self.file.compiled)
+        return ("" if self.is_removal and self.before is None else self._difference()) + compiled
 
     def carry_out(self) -> None:
         """Write the file, or remove it. Raises OSError."""
@@ -62,13 +78,28 @@ class FileChange:
             self.file.path.unlink(missing_ok=True)
         else:
             write_whole(self.file.path, self.file.data, self.file.mode)
+        try:
+            self.file.remove_compiled()
+        except OSError:
+            self.undo()
+            raise
 
     def undo(self) -> None:
-        """Have the path be as it was. Raises OSError."""
+        """Have the path be as it was, without compiled code. Raises OSError."""
         if self.before is None:
             self.file.path.unlink(missing_ok=True)
         else:
             write_whole(self.file.path, self.before.data, self.before.mode)
+        self.file.remove_compiled()
+
+    def _difference(self) -> str:
+        path, lines = str(self.file.path), () if self.is_removal else _lines(self.file.data)
+        before = _lines(self.before.data) if self.before is not None else ()
+        old, new = path if self.before is not None else _NOTHING, _NOTHING if self.is_removal else path
+        if self.file.copy_of is not None:
+            what = "" if self.is_removal else f"(a copy of {self.file.copy_of}, {len(lines)} lines)\n"
+            return f"--- {old}\n+++ {new}\n{what}"
+        return "".join(difflib.unified_diff(before, lines, old, new)) or f"--- {old}\n+++ {new}\n"
 
 
 def to_write(files: Iterable[OwnFile]) -> tuple[FileChange, ...]:
@@ -83,9 +114,14 @@ def to_write(files: Iterable[OwnFile]) -> tuple[FileChange, ...]:
 
 
 def to_remove(files: Iterable[OwnFile]) -> tuple[FileChange, ...]:
-    """Return which of these files are there and have to be removed, in their order. Raises as `to_write`."""
+    """Return which of these files, or of the code compiled of them, are there and have to be removed, in their order.
+    Raises as `to_write`."""
     found = [(file, _state(file)) for file in files]
-    return tuple(FileChange(file=file, before=before, is_removal=True) for file, before in found if before is not None)
+    return tuple(
+        FileChange(file=file, before=before, is_removal=True)
+        for file, before in found
+        if before is not None or file.compiled
+    )
 
 
 def carry_out_all(changes: Iterable[FileChange], check: Callable[[], None] = lambda: None) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nri_rdma.commands.hooked_cdi import HOOK
 from nri_rdma.commands.install.changes import OwnFile
-from nri_rdma.commands.install.hook import PROGRAM_MODE, HookSettings, at, program_file
+from nri_rdma.commands.install.hook import PROGRAM_MODE, HookSettings, at, hook_files
 from nri_rdma.errors import ErrorCode, NriRdmaError
 
 RUNTIME = "nri-rdma.v1"
@@ -56,8 +56,9 @@ class DockerFiles:
         return OwnFile(path=at(self.root, SHIM), data=shim().encode(), is_ours=_is_ours, mode=PROGRAM_MODE)
 
     def all(self, source: Path) -> tuple[OwnFile, ...]:
-        """Return the hook, a copy of `source`, and what calls it, in the order of writing. Raises OSError."""
-        return (program_file(self.root, source), self.oci_runtime, self.shim)
+        """Return the hook (module and program, copies of `source`), and what calls it, in the order of writing. Raises
+        OSError."""
+        return (*hook_files(self.root, source), self.oci_runtime, self.shim)
 
     def refuse_lacking(self) -> None:
         """Raise NriRdmaError where containerd would not find what our programs become."""

@@ -1,16 +1,21 @@
-"""The hook program, as podman and Docker need it: one copy for both, where no package is upgraded."""
+"""The hook, as podman and Docker need it: a program and its module, one copy for both, where no package is upgraded.
+
+Law: the program is never there without its module, which is written first and removed last.
+"""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from nri_rdma.commands.hooked_cdi import HOOK, PROGRAM
+from nri_rdma.commands.hooked_cdi import HOOK, MODULE, PROGRAM
 from nri_rdma.commands.install.changes import OwnFile
 from nri_rdma.config.settings import Settings
 
 PROGRAM_MODE = 0o755
+_MODULE_MODE = 0o644
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,16 +43,31 @@ def at(root: Path, path: Path) -> Path:
     return root / path.relative_to("/")
 
 
-def program_file(root: Path, source: Path) -> OwnFile:
-    """Return the hook, a copy of `source`. Raises OSError."""
-    return OwnFile(
-        path=at(root, HOOK),
-        data=source.read_bytes(),
-        is_ours=_is_our_program,
-        mode=PROGRAM_MODE,
-        copy_of=source,
+def hook_files(root: Path, source: Path) -> tuple[OwnFile, OwnFile]:
+    """Return the module and the program, copies of `source` and of the module beside that, in the order of writing.
+    Raises OSError."""
+    program, module = at(root, HOOK), source.with_name(MODULE)
+    return (
+        OwnFile(
+            path=program.with_name(MODULE),
+            data=module.read_bytes(),
+            is_ours=_is_ours,
+            mode=_MODULE_MODE,
+            copy_of=module,
+            is_module=True,
+        ),
+        OwnFile(path=program, data=source.read_bytes(), is_ours=_is_ours, mode=PROGRAM_MODE, copy_of=source),
     )
 
 
-def _is_our_program(data: bytes) -> bool:
+def fault_of(program: Path) -> str:
+    """Return what keeps a hook from being run; "" if nothing does."""
+    if not (program.is_file() and os.access(program, os.X_OK)):
+        return f"{program} is not there or no program"
+    module = program.with_name(MODULE)
+    needs_module = module.stem.encode() in program.read_bytes()  # those of earlier releases are one file
+    return f"{module} is not there" if needs_module and not os.access(module, os.R_OK) else ""
+
+
+def _is_ours(data: bytes) -> bool:
     return f'PROGRAM = "{PROGRAM}"'.encode() in data

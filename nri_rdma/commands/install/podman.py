@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # Any: TOML and JSON documents
 
-from nri_rdma.commands.hooked_cdi import HOOK, HOOK_TIMEOUT_S, PROGRAM
+from nri_rdma.commands.hooked_cdi import HOOK, HOOK_TIMEOUT_S, MODULE, PROGRAM
 from nri_rdma.commands.install.changes import OwnFile
-from nri_rdma.commands.install.hook import HookSettings, at, program_file
+from nri_rdma.commands.install.hook import HookSettings, at, hook_files
 from nri_rdma.errors import ErrorCode, NriRdmaError
 
 FOLDER = HOOK.parent / "podman-hooks.d"
@@ -34,7 +34,7 @@ APPENDS_SINCE = (5, 0)
 _MARK = "# Made by `nri-rdma install podman`; `nri-rdma uninstall podman` removes it."
 _CONF_MODE = 0o644
 _SHELL = "/bin/sh"
-_IF_MISSING = "if that is not there, run `nri-rdma install podman`"
+_IF_MISSING = f"if that or {MODULE} beside it is not there, run `nri-rdma install podman`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +45,9 @@ class PodmanFiles:
     root: Path = Path("/")
 
     def of_hooks(self, source: Path) -> tuple[OwnFile, ...]:
-        """Return the hook, a copy of `source`, and the definitions that name it. Raises OSError."""
-        return (program_file(self.root, source), *self.definitions)
+        """Return the hook (module and program, copies of `source`), and the definitions that name it, in the order of
+        writing. Raises OSError."""
+        return (*hook_files(self.root, source), *self.definitions)
 
     @property
     def program(self) -> Path:

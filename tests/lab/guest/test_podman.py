@@ -48,9 +48,10 @@ class Guest:
 
 @pytest.fixture(scope="module")
 def specs(daemon: Server) -> Iterator[None]:
-    """The hook, and two specs of the machine's devices: without limits, and with them."""
+    """The hook's two files, and two specs of the machine's devices: without limits, and with them."""
     HOOK.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(CHECKOUT / "hooks" / HOOK.name, HOOK)
+    for name in ("nri_rdma_oci_hook.py", HOOK.name):
+        shutil.copyfile(CHECKOUT / "hooks" / name, HOOK.with_name(name))
     HOOK.chmod(0o755)
     subprocess.run(GENERATE, cwd=CHECKOUT, check=True)
     subprocess.run((*GENERATE, "--pool", "default", "--hca-objects", str(OBJECTS)), cwd=CHECKOUT, check=True)

@@ -22,6 +22,7 @@ from tests.unit.hooks.ended import Ended
 
 PROJECT = Path(__file__).resolve().parents[3]
 HOOK = PROJECT / "hooks/nri-rdma-oci-hook"
+MODULE = HOOK.with_name("nri_rdma_oci_hook.py")
 HEARD = {"version": 1, "heard": True}
 YES = {"version": 1, "memlock": None, "must": False}
 
@@ -281,11 +282,12 @@ def test_help_is_printed_and_is_no_error() -> None:
     assert done.stdout.startswith("usage: nri-rdma-oci-hook attach")
 
 
-def test_the_hook_is_written_for_python_3_9_and_imports_nothing_of_the_project() -> None:
-    tree = ast.parse(HOOK.read_text(), feature_version=(3, 9))
+@pytest.mark.parametrize("file", [HOOK, MODULE], ids=lambda it: it.name)
+def test_the_hook_is_written_for_python_3_9_and_imports_nothing_of_the_project(file: Path) -> None:
+    tree = ast.parse(file.read_text(), feature_version=(3, 9))
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {str(node.module).partition(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert names <= sys.stdlib_module_names
+    assert names - {MODULE.stem} <= sys.stdlib_module_names
     assert "ctypes" not in names
 
 

@@ -27,7 +27,8 @@ def test_a_dry_run_shows_every_file_and_writes_none(path: dict[str, str]) -> Non
     done = nri_rdma("install", "podman", "--dry-run", columns=200, environment=path)
     assert done.returncode == 0, done.stderr
     stages = ("precreate", "createRuntime", "poststop")
-    files = ["/usr/local/lib/nri-rdma/nri-rdma-oci-hook", *(f"{FOLDER}/nri-rdma-{it}.json" for it in stages), DROP_IN]
+    hook = [f"/usr/local/lib/nri-rdma/{name}" for name in ("nri_rdma_oci_hook.py", "nri-rdma-oci-hook")]
+    files = [*hook, *(f"{FOLDER}/nri-rdma-{it}.json" for it in stages), DROP_IN]
     assert [line[4:] for line in done.stdout.splitlines() if line.startswith("+++ ")] == files
     assert f'+hooks_dir = ["{FOLDER}", {{append=true}}]' in done.stdout.splitlines()
     assert done.stdout.splitlines()[-1] == "Nothing was changed: this is what would be written."

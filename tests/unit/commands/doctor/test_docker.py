@@ -10,20 +10,20 @@ from nri_rdma.commands.install.docker import DockerFiles
 from nri_rdma.commands.install.hook import HookSettings
 from tests.unit.commands.doctor.bench import NA, OK, PROBLEM, Bench
 
+SOURCE = Path(__file__).parents[4] / "hooks/nri-rdma-oci-hook"
 HOOK = "usr/local/lib/nri-rdma/nri-rdma-oci-hook"
+MODULE = "usr/local/lib/nri-rdma/nri_rdma_oci_hook.py"
 OURS = "usr/local/lib/nri-rdma/docker/runc"
 SHIM = "usr/local/bin/containerd-shim-nri-rdma-v1"
 REAL = ("usr/bin/containerd-shim-runc-v2", "usr/sbin/runc")
 
 
 @pytest.fixture
-def root(bench: Bench, tmp_path: Path) -> Path:
+def root(bench: Bench) -> Path:
     """A machine whose Docker is set up."""
     settings = HookSettings(annotation_prefix="rdma.noderesource.dev", socket=bench.machine.settings.hook_socket)
     files = DockerFiles(settings=settings, root=bench.machine.etc.parent)
-    source = tmp_path / "source"
-    source.write_text('PROGRAM = "nri-rdma-oci-hook"\n')
-    carry_out_all(to_write(files.all(source)))
+    carry_out_all(to_write(files.all(SOURCE)))
     for name in REAL:
         (files.root / name).parent.mkdir(parents=True, exist_ok=True)
         (files.root / name).touch(0o755)
@@ -47,7 +47,7 @@ def test_what_is_no_program_lets_no_container_start(bench: Bench, root: Path, na
     assert found.fix == "nri-rdma install docker"
 
 
-@pytest.mark.parametrize("name", [HOOK, OURS])
+@pytest.mark.parametrize("name", [HOOK, MODULE, OURS])
 def test_what_is_gone_is_told(bench: Bench, root: Path, name: str) -> None:
     (root / name).unlink()
     found = bench.finds(docker)

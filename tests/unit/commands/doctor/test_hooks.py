@@ -1,11 +1,14 @@
 """The doctor looks for the hook that CDI devices name."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 from nri_rdma.commands.doctor.hooks import hooks
 from tests.unit.commands.doctor.bench import NA, OK, PROBLEM, WARNING, Bench
+
+SOURCE = Path(__file__).parents[4] / "hooks/nri-rdma-oci-hook"
 
 
 def specify(bench: Bench, edits: dict[str, Any], version: str = "0.3.0", name: str = "nic") -> None:
@@ -30,12 +33,25 @@ def test_a_hook_that_is_not_there_or_no_program_keeps_containers_from_starting(b
     for _ in range(2):
         found = bench.finds(hooks)
         assert (found.result, str(path) in found.found) == (PROBLEM, True)
-        assert found.fix.startswith(f"install -D -m 755 /opt/nri-rdma/bin/nri-rdma-oci-hook {path}")
+        copies = [it.split()[-2:] for it in found.fix.removesuffix(" (docs/podman.md)").split(" && ")]
+        both = ("nri_rdma_oci_hook.py", "nri-rdma-oci-hook")
+        assert copies == [[f"/opt/nri-rdma/bin/{name}", str(bench.folder / name)] for name in both]
         path.write_text("#!/bin/sh\n")
         path.chmod(0o644)
     path.chmod(0o755)
     found = bench.finds(hooks)
     assert (found.result, found.found) == (OK, f"CDI devices bring {path}")
+
+
+def test_a_hook_without_its_module_keeps_containers_from_starting(bench: Bench) -> None:
+    path = bench.folder / "nri-rdma-oci-hook"
+    shutil.copy(SOURCE, path)
+    specify(bench, hook(path))
+    found = bench.finds(hooks)
+    assert (found.result, found.found.partition(",")[0]) == (
+        PROBLEM,
+        f"{bench.folder / 'nri_rdma_oci_hook.py'} is not there",
+    )
 
 
 def test_netdevs_that_the_oci_runtime_would_move_are_told_of(bench: Bench) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,10 +14,8 @@ from nri_rdma.commands.install.changes import FileChange, OwnFile, carry_out_all
 from nri_rdma.errors import ErrorCode, NriRdmaError
 
 
-def own(path: Path, text: str = "ours\nnew\n", mode: int = 0o644, copy_of: Path | None = None) -> OwnFile:
-    return OwnFile(
-        path=path, data=text.encode(), is_ours=lambda data: data.startswith(b"ours"), mode=mode, copy_of=copy_of
-    )
+def own(path: Path, text: str = "ours\nnew\n", mode: int = 0o644, **more: Any) -> OwnFile:
+    return OwnFile(path=path, data=text.encode(), is_ours=lambda data: data.startswith(b"ours"), mode=mode, **more)
 
 
 def test_a_file_that_is_not_there_is_shown_whole_and_written_with_its_mode(tmp_path: Path) -> None:
@@ -112,3 +114,81 @@ def test_a_folder_is_removed_only_when_it_is_empty(tmp_path: Path) -> None:
     remove_empty(folder)
     remove_empty(folder)
     assert not folder.exists()
+
+
+def module(folder: Path, word: str) -> OwnFile:
+    """A module that tells a word; all words have one length."""
+    assert len(word) == 5
+    return own(folder / "words.py", f"ours = {word!r}\n", is_module=True)
+
+
+def told(folder: Path) -> str:
+    """The word that a new Python imports, which keeps the compiled code."""
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import words; print(words.ours)"
+    done = subprocess.run([sys.executable, "-IS", "-c", code, folder], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def in_one_second(file: OwnFile) -> None:
+    """Have the file be written in the same second as every other one of this test."""
+    os.utime(file.path, (1_000_000_000, 1_000_000_000))
+
+
+@pytest.mark.parametrize("how", ["written", "undone"])
+def test_no_compiled_code_of_a_content_before_is_used(tmp_path: Path, how: str) -> None:
+    """Python tells contents by their size and the second in which they were written."""
+    older, newer = module(tmp_path, "older"), module(tmp_path, "newer")
+    (change,) = to_write([older])
+    change.carry_out()
+    in_one_second(older)
+    assert told(tmp_path) == "older"
+    (change,) = to_write([newer])
+    change.carry_out()
+    in_one_second(newer)
+    assert told(tmp_path) == "newer"
+    if how == "undone":
+        change.undo()
+        in_one_second(older)
+        assert told(tmp_path) == "older"
+
+
+def test_a_module_is_removed_with_its_compiled_code_and_nothing_else(tmp_path: Path) -> None:
+    file = module(tmp_path, "older")
+    carry_out_all(to_write([file]))
+    told(tmp_path)
+    (compiled,) = (tmp_path / "__pycache__").iterdir()
+    cut, theirs = compiled.with_name(f"{compiled.name}.140"), compiled.with_name(f"other.{compiled.name}")
+    for path in (cut, theirs):
+        path.touch()
+    (change,) = to_remove([file])
+    shown = "".join(f"--- {path}\n+++ /dev/null\n" for path in (compiled, cut))
+    assert change.shown() == f"--- {file.path}\n+++ /dev/null\n@@ -1 +0,0 @@\n-ours = 'older'\n{shown}"
+    change.carry_out()
+    assert [*tmp_path.rglob("*")] == [theirs.parent, theirs]
+    assert to_remove([file]) == ()
+
+
+def test_compiled_code_alone_is_removed_with_its_folder(tmp_path: Path) -> None:
+    file = module(tmp_path, "older")
+    carry_out_all(to_write([file]))
+    told(tmp_path)
+    (compiled,) = (tmp_path / "__pycache__").iterdir()
+    file.path.unlink()
+    (change,) = to_remove([file])
+    assert change.shown() == f"--- {compiled}\n+++ /dev/null\n"
+    change.carry_out()
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_compiled_code_that_cannot_be_removed_undoes_the_change(tmp_path: Path) -> None:
+    carry_out_all(to_write([module(tmp_path, "older")]))
+    (tmp_path / "__pycache__/words.x.pyc").mkdir(parents=True)
+    with pytest.raises(OSError):
+        carry_out_all(to_write([module(tmp_path, "newer")]))
+    assert (tmp_path / "words.py").read_text() == "ours = 'older'\n"
+
+
+def test_of_what_is_no_module_no_folder_is_touched(tmp_path: Path) -> None:
+    (tmp_path / "__pycache__").mkdir()
+    carry_out_all(to_write([own(tmp_path / "file")]))
+    assert (tmp_path / "__pycache__").is_dir()

@@ -18,6 +18,7 @@ from nri_rdma.errors import ErrorCode, NriRdmaError
 PREFIX = "rdma.noderesource.dev"
 SETTINGS = HookSettings(annotation_prefix=PREFIX, socket=Path("/run/a b'c/oci.sock"))
 TELLS = '#!/bin/sh\nprintf "%s\\n" "${0##*/}" "$@"\nexit 7\n'
+HOOK = Path(__file__).parents[4] / "hooks/nri-rdma-oci-hook"
 SHELLS = [it for it in (["dash"], ["bash", "--posix"], ["busybox", "sh"]) if shutil.which(it[0])]
 
 
@@ -188,11 +189,9 @@ def test_a_docker_that_takes_no_shims_name_is_refused(text: str, is_fine: bool) 
 
 
 def test_all_files_are_known_as_ours_again_and_can_be_run(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.write_text('#!/usr/bin/python3\nPROGRAM = "nri-rdma-oci-hook"\n')
-    files = DockerFiles(settings=SETTINGS, root=tmp_path).all(source)
+    files = DockerFiles(settings=SETTINGS, root=tmp_path).all(HOOK)
     carry_out_all(to_write(files))
-    assert [file.path.stat().st_mode & 0o777 for file in files] == [0o755] * 3
+    assert [file.path.stat().st_mode & 0o777 for file in files] == [0o644, *[0o755] * 3]
     for file in files:
         assert file.is_ours(file.path.read_bytes()), file.path
         assert not file.is_ours(b"#!/bin/sh\nexec runc\n"), file.path

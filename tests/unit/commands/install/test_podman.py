@@ -17,6 +17,7 @@ from nri_rdma.commands.install.podman import FOLDER, PodmanFiles, definition, dr
 from nri_rdma.errors import ErrorCode, NriRdmaError
 
 SETTINGS = HookSettings(annotation_prefix="rdma.noderesource.dev")
+HOOK = Path(__file__).parents[4] / "hooks/nri-rdma-oci-hook"
 DEFAULT = "/usr/share/containers/oci/hooks.d"
 OLD, NEW = (4, 3, 1), (5, 4, 2)
 
@@ -146,12 +147,10 @@ def test_the_program_gets_its_flags_whatever_is_in_them(tmp_path: Path) -> None:
     }
 
 
-def test_all_files_are_known_as_ours_again(files: PodmanFiles, tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.write_text('#!/usr/bin/python3\nPROGRAM = "nri-rdma-oci-hook"\n')
+def test_all_files_are_known_as_ours_again(files: PodmanFiles) -> None:
     for version in (OLD, NEW):
-        ours = (*files.of_hooks(source), files.drop_in(version))
-        assert len(ours) == 5
+        ours = (*files.of_hooks(HOOK), files.drop_in(version))
+        assert len(ours) == 6
         for file in ours:
             assert file.is_ours(file.data), file.path
             assert not file.is_ours(b"[engine]\n"), file.path

@@ -1,0 +1,486 @@
+"""The OCI hook of nri-rdma for podman and Docker, which a CDI spec brings (`nri-rdma cdi generate --hooks`), and for
+containers with annotations: of podman, which calls it by a folder of hooks (`nri-rdma install podman`), and of Docker,
+whose OCI runtime it precedes (`nri-rdma install docker`).
+
+`attach` is a createRuntime hook: the container is made and does not run yet, its state comes on stdin. It hands the
+container's network namespace to the daemon, with one question for all devices of the container, waits for the answer
+and sets RLIMIT_MEMLOCK. It ends with 1 and one line on stderr and in the system's log unless the answer is yes; then
+the container does not start. `return` is a poststop hook: the daemon brings the devices home, which it would also do
+without, when the container's first process ends.
+
+`prepare` is podman's precreate hook for containers with annotations: the container's config.json comes on stdin and
+goes to stdout, with the nodes and variables of the devices that the daemon reserved for it. `attach-prepared` is their
+createRuntime hook: `attach`, by annotations. When `prepare` has to refuse, podman would show no word of it. So it has
+the container made with a createRuntime hook that cannot be run and whose path is the sentence: OCI runtimes show that.
+
+`create` is for Docker, which has no precreate hook. It stands before the OCI runtime's `create`: it does to config.json
+what `prepare` does, adds `attach-prepared` and `return` as hooks, and becomes the OCI runtime. A refusal goes where the
+OCI runtime's own errors go, into the file of `--log`: Docker shows it, and no container is made.
+
+A container with several devices has this hook several times; each asks for all of them, and asking again changes
+nothing. Python 3.9 and its standard library. Every container with a device waits for it: it imports late.
+
+The program nri-rdma-oci-hook beside it runs `main`. An upgrade writes this module first, so the program of an older
+release may run it: the arguments of `main` stay as they are.
+"""
+
+import sys
+
+TYPE_CHECKING = False  # `typing` takes longer to import than all the rest
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+PROGRAM = "nri-rdma-oci-hook"
+USAGE = """usage: nri-rdma-oci-hook attach --device NAME [--pool NAME] [--mode MODE] [--netdev NAME]
+                                [--memlock unlimited|BYTES] [--hca-handles N] [--hca-objects N] [--socket PATH]
+       nri-rdma-oci-hook prepare|attach-prepared [--annotation-prefix TEXT] [--socket PATH]
+       nri-rdma-oci-hook return [--socket PATH]
+       nri-rdma-oci-hook create [--annotation-prefix TEXT] [--socket PATH] -- OCI-RUNTIME ARGUMENT...
+An OCI hook (createRuntime, poststop); the container's state on stdin, ends with 1 when it must not start.
+prepare (podman's precreate): the container's config.json on stdin, what the container is to be made with on stdout.
+create: the container's bundle in the arguments of an OCI runtime's `create`, which is then run with them."""
+WISH = ("--device", "--pool", "--mode", "--netdev", "--memlock", "--hca-handles", "--hca-objects")
+"""Flags that say what a CDI device gives."""
+SOCKET = "--socket"
+PREFIX = "--annotation-prefix"
+DEFAULT_PREFIX = "rdma.noderesource.dev"
+PREPARED = ".prepared"
+"""Behind the prefix, the annotation that `prepare` leaves in config.json: the variables that it has set."""
+VARIABLES = ("NCCL_IB_HCA", "UCX_NET_DEVICES", "RDMA_DEVICES_", "RDMA_NETDEVS_")
+"""The beginnings of the variables that the daemon may set."""
+DEFAULT_SOCKET = "/run/nri-rdma/oci.sock"
+HOOK_TIMEOUT_S = 15
+"""For the OCI runtime, of the hooks that `create` adds; their own waits are shorter."""
+ABSENT_S = 2.0
+"""How long a container waits for a daemon that is not there, or does not say a word: it may be starting."""
+ABSENT_AT_END_S = 0.3
+"""The same for a container that is over: a daemon that starts later brings its devices home by itself."""
+ATTACH_S = 10.0
+"""How long a container waits for a daemon that has heard the question: longer than the daemon takes to refuse it."""
+LOOK_AGAIN_S = 0.05
+LONGEST = 1 << 17
+LONGEST_LINE = 1000
+RDMA_NODES = "/dev/infiniband/"
+START = "start the daemon (systemctl start nri-rdma), then the container"
+
+
+class RefusalError(Exception):
+    """Why the container must not start: one line, an error of nri-rdma."""
+
+
+def refusal(code: str, what: str, where: str, hint: str) -> RefusalError:
+    """In the form of our errors; docs/operations.md has an entry for every code."""
+    return RefusalError(f"nri-rdma: {code}: {what}, {where}. Next: {hint}.")
+
+
+def main(arguments: "list[str]", program: str) -> int:
+    """Exit code 0: it may start; 1: refused; 2: this program is not used as it should be. `program` is its path."""
+    if {"--help", "-h"} & set(arguments):
+        sys.stdout.write(f"{USAGE}\n")
+        return 0
+    verb = arguments[0] if arguments else ""
+    if verb == "create":
+        return create(arguments[1:], program)
+    flags = read_flags(arguments[1:])
+    handle = HANDLERS.get(verb)
+    if flags is None or handle is None or (handle is attach and WISH[0] not in flags):
+        sys.stderr.write(f"{USAGE}\n")
+        return 2
+    try:
+        handle(sys.stdin.buffer.read(), flags)
+    except RefusalError as error:
+        return refuse(str(error))
+    except Exception as error:  # noqa: BLE001 - a bug; the container asked, so it fails closed
+        return refuse(str(unknown(error)))
+    return 0
+
+
+def unknown(error: Exception) -> RefusalError:
+    """The refusal for a bug."""
+    what = f"the hook met what it does not know: {type(error).__name__} {error}"
+    return refusal("INTERNAL", what, PROGRAM, "report it with the container's state and config.json")
+
+
+def refuse(line: str) -> int:
+    """Say why in one line, also to the system's log: not every OCI runtime shows what its hooks say."""
+    line = one_line(line)
+    sys.stderr.write(f"{line}\n")
+    log(line)
+    return 1
+
+
+def one_line(text: str) -> str:
+    """A sentence as it is shown."""
+    return " ".join(text.split())[:LONGEST_LINE]
+
+
+def log(line: str) -> None:
+    """Tell the system's log."""
+    import syslog
+
+    syslog.openlog(PROGRAM, syslog.LOG_PID, syslog.LOG_DAEMON)
+    syslog.syslog(syslog.LOG_ERR, line)
+
+
+def read_flags(arguments: list[str]) -> "dict[str, str] | None":
+    """Flags with their values, `--flag value`; None when there is one that cannot be used."""
+    flags = dict(zip(arguments[::2], arguments[1::2]))
+    return None if len(arguments) % 2 or set(flags) - {*WISH, SOCKET, PREFIX} else flags
+
+
+def prepare(data: bytes, flags: "dict[str, str]") -> None:
+    """Write the container's configuration to stdout, with its devices, or so that it cannot start. Raises RefusalError
+    for a configuration that cannot be read."""
+    spec = read_json(data, "stdin")
+    try:
+        add_devices(spec, flags, container_of(spec))
+    except Exception as error:  # noqa: BLE001 - also a bug: the container asked, so it fails closed
+        line = one_line(str(error if isinstance(error, RefusalError) else unknown(error)))
+        log(line)
+        hooks = spec.get("hooks") or {}
+        spec["hooks"] = {**hooks, "createRuntime": [{"path": f"/{line}"}, *(hooks.get("createRuntime") or ())]}
+    sys.stdout.write(json_of(spec))
+
+
+def add_devices(spec: "dict[str, Any]", flags: "dict[str, str]", container: str) -> None:
+    """Have the daemon reserve what the container's annotations ask for, and add it. Raises RefusalError."""
+    path, prefix = flags.get(SOCKET, DEFAULT_SOCKET), flags.get(PREFIX, DEFAULT_PREFIX)
+    linux, process = spec["linux"], spec["process"]
+    question = {
+        "version": 1,
+        "ask": "prepare",
+        "id": container,
+        "devices": wishes(spec, path),
+        "annotations": ours(spec, prefix),
+        "nodes": rdma_nodes(linux),
+        "variables": list(variables(spec)),
+        "network": any(it.get("type") == "network" for it in linux.get("namespaces") or ()),
+        "links": links_in(linux),
+    }
+    given = ask(path, question, container, ABSENT_S)
+    nodes, env = given.get("nodes"), given.get("env")
+    if nodes is None or env is None:
+        raise refusal("OCI-STATE", "the daemon's answer has no devices", container, "install hook and daemon anew")
+    added = {node[0] for node in nodes}
+    linux["devices"] = [it for it in linux.get("devices") or () if it.get("path") not in added]
+    rules = linux.setdefault("resources", {}).setdefault("devices", [])
+    for node, major, minor, mode, uid, gid in nodes:
+        numbers = {"type": "c", "major": major, "minor": minor}
+        linux["devices"].append({"path": node, **numbers, "fileMode": mode, "uid": uid, "gid": gid})
+        rules.append({"allow": True, **numbers, "access": "rwm"})
+    process["env"] = [*(process.get("env") or ()), *(f"{name}={value}" for name, value in env)]
+    spec.setdefault("annotations", {})[f"{prefix}{PREPARED}"] = json_of(dict(env))
+
+
+def links_in(linux: "dict[str, Any]") -> "list[str]":
+    """The netdevs that the container's network has already, where it is that of another container. Raises
+    RefusalError."""
+    paths = [str(it.get("path", "")) for it in linux.get("namespaces") or () if it.get("type") == "network"]
+    folder, is_process, _ = paths[0].rpartition("/ns/net") if paths else ("", "", "")
+    if not (is_process and folder.startswith("/proc/")):
+        return []
+    try:
+        with open(f"{folder}/net/dev") as file:
+            return [line.partition(":")[0].strip() for line in file.readlines()[2:]]  # two lines of headings
+    except OSError as error:
+        what, hint = f"{error.filename} cannot be read: {error.strerror}", "start the pod again"
+        raise refusal("OCI-STATE", what, "stdin", hint) from error
+
+
+def container_of(spec: "dict[str, Any]") -> str:
+    """The id of a container of podman that is about to be made: the folder of its files has it. Raises RefusalError."""
+    for mount in spec.get("mounts") or ():
+        if mount.get("destination") == "/run/.containerenv":
+            folder = str(mount.get("source")).rpartition("/userdata/")[0]
+            return folder.rpartition("/")[2]
+    what = "the configuration has no /run/.containerenv, so it is not podman's"
+    raise refusal("OCI-STATE", what, "stdin", "use this hook with podman; docs/podman.md")
+
+
+def ours(spec: "dict[str, Any]", prefix: str) -> "dict[str, str]":
+    """The annotations that may ask for devices."""
+    annotations = spec.get("annotations") or {}
+    return {key: text for key, text in annotations.items() if key == prefix or key.startswith(f"{prefix}/")}
+
+
+def variables(spec: "dict[str, Any]") -> "dict[str, str]":
+    """The container's variables that the daemon may set otherwise, with their values."""
+    entries = (spec.get("process") or {}).get("env") or ()
+    return dict(entry.split("=", 1) for entry in entries if entry.startswith(VARIABLES) and "=" in entry)
+
+
+def create(arguments: "list[str]", program: str) -> int:
+    """Run an OCI runtime's `create` for a container that has the devices that its annotations ask for. Returns an exit
+    code where it is not run."""
+    import os
+
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    flags, words = read_flags(arguments[:at]), arguments[at + 1 :]
+    if flags is None or not words:
+        sys.stderr.write(f"{USAGE}\n")
+        return 2
+    try:
+        prepare_bundle(words, flags, program)
+        os.execvp(words[0], words)
+    except Exception as error:  # noqa: BLE001 - also a bug: the container asked, so it fails closed
+        if isinstance(error, OSError):
+            what = f"{error.filename or words[0]} cannot be used: {error.strerror}"
+            error = refusal("OCI-STATE", what, words[-1], "see the log of Docker and containerd")
+        line = one_line(str(error if isinstance(error, RefusalError) else unknown(error)))
+        tell_engine(value_of(words, "--log"), line)
+        return refuse(line)
+
+
+def prepare_bundle(words: "list[str]", flags: "dict[str, str]", program: str) -> None:
+    """Add devices and hooks (`program`) to the configuration that an OCI runtime's words name, if its annotations ask
+    for them. Raises RefusalError, OSError."""
+    import os
+
+    path, container = f"{value_of(words, '--bundle', '-b') or '.'}/config.json", words[-1]
+    with open(path, "rb") as file:
+        spec, mode = read_json(file.read(), path), os.fstat(file.fileno()).st_mode
+    if not ours(spec, flags.get(PREFIX, DEFAULT_PREFIX)):
+        return
+    if "restore" in words[:-1]:
+        what = "a container that asks for devices cannot be restored from a checkpoint"
+        raise refusal("OCI-STATE", what, container, "start it without --checkpoint")
+    add_devices(spec, flags, container)
+    socket = [SOCKET, flags[SOCKET]] if SOCKET in flags else []
+    prefix = [PREFIX, flags[PREFIX]] if PREFIX in flags else []
+    hooks = spec["hooks"] = spec.get("hooks") or {}
+    for stage, own in (("createRuntime", ["attach-prepared", *prefix]), ("poststop", ["return"])):
+        hook = {"path": os.path.abspath(program), "args": [PROGRAM, *own, *socket], "timeout": HOOK_TIMEOUT_S}
+        hooks[stage] = [*(hooks.get(stage) or ()), hook]
+    beside = f"{path}.nri-rdma"
+    with open(beside, "w") as file_beside:
+        os.fchmod(file_beside.fileno(), mode & 0o777)
+        file_beside.write(json_of(spec))
+    os.replace(beside, path)
+
+
+def value_of(words: "list[str]", *flags: str) -> str:
+    """The value of a flag among the arguments of an OCI runtime; "" where it has none."""
+    for word, following in zip(words, [*words[1:], ""]):
+        name, equals, value = word.partition("=")
+        if name in flags:
+            return value if equals else following
+    return ""
+
+
+def tell_engine(log_file: str, line: str) -> None:
+    """Write why nothing was made where the engine looks for the OCI runtime's errors; "" for an engine that does not
+    say where. It is on stderr and in the system's log besides."""
+    if not log_file:
+        return
+    try:
+        with open(log_file, "a") as file:
+            file.write(json_of({"level": "error", "msg": line}) + "\n")
+    except OSError as error:
+        log(f"{log_file} cannot be written: {error.strerror}")
+
+
+def attach(data: bytes, flags: "dict[str, str]") -> None:
+    """Return when the container of this state has the devices of its CDI devices. Raises RefusalError."""
+
+    def asked(spec: "dict[str, Any]", path: str) -> "dict[str, Any]":
+        return {"devices": wishes(spec, path, flags)}
+
+    attach_asked(data, flags, asked)
+
+
+def attach_prepared(data: bytes, flags: "dict[str, str]") -> None:
+    """Return when the container of this state has what its annotations ask for. Raises RefusalError."""
+    prefix = flags.get(PREFIX, DEFAULT_PREFIX)
+
+    def asked(spec: "dict[str, Any]", path: str) -> "dict[str, Any]":
+        text = (spec.get("annotations") or {}).get(f"{prefix}{PREPARED}")
+        if text is None:
+            what = "podman made the container without asking the precreate hook"
+            raise refusal("OCI-STATE", what, "config.json", "set podman up anew: nri-rdma install podman")
+        prepared = read_json(text.encode(), f"{prefix}{PREPARED}")
+        own = [name for name, value in variables(spec).items() if prepared.get(name) != value]
+        return {
+            "devices": wishes(spec, path),
+            "annotations": ours(spec, prefix),
+            "prepared": prepared,
+            "variables": own,
+        }
+
+    attach_asked(data, flags, asked)
+
+
+def attach_asked(data: bytes, flags: "dict[str, str]", asked: "Callable[..., dict[str, Any]]") -> None:
+    """Return when the container of this state has what `asked` makes of its configuration. Raises RefusalError."""
+    import os
+
+    path = flags.get(SOCKET, DEFAULT_SOCKET)
+    state = read_json(data, "stdin")
+    container, pid = str(state.get("id")), state.get("pid")
+    if not isinstance(pid, int) or pid <= 0:
+        raise refusal("OCI-STATE", f"the state names no process ({pid!r})", container, "see the log of the OCI runtime")
+    bundle = f"{state.get('bundle')}/config.json"
+    try:
+        with open(bundle, "rb") as file:
+            spec = read_json(file.read(), bundle)
+        namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+    except OSError as error:
+        what = f"{error.filename} cannot be read: {error.strerror}"
+        raise refusal("OCI-STATE", what, container, "see the log of the OCI runtime") from error
+    linux = spec.get("linux")
+    linux = linux if isinstance(linux, dict) else {}
+    question = {
+        "version": 1,
+        "ask": "attach",
+        "id": container,
+        "pid": pid,
+        **asked(spec, path),
+        "nodes": rdma_nodes(linux),
+        "cgroup": str(linux.get("cgroupsPath") or ""),
+    }
+    given = ask(path, question, container, ABSENT_S, namespace)
+    set_memlock(pid, given, container)
+
+
+def give_back(data: bytes, flags: "dict[str, str]") -> None:
+    """Have the devices of the container brought home. Raises RefusalError."""
+    container = str(read_json(data, "stdin").get("id"))
+    path = flags.get(SOCKET, DEFAULT_SOCKET)
+    ask(path, {"version": 1, "ask": "return", "id": container}, container, ABSENT_AT_END_S)
+
+
+def read_json(data: bytes, where: str) -> "dict[str, Any]":
+    """The object in a text. Raises RefusalError."""
+    from _json import make_scanner  # what json.loads comes to, in a tenth of its import (7 ms)
+
+    try:
+        text = data.decode().strip(" \t\r\n")
+        value, end = make_scanner(Strict)(text, 0)  # type: ignore[arg-type]  # any context of its shape
+        if end != len(text):
+            raise ValueError("there is something after it")
+        return dict(value.items())
+    except (ValueError, AttributeError, RecursionError, StopIteration, SystemError) as error:
+        # SystemError: the scanner has no words for errors as long as nobody has imported json.
+        raise refusal("OCI-STATE", "this is no JSON object", where, "see the log of the OCI runtime") from error
+
+
+class Strict:
+    """How JSON is read: as json.loads does."""
+
+    strict = True
+    object_hook = object_pairs_hook = None
+    parse_float = parse_constant = float
+    parse_int = int
+
+
+def json_of(value: object) -> str:
+    """The JSON text of what read_json has read."""
+    from _json import encode_basestring_ascii
+
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json_of(key)}:{json_of(it)}" for key, it in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(map(json_of, value)) + "]"
+    return encode_basestring_ascii(value) if isinstance(value, str) else str(value)
+
+
+def wishes(spec: "dict[str, Any]", path: str, own: "dict[str, str] | None" = None) -> "list[dict[str, str]]":
+    """What the hooks of all CDI devices of this container that go to this daemon ask for, the `own` flags among them. A
+    CDI device that was given twice asks once."""
+    hooks = spec.get("hooks")
+    entries = hooks.get("createRuntime") if isinstance(hooks, dict) else None
+    given = [words[2:] for entry in entries or () if (words := entry.get("args") or [])[:2] == [PROGRAM, "attach"]]
+    found = []
+    for flags in (*map(read_flags, given), own):
+        if flags is None or flags.get(SOCKET, DEFAULT_SOCKET) != path:
+            continue
+        wish = {name[2:]: flags[name] for name in WISH if name in flags}
+        if wish not in found:
+            found.append(wish)
+    return found
+
+
+def rdma_nodes(linux: "dict[str, Any]") -> "list[tuple[object, object, object]]":
+    """The RDMA nodes that the container was made with: path, major, minor."""
+    nodes = linux.get("devices") or ()
+    return [(it["path"], it["major"], it["minor"]) for it in nodes if str(it.get("path", "")).startswith(RDMA_NODES)]
+
+
+def set_memlock(pid: int, given: "dict[str, Any]", container: str) -> None:
+    """Set RLIMIT_MEMLOCK of the process that becomes the container's program. Raises RefusalError where it must be."""
+    import resource
+
+    wanted = given.get("memlock")
+    if not isinstance(wanted, int):
+        return
+    number = resource.RLIM_INFINITY if wanted >= 1 << 63 else wanted
+    try:
+        resource.prlimit(pid, resource.RLIMIT_MEMLOCK, (number, number))
+    except OSError as error:
+        if given.get("must"):
+            what = f"RLIMIT_MEMLOCK cannot be set to {wanted}: {error.strerror}"
+            hint = "ask for less, or give podman or dockerd CAP_SYS_RESOURCE (LimitMEMLOCK=infinity for its unit)"
+            raise refusal("MEMLOCK-LIMIT", what, container, hint) from error
+
+
+def ask(path: str, question: object, where: str, absent_s: float, fd: int = -1) -> "dict[str, Any]":
+    """The daemon's answer. Raises RefusalError, in time."""
+    import time
+    from _socket import AF_UNIX, SCM_RIGHTS, SOCK_SEQPACKET, SOL_SOCKET, socket  # half the start of `socket`
+    from _socket import timeout as late
+
+    packet = json_of(question).encode()
+    if len(packet) > LONGEST:
+        what = f"what the container says of itself takes {len(packet)} bytes, {LONGEST} are the most"
+        raise refusal("ANNOTATION-SIZE", what, where, "ask with shorter annotations")
+    rights = [(SOL_SOCKET, SCM_RIGHTS, fd.to_bytes(4, sys.byteorder))] if fd >= 0 else []
+    until = time.monotonic() + absent_s
+    last = until + ATTACH_S
+    while True:
+        connection, has_heard = socket(AF_UNIX, SOCK_SEQPACKET), False
+        try:
+            connection.settimeout(max(0.01, until - time.monotonic()))
+            connection.connect(path)
+            connection.sendmsg([packet], rights)
+            answer = heard = read_answer(connection.recv(LONGEST), where)
+            if "heard" in heard:
+                has_heard = True
+                connection.settimeout(max(0.01, last - time.monotonic()))
+                answer = read_answer(connection.recv(LONGEST), where)
+        except late as error:
+            what = f"the daemon did not answer on {path}"
+            raise refusal("DAEMON-LATE", what, where, "see the daemon's log and process; restart it") from error
+        except PermissionError as error:
+            what = f"{path} is for root: containers of other users (rootless) get no RDMA devices"
+            raise refusal("PRIVILEGE", what, where, "start the container as root (sudo podman run ...)") from error
+        except (FileNotFoundError, ConnectionError, BlockingIOError) as error:
+            if has_heard:  # it ended while it was asked: another one is about to start
+                until = min(last, time.monotonic() + absent_s)
+            if time.monotonic() + LOOK_AGAIN_S < until:
+                time.sleep(LOOK_AGAIN_S)
+                continue
+            if isinstance(error, BlockingIOError):
+                what = f"the daemon has too many callers at once ({path})"
+                raise refusal("DAEMON-LATE", what, where, "start the container again") from error
+            raise refusal("DAEMON-ABSENT", f"no daemon listens on {path}", where, START) from error
+        except OSError as error:
+            what = f"the daemon cannot be asked: {error.strerror or error} ({path})"
+            raise refusal("DAEMON-ABSENT", what, where, START) from error
+        finally:
+            connection.close()
+        if "refusal" in answer:
+            raise RefusalError(str(answer["refusal"]))
+        return answer
+
+
+def read_answer(data: bytes, where: str) -> "dict[str, Any]":
+    """The object in a packet. Raises ConnectionError for a daemon that has hung up."""
+    if not data:
+        raise ConnectionError("it hung up")
+    return read_json(data, where)
+
+
+HANDLERS = {"prepare": prepare, "attach": attach, "attach-prepared": attach_prepared, "return": give_back}

@@ -24,6 +24,7 @@ The program nri-rdma-oci-hook beside it runs `main`. An upgrade writes this modu
 release may run it: the arguments of `main` stay as they are.
 """
 
+import posix
 import sys
 
 TYPE_CHECKING = False  # `typing` takes longer to import than all the rest
@@ -312,8 +313,6 @@ def attach_prepared(data: bytes, flags: "dict[str, str]") -> None:
 
 def attach_asked(data: bytes, flags: "dict[str, str]", asked: "Callable[..., dict[str, Any]]") -> None:
     """Return when the container of this state has what `asked` makes of its configuration. Raises RefusalError."""
-    import os
-
     path = flags.get(SOCKET, DEFAULT_SOCKET)
     state = read_json(data, "stdin")
     container, pid = str(state.get("id")), state.get("pid")
@@ -323,7 +322,7 @@ def attach_asked(data: bytes, flags: "dict[str, str]", asked: "Callable[..., dic
     try:
         with open(bundle, "rb") as file:
             spec = read_json(file.read(), bundle)
-        namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+        namespace = posix.open(f"/proc/{pid}/ns/net", posix.O_RDONLY)  # `import os` takes longer than all of this
     except OSError as error:
         what = f"{error.filename} cannot be read: {error.strerror}"
         raise refusal("OCI-STATE", what, container, "see the log of the OCI runtime") from error
@@ -411,11 +410,11 @@ def rdma_nodes(linux: "dict[str, Any]") -> "list[tuple[object, object, object]]"
 
 def set_memlock(pid: int, given: "dict[str, Any]", container: str) -> None:
     """Set RLIMIT_MEMLOCK of the process that becomes the container's program. Raises RefusalError where it must be."""
-    import resource
-
     wanted = given.get("memlock")
     if not isinstance(wanted, int):
         return
+    import resource
+
     number = resource.RLIM_INFINITY if wanted >= 1 << 63 else wanted
     try:
         resource.prlimit(pid, resource.RLIMIT_MEMLOCK, (number, number))

@@ -166,7 +166,8 @@ def test_docker_shows_that_and_the_oci_runtime_is_not_run(faulty: Path, tmp_path
     done = start(faulty, "create", "--", str(runtime), *words)
     assert (done.returncode, (tmp_path / "was-run").exists()) == (1, False)
     assert json.loads(log.read_text().splitlines()[-1]) == {"level": "error", "msg": done.stderr.rstrip("\n")}
-    assert start(faulty, "create", "--", str(runtime), "create", "ab12").returncode == 1, "without a log, too"
+    done = start(faulty, "create", "--", str(runtime), "create", "ab12")
+    assert Ended(code=done.returncode, error=done.stderr).refused_with == "OCI-STATE", "without a log, too"
 
 
 def test_a_module_that_is_put_there_again_is_used(faulty: Path) -> None:

@@ -188,7 +188,9 @@ def test_compiled_code_that_cannot_be_removed_undoes_the_change(tmp_path: Path) 
     assert (tmp_path / "words.py").read_text() == "ours = 'older'\n"
 
 
-def test_of_what_is_no_module_no_folder_is_touched(tmp_path: Path) -> None:
-    (tmp_path / "__pycache__").mkdir()
+def test_of_what_is_no_module_nothing_else_is_removed(tmp_path: Path) -> None:
+    theirs = tmp_path / "__pycache__/file.x.pyc"
+    theirs.parent.mkdir()
+    theirs.touch()
     carry_out_all(to_write([own(tmp_path / "file")]))
-    assert (tmp_path / "__pycache__").is_dir()
+    assert theirs.exists()

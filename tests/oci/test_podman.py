@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.oci.conftest import start
-from tests.oci.host import Host, Podman
+from tests.oci.host import HOOKS, Host, Podman
 from tests.oci.image import IMAGE
 from tests.rig.daemon import EXCLUSIVE_FIRST, PROJECT, Daemon
 from tests.rig.deadline import wait_until
@@ -232,6 +232,30 @@ def test_a_container_keeps_its_device_over_a_restart_and_gives_it_back(
     assert in_container(podman, "kept")
     os.kill(pid, signal.SIGKILL)
     wait_home()
+
+
+def test_a_hook_without_its_module_keeps_a_container_from_starting_and_says_so(
+    host_equal: None, daemon: Daemon, podman: Podman
+) -> None:
+    podman.host.file(f"{HOOKS}/nri_rdma_oci_hook.py").unlink()
+    podman.host.system_log()
+    try:
+        done = podman(*podman.run("--rm", *DEVICE, command=["echo", "it runs"]))
+    finally:
+        podman.host.put_hook()
+    assert (done.returncode in {125, 126, 127}, done.stdout) == (True, "")
+    assert has_sentence(podman, done.stderr, "OCI-STATE"), done.stderr
+
+
+def test_what_python_compiles_of_the_hook_is_for_root_to_write(
+    host_equal: None, daemon: Daemon, podman: Podman
+) -> None:
+    """crun runs createRuntime hooks with umask 0."""
+    podman.host.remove_hook()
+    podman.host.put_hook()
+    podman.must(*podman.run("--rm", *DEVICE))
+    folder = podman.host.file(f"{HOOKS}/__pycache__")
+    assert [it.stat().st_mode & 0o777 for it in (folder, *folder.iterdir())] == [0o755, 0o644]
 
 
 def in_container(podman: Podman, name: str) -> bool:

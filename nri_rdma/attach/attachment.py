@@ -177,6 +177,11 @@ class Attachment:
         self.unguarded: set[str] = set()
         """Names of containers that started after we answered although no guard verified them."""
 
+    @property
+    def is_awaited(self) -> bool:
+        """Return whether who began it waits for the attach itself, and refuses the pod or container if it fails."""
+        return self.attempts == 1
+
     def step(self, event: Event, change: Callable[[Now], Now] = unchanged) -> tuple[Effect, ...] | None:
         """Enter the state that TABLE says, with what `change` makes of the rest. Return the effects, which the caller
         carries out in their order; None when the table has no row for the event, and nothing changed."""

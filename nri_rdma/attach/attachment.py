@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final  # Any: fields of Now, which its constructor checks
 
+from nri_rdma.attach.containers import SandboxContainers
 from nri_rdma.attach.plan import Plan
 from nri_rdma.attach.port import Namespace
 from nri_rdma.attach.record import Phase, SandboxRecord, attach_key
@@ -20,9 +20,6 @@ from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.model.device import CharDevice
 from nri_rdma.model.pod import Pod
 from nri_rdma.observe.spans import Span, current_span
-
-KEPT_CONTAINERS = 256
-"""Names of containers that are remembered per sandbox: ephemeral ones may be added for as long as a pod lives."""
 
 
 def cdi_devices_of(requests: Iterable[AttachedRequest | Placed]) -> frozenset[str]:
@@ -54,18 +51,6 @@ class Again:
 
     read: Callable[[], Future[None]]
     choose: Select
-
-
-class Unstarted:
-    """A container that did not start after our answer: how often we answered for it, when we first did (seconds of
-    `time.monotonic`), and whether the guard has verified it since."""
-
-    __slots__ = ("answers", "since", "verified")
-
-    def __init__(self) -> None:
-        self.answers = 1
-        self.since = time.monotonic()
-        self.verified = False
 
 
 SHOWN: Final = MappingProxyType(
@@ -169,13 +154,12 @@ class Attachment:
         self._settled: list[Future[None]] = []
         self.beside: tuple[Attachment, ...] = ()
         """The attachments that the sandbox had before this one."""
-        self.containers: dict[str, str] = {}
-        """The cgroups path of each container by its name: a container that is made again takes the old one's place."""
-        self.unstarted: dict[str, Unstarted] = {}
-        """The containers for which CreateContainer was answered and StartContainer has not come, by name."""
+        self.containers = SandboxContainers()
 
-        self.unguarded: set[str] = set()
-        """Names of containers that started after we answered although no guard verified them."""
+    @property
+    def is_awaited(self) -> bool:
+        """Return whether who began it waits for the attach itself, and refuses the pod or container if it fails."""
+        return self.attempts == 1
 
     def step(self, event: Event, change: Callable[[Now], Now] = unchanged) -> tuple[Effect, ...] | None:
         """Enter the state that TABLE says, with what `change` makes of the rest. Return the effects, which the caller
@@ -274,40 +258,6 @@ class Attachment:
                 future.set_result(None)
             else:
                 future.set_exception(error)
-
-    def answered(self, name: str) -> int:
-        """Record that CreateContainer of this container is answered; return how often since it last started."""
-        known = self.unstarted.get(name)
-        if known is not None:
-            known.answers += 1
-            known.verified = False
-            return known.answers
-        if len(self.unstarted) < KEPT_CONTAINERS:
-            self.unstarted[name] = Unstarted()
-        return 1
-
-    def started(self, name: str) -> None:
-        """Record that StartContainer of this container has come: its guard, if it has one, has asked before. The guard
-        of a runtime handler sees annotations, so of a pod without them nothing can be said; that of shares comes to the
-        containers that have some."""
-        answered = self.unstarted.pop(name, None)
-        if answered is None or not self._has_guarded(name):
-            return
-        if answered.verified:
-            self.unguarded.discard(name)
-        elif len(self.unguarded) < KEPT_CONTAINERS:
-            self.unguarded.add(name)
-
-    def _has_guarded(self, container: str) -> bool:
-        attached = self.record.attached if self.record is not None else ()
-        requests = [item.admitted.request for item in attached]
-        return any(not it.cdi_device and (not it.shares or it.scope.covers(container)) for it in requests)
-
-    def remember_container(self, name: str, cgroups_path: str) -> None:
-        """Remember the cgroup of a container, for those who ask what the container uses. It is forgotten with the
-        sandbox; beyond a bound nothing more is remembered."""
-        if name in self.containers or len(self.containers) < KEPT_CONTAINERS:
-            self.containers[name] = cgroups_path
 
     def covers(self, name: str, container: str) -> bool:
         """Return whether the container gets what was attached for that CDI device or share; False as long as that is

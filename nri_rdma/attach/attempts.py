@@ -50,10 +50,15 @@ class Attempts:
         }
 
     def _queue_plan(self, attachment: Attachment, _error: BaseException | None) -> None:
-        task = self._planners.submit(attachment.pod.sandbox_id, lambda: self._picked(attachment, Event.PLAN_PICKED))
+        """Queue the plan: with the attaches where somebody waits for the attach itself, since it follows at once."""
+        pool = self._workers if attachment.is_awaited else self._planners
+        task = pool.submit(attachment.pod.sandbox_id, lambda: self._picked(attachment, Event.PLAN_PICKED))
         task.add_done_callback(lambda done: _settle_cancelled(attachment, done))
 
     def _queue_attach(self, attachment: Attachment, _error: BaseException | None) -> None:
+        if attachment.is_awaited:  # its plan was made by a worker: this thread is one
+            self._feed(attachment, Event.ATTACH_PICKED)
+            return
         task = self._workers.submit(attachment.pod.sandbox_id, lambda: self._picked(attachment, Event.ATTACH_PICKED))
         task.add_done_callback(lambda done: _settle_cancelled(attachment, done))
 
@@ -62,7 +67,7 @@ class Attempts:
             self._feed(attachment, event)
 
     def _plan(self, attachment: Attachment, _error: BaseException | None) -> None:
-        """Select devices and plan their steps, in a planner."""
+        """Select devices and plan their steps."""
         again = attachment.again
         select = again.choose if again is not None and attachment.attempt > 1 else attachment.select
         assert select is not None  # only what an earlier daemon left has none, and it is given one
@@ -82,7 +87,7 @@ class Attempts:
     def _note(self, attachment: Attachment, _error: BaseException | None) -> None:
         """Write the plan down, in a planner, if the runtime was answered with it: where somebody waits for the attach
         itself, a daemon that starts anew has nothing to keep."""
-        if attachment.attempts > 1:
+        if not attachment.is_awaited:
             time.sleep(ANSWER_FIRST_S)
             self._tasks.note_plan(attachment)
         self._feed(attachment, Event.NOTED)
@@ -96,8 +101,12 @@ class Attempts:
             log.warning("attach failed", extra=facts)
             self._failed(attachment, error)
         else:
+            attached = attachment.record
+            assert attached is not None  # it is attached
             self._feed(attachment, Event.CONFIRMED)
-            self._tasks.rest(attachment)  # afterwards: it ends a thread and starts one, and containers wait
+            # Afterwards, since containers wait: the log, and `rest`, which ends a thread and starts one.
+            log.info("attached", extra={"pod": str(attachment.pod), "devices": attached.device_names})
+            self._tasks.rest(attachment)
 
     def _tell_attached(self, attachment: Attachment, _error: BaseException | None) -> None:
         attachment.settle()

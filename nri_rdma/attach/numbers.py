@@ -35,17 +35,23 @@ _MODULES = {CharKind.UVERBS: "ib_uverbs", CharKind.UMAD: "ib_umad", CharKind.ISS
 
 
 def with_char_devices(record: SandboxRecord, resolve: Resolve) -> SandboxRecord:
-    """The record with what its character devices are now. Raises AttachError when one that was asked for is missing."""
+    """The record with what its character devices are now; the same record where nothing is new, so that its text for
+    the journal is known already. Raises AttachError when one that was asked for is missing."""
     known = tuple(item.device for request in record.attached for item in request.devices)
     now = resolve(Resolved(devices=known, rdma_cm=record.rdma_cm))
+    is_new = now.devices != known or now.rdma_cm != record.rdma_cm
+    resolved = replace(record, attached=_with_devices(record, now), rdma_cm=now.rdma_cm) if is_new else record
+    for request in resolved.attached:
+        refuse_missing(request, now, str(record.pod))
+    return resolved
+
+
+def _with_devices(record: SandboxRecord, now: Resolved) -> tuple[AttachedRequest, ...]:
     by_id = {device.id: device for device in now.devices}
-    attached = tuple(
+    return tuple(
         replace(request, devices=tuple(replace(item, device=by_id[item.device.id]) for item in request.devices))
         for request in record.attached
     )
-    for request in attached:
-        refuse_missing(request, now, str(record.pod))
-    return replace(record, attached=attached, rdma_cm=now.rdma_cm)
 
 
 def with_names(record: SandboxRecord, names: Mapping[int, str]) -> SandboxRecord:
@@ -68,6 +74,9 @@ def with_names(record: SandboxRecord, names: Mapping[int, str]) -> SandboxRecord
 def with_netdev_names(record: SandboxRecord, in_pod: Callable[[RdmaDevice], tuple[str, ...]]) -> SandboxRecord:
     """The record with the netdevs that were in the pod before the attach: of devices that are the pod's alone and have
     none on the host. `in_pod` names them, or raises."""
+    alone = (request for request in record.attached if request.admitted.mode is Mode.EXCLUSIVE)
+    if not any(item.device.lacks_netdev for request in alone for item in request.devices):
+        return record
     return replace(
         record,
         attached=tuple(

@@ -255,7 +255,6 @@ class Work:
             raise interrupted(attachment.pod)  # the news of it may be late, and a container would start without netdevs
         attachment.refuse_ended()
         attachment.change(record=confirmed)
-        log.info("attached", extra={"pod": str(attachment.pod), "devices": confirmed.device_names})
         return confirmed
 
 

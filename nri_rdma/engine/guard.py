@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nri_rdma.attach.attachment import Attachment, Unstarted
+from nri_rdma.attach.attachment import Attachment
+from nri_rdma.attach.containers import Unstarted
 from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.decide.inject import AttachedRequest, inject
 from nri_rdma.engine.refusals import returning
@@ -230,8 +231,9 @@ def _answered(subject: Subject, parts: tuple[Attachment, ...]) -> Unstarted | No
     path. The oldest attachment remembers it. None as well for answers of an earlier daemon."""
     if not parts or not subject.container_id:
         return None
-    path = parts[0].containers.get(subject.container, "")
-    return parts[0].unstarted.get(subject.container) if subject.container_id in path else None
+    known = parts[0].containers
+    path = known.cgroups.get(subject.container, "")
+    return known.unstarted.get(subject.container) if subject.container_id in path else None
 
 
 def _age_of(path: Path) -> float:

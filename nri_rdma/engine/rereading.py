@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import CancelledError, Future
 
+from nri_rdma.attach.containers import KEPT_CONTAINERS
 from nri_rdma.cdi.grants import NodesAt
-from nri_rdma.engine.sandbox import KEPT_CONTAINERS, Begun, Sandboxes
+from nri_rdma.engine.sandbox import Begun, Sandboxes
 from nri_rdma.engine.specs import Read
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.model.pod import Pod

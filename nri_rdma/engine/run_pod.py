@@ -105,10 +105,14 @@ class PodStart:
     def _await_start(self, sandbox: Attachment, deadline: float) -> None:
         """Wait for the plan, which may refuse the pod, and for the attach as long as the settings say. A later failure
         is reported to the pod's containers."""
-        now = time.monotonic()
+        now, blocking = time.monotonic(), self._barrier.waits.blocking
         plan_by = now if sandbox.waits_for_older else deadline
-        by = deadline if self._barrier.waits.blocking else min(deadline, now + self._barrier.waits.sandbox_s)
-        if not wait(sandbox.planned, plan_by - now) or not wait(sandbox.attach_done, by - time.monotonic()):
+        by = deadline if blocking else min(deadline, now + self._barrier.waits.sandbox_s)
+        if blocking and not sandbox.waits_for_older:  # the attach tells the plan's refusal, too
+            is_done = wait(sandbox.attach_done, by - now)
+        else:
+            is_done = wait(sandbox.planned, plan_by - now) and wait(sandbox.attach_done, by - time.monotonic())
+        if not is_done:
             # Bind the pod, not the attachment: its own future would keep it alive until a garbage collection.
             sandbox.attach_done.add_done_callback(partial(self.remember_failure, sandbox.pod))
 

@@ -15,6 +15,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, TypeVar
 
+from nri_rdma.attach.containers import KEPT_CONTAINERS
 from nri_rdma.cdi.grants import NodesAt
 from nri_rdma.decide.alignment import Alignment
 from nri_rdma.model.allocation import PodAllocation
@@ -24,8 +25,6 @@ KEPT_SANDBOXES = 4096
 """More than any node runs. Beyond it the oldest one is forgotten that has nothing attached and is not starting."""
 KEPT_ENDED = 1024
 """Ids of sandboxes that were stopped: containers may be created after the end."""
-KEPT_CONTAINERS = 256
-"""Names of containers that are remembered per sandbox: ephemeral ones may be added for as long as a pod lives."""
 
 _T = TypeVar("_T")
 

@@ -33,8 +33,8 @@ class ContainerStart:
         attachment = next(iter(self._attachments.of(sandbox_id)), None)
         if attachment is None:
             return
-        attachment.remember_container(container, cgroups_path)
-        if attachment.answered(container) == _REPORTED_ANSWERS:
+        attachment.containers.remember(container, cgroups_path)
+        if attachment.containers.answered(container) == _REPORTED_ANSWERS:
             log.warning(
                 "the container did not start after our last answer: somebody else refused it",
                 extra={"pod": str(attachment.pod), "container": container, "next": "see the events of the pod"},
@@ -47,7 +47,8 @@ class ContainerStart:
         parts = self._attachments.of(sandbox_id)
         if not parts:
             return
-        parts[0].started(container)
+        record = parts[0].record
+        parts[0].containers.started(container, record.attached if record is not None else ())
         self._limiter.limit_all(parts, container, cgroups_path)
         if gpus is not None:
             self._alignment.check(parts[0].pod, attached_of(parts)[0], container, gpus)
@@ -57,7 +58,7 @@ class ContainerStart:
         LimitsError."""
         parts = self._attachments.of(pod.sandbox_id)
         if parts:
-            parts[0].remember_container(pod.name, pod.cgroups_path)
+            parts[0].containers.remember(pod.name, pod.cgroups_path)
             self._limiter.limit_alone(parts, pod.name, pod.cgroups_path, pod.pid)
 
     def journals_read(self) -> None:
@@ -71,5 +72,5 @@ class ContainerStart:
         """Handle that it is known what became of an earlier daemon's attachment."""
         pod = attachment.pod
         if not attachment.ends:
-            attachment.remember_container(pod.name, pod.cgroups_path)
+            attachment.containers.remember(pod.name, pod.cgroups_path)
             self._limiter.lift_at_end((attachment,), pod.name, pod.cgroups_path)

@@ -76,7 +76,7 @@ class Synchronizer:
             sandbox = next(iter(self._attachments.of(item.pod.sandbox_id)), None)
             if sandbox is not None:
                 for container in item.containers:
-                    sandbox.remember_container(container.name, container.cgroups_path)
+                    sandbox.containers.remember(container.name, container.cgroups_path)
         self._decide_no_more()
         for item in pods:
             if self._was_missed(item):

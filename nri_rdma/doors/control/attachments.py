@@ -40,7 +40,7 @@ def rdma_use_of(attachments: Sequence[Attachment], cgroup_root: Path) -> Iterato
     of any other that they use or are limited for. A container whose cgroup is gone has none."""
     for attachment in attachments:
         own = [it for it in attachments if it.pod.sandbox_id == attachment.pod.sandbox_id]
-        for container, cgroups_path in attachment.containers.copy().items():
+        for container, cgroups_path in attachment.containers.cgroups.copy().items():
             given = _devices_given(own, container)
             for use in read_rdma_use(cgroup_root, cgroups_path):
                 if use.device in given or use.is_noteworthy:
@@ -76,7 +76,7 @@ def _devices_given(parts: Iterable[Attachment], container: str) -> frozenset[str
 
 def _unstarted(attachment: Attachment, now: float) -> Iterator[dict[str, Any]]:
     """Containers that were answered for and did not start: again, or for longer than a start takes."""
-    for container, item in attachment.unstarted.copy().items():
+    for container, item in attachment.containers.unstarted.copy().items():
         if item.answers > 1 or now - item.since > UNSTARTED_S:
             yield {"container": container, "answers": item.answers, "seconds": round(now - item.since, 1)}
 

@@ -66,7 +66,7 @@ class DaemonFacts:
 def guard_document(contacts: Contacts, sandboxes: Iterable[Attachment]) -> dict[str, Any]:
     """Return which guard has asked since the boot, how often since our start and, in seconds since the epoch, when
     last; and the containers that started and were not asked about."""
-    unguarded = [f"{it.pod}, container {name}" for it in sandboxes for name in sorted(it.unguarded.copy())]
+    unguarded = [f"{it.pod}, container {name}" for it in sandboxes for name in sorted(it.containers.unguarded.copy())]
     told = {**asdict(contacts), "unguarded": unguarded}
     if not contacts.last:
         return {"active": "unknown", "warning": UNKNOWN_GUARD, **told}

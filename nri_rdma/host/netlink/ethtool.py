@@ -11,7 +11,7 @@ import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
@@ -78,6 +78,8 @@ _U16, _U32 = struct.Struct("=H"), struct.Struct("=I")
 _NUMBERS: Final = {1: struct.Struct("=B"), 2: _U16, 4: _U32}
 _PATIENCE_S = 5
 _DATAGRAM_MAX = 1 << 16
+_KEPT = 64
+"""So many texts of features are kept, by the kernel's bytes: from pod to pod a link has the same ones."""
 
 _Attributes: TypeAlias = Mapping[int, bytes]
 
@@ -127,9 +129,10 @@ class EthtoolSocket:
         requests = [(kind, with_names if kind == _PRIVFLAGS_GET else compact) for kind in kinds]
         answers = self._ask(f"ask ethtool for link {ifindex}", family, requests)
         shown = dict(zip(kinds, map(_or_nothing, answers), strict=True))
+        features = shown[_FEATURES_GET]
         return Shown(
-            features=features_text(_features(shown[_FEATURES_GET], _WANTED, fixed=False)),
-            fixed_features=features_text(_features(shown[_FEATURES_GET], _ACTIVE, fixed=True)),
+            features=_features_text(family, features[_HW], features[_WANTED], fixed=False) if features else "",
+            fixed_features=_features_text(family, features[_HW], features[_ACTIVE], fixed=True) if features else "",
             tuning="\n".join(line for kind in _TUNING for line in _sizes(kind, shown[kind])),
             private_flags=features_text(_named_bits(shown[_PRIVFLAGS_GET].get(_PRIVATE_FLAGS, b""))),
         )
@@ -266,16 +269,13 @@ def _or_nothing(answer: _Attributes | KernelError) -> _Attributes:
     raise answer
 
 
-def _features(shown: _Attributes, kind: int, *, fixed: bool) -> Iterator[tuple[str, bool]]:
-    """Yield the features that can be changed, or those that are fixed, each with its bit of the bitset `kind`: whether
+@lru_cache(_KEPT)
+def _features_text(family: int, changeable: bytes, told: bytes, *, fixed: bool) -> str:
+    """Return the features that can be changed, or those that are fixed, each with its bit of the bitset `told`: whether
     it is wanted, or on. Whether one that is wanted is on also depends on others: segmentation needs checksums."""
-    family = _family()
-    if not shown or family is None:
-        return
-    can_change, bits = _mask(shown[_HW]), _mask(shown[kind])
-    for bit, name in enumerate(_names(family)):
-        if name and (can_change >> bit & 1) != fixed:  # some bits have no name
-            yield name, bool(bits >> bit & 1)
+    can_change, bits = _mask(changeable), _mask(told)
+    named = ((bit, name) for bit, name in enumerate(_names(family)) if name)  # some bits have no name
+    return features_text((name, bool(bits >> bit & 1)) for bit, name in named if (can_change >> bit & 1) != fixed)
 
 
 def _mask(bitset: bytes) -> int:

@@ -15,7 +15,7 @@ import socket
 import struct
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 from nri_rdma.attach.ops import SetSysctl
@@ -89,6 +89,8 @@ _NEIGH: Final = {  # NDTPA_*: those that can be set
 _NEIGH_NUMBERS = {name: number for number, name in _NEIGH.items()}
 
 _FILE_BYTES = 4096
+_KEPT = 64
+"""So many texts of settings are kept, by the kernel's bytes: from pod to pod a link has the same ones."""
 _FORWARDING = "ipv6/conf/forwarding"
 _NOT_OURS = frozenset({"mc_forwarding", "addr_gen_mode", "stable_secret"})
 """Settings that are not taken from netlink's list: only multicast routing daemons can set mc_forwarding; addr_gen_mode
@@ -106,16 +108,25 @@ def read_neighbour_tables(route: RouteSocket, ifindexes: Collection[int]) -> Map
     )
     found: dict[int, list[str]] = {ifindex: [] for ifindex in ifindexes}
     for raw in messages:
-        parameters = dict(read_attributes(dict(read_attributes(raw[_FIRST_ATTRIBUTE_OF_TABLE:])).get(_NDTA_PARMS, b"")))
-        family = _TABLES.get(raw[_FAMILY_AT])
-        (ifindex,) = _U32.unpack(parameters.get(_NDTPA_IFINDEX, bytes(4)))
-        if family is not None and ifindex in found:
-            found[ifindex] += (
-                f"{family[0]}/neigh/{name} {int.from_bytes(parameters[number], sys.byteorder)}"
-                for number, name in _NEIGH.items()
-                if number in parameters
-            )
+        parameters = dict(read_attributes(raw[_FIRST_ATTRIBUTE_OF_TABLE:])).get(_NDTA_PARMS, b"")
+        ifindex, lines = _neighbour_table(raw[_FAMILY_AT], parameters)
+        if ifindex in found:
+            found[ifindex] += lines
     return {ifindex: "\n".join(lines) for ifindex, lines in found.items()}
+
+
+@lru_cache(_KEPT)
+def _neighbour_table(family: int, data: bytes) -> tuple[int, tuple[str, ...]]:
+    """Return the ifindex of a neighbour table, and its lines; none for a family that is not ours."""
+    parameters = dict(read_attributes(data))
+    (ifindex,) = _U32.unpack(parameters.get(_NDTPA_IFINDEX, bytes(4)))
+    words = _TABLES.get(family)
+    if words is None:
+        return ifindex, ()
+    known = ((number, name) for number, name in _NEIGH.items() if number in parameters)
+    return ifindex, tuple(
+        f"{words[0]}/neigh/{name} {int.from_bytes(parameters[number], sys.byteorder)}" for number, name in known
+    )
 
 
 def read_sysctls(link: bytes, name: str, neighbours: str) -> str:
@@ -125,14 +136,10 @@ def read_sysctls(link: bytes, name: str, neighbours: str) -> str:
     families = dict(read_attributes(dict(read_attributes(link[_FIRST_ATTRIBUTE_OF_LINK:])).get(_AF_SPEC, b"")))
     lines: list[str] = []
     if _AF_INET in families:
-        numbers = dict(read_attributes(families[_AF_INET])).get(_INET_CONF, b"")
-        lines += (
-            f"{told}{value}" for told, (value,) in zip(_IPV4_LINES, _I32.iter_unpack(numbers), strict=False) if told
-        )
+        lines += _of_ipv4(dict(read_attributes(families[_AF_INET])).get(_INET_CONF, b""))
         lines += _of_files("ipv4", name)
     if _AF_INET6 in families:
-        numbers = dict(read_attributes(families[_AF_INET6])).get(_INET6_CONF, b"")
-        lines += _of_ipv6(numbers)
+        lines += _of_ipv6(dict(read_attributes(families[_AF_INET6])).get(_INET6_CONF, b""))
         lines += _of_files("ipv6", name)
     return "\n".join([*lines, neighbours]).strip()
 
@@ -195,14 +202,23 @@ def _read(path: str) -> str:
         raise KernelError(f"read {path}", error.errno or 0) from error
 
 
-def _of_ipv6(data: bytes) -> Iterator[str]:
+@lru_cache(_KEPT)
+def _of_ipv4(data: bytes) -> tuple[str, ...]:
+    lines = zip(_IPV4_LINES, _I32.iter_unpack(data), strict=False)
+    return tuple(f"{line}{value}" for line, (value,) in lines if line)
+
+
+@lru_cache(_KEPT)
+def _of_ipv6(data: bytes) -> tuple[str, ...]:
+    lines = []
     for (line, name), (value,) in zip(_IPV6_LINES, _I32.iter_unpack(data), strict=False):
         if name in _IN_MILLISECONDS:
-            yield f"{line}{value // 1000}"
+            lines.append(f"{line}{value // 1000}")
         elif name in _UNSIGNED:
-            yield f"{line}{value & 0xFFFFFFFF}"
+            lines.append(f"{line}{value & 0xFFFFFFFF}")
         elif line:
-            yield f"{line}{value}"
+            lines.append(f"{line}{value}")
+    return tuple(lines)
 
 
 def _of_files(family: str, name: str) -> Iterator[str]:

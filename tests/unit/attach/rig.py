@@ -67,9 +67,12 @@ class Gate:
         self.reached = threading.Event()
         self.open = threading.Event()
         self.passed: list[str] = []
+        self.threads: dict[str, str] = {}
+        """The name of the thread that came to a place, the last time."""
 
     def __call__(self, place: str) -> None:
         self.passed.append(place)
+        self.threads[place] = threading.current_thread().name
         if self.stop_at and place.startswith(self.stop_at):
             self.reached.set()
             assert self.open.wait(SOON)

@@ -1,4 +1,4 @@
-"""What one attach remembers of its containers, and what is told to those who wait for it."""
+"""What one attach is called, covers, and tells those who wait for it."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.attach.attachment import KEPT_CONTAINERS, Attachment, Now
+from nri_rdma.attach.attachment import Attachment, Now
 from nri_rdma.attach.record import Phase
 from nri_rdma.attach.states import State
 from nri_rdma.errors import ErrorCode, NotReadyError
-from nri_rdma.model.request import Scope
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON, Rig, make_world, placed_on
 
@@ -47,59 +46,6 @@ def test_a_state_has_the_word_that_status_and_journal_know(state: State, phase: 
     assert (now.phase, now.ends) == (phase, ends)
 
 
-def test_answers_for_a_container_are_counted_until_it_starts(attachment: Attachment) -> None:
-    assert [attachment.answered("trainer") for _ in range(3)] == [1, 2, 3]
-    attachment.started("trainer")
-    assert attachment.answered("trainer") == 1
-
-
-def test_a_container_that_started_unverified_is_unguarded_until_a_start_that_was_verified(
-    attachment: Attachment,
-) -> None:
-    attachment.answered("trainer")
-    attachment.started("trainer")
-    assert attachment.unguarded == {"trainer"}
-    attachment.answered("trainer")
-    attachment.unstarted["trainer"].verified = True
-    attachment.started("trainer")
-    assert attachment.unguarded == set()
-
-
-def test_of_a_pod_with_shares_only_the_containers_that_have_some_can_be_unguarded(attachment: Attachment) -> None:
-    record = attachment.record
-    assert record is not None
-    (item,) = record.attached
-    request = replace(item.admitted.request, shares=("hcas-0",), scope=Scope(only=frozenset({"trainer"})))
-    shared = replace(item, admitted=replace(item.admitted, request=request))
-    attachment.change(record=replace(record, attached=(shared,)))
-    for container in ("trainer", "sidecar"):
-        attachment.answered(container)
-        attachment.started(container)
-    assert attachment.unguarded == {"trainer"}
-
-
-def test_another_answer_needs_another_verification(attachment: Attachment) -> None:
-    attachment.answered("trainer")
-    attachment.unstarted["trainer"].verified = True
-    attachment.answered("trainer")
-    attachment.started("trainer")
-    assert attachment.unguarded == {"trainer"}
-
-
-def test_the_names_of_any_number_of_ephemeral_containers_take_bounded_memory(attachment: Attachment) -> None:
-    for number in range(2 * KEPT_CONTAINERS):
-        attachment.answered(f"debug-{number}")
-        attachment.remember_container(f"debug-{number}", f"/kubepods/{number}")
-    assert (len(attachment.unstarted), len(attachment.containers)) == (KEPT_CONTAINERS, KEPT_CONTAINERS)
-    attachment.remember_container("debug-0", "/kubepods/anew")
-    assert attachment.containers["debug-0"] == "/kubepods/anew"
-    for number in range(2 * KEPT_CONTAINERS):
-        attachment.unstarted.clear()
-        attachment.answered(f"debug-{number}")
-        attachment.started(f"debug-{number}")
-    assert len(attachment.unguarded) == KEPT_CONTAINERS
-
-
 def test_as_long_as_it_is_not_planned_it_covers_no_container() -> None:
     assert not Attachment(make_pod()).covers("a.example.com/nic=0", "trainer")
 
@@ -129,12 +75,3 @@ def test_status_says_of_what_goes_home_that_it_does_whatever_the_journal_has(att
     attachment.now = replace(attachment.now, state=State.RETURNING)
     assert attachment.record is not None
     assert (attachment.record.state, attachment.shown) == (Phase.ATTACHED, Phase.RETURNING)
-
-
-def test_a_container_that_starts_between_two_attempts_of_an_attach_is_not_called_unguarded(
-    attachment: Attachment,
-) -> None:
-    attachment.answered("trainer")
-    attachment.change(record=None)
-    attachment.started("trainer")
-    assert attachment.unguarded == set()

@@ -25,6 +25,7 @@ from tests.unit.attach.sandbox_life import (
     begin_often,
     drop,
     end_sandbox,
+    occupy,
     records_of,
     take_name,
 )
@@ -134,13 +135,24 @@ def test_who_waits_for_an_attach_that_the_end_of_the_daemon_keeps_from_beginning
     assert rig.planners is not None
     busy: Workers = getattr(rig, pool)
     busy.submit("sandbox-1", lambda: drop(held.wait(SOON)))
-    sandbox = begin_attach(rig)
+    sandbox = begin_often(rig)
     wait_until(lambda: sandbox.now.state is (State.QUEUED if pool == "planners" else State.PLANNED), "the queue", SOON)
     closing = threading.Thread(target=busy.close)
     closing.start()
     assert isinstance(sandbox.attach_done.exception(SOON), NotReadyError)
     held.set()
     closing.join(SOON)
+
+
+def test_an_attach_that_somebody_waits_for_follows_its_plan_in_the_same_thread(start: Start) -> None:
+    rig = start(make_world(), planners=Workers(1, name="planner"))
+    assert rig.planners is not None
+    go = occupy(rig.planners, "sandbox-1")
+    begin_attach(rig).attach_done.result(SOON)
+    go()
+    assert rig.gate.threads["before plan sandbox-1"] == rig.gate.threads["before move-netdev mlx5_rail0"]
+    end_sandbox(rig)
+    assert_nothing_left(rig)
 
 
 def test_a_refusal_by_the_plan_is_told_at_once_and_not_tried_again(start: Start) -> None:

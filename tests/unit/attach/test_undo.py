@@ -5,13 +5,14 @@ import logging
 import pytest
 
 from nri_rdma.attach.attachment import Attachment
+from nri_rdma.attach.attachments import ATTEMPTS
 from nri_rdma.attach.states import State
 from nri_rdma.attach.undo import RETRY_SECONDS
 from nri_rdma.errors import AttachError
 from nri_rdma.tasks.workers import Workers
 from tests.rig.deadline import wait_until
-from tests.unit.attach.builders import POD_PATH
-from tests.unit.attach.rig import SOON, add_rail, make_world
+from tests.unit.attach.builders import POD_PATH, make_pod
+from tests.unit.attach.rig import SOON, add_rail, make_world, placed_on
 from tests.unit.attach.sandbox_life import (
     Start,
     assert_nothing_left,
@@ -86,7 +87,7 @@ def test_an_undo_comes_before_an_attach_that_was_queued_before_it(start: Start) 
     rig = start(world, planners=Workers(1, name="planner"))
     begin_attach(rig).attach_done.result(SOON)
     free_one, free_other = (occupy(rig.workers, key) for key in ("sandbox-8", "sandbox-9"))
-    other = begin_attach(rig, "rail1", sandbox_id="sandbox-2")
+    other = rig.sandboxes.begin(make_pod("sandbox-2"), placed_on(world, "rail1"), None, attempts=ATTEMPTS)
     wait_until(lambda: other.now.state is State.PLANNED, "the queue", SOON)
     done = rig.sandboxes.end("sandbox-1")
     free_one()

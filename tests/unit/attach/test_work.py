@@ -14,7 +14,7 @@ from tests.fakes.kernel import World
 from tests.rig.deadline import wait_until
 from tests.unit.attach.rdma_life import attach, begin, device_of
 from tests.unit.attach.rig import SOON, Rig, placed_on
-from tests.unit.attach.sandbox_life import occupy, take_name
+from tests.unit.attach.sandbox_life import begin_often, occupy, take_name
 
 NIC = "a.example.com/nic=0"
 
@@ -22,7 +22,7 @@ NIC = "a.example.com/nic=0"
 def test_no_container_is_covered_by_what_is_not_attached_yet(world: World, tmp_path: Path) -> None:
     rig = Rig(state=tmp_path, world=world, planners=Workers(1, name="planner"))
     rig.gate.stop_at = "before plan"
-    sandbox = begin(rig)
+    sandbox = begin_often(rig)
     assert rig.gate.reached.wait(SOON)
     assert sandbox.record is None
     error = rig.sandboxes.cover(sandbox, NIC, "main").exception(SOON)
@@ -92,7 +92,7 @@ def test_who_waits_for_the_plan_of_a_sandbox_that_ends_is_told_before_its_undo(w
     rig = Rig(state=tmp_path, world=world, planners=Workers(1, name="planner"))
     go_on = occupy(rig.workers, "sandbox-8", "sandbox-9")
     rig.gate.stop_at = "after plan"
-    sandbox = begin(rig)
+    sandbox = begin_often(rig)
     assert rig.gate.reached.wait(SOON)
     done = rig.sandboxes.end("sandbox-1")
     rig.gate.open.set()

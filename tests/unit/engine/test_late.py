@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.attach.attachment import Attachment
+from nri_rdma.attach.containers import KEPT_CONTAINERS
 from nri_rdma.commands.dryrun.run import attached_by_daemon
 from nri_rdma.config.settings import Settings
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.doors.control.document import SERVICE
 from nri_rdma.engine.late import ATTEMPTS
-from nri_rdma.engine.sandbox import KEPT_CONTAINERS
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.waits import Waits

@@ -77,7 +77,7 @@ def test_a_container_that_started_while_the_daemon_was_away_is_limited_by_synchr
     two.engine.synchronize((make_listed(make_pod(), TWO, (made, waiting)),)).result(SOON)
     assert rdma_max.read_text() == TWO_LINES
     assert two.engine.unserved == ()
-    assert two.sandbox().containers == {"main": "/pod/main", "waiting": "/pod/waiting"}
+    assert two.sandbox().containers.cgroups == {"main": "/pod/main", "waiting": "/pod/waiting"}
 
 
 def test_a_container_that_the_runtime_made_without_us_has_its_one_limit_written_by_synchronize(daemon: Daemon) -> None:
@@ -154,7 +154,7 @@ def alone(daemon: Daemon) -> Daemon:
 def test_a_container_that_stands_for_itself_has_its_one_limit_written_before_it_runs(alone: Daemon) -> None:
     alone.engine.start_alone(ALONE)
     assert (alone.cgroups / "box/rdma.max").read_text() == LINE
-    assert alone.sandbox().containers == {"train": "/box"}
+    assert alone.sandbox().containers.cgroups == {"train": "/box"}
 
 
 def test_a_container_that_stands_for_itself_in_another_cgroup_is_not_limited(alone: Daemon) -> None:
@@ -186,5 +186,5 @@ def test_the_next_daemon_removes_its_limits_at_its_end_and_knows_its_cgroup(alon
     taken_up.result(SOON)
     wait_until(lambda: limits.lifted, "the limits to be watched", seconds=SOON)
     assert limits.lifted == ["/box of ml/train"]
-    assert later.sandbox().containers == {"train": "/box"}
+    assert later.sandbox().containers.cgroups == {"train": "/box"}
     rig.close()

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import pytest
 
+from nri_rdma.attach.containers import KEPT_CONTAINERS
 from nri_rdma.cdi.grants import NodesAt
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.config.settings import Settings
@@ -21,7 +22,7 @@ from nri_rdma.decide.policy import Asker
 from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.rereading import Rereading
-from nri_rdma.engine.sandbox import KEPT_CONTAINERS, LifeEvent, Sandboxes
+from nri_rdma.engine.sandbox import LifeEvent, Sandboxes
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.edits import ContainerEdits

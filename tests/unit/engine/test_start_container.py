@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from nri_rdma.attach.attachment import KEPT_CONTAINERS
+from nri_rdma.attach.containers import KEPT_CONTAINERS
 from nri_rdma.decide.gpus import GpuEvidence
 from tests.unit.adopting import MOVE, NIC, Node, node, spec, world
 from tests.unit.attach.builders import make_pod
@@ -19,10 +19,10 @@ __all__ = ["daemon", "node", "world"]  # fixtures
 def test_a_container_that_was_answered_for_is_not_started_until_it_starts(daemon: Daemon) -> None:
     daemon.start()
     daemon.engine.container_created("sandbox-1", "main", "/pod/main")
-    assert list(daemon.sandbox().unstarted) == ["main"]
-    assert daemon.sandbox().containers == {"main": "/pod/main"}
+    assert list(daemon.sandbox().containers.unstarted) == ["main"]
+    assert daemon.sandbox().containers.cgroups == {"main": "/pod/main"}
     daemon.starting("main", "/pod/main")
-    assert list(daemon.sandbox().unstarted) == []
+    assert list(daemon.sandbox().containers.unstarted) == []
 
 
 def test_a_container_that_is_made_again_is_told_of_once(daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
@@ -61,14 +61,14 @@ def test_a_container_that_is_made_again_takes_the_place_of_the_old_one(daemon: D
     daemon.start()
     for path in ("/pod/first", "/pod/second"):
         daemon.engine.container_created("sandbox-1", "main", path)
-    assert daemon.sandbox().containers == {"main": "/pod/second"}
+    assert daemon.sandbox().containers.cgroups == {"main": "/pod/second"}
 
 
 def test_not_more_containers_are_remembered_than_a_pod_can_have(daemon: Daemon) -> None:
     daemon.start()
     for number in range(KEPT_CONTAINERS + 9):
         daemon.engine.container_created("sandbox-1", f"debug-{number}", f"/pod/{number}")
-    assert len(daemon.sandbox().containers) == KEPT_CONTAINERS
+    assert len(daemon.sandbox().containers.cgroups) == KEPT_CONTAINERS
 
 
 def test_who_asks_only_by_a_claim_is_not_called_unguarded_because_the_guard_does_not_see_claims(node: Node) -> None:
@@ -78,4 +78,12 @@ def test_who_asks_only_by_a_claim_is_not_called_unguarded_because_the_guard_does
     node.engine.container_created(pod.sandbox_id, "main", "/pod/main")
     node.engine.start_container(pod.sandbox_id, "main", "/pod/main")
     (sandbox,) = node.rig.sandboxes.of(pod.sandbox_id)
-    assert (sandbox.unstarted, sandbox.unguarded) == ({}, set())
+    assert (sandbox.containers.unstarted, sandbox.containers.unguarded) == ({}, set())
+
+
+def test_a_container_that_starts_between_two_attempts_of_an_attach_is_not_called_unguarded(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.engine.container_created("sandbox-1", "main", "/pod/main")
+    daemon.sandbox().change(record=None)
+    daemon.starting("main", "/pod/main")
+    assert daemon.sandbox().containers.unguarded == set()

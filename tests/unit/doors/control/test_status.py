@@ -35,7 +35,7 @@ def test_the_guard_is_warned_of_when_it_never_asked_or_was_not_asked(daemon: Ins
     asked = Contacts(asked=2, refused=1, last=5.0)
     told = guard_document(asked, (sandbox,))
     assert (told["active"], told["warning"], told["unguarded"]) == ("createRuntime hook", "", [])
-    sandbox.unguarded.add("main")
+    sandbox.containers.unguarded.add("main")
     told = guard_document(asked, (sandbox,))
     assert (bool(told["warning"]), told["unguarded"]) == (True, ["default/one, container main"])
 

@@ -321,7 +321,7 @@ def test_a_container_without_a_name_has_the_kubelets_label(door: Door, own_rpcs:
     container = nri.Container(id="c", pod_sandbox_id=pod.id, labels={"io.kubernetes.container.name": "trainer"})
     assert len(runtime.create_container(pod, container).adjust.linux.devices) == 2
     (sandbox,) = door.inside.sandboxes.all()
-    assert list(sandbox.unstarted) == ["trainer"]
+    assert list(sandbox.containers.unstarted) == ["trainer"]
     runtime.start_container(pod, container)
-    assert list(sandbox.unstarted) == []
+    assert list(sandbox.containers.unstarted) == []
     runtime.close()

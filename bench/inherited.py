@@ -17,7 +17,6 @@ from bench.hosts import Host
 from bench.moves import Moves, compile_moves
 from bench.pods import MTU, NODE, Subject
 from bench.processes import await_rest
-from nri_rdma.doors.control.client import ask_trace
 from tests.rig.node import load
 
 NICS = 8
@@ -115,7 +114,6 @@ def _blocking(measured: Measured, subjects: dict[str, Subject]) -> None:
             start = subject.start(pod, 0.0)
             await_rest(subject.pid)
             start.refuse_unless(NICS)
-            spans = ask_trace(subject.place.control_socket(name), pod.id)["spans"]
-        captures.append([next(it["end_ns"] - it["start_ns"] for it in spans if it["name"] == "capture")])
+            captures.append([subject.spent_ns(pod, "capture")])
         if name == RICH_BLOCKING:
             measured.ours.append([start.run_s * MS_PER_S / MS_PER_NS])

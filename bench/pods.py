@@ -15,6 +15,7 @@ from bench.hosts import Host
 from bench.messages import ANNOTATION, TIMEOUT_S, create_container, pod, remove_pod, run_pod, stop_pod
 from bench.peer import HEADERS, Listener, Peer
 from bench.processes import Place, await_rest, started
+from nri_rdma.doors.control.client import ask_trace
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
 from tests.rig.daemon import EXCLUSIVE_FIRST
@@ -138,6 +139,15 @@ class Subject:
         nodes = nri.CreateContainerResponse.FromString(response.payload).adjust.linux.devices
         devices = sum(1 for node in nodes if "uverbs" in node.path)
         return Start(run_s=run_s, create_s=create_s, refusals=refusals, devices=devices)
+
+    def spent_ns(self, message: Any, *names: str) -> int:
+        """The time of the daemon's spans of these names for a pod that is there, in nanoseconds. Raises RuntimeError
+        when it does not have each once."""
+        spans = ask_trace(self.place.control_socket(self.name), message.id)["spans"]
+        found = [it for it in spans if it["name"] in names]
+        if sorted(it["name"] for it in found) != sorted(names):
+            raise RuntimeError(f"{self.name}: the trace of {message.id} does not have {' and '.join(names)} once")
+        return sum(it["end_ns"] - it["start_ns"] for it in found)
 
     def end(self, message: Any) -> None:
         """StopPodSandbox and RemovePodSandbox."""

@@ -28,7 +28,7 @@ class State(StrEnum):
     WAITING = "waiting"
     """The pod's older sandbox still gives its devices back."""
     QUEUED = "queued"
-    """A planner will come to it."""
+    """A planner will come to it; a worker, where somebody waits for the attach itself."""
     PLANNING = "planning"
     """A planner selects devices, opens the namespace and decides the steps; nothing on the host changes."""
     NOTING = "noting"

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import Final, TypeAlias
 
@@ -30,36 +31,68 @@ from nri_rdma.attach.ops import (
 )
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.link import LinkState, features_of
-from nri_rdma.model.network import MAIN_TABLE, NeighbourConfig, NetworkConfig, RouteConfig, RoutingRule, VrfConfig
+from nri_rdma.model.network import (
+    MAIN_TABLE,
+    EthtoolConfig,
+    NeighbourConfig,
+    NetworkConfig,
+    RouteConfig,
+    RoutingRule,
+    VrfConfig,
+)
 from nri_rdma.model.reach import Reach
 from nri_rdma.model.request import DeviceRequest, InterfaceConfig
+from nri_rdma.model.same import Same
+
+_KEPT = 16
+"""So many requests' configurations are kept."""
 
 
 def configs_of(request: DeviceRequest, devices: int) -> tuple[NetworkConfig, ...]:
     """Return what a request says of the first netdev of each of its devices, which are so many.
 
     Rules, and routes that lead nowhere, are the namespace's: they come with the first device."""
-    interface = request.interface
+    return _configs_of(
+        Same(request.interface),
+        Same(request.ethtool),
+        Same(request.routes),
+        Same(request.neighbours),
+        Same(request.rules),
+        devices,
+    )
+
+
+@lru_cache(_KEPT)
+def _configs_of(
+    of_interface: Same[InterfaceConfig],
+    ethtool: Same[EthtoolConfig],
+    routes_of_all: Same[tuple[RouteConfig, ...]],
+    neighbours_of_all: Same[tuple[NeighbourConfig, ...]],
+    rules_of_all: Same[tuple[RoutingRule, ...]],
+    devices: int,
+) -> tuple[NetworkConfig, ...]:
+    """As `configs_of`. The pods of a job have the same objects, since their annotation is parsed once."""
+    interface = of_interface.value
     addresses = interface.addresses or ((),) * devices
     config = NetworkConfig(
         settings=tuple(_given((name, getattr(interface, name)) for name in _SIZES)),
         sysctls=tuple(_sysctls(interface)),
-        features=request.ethtool.features,
-        private_flags=request.ethtool.private_flags,
+        features=ethtool.value.features,
+        private_flags=ethtool.value.private_flags,
         detaches_ebpf=interface.disables_ebpf,
         vrf=interface.vrf,
     )
     reach = Reach(addresses)
     routes: dict[int | None, list[RouteConfig]] = defaultdict(list)
-    for route in request.routes:
+    for route in routes_of_all.value:
         number = reach.netdev_of_route(route) if route.is_over_netdev else 0
         own = addresses[number] if number is not None and addresses else ()
         if not _is_of_an_address(added := _in_vrf(route, interface.vrf), own, interface.vrf):
             routes[number].append(added)
     neighbours: dict[int | None, list[NeighbourConfig]] = defaultdict(list)
-    for neighbour in request.neighbours:
+    for neighbour in neighbours_of_all.value:
         neighbours[reach.netdev_of_neighbour(neighbour.destination)].append(neighbour)
-    rules = tuple(one for rule in request.rules for one in _by_version(rule))
+    rules = tuple(one for rule in rules_of_all.value for one in _by_version(rule))
     return tuple(
         replace(
             config,

@@ -23,11 +23,14 @@ from typing import Any
 import msgspec
 
 from nri_rdma.attach.plain import from_plain
+from nri_rdma.attach.plan import Plan
 from nri_rdma.attach.record import SandboxRecord, refuse_unusable
+from nri_rdma.decide.inject import AttachedRequest
 from nri_rdma.errors import ErrorCode, StateError
 from nri_rdma.model.device import EbpfPrograms
 from nri_rdma.model.network import EthtoolConfig, NetworkConfig
 from nri_rdma.model.request import InterfaceConfig
+from nri_rdma.model.same import Same
 
 VERSION = 1
 ROOM_BYTES = 64 * 1024
@@ -141,8 +144,8 @@ def _leave_defaults(body: dict[str, Any], defaults: Mapping[str, object]) -> Non
 def encode_record(record: SandboxRecord) -> bytes:
     """Return the text of a journal file."""
     parts = {
-        "plan": msgspec.Raw(_plan_text(_Same(record.plan))),
-        "attached": msgspec.Raw(_attached_text(_Same(record.attached))),
+        "plan": msgspec.Raw(_plan_text(Same(record.plan))),
+        "attached": msgspec.Raw(_attached_text(Same(record.attached))),
     }
     body = {name: _plain(getattr(record, name)) for name in _NAMES if name not in parts}
     _leave_defaults(body["pod"], {"is_listed": True, "cgroups_path": ""})
@@ -150,23 +153,8 @@ def encode_record(record: SandboxRecord) -> bytes:
     return f'{{"version": {VERSION}, "checksum": "{_checksum(text)}",\n"record": {text}}}'.encode()
 
 
-class _Same:
-    """A value that equals itself only: to compare what 16 links carry would take as long as to write it."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.value is self.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-
 @lru_cache(_KEPT)
-def _plan_text(plan: _Same) -> bytes:
+def _plan_text(plan: Same[Plan]) -> bytes:
     body = _plain(plan.value)
     for move in body["moves"]:
         _leave_defaults(move, {"config": _NO_CONFIG})
@@ -177,7 +165,7 @@ def _plan_text(plan: _Same) -> bytes:
 
 
 @lru_cache(_KEPT)
-def _attached_text(attached: _Same) -> bytes:
+def _attached_text(attached: Same[tuple[AttachedRequest, ...]]) -> bytes:
     body = _plain(attached.value)
     for item in body:
         _leave_defaults(item["admitted"], {"is_watched": False})

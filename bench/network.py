@@ -43,8 +43,7 @@ class Measured:
 
 
 ATTACH = ("plan", "attach")
-"""The spans of what the floor does, too: from the look at pod and host to the last rule. Before them the daemon reads the
-request and chooses devices."""
+"""The spans of what the floor does, too. Before them the daemon reads the request and chooses devices."""
 NEW, KNOWN = "first pod", "next pods"
 """A pod whose annotation no pod had before it, and one of a job whose pods have the same."""
 

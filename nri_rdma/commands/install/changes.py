@@ -126,17 +126,31 @@ def to_remove(files: Iterable[OwnFile]) -> tuple[FileChange, ...]:
 
 def carry_out_all(changes: Iterable[FileChange], check: Callable[[], None] = lambda: None) -> None:
     """Do all of it, or nothing: what was done is undone when a file cannot be written, or `check` fails. Raises what
-    they raise."""
+    they raise, and NriRdmaError with the files that could not be undone."""
     done: list[FileChange] = []
     try:
         for change in changes:
             change.carry_out()  # by itself it is all or nothing
             done.append(change)
         check()
-    except (OSError, NriRdmaError):
-        for change in reversed(done):
-            change.undo()
+    except (OSError, NriRdmaError) as error:
+        left = [problem for change in reversed(done) if (problem := _undone(change))]
+        if left:
+            raise NriRdmaError(
+                ErrorCode.INSTALL,
+                f"{error}; then these could not be made what they were: {'; '.join(left)}",
+                hint="see to them by hand, then try again",
+            ) from error
         raise
+
+
+def _undone(change: FileChange) -> str:
+    """Undo a change; return its path and why it could not be, "" when it was."""
+    try:
+        change.undo()
+    except OSError as error:
+        return f"{change.file.path} ({error.strerror or error})"
+    return ""
 
 
 def remove_empty(folder: Path) -> None:

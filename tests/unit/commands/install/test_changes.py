@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -102,6 +103,21 @@ def test_all_is_done_or_nothing(tmp_path: Path, fault: str) -> None:
     assert (tmp_path / "old").read_text() == "ours\nold\n"
     carry_out_all(changes[:2])
     assert (tmp_path / "new").read_text() == "ours\nnew\n"
+
+
+def test_what_cannot_be_undone_is_named_and_keeps_nothing_else_from_it(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    files = [own(tmp_path / "first"), own(tmp_path / "gone/second"), own(tmp_path / "last")]
+
+    def check() -> None:
+        (tmp_path / "gone/second").unlink()
+        (tmp_path / "gone").rmdir()
+        (tmp_path / "gone").write_text("a file")
+        raise OSError(errno.EIO, "the check failed")
+
+    with pytest.raises(NriRdmaError, match=r"the check failed; then these .*gone/second \(Not a directory\)"):
+        carry_out_all(to_write(files), check)
+    assert [it.name for it in tmp_path.iterdir()] == ["gone"]
 
 
 def test_a_folder_is_removed_only_when_it_is_empty(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Protocol
 
 from nri_rdma.attach.numbers import Resolved
-from nri_rdma.attach.port import KernelError
 from nri_rdma.config.settings import Settings
 from nri_rdma.decide.inventory import assemble, matters, watched
 from nri_rdma.errors import AttachError
@@ -21,6 +20,7 @@ from nri_rdma.host.netlink.linkevents import LinkEvents, open_link_socket
 from nri_rdma.host.netlink.uevents import RdmaUevents
 from nri_rdma.host.sysfs.scan import is_own, read_char_devices, scan
 from nri_rdma.host.verbs_process import VerbsProcess
+from nri_rdma.host.watch.programs import ProgramNews
 from nri_rdma.model.device import Node, Scan
 from nri_rdma.model.usage import HostUse, Watched
 from nri_rdma.tasks.listeners import Listeners
@@ -65,6 +65,7 @@ class HostNode:
         self.kernel = LinuxKernel(
             lifelines=settings.lifelines(os.environ), is_as_read=self._is_as_read, sysfs=settings.sysfs_root
         )
+        self._programs = ProgramNews(self.kernel.programs)
         self._cache: Cache | None = None
         self._coming: Future[None] | None = None
 
@@ -110,17 +111,9 @@ class HostNode:
         return events is not None and cache is not None and events.is_all_told() and cache.is_current
 
     def _notice_programs(self) -> None:
-        """Request a reading where other eBPF programs are on netdevs of RDMA devices than at the last reading: the
-        kernel gives no news of them."""
-        if self._cache is None:
-            return
-        netdevs = [netdev for device in self._cache.current.devices for netdev in device.netdevs]
-        known = {netdev.ifindex: netdev.programs for netdev in netdevs if netdev.programs.are_there}
-        try:
-            if self.kernel.programs(self._watched.ifindexes) != known:
-                self.read_later()
-        except KernelError as error:
-            log.warning("eBPF programs on netdevs are not looked for", extra={"error": str(error)})
+        """Request a reading where other eBPF programs are on netdevs of RDMA devices than at the last reading."""
+        if self._cache is not None and self._programs.are_there(self._cache.current.devices, self._watched.ifindexes):
+            self.read_later()
 
     def _was_read(self, done: Future[None]) -> None:
         """Handle the end of a reading. After a failed reading the previous node stays; a pod that it refuses requests

@@ -123,6 +123,8 @@ def _shares_given(taken: Taken, request: tuple[Admitted, ...]) -> Counter[Device
 
 def _pickiest_first(offer: Offer, request: tuple[Admitted, ...]) -> list[int]:
     """Sort the requests: one that takes any device must not take a device that another request names."""
+    if len(request) == 1:
+        return [0]
 
     def key(number: int) -> tuple[bool, bool, int, bool, int]:
         item = request[number].request
@@ -339,20 +341,21 @@ def _obstacle(
     if used_by is not None and (is_sole or not admitted.request.shares):
         hint = "name it in one request only"
         return _Obstacle(code=ErrorCode.DEVICE_CONFLICT, what=f"given to request {used_by} of this pod", hint=hint)
-    barring = sorted(h.owner for h in holders if h.bars(admitted.mode, is_sole=is_sole))
+    barring = [h.owner for h in holders if h.bars(admitted.mode, is_sole=is_sole)]
     if barring:
         hint = "wait until that pod has ended, or ask for another device"
-        return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=f"held by pod {_listed(barring)}", hint=hint)
+        return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=f"held by pod {_listed(sorted(barring))}", hint=hint)
     uses = device.in_use if holders else device.uses
     if uses:
         hint = "free it on the node, or ask for another device"
         return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=f"in use by the host: {'; '.join(uses)}", hint=hint)
     if admitted.mode is Mode.EXCLUSIVE and (obstacle := _obstacle_to_move(device, admitted.request, node)):
         return obstacle
-    missing = sorted(admitted.request.char_kinds - {char.kind for char in device.char_devices} - {CharKind.RDMA_CM})
+    missing = admitted.request.char_kinds - {CharKind.RDMA_CM, *(char.kind for char in device.char_devices)}
     if missing:
-        hint = f"load the kernel module ib_{missing[0] if missing[0] != CharKind.ISSM else CharKind.UMAD} on the node"
-        return _Obstacle(code=ErrorCode.DEVICE_UNKNOWN, what=f"without a {missing[0]} device node", hint=hint)
+        first = min(missing)
+        hint = f"load the kernel module ib_{first if first != CharKind.ISSM else CharKind.UMAD} on the node"
+        return _Obstacle(code=ErrorCode.DEVICE_UNKNOWN, what=f"without a {first} device node", hint=hint)
     return None
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 from nri_rdma.doors.nri.link import Link
@@ -77,6 +77,8 @@ class Runner:
         self._quiet_s = quiet_s
         self._session: Session | None = None
         self._was_synchronized = False
+        self._was_absent = False
+        """Whether there was nothing at the path at the last attempt."""
         self.link = Link.DISCONNECTED
         self.last_error = ""
         self.last_error_at = 0.0
@@ -124,6 +126,9 @@ class Runner:
 
     def _connect(self) -> _Connected | None:
         before = _socket_id(self._socket_path)
+        if before is None and self._was_absent:  # it was told why; on a host without NRI this happens 20 times a second
+            return None
+        self._was_absent = before is None
         with contextlib.ExitStack() as opened:
             connection = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             try:
@@ -172,6 +177,6 @@ class Runner:
 def _socket_id(path: str) -> SocketId | None:
     """The socket's inode, and when it was made, because inodes' numbers are used again; None when there is nothing."""
     with contextlib.suppress(OSError, ValueError):
-        found = Path(path).stat()
+        found = os.stat(path)  # noqa: PTH116 - Path takes four times as long
         return found.st_dev, found.st_ino, found.st_mtime_ns
     return None

@@ -1,7 +1,7 @@
-"""Writes the tables of docs/configuration.md and docs/requests.md from what reads configurations and requests.
+"""Writes the tables of docs/configuration.md, docs/requests.md and docs/metrics.md from what declares their rows.
 
-Run `python docs/key_tables.py` after a change of a setting or a key; tests/unit/config/test_schema.py fails until that
-has been done. What is between `<!-- NAME -->` and `<!-- end -->` is generated, the rest is not touched.
+Run `python docs/key_tables.py` after a change of a setting, a key or a metric; tests/unit/config/test_schema.py fails
+until that has been done. What is between `<!-- NAME -->` and `<!-- end -->` is generated, the rest is not touched.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any  # Any: JSON Schemas
 
 from nri_rdma.config.schema import setting_text
 from nri_rdma.config.settings import ENVIRONMENT_PREFIX, Settings
+from nri_rdma.doors.metrics.declared import METRICS
 from nri_rdma.model.request import DeviceRequest
 from nri_rdma.text.forms import Key, StandsIn, default_of, pattern_schema
 from nri_rdma.text.pools import ADOPT_KEYS, POOL_KEYS, RULE_KEYS, SELECTOR_KEYS
@@ -32,6 +33,7 @@ def generated(page: str) -> str:
         "rule keys": _keys(RULE_KEYS),
         "adopt keys": _keys(ADOPT_KEYS),
         "request keys": _request_keys(),
+        "metrics": _metrics(),
     }
     for name, lines in tables.items():
         block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -60,6 +62,16 @@ def _keys(keys: tuple[Key, ...]) -> Iterable[str]:
     yield "|---|---|---|"
     for key in keys:
         yield f"| `{key.name}` | {_value(key.form.schema)} | {key.text} |"
+
+
+# Metrics
+
+
+def _metrics() -> Iterator[str]:
+    yield "| metric | type | labels | meaning |"
+    yield "|---|---|---|---|"
+    for it in METRICS:
+        yield f"| `{it.name}` | {it.kind} | {', '.join(f'`{label}`' for label in it.labels)} | {it.text} |"
 
 
 # Requests
@@ -147,5 +159,5 @@ _WORDS = {"boolean": "`true` or `false`", "integer": "number", "number": "number
 
 
 if __name__ == "__main__":
-    for path in (DOCS / "configuration.md", DOCS / "requests.md"):
+    for path in (DOCS / "configuration.md", DOCS / "requests.md", DOCS / "metrics.md"):
         path.write_text(generated(path.read_text()))

@@ -21,6 +21,7 @@ from typing import Any  # Any: values before they are parsed
 
 from nri_rdma.errors import ErrorCode, RequestError, SettingError
 from nri_rdma.model.adoption import Adoption
+from nri_rdma.model.listen_address import ListenAddress, parse_listen_address
 from nri_rdma.model.pool import DEFAULT_POOL, HANDLER_CHARACTER, Pool, Rule
 from nri_rdma.model.request import ANNOTATION_PREFIX, ANNOTATION_PREFIX_HINT, UNLIMITED, Mode
 from nri_rdma.model.usage import Address, Lifelines, Network, parse_address
@@ -195,6 +196,15 @@ def _wait(name: str, value: Any) -> float:
     return seconds
 
 
+def _listen_address(name: str, value: Any) -> ListenAddress | None:
+    """Read an address with a port; an empty text is None."""
+    text = _text(name, value)
+    found = parse_listen_address(text)
+    if found is None and text:
+        raise _refused(name, value, "ADDRESS:PORT, such as 127.0.0.1:9178 or [::]:9178; names are not resolved")
+    return found
+
+
 def _nice(name: str, value: Any) -> int:
     text = str(value)
     if not re.fullmatch(r"0|-(?:[1-9]|1[0-9]|20)", text):
@@ -232,6 +242,7 @@ _SCHEMAS: Mapping[Callable[[str, Any], object], Mapping[str, object]] = {
     _node_ips: {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
     _api_server: {"type": "string"},
     _networks: {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+    _listen_address: {"type": "string", "pattern": "^(?:|.+:[0-9]{1,5})$"},
     _nice: {"type": "integer", "minimum": -20, "maximum": 0},
     _wait: {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT_S},
     _memlock: {
@@ -243,6 +254,12 @@ _SCHEMAS: Mapping[Callable[[str, Any], object], Mapping[str, object]] = {
     },
 }
 """The JSON Schema of the values that each of these reads from a file."""
+
+
+_METRICS_ADDRESS = (
+    "Where /metrics (for Prometheus) and /healthz are served over HTTP, without encryption or password: 127.0.0.1:9178"
+    " for this host only, [::]:9178 for whoever reaches it. Empty: nowhere."
+)
 
 
 def _refused(name: str, value: Any, allowed: str) -> SettingError:
@@ -377,6 +394,7 @@ class Settings:
     control_socket: Path | None = _setting(
         None, "Socket of `status` and `trace`; default: control.sock in the state directory.", _path, "PATH"
     )
+    metrics_address: ListenAddress | None = _setting(None, _METRICS_ADDRESS, _listen_address, "ADDRESS:PORT")
     tracing: bool = _setting(
         True, "Record a span for every event and step of pods that ask for devices.", _flag, "true|false"
     )

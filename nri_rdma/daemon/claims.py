@@ -20,11 +20,15 @@ from nri_rdma.engine.engine import Engine
 from nri_rdma.host.kubernetes.api import ApiServer
 from nri_rdma.host.netlink.namespace import read_boot_id
 from nri_rdma.model.pool import PoolDoor
+from nri_rdma.observe.durations import Durations
 from nri_rdma.tasks.workers import Workers
 
 
-def make_claims_door(settings: Settings, engine: Engine, workers: Workers) -> ClaimsDoor | None:
-    """Return the driver for the pools with door = claims, None where there is none; whoever makes it closes it."""
+def make_claims_door(
+    settings: Settings, engine: Engine, workers: Workers, calls: Durations | None = None
+) -> ClaimsDoor | None:
+    """Return the driver for the pools with door = claims, None where there is none; whoever makes it closes it. The
+    kubelet's calls are counted in `calls`."""
     if not any(pool.door is PoolDoor.CLAIMS for pool in settings.pools):
         return None
     claims, api = Claims(engine), ApiServer(settings.kubeconfig)
@@ -44,7 +48,7 @@ def make_claims_door(settings: Settings, engine: Engine, workers: Workers) -> Cl
     )
     node = settings.node_name or socket.gethostname().lower()
     publisher = Publisher(api, node, claims.advertise)
-    server = DraServer(settings.kubelet_plugins_dir, preparer, publisher.start)
+    server = DraServer(settings.kubelet_plugins_dir, preparer, publisher.start, calls)
     look = cache.look_for_unannounced
     door = ClaimsDoor(server, publisher, statuses, api, workers=workers, schedule=start_timer, look_at_node=look)
     cache.on_read.append(door.node_was_read)

@@ -34,10 +34,11 @@ from nri_rdma.daemon.sources import Sources
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.policy import configured_policy
 from nri_rdma.doors.control.status import DaemonFacts
+from nri_rdma.doors.nri.counted import CountedPlugin
 from nri_rdma.doors.nri.identity import identify
 from nri_rdma.doors.nri.link import Door
-from nri_rdma.doors.nri.plugin import Plugin
 from nri_rdma.doors.nri.runner import Runner
+from nri_rdma.doors.nri.session import Answers
 from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.engine.reservations import Reservations
@@ -45,10 +46,12 @@ from nri_rdma.host.containerd.leftovers import Leftovers
 from nri_rdma.host.containerd.notes import RefusalNotes
 from nri_rdma.host.host_node import HostNode, resolve_on_host
 from nri_rdma.host.limits import ContainerLimits
+from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.host.netlink.uevents import last_sequence
 from nri_rdma.host.watch.namespaces import NamespaceWatcher
 from nri_rdma.host.watch.processes import ProcessWatcher
-from nri_rdma.observe.export import make_exporter
+from nri_rdma.observe.durations import Tally
+from nri_rdma.observe.export import SpanExportThread, make_exporter
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
@@ -96,9 +99,8 @@ class Daemon:
         self._settings = settings
         self._sole = Sole(settings.state_dir, settings.nri_socket, by)
         self._exporter = make_exporter(os.environ) if settings.tracing else None
-        self._spans = Recorder(
-            capacity=KEPT_SPANS if settings.tracing else 0, sink=self._exporter.put if self._exporter else None
-        )
+        self._tally = Tally() if settings.metrics_address is not None else None
+        self._spans = _recorder(settings, self._exporter, self._tally)
         self._readers = Workers(1, name="node-reader")
         self._workers = Workers()
         self._host = HostNode(settings, self._readers, self._workers, self._tell_contested)
@@ -118,18 +120,7 @@ class Daemon:
         self._contested = ""
         self._take_up: Callable[[], None] = lambda: None
         self._signals: Signals | None = None
-        site = Site(
-            kernel=self._kernel,
-            journal=Journal(settings.state_dir / "journal"),
-            spans=self._spans,
-            resolve=partial(resolve_on_host, settings),
-            on_held=self._watcher.watch,
-            processes=self._processes,
-            event_sequence=last_sequence,
-            links_are_managed=UDEV_CONTROL.exists,
-            boundary=boundary,
-            lifelines=settings.lifelines(os.environ),
-        )
+        site = _site(settings, self._kernel, self._spans, self._watcher, self._processes, boundary)
         self._attachments = Attachments(
             Work(site, SecondLooks(self._kernel, self._workers, start_timer)),
             self._workers,
@@ -158,7 +149,13 @@ class Daemon:
             memlock=MemlockBounds(default=settings.memlock.bytes),
         )
         self._kubelet_doors = KubeletDoors(
-            settings, self._engine, self._workers, self._listeners, self._sources, lambda: self._sessions.view().name
+            settings,
+            self._engine,
+            self._workers,
+            self._listeners,
+            self._sources,
+            lambda: self._sessions.view().name,
+            self._tally.kubelet_calls if self._tally is not None else None,
         )
         self._reloader = Reloader(settings, reread, self._engine.placer)
         self._sessions = Sessions(
@@ -179,10 +176,11 @@ class Daemon:
             runtime=self._sessions.view,
             reload_error=lambda: self._reloader.error,
             traces=lambda: asdict(self._exporter.counts()) if self._exporter else None,
+            metrics=lambda: self._sockets.metrics(),  # noqa: PLW0108 - made below
             pinned=lambda: asdict(self._kernel.held()),
             driver=self._kubelet_doors.driver,
         )
-        self._sockets = LocalSockets.make(facts, self._kernel, self._listeners)
+        self._sockets = LocalSockets.make(facts, self._kernel, self._listeners, self._tally)
 
     def run(self) -> None:
         """Recover, open the doors, serve."""
@@ -255,9 +253,10 @@ class Daemon:
     def _reload_later(self) -> None:
         self._workers.submit("reload", self._reloader.run).add_done_callback(_log_reload_bug)
 
-    def make_plugin(self, runtime_pid: int) -> Plugin:
+    def make_plugin(self, runtime_pid: int) -> Answers:
         """Return the handlers of a new session with the runtime that is this process (0: it cannot be seen)."""
-        return self._sessions.make_plugin(runtime_pid)
+        plugin = self._sessions.make_plugin(runtime_pid)
+        return plugin if self._tally is None else CountedPlugin(plugin, self._tally.events)
 
     def _begin_later(self) -> None:
         """Have workers do what no pod's start may wait for: the runtime has reported its pods."""
@@ -276,7 +275,39 @@ class Daemon:
         self._contested = contested
 
 
-def _runner(settings: Settings, make_plugin: Callable[[int], Plugin]) -> Door:
+def _recorder(settings: Settings, exporter: SpanExportThread | None, tally: Tally | None) -> Recorder:
+    """Return the recorder of spans: they are kept for `trace`, exported, and counted, as far as the settings say so."""
+    return Recorder(
+        capacity=KEPT_SPANS if settings.tracing else 0,
+        sink=exporter.put if exporter is not None else None,
+        counter=tally.span_ended if tally is not None else None,
+    )
+
+
+def _site(
+    settings: Settings,
+    kernel: LinuxKernel,
+    spans: Recorder,
+    watcher: NamespaceWatcher,
+    processes: ProcessWatcher,
+    boundary: Boundary,
+) -> Site:
+    """Return where attachments are worked on: this host."""
+    return Site(
+        kernel=kernel,
+        journal=Journal(settings.state_dir / "journal"),
+        spans=spans,
+        resolve=partial(resolve_on_host, settings),
+        on_held=watcher.watch,
+        processes=processes,
+        event_sequence=last_sequence,
+        links_are_managed=UDEV_CONTROL.exists,
+        boundary=boundary,
+        lifelines=settings.lifelines(os.environ),
+    )
+
+
+def _runner(settings: Settings, make_plugin: Callable[[int], Answers]) -> Door:
     """Return the door to a runtime that the daemon connects to by itself."""
     identity = identify(
         name=settings.plugin_name, index=settings.plugin_index, environment=os.environ, program=sys.argv[0]

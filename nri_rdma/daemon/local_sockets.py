@@ -1,8 +1,10 @@
-"""The sockets of a daemon on which programs of this host ask it, wired: the control socket, and that of OCI hooks."""
+"""The sockets on which a daemon is asked, wired: the control socket, that of OCI hooks, and the port of metrics."""
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Self  # Any: a document of JSON
 
 from nri_rdma.config.settings import Memlock, Settings
 from nri_rdma.doors.control.server import ControlServer
@@ -13,36 +15,61 @@ from nri_rdma.doors.oci.server import HookServer
 from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.host.watch.processes import start_of
 from nri_rdma.model.request import UNLIMITED
+from nri_rdma.observe.durations import Tally
 from nri_rdma.tasks.listeners import Listeners
+
+if TYPE_CHECKING:
+    from nri_rdma.doors.metrics.server import MetricsServer
 
 CLOSE_HOOKS_S = 1.0
 """How long the end waits for containers that ask by hooks: an attach takes milliseconds, and a hook asks again."""
 
 
 class LocalSockets:
-    """Both servers; the creator closes them."""
+    """All servers; the creator closes them."""
 
-    def __init__(self, settings: Settings, control: ControlServer, hooks: HookServer) -> None:
+    def __init__(
+        self, settings: Settings, control: ControlServer, hooks: HookServer, metrics: MetricsServer | None
+    ) -> None:
         self._settings = settings
         self._control = control
         self._hooks = hooks
+        self._metrics = metrics
 
     @classmethod
-    def make(cls, facts: DaemonFacts, kernel: LinuxKernel, listeners: Listeners) -> Self:
-        """Wire both for a daemon."""
+    def make(cls, facts: DaemonFacts, kernel: LinuxKernel, listeners: Listeners, tally: Tally | None) -> Self:
+        """Wire them for a daemon. `tally` is what it counts for metrics; None: they are off."""
         default = default_given(facts.settings.memlock)
         containers = Containers(facts.engine, kernel.handed, start_of, facts.spans, default)
-        return cls(facts.settings, ControlServer(facts), HookServer(containers, listeners))
+        metrics = _metrics_server(facts, tally)
+        return cls(facts.settings, ControlServer(facts), HookServer(containers, listeners), metrics)
 
     def serve(self) -> None:
         """Listen; returns at once. Raises OSError."""
         self._control.serve(self._settings.control_path)
         self._hooks.serve(self._settings.hook_socket)
+        if self._metrics is not None:
+            self._metrics.start()
+
+    def metrics(self) -> Mapping[str, Any] | None:
+        """Return where metrics are served, and why they are not, as MetricsView has it; None: they are off."""
+        return asdict(self._metrics.view()) if self._metrics is not None else None
 
     def close(self) -> None:
         """Hear nobody any more. Before the engine's workers are closed: hooks wait for them."""
         self._control.close()
         self._hooks.close(CLOSE_HOOKS_S)
+        if self._metrics is not None:
+            self._metrics.close()
+
+
+def _metrics_server(facts: DaemonFacts, tally: Tally | None) -> MetricsServer | None:
+    address = facts.settings.metrics_address
+    if address is None or tally is None:
+        return None
+    from nri_rdma.daemon.metrics import make_metrics_server
+
+    return make_metrics_server(address, facts, tally)
 
 
 def default_given(memlock: Memlock) -> Given:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from nri_rdma.attach.record import refuse_unusable
@@ -144,8 +144,12 @@ class RefusedLately:
         self._clock = clock
         self._lock = threading.Lock()
         self._rows: OrderedDict[tuple[str, str, str], RefusalRow] = OrderedDict()
-        self.count = 0
-        """How many refusals there were since the start."""
+        self._by_code: Counter[str] = Counter()
+
+    def by_code(self) -> Mapping[str, int]:
+        """Return how many refusals there were since the start, by error code."""
+        with self._lock:
+            return dict(self._by_code)
 
     def note(self, call: str, pod: Pod, error: Exception, container: str = "") -> None:
         """Log a refusal, and remember it. An error of another kind is a bug, which the door logs."""
@@ -158,7 +162,7 @@ class RefusedLately:
         log.warning("refused", extra={**facts, "code": str(error.code), "error": str(error)})
         now, key = self._clock(), (str(pod), call, str(error.code))
         with self._lock:
-            self.count += 1
+            self._by_code[str(error.code)] += 1
             before = self._rows.pop(key, None)
             is_old = before is None or now - before.last > WINDOW_S
             self._rows[key] = RefusalRow(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nri_rdma.attach.attachment import Attachment
@@ -45,8 +46,8 @@ class View:
     """How many were found since the start."""
     refused: tuple[RefusalRow, ...]
     """What was refused in the last ten minutes, the latest first."""
-    refused_count: int
-    """How many refusals there were since the start."""
+    refused_by_code: Mapping[str, int]
+    """How many refusals there were since the start, by error code."""
     lost_netdevs: tuple[LostNetdev, ...]
     """Netdevs that pods have lost, the latest first."""
     lost_count: int
@@ -72,7 +73,7 @@ def view_of(engine: Engine) -> View:
         unserved=engine.unserved,
         unserved_count=engine.synchronizer.count,
         refused=engine.refused.rows(),
-        refused_count=engine.refused.count,
+        refused_by_code=engine.refused.by_code(),
         lost_netdevs=engine.attachments.lost().rows(),
         lost_count=engine.attachments.lost().count,
     )

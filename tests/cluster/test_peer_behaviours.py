@@ -6,7 +6,12 @@ from signal import SIGTERM
 from tests.cluster.cluster import Cluster
 from tests.cluster.pods import delete, execute, pod, start
 from tests.rig.deadline import wait_until
+from tests.rig.scrape import Page, read_page
 
+CONFIG = """\
+allow_default_pool = true
+metrics_address = "127.0.0.1:9178"
+"""
 KEY = "rdma.noderesource.dev/pod"
 NETDEV = "[{match: {netdev: %s}, mode: exclusive, interface: {name: fab0, addresses: [169.254.169.13/24]}}]"
 
@@ -33,6 +38,27 @@ def namespaces(cluster: Cluster) -> list[str]:
 
 def has_socket(cluster: Cluster) -> bool:
     return not cluster.nodes["n1"].machine.run("sh", "-c", "test -S /run/nri-rdma/control.sock || echo no")
+
+
+def scraped(cluster: Cluster, by: str) -> Page:
+    """What a pod on the host's network reads of the daemon."""
+    return read_page(execute(cluster, by, "busybox wget -q -O - http://127.0.0.1:9178/metrics"))
+
+
+def test_a_pod_on_the_hosts_network_reads_the_metrics_of_its_node(cluster: Cluster) -> None:
+    start(cluster, pod("scraper", hostNetwork=True))
+    assert execute(cluster, "scraper", "busybox wget -q -O - http://127.0.0.1:9178/healthz") == "ok\n"
+    before = scraped(cluster, "scraper")
+    assert before.value("process_start_time_seconds") > 0
+    start(cluster, asking("asks", "rail4"))
+    page = scraped(cluster, "scraper")
+    starts = "nri_rdma_nri_requests_total"
+    assert before.value(starts, method="RunPodSandbox", outcome="done") == 0
+    assert page.value(starts, method="RunPodSandbox", outcome="done") == 1
+    assert page.value("nri_rdma_attached_pods") == len(holders(cluster)) == 1
+    assert page.by("nri_rdma_refusals_total", "code").keys() <= {"NOT-READY"}
+    delete(cluster, "asks")
+    delete(cluster, "scraper")
 
 
 def test_a_pod_that_is_applied_again_has_the_netdev_again(cluster: Cluster) -> None:

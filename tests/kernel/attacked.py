@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any  # Any: generated messages
@@ -128,7 +128,9 @@ def _unless_late(peer: Peer, message: Any) -> Any:
 
 
 @contextmanager
-def attacked(folder: Path, *, prepare: Callable[[Place], None] = lambda _place: None) -> Iterator[Attacked]:
+def attacked(
+    folder: Path, *, prepare: Callable[[Place], None] = lambda _place: None, flags: Sequence[str] = ()
+) -> Iterator[Attacked]:
     """The daemon from its start to its end, on the node "eight"; `prepare` comes before the start."""
     node = load("eight")
     log = folder / "log"
@@ -137,5 +139,5 @@ def attacked(folder: Path, *, prepare: Callable[[Place], None] = lambda _place: 
         path = folder / "config.toml"
         path.write_text(Path(EXCLUSIVE_FIRST[1]).read_text())
         prepare(place)
-        with started(place.daemon_command(NAME, "--config", str(path)), log):
+        with started(place.daemon_command(NAME, "--config", str(path), *flags), log):
             yield Attacked(folder, place, host, log)

@@ -21,7 +21,7 @@ from nri_rdma.text.annotations import asks
 if TYPE_CHECKING:
     from nri_rdma.daemon.daemon import Daemon
     from nri_rdma.doors.nri.launched import Launched
-    from nri_rdma.doors.nri.plugin import Plugin
+    from nri_rdma.doors.nri.session import Answers
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class _Process:
         log.info("the runtime closed the connection")
         return 0 if self.daemon is not None else 1
 
-    def start(self, door: Launched, sent: str, by: float) -> Plugin:
+    def start(self, door: Launched, sent: str, by: float) -> Answers:
         """Make the daemon from the settings of this moment. Raises NriRdmaError: the runtime is told."""
         from nri_rdma.daemon.daemon import Daemon
         from nri_rdma.daemon.priority import prefer

@@ -13,6 +13,7 @@ from nri_rdma.commands.cli.driver_line import UNSERVED_S, driver_attention, driv
 from nri_rdma.commands.cli.options import asking_options, output_option
 from nri_rdma.commands.cli.screen import Screen, TextTable, age, print_json, printable
 from nri_rdma.config.settings import Settings
+from nri_rdma.doors.nri.link import unsynchronized
 from nri_rdma.model.request import UNLIMITED
 
 if TYPE_CHECKING:
@@ -36,10 +37,10 @@ def status(context: click.Context, settings: Settings, output: str, check: bool)
     Warnings: no guard, pods that run without their devices, devices that could not be brought home. Ends with 3 when
     the daemon does not answer.
 
-    With --check: for probes and monitoring. The runtime is not connected, a configuration was refused, a resource has
-    not been registered with the kubelet for a minute, the driver of claims has not been or cannot publish its devices,
-    another driver publishes them, devices could not be brought home, pods run without their devices, or containers did
-    not start. Refused pods do not count.
+    With --check: for probes and monitoring. The runtime is not connected, a configuration was refused, metrics are not
+    served, a resource has not been registered with the kubelet for a minute, the driver of claims has not been or
+    cannot publish its devices, another driver publishes them, devices could not be brought home, pods run without their
+    devices, or containers did not start. Refused pods do not count.
 
     \b
     Example:
@@ -74,11 +75,12 @@ def status(context: click.Context, settings: Settings, output: str, check: bool)
 def attention(document: dict[str, Any]) -> Iterator[str]:
     """Yield a sentence for each thing that a person should look at."""
     runtime = document["runtime"]
-    if runtime["link"] != "synchronized":
-        why = f": {runtime['error']}" if runtime["error"] else ""
-        yield f"the runtime is {runtime['link']}, so that pods start without nri-rdma ({runtime['socket']}){why}"
+    if why := unsynchronized(runtime["link"], runtime["socket"], runtime["error"]):
+        yield why
     if document.get("reload_error"):
         yield f"the settings are as before: {document['reload_error']}"
+    if (metrics := document.get("metrics")) and metrics["error"]:  # a daemon before this field has none
+        yield f"metrics are not served: {metrics['error']}"
     for pool in document["pools"]:
         known = pool.get("registration")  # a daemon before this field has none
         if known and known["error"] and time.time() - known["since"] > UNSERVED_S:
@@ -133,8 +135,8 @@ def _facts(document: dict[str, Any], setups: tuple[Setup, ...] = ()) -> Iterator
     yield "RDMA netns", document["rdma_netns"]
     yield "rdma cgroup", "yes" if document["rdma_cgroup"] else "no (limits are refused)"
     yield "Memlock", f"{_memlock(document['memlock']['bytes'])}: {document['memlock']['reason']}"
-    if traces := document.get("traces"):
-        yield from _traces(traces)
+    yield from _traces(document.get("traces"))
+    yield from _metrics(document.get("metrics"))  # a daemon before this field has none
     yield "Namespaces", f"{document['namespaces_held']} held open"
     if closing := document.get("pinned", {}).get("closing"):
         yield "", f"WARNING, {closing} cannot be let go: a call of the kernel inside does not return"
@@ -150,7 +152,15 @@ def _registration(registration: dict[str, Any] | None) -> Iterator[tuple[str, st
         yield "", f"registered with the kubelet {ago} ago"
 
 
-def _traces(traces: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _metrics(metrics: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
+    if metrics is not None:
+        words = f"http://{metrics['address']}/metrics, and /healthz"
+        yield "Metrics", f"WARNING, not served: {metrics['error']}" if metrics["error"] else words
+
+
+def _traces(traces: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
+    if traces is None:
+        return
     yield "Traces", f"{traces['exported']} spans exported, {traces['waiting']} wait"
     if lost := traces["dropped"] + traces["failed"]:
         how = f"{traces['failed']} not taken, {traces['dropped']} dropped because too many waited"

@@ -56,6 +56,8 @@ class DaemonFacts:
     reload_error: Callable[[], str]
     traces: Callable[[], Mapping[str, Any] | None] = lambda: None
     """What became of the spans that are sent to a collector, as ExportCounts has it; None: none are sent."""
+    metrics: Callable[[], Mapping[str, Any] | None] = lambda: None
+    """Where the page of metrics is served, and why it is not, as MetricsView has it; None: nowhere."""
     pinned: Callable[[], Mapping[str, int]] = dict
     """What pins network namespaces: how many there are, the threads and sockets inside, and how many a call that
     hangs keeps from closing."""
@@ -102,6 +104,7 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
         "reload_error": facts.reload_error(),
         "memlock": _memlock(view.memlock, automatic=facts.settings.memlock.automatic),
         "traces": facts.traces(),
+        "metrics": facts.metrics(),
         "namespaces_held": view.namespaces_held,
         "pinned": dict(facts.pinned()),
         **node,
@@ -111,7 +114,7 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
         "alignment": [alignment_document(item) for item in view.alignments],
         "unserved_count": view.unserved_count,
         "unserved": [{"pod": str(item.pod), "why": item.why} for item in view.unserved],
-        "refused_count": view.refused_count,
+        "refused_count": sum(view.refused_by_code.values()),
         "refused": [asdict(row) for row in view.refused],
         "lost_count": view.lost_count,
         "lost_netdevs": [asdict(row) for row in view.lost_netdevs],

@@ -18,6 +18,7 @@ from nri_rdma.doors.deviceplugin.server import KUBELET_SOCKET, PoolServer
 from nri_rdma.engine.shares import Guarding, ShareBook
 from nri_rdma.errors import KubeletError
 from nri_rdma.host.watch import inotify
+from nri_rdma.observe.durations import Durations
 from nri_rdma.tasks.listeners import Listeners, Source
 from nri_rdma.tasks.workers import Workers
 
@@ -67,6 +68,8 @@ class DevicePlugins:
         self._guard = guard
         self._is_guard_known = False
         self._servers: tuple[PoolServer, ...] = ()
+        self.calls: Durations | None = None
+        """What allocations are counted in; to be set before it is opened."""
 
     def open_later(self) -> None:
         """Have a worker serve and register, now and whenever that is necessary, and look anew whether there is a guard:
@@ -157,7 +160,8 @@ class DevicePlugins:
 
     def _make_servers(self) -> tuple[PoolServer, ...]:
         return tuple(
-            PoolServer(pool, self._folder, self._supply, self._shares.allocated) for pool in self._shares.pools.values()
+            PoolServer(pool, self._folder, self._supply, self._shares.allocated, self.calls)
+            for pool in self._shares.pools.values()
         )
 
     def _set_guard(self, guarding: Guarding) -> None:

@@ -23,6 +23,7 @@ from nri_rdma.doors.deviceplugin import answers
 from nri_rdma.doors.deviceplugin.answers import Supply
 from nri_rdma.errors import ErrorCode, KubeletError
 from nri_rdma.model.pool import Pool, ShareGives
+from nri_rdma.observe.durations import Durations, measured
 from nri_rdma.pb import deviceplugin_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -47,15 +48,21 @@ class PoolServer:
     """Serves one pool until closed."""
 
     def __init__(
-        self, pool: Pool, folder: Path, supply: Callable[[], Supply], on_allocate: Callable[[str, list[str]], None]
+        self,
+        pool: Pool,
+        folder: Path,
+        supply: Callable[[], Supply],
+        on_allocate: Callable[[str, list[str]], None],
+        calls: Durations | None = None,
     ) -> None:
         """`supply` returns what the node has now. `on_allocate` gets the resource and the ids of each allocation before
-        the kubelet has its answer."""
+        the kubelet has its answer. Allocations are counted in `calls`."""
         self.pool = pool
         self._folder = folder
         self._path = folder / endpoint_of(pool)
         self._supply = supply
         self._on_allocate = on_allocate
+        self._calls = calls
         self.guard = ""
         """The CDI device that brings the guard to containers, or "" for none."""
         self.brings_nodes = False
@@ -153,6 +160,9 @@ class PoolServer:
         return answers.preferences(self.pool, _read(pb.PreferredAllocationRequest, data, context), self._supply())
 
     def _allocate(self, data: bytes, context: Any) -> bytes:
+        return measured(self._calls, "Allocate", lambda: self._allocated(data, context))
+
+    def _allocated(self, data: bytes, context: Any) -> bytes:
         request = _read(pb.AllocateRequest, data, context)
         containers = [list(it.devices_ids) for it in request.container_requests]
         self._on_allocate(self.pool.resource, [share for shares in containers for share in shares])

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any  # Any: grpc has no types
 from urllib.parse import quote
@@ -24,6 +25,7 @@ from nri_rdma.doors.dra.preparing import Preparer
 from nri_rdma.errors import ErrorCode, KubeletError, NriRdmaError
 from nri_rdma.model.claim import ClaimName
 from nri_rdma.model.registration import Registration
+from nri_rdma.observe.durations import Durations, measured
 from nri_rdma.pb import dra_pb2 as dra
 from nri_rdma.pb import pluginregistration_pb2 as registration
 
@@ -42,12 +44,16 @@ _STOP_S = 5.0
 class DraServer:
     """Serves until closed."""
 
-    def __init__(self, plugins: Path, preparer: Preparer, on_registered: Callable[[], None]) -> None:
-        """`plugins` is the kubelet's folder; `on_registered` is called whenever the kubelet has taken us."""
+    def __init__(
+        self, plugins: Path, preparer: Preparer, on_registered: Callable[[], None], calls: Durations | None = None
+    ) -> None:
+        """`plugins` is the kubelet's folder; `on_registered` is called whenever the kubelet has taken us. Each claim of
+        a call is counted in `calls`."""
         self._endpoint = plugins / DRIVER / "dra.sock"
         self._registrar = plugins.parent / "plugins_registry" / f"{DRIVER}-reg.sock"
         self._preparer = preparer
         self._on_registered = on_registered
+        self._calls = calls
         self._servers: list[Any] = []
         self.registration = Registration(error=NOT_SERVED, since=time.time())
         """Whether the kubelet knows the driver."""
@@ -126,7 +132,8 @@ class DraServer:
         for claim in _read(dra.NodePrepareResourcesRequest, data, context).claims:
             entry = answer.claims[claim.uid]  # to ask for it puts it in: a claim without devices is answered, too
             try:
-                for it in self._preparer.prepare(_name(claim)):
+                prepare = partial(self._preparer.prepare, _name(claim))
+                for it in measured(self._calls, "NodePrepareResources", prepare):
                     entry.devices.add(
                         request_names=[it.request],
                         pool_name=it.pool,
@@ -143,7 +150,7 @@ class DraServer:
         for claim in _read(dra.NodeUnprepareResourcesRequest, data, context).claims:
             entry = answer.claims[claim.uid]
             try:
-                self._preparer.unprepare(_name(claim))
+                measured(self._calls, "NodeUnprepareResources", partial(self._preparer.unprepare, _name(claim)))
             except Exception as error:  # noqa: BLE001 - as above
                 entry.error = _told("a claim is not unprepared", claim, error)
         unprepared: bytes = answer.SerializeToString()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from nri_rdma.doors.nri.identity import SOCKET_VARIABLE, Identity
 from nri_rdma.doors.nri.link import Link
 from nri_rdma.doors.nri.peer import peer_pid
-from nri_rdma.doors.nri.plugin import DEFAULT_REQUEST_TIMEOUT_S, Plugin, abilities_in, answer_by
+from nri_rdma.doors.nri.plugin import DEFAULT_REQUEST_TIMEOUT_S, abilities_in, answer_by
 from nri_rdma.doors.nri.refusing import Refusing
 from nri_rdma.doors.nri.session import Answers, Session
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError, RuntimeAnsweredError, SettingError
@@ -24,7 +24,7 @@ from nri_rdma.ttrpc.wire import Request
 
 log = logging.getLogger(__name__)
 
-Start = Callable[["Launched", str, float], Plugin]
+Start = Callable[["Launched", str, float], Answers]
 """Makes the daemon from the text of Configure, by that moment of `time.monotonic`. Raises NriRdmaError."""
 
 

@@ -41,3 +41,10 @@ class Door(Protocol):
 
     def synchronized(self) -> None:
         """The runtime has told us its pods: from now on events come."""
+
+
+def unsynchronized(link: str, socket: str, error: str) -> str:
+    """Return the sentence for people about a link through which no events come; "" for one through which they do."""
+    if link == Link.SYNCHRONIZED:
+        return ""
+    return f"the runtime is {link}, so that pods start without nri-rdma ({socket}){f': {error}' if error else ''}"

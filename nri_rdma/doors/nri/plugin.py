@@ -124,6 +124,10 @@ class Plugin:
         self._collected = 0
         self._collected_containers: dict[str, list[ListedContainer]] = {}
         self.runtime = RuntimeFacts()
+        self.event = ""
+        """The last call by the name of its event, "" for one that we do not serve."""
+        self.concerned = False
+        """Whether that call was more than an event of a pod that asks for nothing."""
         self._whole_rdma_max = True
         self._changes: dict[str, HandleChange] = {
             "RunPodSandbox": self._run_pod,
@@ -145,9 +149,11 @@ class Plugin:
     def answer(self, request: Request) -> bytes:
         """The payload of the answer. Raises NriRdmaError, UnknownMethodError, DecodeError, or WireError to end the
         session; anything else is a bug of ours."""
+        self.event, self.concerned = "", False
         handler = self._methods.get(request.method)
         if handler is None:
             raise UnknownMethodError(request.method)
+        self.event = request.method
         return handler(request)
 
     # -- the walk of a pod -------------------------------------------------------------------------------------------
@@ -155,7 +161,8 @@ class Plugin:
     def _state_change(self, request: Request) -> bytes:
         """Runtimes before NRI 0.12 tell all events but CreateContainer this way; what we do not know is no error."""
         change = pb.StateChangeEvent.FromString(request.payload)
-        handle = self._changes.get(EVENTS.get(change.event, ""))
+        self.event = EVENTS.get(change.event, self.event)
+        handle = self._changes.get(self.event)
         return handle(change, request) if handle is not None else _EMPTY
 
     def _run_pod(self, message: Any, request: Request) -> bytes:
@@ -210,6 +217,7 @@ class Plugin:
     # -- the life of a connection ------------------------------------------------------------------------------------
 
     def _configure(self, request: Request) -> bytes:
+        self.concerned = True
         message = pb.ConfigureRequest.FromString(request.payload)
         self.runtime = runtime_facts(message)
         self._whole_rdma_max = not self.runtime.abilities.heeds_start
@@ -220,6 +228,7 @@ class Plugin:
 
     def _synchronize(self, request: Request) -> bytes:
         """Record and answer; the repair is a worker's. The pods may come in several chunks."""
+        self.concerned = True
         message = pb.SynchronizeRequest.FromString(request.payload)
         self._collected += len(message.pods) + len(message.containers)
         if self._collected > MAX_LISTED:
@@ -242,6 +251,7 @@ class Plugin:
     # -- below -------------------------------------------------------------------------------------------------------
 
     def _event(self, name: str, pod: Any, request: Request) -> Span:
+        self.concerned = True
         if not self._spans.enabled:
             return self._spans.span(name)
         return self._spans.span(

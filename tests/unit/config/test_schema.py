@@ -33,7 +33,9 @@ def test_the_checked_in_schema_is_what_the_code_generates() -> None:
     assert config_schema() == SCHEMA, "run `make generate`"
 
 
-@pytest.mark.parametrize("page", [PAGE, PAGE.with_name("requests.md")], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [PAGE, PAGE.with_name("requests.md"), PAGE.with_name("metrics.md")], ids=lambda page: page.name
+)
 def test_the_pages_tables_are_what_the_code_generates(page: Path) -> None:
     assert _generator().generated(page.read_text()) == page.read_text(), "run `python docs/key_tables.py`"
 

@@ -124,6 +124,24 @@ def test_what_is_no_address_is_refused(text: str, what: str) -> None:
     assert what in refusal(text).what
 
 
+@pytest.mark.parametrize("written", ["127.0.0.1:9178", "[::]:9178", ""])
+def test_metrics_are_served_where_the_setting_says_and_by_default_nowhere(written: str) -> None:
+    assert load({}, {}, Document(name="FILE")).settings.metrics_address is None
+    settings = load({}, {}, Document(name="FILE", text=f'metrics_address = "{written}"')).settings
+    assert setting_text(settings.metrics_address) == written
+    assert load({}, {"NRI_RDMA_METRICS_ADDRESS": written}, Document(name="FILE")).settings == settings
+
+
+@pytest.mark.parametrize(
+    "written", ['"9178"', "9178", '":9178"', '"127.0.0.1"', '"node-1:9178"', '"127.0.0.1:0"', "true"]
+)
+def test_what_is_no_address_to_listen_at_is_refused_with_its_line_and_the_next_step(written: str) -> None:
+    error = refusal(f"\nmetrics_address = {written}")
+    assert error.what == f"metrics_address = {written.replace(chr(34), chr(39)).replace('true', 'True')} cannot be used"
+    assert error.where == "FILE:2"
+    assert "127.0.0.1:9178" in error.hint or error.hint == "metrics-address is a text"
+
+
 def test_the_range_of_services_is_one_network_or_several() -> None:
     settings = load({"service_range": "10.96.0.0/12,fd00:96::/112"}, {}, Document(name="FILE")).settings
     expected = (ip_network("10.96.0.0/12"), ip_network("fd00:96::/112"))

@@ -54,7 +54,7 @@ def test_refusals_of_one_pod_with_one_code_are_one_row(lately: RefusedLately, cl
     assert (row.first, row.last) == (1010.0, 1030.0)
     assert "asked 2" in row.error
     assert (other.code, other.count, container.call, container.container) == ("POOL-MODE", 1, "CreateContainer", "main")
-    assert lately.count == 5
+    assert lately.by_code() == {"DEVICES-EXHAUSTED": 4, "POOL-MODE": 1}
 
 
 def test_a_row_is_shown_for_ten_minutes_after_its_last_refusal_and_then_counts_anew(
@@ -73,7 +73,7 @@ def test_however_many_pods_are_refused_only_the_latest_are_kept(lately: RefusedL
     for number in range(KEPT + 50):
         lately.note("RunPodSandbox", replace(make_pod(), name=f"job-{number}"), error())
     rows = lately.rows()
-    assert (len(rows), lately.count) == (KEPT, KEPT + 50)
+    assert (len(rows), lately.by_code()) == (KEPT, {"DEVICES-EXHAUSTED": KEPT + 50})
     assert rows[0].pod.endswith(f"/job-{KEPT + 49}")
     assert rows[-1].pod.endswith("/job-50")
 
@@ -94,7 +94,7 @@ def test_the_log_line_names_pod_call_and_code(lately: RefusedLately, caplog: pyt
 
 def test_a_bug_is_no_refusal(lately: RefusedLately) -> None:
     lately.note("CreateContainer", make_pod(), RuntimeError("a bug"))
-    assert (lately.rows(), lately.count) == ((), 0)
+    assert (lately.rows(), lately.by_code()) == ((), {})
 
 
 def test_a_refusal_that_was_noted_is_not_logged_again_by_a_door(lately: RefusedLately) -> None:

@@ -16,6 +16,7 @@ from nri_rdma.doors.deviceplugin.server import PoolServer, endpoint_of
 from nri_rdma.errors import KubeletError
 from nri_rdma.model.device import Node
 from nri_rdma.model.request import Mode
+from nri_rdma.observe.durations import Durations
 from tests.rig.deadline import wait_until
 from tests.rig.device_manager import FakeDeviceManager
 from tests.unit.doors.deviceplugin.pools import NIC, RESOURCE, pool, pool_of_devices, supply
@@ -25,6 +26,8 @@ from tests.unit.model.hardware import eight
 ALLOCATED: list[tuple[str, list[str]]] = []
 NODES: list[Node] = []
 """As it was read, the last one is now."""
+CALLS = Durations()
+"""What the server of the fixture counts."""
 
 
 @pytest.fixture
@@ -44,7 +47,11 @@ def served(folder: Path, manager: FakeDeviceManager) -> Iterator[PoolServer]:
     NODES[:] = [eight()]
     one = pool(4)
     server = PoolServer(
-        one, folder, lambda: supply(one, node=NODES[-1]), lambda resource, shares: ALLOCATED.append((resource, shares))
+        one,
+        folder,
+        lambda: supply(one, node=NODES[-1]),
+        lambda resource, shares: ALLOCATED.append((resource, shares)),
+        CALLS,
     )
     server.serve()
     wait_until(lambda: RESOURCE in manager.plugins, "the list")
@@ -64,6 +71,12 @@ def test_a_server_that_listens_anew_has_ended_what_was_before(manager: FakeDevic
     served.serve()
     assert before.is_over.wait(5)
     wait_until(lambda: manager.plugins[RESOURCE] is not before, "the next list")
+
+
+def test_an_allocation_is_counted(manager: FakeDeviceManager, served: PoolServer) -> None:
+    before = CALLS.histograms().get(("Allocate", "done"))
+    manager.allocate(RESOURCE, ("hcas-3",), ("hcas-0", "hcas-1"))
+    assert CALLS.histograms()["Allocate", "done"].count == 1 + (before.count if before else 0)
 
 
 def test_an_allocation_is_noted_before_it_is_answered(manager: FakeDeviceManager, served: PoolServer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,12 +15,15 @@ import pytest
 
 from nri_rdma.doors.dra.server import DraServer
 from nri_rdma.errors import KubeletError
+from nri_rdma.observe.durations import Durations
 from nri_rdma.pb import dra_pb2 as dra
 from nri_rdma.pb import pluginregistration_pb2 as registration
 from tests.unit.doors.dra.claimed import NOTIFY, OURS, Claimed, call, kubelet_folder
 
 PREPARE, UNPREPARE = (f"/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/Node{it}Resources" for it in ("Prepare", "Unprepare"))
 INFO = "/pluginregistration.Registration/GetInfo"
+CALLS = Durations()
+"""What the server of the fixture counts."""
 
 
 @pytest.fixture
@@ -37,7 +41,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def served(node: Claimed, folder: Path, registered: list[str]) -> Iterator[DraServer]:
-    server = DraServer(folder, node.preparer, lambda: registered.append("registered"))
+    server = DraServer(folder, node.preparer, lambda: registered.append("registered"), CALLS)
     server.serve()
     yield server
     server.close()
@@ -100,6 +104,21 @@ def test_each_claim_has_its_own_answer(
     assert "API-SERVER: the API server answers 404 to GET" in bad.error
     logged = [vars(it) for it in caplog.records if it.message == "a claim is not prepared"]
     assert [(it["claim"], it["error"], it["exc_info"]) for it in logged] == [("team/absent", bad.error, None)]
+
+
+def test_each_claim_of_a_call_is_counted_by_what_became_of_it(served: DraServer, folder: Path, node: Claimed) -> None:
+    def counts() -> Counter[tuple[str, ...]]:
+        return Counter({labels: it.count for labels, it in CALLS.histograms().items()})
+
+    before = counts()
+    node.allocate("mlx5_3", "mlx5_1")
+    prepare(folder, ("rails", "u1"), ("absent", "u9"))
+    call(folder / OURS / "dra.sock", UNPREPARE, asked(dra.NodeUnprepareResourcesRequest, ("rails", "u1")))
+    assert counts() - before == {
+        ("NodePrepareResources", "done"): 1,
+        ("NodePrepareResources", "refused"): 1,
+        ("NodeUnprepareResources", "done"): 1,
+    }
 
 
 def test_a_claim_of_another_driver_is_answered_without_devices(served: DraServer, folder: Path, node: Claimed) -> None:

@@ -1,0 +1,84 @@
+"""What the page of metrics has, metric by metric. Pure. docs/metrics.md prints METRICS.
+
+Names follow Prometheus' practice (https://prometheus.io/docs/practices/naming/). No label names a pod, a container or a
+device: there would be a series for each that ever was, and whoever reads the page would know who runs here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from nri_rdma.observe.durations import Histogram, Labels
+
+
+class MetricKind(StrEnum):
+    """Prometheus' word for how a metric's values change."""
+
+    COUNTER = "counter"
+    """Grows from 0 at the daemon's start."""
+    GAUGE = "gauge"
+    """What is at the moment."""
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricDeclaration:
+    """One metric, by its name on the page."""
+
+    name: str
+    kind: MetricKind
+    text: str
+    labels: tuple[str, ...] = ()
+
+
+Measured: TypeAlias = Mapping[str, Mapping[Labels, "float | Histogram"]]
+"""What is measured: by metric, then by the values of its labels."""
+
+
+def _counter(name: str, text: str, *labels: str) -> MetricDeclaration:
+    return MetricDeclaration(name=f"nri_rdma_{name}_total", kind=MetricKind.COUNTER, text=text, labels=labels)
+
+
+def _gauge(name: str, text: str, *labels: str) -> MetricDeclaration:
+    return MetricDeclaration(name=f"nri_rdma_{name}", kind=MetricKind.GAUGE, text=text, labels=labels)
+
+
+def _histogram(name: str, text: str, *labels: str) -> MetricDeclaration:
+    return MetricDeclaration(name=f"nri_rdma_{name}_seconds", kind=MetricKind.HISTOGRAM, text=text, labels=labels)
+
+
+METRICS: Final = (
+    _gauge("build_info", "Always 1; the label is the daemon's version.", "version"),
+    _gauge("runtime_synchronized", "1 while the container runtime is connected and has reported its pods; 0: pods start"
+           " without nri-rdma."),
+    _counter("nri_requests", "Calls of the container runtime.", "method", "outcome"),
+    _histogram("nri_request_duration", "Time until a call of the container runtime was answered.", "method", "outcome"),
+    _counter("kubelet_requests", "Calls of the kubelet: claims that it has prepared and unprepared, and allocations of"
+             " resources.", "method", "outcome"),
+    _histogram("kubelet_request_duration", "Time until a call of the kubelet was answered.", "method", "outcome"),
+    _histogram("step_duration", "Time of each step of a pod's way, by the names that `nri-rdma trace` shows.", "step",
+               "outcome"),
+    _counter("refusals", "Refusals of pods and containers, by error code. The kubelet tries again, so one pod may count"
+             " often.", "code"),
+    _gauge("devices", "RDMA devices: a pod has it, the host uses it, or it is free; missing: a pod has it, and the"
+           " machine does not show it.", "state"),
+    _gauge("attachments", "What pods asked for, by how far that is.", "state"),
+    _gauge("attached_pods", "Pods that have devices now."),
+    _gauge("attachments_failing_to_return", "Attachments of pods that have ended whose devices could not be brought"
+           " home yet: it is tried again."),
+    _counter("lost_netdevs", "Netdevs that were not there when their pods ended."),
+    _gauge("unserved_pods", "Pods that run, or wait, without what they ask for."),
+    _gauge("pool_devices", "Devices of a pool, given or not.", "pool"),
+    _gauge("pool_shares", "Shares, or devices by their ids, that a pool has for the kubelet.", "pool"),
+    _gauge("pool_shares_given", "Those of them that pods have.", "pool"),
+    _gauge("published_devices", "Devices in this node's ResourceSlices when they were last as they shall be."),
+    _gauge("publishing_failing", "1 while the ResourceSlices are not as they shall be."),
+    _gauge("claims", "Claims that the kubelet has prepared, by what became of them.", "state"),
+    _gauge("configuration_refused", "1 while the settings are those from before a reload that was refused."),
+    _gauge("network_namespaces_held", "Network namespaces of pods that the daemon holds open."),
+    _counter("spans", "Spans, by what became of them on their way to the collector of traces.", "outcome"),
+)  # fmt: skip
+"""In the order of the page."""

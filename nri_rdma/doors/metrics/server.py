@@ -1,0 +1,244 @@
+"""Serves pages over HTTP in a thread of its own, which costs pods nothing, whatever clients do.
+
+Strangers may reach the port. Laws: there are MAX_CLIENTS connections at most, and for another one the oldest ends; a
+connection has PATIENCE_S in all; after each turn the thread rests nine times as long as the turn took, so that it takes
+a tenth of a processor at most. An address that cannot be had is tried again: pods do not depend on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import IPv6Address
+from typing import Final
+
+from nri_rdma.doors.metrics.http import BadRequestError, PageAnswer, PageRequest, read_request, written
+from nri_rdma.model.listen_address import ListenAddress
+
+log = logging.getLogger(__name__)
+
+MAX_CLIENTS: Final = 32
+"""Most connections at one time. A scrape is over within milliseconds."""
+PATIENCE_S: Final = 5.0
+"""How long a client may take to ask and to read; Prometheus itself gives up after ten seconds."""
+TRY_AGAIN_S: Final = 5.0
+"""Pause before an address that could not be had is tried again."""
+SETTLE_S: Final = 0.5
+"""How often `settle` is called while nobody asks."""
+_REST = 9
+_LONGEST_REST_S: Final = 0.25
+_BACKLOG: Final = 1024
+_ACCEPTED: Final = 64
+"""Most connections that are accepted in one turn."""
+_NOT_AT_ALL: Final = struct.pack("ii", 1, 0)  # struct linger
+_PIECE: Final = 16 << 10
+"""Bytes that are read from one client in one turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsView:
+    """The address of the pages; `error` says why they are not served, "" while they are."""
+
+    address: str
+    error: str
+
+
+class MetricsServer:
+    """Serves from `start` to `close`."""
+
+    def __init__(
+        self, address: ListenAddress, answer: Callable[[PageRequest], PageAnswer], settle: Callable[[], None]
+    ) -> None:
+        """`settle` is called now and then; both are called by the thread of this server only."""
+        self._address = address
+        self._answer = answer
+        self._settle = settle
+        self._error = ""
+        self._closing = threading.Event()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._listening: socket.socket | None = None
+        self._clients: dict[int, _Client] = {}
+        """By descriptor, the oldest first."""
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+
+    def start(self) -> None:
+        """Listen and serve; returns at once."""
+        self._listen()
+        self._thread.start()
+
+    def view(self) -> MetricsView:
+        """Return where pages are served, and why they are not."""
+        return MetricsView(address=str(self._address), error=self._error)
+
+    def close(self) -> None:
+        """End all connections and the thread. Again is no error."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        os.eventfd_write(self._wake, 1)
+        if self._thread.ident is not None:
+            self._thread.join()
+        for client in self._clients.values():
+            client.close()
+        if self._listening is not None:
+            self._listening.close()
+        os.close(self._wake)
+
+    # -- in the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        due = time.monotonic() + TRY_AGAIN_S
+        while not self._closing.is_set():
+            if self._listening is None and time.monotonic() >= due:
+                self._listen()
+                due = time.monotonic() + TRY_AGAIN_S
+            ready = self._wait()
+            began = time.monotonic()
+            self._turn(ready, began)
+            self._closing.wait(min(_LONGEST_REST_S, _REST * (time.monotonic() - began)))
+
+    def _listen(self) -> None:
+        try:
+            self._listening = _listening_at(self._address)
+        except OSError as error:
+            why = f"{self._address}: {error.strerror or error}"
+            if why != self._error:
+                next_step = "it is tried again; give the address to nobody else, or another one as metrics_address"
+                log.warning("metrics are not served", extra={"error": why, "next": next_step})
+            self._error = why
+        else:
+            self._error = ""
+            log.info("metrics are served", extra={"address": str(self._address)})
+
+    def _wait(self) -> dict[int, int]:
+        """Wait until there is something to do, SETTLE_S at most, and return the events by descriptor."""
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        if self._listening is not None:
+            poll.register(self._listening, select.POLLIN)
+        for descriptor, client in self._clients.items():
+            poll.register(descriptor, client.waits_for)
+        return dict(poll.poll(SETTLE_S * 1000))
+
+    def _turn(self, ready: dict[int, int], now: float) -> None:
+        try:
+            self._settle()
+        except Exception:  # the page must be served, and say what it can
+            log.exception("bug in what counts for the metrics")
+        for descriptor, client in tuple(self._clients.items()):
+            if descriptor in ready:
+                client.turn(self._answered)
+            if client.is_over or now >= client.by:
+                self._clients.pop(descriptor).close()
+        if self._listening is not None and self._listening.fileno() in ready:
+            self._accept(self._listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        """Accept some of those who wait, and answer those who have asked already: of many idle ones the oldest ends."""
+        for _ in range(_ACCEPTED):
+            try:
+                connection, _ = listening.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:  # no descriptor is left, or it has gone already
+                log.debug("a client of the metrics was not accepted", extra={"error": str(error)})
+                return
+            connection.setblocking(False)
+            if len(self._clients) >= MAX_CLIENTS:
+                self._clients.pop(next(iter(self._clients))).close()
+            client = self._clients[connection.fileno()] = _Client(connection, time.monotonic() + PATIENCE_S)
+            client.turn(self._answered)
+
+    def _answered(self, received: bytearray) -> bytes:
+        """Return the bytes of the answer to what has come; b"" as long as more has to come."""
+        try:
+            request = read_request(received)
+            return b"" if request is None else written(self._answer(request), is_head=request.is_head)
+        except BadRequestError as error:
+            return written(error.answer)
+        except Exception:
+            log.exception("bug in a page of metrics")
+            return written(PageAnswer(status=500, body=b"the daemon's log has the reason\n"))
+
+
+class _Client:
+    """One connection: a request is read, its answer is written, and what else comes is passed over until the client has
+    closed its end. Who closes before that may have the client lose the answer."""
+
+    def __init__(self, connection: socket.socket, by: float) -> None:
+        self._connection = connection
+        self._received = bytearray()
+        self._answer: memoryview | None = None
+        self.by = by
+        """When it ends in any case, in seconds of `time.monotonic`."""
+        self.is_over = False
+
+    @property
+    def waits_for(self) -> int:
+        """Return the events of poll that the next turn needs."""
+        return select.POLLOUT if self._answer else select.POLLIN
+
+    def turn(self, answered: Callable[[bytearray], bytes]) -> None:
+        """Go on as far as that is possible without waiting."""
+        with suppress(BlockingIOError):
+            try:
+                if self._answer is None:
+                    self._read(answered)
+                if self._answer:
+                    self._write(self._answer)
+                elif self._answer is not None:
+                    self._pass_over()
+            except BlockingIOError:
+                raise
+            except OSError:  # the client has gone
+                self.is_over = True
+
+    def close(self) -> None:
+        """End the connection. What the client has not read of a part of an answer is not kept for it."""
+        if self._answer:
+            with suppress(OSError):
+                self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NOT_AT_ALL)
+        self._connection.close()
+
+    def _read(self, answered: Callable[[bytearray], bytes]) -> None:
+        data = self._connection.recv(_PIECE)
+        self._received += data
+        answer = answered(self._received)
+        if answer:
+            self._answer = memoryview(answer)
+            self._received.clear()
+        elif not data:
+            self.is_over = True
+
+    def _write(self, answer: memoryview) -> None:
+        self._answer = answer[self._connection.send(answer) :]
+        if not self._answer:
+            self._connection.shutdown(socket.SHUT_WR)
+
+    def _pass_over(self) -> None:
+        self.is_over = not self._connection.recv(_PIECE)
+
+
+def _listening_at(address: ListenAddress) -> socket.socket:
+    """Return a socket that listens there. Raises OSError."""
+    is_six = isinstance(address.address, IPv6Address)
+    made = socket.socket(socket.AF_INET6 if is_six else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a daemon that has just ended leaves connections
+        if is_six:  # [::] is for clients with IPv4, too, whatever net.ipv6.bindv6only says
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not address.address.is_unspecified))
+        made.bind((str(address.address), address.port))
+        made.listen(_BACKLOG)
+        made.setblocking(False)
+    except BaseException:
+        made.close()
+        raise
+    return made

@@ -1,0 +1,165 @@
+"""What Prometheus reads of a daemon is what pods of a real runtime had, and /healthz is whether it serves them."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.rig.cri import Cri, CriError
+from tests.rig.daemon import EXCLUSIVE_FIRST, Daemon
+from tests.rig.deadline import wait_until
+from tests.rig.fabric import Fabric
+from tests.rig.runtime import Runtime
+from tests.rig.scrape import Page, ask, free_port, scrape
+
+pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime]
+
+POD = "rdma.noderesource.dev/pod"
+EVENTS = "nri_rdma_nri_requests_total"
+
+
+class Scraped(Daemon):
+    """A daemon with a page of metrics."""
+
+    def __init__(self, runtime: Runtime, node: Fabric) -> None:
+        self.port = free_port()
+        super().__init__(runtime, node, extra=(*EXCLUSIVE_FIRST, "--metrics-address", f"127.0.0.1:{self.port}"))
+
+    def page(self) -> Page:
+        return scrape(self.port)
+
+    def health(self) -> tuple[int, str]:
+        answered = ask(self.port, "/healthz")
+        return answered.status, answered.text
+
+
+@pytest.fixture
+def daemon(runtime: Runtime, node: Fabric) -> Iterator[Scraped]:
+    """One on the node "eight"."""
+    with Scraped(runtime, node) as running:
+        yield running
+
+
+def rails_of_the_host() -> set[str]:
+    """The netdevs of the node "eight" that are on the host."""
+    shown = subprocess.run(["ip", "-j", "link"], capture_output=True, text=True, check=True).stdout
+    return {it["ifname"] for it in json.loads(shown) if it["ifname"].startswith("rail")}
+
+
+def test_the_page_counts_what_pods_had(host_equal: None, daemon: Scraped, cri: Cri) -> None:
+    before, all_rails = daemon.page(), rails_of_the_host()
+    assert before.by(EVENTS, "method").keys() <= {"Configure", "Synchronize"}
+    assert before.by("nri_rdma_devices", "state") == {"free": 8}
+    one, other = (
+        cri.run_pod(name, annotations={POD: f"[{{match: {{device: mlx5_{number}}}}}]"})
+        for name, number in (("one", 0), ("other", 1))
+    )
+    plain = cri.run_pod("plain")
+    for pod in (one, other, plain):
+        cri.run_container(pod, "main")
+    with pytest.raises(CriError):
+        cri.run_pod("greedy", annotations={POD: "99"})
+    wait_until(lambda: len(rails_of_the_host()) == len(all_rails) - 2, "the netdevs to be in their pods")
+
+    page, status = daemon.page(), daemon.status()
+    starts = {outcome: page.value(EVENTS, method="RunPodSandbox", outcome=outcome) for outcome in OUTCOMES}
+    assert starts == {"done": 2, "refused": 1, "nothing_asked": 1, "failed": 0}
+    creates = {outcome: page.value(EVENTS, method="CreateContainer", outcome=outcome) for outcome in OUTCOMES}
+    assert creates == {"done": 2, "refused": 0, "nothing_asked": 1, "failed": 0}
+    latencies = "nri_rdma_nri_request_duration_seconds"
+    assert page.value(f"{latencies}_count", method="RunPodSandbox", outcome="done") == 2
+    assert 0 < page.value(f"{latencies}_sum", method="RunPodSandbox", outcome="done") < 2
+    assert page.by("nri_rdma_refusals_total", "code") == {"DEVICES-EXHAUSTED": 1} == refused(status)
+    held = sum(bool(it["holders"]) for it in status["devices"])
+    assert page.by("nri_rdma_devices", "state") == {"free": 6, "in_pods": held}
+    assert page.value("nri_rdma_attached_pods") == len({it["id"] for it in status["sandboxes"]}) == 2
+    assert page.by("nri_rdma_pool_devices", "pool") == {it["name"]: len(it["devices"]) for it in status["pools"]}
+    steps = page.by("nri_rdma_step_duration_seconds_count", "step")
+    assert (steps["attach"], steps["move-netdev"], steps["inject"]) == (2, 2, 2)
+    assert page.value("nri_rdma_build_info", version=status["daemon"]["version"]) == 1
+    assert page.value("process_start_time_seconds") == pytest.approx(status["daemon"]["started"], abs=5)
+
+    cri.delete_pod(one)
+    wait_until(lambda: len(rails_of_the_host()) == len(all_rails) - 1, "a netdev to be back")
+    wait_until(lambda: daemon.page().value("nri_rdma_attached_pods") == 1, "the pod to be forgotten")
+    page = daemon.page()
+    assert page.by("nri_rdma_devices", "state") == {"free": 7, "in_pods": 1}
+    assert page.value("nri_rdma_step_duration_seconds_count", step="undo move-netdev", outcome="done") == 1
+    assert page.value("nri_rdma_attachments_failing_to_return") == 0
+    for pod in (other, plain):
+        cri.delete_pod(pod)
+    wait_until(lambda: daemon.page().by("nri_rdma_devices", "state") == {"free": 8}, "all devices to be back")
+    assert daemon.page().by("nri_rdma_attachments", "state") == {}
+
+
+OUTCOMES = ("done", "refused", "nothing_asked", "failed")
+
+
+def refused(status: dict[str, object]) -> dict[str, float]:
+    rows = status["refused"]
+    assert isinstance(rows, list)
+    return {row["code"]: row["count"] for row in rows}
+
+
+def test_no_label_says_which_pods_there_are(host_equal: None, daemon: Scraped, cri: Cri) -> None:
+    pod = cri.run_pod("secretive", annotations={POD: "1"})
+    cri.run_container(pod, "undercover")
+    text = ask(daemon.port, "/metrics").text
+    assert "RunPodSandbox" in text
+    assert [word for word in ("secretive", "undercover", pod.id, "mlx5_", "default/") if word in text] == []
+    cri.delete_pod(pod)
+
+
+def test_the_daemon_is_well_while_its_runtime_is_there(
+    host_equal: None, runtime: Runtime, daemon: Scraped, cri: Cri
+) -> None:
+    assert daemon.health() == (200, "ok\n")
+    assert daemon.page().value("nri_rdma_runtime_synchronized") == 1
+    runtime.terminate()
+    status, text = wait_until(lambda: daemon.health() if daemon.health()[0] != 200 else None, "it to notice")
+    assert status == 503
+    assert text.startswith("the runtime is disconnected, so that pods start without nri-rdma (")
+    assert text.count("\n") == 1
+    assert daemon.page().value("nri_rdma_runtime_synchronized") == 0
+    runtime.start()
+    wait_until(lambda: daemon.health() == (200, "ok\n"), "it to be connected again", 30)
+
+
+def test_an_address_that_somebody_has_keeps_no_pod_waiting_and_is_had_later(
+    host_equal: None, runtime: Runtime, node: Fabric, cri: Cri, tmp_path: Path
+) -> None:
+    daemon = Scraped(runtime, node)
+    other = subprocess.Popen(
+        ["python3", "-m", "http.server", "--bind", "127.0.0.1", str(daemon.port)], cwd=tmp_path, stderr=subprocess.PIPE
+    )
+    try:
+        wait_until(lambda: ask_or_none(daemon.port), "the other server")
+        with daemon:
+            pod = cri.run_pod("served", annotations={POD: "1"})
+            assert "uverbs0" in cri.exec(cri.run_container(pod, "main"), ["ls", "/dev/infiniband"]).stdout
+            cri.delete_pod(pod)
+            assert "metrics are not served" in daemon.log
+            metrics = daemon.status()["metrics"]
+            assert metrics == {
+                "address": f"127.0.0.1:{daemon.port}",
+                "error": f"127.0.0.1:{daemon.port}: Address already in use",
+            }
+            assert daemon.cli("status", "--check").stdout == f"metrics are not served: {metrics['error']}\n"
+            other.kill()
+            other.wait()
+            wait_until(lambda: daemon.status()["metrics"]["error"] == "", "the address to be had", 15)
+            assert daemon.health() == (200, "ok\n")
+    finally:
+        other.kill()
+        other.wait()
+        if other.stderr is not None:
+            other.stderr.close()
+
+
+def ask_or_none(port: int) -> bool | None:
+    try:
+        return ask(port, "/").status == 200
+    except OSError:
+        return None

@@ -1,0 +1,144 @@
+"""What is measured is what the daemon's status says of the same pods."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from nri_rdma.config.settings import Document, load
+from nri_rdma.decide.policy import policy_of
+from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.metrics.declared import METRICS, Measured
+from nri_rdma.doors.metrics.measures import MetricsSource, measured_now
+from nri_rdma.engine.view import view_of
+from nri_rdma.errors import ErrorCode, NriRdmaError
+from nri_rdma.model.driver import DriverView, PreparedClaims, Published
+from nri_rdma.model.registration import Registration
+from nri_rdma.observe.durations import Tally
+from nri_rdma.observe.export import ExportCounts
+from tests.unit.commands.cli.daemon import InsideDaemon
+
+PREFIX = "rdma.noderesource.dev"
+ALL = {it.name for it in METRICS}
+
+
+def source_of(daemon: InsideDaemon) -> MetricsSource:
+    return MetricsSource(
+        tally=Tally(),
+        view=partial(view_of, daemon.engine),
+        health=str,
+        reload_error=daemon.facts.reload_error,
+        driver=daemon.facts.driver,
+        traces=daemon.facts.traces,
+    )
+
+
+def values(measured: Measured, name: str) -> dict[str, object]:
+    """Those that are not 0, by their labels."""
+    return {",".join(labels): value for labels, value in measured[name].items() if value}
+
+
+@pytest.mark.parametrize("is_with_driver", [False, True])
+def test_everything_that_is_measured_is_declared_with_its_labels(daemon: InsideDaemon, is_with_driver: bool) -> None:
+    labels = {it.name: len(it.labels) for it in METRICS}
+    if is_with_driver:
+        daemon.driver = DriverView(
+            name="d",
+            registration=Registration(error="", since=0.0),
+            published=Published(devices=8, slices=1),
+            claims=PreparedClaims(attached=2, waiting=1),
+        )
+        daemon.export_counts = ExportCounts(waiting=0, exported=7, dropped=1, failed=2, error="")
+    measured = measured_now(source_of(daemon))
+    driver = {"nri_rdma_published_devices", "nri_rdma_publishing_failing", "nri_rdma_claims"}
+    assert measured.keys() == (ALL if is_with_driver else ALL - driver)
+    assert [name for name, rows in measured.items() if {len(it) for it in rows} - {labels[name]}] == []
+    if is_with_driver:
+        assert values(measured, "nri_rdma_claims") == {"attached": 2, "waiting": 1}
+        assert values(measured, "nri_rdma_published_devices") == {"": 8}
+        assert values(measured, "nri_rdma_publishing_failing") == {}
+        assert values(measured, "nri_rdma_spans_total") == {"exported": 7, "dropped": 1, "failed": 2}
+
+
+def test_devices_and_pods_are_those_of_status(daemon: InsideDaemon) -> None:
+    one = daemon.start_pod("one", {PREFIX: "[{match: {device: mlx5_2}}]"})
+    daemon.start_pod("both", {PREFIX: "[{match: {device: mlx5_3}, mode: shared}, {match: {device: mlx5_4}}]"})
+    daemon.start_pod("also", {PREFIX: "[{match: {device: mlx5_3}, mode: shared}]"})
+    measured, status = measured_now(source_of(daemon)), ask_status(daemon.settings.control_path)
+    assert values(measured, "nri_rdma_devices") == {"in_pods": 3, "free": 5}
+    assert sum(bool(it["holders"]) for it in status["devices"]) == 3
+    assert values(measured, "nri_rdma_attachments") == Counter(it["state"] for it in status["sandboxes"])
+    assert values(measured, "nri_rdma_attached_pods") == {"": 3}
+    assert values(measured, "nri_rdma_network_namespaces_held") == {"": status["namespaces_held"]}
+    daemon.stop_pod(one)
+    measured = measured_now(source_of(daemon))
+    assert values(measured, "nri_rdma_devices") == {"in_pods": 2, "free": 6}
+    assert values(measured, "nri_rdma_attached_pods") == {"": 2}
+
+
+def test_a_device_that_the_host_uses_is_not_free_and_one_that_is_gone_is_missing(daemon: InsideDaemon) -> None:
+    daemon.start_pod("one", {PREFIX: "[{match: {device: mlx5_2}}]"})
+    view = view_of(daemon.engine)
+    used = tuple(
+        replace(it, in_use=("the default route",)) if it.name == "mlx5_0" else it
+        for it in view.node.devices
+        if it.name != "mlx5_2"
+    )
+    source = replace(source_of(daemon), view=lambda: replace(view, node=replace(view.node, devices=used)))
+    assert values(measured_now(source), "nri_rdma_devices") == {"free": 6, "in_use": 1, "missing": 1}
+
+
+def test_every_code_of_an_error_begins_with_0_and_counts_refusals(daemon: InsideDaemon) -> None:
+    assert {labels[0] for labels in measured_now(source_of(daemon))["nri_rdma_refusals_total"]} == {*ErrorCode}
+    for name in ("greedy", "greedy", "more"):
+        with pytest.raises(NriRdmaError):
+            daemon.start_pod(name, {PREFIX: "99"})
+    measured, status = measured_now(source_of(daemon)), ask_status(daemon.settings.control_path)
+    assert values(measured, "nri_rdma_refusals_total") == {"DEVICES-EXHAUSTED": 3}
+    assert status["refused_count"] == 3
+
+
+def test_calls_of_pods_begin_with_0_and_are_counted(daemon: InsideDaemon) -> None:
+    source = source_of(daemon)
+    before = measured_now(source)["nri_rdma_nri_requests_total"]
+    assert before.keys() >= {("RunPodSandbox", "refused"), ("CreateContainer", "done"), ("StopPodSandbox", "done")}
+    assert set(before.values()) == {0}
+    source.tally.events.note(("RunPodSandbox", "refused"), 1_000_000)
+    source.tally.kubelet_calls.note(("Allocate", "done"), 2_000_000)
+    measured = measured_now(source)
+    assert values(measured, "nri_rdma_nri_requests_total") == {"RunPodSandbox,refused": 1}
+    assert values(measured, "nri_rdma_kubelet_requests_total") == {"Allocate,done": 1}
+    assert [*measured["nri_rdma_kubelet_request_duration_seconds"]] == [("Allocate", "done")]
+
+
+def test_pools_have_their_devices_and_shares(daemon: InsideDaemon) -> None:
+    text = """
+    [pools.rails]
+    modes = ["exclusive"]
+    select = {device = ["mlx5_0", "mlx5_1"]}
+    [pools.hcas]
+    modes = ["shared"]
+    select = {device = ["mlx5_7"]}
+    door = "resource"
+    resource = "rdma/hca"
+    shares = 8
+    """
+    settings = load({}, {}, Document(name="FILE", text=text)).settings
+    daemon.engine.placer.offering.policy = policy_of(settings.pools, settings.rules, allow_default_pool=False)
+    measured = measured_now(source_of(daemon))
+    assert values(measured, "nri_rdma_pool_devices") == {"rails": 2, "hcas": 1}
+    assert measured["nri_rdma_pool_shares"] == {("hcas",): 8}
+    assert measured["nri_rdma_pool_shares_given"] == {("hcas",): 0}
+
+
+def test_what_needs_attention_is_1(daemon: InsideDaemon) -> None:
+    source = replace(source_of(daemon), health=lambda: "the runtime is disconnected", reload_error=lambda: "no")
+    measured = measured_now(source)
+    assert values(measured, "nri_rdma_runtime_synchronized") == {}
+    assert values(measured, "nri_rdma_configuration_refused") == {"": 1}
+    measured = measured_now(source_of(daemon))
+    assert values(measured, "nri_rdma_runtime_synchronized") == {"": 1}
+    assert values(measured, "nri_rdma_configuration_refused") == {}

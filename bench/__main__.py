@@ -20,7 +20,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # Any: the driver's JSON
 
-from bench import attach, claims, collector, inherited, network, placement, quiet, recovery, shares, start, synchronize
+from bench import (
+    attach,
+    claims,
+    collector,
+    inherited,
+    metrics,
+    network,
+    placement,
+    quiet,
+    recovery,
+    shares,
+    start,
+    synchronize,
+)
 from bench.driver import DEFAULT, EXPORTING, FLOOR, RESULT, UNTRACED
 from bench.figures import Row, exit_code, p99_row, paired_row, table
 from bench.peer import TIMEOUT_S
@@ -112,6 +125,7 @@ SECTIONS: Mapping[str, Callable[[Path, Options], list[Row]]] = {
         *inherited.rows(folder, options.attaches),
     ],
     "collector": lambda folder, options: collector.rows(folder, options.rounds, options.events),
+    "metrics": lambda folder, options: metrics.rows(folder, options.rounds, options.events),
     "quiet": lambda folder, options: quiet.rows(folder, max(2, options.attaches // 2)),
     "recovery": lambda folder, options: recovery.rows(folder, max(2, options.attaches // 2)),
 }

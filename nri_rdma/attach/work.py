@@ -184,18 +184,18 @@ class Work:
 
     def bring_home(self, attachment: Attachment) -> None:
         """Undo what the journal says. Raise when anything is not as before."""
-        pod = attachment.pod
         if attachment.record is not None:
             if attachment.ends:  # else it is tried again, and a daemon that starts anew begins it anew
                 self._journal.note_returning(attachment, attachment.record)
             # Without a call that ended it (its namespace is gone, say) it is a trace of its own.
-            with self._spans.span("undo", _names(pod), origin=attachment.parent):
-                steps = steps_of(attachment.record.plan, partial(self._lost.note, pod))
+            with self._spans.span("undo", _names(attachment.pod), origin=attachment.parent) as span:
+                steps = steps_of(attachment.record.plan, partial(self._lost.note, attachment.pod))
                 errors = undo_steps(
                     self._kernel, attachment.namespace, steps, self._spans, self._boundary, attachment.settle_returned
                 )
+                span.error = words = "; ".join(map(str, errors))
             if errors:
-                raise ExceptionGroup("; ".join(str(error) for error in errors), errors)
+                raise ExceptionGroup(words, errors)
             if self._links_are_managed():
                 self._second_looks.expect(attachment.record.plan.moves)
         self._journal.forget(attachment.key)

@@ -41,8 +41,8 @@ class LocalSockets:
         """Wire them for a daemon. `tally` is what it counts for metrics; None: they are off."""
         default = default_given(facts.settings.memlock)
         containers = Containers(facts.engine, kernel.handed, start_of, facts.spans, default)
-        metrics = _metrics_server(facts, tally)
-        return cls(facts.settings, ControlServer(facts), HookServer(containers, listeners), metrics)
+        hooks = HookServer(containers, listeners, tally.hook_calls if tally is not None else None)
+        return cls(facts.settings, ControlServer(facts), hooks, _metrics_server(facts, tally))
 
     def serve(self) -> None:
         """Listen; returns at once. Raises OSError."""

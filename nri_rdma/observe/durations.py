@@ -1,7 +1,7 @@
 """How long operations took, counted for a page of metrics: histograms by labels, cheap enough for the hot path.
 
-Whoever notes a duration only appends it to a queue (0.1 us, of a span 0.01 us). The thread that serves the page empties
-the queues every now and then, and whenever the page is asked for.
+Whoever notes a duration only appends it to a queue (0.05 us, of a span 0.01 us). The thread that serves the page
+empties the queues every now and then, and whenever the page is asked for.
 """
 
 from __future__ import annotations
@@ -65,12 +65,10 @@ class Durations:
 
     def __init__(self) -> None:
         self._noted: deque[tuple[Labels, int]] = deque(maxlen=CAPACITY)
+        self.note: Callable[[tuple[Labels, int]], object] = self._noted.append
+        """Notes the labels and the nanoseconds of one; it is counted later."""
         self._lock = threading.Lock()
         self._rows: dict[Labels, list[int]] = {}
-
-    def note(self, labels: Labels, duration_ns: int) -> None:
-        """Note one; it is counted later."""
-        self._noted.append((labels, duration_ns))
 
     def settle(self) -> None:
         """Count what was noted. A clock that was set back makes a duration negative: it counts as none."""
@@ -101,14 +99,15 @@ class Tally:
         """Calls of the runtime, by NRI's names and outcome."""
         self.kubelet_calls = Durations()
         """Calls of the kubelet, by the names of their interfaces and outcome."""
+        self.hook_calls = Durations()
+        """Questions of podman's and Docker's hooks, by OCI's names of hooks and outcome."""
 
     def settle(self) -> None:
         """Count what was noted. To be called more often than CAPACITY durations come."""
         for span in taken(self._spans):
-            self.steps.note(
-                (span.name, CallOutcome.FAILED if span.error else CallOutcome.DONE), span.end_ns - span.start_ns
-            )
-        for each in (self.steps, self.events, self.kubelet_calls):
+            outcome = CallOutcome.FAILED if span.error else CallOutcome.DONE
+            self.steps.note(((span.name, outcome), span.end_ns - span.start_ns))
+        for each in (self.steps, self.events, self.kubelet_calls, self.hook_calls):
             each.settle()
 
 
@@ -137,4 +136,4 @@ def measured(durations: Durations | None, method: str, call: Callable[[], T]) ->
         error = raised
         raise
     finally:
-        durations.note((method, outcome_of(error)), perf_counter_ns() - begin)
+        durations.note(((method, outcome_of(error)), perf_counter_ns() - begin))

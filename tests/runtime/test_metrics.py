@@ -11,6 +11,7 @@ from tests.rig.cri import Cri, CriError
 from tests.rig.daemon import EXCLUSIVE_FIRST, Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.fabric import Fabric
+from tests.rig.faults import Faults
 from tests.rig.runtime import Runtime
 from tests.rig.scrape import Page, ask, free_port, scrape
 
@@ -23,9 +24,10 @@ EVENTS = "nri_rdma_nri_requests_total"
 class Scraped(Daemon):
     """A daemon with a page of metrics."""
 
-    def __init__(self, runtime: Runtime, node: Fabric) -> None:
+    def __init__(self, runtime: Runtime, node: Fabric, faults: Faults | None = None) -> None:
         self.port = free_port()
-        super().__init__(runtime, node, extra=(*EXCLUSIVE_FIRST, "--metrics-address", f"127.0.0.1:{self.port}"))
+        address = ("--metrics-address", f"127.0.0.1:{self.port}")
+        super().__init__(runtime, node, extra=(*EXCLUSIVE_FIRST, *address), faults=faults)
 
     def page(self) -> Page:
         return scrape(self.port)
@@ -101,6 +103,30 @@ def refused(status: dict[str, object]) -> dict[str, float]:
     rows = status["refused"]
     assert isinstance(rows, list)
     return {row["code"]: row["count"] for row in rows}
+
+
+def test_a_return_that_fails_is_on_the_page_until_it_succeeds(
+    host_equal: None, runtime: Runtime, node: Fabric, cri: Cri, tmp_path: Path
+) -> None:
+    faults = Faults(tmp_path / "faults")
+    failing, undo = "nri_rdma_attachments_failing_to_return", "nri_rdma_step_duration_seconds_count"
+    with Scraped(runtime, node, faults) as daemon:
+        pod = cri.run_pod("returns", annotations={POD: "[{match: {device: mlx5_4}}]"})
+        wait_until(lambda: "rail4" not in rails_of_the_host(), "the netdev to be in the pod")
+        assert daemon.page().value(failing) == 0
+        faults.plant("always*before restore=error:EBUSY")
+        cri.stop_pod(pod)
+        page = wait_until(lambda: page if (page := daemon.page()).value(failing) else None, "the undo to fail")
+        assert page.value(failing) == sum(bool(it["undo_error"]) for it in daemon.status()["sandboxes"]) == 1
+        assert page.value(undo, step="undo", outcome="failed") >= 1
+        assert page.by("nri_rdma_devices", "state") == {"free": 7, "in_pods": 1}
+        faults.plant()
+        wait_until(lambda: daemon.page().value(failing) == 0, "the undo to be over", 30)
+        wait_until(lambda: daemon.page().by("nri_rdma_devices", "state") == {"free": 8}, "the device to be free")
+        page = daemon.page()
+        assert page.value(undo, step="undo", outcome="done") == 1
+        assert page.value(undo, step="restore", outcome="done") == 1
+        cri.remove_pod(pod)
 
 
 def test_no_label_says_which_pods_there_are(host_equal: None, daemon: Scraped, cri: Cri) -> None:

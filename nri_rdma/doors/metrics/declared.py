@@ -59,6 +59,8 @@ METRICS: Final = (
     _counter("kubelet_requests", "Calls of the kubelet: claims that it has prepared and unprepared, and allocations of"
              " resources.", "method", "outcome"),
     _histogram("kubelet_request_duration", "Time until a call of the kubelet was answered.", "method", "outcome"),
+    _counter("hook_requests", "Questions of OCI hooks of podman and Docker.", "method", "outcome"),
+    _histogram("hook_request_duration", "Time until a question of an OCI hook was answered.", "method", "outcome"),
     _histogram("step_duration", "Time of each step of a pod's way, by the names that `nri-rdma trace` shows.", "step",
                "outcome"),
     _counter("refusals", "Refusals of pods and containers, by error code. The kubelet tries again, so one pod may count"

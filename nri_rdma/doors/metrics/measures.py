@@ -18,8 +18,9 @@ from nri_rdma.observe.durations import CallOutcome, Durations, Labels, Tally
 
 EVENTS = ("RunPodSandbox", "CreateContainer", "StartContainer", "StopPodSandbox", "RemovePodSandbox")
 """Calls of the runtime about pods. Their counts begin with 0, so that the first one is seen to be more than before; so
-do those of the kubelet's calls, and of errors."""
+do those of the kubelet and of hooks, and of errors."""
 KUBELET_CALLS = ("NodePrepareResources", "NodeUnprepareResources", "Allocate")
+HOOKS = ("precreate", "createRuntime", "poststop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,8 @@ def measured_now(source: MetricsSource) -> Measured:
         "nri_rdma_build_info": {(__version__,): 1},
         "nri_rdma_runtime_synchronized": {(): not source.health()},
         **_calls("nri_rdma_nri_request", tally.events, product(EVENTS, CallOutcome)),
-        **_calls("nri_rdma_kubelet_request", tally.kubelet_calls, product(KUBELET_CALLS, _OF_KUBELET)),
+        **_calls("nri_rdma_kubelet_request", tally.kubelet_calls, product(KUBELET_CALLS, _ASKING)),
+        **_calls("nri_rdma_hook_request", tally.hook_calls, product(HOOKS, _ASKING)),
         "nri_rdma_step_duration_seconds": tally.steps.histograms(),
         "nri_rdma_refusals_total": {(code,): view.refused_by_code.get(code, 0) for code in ErrorCode},
         **_of_devices(view),
@@ -57,7 +59,7 @@ def measured_now(source: MetricsSource) -> Measured:
     }
 
 
-_OF_KUBELET = (CallOutcome.DONE, CallOutcome.REFUSED, CallOutcome.FAILED)
+_ASKING = (CallOutcome.DONE, CallOutcome.REFUSED, CallOutcome.FAILED)
 
 
 def _calls(name: str, durations: Durations, known: Iterator[Labels]) -> Measured:

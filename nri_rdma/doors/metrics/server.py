@@ -1,8 +1,9 @@
 """Serves pages over HTTP in a thread of its own, which costs pods nothing, whatever clients do.
 
 Strangers may reach the port. Laws: there are MAX_CLIENTS connections at most, and for another one the oldest ends; a
-connection has PATIENCE_S in all; after each turn the thread rests nine times as long as the turn took, so that it takes
-a tenth of a processor at most. An address that cannot be had is tried again: pods do not depend on it.
+connection has PATIENCE_S in all; who asks for a page in the same turn gets the same bytes; after each turn the thread
+rests nine times as long as the turn took, so that it takes a tenth of a processor at most. An address that cannot be
+had is tried again: pods do not depend on it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ TRY_AGAIN_S: Final = 5.0
 SETTLE_S: Final = 0.5
 """How often `settle` is called while nobody asks."""
 _REST = 9
-_LONGEST_REST_S: Final = 0.25
+_LONGEST_REST_S: Final = 1.0
 _BACKLOG: Final = 1024
 _ACCEPTED: Final = 64
 """Most connections that are accepted in one turn."""
@@ -67,6 +68,8 @@ class MetricsServer:
         self._listening: socket.socket | None = None
         self._clients: dict[int, _Client] = {}
         """By descriptor, the oldest first."""
+        self._pages: dict[PageRequest, bytes] = {}
+        """The answers of this turn."""
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
     def start(self) -> None:
@@ -129,6 +132,7 @@ class MetricsServer:
         return dict(poll.poll(SETTLE_S * 1000))
 
     def _turn(self, ready: dict[int, int], now: float) -> None:
+        self._pages.clear()
         try:
             self._settle()
         except Exception:  # the page must be served, and say what it can
@@ -148,8 +152,9 @@ class MetricsServer:
                 connection, _ = listening.accept()
             except BlockingIOError:
                 return
-            except OSError as error:  # no descriptor is left, or it has gone already
+            except OSError as error:  # no descriptor is left: poll would tell of this client again at once
                 log.debug("a client of the metrics was not accepted", extra={"error": str(error)})
+                self._closing.wait(_LONGEST_REST_S)
                 return
             connection.setblocking(False)
             if len(self._clients) >= MAX_CLIENTS:
@@ -161,7 +166,11 @@ class MetricsServer:
         """Return the bytes of the answer to what has come; b"" as long as more has to come."""
         try:
             request = read_request(received)
-            return b"" if request is None else written(self._answer(request), is_head=request.is_head)
+            if request is None:
+                return b""
+            if request not in self._pages:
+                self._pages[request] = written(self._answer(request), is_head=request.is_head)
+            return self._pages[request]
         except BadRequestError as error:
             return written(error.answer)
         except Exception:

@@ -10,6 +10,7 @@ from nri_rdma.ttrpc.wire import Request
 
 UNKNOWN = "unknown"
 """The name of all calls that we do not serve: the runtime's own words are no labels."""
+_DONE, _NOTHING_ASKED = CallOutcome.DONE, CallOutcome.NOTHING_ASKED
 
 
 class CountedPlugin:
@@ -25,10 +26,7 @@ class CountedPlugin:
         try:
             answer = plugin.answer(request)
         except BaseException as error:
-            self._note((plugin.event or UNKNOWN, outcome_of(error)), perf_counter_ns() - begin)
+            self._note(((plugin.event or UNKNOWN, outcome_of(error)), perf_counter_ns() - begin))
             raise
-        self._note(
-            (plugin.event, CallOutcome.DONE if plugin.concerned else CallOutcome.NOTHING_ASKED),
-            perf_counter_ns() - begin,
-        )
+        self._note(((plugin.event, _DONE if plugin.concerned else _NOTHING_ASKED), perf_counter_ns() - begin))
         return answer

@@ -30,6 +30,7 @@ from nri_rdma.doors.oci.questions import (
     yes,
 )
 from nri_rdma.errors import ErrorCode, NriRdmaError
+from nri_rdma.observe.durations import Durations, measured
 from nri_rdma.tasks.listeners import Listeners, Source
 from nri_rdma.tasks.workers import Workers
 
@@ -42,6 +43,7 @@ MAX_CALLERS = 128
 PATIENCE_S = 2.0
 """How long a caller may take to ask."""
 _BACKLOG = 128
+_HOOKS = {Verb.PREPARE: "precreate", Verb.ATTACH: "createRuntime", Verb.RETURN: "poststop"}
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred, include/linux/socket.h
 
 
@@ -58,9 +60,11 @@ class Answering(Protocol):
 class HookServer:
     """Serves until closed."""
 
-    def __init__(self, containers: Answering, listeners: Listeners) -> None:
+    def __init__(self, containers: Answering, listeners: Listeners, calls: Durations | None = None) -> None:
+        """Questions are counted in `calls`, by the hooks that ask them."""
         self._containers = containers
         self._listeners = listeners
+        self._calls = calls
         self._workers: Workers | None = None
         self._callers: set[_Caller] = set()
         self._path: Path | None = None
@@ -147,9 +151,7 @@ class HookServer:
 
     def _answer(self, question: HookQuestion, descriptors: tuple[int, ...]) -> bytes:
         try:
-            if question.verb is Verb.PREPARE:
-                return made_with(self._containers.prepare(question))
-            return yes(self._done(question, descriptors))
+            return measured(self._calls, _HOOKS[question.verb], lambda: self._made_or_done(question, descriptors))
         except NriRdmaError as error:
             if not error.is_logged:
                 log.warning("refused", extra={"container": question.container_id, "error": str(error)})
@@ -158,6 +160,11 @@ class HookServer:
             log.exception("a hook's question was not answered", extra={"container": question.container_id})
             what, hint = f"{type(error).__name__} {error}", "report it with the daemon's log"
             return no(str(NriRdmaError(ErrorCode.INTERNAL, what, where=question.container_id, hint=hint)))
+
+    def _made_or_done(self, question: HookQuestion, descriptors: tuple[int, ...]) -> bytes:
+        if question.verb is Verb.PREPARE:
+            return made_with(self._containers.prepare(question))
+        return yes(self._done(question, descriptors))
 
     def _done(self, question: HookQuestion, descriptors: tuple[int, ...]) -> Given:
         if question.verb is Verb.RETURN:

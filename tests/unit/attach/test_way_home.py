@@ -117,6 +117,8 @@ def test_a_failing_undo_is_tried_again_until_it_succeeds_and_only_then_done(star
     rig.clock.pass_one()
     done.result(SOON)
     assert (world.snapshot(), rig.gone, sandbox.undo_error) == (before, ["sandbox-1"], "")
+    told = [span.error for span in rig.spans.recent() if span.name == "undo"]
+    assert ["EEXIST" in it for it in told] == [True, True, True, True, False] and told[-1] == ""
     assert_nothing_left(rig)
 
 

@@ -17,7 +17,7 @@ STEP = ("place", "done")
 def test_each_duration_is_in_the_first_bucket_whose_bound_it_does_not_exceed(durations: list[int]) -> None:
     counted = Durations()
     for duration in durations:
-        counted.note(STEP, duration)
+        counted.note((STEP, duration))
     if not durations:
         assert counted.histograms() == {}
         return
@@ -31,8 +31,8 @@ def test_each_duration_is_in_the_first_bucket_whose_bound_it_does_not_exceed(dur
 
 def test_a_clock_that_was_set_back_takes_nothing_from_the_sum() -> None:
     counted = Durations()
-    counted.note(STEP, -5_000_000_000)
-    counted.note(STEP, 1_000_000_000)
+    counted.note((STEP, -5_000_000_000))
+    counted.note((STEP, 1_000_000_000))
     found = counted.histograms()[STEP]
     assert (found.count, found.seconds, found.buckets[0]) == (2, 1.0, 1)
 
@@ -42,7 +42,7 @@ def test_threads_lose_no_count() -> None:
 
     def count() -> None:
         for _ in range(each):
-            counted.note(STEP, 1000)
+            counted.note((STEP, 1000))
 
     threads = [threading.Thread(target=count) for _ in range(at_once)]
     for thread in threads:

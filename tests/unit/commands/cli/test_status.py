@@ -179,6 +179,20 @@ def test_that_a_device_can_only_be_shared_is_told(daemon: InsideDaemon) -> None:
     assert devices.rows[1][-1] == "nobody, can only be shared: rail1 is used by the multipath route 10.9.0.0/16"
 
 
+@pytest.mark.parametrize("error", ["", "127.0.0.1:9178: Address already in use"])
+def test_where_metrics_are_served_or_why_not_is_told(daemon: InsideDaemon, error: str) -> None:
+    document = ask_status(daemon.settings.control_path)
+    assert document["metrics"] is None
+    assert "Metrics" not in dict(_facts(document))
+    document["metrics"] = {"address": "127.0.0.1:9178", "error": error}
+    document["runtime"]["link"] = "synchronized"
+    told = f"WARNING, not served: {error}" if error else "http://127.0.0.1:9178/metrics, and /healthz"
+    assert dict(_facts(document))["Metrics"] == told
+    assert list(attention(document)) == ([f"metrics are not served: {error}"] if error else [])
+    del document["metrics"]  # of a daemon before this field
+    assert list(attention(document)) == []
+
+
 def test_netdevs_that_pods_have_lost_are_a_warning(daemon: InsideDaemon) -> None:
     document = ask_status(daemon.settings.control_path)
     assert (document["lost_count"], document["lost_netdevs"]) == (0, [])

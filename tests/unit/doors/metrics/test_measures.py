@@ -106,8 +106,8 @@ def test_calls_of_pods_begin_with_0_and_are_counted(daemon: InsideDaemon) -> Non
     before = measured_now(source)["nri_rdma_nri_requests_total"]
     assert before.keys() >= {("RunPodSandbox", "refused"), ("CreateContainer", "done"), ("StopPodSandbox", "done")}
     assert set(before.values()) == {0}
-    source.tally.events.note(("RunPodSandbox", "refused"), 1_000_000)
-    source.tally.kubelet_calls.note(("Allocate", "done"), 2_000_000)
+    source.tally.events.note((("RunPodSandbox", "refused"), 1_000_000))
+    source.tally.kubelet_calls.note((("Allocate", "done"), 2_000_000))
     measured = measured_now(source)
     assert values(measured, "nri_rdma_nri_requests_total") == {"RunPodSandbox,refused": 1}
     assert values(measured, "nri_rdma_kubelet_requests_total") == {"Allocate,done": 1}
@@ -132,6 +132,19 @@ def test_pools_have_their_devices_and_shares(daemon: InsideDaemon) -> None:
     assert values(measured, "nri_rdma_pool_devices") == {"rails": 2, "hcas": 1}
     assert measured["nri_rdma_pool_shares"] == {("hcas",): 8}
     assert measured["nri_rdma_pool_shares_given"] == {("hcas",): 0}
+
+
+def test_what_could_not_be_brought_home_and_what_was_lost_is_counted(daemon: InsideDaemon) -> None:
+    pod = daemon.start_pod("one", {PREFIX: "1"})
+    attachment = daemon.sandboxes.get(pod.sandbox_id)
+    assert attachment is not None and attachment.record is not None
+    before = measured_now(source_of(daemon))
+    assert before["nri_rdma_attachments_failing_to_return"] == before["nri_rdma_lost_netdevs_total"] == {(): 0}
+    attachment.change(undo_error="the kernel does not want to")
+    daemon.engine.attachments.lost().note(attachment.pod, attachment.record.plan.moves[0], "it is gone")
+    measured, status = measured_now(source_of(daemon)), ask_status(daemon.settings.control_path)
+    assert values(measured, "nri_rdma_attachments_failing_to_return") == {"": 1}
+    assert values(measured, "nri_rdma_lost_netdevs_total") == {"": status["lost_count"]} == {"": 1}
 
 
 def test_what_needs_attention_is_1(daemon: InsideDaemon) -> None:

@@ -29,7 +29,7 @@ def test_values_are_on_the_page_with_their_labels() -> None:
 def test_a_histogram_has_buckets_that_add_up() -> None:
     durations = Durations()
     for microseconds in (40, 60, 60, 3_000_000, 60_000_000):
-        durations.note(("place", "done"), microseconds * 1000)
+        durations.note((("place", "done"), microseconds * 1000))
     found = page({"nri_rdma_step_duration_seconds": durations.histograms()})
     name, labels = "nri_rdma_step_duration_seconds", {"step": "place", "outcome": "done"}
     buckets = [found.value(f"{name}_bucket", le=le, **labels) for le in (*map(str, BOUNDS_S), "+Inf")]

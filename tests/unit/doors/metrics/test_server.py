@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import threading
 import time
@@ -22,6 +23,8 @@ from tests.rig.scrape import Answered, ask, free_port
 
 LARGE = b"#" * (8 << 20)
 """More than the kernel keeps for a client that does not read."""
+DEAR_S = 0.005
+"""What a page costs at most."""
 
 
 class Served:
@@ -29,12 +32,18 @@ class Served:
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         self.settled = threading.Event()
+        self.asked: list[str] = []
         self.port = free_port()
         self.server = MetricsServer(ListenAddress(ip_address(host), self.port), self._answer, self.settled.set)
 
     def _answer(self, request: PageRequest) -> PageAnswer:
+        self.asked.append(request.path)
         if request.path == "/bug":
             raise ZeroDivisionError
+        if request.path == "/dear":
+            end = time.thread_time() + DEAR_S
+            while time.thread_time() < end:
+                pass
         return PageAnswer(body=LARGE if request.path == "/large" else b"here\n")
 
     def ask(self, path: str = "/", **how: str) -> Answered:
@@ -151,6 +160,17 @@ def test_a_client_with_much_to_send_has_its_answer(served: Served) -> None:
     assert answer.startswith(b"HTTP/1.1 405 ") and answer.endswith(b"only GET and HEAD are served\n")
 
 
+def test_clients_that_ask_at_once_get_one_page(served: Served) -> None:
+    """Else many who ask for a page at once would have the thread make it for each."""
+    with ExitStack() as stack:
+        many = [stack.enter_context(served.connect()) for _ in range(8)]
+        served.asked.clear()
+        for client in many:
+            client.sendall(b"GET /dear HTTP/1.1\r\n\r\n")
+        assert {client.makefile("rb").read()[-5:] for client in many} == {b"here\n"}
+    assert len(served.asked) < len(many)
+
+
 def test_a_client_that_closes_its_end_after_asking_has_its_answer(served: Served) -> None:
     with served.connect() as half:
         half.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -178,16 +198,39 @@ def test_a_flood_of_requests_takes_a_small_part_of_a_processor(served: Served) -
     def flood() -> None:
         while time.monotonic() < until:
             with served.connect() as connection:
-                connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                connection.sendall(b"GET /dear HTTP/1.1\r\n\r\n")
                 connection.recv(4096)
 
-    clients = [threading.Thread(target=flood) for _ in range(4)]
+    clients = [threading.Thread(target=flood) for _ in range(16)]
     before = processor_seconds(thread)
     for client in clients:
         client.start()
     for client in clients:
         client.join()
-    assert processor_seconds(thread) - before < 0.5
+    assert processor_seconds(thread) - before < 0.4
+
+
+def test_without_a_descriptor_left_a_client_waits_and_the_thread_rests(served: Served) -> None:
+    thread = next(it for it in threading.enumerate() if it.name == "metrics")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lower: list[int] = []
+    with socket.socket() as client:
+        client.settimeout(10)
+        while (copy := os.dup(client.fileno())) < client.fileno():
+            lower.append(copy)
+        os.close(copy)
+        before = processor_seconds(thread)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, hard))
+        try:
+            client.connect(("127.0.0.1", served.port))
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            time.sleep(1.5)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for each in lower:
+                os.close(each)
+        assert processor_seconds(thread) - before < 0.1
+        assert client.recv(15) == b"HTTP/1.1 200 OK"
 
 
 def processor_seconds(thread: threading.Thread) -> float:

@@ -22,6 +22,7 @@ from nri_rdma.doors.oci import server as served
 from nri_rdma.doors.oci.questions import LONGEST, Given, HookQuestion, Prepared
 from nri_rdma.doors.oci.server import HookServer
 from nri_rdma.errors import ErrorCode, PlacementError
+from nri_rdma.observe.durations import Durations
 from nri_rdma.tasks.listeners import Listeners
 from tests.rig.deadline import wait_until
 
@@ -64,8 +65,12 @@ class Place:
         self.path = folder / "oci.sock"
         self.asked = Asked()
         self._listeners = Listeners()
-        self.server = HookServer(self.asked, self._listeners)
+        self.calls = Durations()
+        self.server = HookServer(self.asked, self._listeners, self.calls)
         self.server.serve(self.path)
+
+    def counts(self) -> dict[tuple[str, ...], int]:
+        return {labels: it.count for labels, it in self.calls.histograms().items()}
 
     def close(self) -> None:
         self.server.close(SOON)
@@ -132,6 +137,13 @@ def test_the_end_of_a_container_needs_no_descriptor(place: Place) -> None:
     assert [question.container_id for question in place.asked.returned] == ["box"]
 
 
+def test_questions_are_counted_by_the_hooks_that_ask_them(place: Place) -> None:
+    with Path("/dev/null").open() as file:
+        ask(place, ATTACH, (file.fileno(),))
+    ask(place, RETURN)
+    assert place.counts() == {("createRuntime", "done"): 1, ("poststop", "done"): 1}
+
+
 def test_a_hook_is_told_at_once_that_somebody_is_there(place: Place) -> None:
     with connected(place) as connection:
         assert json.loads(connection.recv(4096)) == {"version": 1, "heard": True}
@@ -158,6 +170,7 @@ def test_whatever_goes_wrong_the_hook_is_told_not_to_start(place: Place, error: 
     with Path("/dev/null").open() as file:
         answer = ask(place, ATTACH, (file.fileno(),))[-1]
     assert answer["refusal"].startswith(f"nri-rdma: {code}: ")
+    assert place.counts() == {("createRuntime", "failed" if code == "INTERNAL" else "refused"): 1}
 
 
 @pytest.mark.parametrize("data", [b"{}", b"nonsense", json.dumps({**ATTACH, "version": 9}).encode()])

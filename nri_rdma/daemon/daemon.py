@@ -256,7 +256,7 @@ class Daemon:
     def make_plugin(self, runtime_pid: int) -> Answers:
         """Return the handlers of a new session with the runtime that is this process (0: it cannot be seen)."""
         plugin = self._sessions.make_plugin(runtime_pid)
-        return plugin if self._tally is None else CountedPlugin(plugin, self._tally.events)
+        return plugin if self._tally is None else CountedPlugin(plugin, self._tally.event_counts)
 
     def _begin_later(self) -> None:
         """Have workers do what no pod's start may wait for: the runtime has reported its pods."""

@@ -1,14 +1,16 @@
 """How long operations took, counted for a page of metrics: histograms by labels, cheap enough for the hot path.
 
 Whoever notes a duration only appends it to a queue (0.05 us, of a span 0.01 us). The thread that serves the page
-empties the queues every now and then, and whenever the page is asked for.
+empties the queues every now and then, and whenever the page is asked for. A call of the runtime has its duration from
+its span: a call about a pod that asks for nothing has none, and is counted only, because two looks at the clock and a
+place in a queue were 2 to 4 % of its 22 us.
 """
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,6 +18,7 @@ from time import perf_counter_ns
 from typing import Final, TypeAlias, TypeVar
 
 from nri_rdma.errors import NriRdmaError
+from nri_rdma.observe.conventions import EVENTS
 from nri_rdma.observe.spans import Span
 
 T = TypeVar("T")
@@ -27,6 +30,8 @@ BOUNDS_S: Final = (
 )
 """Upper bounds of the buckets in seconds. An answer from memory takes 0.1 ms, an attach some 10 ms; a runtime drops a
 plugin after 2 s."""
+REFUSAL: Final = "nri-rdma: "
+"""The begin of every error that has a code."""
 CAPACITY: Final = 8192
 """Most durations of a kind that wait to be counted; beyond it the oldest are not counted. Six hundred pods that start
 within a second leave so many spans."""
@@ -95,8 +100,10 @@ class Tally:
         """Notes a span."""
         self.steps = Durations()
         """Spans, by name and outcome."""
+        self.event_counts: Counter[Labels] = Counter()
+        """Calls of the runtime, by NRI's names and outcome. The thread that answers them counts."""
         self.events = Durations()
-        """Calls of the runtime, by NRI's names and outcome."""
+        """Those that were about pods that ask, by name and outcome."""
         self.kubelet_calls = Durations()
         """Calls of the kubelet, by the names of their interfaces and outcome."""
         self.hook_calls = Durations()
@@ -105,10 +112,17 @@ class Tally:
     def settle(self) -> None:
         """Count what was noted. To be called more often than CAPACITY durations come."""
         for span in taken(self._spans):
-            outcome = CallOutcome.FAILED if span.error else CallOutcome.DONE
-            self.steps.note(((span.name, outcome), span.end_ns - span.start_ns))
+            (self.events if span.name in EVENTS else self.steps).note((_labels(span), span.end_ns - span.start_ns))
         for each in (self.steps, self.events, self.kubelet_calls, self.hook_calls):
             each.settle()
+
+
+def _labels(span: Span) -> Labels:
+    """Return name and outcome of a span. Only calls of the runtime are refused: their errors have codes."""
+    if not span.error:
+        return span.name, CallOutcome.DONE
+    is_refusal = span.name in EVENTS and span.error.startswith(REFUSAL)
+    return span.name, CallOutcome.REFUSED if is_refusal else CallOutcome.FAILED
 
 
 def taken(queue: deque[T]) -> Iterator[T]:

@@ -12,6 +12,8 @@ from tests.rig.daemon import EXCLUSIVE_FIRST, Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.fabric import Fabric
 from tests.rig.faults import Faults
+from tests.rig.launched_daemon import LaunchedDaemon
+from tests.rig.launcher import install
 from tests.rig.runtime import Runtime
 from tests.rig.scrape import Page, ask, free_port, scrape
 
@@ -151,6 +153,18 @@ def test_the_daemon_is_well_while_its_runtime_is_there(
     assert daemon.page().value("nri_rdma_runtime_synchronized") == 0
     runtime.start()
     wait_until(lambda: daemon.health() == (200, "ok\n"), "it to be connected again", 30)
+
+
+def test_a_daemon_that_the_runtime_starts_serves_them_too(
+    host_equal: None, runtime: Runtime, node: Fabric, tmp_path: Path
+) -> None:
+    port = free_port()
+    settings = {"metrics_address": f"127.0.0.1:{port}"}
+    with LaunchedDaemon(runtime, node, install(tmp_path / "venv"), settings):
+        assert ask(port, "/healthz").text == "ok\n"
+        pod = runtime.cri.run_pod("launched", annotations={POD: "1"})
+        assert scrape(port).value(EVENTS, method="RunPodSandbox", outcome="done") == 1
+        runtime.cri.delete_pod(pod)
 
 
 def test_an_address_that_somebody_has_keeps_no_pod_waiting_and_is_had_later(

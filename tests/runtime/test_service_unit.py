@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.rig.cri import Cri, CriError
-from tests.rig.daemon import Daemon
+from tests.rig.daemon import EXCLUSIVE_FIRST, Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.expect import described_mac, host_link, look
 from tests.rig.fabric import Fabric
 from tests.rig.runtime import Runtime
+from tests.rig.scrape import ask, free_port, scrape
 from tests.rig.unit_file import OPTIONS, privileges
 
 pytestmark = [pytest.mark.root, pytest.mark.runtime]
@@ -58,6 +59,25 @@ def test_it_has_these_capabilities_and_no_way_to_others(service: Daemon) -> None
     names = OPTIONS["CapabilityBoundingSet"][0].split()
     assert int(status["CapEff"], 16) == sum(1 << NUMBERS[name] for name in names)
     assert status["NoNewPrivs"] == "1"
+
+
+def test_it_serves_metrics_on_a_port_that_needs_no_capability(host_equal: None, runtime: Runtime, node: Fabric) -> None:
+    port = free_port()
+    flags = (*EXCLUSIVE_FIRST, "--metrics-address", f"127.0.0.1:{port}")
+    with Daemon(runtime, node, inside=privileges(), extra=flags) as daemon:
+        assert ask(port, "/healthz").text == "ok\n"
+        assert daemon.status()["metrics"]["error"] == ""
+        assert scrape(port).value("process_start_time_seconds") > 0
+
+
+PRIVILEGED_PORTS = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+
+
+@pytest.mark.skipif(int(PRIVILEGED_PORTS.read_text()) <= 80, reason="this host lets everybody have port 80")
+def test_a_port_below_1024_is_refused_by_the_kernel_and_told(host_equal: None, runtime: Runtime, node: Fabric) -> None:
+    flags = (*EXCLUSIVE_FIRST, "--metrics-address", "127.0.0.1:80")
+    with Daemon(runtime, node, inside=privileges(), extra=flags) as daemon:
+        assert daemon.status()["metrics"]["error"] == "127.0.0.1:80: Permission denied"
 
 
 def test_it_can_open_the_namespace_of_a_process_that_is_not_root_s() -> None:

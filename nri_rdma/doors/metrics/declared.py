@@ -55,7 +55,8 @@ METRICS: Final = (
     _gauge("runtime_synchronized", "1 while the container runtime is connected and has reported its pods; 0: pods start"
            " without nri-rdma."),
     _counter("nri_requests", "Calls of the container runtime.", "method", "outcome"),
-    _histogram("nri_request_duration", "Time until a call of the container runtime was answered.", "method", "outcome"),
+    _histogram("nri_request_duration", "Time until a call of the container runtime about a pod that asks was answered.",
+               "method", "outcome"),
     _counter("kubelet_requests", "Calls of the kubelet: claims that it has prepared and unprepared, and allocations of"
              " resources.", "method", "outcome"),
     _histogram("kubelet_request_duration", "Time until a call of the kubelet was answered.", "method", "outcome"),

@@ -45,7 +45,8 @@ def measured_now(source: MetricsSource) -> Measured:
     return {
         "nri_rdma_build_info": {(__version__,): 1},
         "nri_rdma_runtime_synchronized": {(): not source.health()},
-        **_calls("nri_rdma_nri_request", tally.events, product(EVENTS, CallOutcome)),
+        "nri_rdma_nri_requests_total": {**dict.fromkeys(product(EVENTS, CallOutcome), 0), **tally.event_counts},
+        "nri_rdma_nri_request_duration_seconds": tally.events.histograms(),
         **_calls("nri_rdma_kubelet_request", tally.kubelet_calls, product(KUBELET_CALLS, _ASKING)),
         **_calls("nri_rdma_hook_request", tally.hook_calls, product(HOOKS, _ASKING)),
         "nri_rdma_step_duration_seconds": tally.steps.histograms(),

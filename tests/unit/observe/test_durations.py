@@ -85,9 +85,24 @@ def test_every_span_is_counted_by_its_name_and_whether_it_failed_sampled_or_not_
     with pytest.raises(ZeroDivisionError), recorder.span("place"):
         raise ZeroDivisionError
     tally.settle()
-    counts = {labels: it.count for labels, it in tally.steps.histograms().items()}
-    assert counts == {("RunPodSandbox", "done"): 2, ("place", "done"): 2, ("place", "failed"): 1}
+    assert counts_of(tally.steps) == {("place", "done"): 2, ("place", "failed"): 1}
+    assert counts_of(tally.events) == {("RunPodSandbox", "done"): 2}
     assert recorder.recent() == ()
+
+
+def test_a_call_of_the_runtime_that_ended_with_an_error_was_refused_if_that_has_a_code() -> None:
+    tally = Tally()
+    recorder = Recorder(capacity=0, counter=tally.span_ended)
+    for error in (NriRdmaError(ErrorCode.NOT_READY, "not yet"), ZeroDivisionError()):
+        with pytest.raises(type(error)), recorder.span("CreateContainer"), recorder.span("barrier"):
+            raise error
+    tally.settle()
+    assert counts_of(tally.events) == {("CreateContainer", "refused"): 1, ("CreateContainer", "failed"): 1}
+    assert counts_of(tally.steps) == {("barrier", "failed"): 2}
+
+
+def counts_of(durations: Durations) -> dict[tuple[str, ...], int]:
+    return {labels: it.count for labels, it in durations.histograms().items()}
 
 
 def test_what_waits_to_be_counted_is_bounded() -> None:

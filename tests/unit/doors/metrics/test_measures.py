@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +21,9 @@ from nri_rdma.model.driver import DriverView, PreparedClaims, Published
 from nri_rdma.model.registration import Registration
 from nri_rdma.observe.durations import Tally
 from nri_rdma.observe.export import ExportCounts
+from tests.rig.deadline import wait_until
+from tests.unit.attach.rig import SOON
+from tests.unit.attach.sandbox_life import take_name
 from tests.unit.commands.cli.daemon import InsideDaemon
 
 PREFIX = "rdma.noderesource.dev"
@@ -61,6 +66,25 @@ def test_everything_that_is_measured_is_declared_with_its_labels(daemon: InsideD
         assert values(measured, "nri_rdma_published_devices") == {"": 8}
         assert values(measured, "nri_rdma_publishing_failing") == {}
         assert values(measured, "nri_rdma_spans_total") == {"exported": 7, "dropped": 1, "failed": 2}
+
+
+def test_the_page_of_metrics_has_every_value_of_a_label(daemon: InsideDaemon) -> None:
+    page = (Path(__file__).resolve().parents[4] / "docs/metrics.md").read_text()
+    daemon.driver = DriverView(
+        name="d", registration=Registration(error="", since=0.0), published=Published(), claims=PreparedClaims()
+    )
+    daemon.export_counts = ExportCounts(waiting=0, exported=0, dropped=0, failed=0, error="")
+    labels = {it.name: it.labels for it in METRICS}
+    told = {
+        (label, str(value))
+        for name, rows in measured_now(source_of(daemon)).items()
+        for values_ in rows
+        for label, value in zip(labels[name], values_, strict=True)
+        if label in {"outcome", "method", "state"}
+    }
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE))
+    assert len(told) > 20
+    assert [(label, value) for label, value in sorted(told) if f"`{value}`" not in rows[label]] == []
 
 
 def test_devices_and_pods_are_those_of_status(daemon: InsideDaemon) -> None:
@@ -106,7 +130,7 @@ def test_calls_of_pods_begin_with_0_and_are_counted(daemon: InsideDaemon) -> Non
     before = measured_now(source)["nri_rdma_nri_requests_total"]
     assert before.keys() >= {("RunPodSandbox", "refused"), ("CreateContainer", "done"), ("StopPodSandbox", "done")}
     assert set(before.values()) == {0}
-    source.tally.events.note((("RunPodSandbox", "refused"), 1_000_000))
+    source.tally.event_counts["RunPodSandbox", "refused"] += 1
     source.tally.kubelet_calls.note((("Allocate", "done"), 2_000_000))
     measured = measured_now(source)
     assert values(measured, "nri_rdma_nri_requests_total") == {"RunPodSandbox,refused": 1}
@@ -134,16 +158,32 @@ def test_pools_have_their_devices_and_shares(daemon: InsideDaemon) -> None:
     assert measured["nri_rdma_pool_shares_given"] == {("hcas",): 0}
 
 
-def test_what_could_not_be_brought_home_and_what_was_lost_is_counted(daemon: InsideDaemon) -> None:
+def test_what_could_not_be_brought_home_is_counted_and_not_as_a_pod_with_devices(daemon: InsideDaemon) -> None:
+    pod = daemon.start_pod("one", {PREFIX: "[{match: {device: mlx5_2}}]"})
+    before = measured_now(source_of(daemon))
+    assert before["nri_rdma_attachments_failing_to_return"] == {(): 0}
+    assert before["nri_rdma_attached_pods"] == {(): 1}
+    free = take_name(daemon.world, "rail2")
+    ended = daemon.engine.attachments.end(pod.sandbox_id)
+    assert ended is not None
+    failing = "nri_rdma_attachments_failing_to_return"
+    wait_until(lambda: values(measured_now(source_of(daemon)), failing) == {"": 1}, "the undo to fail")
+    measured = measured_now(source_of(daemon))
+    assert values(measured, "nri_rdma_attached_pods") == {}
+    assert values(measured, "nri_rdma_attachments") == {"returning": 1}
+    assert values(measured, "nri_rdma_devices") == {"in_pods": 1, "free": 7}
+    free()
+    ended.result(SOON)
+    assert values(measured_now(source_of(daemon)), failing) == {}
+
+
+def test_lost_netdevs_are_counted(daemon: InsideDaemon) -> None:
     pod = daemon.start_pod("one", {PREFIX: "1"})
     attachment = daemon.sandboxes.get(pod.sandbox_id)
     assert attachment is not None and attachment.record is not None
-    before = measured_now(source_of(daemon))
-    assert before["nri_rdma_attachments_failing_to_return"] == before["nri_rdma_lost_netdevs_total"] == {(): 0}
-    attachment.change(undo_error="the kernel does not want to")
+    assert measured_now(source_of(daemon))["nri_rdma_lost_netdevs_total"] == {(): 0}
     daemon.engine.attachments.lost().note(attachment.pod, attachment.record.plan.moves[0], "it is gone")
     measured, status = measured_now(source_of(daemon)), ask_status(daemon.settings.control_path)
-    assert values(measured, "nri_rdma_attachments_failing_to_return") == {"": 1}
     assert values(measured, "nri_rdma_lost_netdevs_total") == {"": status["lost_count"]} == {"": 1}
 
 

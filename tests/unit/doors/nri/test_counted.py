@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from google.protobuf.message import DecodeError, Message
 from nri_rdma.doors.nri.counted import CountedPlugin
 from nri_rdma.doors.nri.plugin import Plugin, UnknownMethodError
 from nri_rdma.errors import NriRdmaError
-from nri_rdma.observe.durations import Durations
+from nri_rdma.observe.durations import Labels
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
 from nri_rdma.ttrpc.wire import Request
@@ -26,9 +27,9 @@ class Runtime:
 
     def __init__(self, inside: InsideDaemon) -> None:
         self._inside = inside
-        self._events = Durations()
+        self._counts: Counter[Labels] = Counter()
         self.plain = Plugin(inside.engine, inside.spans, lambda _runtime: None)
-        self.plugin = CountedPlugin(self.plain, self._events)
+        self.plugin = CountedPlugin(self.plain, self._counts)
 
     def call(self, method: str, message: Message) -> bytes:
         return self.plugin.answer(request(method, message.SerializeToString()))
@@ -42,7 +43,7 @@ class Runtime:
         return pod
 
     def counts(self) -> dict[tuple[str, ...], int]:
-        return {labels: it.count for labels, it in self._events.histograms().items()}
+        return dict(self._counts)
 
 
 def request(method: str, payload: bytes) -> Request:

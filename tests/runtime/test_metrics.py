@@ -12,10 +12,12 @@ from tests.rig.daemon import EXCLUSIVE_FIRST, Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.fabric import Fabric
 from tests.rig.faults import Faults
+from tests.rig.guard import GUARDED
 from tests.rig.launched_daemon import LaunchedDaemon
 from tests.rig.launcher import install
 from tests.rig.runtime import Runtime
 from tests.rig.scrape import Page, ask, free_port, scrape
+from tests.runtime.asking import WAYS, kubernetes
 
 pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime]
 
@@ -129,6 +131,38 @@ def test_a_return_that_fails_is_on_the_page_until_it_succeeds(
         assert page.value(undo, step="undo", outcome="done") == 1
         assert page.value(undo, step="restore", outcome="done") == 1
         cri.remove_pod(pod)
+
+
+def test_the_page_counts_what_the_kubelet_asked_for(
+    host_equal: None,
+    runtime: Runtime,
+    node: Fabric,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    port = free_port()
+    monkeypatch.setenv("NRI_RDMA_METRICS_ADDRESS", f"127.0.0.1:{port}")
+    calls, cri = "nri_rdma_kubelet_requests_total", runtime.cri
+    with kubernetes(runtime, node, tmp_path_factory.mktemp("k")) as on, on.daemon() as daemon:
+        pods = []
+        for way in ("share", "claim"):
+            asked = WAYS[way].prepare(on, way, daemon)
+            pods.append(cri.run_pod(way, runtime_handler="" if runtime.release.is_crio else GUARDED))
+            container = cri.create_container(
+                pods[-1], "main", annotations=asked.container_annotations, cdi_devices=asked.cdi_devices
+            )
+            cri.start(container)
+        page, status = scrape(port), daemon.status()
+        assert page.by(calls, "method") == {"Allocate": 1, "NodePrepareResources": 1}
+        assert page.by(calls, "outcome") == {"done": 2}
+        assert page.value("nri_rdma_pool_shares", pool="hcas") == 8
+        given = {it["name"]: it["given"] for it in status["pools"] if it.get("resource")}
+        assert page.by("nri_rdma_pool_shares_given", "pool") == given == {"hcas": 1}
+        assert page.by("nri_rdma_claims", "state") == {"attached": 1}
+        assert page.value("nri_rdma_published_devices") == status["driver"]["published"]["devices"]
+        for pod in pods:
+            cri.delete_pod(pod)
+        wait_until(lambda: not scrape(port).by("nri_rdma_pool_shares_given", "pool"), "the share to be free")
 
 
 def test_no_label_says_which_pods_there_are(host_equal: None, daemon: Scraped, cri: Cri) -> None:

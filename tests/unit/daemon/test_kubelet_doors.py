@@ -40,12 +40,18 @@ def manager(kubelet: Path) -> Iterator[FakeDeviceManager]:
 
 
 @pytest.fixture
-def make(daemon: InsideDaemon, kubelet: Path, tmp_path: Path) -> Iterator[MakeDoors]:
+def workers() -> Iterator[Workers]:
+    made = Workers()
+    yield made
+    made.close(5)
+
+
+@pytest.fixture
+def make(daemon: InsideDaemon, kubelet: Path, workers: Workers, tmp_path: Path) -> Iterator[MakeDoors]:
     """Makes the doors of a daemon with these pools."""
     with ExitStack() as after:
-        server, workers, listeners = after.enter_context(running()), Workers(), Listeners()
+        server, listeners = after.enter_context(running()), Listeners()
         after.callback(listeners.close)
-        after.callback(workers.close, 5)
 
         def made(*pools: Pool) -> KubeletDoors:
             settings = Settings(
@@ -69,7 +75,7 @@ def make(daemon: InsideDaemon, kubelet: Path, tmp_path: Path) -> Iterator[MakeDo
 
 
 def test_the_kubelet_finds_plugins_and_driver_until_the_end(
-    make: MakeDoors, manager: FakeDeviceManager, kubelet: Path
+    make: MakeDoors, manager: FakeDeviceManager, workers: Workers, kubelet: Path
 ) -> None:
     doors, registrar = make(pool(), RAILS), kubelet / "plugins_registry" / f"{OURS}-reg.sock"
     doors.open_later()
@@ -78,6 +84,7 @@ def test_the_kubelet_finds_plugins_and_driver_until_the_end(
     driver = doors.driver()
     assert driver is not None
     assert driver["name"] == OURS
+    workers.close(5)
     doors.close()
     doors.close()
     assert not registrar.exists()

@@ -70,7 +70,7 @@ def test_an_exclusive_device_is_given_with_its_netdev_as_it_is_in_the_pod(
             )
         )
     }
-    assert heard.news == [(frozenset({NIC}), "")]
+    wait_until(lambda: heard.news == [(frozenset({NIC}), "")], "the news of it")
 
 
 def test_the_addresses_and_the_mac_of_the_request_are_those_that_are_said(node: Node, heard: Heard) -> None:

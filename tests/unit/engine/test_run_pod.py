@@ -309,7 +309,7 @@ def test_an_attach_that_is_begun_anew_and_given_up_is_told_with_its_cause(
     assert done.exception(SOON) is not None
     error = refusal(NotReadyError, second.edits)
     assert (error.code, "injected" in error.detail) == (ErrorCode.ATTACH_FAILED, True)
-    assert [str(item.pod) for item in second.engine.unserved] == ["ml/train"]
+    wait_until(lambda: [str(item.pod) for item in second.engine.unserved] == ["ml/train"], "the unserved pod")
     assert world.snapshot() == before
     rig.close()
 

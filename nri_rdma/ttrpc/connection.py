@@ -85,9 +85,9 @@ class Connection:
 
     def cut(self) -> None:
         """End now: handlers see it in Call.cancelled, their answers are lost."""
-        self._lose()
         with self._lock, contextlib.suppress(OSError):  # the caller was faster
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.shutdown(socket.SHUT_RDWR)  # first: a handler that is told could still answer
+        self._lose()
 
     def threads(self) -> list[threading.Thread]:
         """Return the threads that have not ended yet."""

@@ -9,6 +9,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.ttrpc import Call, Client, Code, ConnectionClosed, RpcError, Server, Stream, Streaming
+from nri_rdma.ttrpc.connection import Connection
 from nri_rdma.ttrpc.inbox import FULL, OVERHEAD
 from nri_rdma.ttrpc.pb import ttrpc_pb2 as pb
 from tests.unit.ttrpc.peers import (
@@ -382,6 +384,29 @@ class TestTheEnd:
             service.let_go()
             closing.result(SOON_S)
         soon(lambda: ttrpc_threads() == [], "the handlers to end")
+
+    def test_what_a_handler_answers_when_it_is_cancelled_is_lost(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        entered, lose = threading.Semaphore(0), Connection._lose
+
+        def lose_and_let_others_run(connection: Connection) -> None:
+            lose(connection)
+            time.sleep(0.1)
+
+        def wait(call: Call) -> bytes:
+            entered.release()
+            call.cancelled.wait(SOON_S)
+            return b"late"
+
+        monkeypatch.setattr(Connection, "_lose", lose_and_let_others_run)
+        server = Server({("test.Rules", "Wait"): wait})
+        server.serve_unix(path)
+        with connected(path) as caller:
+            caller.request(1, "test.Rules", "Wait")
+            assert entered.acquire(timeout=SOON_S)
+            server.close(0)
+            assert caller.is_closed()
 
     def test_closing_before_and_without_serving(self, path: Path, service: Service) -> None:
         """Go: TestImmediateServerShutdown."""

@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 
 QUIET_S = 0.05
 """A link that comes, or a bond that is made, is a handful of events. A burst is over when this time passes without
-another."""
+another. Events after the first one are read when it has passed, all at once: the thread that causes them, perhaps with
+an attach, would have to share the interpreter with us."""
 LATEST_S = 0.45
 """Longest wait for the end of a burst; then the change is reported. The burst may be an attach of ours: 16 netdevs take
 0.3 s, and reading the node meanwhile competes with the attach for the kernel's lock of all links, and shows a half-done
@@ -87,6 +88,7 @@ class LinkEvents:
             read=self._read,
             due_at=lambda: self._burst.due_at,
             settle=self._settle,
+            is_patient=True,
         )
         listeners.add(self._source)
 

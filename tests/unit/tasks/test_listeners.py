@@ -216,6 +216,65 @@ def test_a_source_is_settled_at_its_time_although_there_is_nothing_to_read(liste
     assert len(settled) == 1
 
 
+class _Burst(_Pipe):
+    """A patient source that notes when it read what, and is settled a while after the last reading with news in it."""
+
+    WHILE_S = 0.3
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.due: float | None = None
+        self.settled: list[tuple[str, ...]] = []
+        self.source = Source(
+            name=name, fd=self.out, read=self.read, due_at=lambda: self.due, settle=self.settle, is_patient=True
+        )
+
+    def read(self) -> None:
+        try:
+            self.heard.append(os.read(self.out, 100).decode())
+        except BlockingIOError:
+            return
+        self.due = time.monotonic() + self.WHILE_S
+
+    def settle(self) -> None:
+        self.settled.append(tuple(self.heard))
+        self.due = None
+
+
+def test_what_comes_to_a_patient_source_before_its_time_is_read_then_and_wakes_nobody(listeners: Listeners) -> None:
+    burst = _Burst("burst")
+    listeners.add(burst.source)
+    burst.write("first")
+    burst.hears("first")
+    for text in ("b", "c", "d"):
+        burst.write(text)
+        time.sleep(0.02)
+    assert burst.heard == ["first"]
+    wait_until(lambda: bool(burst.settled), "the burst to be settled", seconds=SOON)
+    assert burst.settled == [("first", "bcd")]  # not before all of it was read, and a while had passed
+    burst.write("next")
+    burst.hears("first", "bcd", "next")  # at once
+    listeners.remove(burst.source)
+    burst.close()
+
+
+def test_a_patient_source_whose_time_cannot_be_told_rests_and_ends_nobody(
+    pipe: Pipe, listeners: Listeners, failures: _Failures
+) -> None:
+    burst, other = _Burst("burst"), pipe("other")
+
+    def fail() -> float:
+        raise RuntimeError("broken")
+
+    source = Source(name="burst", fd=burst.out, read=burst.read, due_at=fail, is_patient=True)
+    listeners.add(source)
+    wait_until(lambda: "burst" in failures.names, "the failure to be reported", seconds=SOON)
+    other.write("x")
+    other.hears("x")
+    listeners.remove(source)
+    burst.close()
+
+
 def test_a_flood_keeps_no_other_source_waiting(pipe: Pipe, listeners: Listeners) -> None:
     """A source that always has more to read, and takes its whole turn each time."""
     flood, other = _Pipe("flood"), pipe("other")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final  # Any: fields of Now, which its constructor checks
+from typing import Any, Final, NamedTuple  # Any: fields of Now, which it checks
 
 from nri_rdma.attach.containers import SandboxContainers
 from nri_rdma.attach.plan import Plan
@@ -65,13 +65,13 @@ SHOWN: Final = MappingProxyType(
 _NOT_SEEN: Final = frozenset({State.LEFT, State.SEEKING})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Now:
-    """The state of an attachment at one moment. It is replaced as a whole, so a reader needs no lock."""
+class Now(NamedTuple):
+    """The state of an attachment at one moment. It is replaced as a whole, so a reader needs no lock; a dozen times for
+    each attach, so it is a tuple."""
 
     state: State = State.QUEUED
     record: SandboxRecord | None = None
-    decided: Plan = field(default_factory=Plan)
+    decided: Plan = Plan()
     """What the plan decided and the journal does not have yet: before its links are captured nobody may undo it."""
     namespace: Namespace | None = None
     cdi_devices: frozenset[str] = frozenset()
@@ -92,15 +92,16 @@ class Now:
     """The newest of the kernel's device events when the character devices' numbers were read."""
     looked_again: Future[None] | None = None
     """The last time that names and numbers were read again; None: they are as the attach found them."""
-    phase: Phase = field(init=False)
-    """The word of journal and `status` for the state. It and `ends` are looked up once for each state, because every
-    CreateContainer asks for them."""
-    ends: bool = field(init=False)
-    """Whether it is being taken down, or has been: it never comes back from that."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "phase", SHOWN.get(self.state, Phase.PLANNED))
-        object.__setattr__(self, "ends", self.state in ENDING)
+    @property
+    def phase(self) -> Phase:
+        """Return the word of journal and `status` for the state."""
+        return SHOWN.get(self.state, Phase.PLANNED)
+
+    @property
+    def ends(self) -> bool:
+        """Return whether it is being taken down, or has been: it never comes back from that."""
+        return self.state in ENDING
 
 
 def unchanged(now: Now) -> Now:
@@ -168,7 +169,7 @@ class Attachment:
             row = TABLE.get((self.now.state, event))
             if row is None:
                 return None
-            self.now = replace(change(self.now), state=row[0])
+            self.now = change(self.now)._replace(state=row[0])
             return row[1]
 
     def remember(self, chosen: Selection) -> None:
@@ -178,7 +179,7 @@ class Attachment:
     def change(self, **fields: Any) -> None:
         """Replace fields of `now` other than its state."""
         with self._lock:
-            self.now = replace(self.now, **fields)
+            self.now = self.now._replace(**fields)
 
     @property
     def state(self) -> Phase:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
 
 from nri_rdma.attach.attachment import Attachment, cdi_devices_of, interrupted
@@ -122,7 +121,7 @@ class Attempts:
             attachment,
             event,
             error,
-            lambda now: replace(now, last_error=str(error), is_given_up=is_last and not attachment.ends),
+            lambda now: now._replace(last_error=str(error), is_given_up=is_last and not attachment.ends),
         )
 
     def _roll_back(self, attachment: Attachment, error: BaseException | None) -> None:
@@ -134,7 +133,7 @@ class Attempts:
                 attachment,
                 Event.UNDO_FAILED,
                 error,
-                lambda now: replace(now, is_given_up=now.state is State.ROLLING_BACK),
+                lambda now: now._replace(is_given_up=now.state is State.ROLLING_BACK),
             )
         else:
             self._feed(attachment, Event.UNDONE, error)

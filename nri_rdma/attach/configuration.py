@@ -46,6 +46,8 @@ from nri_rdma.model.same import Same
 
 _KEPT = 16
 """So many requests' configurations are kept."""
+_KEPT_CONFIGS = 64
+"""The operations of so many netdevs' configurations are kept."""
 
 
 def configs_of(request: DeviceRequest, devices: int) -> tuple[NetworkConfig, ...]:
@@ -108,6 +110,12 @@ def _configs_of(
 def ops_before_addresses(config: NetworkConfig) -> tuple[Op, ...]:
     """Return what is done before the link has addresses and is up: drivers refuse a MAC later, a VRF takes the routes
     of addresses, and IPv6 must be on for its addresses."""
+    return _ops_before_addresses(Same(config))
+
+
+@lru_cache(_KEPT_CONFIGS)
+def _ops_before_addresses(same: Same[NetworkConfig]) -> tuple[Op, ...]:
+    config = same.value
     return (
         *((SetLink(mac=config.mac),) if config.mac else ()),
         *((SetSettings(settings=config.settings),) if config.settings else ()),
@@ -121,6 +129,12 @@ def ops_before_addresses(config: NetworkConfig) -> tuple[Op, ...]:
 
 def ops_after_up(config: NetworkConfig) -> tuple[Op, ...]:
     """Return what is done once the link is up: neighbours, routes, rules."""
+    return _ops_after_up(Same(config))
+
+
+@lru_cache(_KEPT_CONFIGS)
+def _ops_after_up(same: Same[NetworkConfig]) -> tuple[Op, ...]:
+    config = same.value
     return (
         *(AddNeighbour(neighbour=neighbour) for neighbour in config.neighbours),
         *(AddRoute(route=route) if route.is_over_netdev else AddRejectRoute(route=route) for route in config.routes),
@@ -158,7 +172,8 @@ def with_features_of(device: str, link: LinkState, config: NetworkConfig) -> Net
             hint = f"{written}`ethtool -k {link.name}` on the node shows what can be changed, without [fixed]"
             raise _unfit(device, link, f"cannot change the feature {name}", hint)
         found |= dict.fromkeys(meant, on)
-    return replace(config, features=tuple(found.items()))
+    features = tuple(found.items())
+    return config if features == config.features else replace(config, features=features)
 
 
 def _meant(name: str, known: Iterable[str]) -> list[str]:

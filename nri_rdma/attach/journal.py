@@ -18,18 +18,19 @@ from contextlib import suppress
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from nri_rdma.attach.plain import from_plain
-from nri_rdma.attach.plan import Plan
+from nri_rdma.attach.plan import NetdevMove, Plan
 from nri_rdma.attach.record import SandboxRecord, refuse_unusable
 from nri_rdma.decide.inject import AttachedRequest
+from nri_rdma.decide.policy import Admitted
 from nri_rdma.errors import ErrorCode, StateError
 from nri_rdma.model.device import EbpfPrograms
 from nri_rdma.model.network import EthtoolConfig, NetworkConfig
-from nri_rdma.model.request import InterfaceConfig
+from nri_rdma.model.request import DeviceRequest, InterfaceConfig
 from nri_rdma.model.same import Same
 
 VERSION = 1
@@ -49,12 +50,12 @@ class Journal:
     def write(self, record: SandboxRecord) -> None:
         """Store `record`, replacing what was stored under its key. Raises OSError, and leaves what was stored."""
         path = self._path(record.key)
-        beside = path.with_suffix(".new")
+        beside = f"{path.removesuffix('.json')}.new"
         try:
-            beside.write_bytes(encode_record(record))
-            beside.replace(path)
+            _write(beside, encode_record(record))
+            os.replace(beside, path)  # noqa: PTH105 - as _write: to parse a path twice takes as long as to write it
         except OSError:
-            beside.unlink(missing_ok=True)  # half of a record would lie there for as long as the node runs
+            Path(beside).unlink(missing_ok=True)  # half of a record would lie there for as long as the node runs
             raise
 
     def has_room(self) -> bool:
@@ -68,7 +69,7 @@ class Journal:
     def remove(self, key: str) -> None:
         """Forget the record of that key; one that is not there, or cannot be, is forgotten already."""
         with suppress(StateError):  # it never had a record
-            self._path(key).unlink(missing_ok=True)
+            Path(self._path(key)).unlink(missing_ok=True)
 
     def load(self) -> tuple[tuple[SandboxRecord, ...], tuple[StateError, ...]]:
         """Return all readable records, and an error for each that was set aside."""
@@ -85,9 +86,9 @@ class Journal:
                 errors.append(error)
         return tuple(records), tuple(errors)
 
-    def _path(self, key: str) -> Path:
+    def _path(self, key: str) -> str:
         refuse_unusable(key)
-        return self._directory / f"{key}.json"
+        return f"{self._directory}/{key}.json"
 
 
 def _read(path: Path) -> SandboxRecord:
@@ -98,6 +99,16 @@ def _read(path: Path) -> SandboxRecord:
     if record.key != path.stem:
         raise _unusable(f"it is about sandbox {record.key}", str(path))
     return record
+
+
+def _write(path: str, data: bytes) -> None:
+    """Write a file in three system calls: the start of a pod waits for this. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+    finally:
+        os.close(fd)
 
 
 def _bytes_of(path: Path) -> bytes:
@@ -112,20 +123,16 @@ def _bytes_of(path: Path) -> bytes:
 _NAMES = tuple(field.name for field in fields(SandboxRecord))
 _KEPT = 16
 """So many texts of parts are kept: an attach writes its record two or three times, and each part changes once."""
+_KEPT_OF_JOBS = 64
+"""So many texts of what requests say are kept: the pods of a job have the same objects."""
 _OF_THE_CHOICE = ("gpus_from", "gpus_problem")
 """Fields of a request that matter for its placement only. Without them a daemon of the version before, which does not
 know them, can bring the devices home."""
 
-_NO_CONFIG: Any = msgspec.to_builtins(NetworkConfig())
 _NO_PROGRAMS: Any = msgspec.to_builtins(EbpfPrograms())
-_RARE: Mapping[str, object] = {
-    "admin_access": False,
-    "shares": (),
-    "routes": (),
-    "rules": (),
-    "neighbours": (),
-    "ethtool": msgspec.to_builtins(EthtoolConfig()),
-}
+_RARE: Mapping[str, object] = {"admin_access": False, "shares": ()}
+_OF_JOBS = ("routes", "rules", "neighbours", "ethtool")
+"""Fields of a request that the pods of a job have in common; most have none of them."""
 _RARE_OF_INTERFACE: Mapping[str, object] = {
     name: value
     for name, value in msgspec.to_builtins(InterfaceConfig()).items()
@@ -155,30 +162,62 @@ def encode_record(record: SandboxRecord) -> bytes:
 
 @lru_cache(_KEPT)
 def _plan_text(plan: Same[Plan]) -> bytes:
-    body = _plain(plan.value)
-    for move in body["moves"]:
-        _leave_defaults(move, {"config": _NO_CONFIG})
-        _leave_inheritance(move)
-        del move["link"]["max_mtu"]  # nothing on the way home needs it; as below
-        del move["link"]["fixed_features"]
-    return _canonical(body).encode()
+    body = _fields(plan.value, "moves")
+    return _canonical(body | {"moves": [_move(move) for move in plan.value.moves]}).encode()
+
+
+def _move(move: NetdevMove) -> dict[str, Any]:
+    body = _fields(move, "config") | _told({"config": move.config})
+    _leave_inheritance(body)
+    del body["link"]["max_mtu"]  # nothing on the way home needs it; as below
+    del body["link"]["fixed_features"]
+    return body
 
 
 @lru_cache(_KEPT)
 def _attached_text(attached: Same[tuple[AttachedRequest, ...]]) -> bytes:
-    body = _plain(attached.value)
-    for item in body:
-        _leave_defaults(item["admitted"], {"is_watched": False})
-        request = item["admitted"]["request"]
-        for name in _OF_THE_CHOICE:
-            request.pop(name)
-        _leave_defaults(request, _RARE)
-        _leave_defaults(request["interface"], _RARE_OF_INTERFACE)
-        for device in item["devices"]:
-            _leave_defaults(device, {"limits": None})
-            for netdev in device["device"]["netdevs"]:
-                _leave_defaults(netdev, {"programs": _NO_PROGRAMS})
+    return _canonical([_attached(item) for item in attached.value]).encode()
+
+
+def _attached(item: AttachedRequest) -> dict[str, Any]:
+    admitted = _fields(item.admitted, "request")
+    _leave_defaults(admitted, {"is_watched": False})
+    devices = _plain(item.devices)
+    for device in devices:
+        _leave_defaults(device, {"limits": None})
+        for netdev in device["device"]["netdevs"]:
+            _leave_defaults(netdev, {"programs": _NO_PROGRAMS})
+    return {"admitted": admitted | {"request": _request(item.admitted.request)}, "devices": devices}
+
+
+def _request(request: DeviceRequest) -> dict[str, Any]:
+    body = _fields(request, "interface", *_OF_JOBS, *_OF_THE_CHOICE)
+    _leave_defaults(body, _RARE)
+    body["interface"] = msgspec.Raw(_interface_text(Same(request.interface)))
+    return body | _told({name: getattr(request, name) for name in _OF_JOBS})
+
+
+@lru_cache(_KEPT_OF_JOBS)
+def _interface_text(interface: Same[InterfaceConfig]) -> bytes:
+    body = _plain(interface.value)
+    _leave_defaults(body, _RARE_OF_INTERFACE)
     return _canonical(body).encode()
+
+
+def _told(values: Mapping[str, object]) -> dict[str, msgspec.Raw]:
+    """Return the texts of values that the pods of a job have in common; those that say nothing are left out."""
+    texts = {name: _text(Same(value)) for name, value in values.items()}
+    return {name: msgspec.Raw(text) for name, text in texts.items() if text not in _NOTHING_TOLD}
+
+
+@lru_cache(_KEPT_OF_JOBS)
+def _text(value: Same[object]) -> bytes:
+    return _canonical(_plain(value.value)).encode()
+
+
+def _fields(value: Plan | NetdevMove | Admitted | DeviceRequest, *but: str) -> dict[str, Any]:
+    """Return the fields of a dataclass but these."""
+    return {it.name: _plain(getattr(value, it.name)) for it in fields(value) if it.name not in but}
 
 
 def _plain(value: object) -> Any:  # Any: plain JSON values
@@ -232,6 +271,11 @@ def _canonical(body: object) -> str:
 def _value_of(written: msgspec.Raw) -> object:
     """Return the value of a part that is text already."""
     return json.loads(bytes(written))
+
+
+_NOTHING_TOLD: Final = frozenset(
+    _canonical(msgspec.to_builtins(value)).encode() for value in ((), NetworkConfig(), EthtoolConfig())
+)
 
 
 def _checksum(text: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
 
 from nri_rdma.attach.attachment import Attachment, Now, interrupted
@@ -63,7 +62,7 @@ class Recovery:
             if is_bug:  # who waits to compare pods must not wait for ever
                 _tell_taken_up(attachment, failure)
             words = str(failure)
-            self._feed(attachment, Event.UNSEEABLE, change=lambda now: replace(now, undo_error=_of_ending(now, words)))
+            self._feed(attachment, Event.UNSEEABLE, change=lambda now: now._replace(undo_error=_of_ending(now, words)))
             return
         refusal = interrupted(attachment.pod)
         facts = {"pod": str(attachment.pod), "sandbox": attachment.pod.sandbox_id}

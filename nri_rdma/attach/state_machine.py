@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
 
 from nri_rdma.attach.attachment import Attachment, Now, unchanged
 from nri_rdma.attach.attempts import Attempts
@@ -67,7 +66,7 @@ class StateMachine:
     def end(self, attachment: Attachment) -> None:
         """End the attachment. The spans of its undo belong to the caller's span."""
         by = current_span()
-        self.feed(attachment, Event.END, change=lambda now: replace(now, ended_by=by))
+        self.feed(attachment, Event.END, change=lambda now: now._replace(ended_by=by))
 
     def close(self) -> None:
         """Cancel all pauses: no attempt and no retry follows."""

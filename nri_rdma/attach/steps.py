@@ -9,14 +9,15 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Protocol, TypeAlias
 
-from nri_rdma.attach.ops import inverses_of
+from nri_rdma.attach.ops import Op, inverses_of
 from nri_rdma.attach.plan import NetdevMove, Plan, RdmaMove, ops_of
 from nri_rdma.attach.port import Kernel, KernelError, Namespace, explained, raise_first
 from nri_rdma.attach.rdma import bring_rdma_home
 from nri_rdma.attach.return_netdev import LostError, bring_home, restore
+from nri_rdma.model.same import Same
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,8 @@ def nobody_counts(_move: NetdevMove, _why: str) -> None:
 Restoring: TypeAlias = Callable[[], None]
 """Makes something that is back on the host what it was. Raises AttachError."""
 
+_KEPT = 512
+"""The words of so many operations are kept: the pods of a job have the same objects in common."""
 _TOLD_MAX = 50
 """Operations that a description names: a link may have thousands of routes."""
 
@@ -123,7 +126,7 @@ class ConfigureNetdev:
         return self.move.device
 
     def describe(self) -> str:
-        told = [op.describe() for op in ops_of(self.move)]
+        told = [_words(Same(op)) for op in ops_of(self.move)]
         more = [f"and {len(told) - _TOLD_MAX} more"] if len(told) > _TOLD_MAX else []
         left_out = self.move.inherited.left_out
         stays = f"; left on the host: {'; '.join(left_out)}" if left_out else ""
@@ -169,6 +172,11 @@ class MoveRdmaDevice:
     def undo(self, kernel: Kernel, namespace: Namespace | None) -> None:
         with _explained(f"bring RDMA device {self.move.device} home", self.move, namespace):
             bring_rdma_home(kernel, namespace, self.move)
+
+
+@lru_cache(_KEPT)
+def _words(op: Same[Op]) -> str:
+    return op.value.describe()
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from nri_rdma.attach.attachment import Attachment
@@ -78,12 +77,12 @@ class Undo:
         except Exception as failure:  # noqa: BLE001 - as for the undo
             self._not_home(attachment, Event.RELEASE_FAILED, failure, error)
         else:
-            self._feed(attachment, Event.RELEASED, error, lambda now: replace(now, undo_error=""))
+            self._feed(attachment, Event.RELEASED, error, lambda now: now._replace(undo_error=""))
 
     def _not_home(self, attachment: Attachment, event: Event, failure: Exception, error: BaseException | None) -> None:
         words = failure.message if isinstance(failure, ExceptionGroup) else str(failure)
         log.error("undo failed, trying again", extra={"pod": str(attachment.pod), "error": words})
-        self._feed(attachment, event, error, lambda now: replace(now, undo_error=words))
+        self._feed(attachment, event, error, lambda now: now._replace(undo_error=words))
 
     def _pause_undo(self, attachment: Attachment, _error: BaseException | None) -> None:
         """Keep the devices held and retry the undo, for as long as the daemon lives, with growing pauses."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Final
 
 STABLE_SECRET: Final = "ipv6/conf/stable_secret"
@@ -105,10 +107,11 @@ def features_text(features: Iterable[tuple[str, bool]]) -> str:
     return "\n".join(f"{name} {'on' if on else 'off'}" for name, on in features)
 
 
-def features_of(text: str) -> dict[str, bool]:
+@lru_cache(64)
+def features_of(text: str) -> Mapping[str, bool]:
     """Return the features by name of LinkState.features, or the flags of .private_flags: those have spaces."""
     lines = (line.rpartition(" ") for line in text.splitlines())
-    return {name: value == "on" for name, _, value in lines}
+    return MappingProxyType({name: value == "on" for name, _, value in lines})
 
 
 def sysctls_of(text: str) -> dict[str, str]:

@@ -311,7 +311,7 @@ def test_a_sysctl_that_cannot_be_set_does_not_keep_the_others(machine: Machine, 
 
 def test_features_of_a_link_are_told_and_set_and_follow_it_into_the_pod(machine: Machine, rail: int) -> None:
     kernel, host = machine.kernel, machine.kernel.host
-    before = features_of(capture(kernel, host, rail).features)
+    before = dict(features_of(capture(kernel, host, rail).features))
     assert before["tx-tcp-segmentation"]
     machine.set_feature("rail0", "tx-tcp-segmentation", "off")
     assert features_of(capture(kernel, host, rail).features) == before | {"tx-tcp-segmentation": False}

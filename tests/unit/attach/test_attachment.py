@@ -1,7 +1,6 @@
 """What one attach is called, covers, and tells those who wait for it."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +71,6 @@ def test_who_comes_to_an_attach_that_ends_is_told_to_come_again(daemon: Rig, att
 
 
 def test_status_says_of_what_goes_home_that_it_does_whatever_the_journal_has(attachment: Attachment) -> None:
-    attachment.now = replace(attachment.now, state=State.RETURNING)
+    attachment.now = attachment.now._replace(state=State.RETURNING)
     assert attachment.record is not None
     assert (attachment.record.state, attachment.shown) == (Phase.ATTACHED, Phase.RETURNING)

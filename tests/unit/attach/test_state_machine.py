@@ -1,7 +1,5 @@
 """Events that are fed: their effects are carried out in order; late news change nothing."""
 
-from dataclasses import replace
-
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.state_machine import StateMachine
 from nri_rdma.attach.states import TABLE, Effect, Event, State
@@ -25,7 +23,7 @@ def test_an_event_without_a_row_has_no_effect(start: Start) -> None:
     attachment.attach_done.result(SOON)
     before = attachment.now
     for event in (Event.UNDO_DUE, Event.PLAN_PICKED, Event.RELEASED):
-        _machine_of(rig).feed(attachment, event, change=lambda now: replace(now, last_error="late"))
+        _machine_of(rig).feed(attachment, event, change=lambda now: now._replace(last_error="late"))
     assert attachment.now is before
     end_sandbox(rig)
     assert rig.gone == ["sandbox-1"]

@@ -157,7 +157,7 @@ def test_an_attach_that_still_runs_refuses_with_the_words_after_which_the_kubele
     edits = given(daemon, pod)
     sandbox = daemon.sandboxes.get(pod.sandbox_id)
     assert sandbox is not None
-    sandbox.now = replace(sandbox.now, state=state)
+    sandbox.now = sandbox.now._replace(state=state)
     assert guard.verify(subject(pod, edits)).startswith("nri-rdma: NOT-READY: network is not ready: ")
 
 
@@ -167,7 +167,7 @@ def test_a_sandbox_that_goes_refuses(daemon: InsideDaemon, guard: Guard) -> None
     sandbox = daemon.sandboxes.get(pod.sandbox_id)
     assert sandbox is not None
     attached = sandbox.now
-    sandbox.now = replace(attached, state=State.RETURNING)
+    sandbox.now = attached._replace(state=State.RETURNING)
     assert "RETURNING: the devices of this sandbox go back to the host" in guard.verify(subject(pod, edits))
     sandbox.now = attached
     daemon.stop_pod(pod)
@@ -199,13 +199,13 @@ def test_an_attach_that_ends_in_time_is_waited_for_and_one_that_does_not_is_refu
     edits = given(daemon, pod)
     sandbox = daemon.sandboxes.get(pod.sandbox_id)
     assert sandbox is not None
-    sandbox.now, sandbox.attach_done = replace(sandbox.now, state=State.ATTACHING), Future()
+    sandbox.now, sandbox.attach_done = sandbox.now._replace(state=State.ATTACHING), Future()
     start = time.monotonic()
     assert "NOT-READY" in guard.verify(subject(pod, edits), start + 0.1)
     assert 0.1 <= time.monotonic() - start < 5
 
     def finish() -> None:
-        sandbox.now = replace(sandbox.now, state=State.ATTACHED)
+        sandbox.now = sandbox.now._replace(state=State.ATTACHED)
         sandbox.attach_done.set_result(None)
 
     threading.Timer(0.05, finish).start()
@@ -293,7 +293,7 @@ def test_a_container_with_a_claimed_device_is_complete_when_it_is_attached_for_t
     (item,) = record.attached
     request = replace(item.admitted.request, cdi_device=device)
     of_claim = replace(item, admitted=replace(item.admitted, request=request))
-    part.now = replace(part.now, record=replace(record, attached=(of_claim,)))
+    part.now = part.now._replace(record=replace(record, attached=(of_claim,)))
     refuse_incomplete(replace(subject(pod, edits), cdi_device=device), (part,), PREFIX)
     with pytest.raises(NotReadyError, match="the claimed device other/claim=x and nothing is attached"):
         refuse_incomplete(replace(subject(pod, edits), cdi_device="other/claim=x"), (part,), PREFIX)
@@ -325,7 +325,7 @@ def test_an_attach_for_another_container_keeps_nobody_but_that_one(daemon: Insid
     request = replace(item.admitted.request, scope=Scope(only=frozenset({"b"})))
     of_b = replace(first.record, attached=(replace(item, admitted=replace(item.admitted, request=request)),))
     late = Attachment(pod, part="b", state=State.ATTACHING)
-    late.now = replace(late.now, record=of_b if is_planned else None)
+    late.now = late.now._replace(record=of_b if is_planned else None)
     refuse_incomplete(subject(pod, edits), (first, late), PREFIX)
     if is_planned:
         with pytest.raises(NotReadyError, match="the attach of this pod still runs"):

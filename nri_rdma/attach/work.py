@@ -15,6 +15,7 @@ from functools import partial
 from nri_rdma.attach.attachment import Attachment, Selection, interrupted
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.journal_writer import JournalWriter
+from nri_rdma.attach.last_look import LastLook
 from nri_rdma.attach.liveness import Ends
 from nri_rdma.attach.lost import LostNetdevs
 from nri_rdma.attach.numbers import Resolve
@@ -27,12 +28,13 @@ from nri_rdma.attach.return_netdev import remove_foreign_names
 from nri_rdma.attach.second_look import SecondLooks
 from nri_rdma.attach.states import Event
 from nri_rdma.attach.steps import steps_of
-from nri_rdma.attach.survey import completed, needs_namespace, open_for, prepare, refuse_held
+from nri_rdma.attach.survey import needs_namespace, open_for, prepare
 from nri_rdma.attach.transaction import Boundary, do_steps, no_boundary, undo_steps
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.usage import Lifelines
 from nri_rdma.observe.spans import AttributeValue, Recorder
+from nri_rdma.tasks.workers import Beside, at_once
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +62,10 @@ class Site:
 class Work:
     """Does on this host what an attachment needs (nri_rdma.attach.tasks.Tasks): kernel and journal."""
 
-    def __init__(self, site: Site, second_looks: SecondLooks) -> None:
+    def __init__(self, site: Site, second_looks: SecondLooks, beside: Beside = at_once) -> None:
+        """`beside` begins what an attach does at the same time as something else."""
         self._kernel = site.kernel
+        self._last_look = LastLook(site.kernel, site.lifelines, beside)
         self._journal = JournalWriter(site.journal, site.boundary)
         self._spans = site.spans
         self._presence = Presence(site.kernel, site.resolve)
@@ -70,7 +74,6 @@ class Work:
         self._event_sequence = site.event_sequence
         self._links_are_managed = site.links_are_managed
         self._boundary = site.boundary
-        self._lifelines = site.lifelines
         self._lost = LostNetdevs()
 
     def recorded(self) -> tuple[tuple[SandboxRecord, ...], tuple[NriRdmaError, ...]]:
@@ -138,18 +141,7 @@ class Work:
         planned = attachment.record
         assert planned is not None  # it is planned
         with self._spans.span("capture"):
-            try:
-                refuse_held(self._kernel, planned)
-                plan = completed(
-                    self._kernel,
-                    attachment.namespace,
-                    attachment.now.decided,
-                    self._lifelines,
-                    netdevs=_netdevs_beside(attachment),
-                )
-            except KernelError as error:
-                pod = planned.pod
-                raise explained(error, device=planned.device_names, where=str(pod), path=pod.netns_path) from error
+            plan = self._last_look.complete(attachment, planned)
         record = replace(planned, plan=plan, state=Phase.ATTACHING)
         attachment.refuse_ended()
         self._journal.write(record)
@@ -256,12 +248,6 @@ class Work:
         attachment.refuse_ended()
         attachment.change(record=confirmed)
         return confirmed
-
-
-def _netdevs_beside(attachment: Attachment) -> frozenset[int]:
-    """Return the interface numbers of the netdevs that the pod has from its other attachments."""
-    records = (it.record for it in attachment.beside if it.state is Phase.ATTACHED)
-    return frozenset(move.pod_ifindex for record in records if record is not None for move in record.plan.moves)
 
 
 def _names(pod: Pod) -> dict[str, AttributeValue]:

@@ -106,6 +106,7 @@ class Daemon:
         self._host = HostNode(settings, self._readers, self._workers, self._tell_contested)
         self._kernel, self._node = self._host.kernel, NodeCache(self._host.read)
         self._planners = Workers(PLANNERS, name="planner")
+        self._lookers = Workers(name="looker")  # as many as there are workers: none waits for another's look
         self._reservations = Reservations()
         self._releases = Releases(self._reservations, self._node, self._readers)
         # `_news` is made last, of what uses these three.
@@ -122,7 +123,7 @@ class Daemon:
         self._signals: Signals | None = None
         site = _site(settings, self._kernel, self._spans, self._watcher, self._processes, boundary)
         self._attachments = Attachments(
-            Work(site, SecondLooks(self._kernel, self._workers, start_timer)),
+            Work(site, SecondLooks(self._kernel, self._workers, start_timer), self._lookers.submit),
             self._workers,
             on_gone=self._releases.release,
             planners=self._planners,
@@ -227,7 +228,7 @@ class Daemon:
         self._take_up()
         self._host.close()
         by = time.monotonic() + CLOSE_WORKERS_S
-        pools = (self._planners, self._workers, self._readers)
+        pools = (self._planners, self._workers, self._lookers, self._readers)
         running = tuple(key for pool in pools for key in pool.close(max(0.0, by - time.monotonic())))
         self._kubelet_doors.close()
         self._sources.close()

@@ -11,6 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import TypeAlias
+
+Beside: TypeAlias = Callable[[str, Callable[[], None]], Future[None]]
+"""Begins work of that key beside the caller; the future carries its result or its exception."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +30,13 @@ class _Task:
             self.done.set_exception(error)
         else:
             self.done.set_result(None)
+
+
+def at_once(_key: str, work: Callable[[], None]) -> Future[None]:
+    """Do the work in the caller's thread: for who has no workers to do it beside the caller."""
+    task = _Task(work=work, urgent=False, done=Future())
+    task.run()
+    return task.done
 
 
 class Workers:

@@ -16,7 +16,7 @@ from nri_rdma.errors import ErrorCode, InventoryError
 from nri_rdma.model.request import Mode
 from nri_rdma.model.waits import Waits
 from nri_rdma.observe.spans import Recorder
-from nri_rdma.tasks.workers import Workers
+from nri_rdma.tasks.workers import Beside, Workers, at_once
 from tests.fakes.kernel import FakeKernel, Link, World
 from tests.unit.attach.builders import POD_PATH, make_device, make_placed
 
@@ -124,6 +124,7 @@ class Rig:
     managed: bool = False
     event_sequence: int = 0
     processes: FakeProcesses = field(default_factory=FakeProcesses)
+    beside: Beside = at_once
 
     def __post_init__(self) -> None:
         self.fake = FakeKernel(self.world)
@@ -141,7 +142,7 @@ class Rig:
             links_are_managed=lambda: self.managed,
             boundary=self.gate,
         )
-        self.work = Work(site, SecondLooks(site.kernel, self.workers, self.clock))
+        self.work = Work(site, SecondLooks(site.kernel, self.workers, self.clock), self.beside)
         self.sandboxes = Attachments(
             self.work,
             self.workers,

@@ -143,9 +143,8 @@ class Kernel(Protocol):
     @property
     def host(self) -> Namespace: ...
 
-    def open_namespace(self, path: str, *, entered: bool = True) -> Namespace:
-        """Open the namespace at a path. Not `entered`: without waiting until it can be worked in; that it cannot be
-        then comes with its first use."""
+    def open_namespace(self, path: str) -> Namespace:
+        """Open the namespace at a path."""
         ...
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:

@@ -37,7 +37,7 @@ class Host(Protocol):
     @property
     def host(self) -> Namespace: ...
 
-    def open_namespace(self, path: str, *, entered: bool = True) -> Namespace: ...
+    def open_namespace(self, path: str) -> Namespace: ...
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]: ...
 
@@ -70,7 +70,7 @@ def open_for(kernel: Host, pod: Pod) -> Namespace:
             where=str(pod),
             hint="a pod with hostNetwork can only ask for mode: shared",
         )
-    namespace = kernel.open_namespace(pod.netns_path, entered=False)
+    namespace = kernel.open_namespace(pod.netns_path)
     if namespace.is_host:
         namespace.close()
         raise PlacementError(
@@ -185,14 +185,20 @@ def _uses_by_host(placed: tuple[Placed, ...], use: HostUse) -> tuple[str, ...]:
 def _rdma_uses(kernel: Host, placed: tuple[Placed, ...]) -> Iterator[str]:
     """Yield who holds something on an RDMA device by now. The processes that have a shared or a watched device open may
     be those of other pods."""
+    numbered = [
+        (item.admitted, device.kernel_index)
+        for item in placed
+        for device in item.devices
+        if device.kernel_index is not None
+    ]
+    if not numbered:
+        return
     rdma_netns = kernel.rdma_netns()
-    for item in placed:
-        for device in item.devices:
-            if device.kernel_index is not None:
-                objects = kernel.rdma_objects(device.kernel_index)
-                yield from kernel_use_reasons(objects, rdma_netns)
-                if item.admitted.mode is Mode.EXCLUSIVE and not item.admitted.is_watched:
-                    yield from open_reasons(objects)
+    for admitted, index in numbered:
+        objects = kernel.rdma_objects(index)
+        yield from kernel_use_reasons(objects, rdma_netns)
+        if admitted.mode is Mode.EXCLUSIVE and not admitted.is_watched:
+            yield from open_reasons(objects)
 
 
 def _refuse_use(reasons: tuple[str, ...]) -> None:

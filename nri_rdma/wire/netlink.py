@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from nri_rdma.wire.error import WireError
 
@@ -32,8 +31,7 @@ _CAPPED, _WITH_ATTRIBUTES = 0x100, 0x200  # NLM_F_CAPPED, NLM_F_ACK_TLVS
 _REASON = 1  # NLMSGERR_ATTR_MSG
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One message; `whole` has its header, too."""
 
     kind: int
@@ -42,8 +40,7 @@ class Message:
     whole: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """The end of a request: the kernel's errno, 0 when the request was done, and the kernel's text, "" when there is
     none."""
 

@@ -463,13 +463,13 @@ def put(link: Link, target: Netns, ifindex: int) -> None:
 
 
 class FakeNamespace:
-    """An open descriptor, and the thread that is inside from the first call until it rests."""
+    """An open descriptor, and the socket in it from the first call until it rests."""
 
     def __init__(self, world: World, netns: Netns, path: str) -> None:
         self._world = world
         self.netns = netns
         self.is_open = True
-        self.has_thread = True
+        self.has_socket = True
         self.identity = NamespaceIdentity(boot_id=world.boot_id, cookie=netns.cookie, path=path)
         netns.descriptors += 1
 
@@ -482,11 +482,11 @@ class FakeNamespace:
         return self.identity.path in self.netns.paths
 
     def rest(self) -> None:
-        self.has_thread = False
+        self.has_socket = False
 
     def close(self) -> None:
         if self.is_open:
-            self.is_open = self.has_thread = False
+            self.is_open = self.has_socket = False
             self.netns.descriptors -= 1
             self._world.bury(self.netns)
 
@@ -505,11 +505,11 @@ class FakeKernel:
             namespace.close()
 
     @property
-    def threads(self) -> int:
-        """The threads that are inside namespaces of pods."""
-        return sum(it.has_thread for it in self._opened)
+    def sockets(self) -> int:
+        """The sockets that are open in namespaces of pods."""
+        return sum(it.has_socket for it in self._opened)
 
-    def open_namespace(self, path: str, *, entered: bool = True) -> Namespace:
+    def open_namespace(self, path: str) -> Namespace:
         netns = self._world.namespace(path)
         if netns is None:
             raise NamespaceError(f"open the network namespace {path}", errno.ENOENT)
@@ -738,10 +738,8 @@ class FaultyKernel:
     def host(self) -> Namespace:
         return self._kernel.host
 
-    def open_namespace(self, path: str, *, entered: bool = True) -> Namespace:
-        return self._kernel.open_namespace(
-            path, entered=entered
-        )  # not counted: a descriptor that nobody got would never be closed
+    def open_namespace(self, path: str) -> Namespace:
+        return self._kernel.open_namespace(path)  # not counted: a descriptor that nobody got would never be closed
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
         return self._do("links", lambda: self._kernel.links(namespace))
@@ -1059,7 +1057,7 @@ def _netns(namespace: Namespace) -> Netns:
     assert isinstance(namespace, FakeNamespace)
     if not namespace.is_open:
         raise KernelError("enter the network namespace", errno.EBADF)
-    namespace.has_thread = True
+    namespace.has_socket = True
     return namespace.netns
 
 

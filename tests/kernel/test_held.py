@@ -1,4 +1,4 @@
-"""What pins a namespace: one descriptor, threads while there is something to do, and nothing once it is let go."""
+"""What pins a namespace: one descriptor, sockets while there is something to do, and nothing once it is let go."""
 
 import errno
 import gc
@@ -14,10 +14,11 @@ from typing import Self
 import pytest
 
 from nri_rdma.attach.port import KernelError
+from nri_rdma.host.netlink import netns_visit
 from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.host.netlink.links import parse_link, read_links
-from nri_rdma.host.netlink.namespace import IDLE_MAX, Held, HeldNamespace
-from nri_rdma.host.netlink.netns_thread import Inside
+from nri_rdma.host.netlink.namespace import IDLE_MAX, Held, HeldNamespace, inside
+from nri_rdma.host.netlink.route_socket import RouteSocket
 from tests.contract.machines import HOST, POD, LinuxMachine
 from tests.rig.deadline import wait_until
 
@@ -51,13 +52,16 @@ class Hanging:
     def __init__(self, namespace: HeldNamespace, calls: int) -> None:
         self._go, self._inside = threading.Event(), threading.Barrier(calls + 1)
         self._callers = ThreadPoolExecutor(calls)
-        self.results: list[Future[int]] = [self._callers.submit(namespace.run, self._hang) for _ in range(calls)]
+        self.results: list[Future[int]] = [self._callers.submit(self._call, namespace) for _ in range(calls)]
         self._inside.wait(SOON)
 
-    def _hang(self, inside: Inside) -> int:
+    def _call(self, namespace: HeldNamespace) -> int:
+        return inside(namespace, "hang", self._hang)
+
+    def _hang(self, route: RouteSocket) -> int:
         self._inside.wait(SOON)
         assert self._go.wait(SOON)
-        return inside.cookie
+        return route.cookie()
 
     def let_go(self) -> None:
         self._go.set()
@@ -74,23 +78,19 @@ def _descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a folder whose entries go while they are looked at
 
 
-def _namespace_threads() -> int:
-    return sum(1 for thread in threading.enumerate() if thread.name == "netns")
-
-
 @contextmanager
 def _nothing_left() -> Iterator[None]:
-    before = _descriptors(), _namespace_threads()
+    before = _descriptors(), threading.enumerate()
     yield
-    assert (_descriptors(), _namespace_threads()) == before
+    assert (_descriptors(), threading.enumerate()) == before
 
 
-def _own_namespace(_inside: Inside) -> tuple[int, int]:
+def _own_namespace() -> tuple[int, int]:
     stat = Path("/proc/thread-self/ns/net").stat()
     return stat.st_dev, stat.st_ino
 
 
-def test_calls_run_inside_and_the_caller_stays_outside(
+def test_calls_run_inside_and_the_caller_is_outside_again(
     kernel: LinuxKernel, pod: HeldNamespace, linux: LinuxMachine
 ) -> None:
     outside = Path("/proc/thread-self/ns/net").stat().st_ino
@@ -100,26 +100,24 @@ def test_calls_run_inside_and_the_caller_stays_outside(
     assert Path("/proc/thread-self/ns/net").stat().st_ino == outside
 
 
-def test_one_thread_serves_call_after_call(kernel: LinuxKernel, pod: HeldNamespace) -> None:
-    before = _descriptors(), _namespace_threads()
-    threads = {pod.run(lambda _inside: threading.get_ident()) for _ in range(20)}
-    assert len(threads) == 1
-    for _ in range(20):
-        kernel.links(pod)
-        kernel.rdma_devices(pod)
-    assert (_descriptors(), _namespace_threads()) == before
+def test_one_socket_serves_call_after_call_without_a_thread(kernel: LinuxKernel, pod: HeldNamespace) -> None:
+    kernel.routing(pod)  # from now on sockets for lists of routes are kept
+    with _nothing_left():
+        for _ in range(20):
+            kernel.links(pod)
+            kernel.routing(pod)
+            kernel.rdma_devices(pod)
+        assert pod.run(threading.get_ident) == threading.get_ident()
 
 
 def test_a_namespace_at_rest_is_one_descriptor(kernel: LinuxKernel, linux: LinuxMachine) -> None:
     before, held = _descriptors(), kernel.held()
     pod = kernel.open_namespace(linux.pod_path)
     kernel.links(pod)
-    assert kernel.held() == Held(
-        namespaces=held.namespaces + 1, threads=held.threads + 1, sockets=held.sockets + 1, closing=0
-    )
+    assert kernel.held() == Held(namespaces=held.namespaces + 1, sockets=held.sockets + 1, closing=0)
     pod.rest()
     assert _descriptors() == before + 1
-    assert kernel.held() == Held(namespaces=held.namespaces + 1, threads=held.threads, sockets=held.sockets)
+    assert kernel.held() == Held(namespaces=held.namespaces + 1, sockets=held.sockets)
     kernel.links(pod)
     pod.close()
     assert (_descriptors(), kernel.held()) == (before, held)
@@ -131,12 +129,10 @@ def test_a_call_that_hangs_keeps_no_other_waiting(kernel: LinuxKernel, pod: Held
         assert kernel.links(pod)
 
 
-def test_as_many_threads_stay_as_there_are_workers(kernel: LinuxKernel) -> None:
-    before = _namespace_threads() - kernel.held().threads
+def test_of_the_sockets_of_many_callers_few_stay(kernel: LinuxKernel) -> None:
     with Hanging(kernel.host, IDLE_MAX + 3):
-        assert kernel.held().threads == IDLE_MAX + 3
-    wait_until(lambda: kernel.held().threads == IDLE_MAX, "the others to end", SOON)
-    assert _namespace_threads() == before + IDLE_MAX
+        assert kernel.held().sockets == IDLE_MAX + 3
+    wait_until(lambda: kernel.held().sockets == IDLE_MAX, "the others to be closed", SOON)
 
 
 def test_a_namespace_that_is_closed_while_a_call_hangs_goes_with_its_return(
@@ -151,20 +147,20 @@ def test_a_namespace_that_is_closed_while_a_call_hangs_goes_with_its_return(
                 kernel.links(pod)
             assert caught.value.errno == errno.EBADF
             held = kernel.held()
-            assert (held.namespaces, held.closing, held.threads) == (2, 1, 3)
+            assert (held.namespaces, held.closing, held.sockets) == (2, 1, 3)
             hanging.let_go()
             assert {future.result(SOON) for future in hanging.results} == {pod.identity.cookie}
         wait_until(lambda: kernel.held().namespaces == 1, "the namespace to go", SOON)
         assert kernel.held().closing == 0
 
 
-def test_threads_that_are_busy_when_a_namespace_is_put_to_rest_end_with_their_call(
+def test_a_socket_that_is_busy_when_a_namespace_is_put_to_rest_is_closed_with_its_call(
     kernel: LinuxKernel, pod: HeldNamespace
 ) -> None:
     with Hanging(pod, 1):
         pod.rest()
-        assert kernel.held().threads == 2
-    wait_until(lambda: kernel.held().threads == 1, "the thread to end", SOON)
+        assert kernel.held().sockets == 2
+    wait_until(lambda: kernel.held().sockets == 1, "the socket to be closed", SOON)
     assert kernel.links(pod)
 
 
@@ -187,31 +183,32 @@ def test_a_descriptor_that_leads_elsewhere_is_not_followed(
     os.dup2(other, pod.fd)
     os.close(other)
     before = kernel.held()
-    with pytest.raises(KernelError) as caught:
-        kernel.links(pod)
-    assert caught.value.errno == errno.ESTALE
+    for use in (lambda: kernel.links(pod), lambda: pod.run(_own_namespace)):
+        with pytest.raises(KernelError) as caught:
+            use()
+        assert caught.value.errno == errno.ESTALE
     assert kernel.held() == before
 
 
-def test_what_a_call_raises_passes_and_its_thread_serves_on(pod: HeldNamespace) -> None:
-    def fail(_inside: Inside) -> None:
+def test_what_a_call_raises_passes_and_its_socket_serves_on(kernel: LinuxKernel, pod: HeldNamespace) -> None:
+    def fail(_route: RouteSocket) -> None:
         raise ZeroDivisionError
 
-    thread = pod.run(lambda _inside: threading.get_ident())
+    before = kernel.held()
     with pytest.raises(ZeroDivisionError):
-        pod.run(fail)
-    assert pod.run(lambda _inside: threading.get_ident()) == thread
+        inside(pod, "fail", fail)
+    assert kernel.held() == before
+    assert kernel.links(pod)
 
 
-def test_a_socket_in_doubt_is_replaced(pod: HeldNamespace) -> None:
-    def lose_answers(inside: Inside) -> None:
-        inside.route.close()
-        with pytest.raises(KernelError) as caught:
-            inside.route.dump(18, bytes(16), "list links")
-        assert caught.value.errno == errno.EBADF
-
-    pod.run(lose_answers)
-    assert len(pod.run(lambda inside: inside.route.dump(18, bytes(16), "list links"))) == 1
+def test_a_socket_in_doubt_is_replaced(kernel: LinuxKernel, pod: HeldNamespace) -> None:
+    before = kernel.held()
+    pod.ask(RouteSocket.close)
+    with pytest.raises(KernelError) as caught:
+        pod.ask(read_links)
+    assert caught.value.errno == errno.EBADF
+    assert len(pod.ask(read_links)) == 1
+    assert kernel.held() == before
 
 
 def test_a_socket_is_asked_by_the_caller_and_tells_of_the_pod(pod: HeldNamespace, linux: LinuxMachine) -> None:
@@ -221,44 +218,23 @@ def test_a_socket_is_asked_by_the_caller_and_tells_of_the_pod(pod: HeldNamespace
     assert pod.ask(lambda _route: threading.get_ident()) == threading.get_ident()
 
 
-def test_a_socket_in_doubt_is_replaced_for_who_borrows_it_too(pod: HeldNamespace) -> None:
-    pod.run(lambda inside: inside.route.close())
-    with pytest.raises(KernelError):
-        pod.ask(read_links)
-    assert len(pod.ask(read_links)) == 1
-
-
-def test_in_the_namespace_of_the_process_the_caller_does_it_itself(pod: HeldNamespace) -> None:
+def test_in_the_namespace_of_the_process_nobody_enters_anything(
+    pod: HeldNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = LinuxKernel().host
-    before = _descriptors(), _namespace_threads()
-    assert own.run(lambda _inside: threading.get_ident()) == threading.get_ident()
     process = Path("/proc/self/ns/net").stat()
+    monkeypatch.setattr(netns_visit, "enter", lambda _fd: pytest.fail("it was entered"))
     assert own.run(_own_namespace) == (process.st_dev, process.st_ino)
-    assert (own.threads, own.sockets) == (0, 1)
-    assert (_descriptors(), _namespace_threads()) == before
+    assert own.sockets == 1
     own.close()
 
 
-def test_a_thread_of_a_pod_is_not_taken_for_one_of_the_host(pod: HeldNamespace) -> None:
+def test_who_is_in_a_pod_is_not_taken_for_somebody_on_the_host(pod: HeldNamespace) -> None:
     own = LinuxKernel().host
     with pytest.raises(KernelError) as caught:
-        pod.run(lambda _inside: own.run(_own_namespace))
+        pod.run(lambda: own.run(_own_namespace))
     assert caught.value.errno == errno.ESTALE
     own.close()
-
-
-def test_a_pod_that_is_not_waited_for_tells_at_its_first_use_that_it_is_none(
-    kernel: LinuxKernel, tmp_path: Path
-) -> None:
-    no_namespace = tmp_path / "file"
-    no_namespace.touch()
-    with _nothing_left():
-        pod = kernel.open_namespace(str(no_namespace), entered=False)
-        for use in (lambda: kernel.links(pod), lambda: pod.identity, lambda: kernel.rdma_devices(pod)):
-            with pytest.raises(KernelError) as caught:
-                use()
-            assert caught.value.errno == errno.EINVAL
-        pod.close()
 
 
 def test_many_callers_at_once_leave_nothing(linux: LinuxMachine) -> None:

@@ -60,14 +60,14 @@ def test_no_list_lacks_a_route_that_was_there_the_whole_time(linux: LinuxMachine
     with _changing(linux, family) as lasting:
         for _ in range(ROUNDS):
             try:
-                routes = host.run(lambda _inside: read_routes((up,), ()))
+                routes = host.run(lambda: read_routes((up,), ()))
             except KernelError as error:
                 assert "EAGAIN" in str(error)
                 refused += 1
             else:
                 assert not lasting - {route.destination for route in routes}
     assert refused == 0 or family == 6
-    assert len(host.run(lambda _inside: captured_routes(read_routes((up,), ()), up))) >= ROUTES / 2  # at rest
+    assert len(host.run(lambda: captured_routes(read_routes((up,), ()), up))) >= ROUTES / 2  # at rest
 
 
 def test_a_link_comes_home_and_the_node_is_read_where_routes_never_rest(linux: LinuxMachine) -> None:

@@ -23,7 +23,7 @@ import click
 from nri_rdma.commands.cli.options import settings_options
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.daemon import Daemon as Product
-from nri_rdma.host.netlink import netns_thread
+from nri_rdma.host.netlink import netns_visit
 from nri_rdma.observe.logs import set_up_logging
 from nri_rdma.observe.spans import current_span
 from tests.rig.daemon import PROJECT, Daemon
@@ -118,13 +118,13 @@ def main(path: Path, flags: list[str]) -> None:
         folders = (settings.sysfs_root, settings.dev_root, settings.proc_root, settings.cgroup_root)
         watch = _Watch(path, tuple(map(str, (*folders, "/sys/", "/proc/"))))
         watch_sockets(watch)
-        entering = netns_thread.enter
+        entering = netns_visit.enter
 
         def enter(fd: int) -> None:
             watch.note("setns")
             entering(fd)
 
-        netns_thread.enter = enter
+        netns_visit.enter = enter
         sys.addaudithook(watch.audit)
         Product(settings, reread=lambda: settings).run()
 

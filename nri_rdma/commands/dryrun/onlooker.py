@@ -27,7 +27,7 @@ class Onlooker:
     def host(self) -> Namespace:
         return self._kernel.host
 
-    def open_namespace(self, path: str, *, entered: bool = True) -> Unopened:
+    def open_namespace(self, path: str) -> Unopened:
         """Only named, never entered. Raises KernelError when there is none."""
         try:
             is_host = Path(path).samefile(_OWN)

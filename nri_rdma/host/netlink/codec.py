@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import Final, TypeAlias, TypeVar
 
@@ -63,8 +63,13 @@ from nri_rdma.host.netlink.routing import (
 from nri_rdma.host.netlink.sysctls import write_sysctl
 from nri_rdma.host.netlink.tcx import detach_tcx
 from nri_rdma.host.netlink.vrf import drop_vrf, join_vrf
+from nri_rdma.model.same import Same
 
 T = TypeVar("T")
+
+
+_KEPT = 512
+"""So many requests are kept of operations that the pods of a job have in common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,7 @@ class Datagram:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceEntry:
-    """Work for a thread that is inside the namespace."""
+    """Work of a caller that is inside the namespace."""
 
     work: Callable[[RouteSocket, int, Op], None]
 
@@ -166,6 +171,18 @@ def _over_ethtool(kind: type[T], change: Callable[[EthtoolSocket, int, T], None]
     return NamespaceEntry(work)
 
 
+def _kept(row: Datagram) -> Datagram:
+    """Return the row of an operation whose requests are kept: it comes from a request's configuration, and the same
+    object is used for the next pod of the job."""
+    requests = row.requests
+
+    @lru_cache(_KEPT)
+    def known(index: int, op: Same[Op]) -> tuple[Request, ...]:
+        return requests(index, op.value)
+
+    return Datagram(lambda index, op: known(index, Same(op)))
+
+
 def _as(kind: type[T], op: Op) -> T:
     if not isinstance(op, kind):
         raise TypeError(f"{op} in the row of {kind.__name__}")
@@ -182,11 +199,11 @@ CODECS: Final[Mapping[type[Op], Codec]] = {
     Inherit: _one(Inherit, inherit_request),
     Restore: _one(Restore, restore_request),
     Remove: _one(Remove, remove_request),
-    AddRoute: _one(AddRoute, add_route_request),
-    AddNeighbour: _one(AddNeighbour, add_neighbour_request),
+    AddRoute: _kept(_one(AddRoute, add_route_request)),
+    AddNeighbour: _kept(_one(AddNeighbour, add_neighbour_request)),
     AddRejectRoute: _anywhere(AddRejectRoute, add_reject_request),
     RemoveRejectRoute: _anywhere(RemoveRejectRoute, remove_reject_request),
-    AddRule: _anywhere(AddRule, add_rule_request),
+    AddRule: _kept(_anywhere(AddRule, add_rule_request)),
     RemoveRule: _anywhere(RemoveRule, remove_rule_request),
     SetSysctl: NamespaceEntry(lambda route, index, op: write_sysctl(route, index, _as(SetSysctl, op))),
     SetFeatures: _over_ethtool(SetFeatures, EthtoolSocket.set_features),

@@ -14,6 +14,9 @@ from nri_rdma.wire import WireError
 
 LONGEST: Final = 1 << 22
 """KMALLOC_MAX_SIZE with pages of 4 KiB: the kernel cannot allocate a longer datagram."""
+_SPARE_MAX = 2
+_spare: Final[list[mmap.mmap]] = []
+"""Buffers of sockets that were closed: memory that was written to before costs the kernel no page fault."""
 
 
 class Datagrams:
@@ -24,7 +27,7 @@ class Datagrams:
 
     def __init__(self, source: socket.socket) -> None:
         self._socket = source
-        self._buffer = mmap.mmap(-1, LONGEST)
+        self._buffer = _take()
 
     def receive(self) -> tuple[bytes, int]:
         """Return the next datagram and the port of its sender. Raises OSError, and WireError for one that does not
@@ -36,4 +39,19 @@ class Datagrams:
 
     def close(self) -> None:
         """Release the buffer. Closing twice does nothing."""
-        self._buffer.close()
+        buffer, self._buffer = self._buffer, _CLOSED
+        if buffer is not _CLOSED and len(_spare) < _SPARE_MAX:
+            _spare.append(buffer)
+        else:
+            buffer.close()
+
+
+def _take() -> mmap.mmap:
+    try:
+        return _spare.pop()
+    except IndexError:
+        return mmap.mmap(-1, LONGEST, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+_CLOSED: Final = mmap.mmap(-1, mmap.PAGESIZE)
+_CLOSED.close()

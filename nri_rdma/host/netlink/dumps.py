@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from typing import TypeAlias, TypeVar
 
 from nri_rdma.attach.port import KernelError
+from nri_rdma.host.netlink.patience import PATIENCE_S
+from nri_rdma.host.netlink.spare_sockets import momentary
 
 HEADER = struct.Struct("=IHHII")
 NLMSG_ERROR, NLMSG_DONE = 2, 3
@@ -28,18 +30,20 @@ Ask: TypeAlias = Callable[[int, bytes], list[bytes]]
 _REQUEST, _DUMP = 0x1, 0x300
 _LENGTH_KIND_FLAGS = struct.Struct("=IHH")
 _DATAGRAM_MAX = 1 << 16
-_PATIENCE_S = 5
 
 
 @contextmanager
 def asking(protocol: int) -> Iterator[Ask]:
-    """Open a socket in the namespace of the calling thread that asks for lists, one after the other. Yields a function
-    of kind and body that returns all messages of the list, whole. Raises KernelError."""
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol) as sock:
-        sock.settimeout(_PATIENCE_S)
+    """Ask for lists with a socket of the namespace of the calling thread, one after the other. Yields a function of
+    kind and body that returns all messages of the list, whole. Raises KernelError."""
+    with momentary(protocol) as sock:
 
         def ask(kind: int, body: bytes) -> list[bytes]:
-            return read_whole(f"ask netlink for {kind}", lambda: _ask(sock, kind, body))
+            operation = f"ask netlink for {kind}"
+            try:
+                return read_whole(operation, lambda: _ask(sock, kind, body))
+            except BlockingIOError as error:
+                raise KernelError(operation, errno.ETIMEDOUT, f"no answer in {PATIENCE_S} s") from error
 
         yield ask
 

@@ -7,7 +7,6 @@ ioctl goes by name, and a pod may rename its link meanwhile. pyroute2 has featur
 from __future__ import annotations
 
 import errno
-import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ from typing import Final, Self, TypeAlias
 
 from nri_rdma.attach.ops import SetFeatures, SetPrivateFlags, SetTuning
 from nri_rdma.attach.port import KernelError
+from nri_rdma.host.netlink.patience import PATIENCE_S
+from nri_rdma.host.netlink.spare_sockets import give_back, take_socket
 from nri_rdma.model.link import features_text
 from nri_rdma.wire import WireError
 from nri_rdma.wire.netlink import (
@@ -76,7 +77,6 @@ _ONE_BYTE: Final = frozenset(
 )
 _U16, _U32 = struct.Struct("=H"), struct.Struct("=I")
 _NUMBERS: Final = {1: struct.Struct("=B"), 2: _U16, 4: _U32}
-_PATIENCE_S = 5
 _DATAGRAM_MAX = 1 << 16
 _KEPT = 64
 """So many texts of features are kept, by the kernel's bytes: from pod to pod a link has the same ones."""
@@ -101,12 +101,8 @@ class EthtoolSocket:
     """
 
     def __init__(self) -> None:
-        try:
-            kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
-            self._socket = socket.socket(socket.AF_NETLINK, kind, _NETLINK_GENERIC)
-        except OSError as error:
-            raise KernelError("open a socket to generic netlink", error.errno or 0) from error
-        self._socket.settimeout(_PATIENCE_S)
+        self._socket = take_socket(_NETLINK_GENERIC)
+        self._is_in_doubt = False
         self._sequence = 0
 
     def __enter__(self) -> Self:
@@ -116,8 +112,11 @@ class EthtoolSocket:
         self.close()
 
     def close(self) -> None:
-        """Close the socket. Closing twice does nothing."""
-        self._socket.close()
+        """Give the socket back; after an error close it, since answers may be under way."""
+        if self._is_in_doubt:
+            self._socket.close()
+        else:
+            give_back(_NETLINK_GENERIC, self._socket)
 
     def show(self, ifindex: int) -> Shown:
         """Return what ethtool shows of a link. ENODEV: the namespace has no such link."""
@@ -167,7 +166,8 @@ class EthtoolSocket:
         if family is None:
             raise KernelError(operation, errno.EOPNOTSUPP, "this kernel has no ethtool over netlink")
         header = _header(ifindex, 0)
-        for answer in self._ask(operation, family, [(command, header + body) for command, body in requests.items()]):
+        commands = [(command, header + body) for command, body in requests.items()]
+        for answer in self._ask(operation, family, commands, flags=ACK):
             if isinstance(answer, KernelError):
                 raise answer
 
@@ -193,17 +193,19 @@ class EthtoolSocket:
         return tuple(names.get(bit, "") for bit in range(max(names, default=-1) + 1))
 
     def _ask(
-        self, operation: str, family: int, requests: Sequence[tuple[int, bytes]]
+        self, operation: str, family: int, requests: Sequence[tuple[int, bytes]], flags: int = 0
     ) -> list[_Attributes | KernelError]:
-        """Send requests (command, attributes) in one datagram, and return the answer to each, or its error."""
+        """Send requests (command, attributes) in one datagram, and return the answer to each, or its error. A request
+        that asks for a confirmation (ACK) may be answered before that."""
         first = self._sequence + 1
         self._sequence += len(requests)
         datagram = b"".join(
-            encode_request(family, ACK, first + position, _GENL.pack(command, 1) + body)
+            encode_request(family, flags, first + position, _GENL.pack(command, 1) + body)
             for position, (command, body) in enumerate(requests)
         )
         answers: list[_Attributes | KernelError] = [{} for _ in requests]
         pending = len(requests)
+        self._is_in_doubt = True
         try:
             self._socket.send(datagram)
             while pending:
@@ -211,15 +213,19 @@ class EthtoolSocket:
                     position = message.sequence - first
                     if message.kind != ERROR:
                         answers[position] = dict(read_attributes(message.whole[HEADER.size + _GENL.size :]))
+                        pending -= not flags & ACK
                         continue
                     pending -= 1
                     answer = read_answer(message)
                     if answer.errno:
                         answers[position] = KernelError(operation, answer.errno, answer.reason)
+        except BlockingIOError as error:
+            raise KernelError(operation, errno.ETIMEDOUT, f"no answer in {PATIENCE_S} s") from error
         except OSError as error:
-            raise KernelError(operation, error.errno or errno.ETIMEDOUT, str(error)) from error
+            raise KernelError(operation, error.errno or 0, error.strerror or "") from error
         except WireError as error:
             raise KernelError(operation, errno.EPROTO, str(error)) from error
+        self._is_in_doubt = False
         return answers
 
 

@@ -1,7 +1,7 @@
 """The real kernel behind attach.port.Kernel.
 
-Requests of rtnetlink go through a socket that was opened in the namespace; requests that need more are made by a thread
-that is inside the namespace already (host/netlink/namespace.py). Netdev moves hold RTNL with two synchronize_net and an
+Requests of rtnetlink go through a socket that was opened in the namespace; for requests that need more the caller is in
+the namespace for a moment (host/netlink/namespace.py). Netdev moves hold RTNL with two synchronize_net and an
 rcu_barrier each (15 ms a device and more): they never run side by side here, because they would only queue in the
 kernel and stall every CNI plugin meanwhile.
 """
@@ -38,7 +38,6 @@ from nri_rdma.host.netlink.links import (
     read_links,
 )
 from nri_rdma.host.netlink.namespace import Held, HeldNamespace, Holdings, asked, held, inside, read_boot_id
-from nri_rdma.host.netlink.netns_thread import Spare
 from nri_rdma.host.netlink.pod_routing import read_routing
 from nri_rdma.host.netlink.queues import read_queues
 from nri_rdma.host.netlink.rdma import RdmaSocket, can_move, read_netdevs, visit
@@ -77,12 +76,11 @@ class LinuxKernel:
         process started in. `is_as_read` tells whether the host's links are as they were when `host_use` last read
         them."""
         self._boot_id = read_boot_id()
-        self._holdings, self._spare = Holdings(), Spare()
+        self._holdings = Holdings()
         self.handed = HandedNamespaces()
         """Namespaces that are opened by descriptors instead of their paths."""
         self._host = self._hold(host_path)
         self._host.is_host = True
-        self._host.wait_until_entered()
         self._moves = threading.Lock()
         self._is_as_read = is_as_read
         self._sysfs = sysfs
@@ -96,21 +94,13 @@ class LinuxKernel:
         """Return what pins namespaces now, the host's included."""
         return self._holdings.count()
 
-    def open_namespace(self, path: str, *, entered: bool = True) -> HeldNamespace:
+    def open_namespace(self, path: str) -> HeldNamespace:
         namespace = self._hold(path)
-        try:
-            namespace.is_host = namespace.is_at(self._host)
-            if entered:
-                namespace.wait_until_entered()
-        except BaseException:
-            namespace.close()
-            raise
+        namespace.is_host = namespace.is_at(self._host)
         return namespace
 
     def _hold(self, path: str) -> HeldNamespace:
-        return HeldNamespace(
-            path, boot_id=self._boot_id, holdings=self._holdings, spare=self._spare, handed=self.handed
-        )
+        return HeldNamespace(path, boot_id=self._boot_id, holdings=self._holdings, handed=self.handed)
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
         parse = self._host_reader.readable if namespace is self._host else parse_readable

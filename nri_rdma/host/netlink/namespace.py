@@ -1,7 +1,8 @@
 """Network namespaces: opened, distinguished, entered, released.
 
-A namespace is held as one thing with one end: a descriptor, and the threads inside it with their sockets
-(host/netlink/netns_thread.py). Each of them keeps the namespace alive, and everything in it away from the host.
+A namespace is held as one thing with one end: a descriptor, the sockets that were opened in it, and the callers that
+are in it at the moment (host/netlink/netns_visit.py). Each of them keeps the namespace alive, and everything in it away
+from the host.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from typing import TypeVar
 
 from nri_rdma.attach.port import KernelError, Namespace, NamespaceError, NamespaceIdentity
 from nri_rdma.host.netlink.handed import HandedNamespaces
-from nri_rdma.host.netlink.netns_thread import Inside, Resident, Spare, Worker, is_own
+from nri_rdma.host.netlink.netns_visit import be_home, is_own, visiting
 from nri_rdma.host.netlink.route_socket import RouteSocket
+from nri_rdma.host.netlink.spare_sockets import SpareSockets, using
 from nri_rdma.wire import WireError
 
 T = TypeVar("T")
 
 IDLE_MAX = 1
-"""Idle threads that a namespace keeps; further ones end. Only the host has several callers at once, and a daemon at
-rest then holds the same number of threads whatever it did."""
+"""Idle sockets that a namespace keeps; further ones are closed. Only the host has several callers at once, and a daemon
+at rest then holds the same number of sockets whatever it did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,6 @@ class Held:
     """
 
     namespaces: int = 0
-    threads: int = 0
     sockets: int = 0
     closing: int = 0
 
@@ -54,7 +55,7 @@ class Holdings:
             self._held.add(namespace)
 
     def discard(self, namespace: HeldNamespace) -> None:
-        """Remove a namespace that is released, with all its threads."""
+        """Remove a namespace that is released, with all its sockets."""
         with self._lock:
             self._held.discard(namespace)
 
@@ -64,7 +65,6 @@ class Holdings:
             held = tuple(self._held)
         return Held(
             namespaces=len(held),
-            threads=sum(it.threads for it in held),
             sockets=sum(it.sockets for it in held),
             closing=sum(1 for it in held if it.is_closed),
         )
@@ -73,14 +73,12 @@ class Holdings:
 class HeldNamespace:
     """A namespace with all that pins it: while it is held, it and all that is in it stay alive.
 
-    Several callers may be inside at once, each with a thread of its own: one that hangs in a driver keeps nobody else
+    Several callers may ask at once, each with a socket of its own: one that hangs in a driver keeps nobody else
     waiting. Safe for use by several threads.
     """
 
-    def __init__(
-        self, path: str, *, boot_id: str, holdings: Holdings, spare: Spare, handed: HandedNamespaces | None = None
-    ) -> None:
-        """`handed` are the namespaces that count before what is at their paths."""
+    def __init__(self, path: str, *, boot_id: str, holdings: Holdings, handed: HandedNamespaces | None = None) -> None:
+        """`handed` are the namespaces that count before what is at their paths. Raises NamespaceError."""
         self._handed = handed or HandedNamespaces()
         try:
             self._fd = self._handed.open(path)
@@ -89,45 +87,34 @@ class HeldNamespace:
         except ValueError as error:  # no file can have a path with a null character
             raise NamespaceError(f"open the network namespace {path!r}", errno.ENOENT) from error
         self._lock = threading.Lock()
-        self._is_own = is_own(self._fd)
+        self._state = os.fstat(self._fd)
+        self._is_own = is_own(self._state)
         self._users = 0
         self._generation = 0
+        self._spare = SpareSockets()
         self._holdings = holdings
-        self._spare = spare
+        self._path = path
         self.is_closed = False
         self.is_host = False
-        self._boot_id, self._path = boot_id, path
         try:
-            self._first = self._start()
+            first = self.run(RouteSocket)
+            cookie = first.cookie()
         except BaseException:
             os.close(self._fd)
             raise
-        self._idle = [self._first]
-        self._workers = 1
+        self.identity = NamespaceIdentity(boot_id=boot_id, cookie=cookie, path=path)
+        """The kernel's number of this namespace, and how it was found."""
+        self._idle = [first]
+        self._sockets = 1
         holdings.add(self)
 
     @property
-    def identity(self) -> NamespaceIdentity:
-        """The kernel's number of this namespace, once it is entered. Raises KernelError when it cannot be entered."""
-        return NamespaceIdentity(boot_id=self._boot_id, cookie=self._first.cookie, path=self._path)
-
-    def wait_until_entered(self) -> None:
-        """Wait until a thread is inside the namespace. Raises KernelError when the namespace cannot be entered."""
-        _ = self._first.cookie
-
-    @property
-    def threads(self) -> int:
-        """Number of its own threads that are inside."""
-        return 0 if self._is_own else self._workers
-
-    @property
     def sockets(self) -> int:
-        """Number of sockets in the namespace."""
-        return self._workers
+        """Number of sockets in the namespace, without those that calls have for a moment."""
+        return self._sockets + self._spare.count
 
     def is_at(self, other: HeldNamespace) -> bool:
-        """Return whether both are one namespace, also before it is entered: while both are open, inode numbers do not
-        repeat."""
+        """Return whether both are one namespace: while both are open, inode numbers do not repeat."""
         return os.path.samestat(os.fstat(self._fd), os.fstat(other.fd))
 
     @property
@@ -145,25 +132,31 @@ class HeldNamespace:
         """The descriptor; a caller that keeps using it asks for it with `descriptor`."""
         return self._fd
 
-    def run(self, work: Callable[[Inside], T]) -> T:
-        """Run `work` in a thread inside the namespace, and return its result; its exceptions pass through.
+    def run(self, work: Callable[[], T]) -> T:
+        """Run `work` in the caller's thread, which is in the namespace meanwhile, and return its result; its exceptions
+        pass through.
 
-        EBADF: closed. ESTALE: the descriptor leads elsewhere than when it was opened.
+        EBADF: closed. ESTALE: the descriptor leads elsewhere than when it was opened, or the caller is in another
+        namespace already.
         """
-        insider, generation = self._take()
-        try:
-            return insider.run(work)
-        finally:
-            self._give_back(insider, generation)
+        with self.descriptor() as fd:
+            if self._is_own:
+                be_home()
+                with using(self._spare):
+                    return work()
+            if not os.path.samestat(os.fstat(fd), self._state):
+                raise self._elsewhere()
+            with visiting(fd), using(self._spare):
+                return work()
 
     def ask(self, work: Callable[[RouteSocket], T]) -> T:
-        """Run `work` with a socket of rtnetlink of the namespace, in the caller's thread, which stays where it is.
-        Return its result."""
-        insider, generation = self._take()
+        """Run `work` with a socket of rtnetlink of the namespace, in the caller's thread, which stays where it is: the
+        kernel goes by the socket's namespace, whoever sends. Return its result."""
+        route, generation = self._take()
         try:
-            return insider.lend(work)
+            return work(route)
         finally:
-            self._give_back(insider, generation)
+            self._give_back(route, generation)
 
     @contextmanager
     def descriptor(self) -> Iterator[int]:
@@ -176,73 +169,66 @@ class HeldNamespace:
             self._leave_use()
 
     def rest(self) -> None:
-        """End the threads and their sockets, keep the descriptor: no call is expected for long. Busy threads end when
-        their call returns."""
+        """Close the sockets, keep the descriptor: no call is expected for long. A socket that is in use is closed when
+        its call returns."""
         with self._lock:
             self._generation += 1
             idle, self._idle = self._idle, []
-        self._end(idle)
-        self._spare.refill()
+            self._sockets -= len(idle)
+            spare, self._spare = self._spare, SpareSockets()
+        spare.close()
+        for route in idle:
+            route.close()
 
     def close(self) -> None:
         """Release the namespace; closing twice does nothing.
 
         Never blocks on the kernel. When a call is inside, the namespace is released when the call returns: until then
-        its thread pins the namespace anyway, and the number of the descriptor must not be used again.
+        its thread and its socket pin the namespace anyway, and the number of the descriptor must not be used again.
         """
         with self._lock:
             if self.is_closed:
                 return
             self.is_closed = True
         self.rest()
-        if self.is_host:
-            self._spare.dismiss()
         self._enter_use(even_closed=True)
         self._leave_use()
 
-    def _take(self) -> tuple[Worker, int]:
+    def _take(self) -> tuple[RouteSocket, int]:
         self._enter_use()
         try:
             with self._lock:
                 generation = self._generation
                 if self._idle:
                     return self._idle.pop(), generation
-            return self._new_insider(), generation
+            return self._new_socket(), generation
         except BaseException:
             self._leave_use()
             raise
 
-    def _start(self) -> Worker:
-        return Resident() if self._is_own else self._spare.enter(self._fd)
-
-    def _new_insider(self) -> Worker:
-        insider = self._start()
+    def _new_socket(self) -> RouteSocket:
+        route = self.run(RouteSocket)
+        if route.cookie() != self.identity.cookie:
+            route.close()
+            raise self._elsewhere()
         with self._lock:
-            self._workers += 1
-        try:
-            if insider.cookie != self._first.cookie:
-                raise KernelError("enter the network namespace", errno.ESTALE, f"{self._path} is another one now")
-        except BaseException:
-            self._end([insider])
-            raise
-        return insider
+            self._sockets += 1
+        return route
 
-    def _give_back(self, insider: Worker, generation: int) -> None:
+    def _give_back(self, route: RouteSocket, generation: int) -> None:
         with self._lock:
-            keep = not self.is_closed and generation == self._generation and len(self._idle) < IDLE_MAX
+            is_wanted = not self.is_closed and generation == self._generation and len(self._idle) < IDLE_MAX
+            keep = is_wanted and not route.is_broken
             if keep:
-                self._idle.append(insider)
+                self._idle.append(route)
+            else:
+                self._sockets -= 1
         if not keep:
-            self._end([insider])
+            route.close()
         self._leave_use()
 
-    def _end(self, insiders: list[Worker]) -> None:
-        for insider in insiders:
-            insider.end()
-        for insider in insiders:
-            insider.join()
-        with self._lock:
-            self._workers -= len(insiders)
+    def _elsewhere(self) -> KernelError:
+        return KernelError("enter the network namespace", errno.ESTALE, f"{self._path} is another one now")
 
     def _enter_use(self, *, even_closed: bool = False) -> None:
         with self._lock:
@@ -261,29 +247,27 @@ class HeldNamespace:
 
 
 def inside(namespace: Namespace, operation: str, work: Callable[[RouteSocket], T]) -> T:
-    """Run `work` in a thread that is inside the namespace, and return its result."""
-
-    def with_socket(inside: Inside) -> T:
-        return work(inside.route)
-
-    with _named(operation):
-        return held(namespace).run(with_socket)
+    """Run `work` with a socket of rtnetlink of the namespace, in the caller's thread, which is in the namespace
+    meanwhile. Return its result."""
+    it = held(namespace)
+    try:
+        return it.ask(lambda route: it.run(lambda: work(route)))
+    except (WireError, OSError) as error:
+        raise _named(operation, error) from error
 
 
 def asked(namespace: Namespace, operation: str, work: Callable[[RouteSocket], T]) -> T:
     """Run `work`, which needs only a socket of rtnetlink of the namespace, and return its result."""
-    with _named(operation):
-        return held(namespace).ask(work)
-
-
-@contextmanager
-def _named(operation: str) -> Iterator[None]:
     try:
-        yield
-    except WireError as error:
-        raise KernelError(operation, errno.EPROTO, str(error)) from error
-    except OSError as error:
-        raise KernelError(operation, error.errno or 0, error.strerror or "") from error
+        return held(namespace).ask(work)
+    except (WireError, OSError) as error:
+        raise _named(operation, error) from error
+
+
+def _named(operation: str, error: WireError | OSError) -> KernelError:
+    if isinstance(error, WireError):
+        return KernelError(operation, errno.EPROTO, str(error))
+    return KernelError(operation, error.errno or 0, error.strerror or "")
 
 
 def held(namespace: Namespace) -> HeldNamespace:

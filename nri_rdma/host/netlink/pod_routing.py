@@ -7,6 +7,7 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 from nri_rdma.attach.port import KernelError
+from nri_rdma.host.kernel_file import read_text
 from nri_rdma.host.netlink.link_contents import AddressMessage, carried_interface, read_addresses
 from nri_rdma.host.netlink.proc_sys import NET
 from nri_rdma.host.netlink.route_socket import RouteSocket
@@ -16,7 +17,7 @@ from nri_rdma.model.network import IpAddress, RouteConfig
 from nri_rdma.model.routing import LOCAL_TABLE, SHARED_TABLES, IpInterface, Routing
 
 _IP_BYTES = (4, 16)
-_DISABLE_IPV6 = NET / "ipv6/conf/default/disable_ipv6"
+_DISABLE_IPV6 = f"{NET}/ipv6/conf/default/disable_ipv6"
 
 
 def read_routing(route: RouteSocket) -> Routing:
@@ -69,7 +70,7 @@ def _address(packed: bytes) -> IpAddress | None:
 
 def _has_ipv6() -> bool:
     try:
-        return _DISABLE_IPV6.read_text().strip() == "0"
+        return read_text(_DISABLE_IPV6) == "0"
     except FileNotFoundError:
         return False  # a kernel without IPv6
     except OSError as error:

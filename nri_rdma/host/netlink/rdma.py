@@ -1,8 +1,8 @@
 """The RDMA subsystem over netlink: devices, ports, character devices, the netns mode, and the move of a device.
 
 A socket looks into the namespace of the thread that opened it, but the kernel moves a device out of the namespace of
-the thread that *sends*: so a socket is opened, used and closed within one visit
-(host/netlink/namespace.py), see visit().
+the thread that *sends*: so a socket is opened, used and closed within one visit, see visit(). None is kept: an open one
+is a reference to the module ib_core, which could not be unloaded then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 from nri_rdma.attach.port import KernelError
 from nri_rdma.host.netlink.dumps import read_whole
 from nri_rdma.host.netlink.namespace import HeldNamespace
-from nri_rdma.host.netlink.netns_thread import Inside
+from nri_rdma.host.netlink.patience import PATIENCE_S, be_patient
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.nldev import (
     CharNumber,
@@ -33,15 +33,12 @@ from nri_rdma.wire import WireError, nldev
 T = TypeVar("T")
 
 _DATAGRAM_MAX = 1 << 16  # the kernel never sends more: a dump's buffer is at most 32 KiB (net/netlink/af_netlink.c)
-_PATIENCE_S = 5
-"""Longest wait for an answer, after which the request fails. An answer is ready when the request has been sent; without
-a limit, a kernel that owes one would stop a worker."""
 
 
 def visit(namespace: HeldNamespace, operation: str, work: Callable[[RdmaSocket], T]) -> T:
-    """Run `work` in a thread that is inside the namespace, with a socket of that namespace, and return its result."""
+    """Run `work` in the namespace, with a socket of it, and return its result."""
 
-    def with_socket(_inside: Inside) -> T:
+    def with_socket() -> T:
         with RdmaSocket() as rdma:
             return work(rdma)
 
@@ -60,10 +57,10 @@ def can_move(home: HeldNamespace, index: int, other: HeldNamespace) -> bool:
     """
     if home.identity.cookie == other.identity.cookie:
         raise KernelError(f"ask whether RDMA device {index} can move", errno.EINVAL, "that would take it down and up")
-    rdma = home.run(lambda _inside: RdmaSocket())
+    rdma = home.run(RdmaSocket)
     with rdma, other.descriptor() as fd:
         try:
-            other.run(lambda _inside: rdma.move(index, fd))
+            other.run(lambda: rdma.move(index, fd))
         except KernelError as error:
             if error.errno == errno.ENODEV:
                 return True
@@ -206,8 +203,8 @@ class RdmaSocket:
             self._socket.send(request.encode(self._sequence))
             while not replies.done:
                 replies.receive_data(self._socket.recv(_DATAGRAM_MAX))
-        except TimeoutError as error:
-            raise KernelError(operation, errno.ETIMEDOUT, f"no answer in {_PATIENCE_S} s") from error
+        except BlockingIOError as error:
+            raise KernelError(operation, errno.ETIMEDOUT, f"no answer in {PATIENCE_S} s") from error
         except OSError as error:
             raise KernelError(operation, error.errno or 0, error.strerror or "") from error
         except WireError as error:
@@ -226,7 +223,7 @@ def _open() -> socket.socket | None:
             return None
         raise KernelError("open a socket to the RDMA subsystem", error.errno or 0) from error
     try:
-        opened.settimeout(_PATIENCE_S)
+        be_patient(opened)
         opened.bind((0, 0))
     except OSError as error:
         opened.close()

@@ -18,6 +18,7 @@ from typing import Self
 from nri_rdma.attach.port import KernelError
 from nri_rdma.host.netlink.datagrams import Datagrams
 from nri_rdma.host.netlink.dumps import read_whole
+from nri_rdma.host.netlink.patience import PATIENCE_S, be_patient
 from nri_rdma.wire import WireError
 from nri_rdma.wire.netlink import (
     ACK,
@@ -34,9 +35,6 @@ from nri_rdma.wire.netlink import (
 REQUESTS_MAX = 32
 """Most requests in one datagram; further ones go in the next: the answers fit any receive buffer."""
 
-_PATIENCE = struct.pack("@ll", 5, 0)
-"""Longest wait for an answer (seconds and microseconds), after which the request fails. Requests are done while they
-are sent, so that an answer is ready afterwards."""
 _SOL_NETLINK, _CAP_ACK, _EXT_ACK, _STRICT = 270, 10, 11, 12  # include/uapi/linux/netlink.h
 _SO_NETNS_COOKIE = 71  # include/uapi/asm-generic/socket.h, Linux 5.14
 
@@ -65,7 +63,7 @@ class RouteSocket:
             self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
             for option in (_CAP_ACK, _EXT_ACK, _STRICT):
                 self._socket.setsockopt(_SOL_NETLINK, option, 1)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _PATIENCE)
+            be_patient(self._socket)
             self._socket.bind((0, 0))
         except OSError as error:
             raise KernelError("open a socket to rtnetlink", error.errno or 0) from error
@@ -107,41 +105,49 @@ class RouteSocket:
 
     def ask(self, kind: int, body: bytes, operation: str) -> bytes:
         """Return the answer to a request about one object, whole."""
-        found = self._exchange(operation, kind, ACK, body, None)[0]
-        if len(found) != 1:
-            raise KernelError(operation, errno.EPROTO, f"{len(found)} answers")
-        return found[0]
+        self._sequence += 1
+        self._send(operation, encode_request(kind, 0, self._sequence, body))
+        while True:
+            for message in self._receive(operation):
+                if message.sequence != self._sequence:
+                    continue
+                if message.kind != ERROR:
+                    return message.whole
+                answer = read_answer(message)
+                raise KernelError(operation, answer.errno or errno.EPROTO, answer.reason or "an answer without content")
 
     def dump(self, kind: int, body: bytes, operation: str, keep: Callable[[bytes], bool] | None = None) -> list[bytes]:
         """Return the messages of a list, whole; only those for which `keep` is true."""
-        return read_whole(operation, lambda: self._exchange(operation, kind, DUMP, body, keep))
+        return read_whole(operation, lambda: self._list(operation, kind, body, keep))
 
     def _do(self, requests: Sequence[Request]) -> dict[int, KernelError]:
-        """Send one datagram, and return the errors by position."""
-        first = self._sequence + 1
-        pending: dict[int, Request] = {}
-        datagram = b""
-        for request in requests:
-            self._sequence += 1
-            pending[self._sequence] = request
-            datagram += encode_request(request.kind, request.flags | ACK, self._sequence, request.body)
+        """Send one datagram, and return the errors by position. The kernel answers each refusal, and the last request
+        in any case: it asks for that."""
+        first, last = self._sequence + 1, self._sequence + len(requests)
+        self._sequence = last
+        datagram = b"".join(
+            encode_request(it.kind, it.flags | (ACK if number == last else 0), number, it.body)
+            for number, it in enumerate(requests, first)
+        )
         errors: dict[int, KernelError] = {}
         operation = requests[0].operation
         self._send(operation, datagram)
-        while pending:
+        while True:
             for message in self._receive(operation):
-                if message.kind != ERROR or message.sequence not in pending:
+                if message.kind != ERROR or not first <= message.sequence <= last:
                     continue  # an answer that an earlier call did not wait for
-                request, answer = pending.pop(message.sequence), read_answer(message)
+                position, answer = message.sequence - first, read_answer(message)
+                request = requests[position]
                 if answer.errno not in {0, *request.tolerate}:
-                    errors[message.sequence - first] = KernelError(request.operation, answer.errno, answer.reason)
-        return errors
+                    errors[position] = KernelError(request.operation, answer.errno, answer.reason)
+                if message.sequence == last:
+                    return errors
 
-    def _exchange(
-        self, operation: str, kind: int, flags: int, body: bytes, keep: Callable[[bytes], bool] | None
+    def _list(
+        self, operation: str, kind: int, body: bytes, keep: Callable[[bytes], bool] | None
     ) -> tuple[list[bytes], bool]:
         self._sequence += 1
-        self._send(operation, encode_request(kind, flags, self._sequence, body))
+        self._send(operation, encode_request(kind, DUMP, self._sequence, body))
         found: list[bytes] = []
         is_interrupted = False
         while True:
@@ -169,7 +175,7 @@ class RouteSocket:
             return list(read_messages(self._datagrams.receive()[0]))
         except BlockingIOError as error:
             self.is_broken = True
-            raise KernelError(operation, errno.ETIMEDOUT, "no answer in 5 s") from error
+            raise KernelError(operation, errno.ETIMEDOUT, f"no answer in {PATIENCE_S} s") from error
         except OSError as error:
             self.is_broken = True
             raise KernelError(operation, error.errno or 0, error.strerror or "") from error

@@ -7,25 +7,27 @@ none of ours: it is no default route, and has nowhere the number of a link or an
 
 from __future__ import annotations
 
+import errno
 import re
-import select
 import socket
 import struct
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 
 from nri_rdma.attach.port import KernelError
 from nri_rdma.host.netlink.dumps import DUMP_INTERRUPTED, read_whole
 from nri_rdma.host.netlink.replay import RTA_CACHEINFO, RTA_EXPIRES
+from nri_rdma.host.netlink.spare_sockets import momentary
 from nri_rdma.model.link import Captured
 from nri_rdma.model.routing import SHARED_TABLES
 from nri_rdma.wire.netlink import encode_u32, read_attributes
 
 _RTM_GETROUTE = 26
-_SOL_NETLINK, _STRICT = 270, 12  # include/uapi/linux/netlink.h
-_RTMGRP_IPV6_ROUTE = 0x400
+_SOL_NETLINK, _ADD_MEMBERSHIP, _DROP_MEMBERSHIP, _STRICT = 270, 1, 2, 12  # include/uapi/linux/netlink.h
+_RTNLGRP_IPV6_ROUTE = 11
 _DATAGRAM_MAX = 1 << 16  # the kernel sends routes in at most 32 KiB (net/netlink/af_netlink.c)
 _DATAGRAMS_OF_SHORT = 2
 """Datagrams of a short list: the routes, and the end of the list."""
@@ -220,8 +222,7 @@ def _dump_once(pattern: re.Pattern[bytes] | None, wanted: bytes) -> tuple[list[b
     """
     every: list[bytes] = []
     datagrams = 0
-    with _open() as sock, _open() as news:
-        news.bind((0, _RTMGRP_IPV6_ROUTE))
+    with _open() as sock, _open() as news, _hearing(news) as has_heard:
         sock.setsockopt(_SOL_NETLINK, _STRICT, 1)
         sock.send(_HEADER.pack(28 + len(wanted), _RTM_GETROUTE, _REQUEST_DUMP, 1, 0) + bytes(12) + wanted)
         done = interrupted = False
@@ -231,19 +232,33 @@ def _dump_once(pattern: re.Pattern[bytes] | None, wanted: bytes) -> tuple[list[b
             every += found
             datagrams += 1
             interrupted = interrupted or bool(_FLAGS.unpack_from(answer, _FLAGS_AT)[0] & DUMP_INTERRUPTED)
-        has_changed = datagrams > _DATAGRAMS_OF_SHORT and _has_news(news)
+        has_changed = datagrams > _DATAGRAMS_OF_SHORT and has_heard()
     return every, interrupted or has_changed
 
 
-def _open() -> socket.socket:
-    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+def _open() -> AbstractContextManager[socket.socket]:
+    return momentary(socket.NETLINK_ROUTE)
 
 
-def _has_news(news: socket.socket) -> bool:
-    """Return whether any news came, or was lost (POLLERR)."""
-    poll = select.poll()
-    poll.register(news, select.POLLIN)
-    return bool(poll.poll(0))
+@contextmanager
+def _hearing(news: socket.socket) -> Iterator[Callable[[], bool]]:
+    """Have the socket hear the news of IPv6 routes meanwhile. Yields what tells whether any came, or was lost."""
+
+    def has_heard() -> bool:
+        try:
+            return bool(news.recv(1, socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:
+                raise
+            return True
+
+    news.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, _RTNLGRP_IPV6_ROUTE)
+    yield has_heard
+    news.setsockopt(_SOL_NETLINK, _DROP_MEMBERSHIP, _RTNLGRP_IPV6_ROUTE)
+    while has_heard():
+        pass  # who has the socket next asks for something else
 
 
 def _candidates(answer: bytes, pattern: re.Pattern[bytes] | None) -> tuple[list[bytes], bool]:

@@ -6,6 +6,7 @@ import socket
 import struct
 import sys
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from ipaddress import ip_network
 from typing import Final
 
@@ -16,7 +17,9 @@ from nri_rdma.wire.netlink import read_attributes
 
 _GETRULE = 34  # RTM_GETRULE, include/uapi/linux/rtnetlink.h
 _RULE = struct.Struct("=BBBBBBBBI")  # struct fib_rule_hdr, include/uapi/linux/fib_rules.h
-_FIRST_ATTRIBUTE = 16 + _RULE.size
+_HEADER_BYTES = 16
+_KEPT = 64
+"""So many rules are kept by the kernel's bytes: every namespace begins with the same ones."""
 _TO_TABLE, _INVERT = 1, 0x2  # FR_ACT_TO_TBL, FIB_RULE_INVERT
 _DST, _SRC, _IIF, _PRIORITY, _MARK, _SUPPRESS_PREFIX, _TABLE, _MASK, _OIF = 1, 2, 3, 6, 10, 14, 15, 16, 17  # FRA_*
 _FLOW, _SUPPRESS_GROUP, _PAD, _L3MDEV, _PROTOCOL = 11, 13, 18, 19, 21
@@ -48,8 +51,13 @@ def read_rules(route: RouteSocket) -> tuple[KnownRule, ...]:
 
 def parse_rule(raw: bytes) -> KnownRule:
     """Parse one rule's message. Raises WireError."""
-    family, to_bits, from_bits, tos, table, _, _, action, flags = _RULE.unpack_from(raw, 16)
-    said = dict(read_attributes(raw[_FIRST_ATTRIBUTE:]))
+    return _parse(raw[_HEADER_BYTES:])
+
+
+@lru_cache(_KEPT)
+def _parse(body: bytes) -> KnownRule:
+    family, to_bits, from_bits, tos, table, _, _, action, flags = _RULE.unpack_from(body)
+    said = dict(read_attributes(body[_RULE.size :]))
     number = {kind: int.from_bytes(data, sys.byteorder) for kind, data in said.items()}
     suppressed = number.get(_SUPPRESS_PREFIX, _NONE)
     return KnownRule(

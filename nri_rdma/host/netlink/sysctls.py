@@ -10,7 +10,9 @@ know seconds.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import re
 import socket
 import struct
 import sys
@@ -20,17 +22,20 @@ from typing import Final
 
 from nri_rdma.attach.ops import SetSysctl
 from nri_rdma.attach.port import KernelError
+from nri_rdma.host.kernel_file import read_text
+from nri_rdma.host.netlink.link_message import families_of
 from nri_rdma.host.netlink.proc_sys import NET as _ROOT
 from nri_rdma.host.netlink.proc_sys import writable_net
 from nri_rdma.host.netlink.route_socket import Request, RouteSocket
 from nri_rdma.host.netlink.routes import Route, read_routes
+from nri_rdma.host.netlink.spare_sockets import momentary
 from nri_rdma.wire.netlink import NESTED, encode_attribute, encode_u32, read_attributes
 
 _GETNEIGHTBL, _SETNEIGHTBL = 66, 67  # RTM_*, include/uapi/linux/rtnetlink.h
-_FIRST_ATTRIBUTE_OF_LINK, _FIRST_ATTRIBUTE_OF_TABLE, _FAMILY_AT = 32, 20, 16
-_AF_SPEC = 26  # IFLA_AF_SPEC
+_FIRST_ATTRIBUTE_OF_TABLE, _FAMILY_AT = 20, 16
 _INET_CONF, _INET6_CONF = 1, 2  # IFLA_INET_CONF, IFLA_INET6_CONF, include/uapi/linux/if_link.h
 _AF_INET, _AF_INET6 = 2, 10
+_SIOCGIFNAME, _IFREQ = 0x8910, struct.Struct("=16xi20x")  # include/uapi/linux/sockios.h, if.h
 _I32, _U32, _U64 = struct.Struct("=i"), struct.Struct("=I"), struct.Struct("=Q")
 _NDTMSG = struct.Struct("=Bxxx")
 _NDTA_NAME, _NDTA_PARMS, _NDTPA_IFINDEX = 1, 6, 1  # include/uapi/linux/neighbour.h
@@ -88,7 +93,6 @@ _NEIGH: Final = {  # NDTPA_*: those that can be set
 }
 _NEIGH_NUMBERS = {name: number for number, name in _NEIGH.items()}
 
-_FILE_BYTES = 4096
 _KEPT = 64
 """So many texts of settings are kept, by the kernel's bytes: from pod to pod a link has the same ones."""
 _FORWARDING = "ipv6/conf/forwarding"
@@ -102,9 +106,10 @@ _IPV6_LINES = tuple(("" if name in _NOT_OURS else f"ipv6/conf/{name} ", name) fo
 def read_neighbour_tables(route: RouteSocket, ifindexes: Collection[int]) -> Mapping[int, str]:
     """Return the settings of the neighbour tables by ifindex, as lines of LinkState.sysctls. Raises KernelError,
     WireError."""
-    needles = tuple(encode_u32(_NDTPA_IFINDEX, ifindex) for ifindex in ifindexes)
+    needles = (re.escape(encode_u32(_NDTPA_IFINDEX, ifindex)) for ifindex in ifindexes)
+    own = re.compile(b"|".join(needles) or b"(?!)")
     messages = route.dump(
-        _GETNEIGHTBL, _NDTMSG.pack(0), "list neighbour tables", lambda raw: any(needle in raw for needle in needles)
+        _GETNEIGHTBL, _NDTMSG.pack(0), "list neighbour tables", lambda raw: own.search(raw) is not None
     )
     found: dict[int, list[str]] = {ifindex: [] for ifindex in ifindexes}
     for raw in messages:
@@ -133,7 +138,7 @@ def read_sysctls(link: bytes, name: str, neighbours: str) -> str:
     """Return LinkState.sysctls of a link, given its message and those of its neighbour tables: lines that begin with
     ``ipv4/conf/rp_filter``, ``ipv6/conf/accept_ra``, ``ipv4/neigh/locktime_ms``. For a thread inside its namespace.
     Raises KernelError, WireError."""
-    families = dict(read_attributes(dict(read_attributes(link[_FIRST_ATTRIBUTE_OF_LINK:])).get(_AF_SPEC, b"")))
+    families = families_of(link)
     lines: list[str] = []
     if _AF_INET in families:
         lines += _of_ipv4(dict(read_attributes(families[_AF_INET])).get(_INET_CONF, b""))
@@ -164,7 +169,7 @@ def write_sysctl(route: RouteSocket, ifindex: int, change: SetSysctl) -> None:
 
 def forwarding_of(link: bytes) -> bool:
     """Return whether a link forwards IPv6, by its message. Raises WireError."""
-    families = dict(read_attributes(dict(read_attributes(link[_FIRST_ATTRIBUTE_OF_LINK:])).get(_AF_SPEC, b"")))
+    families = families_of(link)
     numbers = dict(read_attributes(families.get(_AF_INET6, b""))).get(_INET6_CONF, b"")
     return len(numbers) >= _I32.size and _I32.unpack_from(numbers)[0] != 0  # the first of _IPV6
 
@@ -190,14 +195,8 @@ def _announced_over(routes: Iterable[Route]) -> str:
 
 
 def _read(path: str) -> str:
-    """Read a file in three system calls: a text file of Python's takes eight, and some of these are read for every
-    link."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(fd, _FILE_BYTES).decode().strip()
-        finally:
-            os.close(fd)
+        return read_text(path)
     except OSError as error:
         raise KernelError(f"read {path}", error.errno or 0) from error
 
@@ -245,7 +244,7 @@ def _write_file(ifindex: int, key: str, value: str) -> None:
     """Write a file. The error's text has no value: one of them is a secret."""
     family, _, file = key.split("/")
     try:
-        path = f"{writable_net() or _ROOT}/{family}/conf/{socket.if_indextoname(ifindex)}/{file}"
+        path = f"{writable_net() or _ROOT}/{family}/conf/{_name_of(ifindex)}/{file}"
     except OSError as error:
         raise KernelError(f"set {key} of link {ifindex}", errno.ENODEV) from error
     try:
@@ -256,6 +255,14 @@ def _write_file(ifindex: int, key: str, value: str) -> None:
             os.close(fd)
     except OSError as error:
         raise KernelError(f"write {path}", error.errno or 0, error.strerror or "") from error
+
+
+def _name_of(ifindex: int) -> str:
+    """Return the name of a link of the calling thread's namespace. As socket.if_indextoname, but with a socket that is
+    kept. Raises OSError."""
+    with momentary(socket.NETLINK_ROUTE) as asking:
+        told = fcntl.ioctl(asking, _SIOCGIFNAME, _IFREQ.pack(ifindex))
+    return os.fsdecode(told.partition(b"\0")[0])
 
 
 def _neighbour_request(ifindex: int, key: str, value: int) -> Request:

@@ -11,8 +11,8 @@ import logging
 import socket
 import time
 from collections.abc import Callable
-from pathlib import Path
 
+from nri_rdma.host.kernel_file import read_text
 from nri_rdma.tasks.burst import Burst
 from nri_rdma.tasks.listeners import TURN_S, Listeners, Source
 from nri_rdma.wire import WireError
@@ -29,13 +29,13 @@ _KERNEL_GROUP = 1  # udev's own is 2
 _KERNEL = 0  # the port of the sender: others may send to us, given CAP_NET_ADMIN
 _DATAGRAM_MAX = 8192  # UEVENT_BUFFER_SIZE is 2048
 _BUFFER_BYTES = 1 << 20
-_SEQUENCE = Path("/sys/kernel/uevent_seqnum")
+_SEQUENCE = "/sys/kernel/uevent_seqnum"
 
 
 def last_sequence() -> int:
     """Return the number of the newest event of this machine; 0 when the kernel has none."""
     try:
-        return int(_SEQUENCE.read_text())
+        return int(read_text(_SEQUENCE))
     except (OSError, ValueError):
         return 0
 

@@ -21,7 +21,7 @@ class _Unopened(FakeKernel):
 
     error = errno.EMFILE
 
-    def open_namespace(self, path: str, *, entered: bool = True) -> Namespace:
+    def open_namespace(self, path: str) -> Namespace:
         raise KernelError(f"open {path}", self.error)
 
 
@@ -43,7 +43,7 @@ def test_a_namespace_that_is_still_the_same_is_opened_again_and_watched() -> Non
     namespace = Ends(kernel, watched.append, None).open_again(record)
     assert namespace is not None
     assert (namespace.identity, watched) == (record.namespace, [POD_PATH])
-    assert kernel.threads == 0  # it is held open and no more, for as long as the pod lives
+    assert kernel.sockets == 0  # it is held open and no more, for as long as the pod lives
     assert _ends(world).is_there(record, namespace)
     namespace.close()
     assert world.held == 0

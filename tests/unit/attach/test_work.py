@@ -67,12 +67,12 @@ def test_the_span_of_an_attach_says_how_isolated_its_devices_are(rig: Rig) -> No
     assert (span.attributes["rdma.isolation"], span.attributes["rdma.attempt"]) == ("hard", 1)
 
 
-def test_a_pod_that_is_attached_or_looked_at_again_costs_no_thread(rig: Rig) -> None:
+def test_a_pod_that_is_attached_or_looked_at_again_costs_no_socket(rig: Rig) -> None:
     sandbox = attach(rig)
-    wait_until(lambda: rig.fake.threads == 0, "the end of its threads", SOON)
+    wait_until(lambda: rig.fake.sockets == 0, "its sockets to be closed", SOON)
     assert rig.sandboxes.held() == 1
     rig.sandboxes.look_again(sandbox).result(SOON)
-    assert rig.fake.threads == 0
+    assert rig.fake.sockets == 0
 
 
 def test_the_event_of_a_node_that_was_gone_when_numbers_were_read_again_has_them_read_no_more(

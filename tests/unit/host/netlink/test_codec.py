@@ -8,7 +8,6 @@ import pytest
 
 from nri_rdma.attach.ops import AddAddress, AddAltName, DetachXdp, DropAltName, Op, SetLink, SetSettings, SetSysctl
 from nri_rdma.host.netlink.namespace import HeldNamespace
-from nri_rdma.host.netlink.netns_thread import Inside
 from nri_rdma.host.netlink.route_socket import REQUESTS_MAX, RouteSocket
 from tests.contract.machines import LinuxMachine
 
@@ -21,7 +20,7 @@ SYSCTLS = (
 
 
 class Ways:
-    """What went to the kernel: datagrams of rtnetlink, and jobs for threads inside the namespace."""
+    """What went to the kernel: datagrams of rtnetlink, and entries into the namespace."""
 
     def __init__(self) -> None:
         self.datagrams = self.entries = 0
@@ -41,7 +40,7 @@ def ways(linux: LinuxMachine, rail: int, monkeypatch: pytest.MonkeyPatch) -> Way
         counted.datagrams += 1
         send(self, operation, datagram)
 
-    def counting_run(self: HeldNamespace, work: Callable[[Inside], object]) -> object:
+    def counting_run(self: HeldNamespace, work: Callable[[], object]) -> object:
         counted.entries += 1
         return run(self, work)
 

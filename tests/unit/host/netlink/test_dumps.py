@@ -63,9 +63,17 @@ class Kernel:
         return self._end.recv(1000)
 
 
+class _Unbound(socket.socket):
+    """A socket that has no number of netlink's."""
+
+    def bind(self, _address: object) -> None:
+        """It hears what its other end sends."""
+
+
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    one, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours = _Unbound(fileno=one.detach())
     monkeypatch.setattr(socket, "socket", lambda *_arguments: ours)
     with theirs, asking(socket.NETLINK_ROUTE) as ask:
         monkeypatch.undo()

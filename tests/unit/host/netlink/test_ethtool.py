@@ -38,13 +38,14 @@ class Driver(socket.socket):
         self._pending: list[bytes] = []
 
     def send(self, data: bytes, flags: int = 0, /) -> int:  # type: ignore[override]  # bytes is all that is sent
-        for kind, sequence, command, body in _requests(data):
+        for kind, asks_ack, sequence, command, body in _requests(data):
             self.asked.append((command, body))
             answer = self._answers.get(command, errno.EOPNOTSUPP)
             if isinstance(answer, bytes):
                 self._pending.append(_message(kind, sequence, struct.pack("=BBxx", command, 1) + answer))
                 answer = 0
-            self._pending.append(_message(2, sequence, struct.pack("=i", -answer) + bytes(16)))
+            if answer or asks_ack:
+                self._pending.append(_message(2, sequence, struct.pack("=i", -answer) + bytes(16)))
         return len(data)
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
@@ -55,12 +56,13 @@ def _message(kind: int, sequence: int, body: bytes) -> bytes:
     return struct.pack("=IHHII", 16 + len(body), kind, 0, sequence, 0) + body
 
 
-def _requests(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-    """Yield kind, sequence, command and attributes behind that of the link."""
+def _requests(data: bytes) -> Iterator[tuple[int, bool, int, int, bytes]]:
+    """Yield kind, whether a confirmation is asked for (NLM_F_ACK), sequence, command and attributes behind that of the
+    link."""
     while data:
-        length, kind, _, sequence, _ = struct.unpack_from("=IHHII", data)
+        length, kind, flags, sequence, _ = struct.unpack_from("=IHHII", data)
         header = struct.unpack_from("=H", data, 20)[0]
-        yield kind, sequence, data[16], data[20 + header : length]
+        yield kind, bool(flags & 4), sequence, data[16], data[20 + header : length]
         data = data[(length + 3) & ~3 :]
 
 

@@ -8,8 +8,7 @@ from nri_rdma.attach.ops import SetLink
 from nri_rdma.attach.port import KernelError
 from nri_rdma.host.netlink.links import change_request
 from nri_rdma.host.netlink.namespace import HeldNamespace
-from nri_rdma.host.netlink.netns_thread import Inside
-from nri_rdma.host.netlink.route_socket import REQUESTS_MAX
+from nri_rdma.host.netlink.route_socket import REQUESTS_MAX, RouteSocket
 from tests.contract.machines import LinuxMachine
 from tests.rig.linkops import set_link
 
@@ -35,7 +34,7 @@ def test_the_kernels_own_words_are_told(linux: LinuxMachine, host: HeldNamespace
 def test_more_requests_than_fit_in_one_datagram_are_all_done_in_order(linux: LinuxMachine, host: HeldNamespace) -> None:
     ifindex = linux.add_link("rail0", "02:11:00:00:00:01")
     requests = [change_request(ifindex, SetLink(mtu=1000 + number)) for number in range(3 * REQUESTS_MAX + 1)]
-    host.run(lambda inside: inside.route.do(*requests))
+    host.ask(lambda route: route.do(*requests))
     assert linux.see()[ifindex].mtu == 1000 + 3 * REQUESTS_MAX
 
 
@@ -48,7 +47,7 @@ def test_the_first_refusal_is_told_and_a_later_request_is_done(linux: LinuxMachi
         change_request(ifindex, SetLink(alias="left")),
     ]
     with pytest.raises(KernelError) as caught:
-        host.run(lambda inside: inside.route.do(*requests))
+        host.ask(lambda route: route.do(*requests))
     assert caught.value.errno == errno.ENODEV
     assert (linux.see()[ifindex].mtu, linux.see()[ifindex].alias) == (1400, "left")
 
@@ -56,22 +55,22 @@ def test_the_first_refusal_is_told_and_a_later_request_is_done(linux: LinuxMachi
 def test_an_answer_that_nobody_waited_for_is_not_taken_for_anothers(linux: LinuxMachine, host: HeldNamespace) -> None:
     ifindex = linux.add_link("rail0", "02:11:00:00:00:01")
 
-    def interrupt(inside: Inside) -> None:
-        inside.route._send("list links", b"\x10\0\0\0\x12\0\x01\x03\x63\0\0\0\0\0\0\0")  # a list, answered to 0x63
-        inside.route.do(change_request(ifindex, SetLink(mtu=1400)))
+    def interrupt(route: RouteSocket) -> None:
+        route._send("list links", b"\x10\0\0\0\x12\0\x01\x03\x63\0\0\0\0\0\0\0")  # a list, answered to 0x63
+        route.do(change_request(ifindex, SetLink(mtu=1400)))
 
-    host.run(interrupt)
+    host.ask(interrupt)
     assert linux.see()[ifindex].mtu == 1400
 
 
 def test_a_refusal_that_nobody_waited_for_is_not_taken_for_anothers(linux: LinuxMachine, host: HeldNamespace) -> None:
     ifindex = linux.add_link("rail0", "02:11:00:00:00:01")
 
-    def interrupt(inside: Inside) -> None:
-        inside.route._send("ask for nothing", b"\x10\0\0\0\xf0\xff\x05\0\x63\0\0\0\0\0\0\0")  # refused to 0x63
-        inside.route.do(change_request(ifindex, SetLink(mtu=1400)))
+    def interrupt(route: RouteSocket) -> None:
+        route._send("ask for nothing", b"\x10\0\0\0\xf0\xff\x05\0\x63\0\0\0\0\0\0\0")  # refused to 0x63
+        route.do(change_request(ifindex, SetLink(mtu=1400)))
 
-    host.run(interrupt)
+    host.ask(interrupt)
     assert linux.see()[ifindex].mtu == 1400
 
 

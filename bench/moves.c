@@ -1,11 +1,16 @@
 /* The floor of an attach: the requests that it cannot do without, and nothing else.
  *
- *   moves in|home POD_NAMESPACE MTU {IFINDEX,HOST_NAME,POD_NAME,ADDRESS/LENGTH [SETTING...]}...
+ *   moves in|attach|home POD_NAMESPACE MTU {IFINDEX,HOST_NAME,POD_NAME,ADDRESS/LENGTH [SETTING...]}...
  *
  * runs in the namespace of the host. `in` moves each link into the pod under its new name and the same number, and
  * there sets its MTU, gives it its IPv4 address and raises it, one request after the other. `home` moves each back under
  * its old name, sets the MTU and raises it. Prints the nanoseconds that this took, and those of them that the process
  * had a processor.
+ *
+ * `attach` does what `in` does, and asks the kernel for all that nri-rdma asks it for in an attach: before the moves who
+ * has sockets, what each link carries (so that it can come home as it was) and how host and pod route; after them
+ * whether each link is in the pod. Before the first move and at the end it writes a file beside the pod's, as large as a
+ * journal's record. What is told is received whole and not read.
  *
  * A link with settings gets its features in one request of ethtool, each sysctl by one write, and all else (MTU,
  * address, up, neighbours, routes, rules) in one datagram of rtnetlink. Settings, of IPv4, in the order of the requests:
@@ -20,13 +25,16 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/dcbnl.h>
 #include <linux/ethtool_netlink.h>
 #include <linux/fib_rules.h>
 #include <linux/genetlink.h>
 #include <linux/if_addr.h>
+#include <linux/inet_diag.h>
 #include <linux/neighbour.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
+#include <linux/sock_diag.h>
 #include <net/if.h>
 #include <sched.h>
 #include <stdint.h>
@@ -40,6 +48,9 @@
 #define NEW_IFINDEX 49 /* IFLA_NEW_IFINDEX, include/uapi/linux/if_link.h */
 #define MOST_LINKS 64
 #define MOST_REQUESTS 64 /* of one link */
+#define STATES 0xffffffbf /* of sockets: all but TIME-WAIT */
+#define SKIP_STATISTICS 8 /* RTEXT_FILTER_SKIP_STATS, include/uapi/linux/rtnetlink.h */
+#define OF_A_RECORD 4096  /* Bytes, and as many again for each link. */
 
 struct link {
     int ifindex, length, settings;
@@ -308,26 +319,25 @@ static void write_sysctl(const struct link *link, const char *words)
     close(fd);
 }
 
-/* All in one datagram, and an answer to each. */
+/* All in one datagram; the kernel answers what it refuses, and the last one. */
 static void ask_together(int fd, struct request *requests, int number)
 {
     char datagram[MOST_REQUESTS * sizeof *requests], answer[8192];
     size_t size = 0;
     for (int i = 0; i < number; i++) {
+        if (i < number - 1)
+            requests[i].head.nlmsg_flags &= (uint16_t)~NLM_F_ACK;
         memcpy(datagram + size, &requests[i], requests[i].head.nlmsg_len);
         size += NLMSG_ALIGN(requests[i].head.nlmsg_len);
     }
     if (send(fd, datagram, size, 0) < 0)
         fail("configure");
-    for (int i = 0; i < number; i++) {
-        if (recv(fd, answer, sizeof answer, 0) < (ssize_t)NLMSG_LENGTH(sizeof(struct nlmsgerr)))
-            fail("configure");
-        struct nlmsgerr *error = NLMSG_DATA((struct nlmsghdr *)answer);
-        if (error->error) {
-            fprintf(stderr, "request %d of %d: ", i, number);
-            errno = -error->error;
-            fail("configure");
-        }
+    if (recv(fd, answer, sizeof answer, 0) < (ssize_t)NLMSG_LENGTH(sizeof(struct nlmsgerr)))
+        fail("configure");
+    struct nlmsgerr *error = NLMSG_DATA((struct nlmsghdr *)answer);
+    if (error->error) {
+        errno = -error->error;
+        fail("configure");
     }
 }
 
@@ -386,6 +396,219 @@ static void give_back(int host, int pod, int host_namespace, const struct link *
     raise_link(host, link->ifindex);
 }
 
+/* Receive a list to its end, or one answer. */
+static void receive(int fd, int is_list)
+{
+    static char answer[1 << 16];
+    for (;;) {
+        ssize_t length = recv(fd, answer, sizeof answer, 0);
+        if (length < 0)
+            fail("receive an answer");
+        struct nlmsghdr *it = (void *)answer;
+        for (; NLMSG_OK(it, (size_t)length); it = NLMSG_NEXT(it, length))
+            if (it->nlmsg_type == NLMSG_DONE || it->nlmsg_type == NLMSG_ERROR)
+                return;
+        if (!is_list)
+            return;
+    }
+}
+
+static void get(int fd, struct request *request, int flags)
+{
+    request->head.nlmsg_flags = (uint16_t)(NLM_F_REQUEST | flags);
+    if (send(fd, request, request->head.nlmsg_len, 0) < 0)
+        fail("ask for a list");
+    receive(fd, flags == NLM_F_DUMP);
+}
+
+static void list(int fd, int type, const void *head, size_t size)
+{
+    struct request request;
+    begin(&request, type, 0, head, size);
+    get(fd, &request, NLM_F_DUMP);
+}
+
+/* Whoever filters a list has to be strict. */
+static void be_strict(int fd)
+{
+    int yes = 1;
+    if (setsockopt(fd, SOL_NETLINK, NETLINK_GET_STRICT_CHK, &yes, sizeof yes))
+        fail("be strict");
+}
+
+static void list_sockets(void)
+{
+    int fd = open_netlink(NETLINK_SOCK_DIAG);
+    struct inet_diag_req both = {.idiag_states = STATES};
+    list(fd, TCPDIAG_GETSOCK, &both, sizeof both);
+    for (int i = 0; i < 2; i++) {
+        struct inet_diag_req_v2 udp = {
+            .sdiag_family = i ? AF_INET6 : AF_INET, .sdiag_protocol = IPPROTO_UDP, .idiag_states = STATES};
+        list(fd, SOCK_DIAG_BY_FAMILY, &udp, sizeof udp);
+    }
+} /* It stays open: the kernel frees what is closed while it moves, and the moves wait for that. */
+
+static void get_link(int fd, int ifindex)
+{
+    struct ifinfomsg head = {.ifi_index = ifindex};
+    uint32_t skip = SKIP_STATISTICS;
+    struct request request;
+    begin(&request, RTM_GETLINK, 0, &head, sizeof head);
+    put(&request, IFLA_EXT_MASK, &skip, sizeof skip);
+    get(fd, &request, 0);
+}
+
+static void list_links(int fd)
+{
+    struct ifinfomsg head = {0};
+    uint32_t skip = SKIP_STATISTICS;
+    struct request request;
+    begin(&request, RTM_GETLINK, 0, &head, sizeof head);
+    put(&request, IFLA_EXT_MASK, &skip, sizeof skip);
+    get(fd, &request, NLM_F_DUMP);
+}
+
+static void list_addresses(int fd, int ifindex)
+{
+    struct ifaddrmsg head = {.ifa_index = (uint32_t)ifindex};
+    list(fd, RTM_GETADDR, &head, sizeof head);
+}
+
+static void list_routes(int fd)
+{
+    struct rtmsg head = {0};
+    list(fd, RTM_GETROUTE, &head, sizeof head);
+}
+
+static void list_rules(int fd)
+{
+    for (int i = 0; i < 2; i++) {
+        struct fib_rule_hdr head = {.family = i ? AF_INET6 : AF_INET};
+        list(fd, RTM_GETRULE, &head, sizeof head);
+    }
+}
+
+static void list_neighbours(int fd, int ifindex, int family, int flags)
+{
+    struct ndmsg head = {
+        .ndm_family = (uint8_t)family, .ndm_flags = (uint8_t)flags, .ndm_ifindex = family ? ifindex : 0};
+    struct request request;
+    begin(&request, RTM_GETNEIGH, 0, &head, sizeof head);
+    if (!family)
+        put(&request, NDA_IFINDEX, &ifindex, sizeof ifindex);
+    get(fd, &request, NLM_F_DUMP);
+}
+
+/* Features, private flags, rings, channels and coalescing, in one datagram; an answer or a refusal to each. */
+static void show(int fd, int family, int ifindex)
+{
+    static const uint8_t commands[] = {ETHTOOL_MSG_FEATURES_GET, ETHTOOL_MSG_PRIVFLAGS_GET, ETHTOOL_MSG_RINGS_GET,
+                                       ETHTOOL_MSG_CHANNELS_GET, ETHTOOL_MSG_COALESCE_GET};
+    char datagram[sizeof commands * sizeof(struct request)];
+    uint32_t compact = ETHTOOL_FLAG_COMPACT_BITSETS;
+    size_t size = 0;
+    for (size_t i = 0; i < sizeof commands; i++) {
+        struct genlmsghdr head = {.cmd = commands[i], .version = 1};
+        struct request request;
+        begin(&request, family, 0, &head, sizeof head);
+        request.head.nlmsg_flags = NLM_F_REQUEST;
+        struct nlattr *device = nest(&request, ETHTOOL_A_FEATURES_HEADER);
+        put(&request, ETHTOOL_A_HEADER_DEV_INDEX, &ifindex, sizeof ifindex);
+        if (commands[i] != ETHTOOL_MSG_PRIVFLAGS_GET)
+            put(&request, ETHTOOL_A_HEADER_FLAGS, &compact, sizeof compact);
+        end(&request, device);
+        memcpy(datagram + size, &request, request.head.nlmsg_len);
+        size += NLMSG_ALIGN(request.head.nlmsg_len);
+    }
+    if (send(fd, datagram, size, 0) < 0)
+        fail("ask ethtool");
+    for (size_t i = 0; i < sizeof commands; i++)
+        receive(fd, 0);
+}
+
+static void get_dcb(int fd, const char *name)
+{
+    struct dcbmsg head = {.cmd = DCB_CMD_IEEE_GET};
+    struct request request;
+    begin(&request, RTM_GETDCB, 0, &head, sizeof head);
+    put(&request, DCB_ATTR_IFNAME, name, strlen(name) + 1);
+    get(fd, &request, 0);
+}
+
+static void read_file(const char *path)
+{
+    char text[4096];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return; /* an older kernel does not have it */
+    if (read(fd, text, sizeof text) < 0 && errno != EIO)
+        fail(path);
+    close(fd);
+}
+
+/* The sysctls that the kernel does not tell over netlink. */
+static void read_sysctls(const char *name)
+{
+    static const char *files[] = {"ra_honor_pio_life", "ra_honor_pio_pflag", "regen_min_advance", "stable_secret"};
+    char path[160];
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(path, sizeof path, "/proc/sys/net/ipv6/conf/%s/%s", name, files[i]);
+        read_file(path);
+    }
+}
+
+/* What the links carry, with the routes of all and how they are queued. */
+static void capture(int host, int ethtool, int family, const struct link *links, int number)
+{
+    struct tcmsg queues = {0};
+    struct ndtmsg tables = {0};
+    for (int i = 0; i < number; i++) {
+        get_link(host, links[i].ifindex);
+        list_addresses(host, links[i].ifindex);
+    }
+    list_routes(host);
+    list(host, RTM_GETQDISC, &queues, sizeof queues);
+    for (int i = 0; i < number; i++)
+        list_neighbours(host, links[i].ifindex, AF_BRIDGE, 0);
+    list(host, RTM_GETNEIGHTBL, &tables, sizeof tables);
+    for (int i = 0; i < number; i++) {
+        read_sysctls(links[i].host_name);
+        show(ethtool, family, links[i].ifindex);
+        list_neighbours(host, links[i].ifindex, 0, 0);
+        list_neighbours(host, links[i].ifindex, 0, NTF_PROXY);
+        get_dcb(host, links[i].host_name);
+    }
+}
+
+static void list_routing(int pod)
+{
+    list_addresses(pod, 0);
+    list_routes(pod);
+    list_rules(pod);
+    read_file("/proc/sys/net/ipv6/conf/default/disable_ipv6");
+}
+
+/* Written beside and renamed, as a journal's record is. */
+static void write_record(const char *pod, int links)
+{
+    static char record[OF_A_RECORD * (1 + MOST_LINKS)];
+    char path[256], beside[256];
+    size_t size = OF_A_RECORD * (size_t)(1 + links);
+    snprintf(path, sizeof path, "%s.json", pod);
+    snprintf(beside, sizeof beside, "%s.new", pod);
+    int fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0 || write(fd, record, size) != (ssize_t)size || close(fd) || rename(beside, path))
+        fail(beside);
+}
+
+static void remove_record(const char *pod)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s.json", pod);
+    if (unlink(path) && errno != ENOENT)
+        fail(path);
+}
+
 /* The links of the words, each with the settings that follow it; -1 for words that say nothing. */
 static int read_links(struct link *links, char **words, int count)
 {
@@ -409,7 +632,8 @@ static int read_links(struct link *links, char **words, int count)
 int main(int count, char **words)
 {
     static struct link links[MOST_LINKS];
-    int is_in = count > 4 && !strcmp(words[1], "in"), number = count > 4 ? read_links(links, words + 4, count - 4) : 0;
+    int looks = count > 4 && !strcmp(words[1], "attach"), is_in = count > 4 && (looks || !strcmp(words[1], "in"));
+    int number = count > 4 ? read_links(links, words + 4, count - 4) : 0;
     if (number < 1)
         return 2;
     uint32_t mtu = (uint32_t)atoi(words[3]);
@@ -417,9 +641,21 @@ int main(int count, char **words)
     uint64_t wall = now(CLOCK_MONOTONIC), cpu = now(CLOCK_PROCESS_CPUTIME_ID);
     int host_namespace = open_namespace("/proc/self/ns/net"), pod_namespace = open_namespace(words[2]);
     int host = open_netlink(NETLINK_ROUTE);
+    if (looks) {
+        be_strict(host);
+        list_sockets();
+        capture(host, host_ethtool, family, links, number);
+    }
     if (setns(pod_namespace, CLONE_NEWNET))
         fail("enter the pod's namespace");
     int pod = open_netlink(NETLINK_ROUTE), pod_ethtool = links[0].settings ? open_netlink(NETLINK_GENERIC) : -1;
+    if (looks) {
+        be_strict(pod);
+        list_links(pod);
+        list_routing(pod);
+        list_rules(host);
+        write_record(words[2], number);
+    }
     for (int i = 0; i < number; i++) {
         struct link *link = &links[i];
         if (!is_in) {
@@ -433,6 +669,12 @@ int main(int count, char **words)
             configure(pod, link, mtu);
         }
     }
+    for (int i = 0; looks && i < number; i++)
+        get_link(pod, links[i].ifindex);
+    if (looks)
+        write_record(words[2], number);
+    if (!is_in)
+        remove_record(words[2]);
     printf("%llu %llu\n", (unsigned long long)(now(CLOCK_MONOTONIC) - wall),
            (unsigned long long)(now(CLOCK_PROCESS_CPUTIME_ID) - cpu));
     return 0;

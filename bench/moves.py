@@ -37,16 +37,22 @@ class Moves:
         self._number = 0
 
     def attach_and_return(
-        self, nics: int, mtu_at_home: int, settings: Callable[[int], Sequence[str]] = lambda _number: ()
+        self,
+        nics: int,
+        mtu_at_home: int,
+        settings: Callable[[int], Sequence[str]] = lambda _number: (),
+        *,
+        looks: bool = False,
     ) -> tuple[int, int]:
-        """Of the attach only. `settings` are words of moves.c for the link of a number. Raises RuntimeError."""
+        """Of the attach only. `settings` are words of moves.c for the link of a number. `looks`: with all that
+        nri-rdma asks the kernel for, and with its journal. Raises RuntimeError."""
         self._number += 1
         pod = self._host.make_pod(f"bare-{self._number}")
         names = list(self._host.ifindexes.items())[:nics]
         words: list[str] = []
         for at, (name, ifindex) in enumerate(names):
             words += (f"{ifindex},{name},rdma{at},10.9.{at}.1/24", *settings(at))
-        took = self._run("in", pod, self._mtu, words)
+        took = self._run("attach" if looks else "in", pod, self._mtu, words)
         self._run("home", pod, mtu_at_home, words)
         self._host.remove_pod(pod)
         return took

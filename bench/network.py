@@ -33,6 +33,9 @@ class Measured:
 
     def __init__(self) -> None:
         self.floor: dict[int, list[list[float]]] = defaultdict(list)
+        """C with the same calls."""
+        self.changes: dict[int, list[list[float]]] = defaultdict(list)
+        """C with those of them that change something, but the journal."""
         self.ours: dict[int, list[list[float]]] = defaultdict(list)
         self.answers: dict[int, list[list[float]]] = defaultdict(list)
         """The same attaches, from the runtime's request to its answer."""
@@ -67,17 +70,19 @@ def rows(folder: Path, rounds: int) -> list[Row]:
                 for pair in range(PAIRS.get(nics, 1)):
                     for is_floor in (True, False) if (number + pair) % 2 else (False, True):
                         if is_floor:
-                            _bare(measured, moves, nics)
+                            _floors(measured, moves, nics)
                         else:
                             _blocking(measured, blocking, nics)
             _paths(measured, default, number)
     return [*_work_rows(measured), *_path_rows(measured)]
 
 
-def _bare(measured: Measured, moves: Moves, nics: int) -> None:
-    wall, cpu = moves.attach_and_return(nics, load(NODE).netdevs[0].mtu, configured.settings)
+def _floors(measured: Measured, moves: Moves, nics: int) -> None:
+    mtu = load(NODE).netdevs[0].mtu
+    wall, cpu = moves.attach_and_return(nics, mtu, configured.settings, looks=True)
     measured.floor[nics].append([wall])
     measured.floor_cpu[nics].append([cpu])
+    measured.changes[nics].append([moves.attach_and_return(nics, mtu, configured.settings)[0]])
 
 
 def _blocking(measured: Measured, subject: Subject, nics: int) -> None:
@@ -112,6 +117,8 @@ def _work_rows(measured: Measured) -> list[Row]:
         name = f"configured attach, {_devices(nics)}"
         pairs = (measured.floor[nics], measured.ours[nics])
         rows.append(paired_row(name, *pairs, unit="ms", scale=MS_PER_NS, target=TARGET))
+        changes = (measured.changes[nics], measured.ours[nics])
+        rows.append(paired_row(f"{name}, beside its changes alone", *changes, unit="ms", scale=MS_PER_NS))
         answers = (measured.floor[nics], measured.answers[nics])
         rows.append(paired_row(f"{name}, with request and answer", *answers, unit="ms", scale=MS_PER_NS))
         cpu = (measured.floor_cpu[nics], measured.ours_cpu[nics])

@@ -80,7 +80,8 @@ def test_the_floor_moves_names_numbers_addresses_and_raises_its_links_and_brings
         assert set(links(pod)) == {"lo"}
 
 
-def test_the_floor_gives_its_links_the_network_that_a_pod_writes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["in", "attach"])
+def test_the_floor_gives_its_links_the_network_that_a_pod_writes(tmp_path: Path, how: str) -> None:
     """What is written comes from the annotation, which the product's reader reads: both sides do the same."""
     program = compile_moves(tmp_path)
     nics = 2
@@ -93,8 +94,9 @@ def test_the_floor_gives_its_links_the_network_that_a_pod_writes(tmp_path: Path)
         for at, (name, ifindex) in enumerate(list(host.ifindexes.items())[:nics]):
             words += (f"{ifindex},{name},rdma{at},10.9.{at}.1/24", *configured.settings(at))
         subprocess.run(
-            host.inside([str(program), "in", str(pod), str(MTU), *words]), capture_output=True, text=True, check=True
+            host.inside([str(program), how, str(pod), str(MTU), *words]), capture_output=True, text=True, check=True
         )
+        assert pod.with_name("pod.json").exists() == (how == "attach")  # a record, as the journal has one
         routes = {(it["dst"], it.get("gateway")) for it in shown(pod, "route", "show") if "gateway" in it}
         assert routes == {(str(it.destination), str(it.gateway)) for it in asked.routes}
         rules = {(it["priority"], it["src"], it["table"]) for it in shown(pod, "rule", "show") if it.get("dst")}
@@ -109,6 +111,7 @@ def test_the_floor_gives_its_links_the_network_that_a_pod_writes(tmp_path: Path)
         names = list(host.ifindexes)[:nics]
         subprocess.run(host.inside([str(program), "home", str(pod), "1500", *words]), capture_output=True, check=True)
         assert features(host.path, names[1]) == {name: True for name, _ in asked.ethtool.features}
+        assert not pod.with_name("pod.json").exists()
 
 
 def shown(namespace: Path, *words: str) -> list[dict[str, Any]]:

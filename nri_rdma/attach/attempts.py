@@ -103,7 +103,7 @@ class Attempts:
             attached = attachment.record
             assert attached is not None  # it is attached
             self._feed(attachment, Event.CONFIRMED)
-            # Afterwards, since containers wait: the log, and `rest`, which ends a thread and starts one.
+            # Afterwards, since containers wait: the log, and `rest`, which closes sockets.
             log.info("attached", extra={"pod": str(attachment.pod), "devices": attached.device_names})
             self._tasks.rest(attachment)
 

@@ -32,6 +32,8 @@ from nri_rdma.model.routing import KnownRule, Routing
 from nri_rdma.model.usage import Lifelines
 
 DEFAULT_INTERFACE_NAME = "rdma%d"
+NO_CONFIG = NetworkConfig()
+"""One for all, so that what is worked out for it is kept once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,7 @@ class NetdevMove:
     """The number it gets in the pod: there it is known by this, which a pod cannot change."""
     mtu: int | None
     addresses: tuple[IPv4Interface | IPv6Interface, ...]
-    config: NetworkConfig = field(default_factory=NetworkConfig)
+    config: NetworkConfig = NO_CONFIG
     takes: Takes = field(default_factory=Takes)
     """What it is to take along; nothing once that is decided, as `inherited`."""
     inherited: Inherited = field(default_factory=Inherited)
@@ -126,7 +128,7 @@ def plan_attach(
             addresses = interface.addresses[number] if interface.addresses else ()
             for port, netdev in enumerate(device.netdevs):
                 link = _same_link(device, netdev, links)
-                config = numbers.with_vrf(configs[number]) if port == 0 else NetworkConfig()
+                config = numbers.with_vrf(configs[number]) if port == 0 else NO_CONFIG
                 refuse_unfit(device.name, link, interface.mtu, config)
                 moves.append(
                     NetdevMove(

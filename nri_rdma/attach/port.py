@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Protocol
@@ -117,6 +118,10 @@ class Namespace(Protocol):
     def is_at_its_path(self) -> bool:
         """Return whether its path still leads to it: if not, the pod has ended. Raises KernelError where it is
         closed."""
+        ...
+
+    def keeping(self) -> AbstractContextManager[None]:
+        """Keep open meanwhile what is asked with: what is closed is freed later, and a link's move waits for it."""
         ...
 
     def rest(self) -> None:

@@ -61,8 +61,7 @@ def needs_namespace(kernel: Host, placed: tuple[Placed, ...]) -> bool:
 
 
 def open_for(kernel: Host, pod: Pod) -> Namespace:
-    """The pod's namespace, held open, and entered while the host is asked. Raises PlacementError for a pod that has
-    none of its own."""
+    """The pod's namespace, held open. Raises PlacementError for a pod that has none of its own."""
     if not pod.netns_path:
         raise PlacementError(
             ErrorCode.NO_NETWORK_NAMESPACE,

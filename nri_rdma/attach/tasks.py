@@ -32,7 +32,7 @@ class Tasks(Protocol):
         """Do what is planned, so that containers may have it. Raises AttachError, and NotReadyError when it ends."""
 
     def rest(self, attachment: Attachment) -> None:
-        """End the threads and sockets that an attach had in the namespace. Containers need not wait for this."""
+        """Close the sockets that an attach had in the namespace. Containers need not wait for this."""
 
     def bring_home(self, attachment: Attachment) -> None:
         """Undo the attach. Raise when anything is not as before."""

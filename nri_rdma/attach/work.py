@@ -127,7 +127,8 @@ class Work:
     def attach(self, attachment: Attachment) -> None:
         """Do what is planned; its record then has what the containers get. Raises AttachError, and NotReadyError when
         the attachment ends meanwhile; the caller undoes."""
-        with self._spans.span("attach", _names(attachment.pod) | {"rdma.attempt": attachment.attempt}) as span:
+        facts = _names(attachment.pod) | {"rdma.attempt": attachment.attempt}
+        with self._kernel.host.keeping(), self._spans.span("attach", facts) as span:
             record = self._begun(attachment)
             steps = steps_of(record.plan)
             boundary = counting(attachment, steps, self._boundary)
@@ -205,7 +206,7 @@ class Work:
         self.let_go(attachment)
 
     def rest(self, attachment: Attachment) -> None:
-        """Keep the namespace of what is attached open, and no more: no thread, no socket."""
+        """Keep the namespace of what is attached open, and no more: no socket."""
         if attachment.namespace is not None:
             attachment.namespace.rest()
 

@@ -229,7 +229,7 @@ class Daemon:
         self._host.close()
         by = time.monotonic() + CLOSE_WORKERS_S
         pools = (self._planners, self._workers, self._lookers, self._readers)
-        running = tuple(key for pool in pools for key in pool.close(max(0.0, by - time.monotonic())))
+        running = tuple(dict.fromkeys(key for pool in pools for key in pool.close(max(0.0, by - time.monotonic()))))
         self._kubelet_doors.close()
         self._sources.close()
         self._leftovers.close(LAST_LOOK_S)

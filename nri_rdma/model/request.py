@@ -140,6 +140,9 @@ class Scope:
 DEFAULT_CHAR_KINDS = frozenset({CharKind.UVERBS, CharKind.RDMA_CM})
 
 
+_NO_ETHTOOL = EthtoolConfig()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRequest:
     """One entry of a pod's list: `count` devices of one pool under the same conditions.
@@ -166,11 +169,11 @@ class DeviceRequest:
     """None: the first mode of the pool."""
     isolation: Isolation = Isolation.SOFT
     """HARD: refuse rather than give a device that the kernel does not hide from others."""
-    interface: InterfaceConfig = field(default_factory=InterfaceConfig)
+    interface: InterfaceConfig = InterfaceConfig()
     routes: tuple[RouteConfig, ...] = ()
     rules: tuple[RoutingRule, ...] = ()
     neighbours: tuple[NeighbourConfig, ...] = ()
-    ethtool: EthtoolConfig = field(default_factory=EthtoolConfig)
+    ethtool: EthtoolConfig = _NO_ETHTOOL
     char_kinds: frozenset[CharKind] = DEFAULT_CHAR_KINDS
     memlock: int | None = None
     """Bytes, UNLIMITED, or None for the node's default."""

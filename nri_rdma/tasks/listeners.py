@@ -50,10 +50,10 @@ class Source:
     due_at: Callable[[], float | None] = _never
     """Returns the time of the next call of `settle`, in seconds of `time.monotonic`; None: no call is due."""
     settle: Callable[[], None] = _nothing
-    is_patient: bool = False
-    """Whether nobody listens to it while a call of `settle` is due: what comes in the meantime is read then, at once,
-    and does not wake the thread, which would take the interpreter from who causes it."""
     """Called at that time, whether or not there is something to read."""
+    pause_s: float = 0.0
+    """For so long after a reading nobody listens to it. What comes meanwhile is read at once when it is over, and does
+    not wake the thread, which would take the interpreter from who causes it."""
 
 
 class _Listened:
@@ -62,6 +62,7 @@ class _Listened:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.rests_until = -math.inf
+        self._pauses_until = -math.inf
         self._failures = 0
 
     def is_resting(self, now: float) -> bool:
@@ -72,23 +73,26 @@ class _Listened:
         if self.is_resting(now):
             return self.rests_until
         due_at = self.source.due_at()
-        return math.inf if due_at is None else due_at
+        hears_at = self._pauses_until if now < self._pauses_until else math.inf
+        return hears_at if due_at is None else min(due_at, hears_at)
+
+    def hears(self, now: float) -> bool:
+        """Return whether something to read gives the source a turn."""
+        return now >= self.rests_until and now >= self._pauses_until
 
     def turn(self, events: int) -> None:
         """Read and settle. Raises what the source raises."""
         if events & select.POLLNVAL:
             raise OSError(errno.EBADF, f"the descriptor of {self.source.name} was closed by somebody else")
-        if events or (self.source.is_patient and self._is_due()):
+        if events:
+            self._pauses_until = time.monotonic() + self.source.pause_s
             self.source.read()
-        is_due = self._is_due()
+        due_at = self.source.due_at()
+        is_due = due_at is not None and time.monotonic() >= due_at
         if is_due:
             self.source.settle()
         if events or is_due:
             self._failures = 0
-
-    def _is_due(self) -> bool:
-        due_at = self.source.due_at()
-        return due_at is not None and time.monotonic() >= due_at
 
     def fail(self, rest_s: float) -> float:
         """Let the source rest, and return for how many seconds."""
@@ -157,11 +161,10 @@ class Listeners:
         """Wait until descriptors are ready or a source needs a turn, and return the events."""
         now, poll = time.monotonic(), select.poll()
         poll.register(self._wake, select.POLLIN)
-        wakes = [self._wakes_at(it, now) for it in listened]
-        for it, at in zip(listened, wakes, strict=True):
-            if not it.is_resting(now) and not (it.source.is_patient and at < math.inf):
+        wakes_at = min((self._wakes_at(it, now) for it in listened), default=math.inf)
+        for it in listened:
+            if it.hears(now):
                 poll.register(it.source.fd, select.POLLIN)
-        wakes_at = min(wakes, default=math.inf)
         patience_ms = None if wakes_at == math.inf else max(0, math.ceil((wakes_at - now) * 1000))
         ready = dict(poll.poll(patience_ms))
         if ready.pop(self._wake, 0):

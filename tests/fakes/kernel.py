@@ -8,7 +8,7 @@ differ it is the strictest: no renaming and no new MAC while a link is up.
 import errno
 import pickle
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
@@ -480,6 +480,9 @@ class FakeNamespace:
     @property
     def is_at_its_path(self) -> bool:
         return self.identity.path in self.netns.paths
+
+    def keeping(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def rest(self) -> None:
         self.has_socket = False

@@ -3,6 +3,7 @@
 import errno
 import gc
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,8 +18,10 @@ from nri_rdma.attach.port import KernelError
 from nri_rdma.host.netlink import netns_visit
 from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.host.netlink.links import parse_link, read_links
-from nri_rdma.host.netlink.namespace import IDLE_MAX, Held, HeldNamespace, inside
+from nri_rdma.host.netlink.namespace import Held, HeldNamespace, inside
 from nri_rdma.host.netlink.route_socket import RouteSocket
+from nri_rdma.host.netlink.route_sockets import IDLE_MAX
+from nri_rdma.host.netlink.spare_sockets import momentary
 from tests.contract.machines import HOST, POD, LinuxMachine
 from tests.rig.deadline import wait_until
 
@@ -162,6 +165,27 @@ def test_a_socket_that_is_busy_when_a_namespace_is_put_to_rest_is_closed_with_it
         assert kernel.held().sockets == 2
     wait_until(lambda: kernel.held().sockets == 1, "the socket to be closed", SOON)
     assert kernel.links(pod)
+
+
+def test_what_a_call_opened_in_a_namespace_that_is_closed_meanwhile_goes_with_its_return(
+    kernel: LinuxKernel, linux: LinuxMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when it is closed before the call is inside."""
+    pod, entering = kernel.open_namespace(linux.pod_path), netns_visit.enter
+
+    def close_and_enter(fd: int) -> None:
+        monkeypatch.undo()
+        pod.close()
+        entering(fd)
+
+    def ask() -> None:
+        with momentary(socket.NETLINK_ROUTE):
+            pass
+
+    monkeypatch.setattr(netns_visit, "enter", close_and_enter)
+    before = kernel.held().namespaces
+    pod.run(ask)
+    assert (pod.sockets, kernel.held().namespaces) == (0, before - 1)
 
 
 def test_the_number_of_a_descriptor_in_use_does_not_become_anothers(kernel: LinuxKernel, linux: LinuxMachine) -> None:

@@ -6,6 +6,7 @@ with the record that a real one would have, so that its containers are answered 
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from nri_rdma.attach.attachment import Attachment, Selection
@@ -26,6 +27,10 @@ class Unopened:
     identity: NamespaceIdentity
     is_host: bool
     is_at_its_path: bool = True
+
+    def keeping(self) -> AbstractContextManager[None]:
+        """Nothing is open."""
+        return nullcontext()
 
     def rest(self) -> None:
         """Nothing is open."""

@@ -172,8 +172,8 @@ def _over_ethtool(kind: type[T], change: Callable[[EthtoolSocket, int, T], None]
 
 
 def _kept(row: Datagram) -> Datagram:
-    """Return the row of an operation whose requests are kept: it comes from a request's configuration, and the same
-    object is used for the next pod of the job."""
+    """Return the row of an operation whose requests are kept: most of its kind come from a request's configuration,
+    and the same object is used for the next pod of the job."""
     requests = row.requests
 
     @lru_cache(_KEPT)

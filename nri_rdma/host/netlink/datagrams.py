@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import socket
+from contextlib import suppress
 from typing import Final
 
 from nri_rdma.wire import WireError
@@ -50,7 +51,10 @@ def _take() -> mmap.mmap:
     try:
         return _spare.pop()
     except IndexError:
-        return mmap.mmap(-1, LONGEST, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        made = mmap.mmap(-1, LONGEST, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without huge pages
+        made.madvise(mmap.MADV_NOHUGEPAGE)  # else the first byte may take 2 MiB
+    return made
 
 
 _CLOSED: Final = mmap.mmap(-1, mmap.PAGESIZE)

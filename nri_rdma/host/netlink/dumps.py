@@ -1,6 +1,6 @@
-"""Lists of any netlink protocol, as the kernel's messages, over a short-lived socket.
+"""Lists of any netlink protocol, as the kernel's messages.
 
-For sock_diag; rtnetlink has a socket that is kept (host/netlink/route_socket.py).
+For sock_diag; rtnetlink has a socket of its own (host/netlink/route_socket.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import TypeAlias, TypeVar
 
 from nri_rdma.attach.port import KernelError
-from nri_rdma.host.netlink.patience import PATIENCE_S
 from nri_rdma.host.netlink.spare_sockets import momentary
 
 HEADER = struct.Struct("=IHHII")
@@ -39,11 +38,7 @@ def asking(protocol: int) -> Iterator[Ask]:
     with momentary(protocol) as sock:
 
         def ask(kind: int, body: bytes) -> list[bytes]:
-            operation = f"ask netlink for {kind}"
-            try:
-                return read_whole(operation, lambda: _ask(sock, kind, body))
-            except BlockingIOError as error:
-                raise KernelError(operation, errno.ETIMEDOUT, f"no answer in {PATIENCE_S} s") from error
+            return read_whole(f"ask netlink for {kind}", lambda: _ask(sock, kind, body))
 
         yield ask
 

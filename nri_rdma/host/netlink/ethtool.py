@@ -102,7 +102,7 @@ class EthtoolSocket:
 
     def __init__(self) -> None:
         self._socket = take_socket(_NETLINK_GENERIC)
-        self._is_in_doubt = False
+        self._is_in_doubt = self._is_closed = False
         self._sequence = 0
 
     def __enter__(self) -> Self:
@@ -112,7 +112,10 @@ class EthtoolSocket:
         self.close()
 
     def close(self) -> None:
-        """Give the socket back; after an error close it, since answers may be under way."""
+        """Give the socket back; after an error close it, since answers may be under way. Closing twice does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         if self._is_in_doubt:
             self._socket.close()
         else:
@@ -205,12 +208,14 @@ class EthtoolSocket:
         )
         answers: list[_Attributes | KernelError] = [{} for _ in requests]
         pending = len(requests)
-        self._is_in_doubt = True
+        was_in_doubt, self._is_in_doubt = self._is_in_doubt, True
         try:
             self._socket.send(datagram)
             while pending:
                 for message in read_messages(self._socket.recv(_DATAGRAM_MAX)):
                     position = message.sequence - first
+                    if not 0 <= position < len(requests):
+                        continue
                     if message.kind != ERROR:
                         answers[position] = dict(read_attributes(message.whole[HEADER.size + _GENL.size :]))
                         pending -= not flags & ACK
@@ -225,7 +230,7 @@ class EthtoolSocket:
             raise KernelError(operation, error.errno or 0, error.strerror or "") from error
         except WireError as error:
             raise KernelError(operation, errno.EPROTO, str(error)) from error
-        self._is_in_doubt = False
+        self._is_in_doubt = was_in_doubt
         return answers
 
 

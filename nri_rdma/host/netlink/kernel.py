@@ -79,7 +79,7 @@ class LinuxKernel:
         self._holdings = Holdings()
         self.handed = HandedNamespaces()
         """Namespaces that are opened by descriptors instead of their paths."""
-        self._host = self._hold(host_path)
+        self._host = self._hold(host_path, are_sockets_kept=False)
         self._host.is_host = True
         self._moves = threading.Lock()
         self._is_as_read = is_as_read
@@ -96,11 +96,21 @@ class LinuxKernel:
 
     def open_namespace(self, path: str) -> HeldNamespace:
         namespace = self._hold(path)
-        namespace.is_host = namespace.is_at(self._host)
+        try:
+            namespace.is_host = namespace.is_at(self._host)
+        except BaseException:
+            namespace.close()
+            raise
         return namespace
 
-    def _hold(self, path: str) -> HeldNamespace:
-        return HeldNamespace(path, boot_id=self._boot_id, holdings=self._holdings, handed=self.handed)
+    def _hold(self, path: str, *, are_sockets_kept: bool = True) -> HeldNamespace:
+        return HeldNamespace(
+            path,
+            boot_id=self._boot_id,
+            holdings=self._holdings,
+            handed=self.handed,
+            are_sockets_kept=are_sockets_kept,
+        )
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
         parse = self._host_reader.readable if namespace is self._host else parse_readable

@@ -28,8 +28,10 @@ log = logging.getLogger(__name__)
 
 QUIET_S = 0.05
 """A link that comes, or a bond that is made, is a handful of events. A burst is over when this time passes without
-another. Events after the first one are read when it has passed, all at once: the thread that causes them, perhaps with
-an attach, would have to share the interpreter with us."""
+another one being read."""
+PAUSE_S = 0.025
+"""After a reading the next one waits for so long: who causes the events, an attach perhaps, would have to share the
+interpreter with us. The end of a burst is noticed that much later at most."""
 LATEST_S = 0.45
 """Longest wait for the end of a burst; then the change is reported. The burst may be an attach of ours: 16 netdevs take
 0.3 s, and reading the node meanwhile competes with the attach for the kernel's lock of all links, and shows a half-done
@@ -40,7 +42,7 @@ node is never a second old."""
 
 _KERNEL = 0  # the port of the sender
 _BUFFER_BYTES = 1 << 20
-_SO_ATTACH_FILTER = 26  # include/uapi/asm-generic/socket.h
+_SO_ATTACH_FILTER, _SO_RCVBUFFORCE = 26, 33  # include/uapi/asm-generic/socket.h
 _KIND_AT = 4
 _LDH_ABS, _LDB_ABS, _JEQ, _RET = 0x28, 0x30, 0x15, 0x06  # include/uapi/linux/bpf_common.h
 _INSTRUCTION = struct.Struct("=HBBI")
@@ -52,7 +54,7 @@ def open_link_socket() -> socket.socket:
         socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE
     )
     try:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+        _enlarge_buffer(opened)
         _keep_other_routes_away(opened)
         opened.bind((0, GROUPS))
     except OSError:
@@ -88,7 +90,7 @@ class LinkEvents:
             read=self._read,
             due_at=lambda: self._burst.due_at,
             settle=self._settle,
-            is_patient=True,
+            pause_s=PAUSE_S,
         )
         listeners.add(self._source)
 
@@ -155,6 +157,15 @@ class LinkEvents:
             except BaseException:  # the news that were taken may matter: is_all_told must be False
                 self._burst.note()
                 raise
+
+
+def _enlarge_buffer(opened: socket.socket) -> None:
+    """Have the kernel keep more news than net.core.rmem_max allows, where it lets us: 180 of links fill the usual one,
+    and nobody reads during a pause."""
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
+    except PermissionError:  # without CAP_NET_ADMIN: what is lost has the node read again
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
 
 
 def _keep_other_routes_away(opened: socket.socket) -> None:

@@ -20,14 +20,11 @@ from nri_rdma.attach.port import KernelError, Namespace, NamespaceError, Namespa
 from nri_rdma.host.netlink.handed import HandedNamespaces
 from nri_rdma.host.netlink.netns_visit import be_home, is_own, visiting
 from nri_rdma.host.netlink.route_socket import RouteSocket
+from nri_rdma.host.netlink.route_sockets import IDLE_MAX, IDLE_MAX_OF_KEPT, RouteSockets
 from nri_rdma.host.netlink.spare_sockets import SpareSockets, using
 from nri_rdma.wire import WireError
 
 T = TypeVar("T")
-
-IDLE_MAX = 1
-"""Idle sockets that a namespace keeps; further ones are closed. Only the host has several callers at once, and a daemon
-at rest then holds the same number of sockets whatever it did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +74,17 @@ class HeldNamespace:
     waiting. Safe for use by several threads.
     """
 
-    def __init__(self, path: str, *, boot_id: str, holdings: Holdings, handed: HandedNamespaces | None = None) -> None:
-        """`handed` are the namespaces that count before what is at their paths. Raises NamespaceError."""
+    def __init__(
+        self,
+        path: str,
+        *,
+        boot_id: str,
+        holdings: Holdings,
+        handed: HandedNamespaces | None = None,
+        are_sockets_kept: bool = True,
+    ) -> None:
+        """`handed` are the namespaces that count before what is at their paths. `are_sockets_kept`: until it rests,
+        else only meanwhile `keeping`. Raises NamespaceError."""
         self._handed = handed or HandedNamespaces()
         try:
             self._fd = self._handed.open(path)
@@ -87,31 +93,30 @@ class HeldNamespace:
         except ValueError as error:  # no file can have a path with a null character
             raise NamespaceError(f"open the network namespace {path!r}", errno.ENOENT) from error
         self._lock = threading.Lock()
-        self._state = os.fstat(self._fd)
-        self._is_own = is_own(self._state)
         self._users = 0
-        self._generation = 0
-        self._spare = SpareSockets()
+        self._are_sockets_kept = are_sockets_kept
+        self._spare = SpareSockets(are_kept=are_sockets_kept)
         self._holdings = holdings
         self._path = path
         self.is_closed = False
         self.is_host = False
         try:
+            self._state = os.fstat(self._fd)
+            self._is_own = is_own(self._state)
             first = self.run(RouteSocket)
-            cookie = first.cookie()
+            cookie = _cookie_of(first)
         except BaseException:
             os.close(self._fd)
             raise
         self.identity = NamespaceIdentity(boot_id=boot_id, cookie=cookie, path=path)
         """The kernel's number of this namespace, and how it was found."""
-        self._idle = [first]
-        self._sockets = 1
+        self._routes = RouteSockets(first)
         holdings.add(self)
 
     @property
     def sockets(self) -> int:
         """Number of sockets in the namespace, without those that calls have for a moment."""
-        return self._sockets + self._spare.count
+        return self._routes.count + self._spare.count
 
     def is_at(self, other: HeldNamespace) -> bool:
         """Return whether both are one namespace: while both are open, inode numbers do not repeat."""
@@ -139,24 +144,33 @@ class HeldNamespace:
         EBADF: closed. ESTALE: the descriptor leads elsewhere than when it was opened, or the caller is in another
         namespace already.
         """
-        with self.descriptor() as fd:
+        spare = self._enter_use()
+        try:
             if self._is_own:
                 be_home()
-                with using(self._spare):
+                with using(spare):
                     return work()
-            if not os.path.samestat(os.fstat(fd), self._state):
+            if not os.path.samestat(os.fstat(self._fd), self._state):
                 raise self._elsewhere()
-            with visiting(fd), using(self._spare):
+            with visiting(self._fd), using(spare):
                 return work()
+        finally:
+            self._leave_use()
 
     def ask(self, work: Callable[[RouteSocket], T]) -> T:
         """Run `work` with a socket of rtnetlink of the namespace, in the caller's thread, which stays where it is: the
-        kernel goes by the socket's namespace, whoever sends. Return its result."""
-        route, generation = self._take()
+        kernel goes by the socket's namespace, whoever sends. Return its result. Raises as `run`."""
+        be_home()
+        self._enter_use()
         try:
-            return work(route)
+            route, generation = self._routes.take()
+            route = route or self._new_socket()
+            try:
+                return work(route)
+            finally:
+                self._routes.give_back(route, generation, self._most_idle())
         finally:
-            self._give_back(route, generation)
+            self._leave_use()
 
     @contextmanager
     def descriptor(self) -> Iterator[int]:
@@ -168,17 +182,24 @@ class HeldNamespace:
         finally:
             self._leave_use()
 
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Keep sockets open meanwhile: what is closed is freed later, and a move of a link waits for that."""
+        try:
+            with self._spare.keeping():
+                yield
+        finally:
+            self._routes.close_idle(self._most_idle())
+
     def rest(self) -> None:
         """Close the sockets, keep the descriptor: no call is expected for long. A socket that is in use is closed when
         its call returns."""
         with self._lock:
-            self._generation += 1
-            idle, self._idle = self._idle, []
-            self._sockets -= len(idle)
-            spare, self._spare = self._spare, SpareSockets()
+            spare = self._spare
+            if not self.is_closed:  # else the closed ones stay, and close what a call gives back
+                self._spare = SpareSockets(are_kept=self._are_sockets_kept)
         spare.close()
-        for route in idle:
-            route.close()
+        self._routes.close()
 
     def close(self) -> None:
         """Release the namespace; closing twice does nothing.
@@ -194,47 +215,29 @@ class HeldNamespace:
         self._enter_use(even_closed=True)
         self._leave_use()
 
-    def _take(self) -> tuple[RouteSocket, int]:
-        self._enter_use()
-        try:
-            with self._lock:
-                generation = self._generation
-                if self._idle:
-                    return self._idle.pop(), generation
-            return self._new_socket(), generation
-        except BaseException:
-            self._leave_use()
-            raise
-
     def _new_socket(self) -> RouteSocket:
         route = self.run(RouteSocket)
-        if route.cookie() != self.identity.cookie:
+        if _cookie_of(route) != self.identity.cookie:
             route.close()
             raise self._elsewhere()
-        with self._lock:
-            self._sockets += 1
+        self._routes.add()
         return route
 
-    def _give_back(self, route: RouteSocket, generation: int) -> None:
-        with self._lock:
-            is_wanted = not self.is_closed and generation == self._generation and len(self._idle) < IDLE_MAX
-            keep = is_wanted and not route.is_broken
-            if keep:
-                self._idle.append(route)
-            else:
-                self._sockets -= 1
-        if not keep:
-            route.close()
-        self._leave_use()
+    def _most_idle(self) -> int:
+        if self.is_closed:
+            return 0
+        return IDLE_MAX_OF_KEPT if self._spare.are_kept else IDLE_MAX
 
     def _elsewhere(self) -> KernelError:
         return KernelError("enter the network namespace", errno.ESTALE, f"{self._path} is another one now")
 
-    def _enter_use(self, *, even_closed: bool = False) -> None:
+    def _enter_use(self, *, even_closed: bool = False) -> SpareSockets:
+        """Keep the descriptor open until _leave_use; return the spare sockets of this moment."""
         with self._lock:
             if self.is_closed and not even_closed:
                 raise KernelError("enter the network namespace", errno.EBADF)
             self._users += 1
+            return self._spare
 
     def _leave_use(self) -> None:
         with self._lock:
@@ -244,6 +247,15 @@ class HeldNamespace:
         if is_last:
             os.close(fd)
             self._holdings.discard(self)
+
+
+def _cookie_of(route: RouteSocket) -> int:
+    """Return the number of a new socket's namespace; close the socket where that cannot be told."""
+    try:
+        return route.cookie()
+    except BaseException:
+        route.close()
+        raise
 
 
 def inside(namespace: Namespace, operation: str, work: Callable[[RouteSocket], T]) -> T:

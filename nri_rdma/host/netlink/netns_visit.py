@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import Enum, auto
 from functools import cache
 
 from nri_rdma.attach.port import KernelError, NamespaceError
+
+log = logging.getLogger(__name__)
 
 _CLONE_NEWNET = 0x40000000  # include/uapi/linux/sched.h
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -27,19 +29,11 @@ def enter(fd: int) -> None:
         raise NamespaceError("enter the network namespace", ctypes.get_errno())
 
 
-class _Place(Enum):
-    """The place of a thread."""
-
-    HOME = auto()
-    VISITING = auto()
-    LOST = auto()
-    """Elsewhere, without any business there: the kernel did not let it home."""
-
-
 class _Whereabouts(threading.local):
     """Of the calling thread."""
 
-    place = _Place.HOME
+    is_away = False
+    """Whether it is in another namespace than the process, or about to be."""
 
 
 _calling = _Whereabouts()
@@ -48,26 +42,29 @@ _calling = _Whereabouts()
 @contextmanager
 def visiting(fd: int) -> Iterator[None]:
     """Have the calling thread be in the namespace of a descriptor meanwhile. Raises NamespaceError, and what `be_home`
-    raises."""
+    raises.
+
+    A thread that the kernel does not let home, for want of memory, ends the process: it would do in the pod what it is
+    to do on the host. The next daemon goes on from the journal.
+    """
     be_home()
-    _home()  # opened before the first thread leaves
-    enter(fd)
-    _calling.place = _Place.VISITING
+    home = _home()
+    _calling.is_away = True
+    try:
+        enter(fd)
+    except BaseException:
+        _calling.is_away = False
+        raise
     try:
         yield
     finally:
-        _calling.place = _Place.LOST
-        _return()
+        _return(home)
 
 
 def be_home() -> None:
-    """Return in a thread that is in the process's namespace. One that could not come home from its last visit, for want
-    of memory, tries again. Raises KernelError (ESTALE) in a thread that is visiting, NamespaceError in one that still
-    cannot come home."""
-    if _calling.place is _Place.VISITING:
+    """Raise KernelError (ESTALE) in a thread that is visiting a namespace."""
+    if _calling.is_away:
         raise KernelError("ask the process's network namespace", errno.ESTALE, "the thread is in another one")
-    if _calling.place is _Place.LOST:
-        _return()
 
 
 def is_own(state: os.stat_result) -> bool:
@@ -75,9 +72,13 @@ def is_own(state: os.stat_result) -> bool:
     return os.path.samestat(state, os.fstat(_home()))
 
 
-def _return() -> None:
-    enter(_home())
-    _calling.place = _Place.HOME
+def _return(home: int) -> None:
+    try:
+        enter(home)
+    except NamespaceError as error:
+        log.critical("a thread cannot leave a pod's network namespace, ending", extra={"error": str(error)})
+        os._exit(os.EX_OSERR)
+    _calling.is_away = False
 
 
 @cache

@@ -35,6 +35,8 @@ from nri_rdma.wire.netlink import (
 REQUESTS_MAX = 32
 """Most requests in one datagram; further ones go in the next: the answers fit any receive buffer."""
 
+_OF_LINKS = frozenset({16, 17, 108, 109})  # RTM_NEWLINK, RTM_DELLINK, RTM_NEWLINKPROP, RTM_DELLINKPROP
+"""Requests that reach a driver. One of a driver that was interrupted (EINTR) has no answer at all (netlink_rcv_skb)."""
 _SOL_NETLINK, _CAP_ACK, _EXT_ACK, _STRICT = 270, 10, 11, 12  # include/uapi/linux/netlink.h
 _SO_NETNS_COOKIE = 71  # include/uapi/asm-generic/socket.h, Linux 5.14
 
@@ -51,7 +53,8 @@ class Request:
 
 
 class RouteSocket:
-    """A socket in the namespace of the thread that makes it, for that thread. Every operation raises KernelError.
+    """A socket in the namespace of the thread that makes it, for one thread at a time. Every operation raises
+    KernelError.
 
     After an error that is not the kernel's answer, `is_broken` is True: answers may still be under way.
     """
@@ -121,12 +124,13 @@ class RouteSocket:
         return read_whole(operation, lambda: self._list(operation, kind, body, keep))
 
     def _do(self, requests: Sequence[Request]) -> dict[int, KernelError]:
-        """Send one datagram, and return the errors by position. The kernel answers each refusal, and the last request
-        in any case: it asks for that."""
+        """Send one datagram, and return the errors by position. The kernel tells refusals in any case; what it confirms
+        is what asks for that: the last request, and changes of links."""
         first, last = self._sequence + 1, self._sequence + len(requests)
         self._sequence = last
+        unsure = {number for number, it in enumerate(requests, first) if it.kind in _OF_LINKS or number == last}
         datagram = b"".join(
-            encode_request(it.kind, it.flags | (ACK if number == last else 0), number, it.body)
+            encode_request(it.kind, it.flags | (ACK if number in unsure else 0), number, it.body)
             for number, it in enumerate(requests, first)
         )
         errors: dict[int, KernelError] = {}
@@ -140,8 +144,9 @@ class RouteSocket:
                 request = requests[position]
                 if answer.errno not in {0, *request.tolerate}:
                     errors[position] = KernelError(request.operation, answer.errno, answer.reason)
+                unsure.discard(message.sequence)
                 if message.sequence == last:
-                    return errors
+                    return errors | {it - first: _unanswered(requests[it - first]) for it in unsure}
 
     def _list(
         self, operation: str, kind: int, body: bytes, keep: Callable[[bytes], bool] | None
@@ -182,3 +187,7 @@ class RouteSocket:
         except WireError as error:
             self.is_broken = True
             raise KernelError(operation, errno.EPROTO, str(error)) from error
+
+
+def _unanswered(request: Request) -> KernelError:
+    return KernelError(request.operation, errno.EINTR, "the kernel gave no answer")

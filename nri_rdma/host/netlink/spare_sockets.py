@@ -10,25 +10,44 @@ unloaded then (as updates of drivers do).
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from nri_rdma.attach.port import KernelError
-from nri_rdma.host.netlink.patience import be_patient
+from nri_rdma.host.netlink.patience import PATIENCE_S, be_patient
 
-_KEPT = 2
-"""Idle sockets of each protocol: one is asked, and one hears whether the answer is out of date."""
+_KEPT = 4
+"""Idle sockets of each protocol: for a list of routes one is asked and one hears whether the answer is out of date, and
+an attach has two callers on the host (attach/last_look.py)."""
 
 
 class SpareSockets:
-    """The idle sockets of one network namespace, by protocol. Safe for use by several threads."""
+    """The idle sockets of one network namespace, by protocol, as long as somebody keeps them. Safe for use by several
+    threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, are_kept: bool) -> None:
+        """`are_kept`: until `close`; else only meanwhile `keeping`."""
         self._lock = threading.Lock()
         self._idle: dict[int, list[socket.socket]] = {}
-        self._is_closed = False
+        self._keepers = int(are_kept)
+
+    @property
+    def are_kept(self) -> bool:
+        """Return whether somebody keeps them."""
+        return self._keepers > 0
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Keep them meanwhile."""
+        with self._lock:
+            self._keepers += 1
+        try:
+            yield
+        finally:
+            self._let_go(1)
 
     @property
     def count(self) -> int:
@@ -46,17 +65,22 @@ class SpareSockets:
         """Keep a socket that has no answer under way; close one too many."""
         with self._lock:
             idle = self._idle.setdefault(protocol, [])
-            keep = not self._is_closed and len(idle) < _KEPT
+            keep = self.are_kept and len(idle) < _KEPT
             if keep:
                 idle.append(spare)
         if not keep:
             spare.close()
 
     def close(self) -> None:
-        """Close all of them, and those that come back later."""
+        """Close all of them, and those that come back later: nobody keeps them any more."""
+        self._let_go(self._keepers)
+
+    def _let_go(self, keepers: int) -> None:
         with self._lock:
-            self._is_closed = True
-            every, self._idle = self._idle, {}
+            self._keepers -= keepers
+            every: dict[int, list[socket.socket]] = {}
+            if not self.are_kept:
+                every, self._idle = self._idle, {}
         for idle in every.values():
             for spare in idle:
                 spare.close()
@@ -90,8 +114,12 @@ def take_socket(protocol: int) -> socket.socket:
         return spare
     try:
         made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
-        be_patient(made)
-        made.bind((0, 0))  # one without a number of its own hears no news
+        try:
+            be_patient(made)
+            made.bind((0, 0))  # one without a number of its own hears no news
+        except BaseException:
+            made.close()
+            raise
     except OSError as error:
         raise KernelError(f"open a netlink socket of protocol {protocol}", error.errno or 0) from error
     return made
@@ -108,10 +136,14 @@ def give_back(protocol: int, spare: socket.socket) -> None:
 @contextmanager
 def momentary(protocol: int) -> Iterator[socket.socket]:
     """Yield a socket as take_socket does. It is closed after an error, since answers may be under way. Raises
-    KernelError."""
+    KernelError; ETIMEDOUT: no answer came in time."""
     taken = take_socket(protocol)
     try:
         yield taken
+    except BlockingIOError as error:
+        taken.close()
+        operation = f"wait for an answer of netlink protocol {protocol}"
+        raise KernelError(operation, errno.ETIMEDOUT, f"no answer in {PATIENCE_S} s") from error
     except BaseException:
         taken.close()
         raise

@@ -216,63 +216,63 @@ def test_a_source_is_settled_at_its_time_although_there_is_nothing_to_read(liste
     assert len(settled) == 1
 
 
-class _Burst(_Pipe):
-    """A patient source that notes when it read what, and is settled a while after the last reading with news in it."""
+PAUSE_S = 0.3
 
-    WHILE_S = 0.3
+
+class _Pausing(_Pipe):
+    """A source with a pause that reads all there is, and is settled at a time that a test sets."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.due: float | None = None
         self.settled: list[tuple[str, ...]] = []
         self.source = Source(
-            name=name, fd=self.out, read=self.read, due_at=lambda: self.due, settle=self.settle, is_patient=True
+            name=name, fd=self.out, read=self.read, due_at=lambda: self.due, settle=self.settle, pause_s=PAUSE_S
         )
 
     def read(self) -> None:
-        try:
-            self.heard.append(os.read(self.out, 100).decode())
-        except BlockingIOError:
-            return
-        self.due = time.monotonic() + self.WHILE_S
+        self.heard.append(os.read(self.out, 100).decode())
 
     def settle(self) -> None:
         self.settled.append(tuple(self.heard))
         self.due = None
 
 
-def test_what_comes_to_a_patient_source_before_its_time_is_read_then_and_wakes_nobody(listeners: Listeners) -> None:
-    burst = _Burst("burst")
-    listeners.add(burst.source)
-    burst.write("first")
-    burst.hears("first")
+@pytest.fixture
+def pausing(listeners: Listeners) -> Iterator[_Pausing]:
+    made = _Pausing("pausing")
+    listeners.add(made.source)
+    yield made
+    listeners.remove(made.source)
+    made.close()
+
+
+def test_what_comes_in_a_pause_is_read_at_its_end_and_wakes_nobody_before(pausing: _Pausing) -> None:
+    pausing.write("first")
+    pausing.hears("first")
+    begin = time.monotonic()
     for text in ("b", "c", "d"):
-        burst.write(text)
+        pausing.write(text)
         time.sleep(0.02)
-    assert burst.heard == ["first"]
-    wait_until(lambda: bool(burst.settled), "the burst to be settled", seconds=SOON)
-    assert burst.settled == [("first", "bcd")]  # not before all of it was read, and a while had passed
-    burst.write("next")
-    burst.hears("first", "bcd", "next")  # at once
-    listeners.remove(burst.source)
-    burst.close()
+    assert pausing.heard == ["first"]
+    pausing.hears("first", "bcd")
+    assert PAUSE_S / 2 < time.monotonic() - begin < 3 * PAUSE_S
+    time.sleep(PAUSE_S)
+    pausing.write("next")
+    begin = time.monotonic()
+    pausing.hears("first", "bcd", "next")
+    assert time.monotonic() - begin < PAUSE_S  # the pause is over: at once
 
 
-def test_a_patient_source_whose_time_cannot_be_told_rests_and_ends_nobody(
-    pipe: Pipe, listeners: Listeners, failures: _Failures
-) -> None:
-    burst, other = _Burst("burst"), pipe("other")
-
-    def fail() -> float:
-        raise RuntimeError("broken")
-
-    source = Source(name="burst", fd=burst.out, read=burst.read, due_at=fail, is_patient=True)
-    listeners.add(source)
-    wait_until(lambda: "burst" in failures.names, "the failure to be reported", seconds=SOON)
-    other.write("x")
-    other.hears("x")
-    listeners.remove(source)
-    burst.close()
+def test_a_source_is_settled_at_its_time_in_a_pause_too(pausing: _Pausing) -> None:
+    pausing.due = time.monotonic() + PAUSE_S / 3
+    pausing.write("x")
+    pausing.hears("x")
+    wait_until(lambda: bool(pausing.settled), "the source to be settled", seconds=SOON)
+    assert pausing.settled == [("x",)]
+    pausing.write("y")
+    assert pausing.heard == ["x"]
+    pausing.hears("x", "y")
 
 
 def test_a_flood_keeps_no_other_source_waiting(pipe: Pipe, listeners: Listeners) -> None:

@@ -1,4 +1,4 @@
-"""Lists over a short-lived socket: whole or an error, never a part that passes for the whole."""
+"""Lists of any protocol: whole or an error, never a part that passes for the whole."""
 
 import errno
 import socket

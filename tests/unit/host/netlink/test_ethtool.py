@@ -11,6 +11,7 @@ import pytest
 from nri_rdma.attach.ops import SetPrivateFlags, SetTuning
 from nri_rdma.attach.port import KernelError
 from nri_rdma.host.netlink.ethtool import EthtoolSocket
+from nri_rdma.host.netlink.spare_sockets import SpareSockets, using
 from tests.unit.host.netlink.made_messages import attribute, u32
 
 FEATURES_GET, PRIVFLAGS_GET, PRIVFLAGS_SET, RINGS_GET, RINGS_SET, CHANNELS_GET, CHANNELS_SET = (
@@ -132,3 +133,29 @@ def test_private_flags_are_set_by_name() -> None:
     on = attribute(BIT | NESTED, attribute(NAME, b"legacy-rx\0") + attribute(VALUE, b""))
     off = attribute(BIT | NESTED, attribute(NAME, b"rx cqe moderation\0"))
     assert driver.asked == [(PRIVFLAGS_SET, attribute(FLAGS | NESTED, attribute(BITS | NESTED, on + off)))]
+
+
+def test_closing_twice_gives_a_socket_back_once() -> None:
+    spare = SpareSockets(are_kept=True)
+    with using(spare):
+        ethtool = EthtoolSocket()
+        ethtool.close()
+        ethtool.close()
+        assert spare.count == 1
+    spare.close()
+
+
+def test_after_an_error_a_socket_is_not_given_back() -> None:
+    spare = SpareSockets(are_kept=True)
+    with using(spare):
+        ethtool = EthtoolSocket()
+        if ethtool.family() is None:
+            pytest.skip("this kernel has no ethtool over netlink (CONFIG_ETHTOOL_NETLINK)")
+        kernels, ethtool._socket = ethtool._socket, Driver({})  # has no answer ready for who does not ask
+        ethtool._socket.send = lambda *_: 0  # type: ignore[method-assign]
+        with pytest.raises(IndexError):
+            ethtool.show(1)
+        ethtool.close()
+        assert spare.count == 0
+        kernels.close()
+    spare.close()

@@ -1,17 +1,16 @@
 """A thread that is in another namespace for a moment, and then where it was. The kernel is asked where it is."""
 
-import ctypes
 import errno
 import os
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from nri_rdma.attach.port import KernelError, NamespaceError
-from nri_rdma.host.netlink import netns_visit
 from nri_rdma.host.netlink.netns_visit import be_home, is_own, visiting
 from tests.contract.machines import POD, LinuxMachine
 
@@ -38,13 +37,6 @@ def file(tmp_path: Path) -> Iterator[int]:
     fd = os.open(tmp_path / "file", os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC)
     yield fd
     os.close(fd)
-
-
-@pytest.fixture
-def in_thread() -> Iterator[Callable[[Callable[[], int]], int]]:
-    """Runs things one after the other in a thread that ends with the test."""
-    with ThreadPoolExecutor(1) as thread:
-        yield lambda work: thread.submit(work).result(5)
 
 
 def where() -> int:
@@ -105,45 +97,38 @@ def test_a_visitor_does_nothing_for_the_process_and_visits_nothing_else(pod: int
     assert where() == outside
 
 
-class _Libc:
-    """setns that has no memory for those who go home, until it has."""
+STUCK = """
+import ctypes, errno, os, sys
+from nri_rdma.host.netlink import netns_visit
+from nri_rdma.observe.logs import set_up_logging
 
-    def __init__(self, home: int) -> None:
-        self._home, self._libc = home, ctypes.CDLL(None, use_errno=True)
-        self.has_memory = False
+set_up_logging("info", "text")
 
-    def setns(self, fd: int, kind: int) -> int:
-        if os.fstat(fd).st_ino == self._home and not self.has_memory:
+class Libc:  # setns has no memory for those who go home
+    def __init__(self):
+        self.home, self.libc = os.stat("/proc/self/ns/net").st_ino, ctypes.CDLL(None, use_errno=True)
+
+    def setns(self, fd, kind):
+        if os.fstat(fd).st_ino == self.home:
             ctypes.set_errno(errno.ENOMEM)
             return -1
-        return int(self._libc.setns(fd, kind))
+        return self.libc.setns(fd, kind)
+
+netns_visit._libc = Libc()
+with netns_visit.visiting(os.open(sys.argv[1], os.O_RDONLY)):
+    print("inside", flush=True)
+print("home", flush=True)
+"""
 
 
 @pytest.mark.root
-def test_a_visitor_that_cannot_come_home_is_refused_until_it_can(
-    pod: int, linux: LinuxMachine, in_thread: Callable[[Callable[[], int]], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outside, inside = where(), linux.path(POD).stat().st_ino
-    libc = _Libc(outside)
-    monkeypatch.setattr(netns_visit, "_libc", libc)
-
-    def visit() -> int:
-        with visiting(pod):
-            return where()
-
-    def stay() -> int:
-        be_home()
-        return where()
-
-    for use in (visit, stay, visit, stay):
-        with pytest.raises(NamespaceError) as caught:
-            in_thread(use)
-        assert caught.value.errno == errno.ENOMEM
-        assert in_thread(where) == inside
-    libc.has_memory = True
-    assert in_thread(stay) == outside
-    assert in_thread(visit) == inside
-    assert in_thread(where) == outside
+def test_a_visitor_that_cannot_come_home_ends_the_process(linux: LinuxMachine) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STUCK, linux.pod_path], capture_output=True, text=True, check=False, timeout=30
+    )
+    assert (done.returncode, done.stdout) == (os.EX_OSERR, "inside\n")
+    assert "a thread cannot leave a pod's network namespace" in done.stderr
+    assert "ENOMEM" in done.stderr
 
 
 def test_the_processes_own_namespace_is_known(own: int, file: int) -> None:

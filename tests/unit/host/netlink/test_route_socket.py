@@ -9,6 +9,7 @@ from nri_rdma.attach.port import KernelError
 from nri_rdma.host.netlink.links import change_request
 from nri_rdma.host.netlink.namespace import HeldNamespace
 from nri_rdma.host.netlink.route_socket import REQUESTS_MAX, RouteSocket
+from nri_rdma.wire.netlink import ERROR, HEADER, Message
 from tests.contract.machines import LinuxMachine
 from tests.rig.linkops import set_link
 
@@ -50,6 +51,22 @@ def test_the_first_refusal_is_told_and_a_later_request_is_done(linux: LinuxMachi
         host.ask(lambda route: route.do(*requests))
     assert caught.value.errno == errno.ENODEV
     assert (linux.see()[ifindex].mtu, linux.see()[ifindex].alias) == (1400, "left")
+
+
+def test_a_link_whose_change_has_no_answer_is_an_error(host: HeldNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel gives none for a driver that was interrupted."""
+    requests = [change_request(7, SetLink(mtu=1400)), change_request(7, SetLink(mtu=1500))]
+
+    def ask(route: RouteSocket) -> dict[int, KernelError]:
+        last = route._sequence + len(requests)
+        answer = Message(ERROR, 0, last, HEADER.pack(36, ERROR, 0, last, 0) + bytes(20))
+        monkeypatch.setattr(route, "_send", lambda *_: None)
+        monkeypatch.setattr(route, "_receive", lambda _: [answer])
+        return route.try_all(requests)
+
+    (error,) = (errors := host.ask(ask)).values()
+    assert (list(errors), error.errno) == ([0], errno.EINTR)
+    assert "mtu 1400" in error.operation
 
 
 def test_an_answer_that_nobody_waited_for_is_not_taken_for_anothers(linux: LinuxMachine, host: HeldNamespace) -> None:

@@ -78,7 +78,7 @@ class _Listened:
 
     def hears(self, now: float) -> bool:
         """Return whether something to read gives the source a turn."""
-        return now >= self.rests_until and now >= self._pauses_until
+        return not self.is_resting(now) and now >= self._pauses_until
 
     def turn(self, events: int) -> None:
         """Read and settle. Raises what the source raises."""

@@ -10,11 +10,10 @@ import os
 import re
 from collections.abc import Iterable
 
+from nri_rdma.host.kernel_file import read_text
 from nri_rdma.model.pci import parse_pci_address
 
 _PCI_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
-_ATTRIBUTE_BYTES = 1 << 16
-"""The kernel's attributes are a page at most, which is 4 KiB, on some machines 64."""
 
 
 def entries(folder: str) -> list[str]:
@@ -32,20 +31,11 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 def read(path: str) -> str:
     """Return the text of an attribute; "" where the kernel has none (missing, or refused with EINVAL as unused GIDs
-    are).
-
-    Uses system calls: file objects would be a third of a scan, and half of one that reads a whole GID table.
-    """
+    are)."""
     try:
-        attribute = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return read_text(path)
     except OSError:
         return ""
-    try:
-        return os.read(attribute, _ATTRIBUTE_BYTES).decode(errors="replace").strip()
-    except OSError:
-        return ""
-    finally:
-        os.close(attribute)
 
 
 def read_of(folder: str, name: str) -> str:

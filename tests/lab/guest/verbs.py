@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -25,6 +26,7 @@ _OPERATORS = ("rxe", "siw")
 _KUBELET_S = 120
 """How long a kubelet waits (runtimeRequestTimeout). On a busy host three emulated pods at once need half a minute."""
 _TCP_LISTEN = "0A"
+_TASKS = ("ctr", "-n", "k8s.io", "tasks")
 PORT, _SIZE, _COUNT = 18515, 65536, 50
 _TRANSFER_S = 40
 
@@ -93,12 +95,18 @@ def end_refused(cri: Cri) -> None:
 
     CRI no longer knows that sandbox, so that no kubelet ends it. The kernel's rdmaNetns cannot be changed meanwhile.
     """
-    ctr = ("ctr", "-n", "k8s.io", "tasks")
     known = {pod.id for pod in cri.pods()} | {container.id for container in cri.containers()}
-    tasks = subprocess.run([*ctr, "list", "-q"], capture_output=True, text=True, check=True).stdout.split()
+    tasks = subprocess.run([*_TASKS, "list", "-q"], capture_output=True, text=True, check=True).stdout.split()
     for left in set(tasks) - known:
-        done = subprocess.run([*ctr, "kill", "--signal", "SIGKILL", left], capture_output=True, text=True, check=False)
-        assert done.returncode == 0 or "not found" in done.stderr, done.stderr
+        wait_until(partial(_is_killed, left), f"{left}, which NRI refused, to be killed")
+
+
+def _is_killed(task: str) -> bool:
+    """Whether containerd took the signal, or knows no such process. While a task's shim ends, containerd answers
+    neither: `ttrpc: closed`."""
+    done = subprocess.run([*_TASKS, "kill", "--signal", "SIGKILL", task], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 or re.search("not found|ttrpc: closed", done.stderr), done.stderr
+    return "ttrpc: closed" not in done.stderr
 
 
 class Program:

@@ -2,12 +2,12 @@
 
 The Hungarian method with potentials (Kuhn, Munkres; in the form of successive shortest paths): exact, deterministic,
 O(rows² x columns) steps. A row whose best column is still free takes one step, so it is quicker when rows that do not
-compete come first, and when rows that cost the same are one list.
+compete come first, and when rows that cost the same are one list, one after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import sub
 
 _FREE = -1
@@ -20,44 +20,67 @@ def cheapest(costs: Sequence[Sequence[int]]) -> list[int]:
         return []
     width = len(costs[0])
     of_row, of_column = [0] * len(costs), [0] * width  # potentials
-    owner = [_FREE] * (width + 1)  # the row that has each column; the last one is where a new row begins
-    for row in range(len(costs)):
-        owner[width] = row
-        _augment(costs, of_row, of_column, owner)
-        owner[width - 1] = _FREE  # there is always more of it
+    owner = [_FREE] * width  # the row that has each column; the last one stays free: there is always more of it
+    row = 0
+    while row < len(costs):
+        row = _augment(costs, of_row, of_column, owner, row)
     columns = [width - 1] * len(costs)
-    for column in range(width - 1):
-        if owner[column] != _FREE:
-            columns[owner[column]] = column
+    for column, row in enumerate(owner):
+        if row != _FREE:
+            columns[row] = column
     return columns
 
 
-def _augment(costs: Sequence[Sequence[int]], of_row: list[int], of_column: list[int], owner: list[int]) -> None:
-    """Find a column for the row at the end of `owner`, by the shortest path over columns that other rows give up."""
-    width = len(of_column)
-    new = owner[width]
-    nearest = list(map(sub, costs[new], of_column))
-    reached = min(nearest)
-    column = nearest.index(reached)
+def _augment(
+    costs: Sequence[Sequence[int]], of_row: list[int], of_column: list[int], owner: list[int], row: int
+) -> int:
+    """Find a column for a row, by the shortest path over columns that other rows give up. Return the next row without
+    one.
+
+    Rows after it that are the same list take the next columns of the same search, as long as nobody gives up a column
+    for them: until then all paths are as they were.
+    """
+    width, line = len(of_column), costs[row]
+    nearest = list(map(sub, line, of_column))
     left = list(range(width))
-    came_from = [width] * width
-    done: list[tuple[int, int]] = []  # columns of the path's tree, with their distance when they joined
-    while owner[column] != _FREE:
-        left.remove(column)
-        done.append((column, reached))
-        row = owner[column]
-        line, offset = costs[row], reached - of_row[row]
-        for other in left if line is not costs[new] else ():  # the same line: no way over it is shorter
-            through = line[other] - of_column[other] + offset
-            if through < nearest[other]:
-                nearest[other], came_from[other] = through, column
+    came_from: dict[int, int] = {}  # no entry: it is nearest from the row itself
+    done: list[tuple[int, int]] = []  # columns of the paths' tree, with their distance when they joined
+    while True:
         column = min(left, key=nearest.__getitem__)
         reached = nearest[column]
-    of_row[new] = reached
+        if owner[column] != _FREE:
+            left.remove(column)
+            done.append((column, reached))
+            held = costs[owner[column]]
+            offset = reached - of_row[owner[column]]
+            for other in left if held is not line else ():  # the same line: no way over it is shorter
+                through = held[other] - of_column[other] + offset
+                if through < nearest[other]:
+                    nearest[other], came_from[other] = through, column
+            continue
+        of_row[row] = reached
+        if column in came_from:
+            break
+        if column != width - 1:
+            left.remove(column)
+            done.append((column, reached))
+            owner[column] = row
+        row += 1
+        if row == len(costs) or costs[row] is not line:
+            break
     for tree, at in done:
         of_column[tree] -= reached - at
         of_row[owner[tree]] += reached - at
-    while column != width:
+    if column in came_from:
+        _pass_on(column, came_from, owner, row)
+        return row + 1
+    return row
+
+
+def _pass_on(column: int, came_from: Mapping[int, int], owner: list[int], row: int) -> None:
+    """Give each column of a path to the row whose column comes before it, and the first one to `row`."""
+    while column in came_from:
         before = came_from[column]
-        owner[column] = owner[before]
+        owner[column] = owner[before] if column != len(owner) - 1 else _FREE
         column = before
+    owner[column] = row

@@ -20,7 +20,7 @@ from typing import TypeAlias
 from nri_rdma.decide.policy import Admitted, Offer
 from nri_rdma.decide.ranking import Pick, Surroundings, anywhere, near_gpus
 from nri_rdma.decide.shares import is_up
-from nri_rdma.decide.topology import FARTHEST_ALIGNED, distance, rails, rails_of_gpus
+from nri_rdma.decide.topology import FARTHEST_ALIGNED, distance, rails, rails_of_gpus, roots
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharKind, DeviceId, Gpu, Node, RdmaDevice, RdmaNetns
 from nri_rdma.model.pci import PciAddress
@@ -422,30 +422,33 @@ def _choose_unaligned(search: _Search, why: str) -> list[_Choice]:
     around = search.around
     chosen = search.free if search.count == len(search.free) else anywhere(search.free, search.count, around)
     words = f"; {why}" if why else ""
-    is_first_spared = _is_next_to_any(search.free[0], around.idle)
+    if _names_device(search.request.match):
+        named = _named(search)
+        return [_Choice(device=it, why=f"{named}{words}") for it in chosen]
+    count, beside_idle = search.count, roots(around.idle)
+    passed = {device.id: number for number, device in enumerate(search.free)}  # the lowest index comes first
+    spares = search.free[0].pci_root in beside_idle
     return [
         _Choice(
-            device=it, why=f"{_choice_of(search, it, is_first_spared and not _is_next_to_any(it, around.idle))}{words}"
+            device=it,
+            why=f"{_choice_of(search, passed[it.id], count, spares and it.pci_root not in beside_idle)}{words}",
         )
         for it in chosen
     ]
 
 
-def _choice_of(search: _Search, device: RdmaDevice, spares: bool) -> str:
-    """Return the reason of the choice; `spares` a device of a lower index that an idle GPU is next to, when no GPU is
-    next to the chosen one."""
-    if _names_device(search.request.match):
-        named = f"named by the request ({_describe(search.request.match)})"
-        awaited = search.admitted.mode is Mode.EXCLUSIVE and any(device.lacks_netdev for device in search.free)
-        return f"{named}; its netdev is not on the host and has to be in the pod" if awaited else named
-    passed = sum(other.index < device.index for other in search.free)
+def _named(search: _Search) -> str:
+    named = f"named by the request ({_describe(search.request.match)})"
+    awaited = search.admitted.mode is Mode.EXCLUSIVE and any(device.lacks_netdev for device in search.free)
+    return f"{named}; its netdev is not on the host and has to be in the pod" if awaited else named
+
+
+def _choice_of(search: _Search, passed: int, count: int, spares: bool) -> str:
+    """Return the reason of a choice that has `passed` so many free devices; `spares` one that an idle GPU is next to,
+    when no idle GPU is next to the chosen one."""
     if passed and spares:
         return f"of {len(search.free)} free one that no idle GPU is next to"
-    return f"{'spoils least' if passed and passed >= search.count else 'lowest index'} of {len(search.free)} free"
-
-
-def _is_next_to_any(device: RdmaDevice, gpus: Iterable[Gpu]) -> bool:
-    return any(distance(device, gpu) <= FARTHEST_ALIGNED for gpu in gpus)
+    return f"{'spoils least' if passed >= count else 'lowest index'} of {len(search.free)} free"
 
 
 def _choose_near_gpus(search: _Search) -> list[_Choice]:

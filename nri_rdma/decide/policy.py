@@ -238,7 +238,7 @@ def refuse_misfits(rdma_netns: RdmaNetns, admitted: Iterable[Admitted]) -> None:
     """Raise PlacementError when the kernel's present setting does not fit: it may have changed since the node was
     read."""
     for item in admitted:
-        refusal = _misfit(rdma_netns, item.request, item.mode)
+        refusal = _misfit(rdma_netns, item.request, item.request.isolation, item.mode)
         if refusal is not None:
             raise refusal
 
@@ -249,7 +249,10 @@ def _admit_one(policy: Policy, node: Node, request: DeviceRequest, asker: Asker)
         refusal = check(question)
         if refusal is not None:
             raise refusal
-    return Admitted(request=replace(request, limits=question.limits, isolation=question.isolation), mode=question.mode)
+    limits, isolation = question.limits, question.isolation
+    if limits != request.limits or isolation is not request.isolation:
+        request = replace(request, limits=limits, isolation=isolation)
+    return Admitted(request=request, mode=question.mode)
 
 
 def _question(policy: Policy, node: Node, request: DeviceRequest, asker: Asker) -> _Question:
@@ -472,13 +475,13 @@ def _isolation_fits_the_mode(question: _Question) -> NriRdmaError | None:
 
 
 def _kernel_setting_fits(question: _Question) -> NriRdmaError | None:
-    return _misfit(question.node.rdma_netns, replace(question.request, isolation=question.isolation), question.mode)
+    return _misfit(question.node.rdma_netns, question.request, question.isolation, question.mode)
 
 
-def _misfit(rdma_netns: RdmaNetns, request: DeviceRequest, mode: Mode) -> PlacementError | None:
+def _misfit(rdma_netns: RdmaNetns, request: DeviceRequest, isolation: Isolation, mode: Mode) -> PlacementError | None:
     if rdma_netns is RdmaNetns.EXCLUSIVE and mode is Mode.SHARED:
         return _hidden(request)
-    if rdma_netns is not RdmaNetns.EXCLUSIVE and request.isolation is Isolation.HARD:
+    if rdma_netns is not RdmaNetns.EXCLUSIVE and isolation is Isolation.HARD:
         return _visible(request)
     return None
 

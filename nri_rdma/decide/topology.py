@@ -48,6 +48,12 @@ FARTHEST_ALIGNED = Distance.PHB
 pcieRoot."""
 
 
+def roots(devices: Iterable[Located]) -> frozenset[str]:
+    """Return the root complexes of devices: what is below one of these is next to such a device, and nothing else
+    (FARTHEST_ALIGNED)."""
+    return frozenset(device.pci_root for device in devices) - {""}
+
+
 class Located(Protocol):
     """A device with a place in the PCI tree: an RdmaDevice or a Gpu."""
 

@@ -23,9 +23,15 @@ def _cost(costs: list[list[int]], way: list[int] | tuple[int, ...]) -> int:
     return sum(costs[row][column] for row, column in enumerate(way))
 
 
-_TABLES = st.integers(1, 5).flatmap(
-    lambda width: st.lists(st.lists(st.integers(0, 20), min_size=width, max_size=width), min_size=1, max_size=4)
-)
+def _rows(width: int) -> st.SearchStrategy[list[list[int]]]:
+    """Rows of which some are one list, one after the other."""
+    runs = st.tuples(st.lists(st.integers(0, 20), min_size=width, max_size=width), st.integers(1, 4))
+    return st.lists(runs, min_size=1, max_size=4).map(
+        lambda found: [row for row, often in found for _ in range(often)][:5]
+    )
+
+
+_TABLES = st.integers(1, 5).flatmap(_rows)
 
 
 @given(_TABLES)

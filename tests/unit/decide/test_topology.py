@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_rdma.decide.topology import Distance, distance, rails
+from nri_rdma.decide.topology import FARTHEST_ALIGNED, Distance, distance, rails, roots
 from nri_rdma.model.device import VirtualFunction
 from tests.unit.model.hardware import gpu, nic
 
@@ -87,6 +87,11 @@ _PLACES = st.builds(
 @given(_PLACES, _PLACES)
 def test_the_distance_is_the_same_both_ways(one: At, other: At) -> None:
     assert distance(one, other) is distance(other, one)
+
+
+@given(_PLACES, st.lists(_PLACES, max_size=4))
+def test_a_device_below_a_root_complex_of_some_is_next_to_one_of_them(one: At, others: list[At]) -> None:
+    assert (one.pci_root in roots(others)) is any(distance(one, other) <= FARTHEST_ALIGNED for other in others)
 
 
 def test_a_rail_is_the_rank_of_an_adapters_port_and_soft_devices_have_none() -> None:

@@ -13,18 +13,21 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
+from nri_rdma.decide.layout import layout_of
 from nri_rdma.decide.policy import Admitted, Offer
 from nri_rdma.decide.ranking import Pick, Surroundings, anywhere, near_gpus
 from nri_rdma.decide.shares import is_up
-from nri_rdma.decide.topology import FARTHEST_ALIGNED, distance, rails, rails_of_gpus, roots
+from nri_rdma.decide.topology import FARTHEST_ALIGNED, Distance, roots
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharKind, DeviceId, Gpu, Node, RdmaDevice, RdmaNetns
 from nri_rdma.model.pci import PciAddress
-from nri_rdma.model.request import Align, AlignTo, DeviceRequest, Match, Mode, RdmaLimits
+from nri_rdma.model.request import DEFAULT_CHAR_KINDS, Align, AlignTo, DeviceRequest, Match, Mode, RdmaLimits
+from nri_rdma.model.same import Same
 
 _MAX_NAMED = 16
 """Most devices that one refusal names; further ones are left out."""
@@ -109,6 +112,13 @@ def place(node: Node, offer: Offer, taken: Taken, request: tuple[Admitted, ...])
         shares.update({device_id: len(holding.shares) for device_id, holding in placed[number].holdings("")})
         served.update(placed[number].serves)
     return tuple(placed[number] for number in range(len(request)))
+
+
+def prepare(node: Node) -> None:
+    """Work out now what every placement on a reading of the node needs, so that no pod waits for it."""
+    layout_of(node)
+    for mode in Mode:
+        _clear(Same(node), mode, DEFAULT_CHAR_KINDS)
 
 
 def _shares_given(taken: Taken, request: tuple[Admitted, ...]) -> Counter[DeviceId]:
@@ -256,9 +266,11 @@ class _Search:
     ) -> _Search:
         matching = _matching(admitted.request.match, offer.by_pool[admitted.request.pool])
         most = offer.shares_per_device.get(admitted.request.pool, 0)
+        clear = _clear(Same(node), admitted.mode, admitted.request.char_kinds)
+        suspect = matching if most else [it for it in matching if it.id not in clear or it.id in taken or it.id in used]
         obstacles = {
             device.id: obstacle
-            for device in matching
+            for device in suspect
             if (obstacle := _obstacle(device, admitted, node, taken.get(device.id, frozenset()), used.get(device.id)))
             or (obstacle := _all_shares_given(shares.get(device.id, 0), most))
         }
@@ -293,10 +305,17 @@ class _Search:
     def around(self) -> Surroundings:
         """The surroundings that the choice must heed."""
         shares = self.shares if self.request.shares else {}
-        if not self.gpus:
-            return Surroundings(idle=self.idle, shares=shares)
-        rail_of_gpu = rails_of_gpus(self.node)
-        return Surroundings(idle=self.idle, rails=rails(self.node.devices), rail_of_gpu=rail_of_gpu, shares=shares)
+        layout = layout_of(self.node)
+        return Surroundings(layout=layout, idle=self.idle, rails=layout.rails if self.gpus else {}, shares=shares)
+
+    def far(self, gpu: Gpu) -> Mapping[DeviceId, Distance]:
+        """Return the distance of each device from a GPU."""
+        return layout_of(self.node).far[gpu.pci]
+
+    def nearest(self, gpu: Gpu) -> Distance:
+        """Return the distance of the nearest free device."""
+        far = self.far(gpu)
+        return min(far[device.id] for device in self.free)
 
     def run(self) -> Placed:
         if not self.matching:
@@ -345,18 +364,32 @@ def _obstacle(
     if barring:
         hint = "wait until that pod has ended, or ask for another device"
         return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=f"held by pod {_listed(sorted(barring))}", hint=hint)
-    uses = device.in_use if holders else device.uses
+    return _own_obstacle(device, admitted.request, admitted.mode, node, device.in_use if holders else device.uses)
+
+
+def _own_obstacle(
+    device: RdmaDevice, request: DeviceRequest, mode: Mode, node: Node, uses: Collection[str]
+) -> _Obstacle | None:
+    """Return the first reason against the device that is no other pod; `uses` are those of the host that count."""
     if uses:
         hint = "free it on the node, or ask for another device"
         return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=f"in use by the host: {'; '.join(uses)}", hint=hint)
-    if admitted.mode is Mode.EXCLUSIVE and (obstacle := _obstacle_to_move(device, admitted.request, node)):
+    if mode is Mode.EXCLUSIVE and (obstacle := _obstacle_to_move(device, request, node)):
         return obstacle
-    missing = admitted.request.char_kinds - {CharKind.RDMA_CM, *(char.kind for char in device.char_devices)}
+    missing = request.char_kinds - {CharKind.RDMA_CM, *(char.kind for char in device.char_devices)}
     if missing:
         first = min(missing)
         hint = f"load the kernel module ib_{first if first != CharKind.ISSM else CharKind.UMAD} on the node"
         return _Obstacle(code=ErrorCode.DEVICE_UNKNOWN, what=f"without a {first} device node", hint=hint)
     return None
+
+
+@lru_cache(maxsize=8)
+def _clear(same: Same[Node], mode: Mode, char_kinds: frozenset[CharKind]) -> frozenset[DeviceId]:
+    """Return the devices of a reading of the node against which there is nothing but other pods, whatever else a
+    request of that mode for these character devices says."""
+    node, request = same.value, DeviceRequest(name="", where="", char_kinds=char_kinds)
+    return frozenset(it.id for it in node.devices if _own_obstacle(it, request, mode, node, it.uses) is None)
 
 
 def _down(matching: Iterable[RdmaDevice], obstacles: Mapping[DeviceId, _Obstacle]) -> Mapping[DeviceId, _Obstacle]:
@@ -473,8 +506,7 @@ def _choose_without_gpus(search: _Search, problem: str) -> list[_Choice]:
 
 def _why_near(search: _Search, pick: Pick) -> str:
     told = f", told by {search.request.gpus_from}" if search.request.gpus_from else ""
-    nearest = min(distance(device, pick.gpu) for device in search.free)
-    if pick.far == nearest:
+    if pick.far == search.nearest(pick.gpu):
         return f"nearest free device to GPU {pick.gpu.pci} ({pick.far.words}){told}"
     return f"for GPU {pick.gpu.pci} ({pick.far.words}){told}; what is nearer is this pod's, too"
 
@@ -604,9 +636,9 @@ def _why_not(search: _Search) -> str:
 
 def _too_far(search: _Search, pair: Pick) -> PlacementError:
     barred = (device for device in search.matching if device.id in search.obstacles)
-    near = [device for device in barred if distance(device, pair.gpu) <= FARTHEST_ALIGNED]
+    near = [device for device in barred if search.far(pair.gpu)[device.id] <= FARTHEST_ALIGNED]
     why = "".join(f"; {device.name} is {search.obstacles[device.id].what}" for device in near[:_MAX_NAMED])
-    is_nearest = pair.far == min(distance(device, pair.gpu) for device in search.free)
+    is_nearest = pair.far == search.nearest(pair.gpu)
     left = "nearest free device to" if is_nearest else "device that is left for"
     what = f"the {left} GPU {pair.gpu.pci} is {pair.device.name} ({pair.far.words}){why}"
     instead = "wait until a nearer one is free" if near else "ask for fewer devices"

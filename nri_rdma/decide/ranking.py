@@ -20,17 +20,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from nri_rdma.decide.assignment import cheapest
-from nri_rdma.decide.topology import Distance, distance
+from nri_rdma.decide.layout import Groups, Layout
+from nri_rdma.decide.topology import Distance
 from nri_rdma.model.device import DeviceId, Gpu, RdmaDevice
 from nri_rdma.model.pci import PciAddress, below_root
 
 _MAX_NEIGHBOURS = 15
 """Most neighbours that count of a group of free devices; larger groups are equal."""
 _MAX_INDEX = 4095
-_LEAST_PATH = 3
-"""Root port, bridges, function: a shorter path has no switch in it."""
 _MOST_CELLS = 1 << 13
 """Most cells (rows by columns) that are solved exactly, in 20 ms at most; beyond this each row gets the best that is
 left. 16 GPUs and 64 devices of each of 8 adapters are half of that."""
@@ -39,11 +39,11 @@ left. 16 GPUs and 64 devices of each of 8 adapters are half of that."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """The surroundings that a choice must heed: `idle` are the GPUs that no pod is known to have, without those of the
-    pod itself, `rails` the rails of the devices, `rail_of_gpu` those of the GPUs."""
+    pod itself, `rails` the rails of the devices; empty where the pod has no GPUs."""
 
+    layout: Layout
     idle: tuple[Gpu, ...] = ()
     rails: Mapping[DeviceId, int] = field(default_factory=dict)
-    rail_of_gpu: Mapping[PciAddress, int] = field(default_factory=dict)
     shares: Mapping[DeviceId, int] = field(default_factory=dict)
     """The shares that each device stands for already; empty where no share is placed."""
 
@@ -71,7 +71,7 @@ def near_gpus(
     may = rounds[-1]
     chosen = _solve(free, must, may, len(must) + len(may) - count, around)
     return [
-        Pick(device=device, gpu=gpu, far=distance(device, gpu))
+        Pick(device=device, gpu=gpu, far=around.layout.far[gpu.pci][device.id])
         for gpu, device in zip((*must, *may), chosen, strict=True)
         if device is not None
     ]
@@ -110,14 +110,14 @@ def _solve(
     if own - blanks == len(free):
         around = replace(around, idle=())  # nothing is left for them
     rows = own + len(around.idle)
-    neighbours = dict(zip((device.id for device in free), intactness(free), strict=True))
+    neighbours = dict(zip((device.id for device in free), intactness(free, around.layout.groups), strict=True))
     free = _enough(free, rows, must, around)
     scale = _Scale.of(rows, free, around, neighbours)
     if rows * len(free) > _MOST_CELLS:
         return [*_one_by_one(free, [*must, *may][: own - blanks], scale), *[None] * blanks]
-    never = scale.never
+    never, without = scale.never, scale.without
     # The columns are the devices, the blanks, and last what any number of idle GPUs may have: none.
-    costs = [[*scale.idle(gpu), *[never] * blanks, scale.without] for gpu in around.idle]  # first: they seldom compete
+    costs = [[*scale.idle(gpu), *[never] * blanks, without] for gpu in around.idle]  # first: they seldom compete
     costs += scale.each_own(must, lambda line: [*line, *[never] * (blanks + 1)])
     costs += scale.each_own(  # the last column: no blank is left
         may, lambda line: [*(it + never for it in line), *[0] * blanks, 2 * never]
@@ -225,42 +225,27 @@ class _Scale:
         """Return the costs of each device for a row of the pod."""
         if not isinstance(row, Gpu):
             return [row(device) * self.first + tie for device, tie in zip(self.free, self.ties, strict=True)]
-        rails, own_rail = self.around.rails, self.around.rail_of_gpu.get(row.pci)
+        rails, own_rail = self.around.rails, self.around.layout.rail_of_gpu.get(row.pci)
         return [
-            self.by_distance[distance(device, row)] * self.first
-            + (0 if rails.get(device.id) == own_rail else self.rail)
-            + tie
-            for device, tie in zip(self.free, self.ties, strict=True)
+            far + (0 if rails.get(device.id) == own_rail else self.rail) + tie
+            for far, device, tie in zip(self._far(row, self.first), self.free, self.ties, strict=True)
         ]
 
     def idle(self, gpu: Gpu) -> list[int]:
         """Return the costs of each device when an idle GPU gets it."""
-        return [self.by_distance[distance(device, gpu)] * self.second for device in self.free]
+        return self._far(gpu, self.second)
+
+    def _far(self, gpu: Gpu, step: int) -> list[int]:
+        """Return the costs of each device's distance from a GPU, by the criterion with that step."""
+        costs = {far: cost * step for far, cost in self.by_distance.items()}
+        far = self.around.layout.far[gpu.pci]
+        return [costs[far[device.id]] for device in self.free]
 
 
-def intactness(free: Sequence[RdmaDevice]) -> list[int]:
+def intactness(free: Sequence[RdmaDevice], groups: Groups) -> list[int]:
     """Return how intact the groups of each device are: other free devices below its switch, below its root complex, on
     its NUMA node."""
-    groups = [_groups(device) for device in free]
-    sizes = Counter(group for own in groups for group in own)
-    return [_weight([sizes[group] - 1 for group in own]) for own in groups]
-
-
-def branch(device: RdmaDevice) -> tuple[tuple[object, ...], ...]:
-    """Return a device's NUMA node, root complex, root port and switch; a device without a place is alone in these."""
-    place, path = device.pci_root or device.id, below_root(device.pci_root, device.pci_path)
-    switch = path[:-2] if len(path) >= _LEAST_PATH else path[:-1]
-    numa_node = ("NUMA", place if device.numa_node is None else device.numa_node)
-    return numa_node, (place,), (place, path[:1]), (place, switch)
-
-
-def _groups(device: RdmaDevice) -> tuple[tuple[object, ...], ...]:
-    numa_node, root, _port, switch = branch(device)
-    return switch, root, numa_node
-
-
-def _weight(sizes: Iterable[int]) -> int:
-    weight = 0
-    for size in sizes:
-        weight = weight * (_MAX_NEIGHBOURS + 1) + min(_MAX_NEIGHBOURS, size)
-    return weight
+    of_each = [groups[device.id] for device in free]
+    others = {it: min(_MAX_NEIGHBOURS, size - 1) for it, size in Counter(chain.from_iterable(of_each)).items()}
+    step = _MAX_NEIGHBOURS + 1
+    return [(others[switch] * step + others[root]) * step + others[numa_node] for switch, root, numa_node in of_each]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from nri_rdma.cdi.grants import CdiGrant
 from nri_rdma.decide.decision import MemlockBounds, Question
+from nri_rdma.decide.placement import prepare
 from nri_rdma.decide.policy import Offer, Policy, offer
 from nri_rdma.engine.asking import Asked
 from nri_rdma.engine.node_cache import NodeCache
@@ -26,6 +27,7 @@ class _Offered:
 
     @classmethod
     def of(cls, policy: Policy, node: Node) -> _Offered:
+        prepare(node)
         has_ties = any(device.ties for device in node.devices)
         return cls(policy=policy, node=node, offer=offer(policy, node), has_ties=has_ties)
 

@@ -165,9 +165,9 @@ def open_reasons(objects: Collection[RdmaObject]) -> tuple[str, ...]:
 
 
 def _reasons_of_links(link: LinkState, use: HostUse) -> Iterator[str]:
-    names = {other.ifindex: other.name for other in use.links}
     if link.master:
-        yield f"{link.name} is enslaved to {names.get(link.master, f'ifindex {link.master}')}"
+        master = next((it.name for it in use.links if it.ifindex == link.master), f"ifindex {link.master}")
+        yield f"{link.name} is enslaved to {master}"
     if link.ifindex in use.default_route_links:
         yield f"{link.name} carries a default route"
     yield from default_route_reasons(link, use.routing)

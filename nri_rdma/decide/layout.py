@@ -18,7 +18,7 @@ from nri_rdma.model.same import Same
 
 _LEAST_PATH = 3
 """Root port, bridges, function: a shorter path has no switch in it."""
-_NODES_KEPT = 2
+READINGS_KEPT = 2
 """The present reading, and one before it that a placement may still be using."""
 
 Groups = Mapping[DeviceId, tuple[int, int, int]]
@@ -40,7 +40,7 @@ def layout_of(node: Node) -> Layout:
     return _layout(Same(node))
 
 
-@lru_cache(maxsize=_NODES_KEPT)
+@lru_cache(maxsize=READINGS_KEPT)
 def _layout(same: Same[Node]) -> Layout:
     node = same.value
     return Layout(

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
-from nri_rdma.decide.layout import layout_of
+from nri_rdma.decide.layout import READINGS_KEPT, layout_of
 from nri_rdma.decide.policy import Admitted, Offer
 from nri_rdma.decide.ranking import Pick, Surroundings, anywhere, near_gpus
 from nri_rdma.decide.shares import is_up
@@ -384,7 +384,7 @@ def _own_obstacle(
     return None
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=len(Mode) * READINGS_KEPT)
 def _clear(same: Same[Node], mode: Mode, char_kinds: frozenset[CharKind]) -> frozenset[DeviceId]:
     """Return the devices of a reading of the node against which there is nothing but other pods, whatever else a
     request of that mode for these character devices says."""

@@ -312,6 +312,8 @@ class _NameSource:
 
     def __init__(self, taken: frozenset[str]) -> None:
         self._taken = set(taken)
+        self._numbers: dict[str, int] = {}
+        """The first number of each template that may be free: names are taken, and never given back."""
 
     def take(self, template: str, where: str) -> str:
         name = self._next(template) if "%d" in template else template
@@ -326,7 +328,8 @@ class _NameSource:
         return name
 
     def _next(self, template: str) -> str:
-        number = 0
-        while template.replace("%d", str(number)) in self._taken:
+        number = self._numbers.get(template, 0)
+        while (name := template.replace("%d", str(number))) in self._taken:
             number += 1
-        return template.replace("%d", str(number))
+        self._numbers[template] = number
+        return name

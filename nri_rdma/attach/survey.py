@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from nri_rdma.attach.plan import NetdevMove, Plan, RdmaMove, plan_attach, plan_rdma_moves, with_carried, with_inherited
-from nri_rdma.attach.port import Kernel, Namespace, Survey
+from nri_rdma.attach.port import Kernel, Namespace, ProcessIdentity, Survey
 from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.decide.inject import AttachedDevice, AttachedRequest
 from nri_rdma.decide.inventory import in_use_reasons, kernel_use_reasons, open_reasons, socket_reasons
@@ -82,7 +82,13 @@ def open_for(kernel: Host, pod: Pod) -> Namespace:
 
 
 def prepare(
-    kernel: Host, namespace: Namespace | None, pod: Pod, placed: tuple[Placed, ...], rdma_cm: CharDevice | None
+    kernel: Host,
+    namespace: Namespace | None,
+    pod: Pod,
+    placed: tuple[Placed, ...],
+    rdma_cm: CharDevice | None,
+    process: ProcessIdentity | None = None,
+    part: str = "",
 ) -> SandboxRecord:
     """The record of an attach that is decided; `namespace` is None when nothing moves. Its moves have the links without
     what they carry: they are to be `completed` before anything moves. The sandbox waits for this."""
@@ -92,8 +98,8 @@ def prepare(
     refuse_misfits(rdma_netns, (item.admitted for item in placed))
     plan = Plan()
     if namespace is not None:
-        plan = plan_attach(placed, survey.links, kernel.links(namespace))
-        plan = replace(plan, rdma_moves=_rdma_moves(kernel, namespace, placed, rdma_netns))
+        moves = plan_attach(placed, survey.links, kernel.links(namespace)).moves
+        plan = Plan(moves=moves, rdma_moves=_rdma_moves(kernel, namespace, placed, rdma_netns))
     return SandboxRecord(
         pod=pod,
         state=Phase.PLANNED,
@@ -101,6 +107,8 @@ def prepare(
         plan=plan,
         attached=attached_requests(placed, plan),
         rdma_cm=rdma_cm,
+        process=process,
+        part=part,
     )
 
 

@@ -231,9 +231,12 @@ class Work:
             if needs_namespace(self._kernel, chosen.placed):
                 attachment.change(namespace=open_for(self._kernel, attachment.pod))
             process = self._ends.watch_process(attachment.pod)
-            record = prepare(self._kernel, attachment.namespace, attachment.pod, chosen.placed, chosen.rdma_cm)
-            self._presence.refuse_elsewhere(record, attachment.namespace)
-            return replace(record, process=process, part=attachment.part)
+            pod, namespace = attachment.pod, attachment.namespace
+            record = prepare(
+                self._kernel, namespace, pod, chosen.placed, chosen.rdma_cm, process=process, part=attachment.part
+            )
+            self._presence.refuse_elsewhere(record, namespace)
+            return record
 
     def _confirm(self, attachment: Attachment, record: SandboxRecord) -> SandboxRecord:
         """Reread the numbers, which the moves have changed; from here on containers get them."""

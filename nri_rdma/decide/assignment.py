@@ -7,7 +7,7 @@ compete come first, and when rows that cost the same are one list, one after the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import sub
 
 _FREE = -1
@@ -40,34 +40,21 @@ def _augment(
     Rows after it that are the same list take the next columns of the same search, as long as nobody gives up a column
     for them: until then all paths are as they were.
     """
-    width, line = len(of_column), costs[row]
-    nearest = list(map(sub, line, of_column))
-    left = list(range(width))
-    came_from: dict[int, int] = {}  # no entry: it is nearest from the row itself
+    line, last = costs[row], len(of_column) - 1
+    came_from: dict[int, int] = {}
     done: list[tuple[int, int]] = []  # columns of the paths' tree, with their distance when they joined
-    while True:
-        column = min(left, key=nearest.__getitem__)
-        reached = nearest[column]
-        if owner[column] != _FREE:
-            left.remove(column)
+    for column, reached in _by_distance(costs, of_row, of_column, owner, row, came_from):
+        if owner[column] == _FREE:
+            of_row[row] = reached
+            if column in came_from:
+                break
+            if column != last:
+                owner[column] = row
+            row += 1
+            if row == len(costs) or costs[row] is not line:
+                break
+        if column != last:
             done.append((column, reached))
-            held = costs[owner[column]]
-            offset = reached - of_row[owner[column]]
-            for other in left if held is not line else ():  # the same line: no way over it is shorter
-                through = held[other] - of_column[other] + offset
-                if through < nearest[other]:
-                    nearest[other], came_from[other] = through, column
-            continue
-        of_row[row] = reached
-        if column in came_from:
-            break
-        if column != width - 1:
-            left.remove(column)
-            done.append((column, reached))
-            owner[column] = row
-        row += 1
-        if row == len(costs) or costs[row] is not line:
-            break
     for tree, at in done:
         of_column[tree] -= reached - at
         of_row[owner[tree]] += reached - at
@@ -75,6 +62,34 @@ def _augment(
         _pass_on(column, came_from, owner, row)
         return row + 1
     return row
+
+
+def _by_distance(
+    costs: Sequence[Sequence[int]],
+    of_row: Sequence[int],
+    of_column: Sequence[int],
+    owner: Sequence[int],
+    row: int,
+    came_from: dict[int, int],
+) -> Iterator[tuple[int, int]]:
+    """Yield the columns with their distance from a row, the nearest first, and go on over those that have an owner by
+    then. `came_from` gets the column before each that is nearer over another one."""
+    line = costs[row]
+    nearest = list(map(sub, line, of_column))
+    left = list(range(len(of_column)))
+    while True:
+        column = min(left, key=nearest.__getitem__)
+        reached = nearest[column]
+        yield column, reached
+        if owner[column] == _FREE:  # the last one: there is always more of it
+            continue
+        left.remove(column)
+        held = costs[owner[column]]
+        offset = reached - of_row[owner[column]]
+        for other in left if held is not line else ():  # the same line: no way over it is shorter
+            through = held[other] - of_column[other] + offset
+            if through < nearest[other]:
+                nearest[other], came_from[other] = through, column
 
 
 def _pass_on(column: int, came_from: Mapping[int, int], owner: list[int], row: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TypeAlias
 
-from nri_rdma.decide.layout import branch, groups_of
+from nri_rdma.decide.layout import Places, branch
 from nri_rdma.decide.placement import Holding, Taken, why_not_free
 from nri_rdma.decide.policy import Admitted, Asker, Offer, Policy, admit
 from nri_rdma.decide.ranking import intactness
@@ -90,7 +90,7 @@ def preferred(
     free = sorted((it for it in offered if it.id not in must), key=lambda it: it.index)
     candidates = _Candidates(
         must=frozenset(must),
-        spoils=dict(zip((device.id for device in free), intactness(free, groups_of(free)), strict=True)),
+        spoils=dict(zip((device.id for device in free), intactness(free, Places.of_devices(free)), strict=True)),
         most=count - sum(it not in devices for it in must),
         weight=count**2 + 1,
     )

@@ -1,6 +1,8 @@
-"""How the devices and GPUs of a node lie to each other.
+"""Where the devices and GPUs of a node are: distances, groups and rails.
 
-It is worked out once for each reading of the node, and kept: pods that start wait for their placement.
+All of it is worked out when the node is read, and kept for the pods that start afterwards: each waits for its
+placement. Devices are numbered by their place. Those of one place are equally far from every GPU, and in the same
+groups: virtual functions by the hundred are in one.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
+from typing import Self
 
 from nri_rdma.decide.topology import Distance, distance, rails, rails_of_gpus
 from nri_rdma.model.device import DeviceId, Node, RdmaDevice
@@ -19,20 +22,47 @@ from nri_rdma.model.same import Same
 _LEAST_PATH = 3
 """Root port, bridges, function: a shorter path has no switch in it."""
 READINGS_KEPT = 2
-"""The present reading, and one before it that a placement may still be using."""
+"""The newest reading of the node, and the one before it, which a placement may still be using."""
 
-Groups = Mapping[DeviceId, tuple[int, int, int]]
-"""The numbers of the groups of each device: below its switch, below its root complex, on its NUMA node."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """The place of each device, by number; and of each place the groups that it is in, as the numbers of its switch,
+    its root complex and its NUMA node. Groups of two kinds never have the same number."""
+
+    of: Mapping[DeviceId, int]
+    groups: tuple[tuple[int, int, int], ...]
+    samples: tuple[RdmaDevice, ...]
+    """A device of each place."""
+
+    @classmethod
+    def of_devices(cls, devices: Iterable[RdmaDevice]) -> Self:
+        """Return the places of these devices."""
+        numbers: dict[object, int] = {}
+        of: dict[DeviceId, int] = {}
+        samples: list[RdmaDevice] = []
+        for device in devices:
+            key = (device.pci_root or device.id, device.pci_path[:-1], device.numa_node)
+            number = numbers.setdefault(key, len(numbers))
+            of[device.id] = number
+            if number == len(samples):
+                samples.append(device)
+        return cls(of=of, groups=_groups(samples), samples=tuple(samples))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The distance of each device from each GPU, the rails of both, and the groups of the devices."""
+    """The places of a node's devices, the distance of each GPU from each place, and the rails of devices and GPUs."""
 
-    far: Mapping[PciAddress, Mapping[DeviceId, Distance]]
+    places: Places
+    far: Mapping[PciAddress, tuple[Distance, ...]]
+    """By GPU, and in it by the number of the place."""
     rails: Mapping[DeviceId, int]
     rail_of_gpu: Mapping[PciAddress, int]
-    groups: Groups
+
+    def distance(self, gpu: PciAddress, device: DeviceId) -> Distance:
+        """Return the distance of a device from a GPU."""
+        return self.far[gpu][self.places.of[device]]
 
 
 def layout_of(node: Node) -> Layout:
@@ -41,24 +71,21 @@ def layout_of(node: Node) -> Layout:
 
 
 @lru_cache(maxsize=READINGS_KEPT)
-def _layout(same: Same[Node]) -> Layout:
-    node = same.value
+def _layout(reading: Same[Node]) -> Layout:
+    node = reading.value
+    places, rail_of = Places.of_devices(node.devices), rails(node.devices)
     return Layout(
-        far={gpu.pci: {device.id: distance(device, gpu) for device in node.devices} for gpu in node.gpus},
-        rails=rails(node.devices),
-        rail_of_gpu=rails_of_gpus(node),
-        groups=groups_of(node.devices),
+        places=places,
+        far={gpu.pci: tuple(distance(device, gpu) for device in places.samples) for gpu in node.gpus},
+        rails=rail_of,
+        rail_of_gpu=rails_of_gpus(node.gpus, len(set(rail_of.values()))),
     )
 
 
-def groups_of(devices: Iterable[RdmaDevice]) -> Groups:
-    """Return the groups of each device. Those of two kinds never have the same number."""
+def _groups(devices: Iterable[RdmaDevice]) -> tuple[tuple[int, int, int], ...]:
     numbers: defaultdict[tuple[object, ...], int] = defaultdict(count().__next__)
-    found = {}
-    for device in devices:
-        numa_node, root, _port, switch = branch(device)
-        found[device.id] = numbers[switch], numbers[root], numbers[numa_node]
-    return found
+    branches = map(branch, devices)
+    return tuple((numbers[switch], numbers[root], numbers[numa_node]) for numa_node, root, _, switch in branches)
 
 
 def branch(device: RdmaDevice) -> tuple[tuple[object, ...], ...]:

@@ -267,7 +267,8 @@ class _Search:
         matching = _matching(admitted.request.match, offer.by_pool[admitted.request.pool])
         most = offer.shares_per_device.get(admitted.request.pool, 0)
         clear = _clear(Same(node), admitted.mode, admitted.request.char_kinds)
-        suspect = matching if most else [it for it in matching if it.id not in clear or it.id in taken or it.id in used]
+        # Shares of a device are given only to who has it: it is in `taken` or in `used` then.
+        suspect = [it for it in matching if it.id not in clear or it.id in taken or it.id in used]
         obstacles = {
             device.id: obstacle
             for device in suspect
@@ -308,14 +309,13 @@ class _Search:
         layout = layout_of(self.node)
         return Surroundings(layout=layout, idle=self.idle, rails=layout.rails if self.gpus else {}, shares=shares)
 
-    def far(self, gpu: Gpu) -> Mapping[DeviceId, Distance]:
-        """Return the distance of each device from a GPU."""
-        return layout_of(self.node).far[gpu.pci]
+    def distance(self, device: RdmaDevice, gpu: Gpu) -> Distance:
+        """Return the distance of a device from a GPU."""
+        return layout_of(self.node).distance(gpu.pci, device.id)
 
     def nearest(self, gpu: Gpu) -> Distance:
-        """Return the distance of the nearest free device."""
-        far = self.far(gpu)
-        return min(far[device.id] for device in self.free)
+        """Return the distance of the nearest free device from a GPU."""
+        return min(self.distance(device, gpu) for device in self.free)
 
     def run(self) -> Placed:
         if not self.matching:
@@ -370,7 +370,8 @@ def _obstacle(
 def _own_obstacle(
     device: RdmaDevice, request: DeviceRequest, mode: Mode, node: Node, uses: Collection[str]
 ) -> _Obstacle | None:
-    """Return the first reason against the device that is no other pod; `uses` are those of the host that count."""
+    """Return the first reason against the device beside the pods that have it; `uses` are those of the host that
+    count."""
     if uses:
         hint = "free it on the node, or ask for another device"
         return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=f"in use by the host: {'; '.join(uses)}", hint=hint)
@@ -385,10 +386,10 @@ def _own_obstacle(
 
 
 @lru_cache(maxsize=len(Mode) * READINGS_KEPT)
-def _clear(same: Same[Node], mode: Mode, char_kinds: frozenset[CharKind]) -> frozenset[DeviceId]:
-    """Return the devices of a reading of the node against which there is nothing but other pods, whatever else a
-    request of that mode for these character devices says."""
-    node, request = same.value, DeviceRequest(name="", where="", char_kinds=char_kinds)
+def _clear(reading: Same[Node], mode: Mode, char_kinds: frozenset[CharKind]) -> frozenset[DeviceId]:
+    """Return the devices that a request of that mode for these character devices may have unless a pod has them,
+    whatever else it says."""
+    node, request = reading.value, DeviceRequest(name="", where="", char_kinds=char_kinds)
     return frozenset(it.id for it in node.devices if _own_obstacle(it, request, mode, node, it.uses) is None)
 
 
@@ -477,8 +478,8 @@ def _named(search: _Search) -> str:
 
 
 def _choice_of(search: _Search, passed: int, count: int, spares: bool) -> str:
-    """Return the reason of a choice that has `passed` so many free devices; `spares` one that an idle GPU is next to,
-    when no idle GPU is next to the chosen one."""
+    """Return the reason of a choice of `count` devices. `passed` is the number of free devices with a lower index;
+    `spares`: an idle GPU is next to the first of these, and none to the chosen one."""
     if passed and spares:
         return f"of {len(search.free)} free one that no idle GPU is next to"
     return f"{'spoils least' if passed >= count else 'lowest index'} of {len(search.free)} free"
@@ -636,7 +637,7 @@ def _why_not(search: _Search) -> str:
 
 def _too_far(search: _Search, pair: Pick) -> PlacementError:
     barred = (device for device in search.matching if device.id in search.obstacles)
-    near = [device for device in barred if search.far(pair.gpu)[device.id] <= FARTHEST_ALIGNED]
+    near = [device for device in barred if search.distance(device, pair.gpu) <= FARTHEST_ALIGNED]
     why = "".join(f"; {device.name} is {search.obstacles[device.id].what}" for device in near[:_MAX_NAMED])
     is_nearest = pair.far == search.nearest(pair.gpu)
     left = "nearest free device to" if is_nearest else "device that is left for"

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from types import MappingProxyType
-from typing import NamedTuple, Protocol, Self
+from typing import Protocol
 
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.device import CharKind, DeviceId, Node, RdmaDevice, RdmaNetns
 from nri_rdma.model.pool import DEFAULT_POOL, Asker, Pool, PoolDoor, Rule, ShareGives, any_matches
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, DeviceRequest, Isolation, Mode, PodRequest, RdmaLimits
 from nri_rdma.model.rights import DEFAULT_RIGHTS, rights_needed
-from nri_rdma.model.same import Same
 from nri_rdma.text.modefit import interface_misfit, isolation_misfit
 
 __all__ = [
@@ -148,8 +146,7 @@ def offer(policy: Policy, node: Node) -> Offer:
 def admit(policy: Policy, node: Node, request: PodRequest, asker: Asker) -> tuple[Admitted, ...]:
     """Return the requests with their modes. Raises the first refusal: PlacementError when this node does not serve the
     request, RequestError when no node would."""
-    same, kernel = Same(policy), _Kernel.of(node)
-    return tuple(_admitted(same, kernel, Same(item), asker) for item in request.requests)
+    return tuple(_admit_one(policy, node, item, asker) for item in request.requests)
 
 
 def rule_of(policy: Policy, asker: Asker, pool: str) -> Rule | None:
@@ -159,13 +156,13 @@ def rule_of(policy: Policy, asker: Asker, pool: str) -> Rule | None:
 
 def first_mode(policy: Policy, node: Node, asker: Asker, pool: Pool) -> Mode:
     """Return the mode of a request that names none."""
-    return _first_mode(pool, rule_of(policy, asker, pool.name), node.rdma_netns)
+    return _first_mode(pool, rule_of(policy, asker, pool.name), node)
 
 
 def refuse_part(policy: Policy, node: Node, part: DeviceRequest, asker: Asker) -> None:
     """Raise PlacementError for what a part of a request has no right to. Whether it goes with the rest of the request,
     and with the node, is not asked; its mode counts where it names one."""
-    question = _question(policy, _Kernel.of(node), part, asker)
+    question = _question(policy, node, part, asker)
     for check in _RIGHTS:
         refusal = check(question) if part.mode is not None or check not in _RIGHTS_OVER_MODES else None
         if refusal is not None:
@@ -180,7 +177,7 @@ def admit_granted(node: Node, request: DeviceRequest, asker: Asker) -> Admitted:
         policy=_ANY,
         pool=Pool(name=request.pool, modes=tuple(Mode)),
         rule=None,
-        kernel=_Kernel.of(node),
+        node=node,
         request=request,
         mode=mode,
         asker=asker,
@@ -246,22 +243,8 @@ def refuse_misfits(rdma_netns: RdmaNetns, admitted: Iterable[Admitted]) -> None:
             raise refusal
 
 
-class _Kernel(NamedTuple):
-    """All of a node that admission depends on."""
-
-    rdma_netns: RdmaNetns
-    rdma_cgroup: bool
-
-    @classmethod
-    def of(cls, node: Node) -> Self:
-        return cls(rdma_netns=node.rdma_netns, rdma_cgroup=node.rdma_cgroup)
-
-
-@lru_cache(maxsize=256)
-def _admitted(policy: Same[Policy], kernel: _Kernel, same: Same[DeviceRequest], asker: Asker) -> Admitted:
-    """Return one request with its mode; once for all pods of a job, which ask in the same words."""
-    request = same.value
-    question = _question(policy.value, kernel, request, asker)
+def _admit_one(policy: Policy, node: Node, request: DeviceRequest, asker: Asker) -> Admitted:
+    question = _question(policy, node, request, asker)
     for check in _CHECKS:
         refusal = check(question)
         if refusal is not None:
@@ -272,7 +255,7 @@ def _admitted(policy: Same[Policy], kernel: _Kernel, same: Same[DeviceRequest], 
     return Admitted(request=request, mode=question.mode)
 
 
-def _question(policy: Policy, kernel: _Kernel, request: DeviceRequest, asker: Asker) -> _Question:
+def _question(policy: Policy, node: Node, request: DeviceRequest, asker: Asker) -> _Question:
     """Return the question, where the pod may have anything of the pool."""
     pool = policy.pools.get(request.pool)
     if pool is None:
@@ -284,19 +267,19 @@ def _question(policy: Policy, kernel: _Kernel, request: DeviceRequest, asker: As
         policy=policy,
         pool=pool,
         rule=rule,
-        kernel=kernel,
+        node=node,
         request=request,
-        mode=request.mode or _first_mode(pool, rule, kernel.rdma_netns),
+        mode=request.mode or _first_mode(pool, rule, node),
         asker=asker,
     )
 
 
-def _first_mode(pool: Pool, rule: Rule | None, rdma_netns: RdmaNetns) -> Mode:
+def _first_mode(pool: Pool, rule: Rule | None, node: Node) -> Mode:
     """Return the mode of a request that names none: the pool's first, of those that its rule allows and that the
     kernel's setting can serve."""
     permitted = rule.modes if rule is not None and rule.modes else pool.modes
     modes = [mode for mode in pool.modes if mode in permitted] or pool.modes
-    hides = rdma_netns is RdmaNetns.EXCLUSIVE
+    hides = node.rdma_netns is RdmaNetns.EXCLUSIVE
     return next((mode for mode in modes if not (hides and mode is Mode.SHARED)), modes[0])
 
 
@@ -305,7 +288,7 @@ class _Question:
     policy: Policy
     pool: Pool
     rule: Rule | None
-    kernel: _Kernel
+    node: Node
     request: DeviceRequest
     mode: Mode
     asker: Asker
@@ -330,8 +313,10 @@ class _Question:
     @property
     def limits(self) -> RdmaLimits | None:
         """The limits of the request: its own, else the pool's, and never more than the bounds."""
-        asked, default = self.request.limits or RdmaLimits(), self.pool.limits or RdmaLimits()
         most = [limits for _, limits in self.maxima]
+        if self.request.limits is None and self.pool.limits is None and not most:
+            return None
+        asked, default = self.request.limits or RdmaLimits(), self.pool.limits or RdmaLimits()
         limits = RdmaLimits(
             hca_handles=_limit(asked.hca_handles, default.hca_handles, [it.hca_handles for it in most]),
             hca_objects=_limit(asked.hca_objects, default.hca_objects, [it.hca_objects for it in most]),
@@ -395,12 +380,11 @@ def _mode_is_served(question: _Question) -> NriRdmaError | None:
         if pool.name == DEFAULT_POOL and not pool.where
         else f"adds {mode} to its modes"
     )
-    first = _first_mode(pool, question.rule, question.kernel.rdma_netns)
     return PlacementError(
         ErrorCode.POOL_MODE,
         f"pool {pool.name} serves {' and '.join(pool.modes)}, not {mode}",
         where=question.request.where,
-        hint=f"ask for mode: {first}, or the administrator {switch}",
+        hint=f"ask for mode: {_first_mode(pool, question.rule, question.node)}, or the administrator {switch}",
     )
 
 
@@ -493,7 +477,7 @@ def _isolation_fits_the_mode(question: _Question) -> NriRdmaError | None:
 
 
 def _kernel_setting_fits(question: _Question) -> NriRdmaError | None:
-    return _misfit(question.kernel.rdma_netns, question.request, question.isolation, question.mode)
+    return _misfit(question.node.rdma_netns, question.request, question.isolation, question.mode)
 
 
 def _misfit(rdma_netns: RdmaNetns, request: DeviceRequest, isolation: Isolation, mode: Mode) -> PlacementError | None:
@@ -525,7 +509,7 @@ def _hidden(request: DeviceRequest) -> PlacementError:
 
 
 def _limits_are_kept(question: _Question) -> NriRdmaError | None:
-    if question.limits is None or question.kernel.rdma_cgroup:
+    if question.limits is None or question.node.rdma_cgroup:
         return None
     remedy = "remove limits" if question.request.limits is not None else "ask for a pool without limits"
     return PlacementError(

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from nri_rdma.decide.assignment import cheapest
-from nri_rdma.decide.layout import Groups, Layout
+from nri_rdma.decide.layout import Layout, Places
 from nri_rdma.decide.topology import Distance
 from nri_rdma.model.device import DeviceId, Gpu, RdmaDevice
 from nri_rdma.model.pci import PciAddress, below_root
@@ -39,7 +39,7 @@ left. 16 GPUs and 64 devices of each of 8 adapters are half of that."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """The surroundings that a choice must heed: `idle` are the GPUs that no pod is known to have, without those of the
-    pod itself, `rails` the rails of the devices; empty where the pod has no GPUs."""
+    pod itself, `rails` those of the devices where they count: the pod has GPUs."""
 
     layout: Layout
     idle: tuple[Gpu, ...] = ()
@@ -71,7 +71,7 @@ def near_gpus(
     may = rounds[-1]
     chosen = _solve(free, must, may, len(must) + len(may) - count, around)
     return [
-        Pick(device=device, gpu=gpu, far=around.layout.far[gpu.pci][device.id])
+        Pick(device=device, gpu=gpu, far=around.layout.distance(gpu.pci, device.id))
         for gpu, device in zip((*must, *may), chosen, strict=True)
         if device is not None
     ]
@@ -110,7 +110,7 @@ def _solve(
     if own - blanks == len(free):
         around = replace(around, idle=())  # nothing is left for them
     rows = own + len(around.idle)
-    neighbours = dict(zip((device.id for device in free), intactness(free, around.layout.groups), strict=True))
+    neighbours = dict(zip((device.id for device in free), intactness(free, around.layout.places), strict=True))
     free = _enough(free, rows, must, around)
     scale = _Scale.of(rows, free, around, neighbours)
     if rows * len(free) > _MOST_CELLS:
@@ -159,6 +159,8 @@ class _Scale:
     """Costs of the six criteria as one number each: a step of one outweighs all steps of the next ones together."""
 
     free: Sequence[RdmaDevice]
+    places: Sequence[int]
+    """The place of each device, by number."""
     around: Surroundings
     rows: int
     by_distance: Mapping[Distance, int]
@@ -193,6 +195,7 @@ class _Scale:
         )
         return cls(
             free=free,
+            places=[around.layout.places.of[device.id] for device in free],
             around=around,
             rows=rows,
             by_distance=by_distance,
@@ -239,13 +242,13 @@ class _Scale:
         """Return the costs of each device's distance from a GPU, by the criterion with that step."""
         costs = {far: cost * step for far, cost in self.by_distance.items()}
         far = self.around.layout.far[gpu.pci]
-        return [costs[far[device.id]] for device in self.free]
+        return [costs[far[place]] for place in self.places]
 
 
-def intactness(free: Sequence[RdmaDevice], groups: Groups) -> list[int]:
+def intactness(free: Sequence[RdmaDevice], places: Places) -> list[int]:
     """Return how intact the groups of each device are: other free devices below its switch, below its root complex, on
     its NUMA node."""
-    of_each = [groups[device.id] for device in free]
+    of_each = [places.groups[places.of[device.id]] for device in free]
     others = {it: min(_MAX_NEIGHBOURS, size - 1) for it, size in Counter(chain.from_iterable(of_each)).items()}
     step = _MAX_NEIGHBOURS + 1
     return [(others[switch] * step + others[root]) * step + others[numa_node] for switch, root, numa_node in of_each]

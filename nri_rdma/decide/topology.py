@@ -11,7 +11,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Protocol
 
-from nri_rdma.model.device import DeviceId, Node, RdmaDevice
+from nri_rdma.model.device import DeviceId, Gpu, RdmaDevice
 from nri_rdma.model.pci import PciAddress, below_root
 
 
@@ -48,12 +48,6 @@ FARTHEST_ALIGNED = Distance.PHB
 pcieRoot."""
 
 
-def roots(devices: Iterable[Located]) -> frozenset[str]:
-    """Return the root complexes of devices: what is below one of these is next to such a device, and nothing else
-    (FARTHEST_ALIGNED)."""
-    return frozenset(device.pci_root for device in devices) - {""}
-
-
 class Located(Protocol):
     """A device with a place in the PCI tree: an RdmaDevice or a Gpu."""
 
@@ -65,6 +59,12 @@ class Located(Protocol):
 
     @property
     def numa_node(self) -> int | None: ...
+
+
+def roots(devices: Iterable[Located]) -> frozenset[str]:
+    """Return the root complexes of devices. Exactly what is below one of them is next to one of the devices
+    (FARTHEST_ALIGNED)."""
+    return frozenset(device.pci_root for device in devices) - {""}
 
 
 def distance(a: Located, b: Located) -> Distance:
@@ -87,12 +87,10 @@ def rails(devices: Iterable[RdmaDevice]) -> Mapping[DeviceId, int]:
     return {device_id: ranks[pci] for device_id, pci in places.items() if pci is not None}
 
 
-def rails_of_gpus(node: Node) -> Mapping[PciAddress, int]:
-    """Return the rail that each GPU would have if all GPUs were dealt out evenly in PCI order."""
-    count = len(set(rails(node.devices).values()))
-    return {
-        gpu.pci: place * count // len(node.gpus) for place, gpu in enumerate(sorted(node.gpus, key=lambda it: it.pci))
-    }
+def rails_of_gpus(gpus: Iterable[Gpu], count: int) -> Mapping[PciAddress, int]:
+    """Return the rail that each GPU would have if all GPUs were dealt out evenly over so many rails, in PCI order."""
+    ordered = sorted(gpus, key=lambda it: it.pci)
+    return {gpu.pci: place * count // len(ordered) for place, gpu in enumerate(ordered)}
 
 
 @lru_cache(maxsize=1 << 14)

@@ -48,15 +48,16 @@ pretends to be another station, or outlives the pod."""
 
 def rights_needed(request: DeviceRequest) -> Iterator[tuple[InterfaceRight, str]]:
     """Yield the rights that a request needs, each with the key that needs it."""
-    plain = DeviceRequest(name=request.name, where=request.where)
     for right, field, key in _OF_INTERFACE:
-        if getattr(request.interface, field) != getattr(plain.interface, field):
+        if getattr(request.interface, field) != getattr(_PLAIN.interface, field):
             yield right, f"interface.{key}"
     for right, field, key in _OF_REQUEST:
-        if getattr(request, field) != getattr(plain, field):
+        if getattr(request, field) != getattr(_PLAIN, field):
             yield right, key
 
 
+_PLAIN: Final = DeviceRequest(name="", where="")
+"""A request that needs no right."""
 _OF_INTERFACE: Final = (
     (InterfaceRight.NAME, "name", "name"),
     (InterfaceRight.MTU, "mtu", "mtu"),

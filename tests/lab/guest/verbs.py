@@ -102,8 +102,8 @@ def end_refused(cri: Cri) -> None:
 
 
 def _is_killed(task: str) -> bool:
-    """Whether containerd took the signal, or knows no such process. While a task's shim ends, containerd answers
-    neither: `ttrpc: closed`."""
+    """Return whether containerd took the signal, or knows no such process; False while the task's shim ends, when it
+    says `ttrpc: closed`."""
     done = subprocess.run([*_TASKS, "kill", "--signal", "SIGKILL", task], capture_output=True, text=True, check=False)
     assert done.returncode == 0 or re.search("not found|ttrpc: closed", done.stderr), done.stderr
     return "ttrpc: closed" not in done.stderr

@@ -268,33 +268,6 @@ def test_the_first_rule_that_is_for_the_pod_decides() -> None:
     assert code_of(asked(ruled(no, yes), Asker(namespace="web"))) is None
 
 
-@pytest.mark.parametrize(
-    ("policy", "asker", "on", "code"),
-    [
-        (None, Asker(namespace="web"), node(), ErrorCode.POLICY_DENIED),
-        (None, replace(TRAINING, labels=(("app", "web"),)), node(), ErrorCode.POLICY_DENIED),
-        (None, replace(TRAINING, runtime_handler="crun"), node(), ErrorCode.POLICY_DENIED),
-        (None, replace(TRAINING, host_network=True), node(), ErrorCode.HOST_NETWORK),
-        (ruled(rule(allow=False)), TRAINING, node(), ErrorCode.POLICY_DENIED),
-        (None, TRAINING, node(rdma_cgroup=False), ErrorCode.LIMITS_UNSUPPORTED),
-    ],
-)
-def test_the_same_words_of_another_pod_or_on_another_kernel_are_decided_anew(
-    policy: Policy | None, asker: Asker, on: Node, code: ErrorCode
-) -> None:
-    first = ruled(
-        rule(name="no", pod_labels=(("app", ("web",)),), allow=False),
-        rule(name="neither", runtime_handlers=("crun",), allow=False),
-        rule(namespaces=("train-*",)),
-    )
-    request = PodRequest(requests=(asking(pool="rails", limits=RdmaLimits(hca_handles=2)),))
-    (given,) = admit(first, node(), request, TRAINING)
-    with pytest.raises(NriRdmaError) as caught:
-        admit(policy or first, on, request, asker)
-    assert caught.value.code is code
-    assert admit(first, node(), request, TRAINING) == (given,)
-
-
 def test_a_rule_about_another_pool_says_nothing() -> None:
     assert code_of(asked(ruled(rule(pools=("storage",))))) is ErrorCode.POLICY_DENIED
 

@@ -89,6 +89,16 @@ def test_the_reason_of_a_named_device_is_its_name() -> None:
     assert reasons(eight(), named("mlx5_3")) == ("mlx5_3: named by the request (device mlx5_3)",)
 
 
+def test_an_intact_switch_counts_before_an_intact_root_complex() -> None:
+    """The root complex of the first two is emptier than that of the last three, each of which has a switch alone."""
+    switches = ("a", "a", "b", "c", "d")
+    devices = [
+        replace(nic(number), pci_root=root, pci_path=(root, "port", f"up-{switch}", f"down-{number}", f"nic{number}"))
+        for number, (switch, root) in enumerate(zip(switches, ("r0", "r0", "r1", "r1", "r1"), strict=True))
+    ]
+    assert chosen(node(tuple(devices)), asking()) == (["mlx5_2"],)
+
+
 # NUMA
 
 

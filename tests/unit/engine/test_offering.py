@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
-from nri_rdma.decide.decision import MemlockBounds, Question
+from nri_rdma.decide import layout, placement
+from nri_rdma.decide.decision import MemlockBounds, Question, decide
 from nri_rdma.decide.policy import Asker, Pool, Rule, default_policy, policy_of
 from nri_rdma.engine.asking import NOTHING_ASKED
 from nri_rdma.engine.node_cache import NodeCache
@@ -14,14 +16,14 @@ from nri_rdma.engine.offering import Offering
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.device import Node
-from nri_rdma.model.request import Mode
+from nri_rdma.model.request import DeviceRequest, Mode, PodRequest
 from nri_rdma.model.selector import Selector
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON
 from tests.unit.engine.one_rail import OTHER_PATH, daemon, world
 from tests.unit.exclusive_first import EXCLUSIVE_FIRST
 from tests.unit.lifecycle_rig import ONE, Daemon
-from tests.unit.model.hardware import nic, node, tied
+from tests.unit.model.hardware import gpu, nic, node, tied
 
 __all__ = ["daemon", "world"]  # fixtures
 
@@ -60,6 +62,18 @@ def test_a_scan_changes_the_offer_and_without_one_it_is_not_computed_again() -> 
     assert scans.ask().offer is before.offer, "the node was not read yet"
     scans.cache.refresh()
     assert offered(scans.ask()) == ["mlx5_0"]
+
+
+def test_what_placements_need_of_a_reading_is_worked_out_by_who_reads() -> None:
+    """A pod's start waits for the decision; nobody waits for the reading."""
+    scans = Scans(0, 1)
+    scans.node = node((nic(0), nic(2)), (gpu(0),))
+    scans.cache.refresh()
+    request = PodRequest(requests=(DeviceRequest(name="0", where="HERE[0]"),))
+    kept = (layout._layout, placement._clear)
+    before = [it.cache_info().misses for it in kept]
+    assert decide(replace(scans.ask(), request=request), {}).placed
+    assert [it.cache_info().misses for it in kept] == before
 
 
 def test_a_new_policy_counts_for_the_next_question() -> None:

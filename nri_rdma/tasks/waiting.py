@@ -11,6 +11,8 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 def wait(future: Future[None], timeout_s: float) -> bool:
     """Wait for the end of a worker's task and raise what it raised; False on time-out: the caller goes on, since the
     barrier holds its containers."""
+    if timeout_s <= 0 and not future.done():
+        return False
     try:
         future.result(max(0.0, timeout_s))
     except FutureTimeoutError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from concurrent.futures import Future
 from pathlib import Path
@@ -39,7 +40,7 @@ class KubeletDoor:
     @property
     def is_there(self) -> bool:
         """Return whether the kubelet's socket exists, or did."""
-        return self._warming is not None or self._socket.exists()
+        return self._warming is not None or os.access(self._socket, os.F_OK)  # every pod that asks waits for this
 
     def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
         """Return what the kubelet gave to the pod; None when the kubelet does not know the pod or is not there. Raises

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
@@ -142,10 +142,17 @@ class Engine:
         asks_others = kubelet.asks_about_devices(pod_uid) or kubelet.asks_about_shares
         return self.asks(annotations) or asks_others or self.placer.waits_for_specs
 
-    def run_pod(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
+    def run_pod(
+        self,
+        pod: Pod,
+        annotations: Mapping[str, str],
+        deadline: float,
+        asker: Asker,
+        on_planned: Callable[[], None] | None = None,
+    ) -> None:
         """Give the pod what it asks for, or raise. An attach that outlives the deadline goes on; the pod's containers
-        wait for it."""
-        self._pods.run(pod, annotations, deadline, asker)
+        wait for it. `on_planned` is as for PodStart.run."""
+        self._pods.run(pod, annotations, deadline, asker, on_planned)
 
     def knows(self, sandbox_id: str) -> bool:
         """Return whether the sandbox has attachments."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 
@@ -48,16 +48,35 @@ class PodStart:
         self.promises = promises
         self._lock = threading.Lock()
 
-    def run(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
+    def run(
+        self,
+        pod: Pod,
+        annotations: Mapping[str, str],
+        deadline: float,
+        asker: Asker,
+        on_planned: Callable[[], None] | None = None,
+    ) -> None:
         """Give the pod what it asks for, or raise. An attach that outlives the deadline goes on; the pod's containers
-        wait for it."""
+        wait for it.
+
+        `on_planned` is called when nothing is left to do but to return: by the thread that made the plan, so that the
+        caller can answer before its own thread is awake. It is not called where the settings say that a sandbox waits
+        for its attach.
+        """
         try:
-            self._run(pod, annotations, deadline, asker)
+            self._run(pod, annotations, deadline, asker, on_planned)
         except NriRdmaError as error:
             self.refused.note("RunPodSandbox" if pod.is_listed else "createRuntime", pod, error)
             raise
 
-    def _run(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
+    def _run(
+        self,
+        pod: Pod,
+        annotations: Mapping[str, str],
+        deadline: float,
+        asker: Asker,
+        on_planned: Callable[[], None] | None,
+    ) -> None:
         self._placer.await_specs(pod, deadline)
         asked = self._placer.asked(pod, annotations)
         if asked is None:
@@ -77,7 +96,7 @@ class PodStart:
         if asked.allocation is not None:  # not before: of a pod that was refused the next sandbox is asked about, too
             self._placer.evidence.kubelet.shares.matched(asked.allocation)
         if sandbox is not None:
-            self._await_start(sandbox, deadline)
+            self._await_start(sandbox, deadline, on_planned)
 
     def _begin(self, pod: Pod, asked: Asked, deadline: float, asker: Asker) -> Attachment | None:
         """Begin to attach the selected devices. Return None when there are none: what the kubelet allocated is only
@@ -102,16 +121,21 @@ class PodStart:
             return None
         return self._attachments.begin(pod, chosen.placed, chosen.rdma_cm, attempts=attempts, again=again)
 
-    def _await_start(self, sandbox: Attachment, deadline: float) -> None:
+    def _await_start(self, sandbox: Attachment, deadline: float, on_planned: Callable[[], None] | None) -> None:
         """Wait for the plan, which may refuse the pod, and for the attach as long as the settings say. A later failure
         is reported to the pod's containers."""
-        now, blocking = time.monotonic(), self._barrier.waits.blocking
+        now, waits = time.monotonic(), self._barrier.waits
         plan_by = now if sandbox.waits_for_older else deadline
-        by = deadline if blocking else min(deadline, now + self._barrier.waits.sandbox_s)
-        if blocking and not sandbox.waits_for_older:  # the attach tells the plan's refusal, too
+        by = deadline if waits.blocking else min(deadline, now + waits.sandbox_s)
+        if waits.blocking and not sandbox.waits_for_older:  # the attach tells the plan's refusal, too
             is_done = wait(sandbox.attach_done, by - now)
-        else:
+        elif waits.blocking or waits.sandbox_s:
             is_done = wait(sandbox.planned, plan_by - now) and wait(sandbox.attach_done, by - time.monotonic())
+        else:
+            is_done = False
+            if on_planned is not None:
+                sandbox.planned.add_done_callback(partial(_tell_planned, on_planned))
+            wait(sandbox.planned, plan_by - now)
         if not is_done:
             # Bind the pod, not the attachment: its own future would keep it alive until a garbage collection.
             sandbox.attach_done.add_done_callback(partial(self.remember_failure, sandbox.pod))
@@ -124,3 +148,8 @@ class PodStart:
         if error is None or is_ended or (isinstance(error, NriRdmaError) and error.code is ErrorCode.RETURNING):
             return  # the attach succeeded, or the sandbox is being detached anyway
         self._known.take(pod.sandbox_id).failure = Unserved(pod=pod, why=str(error))
+
+
+def _tell_planned(on_planned: Callable[[], None], done: Future[None]) -> None:
+    if not done.cancelled() and done.exception() is None:
+        on_planned()

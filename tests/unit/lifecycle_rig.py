@@ -82,10 +82,16 @@ class Daemon:
         )
         rig.on_gone = self._gone
 
-    def start(self, pod: Pod | None = None, annotations: Mapping[str, str] = ONE, seconds: float = SOON) -> None:
+    def start(
+        self,
+        pod: Pod | None = None,
+        annotations: Mapping[str, str] = ONE,
+        seconds: float = SOON,
+        on_planned: Callable[[], None] | None = None,
+    ) -> None:
         pod = pod or make_pod()
         asker = Asker(namespace=pod.namespace, host_network=not pod.netns_path)
-        self.engine.run_pod(pod, annotations, time.monotonic() + seconds, asker)
+        self.engine.run_pod(pod, annotations, time.monotonic() + seconds, asker, on_planned)
 
     def edits(
         self, sandbox_id: str = "sandbox-1", annotations: Mapping[str, str] = ONE, seconds: float = SOON

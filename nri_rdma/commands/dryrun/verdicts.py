@@ -125,7 +125,14 @@ class Verdicts:
         """Forget a sandbox that was stopped."""
         self.engine.forget(sandbox_id)
 
-    def run_pod(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
+    def run_pod(
+        self,
+        pod: Pod,
+        annotations: Mapping[str, str],
+        deadline: float,
+        asker: Asker,
+        on_planned: Callable[[], None] | None = None,
+    ) -> None:
         """Report what the pod would get. Never raises for what it asks."""
         if pod.sandbox_id in self._seen:
             return  # told twice: in Synchronize, and as an event

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol  # Any: generated messages
+from typing import Any, Protocol, TypeAlias  # Any: generated messages
 
 from nri_rdma.doors.nri.container import NriContainer
 from nri_rdma.doors.nri.messages import (
@@ -83,7 +83,14 @@ class PodEngine(Protocol):
     def knows(self, sandbox_id: str) -> bool: ...
     def remembers(self, sandbox_id: str) -> bool: ...
     def concerns(self, container: Container) -> bool: ...
-    def run_pod(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None: ...
+    def run_pod(
+        self,
+        pod: Pod,
+        annotations: Mapping[str, str],
+        deadline: float,
+        asker: Asker,
+        on_planned: Callable[[], None] | None = None,
+    ) -> None: ...
     def create_container(self, container: Container, deadline: float) -> ContainerEdits: ...
     def container_created(self, sandbox_id: str, container: str, cgroups_path: str) -> None: ...
     def start_container(
@@ -96,6 +103,15 @@ class PodEngine(Protocol):
 
 HandleChange = Callable[[Any, Request], bytes]
 """Handles an event that comes as an RPC of its own or as a StateChange; both messages have pod and container."""
+
+
+AnswerNow: TypeAlias = Callable[[Request], None]
+"""Answers a call with an empty payload at once, from any thread; what its handler returns or raises is not sent
+then."""
+
+
+def never(_request: Request) -> None:
+    """Leave the answer to the handler."""
 
 
 class UnknownMethodError(Exception):
@@ -128,6 +144,7 @@ class Plugin:
         """The last call by the name of its event, "" for one that we do not serve."""
         self.concerned = False
         """Whether that call was more than an event of a pod that asks for nothing."""
+        self._answer_now: AnswerNow = never
         self._whole_rdma_max = True
         self._changes: dict[str, HandleChange] = {
             "RunPodSandbox": self._run_pod,
@@ -146,10 +163,10 @@ class Plugin:
             "Shutdown": lambda _request: _EMPTY,
         }
 
-    def answer(self, request: Request) -> bytes:
+    def answer(self, request: Request, answer_now: AnswerNow = never) -> bytes:
         """The payload of the answer. Raises NriRdmaError, UnknownMethodError, DecodeError, or WireError to end the
         session; anything else is a bug of ours."""
-        self.event, self.concerned = "", False
+        self.event, self.concerned, self._answer_now = "", False, answer_now
         handler = self._methods.get(request.method)
         if handler is None:
             raise UnknownMethodError(request.method)
@@ -172,7 +189,8 @@ class Plugin:
         pod = pod_from(message.pod)
         with self._event("RunPodSandbox", message.pod, request):
             try:
-                self._engine.run_pod(pod, annotations, self._deadline(request), asker_from(message.pod, pod))
+                asker, answer = asker_from(message.pod, pod), partial(self._answer_now, request)
+                self._engine.run_pod(pod, annotations, self._deadline(request), asker, answer)
             except Exception:  # whatever it is, the session makes a refusal of it
                 if self._refusals is not None and self.runtime.abilities.leaves_refused:
                     self._refusals.refused(pod)

@@ -1,8 +1,9 @@
 """One NRI connection, from connect to its end.
 
 A blocking reader: the runtime tells one event at a time and waits for its answer, so there is nothing to run beside
-it. Kernel work is done by workers; handlers wait for them no longer than their deadline. A connection that ends is
-thrown away with everything that belongs to it.
+it. Kernel work is done by workers; handlers wait for them no longer than their deadline. A worker that has done all
+that an answer needs may give it itself, without waking the reader first. A connection that ends is thrown away with
+everything that belongs to it.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import contextlib
 import logging
 import socket
 import struct
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
 from nri_rdma.doors.nri.messages import NRI_VERSION, PLUGIN_SERVICE, RUNTIME_SERVICE
-from nri_rdma.doors.nri.plugin import DEFAULT_REGISTRATION_TIMEOUT_S, UnknownMethodError
+from nri_rdma.doors.nri.plugin import DEFAULT_REGISTRATION_TIMEOUT_S, AnswerNow, UnknownMethodError, never
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError, PlacementError, RequestError
 from nri_rdma.pb import nri_pb2 as pb
 from nri_rdma.ttrpc.wire import ClientConnection, Code, Rejected, Request, Response, ServerConnection
@@ -38,10 +41,18 @@ class RegistrationError(Exception):
     """The runtime refused to register us."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """The answer to a call that failed."""
+
+    code: Code
+    text: str
+
+
 class Answers(Protocol):
     """The handler of the runtime's calls."""
 
-    def answer(self, request: Request) -> bytes:
+    def answer(self, request: Request, answer_now: AnswerNow = never) -> bytes:
         """The payload of the answer. Raises NriRdmaError, UnknownMethodError, DecodeError, or WireError to end the
         session; anything else is a bug of ours."""
 
@@ -56,6 +67,8 @@ class Session:
         self._index = index
         self._server = ServerConnection()
         self._client = ClientConnection()
+        self._answering = threading.Lock()  # guards the answer of the call that is handled, and what follows
+        self._owed: Request | None = None  # the call that is handled, until it is answered
 
     def run(self, on_quiet: Callable[[], None] = lambda: None, quiet_s: float = 0.0) -> None:
         """Register and answer until the runtime closes. Raises RegistrationError, WireError, OSError.
@@ -107,7 +120,7 @@ class Session:
         self._server.receive_data(piece)
         while (event := self._server.next_event()) is not None:
             if isinstance(event, Request):
-                self._send(PLUGIN_SERVICE_CONN, self._reply(event))
+                self._answer(event)
             elif isinstance(event, Rejected):  # and there is nothing else: no stream is open when the next frame comes
                 self._send(PLUGIN_SERVICE_CONN, event.reply)
 
@@ -117,26 +130,49 @@ class Session:
             if isinstance(response, Response) and response.code:  # RegisterPlugin is the only call we make
                 raise RegistrationError(response.message)
 
-    def _reply(self, request: Request) -> bytes:
-        stream = request.stream_id
+    def _answer(self, request: Request) -> None:
+        self._owed = request
+        outcome = self._outcome(request)
+        with self._answering:
+            if self._owed is not request:  # it is answered
+                return
+            self._owed = None
+            if isinstance(outcome, _Failure):
+                frame = self._server.fail(request.stream_id, outcome.code, outcome.text)
+            else:
+                frame = self._server.respond(request.stream_id, outcome)
+            self._send(PLUGIN_SERVICE_CONN, frame)
+
+    def _answer_now(self, request: Request) -> None:
+        with self._answering:
+            if self._owed is not request:
+                return
+            self._owed = None
+            try:
+                self._send(PLUGIN_SERVICE_CONN, self._server.respond(request.stream_id, b""))
+            except OSError as error:  # the reader meets it, too, and ends the session
+                log.debug("the runtime takes no answer", extra={"call": request.method, "error": str(error)})
+
+    def _outcome(self, request: Request) -> bytes | _Failure:
+        """Return the payload of the answer, or why there is none."""
         if request.service != PLUGIN_SERVICE:
-            return self._server.fail(stream, Code.UNIMPLEMENTED, f"service {request.service}")
+            return _Failure(Code.UNIMPLEMENTED, f"service {request.service}")
         try:
-            return self._server.respond(stream, self._plugin.answer(request))
+            return self._plugin.answer(request, self._answer_now)
         except UnknownMethodError:
-            return self._server.fail(stream, Code.UNIMPLEMENTED, f"method {request.method}")
+            return _Failure(Code.UNIMPLEMENTED, f"method {request.method}")
         except NriRdmaError as error:
             if not error.is_logged:  # the engine logs refusals with the pod
                 log.warning("refused", extra={"call": request.method, "code": str(error.code), "error": str(error)})
-            return self._server.fail(stream, status_code(error), str(error))
+            return _Failure(status_code(error), str(error))
         except DecodeError as error:
             log.warning("the runtime sent what cannot be read", extra={"call": request.method, "error": str(error)})
-            return self._server.fail(stream, Code.INVALID_ARGUMENT, f"{request.method} cannot be read: {error}")
+            return _Failure(Code.INVALID_ARGUMENT, f"{request.method} cannot be read: {error}")
         except WireError:
             raise
         except Exception as error:
             log.exception("bug in a handler", extra={"call": request.method})
-            return self._server.fail(stream, Code.INTERNAL, str(_bug(error)))
+            return _Failure(Code.INTERNAL, str(_bug(error)))
 
     def _send(self, conn: int, message: bytes) -> None:
         self._socket.sendall(encode_message(conn, message))

@@ -82,6 +82,31 @@ def test_a_sandbox_is_answered_for_before_its_attach_has_ended(overlapped: Daemo
     assert overlapped.edits().char_devices
 
 
+def test_that_a_sandbox_may_be_answered_for_is_told_once_its_plan_is_made(overlapped: Daemon) -> None:
+    told: list[bool] = []
+    overlapped.rig.gate.stop_at = "before move-netdev"
+    overlapped.start(on_planned=lambda: told.append(overlapped.sandbox().attach_done.done()))
+    wait_until(lambda: told, "it to be told")
+    overlapped.rig.gate.open.set()
+    overlapped.sandbox().attach_done.result(SOON)
+    assert told == [False]
+
+
+def test_nobody_is_told_of_a_sandbox_that_is_refused(overlapped: Daemon, world: World) -> None:
+    told: list[bool] = []
+    world.remove_namespace(POD_PATH)
+    refusal(AttachError, lambda: overlapped.start(on_planned=lambda: told.append(True)))
+    assert told == []
+
+
+@pytest.mark.parametrize("waits", [Waits(blocking=True), Waits(sandbox_s=SOON)], ids=["blocking", "sandbox_wait"])
+def test_nobody_is_told_of_a_plan_where_the_sandbox_waits_for_the_attach(overlapped: Daemon, waits: Waits) -> None:
+    told: list[bool] = []
+    overlapped.engine.barrier.waits = waits
+    overlapped.start(on_planned=lambda: told.append(True))
+    assert (overlapped.sandbox().state, told) == (Phase.ATTACHED, [])
+
+
 def test_what_must_be_refused_is_refused_by_the_sandbox(overlapped: Daemon, world: World) -> None:
     world.remove_namespace(POD_PATH)
     assert "ENOENT" in str(refusal(AttachError, overlapped.start))

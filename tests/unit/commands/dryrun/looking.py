@@ -16,7 +16,7 @@ from nri_rdma.commands.dryrun.run import NoLimits, Unheard, patient, without_pau
 from nri_rdma.commands.dryrun.tasks import FindingOut
 from nri_rdma.commands.dryrun.verdicts import Attached, Verdicts
 from nri_rdma.commands.explain import POD_LINKS
-from nri_rdma.doors.nri.plugin import Plugin, RuntimeFacts
+from nri_rdma.doors.nri.plugin import AnswerNow, Plugin, RuntimeFacts, never
 from nri_rdma.doors.nri.runner import Runner
 from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.evidence import EvidenceCollector
@@ -25,6 +25,7 @@ from nri_rdma.engine.reservations import Reservations
 from nri_rdma.model.device import Node
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.pb import nri_pb2 as nri
+from nri_rdma.ttrpc.wire import Request
 from tests.fakes.runtime import FakeRuntime
 from tests.unit.attach.rig import BLOCKING
 from tests.unit.commands.cli.daemon import InsideDaemon
@@ -133,7 +134,7 @@ class _Broken:
     def __init__(self, looking: Looking, plugin: Plugin) -> None:
         self._looking, self._plugin = looking, plugin
 
-    def answer(self, request: Any) -> bytes:
+    def answer(self, request: Request, answer_now: AnswerNow = never) -> bytes:
         if request.method == "CreateContainer":
             self._looking.creating.set()
         if self._looking.broken is not None:

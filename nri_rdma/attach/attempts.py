@@ -21,8 +21,8 @@ ATTEMPT_PAUSES_S = (0.5, 1.0)
 """Before the second attempt, and before the third."""
 
 ANSWER_FIRST_S = 0.0005
-"""Pause between a plan and its attach so that the reply to the runtime goes out first; without it both wanted the
-interpreter and a processor, and waited milliseconds for them."""
+"""Pause between a plan and its attach, in which the runtime gets its answer and the thread that reads its calls goes
+on; without it they wanted the interpreter and a processor at once, and waited milliseconds for them."""
 
 
 class Attempts:

@@ -59,9 +59,10 @@ class PodStart:
         """Give the pod what it asks for, or raise. An attach that outlives the deadline goes on; the pod's containers
         wait for it.
 
-        `on_planned` is called when nothing is left to do but to return: by the thread that made the plan, so that the
-        caller can answer before its own thread is awake. It is not called where the settings say that a sandbox waits
-        for its attach.
+        `on_planned` is called once at most, when the plan is made: by the thread that made it, so that the pod can be
+        answered for before the caller's thread is awake, or by the caller; perhaps after `run` has returned, when the
+        deadline has passed. It is not called for a refusal, for a sandbox that waits for an older one, and where the
+        settings let a sandbox wait for its attach.
         """
         try:
             self._run(pod, annotations, deadline, asker, on_planned)
@@ -132,10 +133,11 @@ class PodStart:
         elif waits.blocking or waits.sandbox_s:
             is_done = wait(sandbox.planned, plan_by - now) and wait(sandbox.attach_done, by - time.monotonic())
         else:
-            is_done = False
-            if on_planned is not None:
-                sandbox.planned.add_done_callback(partial(_tell_planned, on_planned))
+            if on_planned is not None and not sandbox.waits_for_older:
+                sandbox.planned.add_done_callback(partial(_plan_is_made, [on_planned]))
+            # Raises the refusal. From here on nothing else may raise: perhaps the runtime has its answer.
             wait(sandbox.planned, plan_by - now)
+            is_done = False
         if not is_done:
             # Bind the pod, not the attachment: its own future would keep it alive until a garbage collection.
             sandbox.attach_done.add_done_callback(partial(self.remember_failure, sandbox.pod))
@@ -150,6 +152,9 @@ class PodStart:
         self._known.take(pod.sandbox_id).failure = Unserved(pod=pod, why=str(error))
 
 
-def _tell_planned(on_planned: Callable[[], None], done: Future[None]) -> None:
-    if not done.cancelled() and done.exception() is None:
+def _plan_is_made(told: list[Callable[[], None]], planned: Future[None]) -> None:
+    """Tell the one that waits, unless the plan is a refusal; and let go of it, since a future that is kept keeps its
+    callbacks."""
+    on_planned = told.pop()
+    if not planned.cancelled() and planned.exception() is None:
         on_planned()

@@ -197,7 +197,9 @@ def test_a_daemon_that_the_runtime_starts_serves_them_too(
     with LaunchedDaemon(runtime, node, install(tmp_path / "venv"), settings):
         assert ask(port, "/healthz").text == "ok\n"
         pod = runtime.cri.run_pod("launched", annotations={POD: "1"})
-        assert scrape(port).value(EVENTS, method="RunPodSandbox", outcome="done") == 1
+        wait_until(
+            lambda: scrape(port).value(EVENTS, method="RunPodSandbox", outcome="done") == 1, "the call to be counted"
+        )
         runtime.cri.delete_pod(pod)
 
 

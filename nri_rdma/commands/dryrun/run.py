@@ -29,7 +29,7 @@ from nri_rdma.decide.policy import configured_policy
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.doors.nri.identity import Identity, identify
 from nri_rdma.doors.nri.peer import memlock_ceiling
-from nri_rdma.doors.nri.plugin import AnswerNow, Plugin, RuntimeFacts, UnknownMethodError, never
+from nri_rdma.doors.nri.plugin import AnswerNow, Plugin, RuntimeFacts, UnknownMethodError, leave_to_handler
 from nri_rdma.doors.nri.runner import Runner
 from nri_rdma.doors.nri.session import Answers
 from nri_rdma.engine.engine import Engine
@@ -61,7 +61,7 @@ class Unheard:
     def __init__(self, plugin: Answers) -> None:
         self._plugin = plugin
 
-    def answer(self, request: Request, answer_now: AnswerNow = never) -> bytes:
+    def answer(self, request: Request, answer_now: AnswerNow = leave_to_handler) -> bytes:
         """Empty for every event. Raises UnknownMethodError."""
         try:
             answer = self._plugin.answer(request)

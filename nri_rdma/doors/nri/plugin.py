@@ -106,12 +106,12 @@ HandleChange = Callable[[Any, Request], bytes]
 
 
 AnswerNow: TypeAlias = Callable[[Request], None]
-"""Answers a call with an empty payload at once, from any thread; what its handler returns or raises is not sent
-then."""
+"""Answers a call with an empty payload at once, from any thread, unless it is answered; what its handler returns or
+raises after that is not sent."""
 
 
-def never(_request: Request) -> None:
-    """Leave the answer to the handler."""
+def leave_to_handler(_request: Request) -> None:
+    """Do not answer now."""
 
 
 class UnknownMethodError(Exception):
@@ -144,7 +144,7 @@ class Plugin:
         """The last call by the name of its event, "" for one that we do not serve."""
         self.concerned = False
         """Whether that call was more than an event of a pod that asks for nothing."""
-        self._answer_now: AnswerNow = never
+        self._answer_now: AnswerNow = leave_to_handler
         self._whole_rdma_max = True
         self._changes: dict[str, HandleChange] = {
             "RunPodSandbox": self._run_pod,
@@ -163,15 +163,18 @@ class Plugin:
             "Shutdown": lambda _request: _EMPTY,
         }
 
-    def answer(self, request: Request, answer_now: AnswerNow = never) -> bytes:
-        """The payload of the answer. Raises NriRdmaError, UnknownMethodError, DecodeError, or WireError to end the
-        session; anything else is a bug of ours."""
+    def answer(self, request: Request, answer_now: AnswerNow = leave_to_handler) -> bytes:
+        """The payload of the answer, which `answer_now` may have given before. Raises NriRdmaError, UnknownMethodError,
+        DecodeError, or WireError to end the session; anything else is a bug of ours."""
         self.event, self.concerned, self._answer_now = "", False, answer_now
         handler = self._methods.get(request.method)
         if handler is None:
             raise UnknownMethodError(request.method)
         self.event = request.method
-        return handler(request)
+        try:
+            return handler(request)
+        finally:
+            self._answer_now = leave_to_handler  # the session's: it goes when its connection ends
 
     # -- the walk of a pod -------------------------------------------------------------------------------------------
 

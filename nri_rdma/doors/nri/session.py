@@ -20,7 +20,7 @@ from typing import Protocol
 from google.protobuf.message import DecodeError
 
 from nri_rdma.doors.nri.messages import NRI_VERSION, PLUGIN_SERVICE, RUNTIME_SERVICE
-from nri_rdma.doors.nri.plugin import DEFAULT_REGISTRATION_TIMEOUT_S, AnswerNow, UnknownMethodError, never
+from nri_rdma.doors.nri.plugin import DEFAULT_REGISTRATION_TIMEOUT_S, AnswerNow, UnknownMethodError, leave_to_handler
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError, PlacementError, RequestError
 from nri_rdma.pb import nri_pb2 as pb
 from nri_rdma.ttrpc.wire import ClientConnection, Code, Rejected, Request, Response, ServerConnection
@@ -52,9 +52,9 @@ class _Failure:
 class Answers(Protocol):
     """The handler of the runtime's calls."""
 
-    def answer(self, request: Request, answer_now: AnswerNow = never) -> bytes:
-        """The payload of the answer. Raises NriRdmaError, UnknownMethodError, DecodeError, or WireError to end the
-        session; anything else is a bug of ours."""
+    def answer(self, request: Request, answer_now: AnswerNow = leave_to_handler) -> bytes:
+        """The payload of the answer, which `answer_now` may have given before. Raises NriRdmaError, UnknownMethodError,
+        DecodeError, or WireError to end the session; anything else is a bug of ours."""
 
 
 class Session:
@@ -67,8 +67,9 @@ class Session:
         self._index = index
         self._server = ServerConnection()
         self._client = ClientConnection()
-        self._answering = threading.Lock()  # guards the answer of the call that is handled, and what follows
+        self._answering = threading.Lock()  # held while a call is answered
         self._owed: Request | None = None  # the call that is handled, until it is answered
+        self._broken: OSError | None = None  # why an answer could not be sent before its handler returned
 
     def run(self, on_quiet: Callable[[], None] = lambda: None, quiet_s: float = 0.0) -> None:
         """Register and answer until the runtime closes. Raises RegistrationError, WireError, OSError.
@@ -134,6 +135,8 @@ class Session:
         self._owed = request
         outcome = self._outcome(request)
         with self._answering:
+            if self._broken is not None:
+                raise self._broken
             if self._owed is not request:  # it is answered
                 return
             self._owed = None
@@ -150,8 +153,8 @@ class Session:
             self._owed = None
             try:
                 self._send(PLUGIN_SERVICE_CONN, self._server.respond(request.stream_id, b""))
-            except OSError as error:  # the reader meets it, too, and ends the session
-                log.debug("the runtime takes no answer", extra={"call": request.method, "error": str(error)})
+            except OSError as error:
+                self._broken = error  # the reader ends the session
 
     def _outcome(self, request: Request) -> bytes | _Failure:
         """Return the payload of the answer, or why there is none."""

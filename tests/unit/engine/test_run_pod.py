@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
@@ -92,6 +93,31 @@ def test_that_a_sandbox_may_be_answered_for_is_told_once_its_plan_is_made(overla
     assert told == [False]
 
 
+def test_a_plan_that_is_made_after_the_deadline_is_told_then(overlapped: Daemon) -> None:
+    told: list[bool] = []
+    overlapped.rig.gate.stop_at = "before plan"
+    overlapped.start(seconds=0.05, on_planned=lambda: told.append(True))
+    assert told == []
+    overlapped.rig.gate.open.set()
+    overlapped.sandbox().attach_done.result(SOON)
+    assert told == [True]
+
+
+def test_who_was_told_of_a_plan_is_not_kept(overlapped: Daemon) -> None:
+    """A call with all that it has, and its connection, would be kept for as long as the pod."""
+
+    class Call:
+        def on_planned(self) -> None:
+            """Answer it."""
+
+    call = Call()
+    kept = weakref.ref(call)
+    overlapped.start(on_planned=call.on_planned)
+    overlapped.sandbox().attach_done.result(SOON)
+    del call
+    assert kept() is None
+
+
 def test_nobody_is_told_of_a_sandbox_that_is_refused(overlapped: Daemon, world: World) -> None:
     told: list[bool] = []
     world.remove_namespace(POD_PATH)
@@ -123,8 +149,8 @@ def test_a_new_sandbox_waits_for_the_old_one_without_keeping_the_runtime(overlap
     overlapped.start()
     overlapped.sandbox().attach_done.result(SOON)
     intruder = world.add_link(world.host, "rail0")  # the way home is blocked
-    begun = time.monotonic()
-    overlapped.start(make_pod("sandbox-2", path=OTHER_PATH))
+    begun, told = time.monotonic(), list[bool]()
+    overlapped.start(make_pod("sandbox-2", path=OTHER_PATH), on_planned=lambda: told.append(True))
     assert time.monotonic() - begun < 1.5
     assert "older sandbox" in refusal(NotReadyError, lambda: overlapped.edits("sandbox-2")).what
     overlapped.stop("sandbox-1", seconds=0.05)  # the runtime's word for the old one comes late
@@ -138,6 +164,7 @@ def test_a_new_sandbox_waits_for_the_old_one_without_keeping_the_runtime(overlap
     overlapped.rig.gate.open.set()
     overlapped.sandbox("sandbox-2").attach_done.result(SOON)
     assert overlapped.edits("sandbox-2").char_devices
+    assert told == [], "it was answered for before its plan was made"
     assert not overlapped.engine.knows("sandbox-1")
 
 

@@ -16,7 +16,7 @@ from nri_rdma.commands.dryrun.run import NoLimits, Unheard, patient, without_pau
 from nri_rdma.commands.dryrun.tasks import FindingOut
 from nri_rdma.commands.dryrun.verdicts import Attached, Verdicts
 from nri_rdma.commands.explain import POD_LINKS
-from nri_rdma.doors.nri.plugin import AnswerNow, Plugin, RuntimeFacts, never
+from nri_rdma.doors.nri.plugin import AnswerNow, Plugin, RuntimeFacts, leave_to_handler
 from nri_rdma.doors.nri.runner import Runner
 from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.evidence import EvidenceCollector
@@ -134,7 +134,7 @@ class _Broken:
     def __init__(self, looking: Looking, plugin: Plugin) -> None:
         self._looking, self._plugin = looking, plugin
 
-    def answer(self, request: Request, answer_now: AnswerNow = never) -> bytes:
+    def answer(self, request: Request, answer_now: AnswerNow = leave_to_handler) -> bytes:
         if request.method == "CreateContainer":
             self._looking.creating.set()
         if self._looking.broken is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nri_rdma.doors.nri.messages import PLUGIN_SERVICE
-from nri_rdma.doors.nri.plugin import AnswerNow, never
+from nri_rdma.doors.nri.plugin import AnswerNow, leave_to_handler
 from nri_rdma.doors.nri.session import Session
 from nri_rdma.ttrpc import Code
 from nri_rdma.ttrpc.pb import ttrpc_pb2 as pb
@@ -28,7 +28,7 @@ class Handler:
         self.answer_first: Callable[[], None] = lambda: None
         self.error: Exception | None = None
 
-    def answer(self, request: Request, answer_now: AnswerNow = never) -> bytes:
+    def answer(self, request: Request, answer_now: AnswerNow = leave_to_handler) -> bytes:
         if request.stream_id == 1:
             self.answer_first = lambda: answer_now(request)
             self.entered.set()
@@ -45,10 +45,17 @@ class Runtime:
         self.handler = Handler()
         ours, self.socket = socket.socketpair()
         self.socket.settimeout(SOON_S)
-        session = Session(ours, self.handler, name="nri-rdma", index="10")
-        self.thread = threading.Thread(target=session.run)
+        self._session = Session(ours, self.handler, name="nri-rdma", index="10")
+        self.error: OSError | None = None
+        self.thread = threading.Thread(target=self._run)
         self.thread.start()
         self._trunk, self._pieces = MuxDecoder(), b""
+
+    def _run(self) -> None:
+        try:
+            self._session.run()
+        except OSError as error:
+            self.error = error
 
     def call(self, stream_id: int) -> None:
         data = pb.Request(service=PLUGIN_SERVICE, method="RunPodSandbox").SerializeToString()
@@ -111,10 +118,11 @@ def test_a_handler_that_has_answered_is_not_answered_for(runtime: Runtime) -> No
     assert runtime.answer() == (3, Code.OK, b"stream 3")
 
 
-def test_a_runtime_that_has_gone_gets_no_answer_and_nobody_fails(runtime: Runtime) -> None:
+def test_an_answer_that_cannot_be_sent_ends_the_session_and_not_who_gave_it(runtime: Runtime) -> None:
     runtime.held()
     runtime.socket.close()
     runtime.handler.answer_first()
+    assert runtime.thread.is_alive()
     runtime.handler.may_return.set()
     runtime.thread.join(SOON_S)
-    assert not runtime.thread.is_alive()
+    assert isinstance(runtime.error, BrokenPipeError)

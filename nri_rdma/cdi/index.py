@@ -16,6 +16,8 @@ OWNER_KEY = "claims.noderesource.dev/owner"
 """Annotation of a spec: the uid of the only pod that can have its CDI devices."""
 PODS_KEY = "claims.noderesource.dev/pods"
 """Annotation of a spec: the uids of the pods that its CDI devices are for, with commas between."""
+TRACE_KEY = "claims.noderesource.dev/trace"
+"""Annotation of a spec: the `traceparent` of the call that wrote it."""
 _Nodes = frozenset[tuple[str, DeviceNumbers]]
 """The RDMA nodes of a container: paths, with the numbers there."""
 
@@ -75,6 +77,11 @@ class Index:
     def of_pod(self, uid: str) -> tuple[str, ...]:
         """Return the CDI devices whose specs say that they are for that pod."""
         return tuple(self._of_pods.get(uid, ()))
+
+    def trace_of(self, name: str) -> str:
+        """Return the `traceparent` of the call that wrote the spec of that CDI device, "" where it does not say."""
+        device = self._read.get(name)
+        return (device.annotation(TRACE_KEY) or "") if device is not None else ""
 
     def has_read(self, name: str) -> bool:
         """Return whether there is a spec of that CDI device, ours or not."""

@@ -20,15 +20,12 @@ from nri_rdma.engine.engine import Engine
 from nri_rdma.host.kubernetes.api import ApiServer
 from nri_rdma.host.netlink.namespace import read_boot_id
 from nri_rdma.model.pool import PoolDoor
-from nri_rdma.observe.durations import Durations
+from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.workers import Workers
 
 
-def make_claims_door(
-    settings: Settings, engine: Engine, workers: Workers, calls: Durations | None = None
-) -> ClaimsDoor | None:
-    """Return the driver for the pools with door = claims, None where there is none; whoever makes it closes it. The
-    kubelet's calls are counted in `calls`."""
+def make_claims_door(settings: Settings, engine: Engine, workers: Workers, spans: Recorder) -> ClaimsDoor | None:
+    """Return the driver for the pools with door = claims, None where there is none; whoever makes it closes it."""
     if not any(pool.door is PoolDoor.CLAIMS for pool in settings.pools):
         return None
     claims, api = Claims(engine), ApiServer(settings.kubeconfig)
@@ -39,16 +36,16 @@ def make_claims_door(
     states.on_news.append(statuses.news)
     preparer = Preparer(
         api.get,
-        claims.prepare,
-        lambda: cache.current.rdma_cm,
+        claims,
         folder=folder,
         style=lambda: _style(settings, boot),
         statuses=statuses,
         expect=engine.placer.evidence.specs.expect,
+        spans=spans,
     )
     node = settings.node_name or socket.gethostname().lower()
     publisher = Publisher(api, node, claims.advertise)
-    server = DraServer(settings.kubelet_plugins_dir, preparer, publisher.start, calls)
+    server = DraServer(settings.kubelet_plugins_dir, preparer, publisher.start, spans)
     look = cache.look_for_unannounced
     door = ClaimsDoor(server, publisher, statuses, api, workers=workers, schedule=start_timer, look_at_node=look)
     cache.on_read.append(door.node_was_read)

@@ -156,7 +156,7 @@ class Daemon:
             self._listeners,
             self._sources,
             lambda: self._sessions.view().name,
-            self._tally.kubelet_calls if self._tally is not None else None,
+            self._spans,
         )
         self._reloader = Reloader(settings, reread, self._engine.placer)
         self._sessions = Sessions(

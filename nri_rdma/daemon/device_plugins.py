@@ -17,6 +17,7 @@ from nri_rdma.engine.shares import Guarding, ShareBook
 from nri_rdma.host.cdi.write import write_spec
 from nri_rdma.host.containerd.cdi import reads_cdi_specs
 from nri_rdma.host.containerd.client import ContainerdError
+from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 
@@ -24,7 +25,12 @@ _CONTAINERD = "containerd"
 
 
 def make_device_plugins(
-    settings: Settings, engine: Engine, workers: Workers, listeners: Listeners, runtime: Callable[[], str]
+    settings: Settings,
+    engine: Engine,
+    workers: Workers,
+    listeners: Listeners,
+    runtime: Callable[[], str],
+    spans: Recorder,
 ) -> DevicePlugins:
     """Return the device plugins for the pools of these settings; whoever makes them closes them. `runtime` returns the
     name of the container runtime that has connected."""
@@ -38,6 +44,7 @@ def make_device_plugins(
         workers=workers,
         listeners=listeners,
         schedule=start_timer,
+        spans=spans,
     )
     placer.node.cache.on_read.append(plugins.node_was_read)
     return plugins

@@ -11,7 +11,7 @@ from nri_rdma.daemon.claims import make_claims_door
 from nri_rdma.daemon.device_plugins import make_device_plugins
 from nri_rdma.daemon.sources import Sources
 from nri_rdma.engine.engine import Engine
-from nri_rdma.observe.durations import Durations
+from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 
@@ -27,13 +27,11 @@ class KubeletDoors:
         listeners: Listeners,
         sources: Sources,
         runtime: Callable[[], str],
-        calls: Durations | None = None,
+        spans: Recorder,
     ) -> None:
-        """`runtime` returns the name of the container runtime that has connected. The kubelet's calls are counted in
-        `calls`."""
-        self._device_plugins = make_device_plugins(settings, engine, workers, listeners, runtime)
-        self._device_plugins.calls = calls
-        self._claims = make_claims_door(settings, engine, workers, calls)
+        """`runtime` returns the name of the container runtime that has connected."""
+        self._device_plugins = make_device_plugins(settings, engine, workers, listeners, runtime, spans)
+        self._claims = make_claims_door(settings, engine, workers, spans)
 
     def open_later(self) -> None:
         """Have a worker serve what is not served."""

@@ -50,6 +50,8 @@ def gather(pod: Pod, annotations: Mapping[str, str], prefix: str, kubelet: Kubel
         request = PodRequest(requests=(*request.requests, *shares)) if shares else request
         asks_gpus = asks_gpus or (kubelet.asks_about_gpus and bool(shares))
         gpus = kubelet.gpus_told(word) if asks_gpus else None
+        if allocation is not None:
+            span.link(kubelet.shares.traces(allocation))
         span.attributes["rdma.kubelet.containers"] = ",".join(sorted(allocation.named)) if allocation else ""
         span.attributes["rdma.scope"] = "; ".join(scope_words(item, allocation) for item in request.requests)
         if asks_gpus:

@@ -6,21 +6,19 @@ Law: a claim is prepared before its pod's sandbox exists and is attached like wh
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.decide.advertised import Advertised, advertised, slice_name
 from nri_rdma.decide.claims import AdmittedClaim, admit_claim, holder_of
+from nri_rdma.decide.policy import Policy
 from nri_rdma.engine.engine import Engine
-from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.claim import Claim, ClaimRequest
-from nri_rdma.model.device import DeviceId, RdmaDevice
+from nri_rdma.model.device import CharDevice, DeviceId, RdmaDevice
 from nri_rdma.model.pool import PoolDoor
 from nri_rdma.model.request import Mode
-
-POLL_S = 0.05
-"""Between two looks whether a device is free; nobody waits for this thread."""
 
 
 class Claims:
@@ -29,6 +27,10 @@ class Claims:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._offering = engine.placer.offering
+        self._lock = threading.Lock()
+        self._change = _next_change()
+        engine.placer.node.cache.on_read.append(self._note_change)
+        engine.placer.reservations.on_release.append(self._note_change)
 
     def advertise(self) -> tuple[Advertised, ...]:
         """Return what the scheduler may allocate: devices that pods have as they were on the host, and of the others
@@ -44,33 +46,74 @@ class Claims:
                 shown[device.id] = (device, pool_name)
         return advertised(node, shown.values())
 
-    def prepare(self, claim: Claim, by: float) -> tuple[AdmittedClaim, ...]:
-        """Return the requests of a claim as they may be served, when their devices are free. Raise NriRdmaError, also
-        where they are not free at `by`, in seconds of `time.monotonic`."""
-        return tuple(self._prepare(claim, request, by) for request in claim.requests)
+    @property
+    def rdma_cm(self) -> CharDevice | None:
+        """Return the node of the RDMA connection manager, None where the host has none."""
+        return self._engine.placer.node.cache.current.rdma_cm
 
-    def _prepare(self, claim: Claim, request: ClaimRequest, by: float) -> AdmittedClaim:
-        where = f"claim {claim.namespace}/{claim.name}, request {request.name}"
-        while True:
-            placer = self._engine.placer
-            node = placer.node.cache.current
-            known = {slice_name(device.id): device for device in node.devices}
-            missing = [name for name in request.devices if name not in known]
-            why = f"this node has no RDMA device {missing[0]} now" if missing else ""
-            if not why:
-                devices = tuple(known[name] for name in request.devices)
-                admitted = admit_claim(self._offering.policy, node, claim, request, devices)
-                taken = placer.reservations.taken() if not request.is_admin else {}
-                why = holder_of(devices, taken, admitted.mode)
-                if not why and admitted.mode is Mode.EXCLUSIVE:
-                    why = next((f"{it.name} has no netdev on the host now" for it in devices if it.lacks_netdev), "")
-                if not why:
-                    return admitted
-            if time.monotonic() >= by:
-                raise PlacementError(
-                    ErrorCode.DEVICE_CONFLICT, why, where=where, hint="nothing to do: the kubelet tries again"
-                )
-            time.sleep(POLL_S)
+    def admission(self, claim: Claim) -> Admission:
+        """Return what admits this claim as soon as its devices are free."""
+        return Admission(self._engine, claim)
+
+    def next_change(self) -> Future[None]:
+        """Return what is done when devices were released, or the node was read, the next time: then a claim that waits
+        may look again. It cannot be cancelled."""
+        return self._change
+
+    def _note_change(self) -> None:
+        with self._lock:
+            done, self._change = self._change, _next_change()
+        done.set_result(None)
+
+
+class Admission:
+    """A claim on its way to its devices. Its words are judged once for the same devices: each look is cheap, since a
+    claim may have to wait long."""
+
+    def __init__(self, engine: Engine, claim: Claim) -> None:
+        self._engine = engine
+        self._claim = claim
+        self._judged: dict[str, tuple[Policy, AdmittedClaim]] = {}
+        self.why = ""
+        """Why the claim could not be served at the last look."""
+        self.where = ""
+        """The request that this is about."""
+
+    def look(self) -> tuple[AdmittedClaim, ...] | None:
+        """Return the requests of the claim as they may be served now; None while one of its devices is not free. Raise
+        NriRdmaError for what does not change by waiting."""
+        admitted = []
+        for request in self._claim.requests:
+            self.where = f"claim {self._claim.namespace}/{self._claim.name}, request {request.name}"
+            found = self._look(request)
+            if found is None:
+                return None
+            admitted.append(found)
+        return tuple(admitted)
+
+    def _look(self, request: ClaimRequest) -> AdmittedClaim | None:
+        placer = self._engine.placer
+        node, policy = placer.node.cache.current, placer.offering.policy
+        known = {slice_name(device.id): device for device in node.devices}
+        missing = [name for name in request.devices if name not in known]
+        if missing:
+            self.why = f"this node has no RDMA device {missing[0]} now"
+            return None
+        devices = tuple(known[name] for name in request.devices)
+        judged, admitted = self._judged.get(request.name, (None, None))
+        if admitted is None or judged is not policy or admitted.devices != devices:
+            admitted = admit_claim(policy, node, self._claim, request, devices)
+            self._judged[request.name] = policy, admitted
+        self.why = "" if request.is_admin else holder_of(devices, placer.reservations.taken(), admitted.mode)
+        if not self.why and admitted.mode is Mode.EXCLUSIVE:
+            self.why = next((f"{it.name} has no netdev on the host now" for it in devices if it.lacks_netdev), "")
+        return None if self.why else admitted
+
+
+def _next_change() -> Future[None]:
+    change: Future[None] = Future()
+    change.set_running_or_notify_cancel()  # of many that wait for it none can cancel it
+    return change
 
 
 def _attached(attachments: tuple[Attachment, ...]) -> Iterator[RdmaDevice]:

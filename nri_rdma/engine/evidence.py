@@ -89,6 +89,10 @@ class EvidenceCollector:
         self._note(container, grants, own)
         return grants
 
+    def traces(self, grants: Iterable[CdiGrant]) -> frozenset[str]:
+        """Return the `traceparent` of each call that prepared one of these CDI devices."""
+        return frozenset(map(self.specs.now.index.trace_of, (grant.name for grant in grants))) - {""}
+
     def withheld(self, container: Container) -> tuple[str, ...]:
         """Return the CDI devices that the kubelet lists for the container and that it was not given.
 

@@ -46,6 +46,7 @@ class LateAttach:
             parts = self._attachments.of(container.sandbox_id)
             grants = self._evidence.grants(container, attached_for(parts))
             span.attributes["rdma.cdi_devices"] = ",".join(grant.name for grant in grants)
+            span.link(self._evidence.traces(grants))
             span.attributes["rdma.cdi_source"] = ",".join(str(grant.origin) for grant in grants)
             self._evidence.refuse_unallocated(container, devices_of(parts, container.name), grants)
             for name in self._evidence.withheld(container):

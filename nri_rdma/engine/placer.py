@@ -76,6 +76,7 @@ class Placer:
             placed = self.place(pod.sandbox_id, pod, question, lambda: self._question(pod, asked, asker), by)
             span.attributes["rdma.devices"] = ",".join(device.name for item in placed for device in item.devices)
             span.attributes["reason"] = "; ".join(reason for item in placed for reason in item.reasons)
+            span.link(self.evidence.traces(question.grants))
         return placed
 
     def place(

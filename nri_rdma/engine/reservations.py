@@ -7,7 +7,7 @@ free nor owned by the next pod.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import MappingProxyType
 
 from nri_rdma.decide.decision import Decision, Question, decide
@@ -21,14 +21,20 @@ class Reservations:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._holdings: dict[str, tuple[tuple[DeviceId, Holding], ...]] = {}
+        self.on_release: list[Callable[[], None]] = []
+        """Called after devices were released, by the thread that released them."""
 
     def place(self, key: str, question: Question) -> Decision:
         """Decide with what others hold now, and reserve the result under the key in one step: two concurrent callers
         never get one device. A refusal keeps the key's reservations; an empty decision releases them."""
         with self._lock:
             decision = decide(question, self._taken(but=key))
+            held = self._holdings.get(key)
             if decision.refusal is None:
                 self._hold(key, question.owner, decision.placed)
+            frees = held is not None and held != self._holdings.get(key)
+        if frees:
+            self._tell_release()
         return decision
 
     def hold(self, sandbox_id: str, devices: Iterable[tuple[DeviceId, Holding]]) -> None:
@@ -40,11 +46,16 @@ class Reservations:
         """Release all reservations of the sandbox."""
         with self._lock:
             self._holdings.pop(sandbox_id, None)
+        self._tell_release()
 
     def taken(self) -> Taken:
         """Return a snapshot of all reservations."""
         with self._lock:
             return self._taken()
+
+    def _tell_release(self) -> None:
+        for listener in self.on_release:
+            listener()
 
     def _hold(self, key: str, owner: str, placed: tuple[Placed, ...]) -> None:
         """Record the placed devices under the key. The caller holds the lock."""

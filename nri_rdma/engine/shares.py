@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -21,6 +21,7 @@ from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.device import RdmaDevice
 from nri_rdma.model.pool import Pool, PoolDoor, ShareGives
 from nri_rdma.model.registration import Registration
+from nri_rdma.observe.spans import traceparent
 
 PENDING_S = 120.0
 """How long after an allocation pods are asked about, while none of them is known to have it. Usually the sandbox starts
@@ -62,6 +63,15 @@ class SharesView:
         return len(held.union(it.id for it in devices)), len(held)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pending:
+    """A share that was allocated: when it is no longer asked about, in seconds of the clock, and the `traceparent` of
+    the call."""
+
+    until: float
+    trace: str
+
+
 class ShareBook:
     """Safe for use by several threads."""
 
@@ -77,9 +87,8 @@ class ShareBook:
         """Whether the kubelet knows the pools' resources, by the pools' names."""
         self._lock = threading.Lock()
         self._clock = clock
-        self._pending: dict[tuple[str, str], float] = {}
-        """When each is no longer asked about, in seconds of the clock; one that was allocated again has its place and
-        the later time."""
+        self._pending: dict[tuple[str, str], _Pending] = {}
+        """One that was allocated again has its place and the later time."""
 
     @property
     def is_guarded(self) -> bool:
@@ -93,7 +102,7 @@ class ShareBook:
             return False
         with self._lock:
             now = self._clock()
-            while self._pending and next(iter(self._pending.values())) <= now:
+            while self._pending and next(iter(self._pending.values())).until <= now:
                 self._pending.pop(next(iter(self._pending)))
         return bool(self._pending)
 
@@ -118,16 +127,27 @@ class ShareBook:
     def allocated(self, resource: str, shares: Iterable[str]) -> None:
         """Note that the kubelet allocated these shares to a container that it does not name."""
         with self._lock:
-            until = self._clock() + PENDING_S
+            pending = _Pending(until=self._clock() + PENDING_S, trace=traceparent())
             for share in shares:
-                self._pending[resource, share] = until
+                self._pending[resource, share] = pending
+
+    def traces(self, allocation: PodAllocation) -> frozenset[str]:
+        """Return the `traceparent` of each call that allocated one of these shares, while they are pending."""
+        with self._lock:
+            found = (self._pending.get(pair) for pair in _pairs(allocation))
+            return frozenset(it.trace for it in found if it is not None and it.trace)
 
     def matched(self, allocation: PodAllocation) -> None:
         """Note whose these allocations are."""
-        self.told((ids.resource, share) for it in allocation.containers for ids in it.resources for share in ids.ids)
+        self.told(_pairs(allocation))
 
     def told(self, shares: Iterable[tuple[str, str]]) -> None:
         """Note that the containers of these shares are known, each with its resource."""
         with self._lock:
             for pair in shares:
                 self._pending.pop(pair, None)
+
+
+def _pairs(allocation: PodAllocation) -> Iterator[tuple[str, str]]:
+    """Yield the ids that a pod was allocated, each with its resource."""
+    return ((ids.resource, share) for it in allocation.containers for ids in it.resources for share in ids.ids)

@@ -17,8 +17,16 @@ EVENTS: Final = frozenset(
     {"RunPodSandbox", "CreateContainer", "StartContainer", "StopPodSandbox", "RemovePodSandbox", "Synchronize"}
 )
 """Spans of calls that the runtime makes: kind SERVER, with the attributes of an RPC."""
+KUBELET_CALLS: Final[Mapping[str, str]] = {
+    "NodePrepareResources": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
+    "NodeUnprepareResources": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
+    "Allocate": "v1beta1.DevicePlugin",
+}
+"""Spans of calls that the kubelet makes, with the service: kind SERVER as well."""
 _RPC: Final[Mapping[str, str]] = {"rpc.system.name": "ttrpc", "rpc.service": "nri.pkg.api.v1alpha1.Plugin"}
-_LISTS = frozenset({"rdma.devices", "rdma.cdi_devices", "rdma.cdi_source", "rdma.gpus", "rdma.kubelet.containers"})
+_LISTS = frozenset(
+    {"rdma.devices", "rdma.shares", "rdma.cdi_devices", "rdma.cdi_source", "rdma.gpus", "rdma.kubelet.containers"}
+)
 _CODE = re.compile(r"nri-rdma: ([A-Z][A-Z0-9-]+):")
 _OTHER = "_OTHER"  # of the conventions: an error that has no code
 
@@ -39,6 +47,9 @@ def attributes_of(span: Span) -> dict[str, Exported]:
             found[key if "." in key else f"rdma.{key}"] = value
     if span.name in EVENTS:
         found |= {**_RPC, "rpc.method": span.name}
+    if span.name in KUBELET_CALLS:
+        service = KUBELET_CALLS[span.name]
+        found |= {"rpc.system.name": "grpc", "rpc.service": service, "rpc.method": span.name}
     if span.error:
         code = _CODE.search(span.error)
         found["error.type"] = code[1] if code else _OTHER
@@ -52,5 +63,5 @@ def pod_names(pod: str) -> dict[str, str]:
 
 
 def is_server(span: Span) -> bool:
-    """Return whether the span is a call that the runtime made."""
-    return span.name in EVENTS
+    """Return whether the span is a call that the runtime or the kubelet made."""
+    return span.name in EVENTS or span.name in KUBELET_CALLS

@@ -18,7 +18,7 @@ from time import perf_counter_ns
 from typing import Final, TypeAlias, TypeVar
 
 from nri_rdma.errors import NriRdmaError
-from nri_rdma.observe.conventions import EVENTS
+from nri_rdma.observe.conventions import EVENTS, KUBELET_CALLS
 from nri_rdma.observe.spans import Span
 
 T = TypeVar("T")
@@ -112,16 +112,22 @@ class Tally:
     def settle(self) -> None:
         """Count what was noted. To be called more often than CAPACITY durations come."""
         for span in taken(self._spans):
-            (self.events if span.name in EVENTS else self.steps).note((_labels(span), span.end_ns - span.start_ns))
+            self._durations_of(span.name).note((_labels(span), span.end_ns - span.start_ns))
         for each in (self.steps, self.events, self.kubelet_calls, self.hook_calls):
             each.settle()
 
+    def _durations_of(self, name: str) -> Durations:
+        if name in EVENTS:
+            return self.events
+        return self.kubelet_calls if name in KUBELET_CALLS else self.steps
+
 
 def _labels(span: Span) -> Labels:
-    """Return name and outcome of a span. Only calls of the runtime are refused: their errors have codes."""
+    """Return name and outcome of a span. Only calls of runtime and kubelet are refused: their errors have codes."""
     if not span.error:
         return span.name, CallOutcome.DONE
-    is_refusal = span.name in EVENTS and span.error.startswith(REFUSAL)
+    is_call = span.name in EVENTS or span.name in KUBELET_CALLS
+    is_refusal = is_call and span.error.startswith(REFUSAL)
     return span.name, CallOutcome.REFUSED if is_refusal else CallOutcome.FAILED
 
 

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
@@ -79,6 +79,11 @@ class Span:
         self.end_ns = 0
         self.error = ""
 
+    def link(self, traceparents: Iterable[str]) -> None:
+        """Add links to these spans of other traces; what is no `traceparent` is passed over."""
+        callers = filter(None, map(parse_traceparent, traceparents))
+        self.links += tuple((caller.trace_id, caller.span_id) for caller in callers)
+
     def __enter__(self) -> Span:
         self._token = _current.set(self)
         self.start_ns = time.time_ns()
@@ -112,6 +117,9 @@ class _UnrecordedSpan(Span):
 
     def __init__(self) -> None:
         self.attributes = _Dropped()
+
+    def link(self, traceparents: Iterable[str]) -> None:
+        return
 
     def __enter__(self) -> Span:
         return self
@@ -219,6 +227,12 @@ def _is_slow(span: Span) -> bool:
 def current_span() -> Span | None:
     """Return the span that is open in this thread."""
     return _current.get()
+
+
+def traceparent() -> str:
+    """Return the span that is open in this thread or task as a W3C ``traceparent``; "" where there is none."""
+    span = _current.get()
+    return f"00-{span.trace_id:032x}-{span.span_id:016x}-01" if span is not None else ""
 
 
 @contextmanager

@@ -31,7 +31,7 @@ SOURCES = read_sources(PROJECT / measure.PACKAGE)
 LIMITS: dict[str, tuple[int, Callable[[], int]]] = {  # goal
     "root files": (3, lambda: len(measure.root_files(SOURCES))),  # 3
     "largest class": (200, lambda: measure.classes(SOURCES)[0].figure),  # 200
-    "widest constructor": (7, lambda: measure.constructors(SOURCES)[0].figure),  # 7
+    "widest constructor": (8, lambda: measure.constructors(SOURCES)[0].figure),  # 8
     "fan-out": (12, lambda: measure.fan_outs(SOURCES)[0].figure),  # 12
     "double names": (8, lambda: len(measure.double_names(SOURCES))),  # 8
 }

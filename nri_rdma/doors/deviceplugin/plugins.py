@@ -18,7 +18,7 @@ from nri_rdma.doors.deviceplugin.server import KUBELET_SOCKET, PoolServer
 from nri_rdma.engine.shares import Guarding, ShareBook
 from nri_rdma.errors import KubeletError
 from nri_rdma.host.watch import inotify
-from nri_rdma.observe.durations import Durations
+from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.listeners import Listeners, Source
 from nri_rdma.tasks.workers import Workers
 
@@ -46,6 +46,7 @@ class DevicePlugins:
         workers: Workers,
         listeners: Listeners,
         schedule: Callable[[float, Callable[[], None]], Callable[[], None]],
+        spans: Recorder,
     ) -> None:
         """`supply` returns what the node has for the pools as it was last read; `guard` makes the CDI devices that
         bring the guard to containers with shares, or returns why there are none; it raises OSError. `schedule` calls
@@ -63,13 +64,12 @@ class DevicePlugins:
         self._is_new_kubelet = False
         self._error = ""
         """Why a resource is not served; logged once."""
+        self._spans = spans
         self._watch: inotify.Inotify | None = None
         self._source: Source | None = None
         self._guard = guard
         self._is_guard_known = False
         self._servers: tuple[PoolServer, ...] = ()
-        self.calls: Durations | None = None
-        """What allocations are counted in; to be set before it is opened."""
 
     def open_later(self) -> None:
         """Have a worker serve and register, now and whenever that is necessary, and look anew whether there is a guard:
@@ -160,7 +160,7 @@ class DevicePlugins:
 
     def _make_servers(self) -> tuple[PoolServer, ...]:
         return tuple(
-            PoolServer(pool, self._folder, self._supply, self._shares.allocated, self.calls)
+            PoolServer(pool, self._folder, self._supply, self._shares.allocated, self._spans)
             for pool in self._shares.pools.values()
         )
 

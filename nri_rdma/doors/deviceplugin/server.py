@@ -23,7 +23,7 @@ from nri_rdma.doors.deviceplugin import answers
 from nri_rdma.doors.deviceplugin.answers import Supply
 from nri_rdma.errors import ErrorCode, KubeletError
 from nri_rdma.model.pool import Pool, ShareGives
-from nri_rdma.observe.durations import Durations, measured
+from nri_rdma.observe.spans import Recorder
 from nri_rdma.pb import deviceplugin_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -53,16 +53,16 @@ class PoolServer:
         folder: Path,
         supply: Callable[[], Supply],
         on_allocate: Callable[[str, list[str]], None],
-        calls: Durations | None = None,
+        spans: Recorder,
     ) -> None:
         """`supply` returns what the node has now. `on_allocate` gets the resource and the ids of each allocation before
-        the kubelet has its answer. Allocations are counted in `calls`."""
+        the kubelet has its answer."""
         self.pool = pool
         self._folder = folder
         self._path = folder / endpoint_of(pool)
         self._supply = supply
         self._on_allocate = on_allocate
-        self._calls = calls
+        self._spans = spans
         self.guard = ""
         """The CDI device that brings the guard to containers, or "" for none."""
         self.brings_nodes = False
@@ -160,14 +160,16 @@ class PoolServer:
         return answers.preferences(self.pool, _read(pb.PreferredAllocationRequest, data, context), self._supply())
 
     def _allocate(self, data: bytes, context: Any) -> bytes:
-        return measured(self._calls, "Allocate", lambda: self._allocated(data, context))
-
-    def _allocated(self, data: bytes, context: Any) -> bytes:
-        request = _read(pb.AllocateRequest, data, context)
-        containers = [list(it.devices_ids) for it in request.container_requests]
-        self._on_allocate(self.pool.resource, [share for shares in containers for share in shares])
-        nodes = partial(answers.nodes_of, self.pool, self._supply()) if self.brings_nodes else None
-        return answers.allocated(self.pool, containers, self.guard, nodes)
+        attributes = {"rdma.pool": self.pool.name, "rdma.resource": self.pool.resource}
+        traceparent = str(dict(context.invocation_metadata() or ()).get("traceparent", ""))
+        with self._spans.span("Allocate", attributes, traceparent=traceparent) as span:
+            request = _read(pb.AllocateRequest, data, context)
+            containers = [list(it.devices_ids) for it in request.container_requests]
+            shares = [share for shares in containers for share in shares]
+            span.attributes["rdma.shares"] = ",".join(shares)
+            self._on_allocate(self.pool.resource, shares)
+            nodes = partial(answers.nodes_of, self.pool, self._supply()) if self.brings_nodes else None
+            return answers.allocated(self.pool, containers, self.guard, nodes)
 
 
 def _read(kind: Any, data: bytes, context: Any) -> Any:

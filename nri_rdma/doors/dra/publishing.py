@@ -26,6 +26,8 @@ QUIET_S = 5.0
 """Least time between two writes: a link that flaps must not keep the API server busy."""
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.5, 30.0
 """Pauses after errors: twice as long each time."""
+CLOSE_S = 0.5
+"""How long the end waits for a write: a service manager waits for the daemon, and the next one writes what lacks."""
 
 
 class Publisher:
@@ -78,7 +80,7 @@ class Publisher:
             self._is_closed = True
             self._changed.notify_all()
         if self._writer.ident is not None:
-            self._writer.join(QUIET_S)
+            self._writer.join(CLOSE_S)
 
     # -- below -------------------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ LOOK_S = 30.0
 """Between two comparisons of all claims with what was written of them, from memory: for what nobody reports."""
 KEPT = 4096
 """Claims that are remembered at most: sixteen for each of 250 pods. Beyond them the oldest is forgotten."""
-CLOSE_S = 3.0
+CLOSE_S = 0.5
 """How long the end waits for the thread."""
 _FORBIDDEN = 403
 _RIGHTS = f"patch and update of resourceclaims/status, and associated-node: with both of {DRIVER_RIGHT}"

@@ -1,19 +1,19 @@
 """Our two sockets in the kubelet's folders: the driver's own, and the one by which the kubelet finds it.
 
 The kubelet looks into plugins_registry once a second, asks a socket there for its name and version, and calls the
-driver's socket from then on; after its own start it asks again. Every call blocks; grpc is imported with the first
-server.
+driver's socket from then on; after its own start it asks again. Its calls are coroutines of one thread: one that waits
+for a device costs nothing, and it is cancelled when the kubelet gives it up. grpc is imported with the first server.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any  # Any: grpc has no types
 from urllib.parse import quote
@@ -25,9 +25,10 @@ from nri_rdma.doors.dra.preparing import Preparer
 from nri_rdma.errors import ErrorCode, KubeletError, NriRdmaError
 from nri_rdma.model.claim import ClaimName
 from nri_rdma.model.registration import Registration
-from nri_rdma.observe.durations import Durations, measured
+from nri_rdma.observe.spans import Recorder
 from nri_rdma.pb import dra_pb2 as dra
 from nri_rdma.pb import pluginregistration_pb2 as registration
+from nri_rdma.tasks.loop_thread import LoopThread
 
 log = logging.getLogger(__name__)
 
@@ -36,24 +37,26 @@ VERSION = "v1.DRAPlugin"
 NOT_SERVED = "the runtime has not reported its pods yet"
 """Why the driver is not registered right after the daemon's start."""
 _SERVICE, _REGISTRATION = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", "pluginregistration.Registration"
-_THREADS = 8
-"""Calls at one time: one that waits for a device must not keep the others waiting."""
-_STOP_S = 5.0
+CALL_S = 45.0
+"""How long the kubelet waits for the answer to a call, where it does not say so."""
+ANSWER_S = 3.0
+"""How long before that a call is answered with the reason why a device is not free."""
+_START_S = 10.0
+"""How long sockets may take to be made."""
+_STOP_S = 1.0
 
 
 class DraServer:
     """Serves until closed."""
 
-    def __init__(
-        self, plugins: Path, preparer: Preparer, on_registered: Callable[[], None], calls: Durations | None = None
-    ) -> None:
-        """`plugins` is the kubelet's folder; `on_registered` is called whenever the kubelet has taken us. Each claim of
-        a call is counted in `calls`."""
+    def __init__(self, plugins: Path, preparer: Preparer, on_registered: Callable[[], None], spans: Recorder) -> None:
+        """`plugins` is the kubelet's folder; `on_registered` is called whenever the kubelet has taken us."""
         self._endpoint = plugins / DRIVER / "dra.sock"
         self._registrar = plugins.parent / "plugins_registry" / f"{DRIVER}-reg.sock"
         self._preparer = preparer
         self._on_registered = on_registered
-        self._calls = calls
+        self._spans = spans
+        self._loop = LoopThread("dra")
         self._servers: list[Any] = []
         self.registration = Registration(error=NOT_SERVED, since=time.time())
         """Whether the kubelet knows the driver."""
@@ -68,7 +71,7 @@ class DraServer:
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         import grpc
 
-        self.close()
+        self._stop()
         self._note_registration(f"the kubelet has not called {self._registrar} yet")
         unary = grpc.unary_unary_rpc_method_handler
         calls = {"NodePrepareResources": unary(self._prepare), "NodeUnprepareResources": unary(self._unprepare)}
@@ -77,10 +80,11 @@ class DraServer:
             if not self._registrar.parent.is_dir():  # grpc would write a line of its own for it
                 raise FileNotFoundError(f"there is no {self._registrar.parent}")
             self._endpoint.parent.mkdir(parents=True, exist_ok=True)
-            self._listen(grpc, self._endpoint, _SERVICE, calls)
-            self._listen(grpc, self._registrar, _REGISTRATION, asked)  # last: the kubelet calls at once
+            self._listen(self._endpoint, grpc.method_handlers_generic_handler(_SERVICE, calls))
+            # Last: the kubelet calls at once.
+            self._listen(self._registrar, grpc.method_handlers_generic_handler(_REGISTRATION, asked))
         except (OSError, RuntimeError) as error:
-            self.close()
+            self._stop()
             unheard = KubeletError(
                 ErrorCode.KUBELET_UNREACHABLE,
                 "cannot listen for the kubelet",
@@ -92,32 +96,37 @@ class DraServer:
             raise unheard from error
 
     def close(self) -> None:
-        """End all calls and remove the sockets. Again is no error."""
+        """End all calls, remove the sockets and end the thread. Again is no error."""
+        self._stop()
+        self._loop.close(_STOP_S)
+        self._preparer.close()
+
+    def _stop(self) -> None:
+        """End all calls and remove the sockets."""
         servers, self._servers = self._servers, []
         for server in reversed(servers):  # first the one by which the kubelet finds us
-            server.stop(grace=None).wait(_STOP_S)
+            try:
+                self._loop.run(server.stop(grace=None), _STOP_S)
+            except FutureTimeoutError:
+                log.warning("a call of the kubelet does not end", extra={"driver": DRIVER})
 
     def _note_registration(self, error: str) -> None:
         self.registration = self.registration.then(error, time.time())
 
-    def _listen(self, grpc: Any, path: Path, service: str, handlers: dict[str, Any]) -> None:
+    def _listen(self, path: Path, handler: Any) -> None:
         with suppress(FileNotFoundError):
             path.unlink()
-        server = grpc.server(ThreadPoolExecutor(_THREADS, thread_name_prefix="dra"))
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-        server.add_insecure_port(f"unix:{quote(str(path))}")
-        server.start()
-        self._servers.append(server)
+        self._servers.append(self._loop.run(_started(f"unix:{quote(str(path))}", handler), _START_S))
 
-    def _info(self, _request: bytes, _context: Any) -> bytes:
+    async def _info(self, _request: bytes, _context: Any) -> bytes:
         told = registration.PluginInfo(
             type="DRAPlugin", name=DRIVER, endpoint=str(self._endpoint), supported_versions=[VERSION]
         )
         data: bytes = told.SerializeToString()
         return data
 
-    def _notified(self, data: bytes, context: Any) -> bytes:
-        told = _read(registration.RegistrationStatus, data, context)
+    async def _notified(self, data: bytes, context: Any) -> bytes:
+        told = await _read(registration.RegistrationStatus, data, context)
         error = "" if told.plugin_registered else told.error or "the kubelet does not say why"
         self._note_registration(f"the kubelet refuses the driver: {error}" if error else "")
         if error:
@@ -127,34 +136,71 @@ class DraServer:
             self._on_registered()
         return b""
 
-    def _prepare(self, data: bytes, context: Any) -> bytes:
+    async def _prepare(self, data: bytes, context: Any) -> bytes:
+        request = await _read(dra.NodePrepareResourcesRequest, data, context)
+        left_s = context.time_remaining()
+        by = time.monotonic() + (CALL_S if left_s is None else left_s) - ANSWER_S
         answer = dra.NodePrepareResourcesResponse()
-        for claim in _read(dra.NodePrepareResourcesRequest, data, context).claims:
+
+        async def prepare(claim: dra.Claim) -> None:
             entry = answer.claims[claim.uid]  # to ask for it puts it in: a claim without devices is answered, too
-            try:
-                prepare = partial(self._preparer.prepare, _name(claim))
-                for it in measured(self._calls, "NodePrepareResources", prepare):
-                    entry.devices.add(
-                        request_names=[it.request],
-                        pool_name=it.pool,
-                        device_name=it.device,
-                        cdi_device_ids=it.cdi_devices,
-                    )
-            except Exception as error:  # noqa: BLE001 - the kubelet has the sentence, and tries again
-                entry.error = _told("a claim is not prepared", claim, error)
+            for it in await self._preparer.prepare(_name(claim), by):
+                entry.devices.add(
+                    request_names=[it.request],
+                    pool_name=it.pool,
+                    device_name=it.device,
+                    cdi_device_ids=it.cdi_devices,
+                )
+
+        await self._each("NodePrepareResources", request, answer, prepare, context)
         prepared: bytes = answer.SerializeToString()
         return prepared
 
-    def _unprepare(self, data: bytes, context: Any) -> bytes:
+    async def _unprepare(self, data: bytes, context: Any) -> bytes:
+        request = await _read(dra.NodeUnprepareResourcesRequest, data, context)
         answer = dra.NodeUnprepareResourcesResponse()
-        for claim in _read(dra.NodeUnprepareResourcesRequest, data, context).claims:
-            entry = answer.claims[claim.uid]
-            try:
-                measured(self._calls, "NodeUnprepareResources", partial(self._preparer.unprepare, _name(claim)))
-            except Exception as error:  # noqa: BLE001 - as above
-                entry.error = _told("a claim is not unprepared", claim, error)
+
+        async def unprepare(claim: dra.Claim) -> None:
+            answer.claims[claim.uid].SetInParent()
+            self._preparer.unprepare(_name(claim))
+
+        await self._each("NodeUnprepareResources", request, answer, unprepare, context)
         unprepared: bytes = answer.SerializeToString()
         return unprepared
+
+    async def _each(
+        self, method: str, request: Any, answer: Any, work: Callable[[dra.Claim], Awaitable[None]], context: Any
+    ) -> None:
+        """Do the work on all claims of a request at the same time, each in a span; put its error into its answer."""
+        metadata = dict(context.invocation_metadata() or ())
+
+        async def one(claim: dra.Claim) -> None:
+            attributes = {"rdma.claim": f"{claim.namespace}/{claim.name}", "rdma.claim.uid": claim.uid}
+            with self._spans.span(method, attributes, traceparent=str(metadata.get("traceparent", ""))) as span:
+                try:
+                    await work(claim)
+                except Exception as error:  # noqa: BLE001 - the kubelet has the sentence, and tries again
+                    span.error = answer.claims[claim.uid].error = _told(_NOT_DONE[method], claim, error)
+
+        await asyncio.gather(*map(one, request.claims))
+
+
+_NOT_DONE = {
+    "NodePrepareResources": "a claim is not prepared",
+    "NodeUnprepareResources": "a claim is not unprepared",
+}
+"""For the log."""
+
+
+async def _started(address: str, handler: Any) -> Any:
+    """Return a server that listens there. Raise RuntimeError where it cannot."""
+    import grpc.aio
+
+    server: Any = grpc.aio.server()
+    server.add_generic_rpc_handlers((handler,))
+    server.add_insecure_port(address)
+    await server.start()
+    return server
 
 
 def _name(claim: dra.Claim) -> ClaimName:
@@ -171,11 +217,12 @@ def _told(what: str, claim: dra.Claim, error: Exception) -> str:
     return f"nri-rdma: INTERNAL: {error!r}. Next: the daemon's log has the traceback."
 
 
-def _read(message: Any, data: bytes, context: Any) -> Any:
+async def _read(message: Any, data: bytes, context: Any) -> Any:
     """Return the request, or end the call."""
     import grpc
 
     try:
         return message.FromString(data)
     except DecodeError as error:
-        context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"nri-rdma: not a {message.DESCRIPTOR.name}: {error}")
+        why = f"nri-rdma: not a {message.DESCRIPTOR.name}: {error}"
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)

@@ -7,12 +7,13 @@ one that has no container which asks for the claim gets its devices as a whole.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from nri_rdma.cdi.index import OWNER_KEY, PODS_KEY
+from nri_rdma.cdi.index import OWNER_KEY, PODS_KEY, TRACE_KEY
 from nri_rdma.cdi.spec import Device, DeviceNode, Edits, Hook, HookName, Kind, NodeType, Spec, Version
 from nri_rdma.cdi.version import minimum_version
 from nri_rdma.decide.advertised import DRIVER
@@ -27,6 +28,9 @@ CLAIM_KEY = "claims.noderesource.dev/name"
 key of our prefix, which are requests."""
 BOOT_KEY = "claims.noderesource.dev/boot"
 """Annotation of a spec: the boot in which it was written."""
+ALLOCATION_KEY = "claims.noderesource.dev/allocation"
+"""Annotation of a spec: a digest of the allocation that it was written for. A claim outlives its pods, and has other
+devices or other parameters when it is allocated the next time."""
 KIND = Kind(vendor=DRIVER, device_class="claim")
 _SUFFIX = ".json"
 HOOK_TIMEOUT_S = 10
@@ -50,14 +54,18 @@ class SpecStyle:
     has_numbers: bool = False
 
 
-def claim_spec(claim: Claim, requests: Iterable[AdmittedClaim], rdma_cm: CharDevice | None, style: SpecStyle) -> Spec:
-    """Return the spec of a claim with these requests."""
+def claim_spec(
+    claim: Claim, requests: Iterable[AdmittedClaim], rdma_cm: CharDevice | None, style: SpecStyle, trace: str = ""
+) -> Spec:
+    """Return the spec of a claim with these requests; `trace` is the `traceparent` of the call that prepares it."""
     devices = tuple(_device(claim.uid, it, rdma_cm, style) for it in requests)
     told = {
         CLAIM_KEY: f"{claim.namespace}/{claim.name}",
         PODS_KEY: ",".join(claim.pods),
         OWNER_KEY: claim.owner,
         BOOT_KEY: style.boot,
+        ALLOCATION_KEY: allocation_of(claim),
+        TRACE_KEY: trace,
     }
     annotations = tuple((key, value) for key, value in told.items() if value)
     spec = Spec(version=next(iter(Version)), kind=KIND, annotations=annotations, devices=devices)
@@ -74,13 +82,20 @@ def spec_file(uid: str) -> str:
     return f"{KIND.vendor}-{KIND.device_class}-{uid}{_SUFFIX}"
 
 
-def boot_of(text: bytes) -> str:
-    """Return the boot in which a file's spec was written, "" where it does not say."""
+def allocation_of(claim: Claim) -> str:
+    """Return a digest of all that a claim was allocated of our driver: devices, requests and parameters."""
+    told = json.dumps([asdict(request) for request in claim.requests], sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def is_for(text: bytes, claim: Claim, boot: str) -> bool:
+    """Return whether a file's spec was written in this boot for what the claim is allocated now. A file of somebody
+    else, or half of one, was not."""
     try:
-        spec = json.loads(text)
-    except ValueError:  # somebody else's, or half of one: it is written anew
-        return ""
-    return str((spec.get("annotations") or {}).get(BOOT_KEY, "")) if isinstance(spec, dict) else ""
+        told = json.loads(text)["annotations"]
+        return bool(told[BOOT_KEY] == boot and told[ALLOCATION_KEY] == allocation_of(claim))
+    except (ValueError, TypeError, KeyError):
+        return False
 
 
 def claim_of(file: str, spec: Spec) -> ClaimName | None:

@@ -18,6 +18,7 @@ from nri_rdma.model.claim import Claim, ClaimRequest
 from nri_rdma.model.device import DeviceId
 from nri_rdma.model.pool import Pool
 from nri_rdma.model.request import Mode
+from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.workers import Workers
 from tests.rig.api_server import running
 from tests.rig.deadline import wait_until
@@ -32,7 +33,7 @@ __all__ = ["node", "world"]
 
 @pytest.mark.parametrize("pools", [(), (pool(),)], ids=["none", "of a resource"])
 def test_without_a_pool_of_claims_there_is_no_driver(daemon: InsideDaemon, pools: tuple[Pool, ...]) -> None:
-    assert make_claims_door(Settings(pools=pools), daemon.engine, daemon.workers) is None
+    assert make_claims_door(Settings(pools=pools), daemon.engine, daemon.workers, daemon.spans) is None
 
 
 def test_the_node_is_published_by_its_name_and_again_when_it_has_changed(
@@ -49,7 +50,7 @@ def test_the_node_is_published_by_its_name_and_again_when_it_has_changed(
             kubelet_plugins_dir=folder / "plugins",
             cdi_dirs=(tmp_path / "etc", tmp_path / "cdi"),
         )
-        door = make_claims_door(settings, daemon.engine, workers)
+        door = make_claims_door(settings, daemon.engine, workers, daemon.spans)
         assert door is not None
         try:
             door.open_later()
@@ -90,7 +91,7 @@ def test_what_becomes_of_a_claims_device_is_written_into_its_status(node: Node, 
             kubelet_plugins_dir=folder / "plugins",
             cdi_dirs=(tmp_path,),
         )
-        door = make_claims_door(settings, node.engine, workers)
+        door = make_claims_door(settings, node.engine, workers, Recorder())
         assert door is not None
         try:
             door.open_later()

@@ -50,7 +50,7 @@ def plugins(
     inside.engine.placer.offering.policy = policy_of(settings.pools, (), allow_default_pool=False)
     workers, listeners = Workers(), Listeners()
     with FakeDeviceManager(settings.device_plugin_dir) as manager:
-        made = make_device_plugins(settings, inside.engine, workers, listeners, lambda: runtime)
+        made = make_device_plugins(settings, inside.engine, workers, listeners, lambda: runtime, inside.spans)
         made.open_later()
         wait_until(lambda: len(manager.plugins) == len(settings.pools), "the registration")
         try:

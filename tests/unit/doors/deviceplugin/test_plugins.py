@@ -18,6 +18,7 @@ from nri_rdma.engine.shares import Guarding, ShareBook
 from nri_rdma.host.watch import inotify
 from nri_rdma.model.device import Node
 from nri_rdma.model.pool import Pool, PoolDoor
+from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 from tests.rig.deadline import wait_until
@@ -43,6 +44,7 @@ def plugins(
         workers=workers,
         listeners=listeners,
         schedule=start_timer,
+        spans=Recorder(),
     )
     opened.open_later()
     try:

@@ -16,7 +16,7 @@ from nri_rdma.doors.deviceplugin.server import PoolServer, endpoint_of
 from nri_rdma.errors import KubeletError
 from nri_rdma.model.device import Node
 from nri_rdma.model.request import Mode
-from nri_rdma.observe.durations import Durations
+from nri_rdma.observe.spans import Recorder
 from tests.rig.deadline import wait_until
 from tests.rig.device_manager import FakeDeviceManager
 from tests.unit.doors.deviceplugin.pools import NIC, RESOURCE, pool, pool_of_devices, supply
@@ -26,7 +26,7 @@ from tests.unit.model.hardware import eight
 ALLOCATED: list[tuple[str, list[str]]] = []
 NODES: list[Node] = []
 """As it was read, the last one is now."""
-CALLS = Durations()
+SPANS = Recorder()
 """What the server of the fixture counts."""
 
 
@@ -51,7 +51,7 @@ def served(folder: Path, manager: FakeDeviceManager) -> Iterator[PoolServer]:
         folder,
         lambda: supply(one, node=NODES[-1]),
         lambda resource, shares: ALLOCATED.append((resource, shares)),
-        CALLS,
+        SPANS,
     )
     server.serve()
     wait_until(lambda: RESOURCE in manager.plugins, "the list")
@@ -73,10 +73,11 @@ def test_a_server_that_listens_anew_has_ended_what_was_before(manager: FakeDevic
     wait_until(lambda: manager.plugins[RESOURCE] is not before, "the next list")
 
 
-def test_an_allocation_is_counted(manager: FakeDeviceManager, served: PoolServer) -> None:
-    before = CALLS.histograms().get(("Allocate", "done"))
+def test_an_allocation_is_a_span_with_the_shares(manager: FakeDeviceManager, served: PoolServer) -> None:
     manager.allocate(RESOURCE, ("hcas-3",), ("hcas-0", "hcas-1"))
-    assert CALLS.histograms()["Allocate", "done"].count == 1 + (before.count if before else 0)
+    span = SPANS.recent()[-1]
+    assert (span.name, span.error) == ("Allocate", "")
+    assert span.attributes == {"rdma.pool": "hcas", "rdma.resource": RESOURCE, "rdma.shares": "hcas-3,hcas-0,hcas-1"}
 
 
 def test_an_allocation_is_noted_before_it_is_answered(manager: FakeDeviceManager, served: PoolServer) -> None:
@@ -133,7 +134,9 @@ def test_grpc_writes_nothing_but_errors_past_our_log_unless_somebody_wants_it(
     monkeypatch.setenv("GRPC_VERBOSITY", said or "")
     if said is None:
         monkeypatch.delenv("GRPC_VERBOSITY")
-    server = PoolServer(pool(), folder, lambda: supply(pool(), node=eight()), lambda _resource, _shares: None)
+    server = PoolServer(
+        pool(), folder, lambda: supply(pool(), node=eight()), lambda _resource, _shares: None, Recorder()
+    )
     server.serve()
     assert os.environ["GRPC_VERBOSITY"] == then
     server.close()
@@ -141,7 +144,9 @@ def test_grpc_writes_nothing_but_errors_past_our_log_unless_somebody_wants_it(
 
 def test_without_a_kubelet_nobody_listens_and_the_error_names_its_socket(folder: Path) -> None:
     folder.mkdir()
-    server = PoolServer(pool(), folder, lambda: supply(pool(), node=eight()), lambda _resource, _shares: None)
+    server = PoolServer(
+        pool(), folder, lambda: supply(pool(), node=eight()), lambda _resource, _shares: None, Recorder()
+    )
     with pytest.raises(KubeletError, match=r"KUBELET-UNREACHABLE: rdma/hca_shared is not registered") as caught:
         server.serve()
     assert caught.value.where == str(folder / "kubelet.sock")
@@ -151,7 +156,9 @@ def test_without_a_kubelet_nobody_listens_and_the_error_names_its_socket(folder:
 def test_a_socket_whose_path_is_too_long_is_told_with_its_length(tmp_path: Path) -> None:
     folder = tmp_path / ("f" * 100)
     folder.mkdir()
-    server = PoolServer(pool(), folder, lambda: supply(pool(), node=eight()), lambda _resource, _shares: None)
+    server = PoolServer(
+        pool(), folder, lambda: supply(pool(), node=eight()), lambda _resource, _shares: None, Recorder()
+    )
     size = len(str(folder / "nri-rdma_hcas.sock"))
     with pytest.raises(KubeletError, match=rf"the path has {size} bytes, and Linux takes 107.* Next: give the pool a"):
         server.serve()
@@ -160,7 +167,9 @@ def test_a_socket_whose_path_is_too_long_is_told_with_its_length(tmp_path: Path)
 def test_a_socket_whose_path_is_just_short_enough_is_told_with_the_reason_of_the_system() -> None:
     with TemporaryDirectory(prefix="nri-") as short:
         folder = Path(short) / ("f" * (107 - len(f"{short}//nri-rdma_hcas.sock")))  # it is not there
-        server = PoolServer(pool(), folder, lambda: supply(pool(), node=eight()), lambda _resource, _shares: None)
+        server = PoolServer(
+            pool(), folder, lambda: supply(pool(), node=eight()), lambda _resource, _shares: None, Recorder()
+        )
         with pytest.raises(KubeletError, match=f"cannot listen at {folder}/nri-rdma_hcas.sock") as caught:
             server.serve()
     assert "bytes" not in str(caught.value)
@@ -173,7 +182,9 @@ def test_a_resource_that_the_shared_device_plugin_serves_is_not_served_until_it_
 ) -> None:
     path = tmp_path / place
     path.parent.mkdir(exist_ok=True)
-    server = PoolServer(pool(), folder, lambda: supply(pool(), node=eight()), lambda _resource, _shares: None)
+    server = PoolServer(
+        pool(), folder, lambda: supply(pool(), node=eight()), lambda _resource, _shares: None, Recorder()
+    )
     with socket.socket(socket.AF_UNIX) as theirs:
         theirs.bind(str(path))
         theirs.listen()
@@ -189,7 +200,9 @@ def test_a_resource_that_the_shared_device_plugin_serves_is_not_served_until_it_
 def test_a_socket_that_an_earlier_daemon_left_is_replaced(folder: Path, manager: FakeDeviceManager) -> None:
     left = folder / endpoint_of(pool())
     left.write_text("")
-    server = PoolServer(pool(), folder, lambda: supply(pool(), node=eight()), lambda _resource, _shares: None)
+    server = PoolServer(
+        pool(), folder, lambda: supply(pool(), node=eight()), lambda _resource, _shares: None, Recorder()
+    )
     server.serve()
     wait_until(lambda: RESOURCE in manager.plugins, "the list")
     server.close()
@@ -200,7 +213,7 @@ def devices(folder: Path, manager: FakeDeviceManager) -> Iterator[PoolServer]:
     """The pool of devices of the node "eight", served."""
     NODES[:] = [eight()]
     one = pool_of_devices()
-    server = PoolServer(one, folder, lambda: supply(one, node=NODES[-1]), lambda _resource, _ids: None)
+    server = PoolServer(one, folder, lambda: supply(one, node=NODES[-1]), lambda _resource, _ids: None, Recorder())
     server.serve()
     wait_until(lambda: NIC in manager.plugins, "the list")
     yield server
@@ -238,7 +251,9 @@ def test_a_device_that_a_pod_has_is_preferred_only_where_the_others_are_too_few(
     """The kubelet may have lost its checkpoint."""
     one, ids = pool_of_devices(), [device.id for device in eight().devices]
     taken = {it: frozenset({Holding(owner="ns/a", mode=Mode.SHARED, is_sole=True)}) for it in ids[:3]}
-    server = PoolServer(one, folder, lambda: supply(one, node=eight(), taken=taken), lambda _resource, _ids: None)
+    server = PoolServer(
+        one, folder, lambda: supply(one, node=eight(), taken=taken), lambda _resource, _ids: None, Recorder()
+    )
     server.serve()
     wait_until(lambda: NIC in manager.plugins, "the list")
     assert manager.prefer(NIC, tuple(ids[:4]), (), 1) == [ids[3]]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,7 @@ import grpc
 
 from nri_rdma.decide.advertised import slice_name
 from nri_rdma.decide.policy import policy_of
-from nri_rdma.doors.dra.preparing import Preparer
+from nri_rdma.doors.dra.preparing import PreparedDevice, Preparer
 from nri_rdma.doors.dra.reporting import StatusWriter
 from nri_rdma.doors.dra.specs import SpecStyle
 from nri_rdma.engine.claims import Claims
@@ -21,22 +23,31 @@ from nri_rdma.host.kubernetes.api import ApiServer
 from nri_rdma.model.claim import ClaimName
 from nri_rdma.model.pool import Pool, PoolDoor
 from nri_rdma.model.request import Mode
+from nri_rdma.pb import dra_pb2 as dra
 from nri_rdma.pb import pluginregistration_pb2 as registration
-from tests.rig.api_server import running, send
+from tests.rig.api_server import Seen, running, send
 from tests.unit.commands.cli.daemon import InsideDaemon
 
 OURS = "rdma.noderesource.dev"
 NOTIFY = "/pluginregistration.Registration/NotifyRegistrationStatus"
+PREPARE, UNPREPARE = (f"/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/Node{it}Resources" for it in ("Prepare", "Unprepare"))
 RAILS = Pool(name="rails", modes=(Mode.EXCLUSIVE, Mode.SHARED), door=PoolDoor.CLAIMS)
 NAME = ClaimName(namespace="team", name="rails", uid="u1")
 PATH = "/apis/resource.k8s.io/v1/namespaces/team/resourceclaims/rails"
 
 
-def call(path: Path, method: str, data: bytes) -> bytes:
+def call(path: Path, method: str, data: bytes, metadata: Mapping[str, str] | None = None) -> bytes:
     """Ask a socket, as the kubelet does, and return its answer."""
     with grpc.insecure_channel(f"unix:{path}") as channel:
-        answer: bytes = channel.unary_unary(method)(data, timeout=10)
+        answer: bytes = channel.unary_unary(method)(data, timeout=10, metadata=tuple((metadata or {}).items()))
         return answer
+
+
+def asked(kind: Any, *claims: tuple[str, str]) -> bytes:
+    """A request for claims of these names and uids."""
+    told = [dra.Claim(namespace="team", name=name, uid=uid) for name, uid in claims]
+    data: bytes = kind(claims=told).SerializeToString()
+    return data
 
 
 def register(registrar: Path) -> None:
@@ -53,6 +64,8 @@ class Claimed:
     statuses: StatusWriter
     folder: Path
     told: dict[str, dict[str, Any]]
+    seen: list[Seen]
+    """What the API server was asked."""
     awaited: list[str]
     """The CDI devices whose specs the answers waited for."""
 
@@ -70,6 +83,14 @@ class Claimed:
                 "reservedFor": [{"resource": "pods", "name": "one", "uid": "uid-1"}],
             },
         }
+
+    def prepare(self, within_s: float = 30.0) -> tuple[PreparedDevice, ...]:
+        """Prepare the claim as a call of the kubelet does."""
+        return asyncio.run(self.preparer.prepare(NAME, time.monotonic() + within_s))
+
+    def unprepare(self) -> None:
+        """Unprepare it, without another call under way."""
+        self.preparer.unprepare(NAME)
 
     def serve_annotations(self) -> None:
         self.daemon.engine.placer.offering.policy = policy_of((), (), allow_default_pool=True)
@@ -95,15 +116,24 @@ def claimed(daemon: InsideDaemon, folder: Path) -> Iterator[Claimed]:
         statuses = StatusWriter(api, dict, folder / "cdi")  # it is never started
         preparer = Preparer(
             api.get,
-            Claims(daemon.engine).prepare,
-            lambda: None,
+            Claims(daemon.engine),
             folder=folder / "cdi",
             style=lambda: SpecStyle(prefix=OURS, hook=None, boot="boot-1"),
             statuses=statuses,
             expect=awaited.extend,
+            spans=daemon.spans,
         )
         specs = folder / "cdi"
-        yield Claimed(daemon=daemon, preparer=preparer, statuses=statuses, folder=specs, told=told, awaited=awaited)
+        yield Claimed(
+            daemon=daemon,
+            preparer=preparer,
+            statuses=statuses,
+            folder=specs,
+            told=told,
+            seen=server.seen,
+            awaited=awaited,
+        )
+        preparer.close()
         api.close()
 
 

@@ -83,7 +83,7 @@ def door(
     monkeypatch.setattr(module, "TRY_AGAIN_S", 0.1)
     api = ApiServer(api_server.kubeconfig(registry.parent))
     publisher = Publisher(api, "node-a", Claims(node.daemon.engine).advertise)
-    server = DraServer(registry.parent / "plugins", node.preparer, publisher.start)
+    server = DraServer(registry.parent / "plugins", node.preparer, publisher.start, node.daemon.spans)
     made = ClaimsDoor(
         server,
         publisher,

@@ -7,9 +7,8 @@ import time
 
 import pytest
 
-from nri_rdma.doors.dra import preparing
 from nri_rdma.errors import ApiServerError, ClaimError, PlacementError, RequestError
-from tests.unit.doors.dra.claimed import NAME, OURS, PATH, Claimed
+from tests.unit.doors.dra.claimed import OURS, PATH, Claimed
 
 SPEC = "rdma.noderesource.dev-claim-u1.json"
 CDI = "rdma.noderesource.dev/claim=u1-nic"
@@ -18,7 +17,7 @@ ALONE = {"rdma.noderesource.dev": "[{match: {device: mlx5_2}, mode: exclusive}]"
 
 def test_a_claim_has_its_spec_and_its_cdi_device_comes_with_the_first_device(node: Claimed) -> None:
     node.allocate("mlx5_3", "mlx5_1", request="nic/fast")
-    first, second = node.preparer.prepare(NAME)
+    first, second = node.prepare()
     assert (first.request, first.pool, first.cdi_devices, second.cdi_devices) == ("nic", "node-a", (CDI,), ())
     assert node.specs == [SPEC]
     assert node.awaited == [CDI]
@@ -29,54 +28,53 @@ def test_a_claim_has_its_spec_and_its_cdi_device_comes_with_the_first_device(nod
 
 def test_a_claim_of_another_driver_only_gets_no_spec(node: Claimed) -> None:
     node.allocate("g0", driver="gpu.example.com")
-    assert (node.preparer.prepare(NAME), node.specs) == ((), [])
+    assert (node.prepare(), node.specs) == ((), [])
 
 
 def test_a_claim_of_the_same_name_with_another_uid_is_refused(node: Claimed) -> None:
     node.allocate("mlx5_3", uid="u2")
     with pytest.raises(ClaimError, match="CLAIM-CHANGED: claim team/rails is another one by now: its uid is u2"):
-        node.preparer.prepare(NAME)
+        node.prepare()
     assert node.specs == []
 
 
 def test_a_claim_that_is_gone_is_the_api_servers_refusal(node: Claimed) -> None:
     with pytest.raises(ApiServerError, match="404"):
-        node.preparer.prepare(NAME)
+        node.prepare()
 
 
 def test_a_repeated_prepare_has_the_same_answer_at_once_also_when_the_devices_are_away(node: Claimed) -> None:
     node.allocate("mlx5_2")
-    first = node.preparer.prepare(NAME)
+    first = node.prepare()
     written = (node.folder / SPEC).stat().st_mtime_ns
     node.serve_annotations()
     node.daemon.start_pod("one", ALONE)
     node.serve_claims()
     began = time.monotonic()
-    assert node.preparer.prepare(NAME) == first
+    assert node.prepare() == first
     assert time.monotonic() - began < 2
     assert (node.folder / SPEC).stat().st_mtime_ns == written
 
 
 def test_a_spec_of_another_boot_or_a_broken_one_is_written_anew(node: Claimed) -> None:
     node.allocate("mlx5_2")
-    first = node.preparer.prepare(NAME)
+    first = node.prepare()
     spec = node.folder / SPEC
     for old in (spec.read_text().replace("boot-1", "boot-0"), "{", "[]", "{}"):
         spec.write_text(old)
-        assert node.preparer.prepare(NAME) == first
+        assert node.prepare() == first
         assert json.loads(spec.read_text())["annotations"]["claims.noderesource.dev/boot"] == "boot-1"
 
 
 def test_a_device_that_stays_held_fails_at_the_time_limit_and_leaves_no_spec(
-    node: Claimed, monkeypatch: pytest.MonkeyPatch
+    node: Claimed,
 ) -> None:
-    monkeypatch.setattr(preparing, "PREPARE_S", 0.2)
     node.serve_annotations()
     node.daemon.start_pod("one", ALONE)
     node.serve_claims()
     node.allocate("mlx5_2")
     with pytest.raises(PlacementError, match="mlx5_2 is still held by default/one"):
-        node.preparer.prepare(NAME)
+        node.prepare(within_s=0.2)
     assert node.specs == []
 
 
@@ -85,7 +83,7 @@ def test_a_claim_with_admin_access_is_prepared_for_one_that_looks_on(node: Claim
     node.daemon.start_pod("owner", {OURS: "[{match: {device: mlx5_2}, mode: exclusive}]"})
     node.serve_claims()
     node.allocate("mlx5_2", adminAccess=True)
-    (told,) = node.preparer.prepare(NAME)
+    (told,) = node.prepare()
     assert told.request == "nic"
     (device,) = json.loads((node.folder / node.specs[0]).read_text())["devices"]
     assert json.loads(device["annotations"][OURS]) == {"name": "rails-nic", "mode": "shared", "adminAccess": True}
@@ -94,30 +92,30 @@ def test_a_claim_with_admin_access_is_prepared_for_one_that_looks_on(node: Claim
 
 def test_unprepare_removes_the_claims_own_spec_and_a_second_one_nothing(node: Claimed) -> None:
     node.allocate("mlx5_3")
-    node.preparer.prepare(NAME)
+    node.prepare()
     (node.folder / "other.json").write_text("{}")
     for _ in range(2):
-        node.preparer.unprepare(NAME)
+        node.unprepare()
         assert node.specs == ["other.json"]
 
 
 def test_the_status_is_about_claims_that_are_prepared_or_refused_and_not_about_others(node: Claimed) -> None:
     node.allocate("g0", driver="gpu.example.com")
-    node.preparer.prepare(NAME)
+    node.prepare()
     assert not node.statuses.known
     node.allocate("mlx5_3")
-    node.preparer.prepare(NAME)
+    node.prepare()
     assert node.statuses.known == ("u1",)
 
 
 def test_a_refused_claim_has_a_status_and_one_that_is_gone_has_none(node: Claimed) -> None:
     node.serve_claims()
     with pytest.raises(ApiServerError, match="404"):
-        node.preparer.prepare(NAME)
+        node.prepare()
     assert not node.statuses.known
     node.allocate("mlx5_2")
     parameters = {"source": "FromClaim", "opaque": {"driver": OURS, "parameters": {"mood": "exclusive"}}}
     node.told[PATH]["status"]["allocation"]["devices"]["config"] = [parameters]
     with pytest.raises(RequestError):
-        node.preparer.prepare(NAME)
+        node.prepare()
     assert node.statuses.known == ("u1",)

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import os
 import socket
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
 
 from nri_rdma.doors.dra.server import DraServer
 from nri_rdma.errors import KubeletError
-from nri_rdma.observe.durations import Durations
 from nri_rdma.pb import dra_pb2 as dra
 from nri_rdma.pb import pluginregistration_pb2 as registration
-from tests.unit.doors.dra.claimed import NOTIFY, OURS, Claimed, call, kubelet_folder
+from tests.unit.doors.dra.claimed import NOTIFY, OURS, PREPARE, UNPREPARE, Claimed, asked, call, kubelet_folder
 
-PREPARE, UNPREPARE = (f"/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/Node{it}Resources" for it in ("Prepare", "Unprepare"))
+TRACED = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+"""Metadata of a call of a kubelet that traces."""
 INFO = "/pluginregistration.Registration/GetInfo"
-CALLS = Durations()
-"""What the server of the fixture counts."""
 
 
 @pytest.fixture
@@ -41,7 +37,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def served(node: Claimed, folder: Path, registered: list[str]) -> Iterator[DraServer]:
-    server = DraServer(folder, node.preparer, lambda: registered.append("registered"), CALLS)
+    server = DraServer(folder, node.preparer, lambda: registered.append("registered"), node.daemon.spans)
     server.serve()
     yield server
     server.close()
@@ -49,13 +45,6 @@ def served(node: Claimed, folder: Path, registered: list[str]) -> Iterator[DraSe
 
 def registrar(folder: Path) -> Path:
     return folder.parent / "plugins_registry" / f"{OURS}-reg.sock"
-
-
-def asked(kind: Any, *claims: tuple[str, str]) -> bytes:
-    """A request for claims of these names and uids."""
-    told = [dra.Claim(namespace="team", name=name, uid=uid) for name, uid in claims]
-    data: bytes = kind(claims=told).SerializeToString()
-    return data
 
 
 def prepare(folder: Path, *claims: tuple[str, str]) -> dra.NodePrepareResourcesResponse:
@@ -106,19 +95,20 @@ def test_each_claim_has_its_own_answer(
     assert [(it["claim"], it["error"], it["exc_info"]) for it in logged] == [("team/absent", bad.error, None)]
 
 
-def test_each_claim_of_a_call_is_counted_by_what_became_of_it(served: DraServer, folder: Path, node: Claimed) -> None:
-    def counts() -> Counter[tuple[str, ...]]:
-        return Counter({labels: it.count for labels, it in CALLS.histograms().items()})
-
-    before = counts()
+def test_each_claim_of_a_call_is_a_span_with_its_steps_and_the_kubelets_trace(
+    served: DraServer, folder: Path, node: Claimed
+) -> None:
     node.allocate("mlx5_3", "mlx5_1")
     prepare(folder, ("rails", "u1"), ("absent", "u9"))
-    call(folder / OURS / "dra.sock", UNPREPARE, asked(dra.NodeUnprepareResourcesRequest, ("rails", "u1")))
-    assert counts() - before == {
-        ("NodePrepareResources", "done"): 1,
-        ("NodePrepareResources", "refused"): 1,
-        ("NodeUnprepareResources", "done"): 1,
-    }
+    call(folder / OURS / "dra.sock", UNPREPARE, asked(dra.NodeUnprepareResourcesRequest, ("rails", "u1")), TRACED)
+    spans = node.daemon.spans.recent()
+    good, bad, ended = (it for it in spans if it.name.endswith("Resources"))
+    if good.error:
+        good, bad = bad, good
+    assert (good.attributes["rdma.claim"], good.error, bad.attributes["rdma.claim.uid"]) == ("team/rails", "", "u9")
+    assert bad.error.startswith("nri-rdma: API-SERVER: ")
+    assert [it.name for it in spans if it.parent_id == good.span_id] == ["get claim", "admit", "write spec"]
+    assert f"{ended.trace_id:032x}-{ended.parent_id:016x}" in TRACED["traceparent"]
 
 
 def test_a_claim_of_another_driver_is_answered_without_devices(served: DraServer, folder: Path, node: Claimed) -> None:
@@ -176,7 +166,7 @@ def test_closing_removes_both_sockets_and_again_is_no_error(served: DraServer, f
 
 def test_without_the_kubelets_registry_nobody_listens(node: Claimed, folder: Path) -> None:
     registrar(folder).parent.rmdir()
-    server = DraServer(folder, node.preparer, lambda: None)
+    server = DraServer(folder, node.preparer, lambda: None, node.daemon.spans)
     with pytest.raises(KubeletError, match="cannot listen for the kubelet") as caught:
         server.serve()
     assert f"there is no {registrar(folder).parent}" in str(caught.value)
@@ -187,7 +177,7 @@ def test_without_the_kubelets_registry_nobody_listens(node: Claimed, folder: Pat
 def test_where_one_socket_cannot_be_made_the_other_is_removed(node: Claimed, folder: Path) -> None:
     registrar(folder).mkdir()
     with pytest.raises(KubeletError, match="cannot listen for the kubelet"):
-        DraServer(folder, node.preparer, lambda: None).serve()
+        DraServer(folder, node.preparer, lambda: None, node.daemon.spans).serve()
     assert not (folder / OURS / "dra.sock").exists()
 
 
@@ -208,7 +198,7 @@ def test_grpc_writes_nothing_but_errors_past_our_log_unless_somebody_wants_it(
     monkeypatch.setenv("GRPC_VERBOSITY", said or "")
     if said is None:
         monkeypatch.delenv("GRPC_VERBOSITY")
-    server = DraServer(folder, node.preparer, lambda: None)
+    server = DraServer(folder, node.preparer, lambda: None, node.daemon.spans)
     server.serve()
     assert os.environ["GRPC_VERBOSITY"] == then
     server.close()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from nri_rdma.cdi.encoding import encode
 from nri_rdma.cdi.spec import Device, HookName, Kind
 from nri_rdma.decide.claims import AdmittedClaim
-from nri_rdma.doors.dra.specs import SpecStyle, cdi_device, claim_of, claim_spec, is_of, spec_file
+from nri_rdma.doors.dra.specs import SpecStyle, cdi_device, claim_of, claim_spec, is_for, is_of, spec_file
 from nri_rdma.model.claim import Claim, ClaimName, ClaimRequest
 from nri_rdma.model.device import RdmaDevice
 from nri_rdma.model.request import Mode
@@ -42,12 +44,33 @@ def test_each_request_is_a_cdi_device_with_our_key_and_the_nodes_of_its_devices(
 
 
 def test_the_spec_names_the_pods_of_the_claim() -> None:
-    spec = claim_spec(replace(CLAIM, pods=("p1", "p2")), [admitted("nic", nic(0))], RDMA_CM, PLAIN)
-    name = ("claims.noderesource.dev/name", "team/rails")
-    assert spec.annotations == (name, ("claims.noderesource.dev/pods", "p1,p2"))
-    assert claim_spec(CLAIM, [], RDMA_CM, PLAIN).annotations == (name,)
-    owned = claim_spec(replace(CLAIM, owner="p1"), [], RDMA_CM, PLAIN)
-    assert owned.annotations == (name, ("claims.noderesource.dev/owner", "p1"))
+    def told(claim: Claim) -> dict[str, str]:
+        annotations = dict(claim_spec(claim, [], RDMA_CM, PLAIN).annotations)
+        assert len(annotations.pop("claims.noderesource.dev/allocation")) == 64
+        return annotations
+
+    name = {"claims.noderesource.dev/name": "team/rails"}
+    assert told(replace(CLAIM, pods=("p1", "p2"))) == {**name, "claims.noderesource.dev/pods": "p1,p2"}
+    assert told(CLAIM) == name
+    assert told(replace(CLAIM, owner="p1")) == {**name, "claims.noderesource.dev/owner": "p1"}
+
+
+def test_a_spec_is_for_its_claim_in_its_boot_as_it_is_allocated() -> None:
+    style = replace(PLAIN, boot="boot-1")
+    request = ClaimRequest(name="nic", devices=("pci-1",), pool="node-a", parameters={"mtu": 9000}, from_claim={})
+    claim = replace(CLAIM, requests=(request,))
+    text = encode(claim_spec(claim, [], RDMA_CM, style))
+    assert is_for(text, claim, "boot-1")
+    assert is_for(text, replace(claim, pods=("p9",)), "boot-1")  # who has it is no matter of the allocation
+    assert not is_for(text, claim, "boot-2")
+    changes: list[dict[str, Any]] = [
+        {"devices": ("pci-2",)}, {"name": "other"}, {"pool": "node-b"}, {"is_admin": True},
+        {"parameters": {}}, {"from_claim": {"mtu": 9000}},
+    ]  # fmt: skip
+    for changed in changes:
+        assert not is_for(text, replace(claim, requests=(replace(request, **changed),)), "boot-1")
+    for broken in (b"", b"{", b"[]", b"{}", b'{"annotations": []}', b'{"annotations": {}}', b"\xff"):
+        assert not is_for(broken, claim, "boot-1")
 
 
 def test_a_node_without_rdma_cm_gives_none() -> None:

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 
 GUARD_HOOK = "nri-rdma-hook"
 """The name of the guard's program, wherever it lies."""
+GUARD_MODULE = "nri_rdma_hook.py"
+"""The file beside it that has all of it but the start."""
 KEY_PREFIX = "shares.rdma.noderesource.dev/"
 """With the resource's name after it: one container may have shares of several pools."""
 GUARDED_PREFIX = f"guard.{KEY_PREFIX}"

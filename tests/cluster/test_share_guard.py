@@ -18,7 +18,8 @@ OURS = PROJECT / "hooks/nri-rdma-hook"
 HOOK = PROJECT / ".cache/cluster/hook/nri-rdma-hook"
 CONFIG = SHARES.replace(str(OURS), str(HOOK))
 HOOK.parent.mkdir(parents=True, exist_ok=True)
-shutil.copy(OURS, HOOK)
+for name in ("nri_rdma_hook.py", OURS.name):
+    shutil.copy(OURS.with_name(name), HOOK.parent)
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ def test_every_error_code_has_its_entry_and_every_entry_its_code() -> None:
 
 def test_every_error_code_is_raised_somewhere() -> None:
     sources = "".join(path.read_text() for path in (PROJECT / "nri_rdma").rglob("*.py"))
-    hook = (PROJECT / "hooks/nri-rdma-hook").read_text()  # it cannot import ours
+    hook = (PROJECT / "hooks/nri_rdma_hook.py").read_text()  # it cannot import ours
     raised = [code for code in ErrorCode if f"ErrorCode.{code.name}" in sources or f'"{code}"' in hook]
     assert set(ErrorCode) - set(raised) == set()
 

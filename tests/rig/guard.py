@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.rig import cache
 
 HOOK = cache.PROJECT / "hooks/nri-rdma-hook"
+MODULE = HOOK.with_name("nri_rdma_hook.py")
 GUARDED = "guarded"
 """The runtime handler of containerd whose containers are guarded; CRI-O has hooks for all of its handlers."""
 

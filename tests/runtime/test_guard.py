@@ -18,7 +18,7 @@ from tests.rig.daemon import PROJECT, Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.expect import look, tree_number
 from tests.rig.fabric import Fabric
-from tests.rig.guard import GUARDED, HOOK, write_definition
+from tests.rig.guard import GUARDED, HOOK, MODULE, write_definition
 from tests.rig.runtime import Runtime
 
 pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime]
@@ -210,6 +210,7 @@ def test_containers_start_at_every_moment_of_an_upgrade_and_of_the_removal(
             runtime.cri.delete_pod(pod)
 
     hook = tmp_path / "nri-rdma-hook"
+    shutil.copy(MODULE, tmp_path)
     shutil.copy(HOOK, hook)
     told = runtime.run / ("hooks/nri-rdma-guard.json" if runtime.release.is_crio else "guarded.json")
     configured = told if runtime.release.is_crio else Path(runtime.command()[2])
@@ -222,16 +223,17 @@ def test_containers_start_at_every_moment_of_an_upgrade_and_of_the_removal(
             assert nodes_of(runtime.cri, run(runtime.cri, pod, "main")) == expected(node)
             daemon.stop()  # an upgrade: the old program ends,
             assert starts()
-            beside = hook.with_suffix(".new")
-            shutil.copy(HOOK, beside)
-            beside.rename(hook)  # the hook is replaced in one step,
-            assert starts()
+            for file in (MODULE, HOOK):  # each file of the hook is replaced in one step, the module first,
+                shutil.copy(file, tmp_path / "new")
+                (tmp_path / "new").rename(tmp_path / file.name)
+                assert starts()
             daemon.start()  # and the new program starts
             assert nodes_of(runtime.cri, run(runtime.cri, pod, "second")) == expected(node)
             runtime.cri.delete_pod(pod)
-            hook.rename(beside)
-            assert not starts(), "the hook was taken away while the runtime still had it"
-            beside.rename(hook)
+            for file in (hook, tmp_path / MODULE.name):
+                file.rename(tmp_path / "away")
+                assert not starts(), f"{file.name} was taken away while the runtime still had the hook"
+                (tmp_path / "away").rename(file)
             _take_out(configured)  # the removal: first the runtime forgets the guard,
             runtime.restart()
             assert starts()

@@ -70,7 +70,8 @@ def test_the_command_is_there(installed: Path) -> None:
 
 def test_the_guards_hook_is_there_as_it_is_and_needs_nothing_of_the_environment(installed: Path) -> None:
     hook = installed.with_name("nri-rdma-hook")
-    assert hook.read_bytes() == (PROJECT / "hooks/nri-rdma-hook").read_bytes()
+    for file in (hook, hook.with_name("nri_rdma_hook.py")):
+        assert file.read_bytes() == (PROJECT / "hooks" / file.name).read_bytes()
     assert (installed.parents[1] / "share/nri-rdma/nri-rdma-guard.json").exists()
     done = subprocess.run([hook, "verify"], input="{}", env={}, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

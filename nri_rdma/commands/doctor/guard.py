@@ -6,7 +6,6 @@ The runtime's configuration says for which handlers it is set up; the daemon tha
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol  # Any: configurations of others
 
 from nri_rdma.commands.doctor.configuration import crio_files, read_toml, table_at, texts
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
+from nri_rdma.commands.install.hook import fault_of, is_program
 from nri_rdma.config.settings import Settings
 from nri_rdma.errors import NotReadyError
-from nri_rdma.text.shares import GUARD_HOOK
+from nri_rdma.text.shares import GUARD_HOOK, GUARD_MODULE
 
 if TYPE_CHECKING:
     from nri_rdma.commands.doctor.machine import Machine
@@ -31,8 +31,8 @@ _CRI_TABLES = ("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
 _NRI_TABLE = "io.containerd.nri.v1.nri"
 _FIX = "set the hook up as docs/guard.md says, and restart the runtime"
 _FIX_BLOCKED = (
-    "put the hook back where the runtime looks for it, or take base_runtime_spec (CRI-O: the hook's definition) out"
-    " and restart the runtime"
+    "put both files of the hook back where the runtime looks for it, or take base_runtime_spec (CRI-O: the hook's"
+    " definition) out and restart the runtime"
 )
 _FLAGS = ("--annotation-prefix", "--control-socket")
 
@@ -230,8 +230,8 @@ def _fault_of_handler(host: ConfiguredHost, handler: Mapping[str, Any]) -> _Faul
         return _Fault(text=str(error))
     if hook is None:
         return _Fault(text=f"{base} has no {GUARD_HOOK} among its {_STAGE} hooks")
-    if not _can_be_run(hook):
-        return _Fault(text=f"{hook['path']} cannot be run", blocks=True)
+    if fault := _fault_of_program(Path(hook["path"])):
+        return _Fault(text=fault, blocks=True)
     patterns = texts(handler.get("pod_annotations"))
     unseen = [key for key in _keys(host) if not any(_lets_through(it, key) for it in patterns)]
     if unseen:
@@ -301,8 +301,8 @@ def _fault_of_definition(host: ConfiguredHost, path: Path) -> _Fault | None:
         return _Fault(text=f"{path} has not the stage {_STAGE}")
     if table_at(document, "when").get("always") is not True:
         return _Fault(text=f"{path} is not for every container (when: always)")
-    if not _can_be_run(hook):
-        return _Fault(text=f"{hook['path']} of {path} cannot be run", blocks=True)
+    if fault := _fault_of_program(Path(hook["path"])):
+        return _Fault(text=f"{path}: {fault}", blocks=True)
     return _Fault(text=_fault_of_hook(host, hook))
 
 
@@ -321,14 +321,11 @@ def _ours(hooks: Iterable[Any]) -> Mapping[str, Any] | None:
     return None
 
 
-def _can_be_run(hook: Mapping[str, Any]) -> bool:
-    """Return whether the hook is an executable file, and its interpreter, too."""
-    path = Path(hook["path"])
-    return _is_executable(path) and _is_executable(_interpreter_of(path))
-
-
-def _is_executable(path: Path) -> bool:
-    return path.is_file() and os.access(path, os.X_OK)
+def _fault_of_program(program: Path) -> str:
+    """Return what keeps the hook from being run; "" if it, its interpreter and its module are there."""
+    if not (is_program(program) and is_program(_interpreter_of(program))):
+        return f"{program} cannot be run"
+    return fault_of(program.resolve(), GUARD_MODULE)
 
 
 def _interpreter_of(path: Path) -> Path:

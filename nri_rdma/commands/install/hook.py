@@ -60,13 +60,18 @@ def hook_files(root: Path, source: Path) -> tuple[OwnFile, OwnFile]:
     )
 
 
-def fault_of(program: Path) -> str:
+def fault_of(program: Path, module_name: str = MODULE) -> str:
     """Return what keeps a hook from being run; "" if nothing does."""
-    if not (program.is_file() and os.access(program, os.X_OK)):
+    if not is_program(program):
         return f"{program} is not there or no program"
-    module = program.with_name(MODULE)
+    module = program.with_name(module_name)
     needs_module = module.stem.encode() in program.read_bytes()  # those of earlier releases are one file
     return f"{module} is not there" if needs_module and not os.access(module, os.R_OK) else ""
+
+
+def is_program(path: Path) -> bool:
+    """Return whether this is a file that we may execute."""
+    return path.is_file() and os.access(path, os.X_OK)
 
 
 def _is_ours(data: bytes) -> bool:

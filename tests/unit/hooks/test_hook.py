@@ -28,6 +28,7 @@ from tests.unit.hooks.ended import ONE_LINE, Ended
 
 PROJECT = Path(__file__).resolve().parents[3]
 HOOK = PROJECT / "hooks/nri-rdma-hook"
+MODULE = HOOK.with_name("nri_rdma_hook.py")
 PREFIX = "rdma.noderesource.dev"
 TWO = {PREFIX: "[{match: {device: mlx5_2}, containers: [a]}]"}
 CONTAINERD = {
@@ -491,10 +492,12 @@ def test_spec_drops_the_limits_that_ctr_puts_into_it_because_every_container_wou
 def test_every_text_has_the_hook_at_the_one_place_outside_the_virtual_environment() -> None:
     place = "/usr/local/lib/nri-rdma/nri-rdma-hook"
     assert json.loads((PROJECT / "hooks/nri-rdma-guard.json").read_text())["hook"]["path"] == place
+    module = place.replace("nri-rdma-hook", MODULE.name)
     for name in ("docs/guard.md", "hooks/README.md"):
         text = (PROJECT / name).read_text()
         assert f"ctr oci spec | {place} spec >" in text
-        assert f"install -D -m 755 /opt/nri-rdma/bin/nri-rdma-hook {place}" in text
+        copied = f"install -D -m 755 /opt/nri-rdma/bin/nri-rdma-hook {place}"
+        assert f"install -D -m 644 /opt/nri-rdma/bin/{MODULE.name} {module}\n    {copied}" in text, "the module first"
 
 
 @pytest.mark.parametrize(
@@ -515,12 +518,19 @@ def test_a_container_of_a_pod_that_ended_is_refused(daemon: InsideDaemon, tmp_pa
     assert run(state, *socket_of(daemon.settings.control_path)).refused_with == "NOT-ATTACHED"
 
 
-def test_the_hook_is_written_for_python_3_9_and_imports_nothing_of_the_project() -> None:
-    tree = ast.parse(HOOK.read_text(), feature_version=(3, 9))
+@pytest.mark.parametrize("file", [HOOK, MODULE], ids=lambda it: it.name)
+def test_the_hook_is_written_for_python_3_9_and_imports_nothing_of_the_project(file: Path) -> None:
+    tree = ast.parse(file.read_text(), feature_version=(3, 9))
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    assert names == {"sys", "os", "json", "socket", "time"}
-    assert not [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    assert [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names] == ["sys"]
+    names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    typing = {"typing", "collections.abc"}  # imported by no interpreter
+    imported = {"nri_rdma_hook", "posix"} if file == HOOK else {"os", "json", "time", "_json", "_socket"}
+    assert names - typing == {"sys", *imported}
+    at_its_start = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
+    assert at_its_start == {"sys", *(imported & {"posix"})}
+
+
+def test_the_hook_runs_with_the_systems_python() -> None:
     assert HOOK.read_text().startswith("#!/usr/bin/python3 -IS\n")
     assert HOOK.stat().st_mode & 0o111 == 0o111
 

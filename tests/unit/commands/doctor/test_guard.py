@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,23 @@ def test_a_hook_whose_interpreter_is_missing_or_that_is_a_folder_cannot_be_run_e
     site.hook.unlink()
     site.hook.mkdir()
     assert site.finding().result is Result.PROBLEM
+
+
+def test_a_hook_without_its_module_is_told_because_no_container_starts(site: Site) -> None:
+    for file in ("nri_rdma_hook.py", "nri-rdma-hook"):
+        shutil.copy(PROJECT / "hooks" / file, site.hook.parent)
+    site.containerd(runc=site.guarded())
+    assert site.finding().result is Result.OK
+    module = site.hook.with_name("nri_rdma_hook.py")
+    module.unlink()
+    assert (site.finding().result, site.finding().found) == (
+        Result.PROBLEM,
+        f"no container starts: containerd's runc: {module} is not there",
+    )
+    moved = site.hook.rename(site.folder / "nri-rdma-hook")
+    shutil.copy(PROJECT / "hooks/nri_rdma_hook.py", moved.parent)
+    site.hook.symlink_to(moved)
+    assert site.finding().result is Result.OK, "the program looks for it where it lies"
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ parts when each part has a host of its own."""
 MACHINE_FILES = {
     "tests/interop/test_calls.py": "has Go fetch modules",
     "tests/interop/test_cdi.py": "has Go fetch modules",
+    "tests/interop/test_nri_runtime.py": "has Go fetch modules",
     "tests/interop/test_nri_stub.py": "has Go fetch modules",
     "tests/interop/test_streams.py": "has Go fetch modules",
     "tests/interop/test_ttrpc_example.py": "has Go fetch modules",

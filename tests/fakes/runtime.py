@@ -67,6 +67,8 @@ class FakeRuntime:
         """What the connected plugin registered with."""
         self.events = 0
         """The event mask it subscribed to."""
+        self.failure_policy = nri.FailurePolicy()
+        """What it wants done of requests that it does not answer."""
         self.sync_updates: list[nri.ContainerUpdate] = []
         """What it asked to update in answer to Synchronize."""
         self.calls: list[str] = []
@@ -224,7 +226,7 @@ class FakeRuntime:
         timeout_s = self._request_timeout_s()
         answer = self.call("Configure", self.configuration, timeout_s=timeout_s)
         assert isinstance(answer, nri.ConfigureResponse)
-        self.events = answer.events
+        self.events, self.failure_policy = answer.events, answer.failure_policy
 
     def _synchronize(self) -> None:
         deadline = time.monotonic() + self._request_timeout_s()  # one budget for all chunks

@@ -24,6 +24,7 @@ BUILD_TIMEOUT_S: Final = 540.0
 PROGRAMS: Final = {
     "peer": ("go.mod", "./peer"),
     "stub": ("go.mod", "./stub"),
+    "runtime": ("go.mod", "./runtime"),
     "old-stub": ("old-nri.mod", "./stub"),
     "example": ("go.mod", "github.com/containerd/ttrpc/example/cmd"),
 }
@@ -115,7 +116,7 @@ def _environment() -> dict[str, str]:
         "GOTOOLCHAIN": "local",
         "GOWORK": "off",
         "CGO_ENABLED": "0",
-        "GOGC": "400",  # the compiler collects less often: a quarter less CPU time for the four programs
+        "GOGC": "400",  # the compiler collects less often: a quarter less CPU time for the programs
     }
 
 

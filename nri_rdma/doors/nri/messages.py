@@ -15,7 +15,7 @@ from nri_rdma.text.shares import GUARD_HOOK
 
 PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
-NRI_VERSION = "v0.12.2"
+NRI_VERSION = "v0.12.5"
 """The version of the interface that our messages are written from."""
 
 _OUR_NAMES = tuple(prefix.encode() for prefix in ENV_PREFIXES)

@@ -2,7 +2,7 @@
 
 A handler decodes, asks the engine and answers. A pod that asks for nothing costs a decode, a look-up and an empty
 reply, and leaves no span. What a handler raises becomes the text of the CRI error; one that cannot finish answers
-before its deadline, because a late answer makes the runtime drop us and go on without.
+before its deadline, because a late answer makes the runtime drop us, and before NRI 0.12.4 go on without.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ MAX_LISTED = 20_000
 _MARGIN_S = 0.2
 _MARGIN_SHARE = 0.25
 """What a handler leaves of its time for the way back: this much, or this share of a short time."""
+
+_FAILURE_POLICY = pb.FailurePolicy(fail_request=True)
+"""A request that we do not answer fails; runtimes before NRI 0.12.4 go on without us. We are dropped then: kept and
+hung, we would delay and fail every pod of the node, and a stop for ever (docs/adr/0049)."""
 
 _EMPTY = b""
 
@@ -244,7 +248,7 @@ class Plugin:
         self._whole_rdma_max = not self.runtime.abilities.heeds_start
         self._on_configured(self.runtime)
         events = event_mask(self._methods) & self.runtime.abilities.events  # never 0, which would mean all of them
-        answer: bytes = pb.ConfigureResponse(events=events).SerializeToString()
+        answer: bytes = pb.ConfigureResponse(events=events, failure_policy=_FAILURE_POLICY).SerializeToString()
         return answer
 
     def _synchronize(self, request: Request) -> bytes:

@@ -28,6 +28,13 @@ def test_it_registers_and_subscribes_to_what_it_handles_only(door: Door) -> None
     runtime.close()
 
 
+def test_a_request_without_an_answer_is_to_fail_and_the_plugin_to_be_dropped(door: Door) -> None:
+    """Kept and hung, it would delay and fail every pod of the node."""
+    runtime = connected(door)
+    assert runtime.failure_policy == nri.FailurePolicy(fail_request=True, keep_connected=False)
+    runtime.close()
+
+
 def test_time_outs_come_from_the_runtime(door: Door) -> None:
     connected(door, request_timeout_ms=700, registration_timeout_ms=900).close()
     assert (door.facts[0].request_timeout_s, door.facts[0].registration_timeout_s) == (0.7, 0.9)

@@ -26,8 +26,9 @@ class Told:
 class GoRuntime:
     """One process of tests/interop/go/runtime."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self._process = process
+        self.log = log
 
     def tell(
         self,
@@ -60,7 +61,7 @@ def go_runtime(program: Path, socket: Path, log: Path, *, timeout_s: float) -> I
         assert process.stdout is not None
         assert json.loads(process.stdout.readline()) == {"ready": True}, log.read_text()
         try:
-            yield GoRuntime(process)
+            yield GoRuntime(process, log)
         finally:
             process.stdin.close()
             process.wait(_END_S)

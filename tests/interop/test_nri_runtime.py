@@ -1,4 +1,4 @@
-"""NRI's own runtime side in Go (0.12.5) and our plugin that is late: with the failure policy that we declare the request
+"""NRI's own runtime side in Go (0.12.5) and our plugin that is late: with our failure policy the request
 fails, without it a pod that asks starts bare. Either way nothing else waits."""
 
 from __future__ import annotations
@@ -183,8 +183,10 @@ def test_stop_and_remove_fail_once_and_not_for_good(connected: Connected, event:
 
 def test_a_plugin_that_is_gone_between_requests_fails_none(connected: Connected) -> None:
     """What the policy does not close: the guard does."""
+    runtime = connected.runtime
     connected.drop()
-    assert connected.runtime.tell("RunPodSandbox", "bare", ASKS, netns=connected.namespace()).error == ""
+    wait_until(lambda: "connection to plugin" in runtime.log.read_text(), "the runtime to notice", LONGEST_S)
+    assert runtime.tell("RunPodSandbox", "bare", ASKS, netns=connected.namespace()).error == ""
 
 
 @pytest.mark.root

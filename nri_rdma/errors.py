@@ -199,10 +199,20 @@ class KubeletError(NriRdmaError):
 
 
 class ApiServerError(NriRdmaError):
-    """The API server did not do what it was asked; `status` is its HTTP status, 0 where it did not answer."""
+    """The API server did not do what it was asked, or could not be; `status` is its HTTP status, 0 where it did not
+    answer."""
 
-    def __init__(self, what: str, *, where: str, hint: str, status: int = 0, detail: str = "") -> None:
-        super().__init__(ErrorCode.API_SERVER, what, where=where, hint=hint, detail=detail)
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str,
+        hint: str,
+        status: int = 0,
+        detail: str = "",
+        code: ErrorCode = ErrorCode.API_SERVER,
+    ) -> None:
+        super().__init__(code, what, where=where, hint=hint, detail=detail)
         self.status = status
 
 

@@ -1,7 +1,7 @@
 """Reads a ResourceClaim (resource.k8s.io/v1) that the scheduler has allocated. Pure.
 
-The API server has checked its form. Parameters stand in the order in which Kubernetes copies them: those of the device
-class first. A later one changes what an earlier one says: an object key by key, anything else as a whole.
+Parameters stand in the order in which Kubernetes copies them: those of the device class first. A later one changes what
+an earlier one says: an object key by key, anything else as a whole.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any  # Any: JSON
 
 from nri_rdma.model.claim import Claim, ClaimName, ClaimRequest, Parameters
+from nri_rdma.text.api_objects import reading, word
 
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 """Annotation of a claim that was made from a template: its name in the pod's spec."""
@@ -24,25 +25,31 @@ def claim_path(name: ClaimName) -> str:
 
 
 def read_claim(claim: Mapping[str, Any], driver: str) -> Claim:
-    """Return the claim with what it was allocated of the driver's devices: no request where that is nothing."""
+    """Return the claim with what it was allocated of the driver's devices: no request where that is nothing. Raise
+    ApiServerError for what is no claim."""
+    with reading("ResourceClaim", "asked for a claim"):
+        return _claim(claim, driver)
+
+
+def _claim(claim: Mapping[str, Any], driver: str) -> Claim:
     metadata, status = claim["metadata"], claim.get("status") or {}
     devices = (status.get("allocation") or {}).get("devices") or {}
     by_request: dict[str, list[Mapping[str, Any]]] = {}
     for result in devices.get("results") or ():
         if result["driver"] == driver:
-            by_request.setdefault(result["request"], []).append(result)
+            by_request.setdefault(word(result["request"]), []).append(result)
     configs = devices.get("config") or ()
-    pods = tuple(it["uid"] for it in status.get("reservedFor") or () if it["resource"] == "pods")
+    pods = tuple(word(it["uid"]) for it in status.get("reservedFor") or () if it["resource"] == "pods")
     return Claim(
-        namespace=metadata["namespace"],
-        name=metadata["name"],
-        uid=metadata["uid"],
+        namespace=word(metadata["namespace"]),
+        name=word(metadata["name"]),
+        uid=word(metadata["uid"]),
         label=_label(metadata["name"], metadata.get("annotations") or {}),
         requests=tuple(
             ClaimRequest(
                 name=name,
-                devices=tuple(it["device"] for it in results),
-                pool=results[0]["pool"],
+                devices=tuple(word(it["device"]) for it in results),
+                pool=word(results[0]["pool"]),
                 parameters=merged(
                     [
                         *_parameters(configs, name, driver, _FROM_CLASS),
@@ -63,12 +70,12 @@ def _owner(metadata: Mapping[str, Any], pods: tuple[str, ...]) -> str:
     """Return the uid of the pod that the claim was made for. A claim that somebody wrote may name any pod as its owner:
     the one that it is reserved for has to be the same."""
     owners = [it for it in metadata.get("ownerReferences") or () if it.get("controller") and it["kind"] == "Pod"]
-    return next((it["uid"] for it in owners if pods == (it["uid"],)), "")
+    return next((word(it["uid"]) for it in owners if pods == (it["uid"],)), "")
 
 
 def _label(name: str, annotations: Mapping[str, str]) -> str:
     """Return the name by which the pod's author knows the claim; "" where there is none but that of its requests."""
-    return "" if EXTENDED_RESOURCE in annotations else annotations.get(POD_CLAIM_NAME, name)
+    return "" if EXTENDED_RESOURCE in annotations else word(annotations.get(POD_CLAIM_NAME, name))
 
 
 def merged(parameters: list[Parameters] | Iterator[Parameters]) -> Parameters:
@@ -88,7 +95,7 @@ def main_request(name: str) -> str:
 def _parameters(configs: Any, request: str, driver: str, source: str) -> Iterator[Parameters]:
     """Yield the driver's parameters from that source that are for a request, in their order."""
     for config in configs:
-        opaque, named = config.get("opaque") or {}, config.get("requests")
+        opaque, named = config.get("opaque") or {}, list(map(word, config.get("requests") or ()))
         is_meant = not named or request in named or main_request(request) in named
         if config.get("source") == source and opaque.get("driver") == driver and is_meant:
             yield opaque.get("parameters") or {}

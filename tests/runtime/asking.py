@@ -206,13 +206,18 @@ WAYS: Mapping[str, Ask] = {
 """By the names of tests/rig/outcomes.py."""
 
 
-def _prepare(socket: Path, namespace: str, name: str, uid: str) -> tuple[str, ...]:
-    """Have the driver prepare a claim, as the kubelet does; the CDI devices that it answers."""
+def prepared(socket: Path, namespace: str, name: str, uid: str, seconds: float = 10) -> Mapping[int, bytes]:
+    """What the driver answers of a claim that is to be prepared, as the kubelet asks it: 1 is a device, 2 an error."""
     request = message(1, text(1, namespace) + text(2, uid) + text(3, name))
     with grpc.insecure_channel(f"unix:{socket}") as channel:
         method = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
-        answer = channel.unary_unary(method)(request, timeout=10)
+        answer = channel.unary_unary(method)(request, timeout=seconds)
     (entry,) = [dict(fields(content)) for _, content in fields(answer)]
-    answered = dict(fields(entry[2]))
+    return dict(fields(entry[2]))
+
+
+def _prepare(socket: Path, namespace: str, name: str, uid: str) -> tuple[str, ...]:
+    """Have the driver prepare a claim; the CDI devices that it answers."""
+    answered = prepared(socket, namespace, name, uid)
     assert 2 not in answered, answered
     return tuple(content.decode() for number, content in fields(answered[1]) if number == 4)

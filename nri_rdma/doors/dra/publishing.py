@@ -17,6 +17,7 @@ from nri_rdma.decide.advertised import DRIVER, Advertised
 from nri_rdma.doors.dra.slices import PATH, is_published, new_slice, next_generation, rivals, selector, specs_of
 from nri_rdma.host.kubernetes.api import ApiServer
 from nri_rdma.model.driver import Published
+from nri_rdma.text.api_objects import reading, word
 
 log = logging.getLogger(__name__)
 
@@ -121,21 +122,27 @@ class Publisher:
 
     def _publish(self, devices: Sequence[Advertised]) -> Published:
         """Have the slices as they shall be, and return what they are then. Raise ApiServerError."""
-        every = self._api.get(PATH, selector(self._node, driver=""))["items"]
-        self._tell_rivals(rivals(every, devices))
-        found = [it for it in every if it["spec"]["driver"] == DRIVER]
-        if is_published(found, self._node, devices):
+        every = self._api.items(PATH, selector(self._node, driver=""))
+        with reading("list of ResourceSlices", PATH):
+            others = rivals(every, devices)
+            found = [it for it in every if it["spec"]["driver"] == DRIVER]
+            names = [word(it["metadata"]["name"]) for it in found]
+            is_same = is_published(found, self._node, devices)
+            specs = specs_of(self._node, devices, next_generation(found))
+        self._tell_rivals(others)
+        if is_same:
             return _published([it["spec"] for it in found], devices, self.published.written)
-        specs = specs_of(self._node, devices, next_generation(found))
-        uid = self._api.get(f"/api/v1/nodes/{self._node}")["metadata"]["uid"]
+        node = self._api.get(f"/api/v1/nodes/{self._node}")
+        with reading("Node", self._node):
+            uid = word(node["metadata"]["uid"])
         self._written = time.monotonic()  # also where one of the next calls fails: then some were made
         for number, spec in enumerate(specs):
             if number < len(found):
-                self._api.replace(f"{PATH}/{found[number]['metadata']['name']}", {**found[number], "spec": spec})
+                self._api.replace(f"{PATH}/{names[number]}", {**found[number], "spec": spec})
             else:
                 self._api.create(PATH, new_slice(spec, self._node, uid, number))
-        for old in found[len(specs) :]:
-            self._api.delete(f"{PATH}/{old['metadata']['name']}")
+        for old in names[len(specs) :]:
+            self._api.delete(f"{PATH}/{old}")
         log.info("devices published", extra={"devices": len(devices), "slices": len(specs)})
         return _published(specs, devices, time.time())
 

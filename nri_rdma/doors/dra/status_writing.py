@@ -15,6 +15,7 @@ from nri_rdma.doors.dra.statuses import ClaimState, StatusEntry, changed_devices
 from nri_rdma.errors import ApiServerError
 from nri_rdma.host.kubernetes.api import ApiServer
 from nri_rdma.model.claim import ClaimName
+from nri_rdma.text.api_objects import reading, word
 from nri_rdma.text.claims import claim_path
 
 log = logging.getLogger(__name__)
@@ -32,12 +33,13 @@ def write_status(api: ApiServer, name: ClaimName, state: ClaimState, *, counts_b
     path = claim_path(name)
     for attempt in range(1, ATTEMPTS + 1):
         claim = api.get(path)
-        if claim["metadata"]["uid"] != name.uid:
-            raise _another(path)
-        devices = changed_devices(claim, state, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+        with reading("ResourceClaim", path):
+            if claim["metadata"]["uid"] != name.uid:
+                raise _another(path)
+            devices = changed_devices(claim, state, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+            version = word(claim["metadata"]["resourceVersion"])
         if devices is None:
             return counts_bytes
-        version = claim["metadata"]["resourceVersion"]
         try:
             counts_bytes = counts_bytes or not _patched(api, path, version, devices)
             if counts_bytes:

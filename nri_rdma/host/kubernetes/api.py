@@ -1,24 +1,34 @@
 """A client of the API server: JSON objects by their paths, and protobuf where each byte counts.
 
 Kubernetes' own library finds credentials and renews them. Every call blocks, for at most its time limit; nothing here
-is for the thread of NRI's events. The library is imported with the first call, which takes a quarter of a second.
+is for the thread of NRI's events. Whatever answers is believed nothing: answers are read to a size, a number of values
+and a deadline, so that the daemon's memory and its pods are safe from them. The library is imported with the first
+call, which takes a quarter of a second.
 """
 
 from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any  # Any: JSON, and a library without types
 from urllib.parse import urlencode
 
-from nri_rdma.errors import ApiServerError
+from nri_rdma.errors import ApiServerError, ErrorCode
+from nri_rdma.host.kubernetes.timed import use_deadlines
 
 CALL_S = 10.0
-"""Time limit of a call; after it the call fails."""
+"""Time limit of a whole call, however the answer comes; after it the call fails."""
+MOST, MOST_OF_LIST, MOST_OF_REFUSAL = 3 << 20, 8 << 20, 64 << 10
+"""Bytes of an object (an API server takes none that is larger), of a list, and of the words of a refusal."""
+MOST_VALUES = 200_000
+"""Values in an answer: 5000 devices of slices have as many. Python takes 28 bytes for each byte of `[],[],`."""
 JSON, PROTOBUF = "application/json", "application/vnd.kubernetes.protobuf"
 _HINT = "nothing, it is tried again; see that the API server runs, and the credentials in the setting kubeconfig"
+_STRANGE_HINT = "see what answers at the API server's address in the setting kubeconfig; it is tried again"
+_DEEP_HINT = "see the object's parameters, and have them nest less deep"
 _RIGHTS_HINT = "apply the output of `nri-rdma claims manifests` again; it is tried again"
 
 
@@ -32,8 +42,17 @@ class ApiServer:
         self._client: Any = None
 
     def get(self, path: str, query: Mapping[str, str] | None = None, timeout_s: float = CALL_S) -> dict[str, Any]:
-        """Return the object, or the list of objects, at a path. Raises ApiServerError."""
+        """Return the object at a path. Raises ApiServerError."""
         return self._call("GET", path, query, None, timeout_s)
+
+    def items(
+        self, path: str, query: Mapping[str, str] | None = None, timeout_s: float = CALL_S
+    ) -> list[dict[str, Any]]:
+        """Return the objects of the collection at a path. Raises ApiServerError."""
+        found = self._call("GET", path, query, None, timeout_s, most=MOST_OF_LIST).get("items")
+        if not isinstance(found, list) or not all(isinstance(it, dict) for it in found):
+            raise _strange("the API server's answer is no list of objects", path)
+        return found
 
     def create(self, path: str, made: Mapping[str, Any], timeout_s: float = CALL_S) -> dict[str, Any]:
         """Create an object in the collection at a path, and return it. Raises ApiServerError."""
@@ -51,11 +70,11 @@ class ApiServer:
 
     def get_bytes(self, path: str, timeout_s: float = CALL_S) -> bytes:
         """Return the object at a path in protobuf, which has each of its bytes. Raises ApiServerError."""
-        return self._read(self._send("GET", path, {}, None, timeout_s, accept=PROTOBUF), path)
+        return bytes(self._read(self._send("GET", path, {}, None, timeout_s, accept=PROTOBUF), path, MOST))
 
     def replace_bytes(self, path: str, changed: bytes, timeout_s: float = CALL_S) -> None:
         """Replace the object at a path by one in protobuf. Raises ApiServerError."""
-        self._read(self._send("PUT", path, {}, changed, timeout_s), path)
+        self._read(self._send("PUT", path, {}, changed, timeout_s), path, MOST)
 
     def delete(self, path: str, timeout_s: float = CALL_S) -> None:
         """Delete the object at a path; that it is gone is no error. Raises ApiServerError."""
@@ -69,11 +88,9 @@ class ApiServer:
         """Yield the changes of the collection at a path, for at most so long. Raises ApiServerError."""
         asked = {**query, "watch": "true", "timeoutSeconds": str(max(1, int(within_s)))}
         answer = self._send("GET", path, asked, None, within_s + CALL_S)
-        rest = b""
         try:
-            for piece in answer.response.stream(1 << 16):
-                *lines, rest = (rest + piece).split(b"\n")
-                yield from (json.loads(line) for line in lines if line)
+            for line in _lines(answer.response.stream(_PIECE, decode_content=False)):
+                yield _parsed(line, path)
         except Exception as error:
             raise self._unreachable("watching ended early", path, error) from error
         finally:
@@ -89,21 +106,24 @@ class ApiServer:
     # -- below -------------------------------------------------------------------------------------------------------
 
     def _call(
-        self, method: str, path: str, query: Mapping[str, str] | None, body: Mapping[str, Any] | None, timeout_s: float
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Mapping[str, Any] | None,
+        timeout_s: float,
+        most: int = MOST,
     ) -> dict[str, Any]:
         answer = self._send(method, path, query or {}, body, timeout_s)
-        data = self._read(answer, path)
-        try:
-            found: dict[str, Any] = json.loads(data)
-        except ValueError as error:
-            raise self._unreachable("the API server's answer cannot be read", path, error) from error
-        return found
+        return _parsed(self._read(answer, path, most), path)
 
-    def _read(self, answer: Any, path: str) -> bytes:
+    def _read(self, answer: Any, path: str, most: int) -> bytearray:
         try:
-            data: bytes = answer.read()
+            data = _body(answer, most + 1)
         except Exception as error:
             raise self._unreachable("the API server's answer cannot be read", path, error) from error
+        if len(data) > most:
+            raise _strange(f"the API server's answer is larger than {most >> 20} MiB", path)
         return data
 
     def _send(
@@ -116,10 +136,11 @@ class ApiServer:
         accept: str = JSON,
     ) -> Any:
         """Return the answer; its body is not read yet."""
-        answer = self._answer(method, path, query, body, timeout_s, accept)
+        until = time.monotonic() + timeout_s
+        answer = self._answer(method, path, query, body, until, accept)
         if answer.status == _UNAUTHORIZED:  # the library reads some credentials once, and they may be renewed by now
             self.close()
-            answer = self._answer(method, path, query, body, timeout_s, accept)
+            answer = self._answer(method, path, query, body, until, accept)
         if not _FIRST_GOOD <= answer.status < _FIRST_BAD:
             what = f"the API server answers {answer.status} to {method}"
             hint = _RIGHTS_HINT if answer.status == _FORBIDDEN else _HINT
@@ -132,7 +153,7 @@ class ApiServer:
         path: str,
         query: Mapping[str, str],
         body: Mapping[str, Any] | bytes | None,
-        timeout_s: float,
+        until: float,
         accept: str,
     ) -> Any:
         """Return the answer, whatever it is."""
@@ -143,15 +164,21 @@ class ApiServer:
             client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
             url = f"{client.configuration.host}{path}{'?' if query else ''}{urlencode(query)}"
             sent = dict(body) if isinstance(body, Mapping) else body
-            return client.rest_client.request(method, url, headers=headers, body=sent, _request_timeout=timeout_s)
+            left_s = max(_LEAST_S, until - time.monotonic())  # 0 would be no limit
+            return client.rest_client.request(method, url, headers=headers, body=sent, _request_timeout=left_s)
+        except ApiServerError:
+            raise
         except Exception as error:
             raise self._unreachable("the API server does not answer", path, error) from error
 
     def _connected(self) -> Any:
         with self._lock:
             if self._client is None:
-                from kubernetes import client
-                from kubernetes.config import incluster_config, kube_config
+                try:
+                    from kubernetes import client
+                    from kubernetes.config import incluster_config, kube_config
+                except ImportError as error:
+                    raise _not_installed(error) from error
 
                 library: Any = client
                 configuration = library.Configuration()
@@ -164,7 +191,9 @@ class ApiServer:
                         str(self._kubeconfig), client_configuration=configuration, persist_config=False
                     )
                 configuration.retries = False
-                self._client = library.ApiClient(configuration)
+                made = library.ApiClient(configuration)
+                use_deadlines(made.rest_client.pool_manager)
+                self._client = made
             return self._client
 
     def _unreachable(self, what: str, path: str, error: Exception) -> ApiServerError:
@@ -172,15 +201,67 @@ class ApiServer:
 
 
 _FIRST_GOOD, _FIRST_BAD, _UNAUTHORIZED, _FORBIDDEN, _GONE = 200, 300, 401, 403, 404
+_PIECE = 1 << 16
+_LEAST_S = 0.001
+
+
+def _body(answer: Any, most: int) -> bytearray:
+    """Return the body, or at least so many bytes of it; the connection is closed then. What is compressed stays so: we
+    ask for nothing of the kind, and a small answer may be a large one then."""
+    data = bytearray()
+    while len(data) < most and (piece := answer.response.read(_PIECE, decode_content=False)):
+        data += piece
+    if len(data) >= most:
+        answer.response.close()
+    return data
+
+
+def _lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a stream that are not empty. Raise ValueError for one that is larger than an object."""
+    line = bytearray()
+    for piece in pieces:
+        first, *others = piece.split(b"\n")
+        line += first
+        for other in others:
+            if line:
+                yield bytes(line)
+            line = bytearray(other)
+        if len(line) > MOST:
+            raise ValueError(f"a line is larger than {MOST >> 20} MiB")
+
+
+def _parsed(data: bytes | bytearray, path: str) -> dict[str, Any]:
+    """Return an answer's object. Raise ApiServerError for anything else."""
+    if sum(map(data.count, (b",", b"[", b"{"))) > MOST_VALUES:
+        raise _strange(f"the API server's answer has more than {MOST_VALUES} values", path)
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise _strange("the API server's answer cannot be read", path, f"{type(error).__name__}: {error}") from error
+    except RecursionError as error:
+        raise _strange("the API server's answer is nested too deep to be read", path, hint=_DEEP_HINT) from error
+    if not isinstance(found, dict):
+        raise _strange("the API server's answer is no object", path, f"it begins with {bytes(data[:40])!r}")
+    return found
+
+
+def _strange(what: str, path: str, detail: str = "", hint: str = _STRANGE_HINT) -> ApiServerError:
+    return ApiServerError(what, where=path, hint=hint, detail=detail[:300])
+
+
+def _not_installed(error: ImportError) -> ApiServerError:
+    what = f"the Python package {error.name or 'kubernetes'} is not installed"
+    hint = "pip install 'nri-rdma[claims]' where the daemon runs, and start it again"
+    return ApiServerError(what, where="needed by pools with door = claims", hint=hint, code=ErrorCode.INSTALL)
 
 
 def _message(answer: Any) -> str:
     """Return the sentence in the API server's refusal."""
     try:
-        data: bytes = answer.read()
+        data = _body(answer, MOST_OF_REFUSAL)
     except Exception as error:  # noqa: BLE001 - it broke off; the status says enough
         return f"{type(error).__name__}: {error}"[:300]
     try:
         return str(json.loads(data).get("message", ""))[:300]
-    except (ValueError, AttributeError):  # a proxy between may answer with anything
+    except (ValueError, AttributeError, RecursionError):  # a proxy between may answer with anything
         return data[:300].decode(errors="replace")

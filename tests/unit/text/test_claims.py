@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from nri_rdma.errors import ApiServerError
 from nri_rdma.text.claims import POD_CLAIM_NAME, main_request, merged, read_claim
 
 OURS, OTHER = "rdma.noderesource.dev", "gpu.example.com"
@@ -127,3 +129,45 @@ def test_the_owner_is_the_pod_that_it_was_made_for() -> None:
         assert read_claim(told, OURS).owner == owner
     told["status"]["reservedFor"].append({"resource": "pods", "name": "two", "uid": "p2"})
     assert read_claim(told, OURS).owner == ""
+
+
+STRANGE: tuple[Any, ...] = (None, True, 7, "text", [], {}, [None], [[]], [{}], {"a": 1}, float("nan"))
+
+
+def test_a_claim_of_any_other_form_is_an_error_of_the_api_server() -> None:
+    """Each value of a whole claim is replaced by others, and left out."""
+    whole = claim(
+        result("nic", "a"),
+        configs=(config("FromClass", {"mode": "shared"}, "nic"), config("FromClaim", {"interface": {"mtu": 9}})),
+        annotations={POD_CLAIM_NAME: "rails"},
+        ownerReferences=[{"kind": "Pod", "uid": "p1", "controller": True}],
+    )
+    whole["status"]["reservedFor"] = [{"resource": "pods", "name": "one", "uid": "p1"}]
+    refusals = 0
+    for strange in (*STRANGE, KeyError):
+        for told in changed(whole, strange):
+            try:
+                read = read_claim(told, OURS)
+            except ApiServerError as error:
+                refusals += 1
+                assert str(error).startswith("nri-rdma: API-SERVER: the API server's answer is no ResourceClaim")
+            else:
+                words = (read.namespace, read.name, read.uid, read.label, read.owner, *read.pods)
+                requests = [word for it in read.requests for word in (it.name, it.pool, *it.devices)]
+                assert all(isinstance(it, str) for it in (*words, *requests))
+                assert all(isinstance(it.parameters, dict) for it in read.requests)
+    assert refusals > 150
+
+
+def changed(value: Any, strange: Any) -> Iterator[Any]:
+    """Yield this value with another one in each place; KeyError: with none."""
+    if strange is not KeyError:
+        yield strange
+    if isinstance(value, dict):
+        for key in value:
+            yield from ({**value, key: it} for it in changed(value[key], strange))
+            if strange is KeyError:
+                yield {name: it for name, it in value.items() if name != key}
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from ([*value[:index], it, *value[index + 1 :]] for it in changed(item, strange))

@@ -294,3 +294,33 @@ def test_what_was_never_started_can_be_closed_and_is_not_started_then(server: Se
     publisher.start()
     publisher.close()
     assert server.seen == []
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"items": [{}]},
+        {"items": [{"spec": []}]},
+        {"items": [{"spec": {"driver": "rdma.noderesource.dev", "pool": {"generation": []}}}]},
+        {"items": [{"spec": {"driver": "rdma.noderesource.dev", "pool": {"generation": "1"}}}]},
+        {"items": [{"spec": {"driver": "other", "devices": [{"name": []}]}}]},
+        {"items": [{"spec": {"driver": "other", "devices": [{"name": "a", "attributes": [1]}]}}]},
+    ],
+)
+def test_slices_of_another_form_are_an_error_of_the_api_server(
+    server: Server, publisher: Publisher, told: object
+) -> None:
+    server.answer = lambda handler, seen: seen.path == SLICES and "watch" not in seen.query and send(handler, 200, told)
+    publisher.start()
+    wait_until(lambda: publisher.published.error != "", "the error")
+    assert publisher.published.error.startswith(
+        "nri-rdma: API-SERVER: the API server's answer is no list of ResourceSlices"
+    )
+    assert server.writes == []
+
+
+def test_a_node_without_its_uid_is_an_error_of_the_api_server(server: Server, publisher: Publisher) -> None:
+    server.answer = lambda handler, seen: seen.path == "/api/v1/nodes/node-a" and send(handler, 200, {"metadata": []})
+    publisher.start()
+    wait_until(lambda: publisher.published.error != "", "the error")
+    assert publisher.published.error.startswith("nri-rdma: API-SERVER: the API server's answer is no Node")

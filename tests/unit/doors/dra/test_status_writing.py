@@ -113,3 +113,21 @@ def test_another_refusal_of_a_patch_is_an_error(
     with pytest.raises(ApiServerError, match=refusal):
         write_status(api, NAME, STATE, counts_bytes=False)
     assert picky.put == []
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {},
+        {"metadata": None},
+        {"metadata": {"uid": NAME.uid}},
+        {"metadata": {"uid": NAME.uid}, "status": 1},
+        {"metadata": {"uid": NAME.uid}, "status": {"devices": [1]}},
+        {"metadata": {"uid": NAME.uid}, "status": {"allocation": {"devices": {"results": [{}]}}}},
+    ],
+)
+def test_a_claim_of_another_form_is_an_error_of_the_api_server(server: Server, api: ApiServer, told: object) -> None:
+    server.answer = lambda handler, _: send(handler, 200, told)
+    with pytest.raises(ApiServerError, match="the API server's answer is no ResourceClaim"):
+        write_status(api, NAME, STATE, counts_bytes=False)
+    assert methods(server) == [("GET", "rails")]

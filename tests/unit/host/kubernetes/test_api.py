@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -195,3 +197,160 @@ def test_closing_twice_and_during_a_call_is_no_error(server: Server, api: ApiSer
     thread.join(10)
     assert not thread.is_alive()
     assert len(answers) == 1
+
+
+def endless(server: Server, begin: Callable[[BaseHTTPRequestHandler], object], piece: bytes, pause_s: float) -> None:
+    """Have the server begin an answer, and repeat a piece until the client has gone."""
+
+    def answer(handler: BaseHTTPRequestHandler, _seen: Seen) -> bool:
+        begin(handler)
+        while not server.is_over.wait(pause_s):
+            handler.wfile.write(piece)
+        return True
+
+    server.answer = answer
+
+
+def begin_body(handler: BaseHTTPRequestHandler, status: int = 200) -> None:
+    handler.send_response(status)
+    handler.send_header("Content-Length", str(10**12))
+    handler.end_headers()
+
+
+@pytest.mark.parametrize("status", [200, 403])
+def test_a_byte_now_and_then_does_not_keep_a_call_longer_than_its_time_limit(
+    server: Server, api: ApiServer, status: int
+) -> None:
+    endless(server, lambda handler: begin_body(handler, status), b" ", 0.1)
+    assert 0.4 < seconds_of(lambda: api.get(CLAIM, timeout_s=0.5)) < 3
+
+
+@pytest.mark.parametrize(
+    ("begin", "piece"),
+    [
+        (b"HTTP/1.1 200 OK\r\n", b"A: b\r\n"),
+        (b"", b"H"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1"),
+    ],
+    ids=["headers", "status line", "length of a chunk"],
+)
+def test_a_head_that_comes_byte_by_byte_does_not_either(
+    server: Server, api: ApiServer, begin: bytes, piece: bytes
+) -> None:
+    endless(server, lambda handler: handler.wfile.write(begin), piece, 0.1)
+    assert 0.4 < seconds_of(lambda: api.get(CLAIM, timeout_s=0.5)) < 3
+    assert 0.4 < seconds_of(lambda: api.get_bytes(CLAIM, timeout_s=0.5)) < 3
+
+
+def test_a_call_that_is_repeated_with_renewed_credentials_has_one_time_limit(server: Server, api: ApiServer) -> None:
+    def slow(handler: BaseHTTPRequestHandler, _seen: Seen) -> bool:
+        server.is_over.wait(0.6)
+        return send(handler, 401, {})
+
+    server.answer = slow
+    assert seconds_of(lambda: api.get(CLAIM, timeout_s=1)) < 1.15
+    assert len(server.seen) == 2
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    """How long a call takes that fails."""
+    began = time.monotonic()
+    with pytest.raises(ApiServerError):
+        call()
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("method", ["get", "get_bytes", "list", "refused"])
+def test_an_answer_without_end_is_read_to_a_size(server: Server, api: ApiServer, method: str) -> None:
+    sent = [0]
+
+    def answer(handler: BaseHTTPRequestHandler, _seen: Seen) -> bool:
+        begin_body(handler, 403 if method == "refused" else 200)
+        while not server.is_over.is_set():
+            handler.wfile.write(b"[1]," * (1 << 14))
+            sent[0] += 1 << 16
+        return True
+
+    server.answer = answer
+    calls = {"get_bytes": lambda: api.get_bytes(CLAIM), "list": lambda: api.items("/slices")}
+    with pytest.raises(ApiServerError) as caught:
+        calls.get(method, lambda: api.get(CLAIM))()
+    assert "is larger than" in str(caught.value) or method == "refused"
+    assert sent[0] < 64 << 20
+
+
+def test_a_small_answer_that_would_be_a_large_object_is_refused(server: Server, api: ApiServer) -> None:
+    server.answer = lambda handler, _: send(handler, 200, b'{"a": [' + b"[]," * (1 << 20) + b"[]]}")
+    with pytest.raises(ApiServerError, match="more than 200000 values"):
+        api.get(CLAIM)
+
+
+@pytest.mark.parametrize("told", [b"null", b"[]", b"1", b'"text"', b"[" * 200_000 + b"]" * 200_000, b"NaN"])
+def test_an_answer_that_is_no_object_is_an_error_of_the_api_server(server: Server, api: ApiServer, told: bytes) -> None:
+    server.answer = lambda handler, _: send(handler, 200, told)
+    with pytest.raises(ApiServerError, match="the API server's answer"):
+        api.get(CLAIM)
+
+
+def test_a_refusal_that_nests_200000_levels_has_its_status(server: Server, api: ApiServer) -> None:
+    server.answer = lambda handler, _: send(handler, 403, b'{"a":' * 9_000 + b"1" + b"}" * 9_000)
+    with pytest.raises(ApiServerError) as caught:
+        api.get(CLAIM)
+    assert caught.value.status == 403
+
+
+@pytest.mark.parametrize("told", [{}, {"items": None}, {"items": {}}, {"items": [1]}, {"items": [None]}])
+def test_a_list_without_its_objects_is_an_error_of_the_api_server(server: Server, api: ApiServer, told: object) -> None:
+    server.answer = lambda handler, _: send(handler, 200, told)
+    with pytest.raises(ApiServerError, match="no list of objects"):
+        api.items("/slices")
+    server.answer = lambda handler, _: send(handler, 200, {"items": [{"a": 1}]})
+    assert api.items("/slices", {"a": "b"}) == [{"a": 1}]
+
+
+@pytest.mark.parametrize("line", [b"[1]\n", b"null\n", b"[" * 200_000 + b"\n", b"1" * 65536], ids=len)
+def test_a_watch_whose_line_is_no_event_or_has_no_end_ends(server: Server, api: ApiServer, line: bytes) -> None:
+    sent = [0]
+
+    def stream(handler: BaseHTTPRequestHandler, _seen: Seen) -> bool:
+        begin_stream(handler)
+        while not server.is_over.is_set():
+            send_piece(handler, line)
+            sent[0] += len(line)
+        return True
+
+    server.answer = stream
+    with pytest.raises(ApiServerError, match="watching ended early"):
+        next(api.watch("/slices", {}, 5))
+    assert sent[0] < 64 << 20
+
+
+def test_a_watch_that_comes_byte_by_byte_ends_with_its_time(
+    server: Server, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nri_rdma.host.kubernetes.api.CALL_S", 0.3)
+    endless(server, begin_stream, b"1\r\n \r\n", 0.1)
+    assert 0.4 < seconds_of(lambda: next(api.watch("/slices", {}, 0.3))) < 3
+
+
+def test_a_compressed_answer_that_nobody_asked_for_is_not_unpacked(server: Server, api: ApiServer) -> None:
+    def packed(handler: BaseHTTPRequestHandler, _seen: Seen) -> bool:
+        data = gzip.compress(b'{"a": 1}')
+        handler.send_response(200)
+        handler.send_header("Content-Encoding", "gzip")
+        handler.send_header("Content-Length", str(len(data)))
+        handler.end_headers()
+        handler.wfile.write(data)
+        return True
+
+    server.answer = packed
+    with pytest.raises(ApiServerError, match="cannot be read"):
+        api.get(CLAIM)
+
+
+def test_a_missing_package_is_no_unreachable_api_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kubernetes", None)  # as Python does where it is not installed
+    with pytest.raises(ApiServerError) as caught:
+        ApiServer(tmp_path / "kubeconfig").get(CLAIM)
+    assert str(caught.value).startswith("nri-rdma: INSTALL: the Python package kubernetes is not installed, ")
+    assert "pip install 'nri-rdma[claims]'" in str(caught.value)

@@ -17,7 +17,7 @@ from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.claim import Claim, ClaimRequest
 from nri_rdma.model.device import CharKind, Node, RdmaDevice
 from nri_rdma.model.pool import Asker, Pool, PoolDoor, Rule
-from nri_rdma.model.request import DeviceRequest, Isolation, Mode, PodRequest
+from nri_rdma.model.request import DeviceRequest, Isolation, Mode, PodRequest, RdmaLimits
 from nri_rdma.model.rights import InterfaceRight
 from nri_rdma.text.claims import main_request
 from nri_rdma.text.pools import node_of
@@ -117,10 +117,20 @@ def admit_request(
     mode = whole.mode or first_mode(policy, node, asker, pool)
     refuse_part(policy, node, part if whole.mode is not None else replace(part, mode=mode), asker)
     rule = rule_of(policy, asker, pool.name)
-    bounds = rule.max_limits if rule is not None and whole.limits is None else None
-    trusted = replace(policy, rules=(replace(_OF_CLASS, max_limits=bounds),))
+    trusted = replace(policy, rules=(replace(_OF_CLASS, max_limits=_bounds(rule, whole.limits)),))
     (admitted,) = admit(trusted, node, PodRequest(requests=(replace(whole, mode=mode),)), asker)
     return request, admitted
+
+
+def _bounds(rule: Rule | None, said: RdmaLimits | None) -> RdmaLimits | None:
+    """Return a rule's most for each limit that neither class nor claim says. The class may say more than that, and what
+    the claim says was compared with it."""
+    most, named = (rule and rule.max_limits) or RdmaLimits(), said or RdmaLimits()
+    bounds = RdmaLimits(
+        hca_handles=most.hca_handles if named.hca_handles is None else None,
+        hca_objects=most.hca_objects if named.hca_objects is None else None,
+    )
+    return None if bounds == RdmaLimits() else bounds
 
 
 def _of_pool(request: DeviceRequest, pool: Pool) -> DeviceRequest:

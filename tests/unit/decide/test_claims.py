@@ -263,3 +263,34 @@ def test_a_cdi_device_opens_no_pool_of_a_resource() -> None:
     asked = DeviceRequest(name="0", where="HERE[0]", count=1, mode=Mode.SHARED, pool="hcas", cdi_device="hcas")
     with pytest.raises(PlacementError, match="POOL-DOOR: pool hcas is asked by the resource rdma/hca"):
         admit(policy(pools=(hcas,)), eight(), PodRequest(requests=(asked,)), Asker(namespace="team"))
+
+
+@pytest.mark.parametrize(
+    ("of_class", "of_claim", "given"),
+    [
+        ({}, {}, {"hcaHandles": 10, "hcaObjects": 100}),
+        ({}, {"hcaHandles": 10}, {"hcaHandles": 10, "hcaObjects": 100}),
+        ({}, {"hcaObjects": 7}, {"hcaHandles": 10, "hcaObjects": 7}),
+        ({"hcaHandles": 40}, {}, {"hcaHandles": 40, "hcaObjects": 100}),
+        ({"hcaHandles": 40}, {"hcaObjects": 7}, {"hcaHandles": 40, "hcaObjects": 7}),
+        ({"hcaHandles": 40, "hcaObjects": 400}, {"hcaHandles": 3}, {"hcaHandles": 3, "hcaObjects": 400}),
+    ],
+)
+def test_a_limit_that_neither_class_nor_claim_names_is_the_rules_most_also_beside_one_that_is_named(
+    of_class: dict[str, int], of_claim: dict[str, int], given: dict[str, int]
+) -> None:
+    most = RdmaLimits(hca_handles=10, hca_objects=100)
+    whole = {"limits": of_class | of_claim} if of_class or of_claim else {}
+    asked = replace(request(), parameters=whole, from_claim={"limits": of_claim} if of_claim else {})
+    told = admitted(asked, policy(Rule(name="bounded", where="rules[0]", max_limits=most)))
+    assert json.loads(told.text)["limits"] == given
+
+
+def test_a_claims_limit_above_the_rules_most_is_refused_whatever_its_class_says() -> None:
+    rules = policy(Rule(name="bounded", where="rules[0]", max_limits=RdmaLimits(hca_handles=10, hca_objects=100)))
+    asked = replace(
+        request(),
+        parameters={"limits": {"hcaHandles": 11, "hcaObjects": 400}},
+        from_claim={"limits": {"hcaHandles": 11}},
+    )
+    assert "POLICY-LIMITS" in refusal(asked, rules)

@@ -5,10 +5,12 @@ The API server checks their form; whatever else answers in its place does not.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from nri_rdma.errors import ApiServerError
+from nri_rdma.text.refusals import quoted
 
 
 @contextmanager
@@ -25,8 +27,8 @@ def reading(what: str, where: str) -> Iterator[None]:
         ) from error
 
 
-def word(value: object) -> str:
-    """Return a value that is a text. Raise TypeError."""
-    if not isinstance(value, str):
-        raise TypeError(f"{str(value)[:40]!r} is no text")
+def word(value: object, pattern: re.Pattern[str] | None = None) -> str:
+    """Return a value that is a text, and is all that the pattern matches. Raise ValueError."""
+    if not isinstance(value, str) or (pattern is not None and pattern.fullmatch(value) is None):
+        raise ValueError(f"{quoted(str(value))} is no such text")
     return value

@@ -6,11 +6,15 @@ an earlier one says: an object key by key, anything else as a whole.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any  # Any: JSON
 
+from nri_rdma.errors import ClaimError, ErrorCode
 from nri_rdma.model.claim import Claim, ClaimName, ClaimRequest, Parameters
+from nri_rdma.model.request import LABEL
 from nri_rdma.text.api_objects import reading, word
+from nri_rdma.text.refusals import quoted
 
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 """Annotation of a claim that was made from a template: its name in the pod's spec."""
@@ -19,8 +23,34 @@ EXTENDED_RESOURCE = "resource.kubernetes.io/extended-resource-claim"
 _FROM_CLASS, _FROM_CLAIM = "FromClass", "FromClaim"
 
 
+_UID = re.compile(r"[0-9A-Za-z.-]{1,63}")
+_SUBDOMAIN = re.compile(rf"(?=.{{1,253}}\Z){LABEL.pattern}(\.{LABEL.pattern})*")
+_REQUEST = re.compile(rf"{LABEL.pattern}(/{LABEL.pattern})?")
+_POOL = re.compile(rf"(?=.{{1,253}}\Z){_SUBDOMAIN.pattern}(/{_SUBDOMAIN.pattern})*")
+
+
+def refuse_names(name: ClaimName) -> None:
+    """Raise ClaimError for names of a claim that Kubernetes gives to none: they are parts of paths."""
+    if LABEL.fullmatch(name.namespace) is None or _SUBDOMAIN.fullmatch(name.name) is None:
+        raise _no_claim(f"as {quoted(name.name)} in the namespace {quoted(name.namespace)}")
+    refuse_uid(name.uid)
+
+
+def refuse_uid(uid: str) -> None:
+    """Raise ClaimError for a claim's uid that Kubernetes gives to none: it is a part of a file's name."""
+    if _UID.fullmatch(uid) is None:
+        raise _no_claim(f"by the uid {quoted(uid)}")
+
+
+def _no_claim(how: str) -> ClaimError:
+    what = f"the kubelet names a claim {how}, and none can have that"
+    hint = "see what calls the driver's socket: Kubernetes allows no such name"
+    return ClaimError(ErrorCode.KUBELET_ANSWER, what, hint=hint)
+
+
 def claim_path(name: ClaimName) -> str:
-    """Return the path of a claim at the API server."""
+    """Return the path of a claim at the API server. Raise ClaimError as `refuse_names`."""
+    refuse_names(name)
     return f"/apis/resource.k8s.io/v1/namespaces/{name.namespace}/resourceclaims/{name.name}"
 
 
@@ -37,9 +67,9 @@ def _claim(claim: Mapping[str, Any], driver: str) -> Claim:
     by_request: dict[str, list[Mapping[str, Any]]] = {}
     for result in devices.get("results") or ():
         if result["driver"] == driver:
-            by_request.setdefault(word(result["request"]), []).append(result)
+            by_request.setdefault(word(result["request"], _REQUEST), []).append(result)
     configs = devices.get("config") or ()
-    pods = tuple(word(it["uid"]) for it in status.get("reservedFor") or () if it["resource"] == "pods")
+    pods = tuple(word(it["uid"], _UID) for it in status.get("reservedFor") or () if it["resource"] == "pods")
     return Claim(
         namespace=word(metadata["namespace"]),
         name=word(metadata["name"]),
@@ -48,8 +78,8 @@ def _claim(claim: Mapping[str, Any], driver: str) -> Claim:
         requests=tuple(
             ClaimRequest(
                 name=name,
-                devices=tuple(word(it["device"]) for it in results),
-                pool=word(results[0]["pool"]),
+                devices=tuple(word(it["device"], LABEL) for it in results),
+                pool=word(results[0]["pool"], _POOL),
                 parameters=merged(
                     [
                         *_parameters(configs, name, driver, _FROM_CLASS),

@@ -20,7 +20,7 @@ from nri_rdma.decide.advertised import DRIVER
 from nri_rdma.decide.claims import AdmittedClaim
 from nri_rdma.model.claim import Claim, ClaimName
 from nri_rdma.model.device import CharDevice, CharKind
-from nri_rdma.text.claims import main_request
+from nri_rdma.text.claims import main_request, refuse_uid
 from nri_rdma.text.shares import GUARD_HOOK
 
 CLAIM_KEY = "claims.noderesource.dev/name"
@@ -78,7 +78,8 @@ def cdi_device(uid: str, request: str) -> str:
 
 
 def spec_file(uid: str) -> str:
-    """Return the name of the file with a claim's spec."""
+    """Return the name of the file with a claim's spec. Raise ClaimError for a uid that is none."""
+    refuse_uid(uid)
     return f"{KIND.vendor}-{KIND.device_class}-{uid}{_SUFFIX}"
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from nri_rdma.errors import ApiServerError
-from nri_rdma.text.claims import POD_CLAIM_NAME, main_request, merged, read_claim
+from nri_rdma.errors import ApiServerError, ClaimError
+from nri_rdma.model.claim import ClaimName
+from nri_rdma.text.claims import POD_CLAIM_NAME, claim_path, main_request, merged, read_claim, refuse_names, refuse_uid
 
 OURS, OTHER = "rdma.noderesource.dev", "gpu.example.com"
 
@@ -171,3 +172,71 @@ def changed(value: Any, strange: Any) -> Iterator[Any]:
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from ([*value[:index], it, *value[index + 1 :]] for it in changed(item, strange))
+
+
+PATHS = (
+    "",
+    ".",
+    "..",
+    "a/b",
+    "../../evil",
+    "a\nb",
+    "a;b",
+    "a?watch=true",
+    "a#b",
+    "a%2fb",
+    "a b",
+    "\u202eb",
+    "\ud800",
+    "-a",
+)
+
+
+@pytest.mark.parametrize("uid", [*PATHS[3:-1], "", "a" * 64, "a_b"])
+def test_a_uid_that_would_be_a_path_is_refused(uid: str) -> None:
+    with pytest.raises(ClaimError, match="KUBELET-ANSWER: .* by the uid"):
+        refuse_uid(uid)
+    with pytest.raises(ClaimError, match="KUBELET-ANSWER"):
+        claim_path(ClaimName(namespace="team", name="rails", uid=uid))
+
+
+@pytest.mark.parametrize("word", [*PATHS, "A", "a-", "a..b", "a" * 254])
+def test_a_name_that_would_be_another_path_at_the_api_server_is_refused(word: str) -> None:
+    for name in (
+        ClaimName(namespace=word, name="rails", uid="u1"),
+        ClaimName(namespace="team", name=word, uid="u1"),
+    ):
+        with pytest.raises(ClaimError, match="KUBELET-ANSWER: the kubelet names a claim"):
+            refuse_names(name)
+        with pytest.raises(ClaimError) as caught:
+            claim_path(name)
+        assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name", "uid"),
+    [
+        ("team", "rails", "6b4c29a0-0000-4000-8000-0000000000c1"),
+        ("1", "pod-1.rails-x7k2p", "u.1"),
+        ("a" * 63, ".".join(["a" * 63] * 3) + "." + "b" * 61, "A" * 63),
+    ],
+)
+def test_the_names_that_kubernetes_gives_are_taken(namespace: str, name: str, uid: str) -> None:
+    path = claim_path(ClaimName(namespace=namespace, name=name, uid=uid))
+    assert path == f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"
+
+
+@pytest.mark.parametrize("word", [*(it for it in PATHS if it != "a/b"), "a/b/c", "a" * 64])
+def test_a_claim_with_names_that_kubernetes_does_not_give_is_none(word: str) -> None:
+    for told in (
+        claim(result(word, "a")),
+        claim(result("nic", word)),
+        claim({**result("nic", "a"), "pool": f"{word}/"}),
+    ):
+        with pytest.raises(ApiServerError, match="no ResourceClaim"):
+            read_claim(told, OURS)
+    told = claim(result("nic", "a"))
+    for uid in (f"{word}/", "p1,p2"):
+        told["status"]["reservedFor"] = [{"resource": "pods", "name": "one", "uid": uid}]
+        with pytest.raises(ApiServerError, match="no ResourceClaim"):
+            read_claim(told, OURS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -119,3 +120,14 @@ def test_a_refused_claim_has_a_status_and_one_that_is_gone_has_none(node: Claime
     with pytest.raises(RequestError):
         node.prepare()
     assert node.statuses.known == ("u1",)
+
+
+@pytest.mark.parametrize("uid", ["../../../../elsewhere/evil", "a/b", "a\nb", ""])
+def test_a_uid_that_is_a_path_makes_no_file_and_removes_none(node: Claimed, uid: str) -> None:
+    node.allocate("mlx5_3", uid=uid)
+    before = sorted(node.folder.parent.rglob("*"))
+    for call in (node.preparer.prepare, node.preparer.unprepare):
+        with pytest.raises(ClaimError, match="KUBELET-ANSWER"):
+            call(replace(NAME, uid=uid))
+    assert sorted(node.folder.parent.rglob("*")) == before
+    assert node.statuses.known == ()

@@ -27,7 +27,7 @@ from nri_rdma.model.request import ANNOTATION_PREFIX, ANNOTATION_PREFIX_HINT, UN
 from nri_rdma.model.usage import Address, Lifelines, Network, parse_address
 from nri_rdma.model.waits import Waits
 from nri_rdma.text.quantities import QUANTITY, bytes_of
-from nri_rdma.text.refusals import bounded, nearest
+from nri_rdma.text.refusals import bounded, is_deeper, nearest
 from nri_rdma.text.toml import line_of, lines_of
 
 DEFAULT_CONFIG_FILE = Path("/etc/nri-rdma/config.toml")
@@ -629,7 +629,7 @@ def parse_table(document: Document) -> Mapping[str, Any]:
         raise _bad_document(document.name, "a number in it has too many digits") from error
     except RecursionError as error:
         raise _bad_document(document.name, "it is nested too deep") from error
-    if _is_deeper(table, MAX_DEPTH):
+    if is_deeper(table, MAX_DEPTH):
         raise _bad_document(document.name, f"it is nested deeper than {MAX_DEPTH} levels")
     return table
 
@@ -640,11 +640,6 @@ def _line_told(told: str, text: str) -> int:
         return text.count("\n") + 1
     found = re.search(r"\(at line (\d+), ", told)
     return int(found[1]) if found else 0
-
-
-def _is_deeper(value: object, depth: int) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return depth < 0 or any(_is_deeper(item, depth - 1) for item in inner)
 
 
 def refuse_unknown(key: str, document: Document) -> None:

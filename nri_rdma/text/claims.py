@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any  # Any: JSON
 
-from nri_rdma.errors import ClaimError, ErrorCode
+from nri_rdma.errors import ClaimError, ErrorCode, RequestError
 from nri_rdma.model.claim import Claim, ClaimName, ClaimRequest, Parameters
 from nri_rdma.model.request import LABEL
 from nri_rdma.text.api_objects import reading, word
-from nri_rdma.text.refusals import quoted
+from nri_rdma.text.refusals import is_deeper, quoted
+from nri_rdma.text.yaml import MAX_DEPTH
 
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 """Annotation of a claim that was made from a template: its name in the pod's spec."""
@@ -56,7 +58,7 @@ def claim_path(name: ClaimName) -> str:
 
 def read_claim(claim: Mapping[str, Any], driver: str) -> Claim:
     """Return the claim with what it was allocated of the driver's devices: no request where that is nothing. Raise
-    ApiServerError for what is no claim."""
+    ApiServerError for what is no claim, RequestError for parameters that are too deep."""
     with reading("ResourceClaim", "asked for a claim"):
         return _claim(claim, driver)
 
@@ -68,7 +70,7 @@ def _claim(claim: Mapping[str, Any], driver: str) -> Claim:
     for result in devices.get("results") or ():
         if result["driver"] == driver:
             by_request.setdefault(word(result["request"], _REQUEST), []).append(result)
-    configs = devices.get("config") or ()
+    own = partial(_parameters, devices.get("config") or (), driver)
     pods = tuple(word(it["uid"], _UID) for it in status.get("reservedFor") or () if it["resource"] == "pods")
     return Claim(
         namespace=word(metadata["namespace"]),
@@ -80,13 +82,8 @@ def _claim(claim: Mapping[str, Any], driver: str) -> Claim:
                 name=name,
                 devices=tuple(word(it["device"], LABEL) for it in results),
                 pool=word(results[0]["pool"], _POOL),
-                parameters=merged(
-                    [
-                        *_parameters(configs, name, driver, _FROM_CLASS),
-                        *_parameters(configs, name, driver, _FROM_CLAIM),
-                    ]
-                ),
-                from_claim=merged(_parameters(configs, name, driver, _FROM_CLAIM)),
+                parameters=merged([*own(name, _FROM_CLASS), *own(name, _FROM_CLAIM)]),
+                from_claim=merged(own(name, _FROM_CLAIM)),
                 is_admin=any(it.get("adminAccess") for it in results),
             )
             for name, results in by_request.items()
@@ -122,13 +119,19 @@ def main_request(name: str) -> str:
     return name.partition("/")[0]
 
 
-def _parameters(configs: Any, request: str, driver: str, source: str) -> Iterator[Parameters]:
-    """Yield the driver's parameters from that source that are for a request, in their order."""
+def _parameters(configs: Any, driver: str, request: str, source: str) -> Iterator[Parameters]:
+    """Yield the driver's parameters from that source that are for a request, in their order. Raise RequestError for
+    those that are nested so deep that nothing may go through them."""
     for config in configs:
         opaque, named = config.get("opaque") or {}, list(map(word, config.get("requests") or ()))
         is_meant = not named or request in named or main_request(request) in named
         if config.get("source") == source and opaque.get("driver") == driver and is_meant:
-            yield opaque.get("parameters") or {}
+            parameters = opaque.get("parameters") or {}
+            if is_deeper(parameters, MAX_DEPTH):
+                what = f"the parameters for {driver} are nested deeper than {MAX_DEPTH} levels"
+                where = f"in {'the claim' if source == _FROM_CLAIM else 'its device class'}"
+                raise RequestError(ErrorCode.ANNOTATION_SIZE, what, hint="none of their keys is so deep", where=where)
+            yield parameters
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,6 +44,12 @@ def refuse_all(errors: Sequence[RequestError]) -> None:
         raise first
 
 
+def is_deeper(value: object, most: int) -> bool:
+    """Return whether a value of JSON or TOML is nested deeper than so many levels."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return most < 0 or any(is_deeper(item, most - 1) for item in inner)
+
+
 def listed(words: Iterable[str]) -> str:
     """Join words with commas."""
     return ", ".join(words)

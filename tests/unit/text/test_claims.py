@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nri_rdma.errors import ApiServerError, ClaimError
+from nri_rdma.errors import ApiServerError, ClaimError, ErrorCode, RequestError
 from nri_rdma.model.claim import ClaimName
 from nri_rdma.text.claims import POD_CLAIM_NAME, claim_path, main_request, merged, read_claim, refuse_names, refuse_uid
 
@@ -194,7 +194,7 @@ PATHS = (
 
 @pytest.mark.parametrize("uid", [*PATHS[3:-1], "", "a" * 64, "a_b"])
 def test_a_uid_that_would_be_a_path_is_refused(uid: str) -> None:
-    with pytest.raises(ClaimError, match="KUBELET-ANSWER: .* by the uid"):
+    with pytest.raises(ClaimError, match=r"KUBELET-ANSWER: .* by the uid"):
         refuse_uid(uid)
     with pytest.raises(ClaimError, match="KUBELET-ANSWER"):
         claim_path(ClaimName(namespace="team", name="rails", uid=uid))
@@ -240,3 +240,18 @@ def test_a_claim_with_names_that_kubernetes_does_not_give_is_none(word: str) -> 
         told["status"]["reservedFor"] = [{"resource": "pods", "name": "one", "uid": uid}]
         with pytest.raises(ApiServerError, match="no ResourceClaim"):
             read_claim(told, OURS)
+
+
+@pytest.mark.parametrize("levels", [9, 64, 500, 700])
+@pytest.mark.parametrize("source", ["FromClass", "FromClaim"])
+def test_parameters_that_nest_too_deep_are_an_error_of_who_wrote_them(levels: int, source: str) -> None:
+    parameters: Any = "x"
+    for number in range(levels):
+        parameters = {"a": parameters} if number % 2 or number == levels - 1 else [parameters]
+    told = claim(result("nic", "a"), configs=(config(source, parameters), config(source, parameters)))
+    with pytest.raises(RequestError) as caught:
+        read_claim(told, OURS)
+    assert caught.value.code is ErrorCode.ANNOTATION_SIZE
+    assert f"the parameters for {OURS} are nested deeper than 8 levels" in str(caught.value)
+    others = claim(result("nic", "a"), configs=(config(source, parameters, driver=OTHER),))
+    assert read_claim(others, OURS).requests[0].parameters == {}

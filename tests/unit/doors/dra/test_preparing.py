@@ -131,3 +131,12 @@ def test_a_uid_that_is_a_path_makes_no_file_and_removes_none(node: Claimed, uid:
             call(replace(NAME, uid=uid))
     assert sorted(node.folder.parent.rglob("*")) == before
     assert node.statuses.known == ()
+
+
+def test_parameters_that_nest_500_levels_are_an_error_of_who_wrote_them(node: Claimed) -> None:
+    node.allocate("mlx5_3")
+    parameters = json.loads('{"a":' * 500 + "1" + "}" * 500)
+    opaque = {"driver": OURS, "parameters": parameters}
+    node.told[PATH]["status"]["allocation"]["devices"]["config"] = [{"source": "FromClaim", "opaque": opaque}]
+    with pytest.raises(RequestError, match=r"ANNOTATION-SIZE: the parameters for .*, in the claim"):
+        node.preparer.prepare(NAME)

@@ -81,9 +81,9 @@ def _explained(
     where = f"claim {namespace}/{name}, request {written.name}"
     try:
         request, admitted = admit_request(policy, node, Asker(namespace=namespace), pool, request, written.count, where)
+        return ExplainedClaim(**told, parameters=asked_words(name, request, admitted))
     except NriRdmaError as error:
         return ExplainedClaim(**told, refusal=error)
-    return ExplainedClaim(**told, parameters=asked_words(name, request, admitted))
 
 
 def claim_lines(claims: Iterable[ExplainedClaim]) -> Iterator[str]:

@@ -17,11 +17,11 @@ from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.claim import Claim, ClaimRequest
 from nri_rdma.model.device import CharKind, Node, RdmaDevice
 from nri_rdma.model.pool import Asker, Pool, PoolDoor, Rule
-from nri_rdma.model.request import DeviceRequest, Isolation, Mode, PodRequest, RdmaLimits
+from nri_rdma.model.request import LABEL, LABEL_HINT, DeviceRequest, Isolation, Mode, PodRequest, RdmaLimits
 from nri_rdma.model.rights import InterfaceRight
-from nri_rdma.text.claims import main_request
+from nri_rdma.text.claims import POD_CLAIM_NAME, main_request
 from nri_rdma.text.pools import node_of
-from nri_rdma.text.refusals import refused
+from nri_rdma.text.refusals import quoted, refused
 from nri_rdma.text.requests import read_parameters, read_part
 
 _OF_CLASS = Rule(
@@ -58,8 +58,7 @@ def admit_claim(
     request, admitted = admit_request(
         policy, node, Asker(namespace=claim.namespace), pool, request, len(devices), where
     )
-    named = replace(claim, label=claim.label.replace(".", "-"))  # a claim's name may have dots, a request's may not
-    text = json.dumps(asked_words(named.label, request, admitted))
+    text = json.dumps(asked_words(claim.label, request, admitted))
     return AdmittedClaim(request=request, devices=devices, pool=pool.name, mode=admitted.mode, text=text)
 
 
@@ -138,8 +137,11 @@ def _of_pool(request: DeviceRequest, pool: Pool) -> DeviceRequest:
 
 
 def asked_words(label: str, request: ClaimRequest, admitted: Admitted) -> Mapping[str, Any]:
-    """Return the parameters with all that the pool adds to them; `label` is the claim's name in the pod."""
-    name = f"{label}-{main_request(request.name)}"[:63].strip("-")
+    """Return the parameters with all that the pool adds to them; `label` is the claim's name in the pod, which the
+    author of a claim may write. Raise RequestError for one that is none."""
+    name = f"{label.replace('.', '-')}-{main_request(request.name)}"[:63].strip("-")  # a claim's name may have dots
+    if LABEL.fullmatch(name) is None:
+        raise refused(f"annotation {POD_CLAIM_NAME}", f"{quoted(label)} is no claim's name in a pod", LABEL_HINT)
     asked = {"name": name, **request.parameters}
     asked["mode"] = str(admitted.mode)
     limits = admitted.request.limits

@@ -95,7 +95,7 @@ def is_for(text: bytes, claim: Claim, boot: str) -> bool:
     try:
         told = json.loads(text)["annotations"]
         return bool(told[BOOT_KEY] == boot and told[ALLOCATION_KEY] == allocation_of(claim))
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return False
 
 

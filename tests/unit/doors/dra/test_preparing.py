@@ -140,3 +140,22 @@ def test_parameters_that_nest_500_levels_are_an_error_of_who_wrote_them(node: Cl
     node.told[PATH]["status"]["allocation"]["devices"]["config"] = [{"source": "FromClaim", "opaque": opaque}]
     with pytest.raises(RequestError, match=r"ANNOTATION-SIZE: the parameters for .*, in the claim"):
         node.preparer.prepare(NAME)
+
+
+@pytest.mark.parametrize("label", ["A B", "a\nb", "\u202e", "a/b", "Rails", "a_b"])
+def test_a_claim_whose_label_is_none_is_refused_when_it_is_prepared(node: Claimed, label: str) -> None:
+    """Its author may write the annotation, and a spec with it is one that we do not read."""
+    node.allocate("mlx5_3")
+    node.told[PATH]["metadata"]["annotations"] = {"resource.kubernetes.io/pod-claim-name": label}
+    with pytest.raises(RequestError, match=r"ANNOTATION-VALUE: .* is no claim's name in a pod") as caught:
+        node.preparer.prepare(NAME)
+    assert str(caught.value).isprintable()
+    assert node.specs == []
+
+
+def test_a_spec_whose_annotations_are_a_list_is_written_anew(node: Claimed) -> None:
+    node.allocate("mlx5_2")
+    first = node.preparer.prepare(NAME)
+    (node.folder / SPEC).write_text('{"annotations": []}')
+    assert node.preparer.prepare(NAME) == first
+    assert json.loads((node.folder / SPEC).read_text())["annotations"]["claims.noderesource.dev/boot"] == "boot-1"

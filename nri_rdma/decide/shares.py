@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from nri_rdma.model.allocation import PodAllocation
@@ -15,13 +15,25 @@ _ACTIVE = "ACTIVE"
 _NO_LABEL = re.compile(r"[^a-z0-9]+")
 
 
+def share_ids(pool: Pool) -> tuple[str, ...]:
+    """Return the ids of a pool's shares, which no other pool has. They have one width, so that they sort by their
+    numbers."""
+    width = len(str(pool.shares - 1))
+    return tuple(f"{pool.name}-{number:0{width}}" for number in range(pool.shares))
+
+
+def unknown_ids(pool: Pool, ids: Iterable[str]) -> tuple[str, ...]:
+    """Return those of these ids that are no shares of the pool; of a pool whose ids stand for devices none, for a
+    device that is not there is no device to give."""
+    known = frozenset(share_ids(pool))
+    return tuple(it for it in ids if it not in known) if pool.gives is not ShareGives.DEVICE else ()
+
+
 def share_requests(pools: Mapping[str, Pool], allocation: PodAllocation) -> tuple[DeviceRequest, ...]:
     """Return a request for each container that has shares of one of these pools, which are asked by a resource; of a
     pool whose share gives all devices, one for all of its containers; of a pool whose ids stand for devices, one for
-    each id."""
-    return tuple(
-        request for pool in pools.values() for request in _requests(pool, _containers(pool.resource, allocation))
-    )
+    each id. Ids that are no shares of the pool ask for nothing."""
+    return tuple(request for pool in pools.values() for request in _requests(pool, _containers(pool, allocation)))
 
 
 def device_request(pool: Pool, device_id: str, containers: frozenset[str]) -> DeviceRequest:
@@ -40,14 +52,17 @@ def share_name(resource: str) -> str:
     return _NO_LABEL.sub("-", resource.rpartition("/")[2].lower()).strip("-")[:63].strip("-")
 
 
-def _containers(resource: str, allocation: PodAllocation) -> dict[str, tuple[str, ...]]:
+def _containers(pool: Pool, allocation: PodAllocation) -> dict[str, tuple[str, ...]]:
     """Return the ids of the shares by container."""
-    return {
+    told = {
         container.name: ids.ids
         for container in allocation.containers
         for ids in container.resources
-        if ids.resource == resource
+        if ids.resource == pool.resource
     }
+    unknown = frozenset(unknown_ids(pool, (it for ids in told.values() for it in ids)))
+    known = {name: tuple(it for it in ids if it not in unknown) for name, ids in told.items()}
+    return {name: ids for name, ids in known.items() if ids}
 
 
 def _requests(pool: Pool, containers: Mapping[str, tuple[str, ...]]) -> Iterator[DeviceRequest]:

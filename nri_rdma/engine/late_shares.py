@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from nri_rdma.attach.attachment import Attachment
-from nri_rdma.decide.shares import share_requests
+from nri_rdma.decide.shares import share_requests, unknown_ids
 from nri_rdma.engine.asking import Asked
 from nri_rdma.engine.barrier import Barrier
 from nri_rdma.engine.container import Container
 from nri_rdma.engine.late import LateAttach
 from nri_rdma.engine.parts import attached_of
 from nri_rdma.engine.placer import Placer
-from nri_rdma.engine.refusals import forged_shares, lacks_guard, unknown_shares
+from nri_rdma.engine.refusals import forged_shares, lacks_guard, unknown_share, unknown_shares
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
 from nri_rdma.model.request import DeviceRequest, Match, PodRequest
 from nri_rdma.text.shares import forged
@@ -47,16 +47,23 @@ class LateShares:
         lacking = _lacking(container, parts)
         if not lacking:
             return
-        known = {pool.resource for pool in self._kubelet.shares.pools.values()}
-        unserved = sorted({resource for resource, _ in lacking if resource not in known})
-        if unserved:
-            raise unknown_shares(container.pod, container.name, unserved[0])
+        self._refuse_unknown(container, lacking)
         by = self._late.await_older(container, parts, deadline)
         asked = self._asked(container, parts, lacking)
         self._late.attach_part(
             container, parts, lambda: self._placer.question(container.pod, container.asker, (), asked), by
         )
         self._kubelet.shares.told(container.shares)
+
+    def _refuse_unknown(self, container: Container, shares: Collection[tuple[str, str]]) -> None:
+        pools = self._kubelet.shares.pools.values()
+        known = {pool.resource for pool in pools}
+        for resource, _ in shares:
+            if resource not in known:
+                raise unknown_shares(container.pod, container.name, resource)
+        for pool in pools:
+            for share in unknown_ids(pool, (share for resource, share in shares if resource == pool.resource)):
+                raise unknown_share(container.pod, container.name, share, pool)
 
     def _cover(self, container: Container, parts: tuple[Attachment, ...], deadline: float) -> None:
         """Cover the container by what its pod has for the same ids already: a device has one attachment in a pod."""

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from nri_rdma.attach.record import refuse_unusable
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.model.pod import Pod
-from nri_rdma.text.refusals import bounded
+from nri_rdma.model.pool import Pool
+from nri_rdma.text.refusals import bounded, quoted
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +84,17 @@ def unknown_shares(pod: Pod, container: str, resource: str) -> NotReadyError:
         f"container {container} has shares of {bounded(resource)}, and no pool of this node is asked by it",
         where=str(pod),
         hint="delete the pod: its shares are older than the configuration; or put the pool back and restart the daemon",
+    )
+
+
+def unknown_share(pod: Pod, container: str, share: str, pool: Pool) -> NotReadyError:
+    """Return the error for a container with an id that is none of its pool's shares."""
+    return NotReadyError(
+        ErrorCode.NOT_ATTACHED,
+        f"container {container} has {quoted(share)}, which is no share of {pool.resource}: pool {pool.name} has"
+        f" {pool.shares}",
+        where=str(pod),
+        hint="delete the pod: its shares are older than the configuration, or are not from the kubelet",
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias  # Any: generated messages
 from nri_rdma.decide.device_ids import OfferedDevice, offered_devices, preferred
 from nri_rdma.decide.placement import Taken
 from nri_rdma.decide.policy import Offer
-from nri_rdma.decide.shares import is_up
+from nri_rdma.decide.shares import is_up, share_ids
 from nri_rdma.model.device import CharDevice, Node, RdmaDevice
 from nri_rdma.model.pool import Pool, ShareGives
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS
@@ -55,13 +55,6 @@ def count_of(pool: Pool, told: Told) -> int:
 def healthy_of(told: Told) -> int:
     """Return how many of them can be given."""
     return told if isinstance(told, int) else sum(it.is_healthy for it in told)
-
-
-def share_ids(pool: Pool) -> tuple[str, ...]:
-    """Return the ids of a pool's shares, which no other pool has. They have one width, so that they sort by their
-    numbers."""
-    width = len(str(pool.shares - 1))
-    return tuple(f"{pool.name}-{number:0{width}}" for number in range(pool.shares))
 
 
 def healthy_shares(pool: Pool, offer: Offer) -> int:

@@ -26,11 +26,11 @@ def pool(shares: int = 64, gives: ShareGives = ShareGives.ONE) -> Pool:
     )
 
 
-def allocation(**containers: int) -> PodAllocation:
-    """The first `number` shares of each container are the next ones that nobody has."""
+def allocation(width: int = 2, /, **containers: int) -> PodAllocation:
+    """The first `number` shares of each container are the next ones that nobody has; their numbers have that width."""
     given, first = [], 0
     for name, number in containers.items():
-        ids = tuple(f"hcas-{index:02}" for index in range(first, first + number))
+        ids = tuple(f"hcas-{index:0{width}}" for index in range(first, first + number))
         given.append(ContainerAllocation(name=name, resources=(DeviceIds(resource=RESOURCE, ids=ids),) * bool(ids)))
         first += number
     return PodAllocation(containers=tuple(given))
@@ -104,7 +104,7 @@ def test_a_device_whose_shares_are_all_given_is_passed_over_although_it_is_the_n
     on, of = eight(), pool(8)
     holding = Holding(owner="ns/other", mode=Mode.SHARED, shares=frozenset({"hcas-07"}))
     taken = {on.devices[0].id: frozenset({holding})}
-    assert placed(of, on, allocation(a=1), taken, 0) == [["mlx5_1"]]
+    assert placed(of, on, allocation(1, a=1), taken, 0) == [["mlx5_1"]]
 
 
 def test_a_device_without_an_active_port_is_passed_over_as_long_as_another_one_is_free() -> None:
@@ -120,9 +120,9 @@ def test_a_device_without_an_active_port_is_passed_over_as_long_as_another_one_i
 def test_a_share_that_the_kubelet_gave_to_somebody_else_is_no_longer_that_of_the_pod_before() -> None:
     """The devices of a pod that has just ended are on their way back while its share is in use again."""
     on, of = eight(), pool(8)
-    holding = Holding(owner="ns/before", mode=Mode.SHARED, shares=frozenset({"hcas-00"}))
+    holding = Holding(owner="ns/before", mode=Mode.SHARED, shares=frozenset({"hcas-0"}))
     taken = {on.devices[0].id: frozenset({holding})}
-    assert placed(of, on, allocation(a=1), taken, 0) == [["mlx5_0"]]
+    assert placed(of, on, allocation(1, a=1), taken, 0) == [["mlx5_0"]]
 
 
 def test_more_shares_than_devices_are_all_devices_and_each_counts_for_its_part() -> None:
@@ -152,7 +152,7 @@ def test_a_device_of_a_pod_that_has_it_alone_is_no_share() -> None:
     on, of = eight(), pool(8)
     taken = {device.id: frozenset({Holding(owner="ns/x", mode=Mode.EXCLUSIVE)}) for device in on.devices}
     with pytest.raises(PlacementError, match="DEVICES-EXHAUSTED"):
-        placed(of, on, allocation(a=1), taken)
+        placed(of, on, allocation(1, a=1), taken)
 
 
 def test_what_a_request_holds_names_its_shares() -> None:
@@ -172,3 +172,15 @@ def test_a_device_without_an_active_port_gets_no_share_while_another_can() -> No
     assert placed(of, on, allocation(a=1), {}) == [["mlx5_1"]]
     down = replace(on, devices=(on.devices[0],))
     assert placed(of, down, allocation(a=1), {}) == [["mlx5_0"]]
+
+
+@pytest.mark.parametrize("gives", ShareGives)
+def test_ids_that_are_no_shares_of_the_pool_ask_for_nothing(gives: ShareGives) -> None:
+    ids = DeviceIds(resource=RESOURCE, ids=("hcas-64", "hcas-05", "other-05", "5"))
+    strange = ContainerAllocation(name="strange", resources=(DeviceIds(resource=RESOURCE, ids=("x",)),))
+    own = ContainerAllocation(name="main", resources=(ids,))
+    asked = requests(pool(gives=gives), PodAllocation(containers=(own, strange)))
+    if gives is ShareGives.DEVICE:  # devices that are not there are refused where they are looked for
+        assert len(asked) == 5
+    else:
+        assert [(it.shares, it.scope.only) for it in asked] == [(("hcas-05",), frozenset({"main"}))]

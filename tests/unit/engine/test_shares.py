@@ -297,6 +297,24 @@ def test_a_share_of_a_resource_that_no_pool_has_any_more_is_refused(node: Node) 
         node.handlers.create(pod, MAIN, annotations=told)
 
 
+@pytest.mark.parametrize(
+    "share", ["hcas-99", "hcas-16", "hcas-5", "hcas-005", "hcas-0\u0665", "hcas", "", "\x1b]0;\x07", "x" * 9999]
+)
+def test_a_share_that_its_pool_does_not_have_is_refused(node: Node, share: str) -> None:
+    pod = node.start("a")
+    with pytest.raises(NotReadyError, match=r"NOT-ATTACHED: container main has .* which is no share of") as caught:
+        node.create(pod, "hcas-05", share)
+    assert str(caught.value).isprintable()
+    assert not node.inside.reservations.taken()
+
+
+def test_a_share_that_the_kubelet_tells_of_and_its_pool_does_not_have_gives_no_device(node: Node) -> None:
+    pod = node.start("a", "hcas-05", "hcas-99")
+    held = [holding.shares for holders in node.inside.reservations.taken().values() for holding in holders]
+    assert [set(it) for it in held] == [{"hcas-05"}]
+    assert node.create(pod, "hcas-05").names == ["uverbs0", "rdma_cm"]
+
+
 def test_of_a_pod_that_was_refused_the_next_sandbox_is_asked_about_too(node: Node) -> None:
     placing = node.inside.engine.placer.offering
     placing.policy = policy_of([pool()], (DENIES,), allow_default_pool=False)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nri_rdma.decide.shares import is_up
+from nri_rdma.decide.shares import is_up, share_ids
 from nri_rdma.doors.deviceplugin.answers import (
     allocated,
     count_of,
@@ -12,7 +12,6 @@ from nri_rdma.doors.deviceplugin.answers import (
     healthy_shares,
     listed,
     nodes_of,
-    share_ids,
     told_of,
 )
 from nri_rdma.model.device import Node

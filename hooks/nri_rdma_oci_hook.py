@@ -239,7 +239,7 @@ def prepare_bundle(words: "list[str]", flags: "dict[str, str]", program: str) ->
     import os
 
     path, container = f"{value_of(words, '--bundle', '-b') or '.'}/config.json", words[-1]
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=opened) as file:
         spec, mode = read_json(file.read(), path), os.fstat(file.fileno()).st_mode
     if not ours(spec, flags.get(PREFIX, DEFAULT_PREFIX)):
         return
@@ -320,7 +320,7 @@ def attach_asked(data: bytes, flags: "dict[str, str]", asked: "Callable[..., dic
         raise refusal("OCI-STATE", f"the state names no process ({pid!r})", container, "see the log of the OCI runtime")
     bundle = f"{state.get('bundle')}/config.json"
     try:
-        with open(bundle, "rb") as file:
+        with open(bundle, "rb", opener=opened) as file:
             spec = read_json(file.read(), bundle)
         namespace = posix.open(f"/proc/{pid}/ns/net", posix.O_RDONLY)  # `import os` takes longer than all of this
     except OSError as error:
@@ -346,6 +346,11 @@ def give_back(data: bytes, flags: "dict[str, str]") -> None:
     container = str(read_json(data, "stdin").get("id"))
     path = flags.get(SOCKET, DEFAULT_SOCKET)
     ask(path, {"version": 1, "ask": "return", "id": container}, container, ABSENT_AT_END_S)
+
+
+def opened(path: str, flags: int) -> int:
+    """Open a file to read it. What is none is read without a wait: nobody may ever write into a FIFO."""
+    return posix.open(path, flags | posix.O_NONBLOCK)
 
 
 def read_json(data: bytes, where: str) -> "dict[str, Any]":

@@ -29,6 +29,9 @@ SERVICE_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/
 """Where services of systemd look for programs, containerd among them."""
 _SHIM_OF_RUNC, _RUNC = "containerd-shim-runc-v2", "runc"
 _MARK = "#!/bin/sh\n# Made by `nri-rdma install docker`; `nri-rdma uninstall docker` removes it.\n"
+_CGROUPS = '"cgroupsPath":'
+_HIDING = r"\\/|\\u00(2[d-fD-F]|3[0-9]|[4-7])"
+"""Matches an escape of JSON for a character that a prefix may have; Go escapes `&`, `<` and `>` and none of them."""
 _FIX = "run `nri-rdma install docker`"
 
 
@@ -89,17 +92,29 @@ def oci_runtime(settings: HookSettings) -> str:
     """Return the text of the program in front of runc. It is a shell script because every container with the runtime
     pays it, several times; Python starts for those that ask.
 
-    Docker gives a shim that it has no settings of no word on who makes cgroups; their path says it.
+    Docker gives a shim that it has no settings of no word on who makes cgroups; their path says it. Docker writes the
+    one of a container after its annotations, one of which may have that name.
+
+    What is looked for is a line of bytes, whatever the locale: a key at the end of one may have its colon on the next.
+    Escapes that may hide a part of a key are a question, too; the hook reads them. Go escapes none of these.
     """
     key = f'"{settings.annotation_prefix}'
     escaped = settings.annotation_prefix.replace(".", "\\.")  # nothing else in a prefix has a meaning for grep
-    keys = f'"{escaped}(/[^"]*)?" *:'
+    keys = f'"{escaped}(/[^"]*)?"[[:space:]]*(:|$)'
     hook = shlex.join((str(HOOK), *settings.words("create"), "--", _RUNC))
     refusal = f"nri-rdma: OCI-STATE: this hook cannot be run, {HOOK}. Next: {_FIX}."
     log_line = f'{{"level":"error","msg":"{refusal}"}}'
     return f"""{_MARK}\
 # It is runc. What a container asks for by annotations is added to its configuration before.
-PATH=${{PATH#{OCI_RUNTIME.parent}:}}
+PATH=:$PATH:
+while :; do
+    case $PATH in
+    *:{OCI_RUNTIME.parent}:*) PATH=${{PATH%%:{OCI_RUNTIME.parent}:*}}:${{PATH#*:{OCI_RUNTIME.parent}:}} ;;
+    *) break ;;
+    esac
+done
+PATH=${{PATH#:}}
+PATH=${{PATH%:}}
 export PATH
 case " $* " in
 *" create "* | *" restore "*)
@@ -111,11 +126,21 @@ case " $* " in
         esac
         before=$word
     done
-    found=$(grep -oE {shlex.quote(f'{keys}|"cgroupsPath": *"[^"/:]*:[^"/:]*:')} "$bundle/config.json")
+    found=$([ -f "$bundle/config.json" ] || exit 2
+        LC_ALL=C grep -aoE {shlex.quote(f'{keys}|{_HIDING}|{_CGROUPS} *"[^"]*"')} "$bundle/config.json")
     [ $? -gt 1 ] && found={shlex.quote(key)}
-    case $found in *cgroupsPath*) set -- --systemd-cgroup "$@" ;; esac
     case $found in
-    *{shlex.quote(key)}*)
+    *{shlex.quote(_CGROUPS)}*)
+        cgroups=${{found##*{shlex.quote(_CGROUPS)}}}
+        cgroups=${{cgroups#*'"'}}
+        case ${{cgroups%%'"'*}} in
+        /*) ;;
+        *:*:*) set -- --systemd-cgroup "$@" ;;
+        esac
+        ;;
+    esac
+    case $found in
+    *{shlex.quote(key)}* | *\\\\*)
         [ -x {HOOK} ] && read -r first < {HOOK} && interpreter=${{first#??}} &&
             [ -x "${{interpreter%% *}}" ] && exec {hook} "$@"
         echo {shlex.quote(log_line)} >> "$log"

@@ -577,6 +577,18 @@ def test_a_container_is_made_with_its_devices_and_with_the_two_hooks(tmp_path: P
     assert [it.name for it in bundle.folder.iterdir()] == ["config.json"]
 
 
+def test_a_configuration_that_is_no_file_is_refused_at_once(tmp_path: Path, box: Box) -> None:
+    bundle = Bundle(tmp_path, box.path)
+    bundle.config.unlink()
+    os.mkfifo(bundle.config)
+    ended = bundle.create()
+    assert (ended.code, ended.error.startswith("nri-rdma: OCI-STATE: ")) == (1, True)
+    state = {"id": "box", "pid": box.process.pid, "bundle": str(bundle.folder)}
+    ended = run(json.dumps(state).encode(), "attach", "--device", "mlx5_5", "--socket", str(box.path))
+    assert (ended.code, ended.error.startswith("nri-rdma: OCI-STATE: ")) == (1, True)
+    assert "config.json" in ended.error
+
+
 @pytest.mark.parametrize("form", [["-b", "{}"], ["--bundle={}"], ["-b={}"]])
 def test_the_bundle_is_found_however_it_is_named(tmp_path: Path, box: Box, serve: Serve, form: list[str]) -> None:
     serve(lambda _: (HEARD, GIVEN))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -48,8 +49,10 @@ class Programs:
     def here(self, text: str) -> str:
         return text.replace("/usr/local/", f"{self.folder}/usr/local/")
 
-    def run(self, program: Path, *words: str, shell: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-        environment = {"PATH": f"{self.ours.parent}:{self.real.parent}:/usr/bin:/bin"}
+    def run(
+        self, program: Path, *words: str, shell: tuple[str, ...] = (), **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": f"{self.ours.parent}:{self.real.parent}:/usr/bin:/bin", **variables}
         command = [*shell, str(program), *words]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=20)
 
@@ -101,6 +104,54 @@ def test_a_prefix_of_another_kind_is_seen_too(programs: Programs) -> None:
         assert (done.stdout.startswith("nri-rdma-oci-hook\n"), done.stderr) == (is_asked, "")
 
 
+LOCALES = ("C", "C.UTF-8", "en_US.UTF-8")
+STRANGE = {
+    "a line before the colon": b'{"annotations": {"rdma.noderesource.dev/pod"\n\t: "1"}}',
+    "a carriage return": b'{"annotations": {"rdma.noderesource.dev/pod"\r\n: "1"}}',
+    "an escaped slash": b'{"annotations": {"rdma.noderesource.dev\\/pod":"1"}}',
+    "an escaped dot": b'{"annotations": {"rdma\\u002enoderesource.dev/pod":"1"}}',
+    "an escaped letter": b'{"annotations": {"\\u0072dma.noderesource.dev/pod":"1"}}',
+    "a byte that is no text": b'{"a": "\xff\xfe", "annotations": {"rdma.noderesource.dev/pod":"1"}}',
+    "a byte of zero": b'{"a": "\x00", "annotations": {"rdma.noderesource.dev/pod":"1"}}',
+    "a byte of zero before the key": b'\x00{"annotations": {"rdma.noderesource.dev/pod":"1"}}',
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+@pytest.mark.parametrize("how", STRANGE)
+@pytest.mark.parametrize("locale", LOCALES)
+def test_who_asks_in_json_that_go_does_not_write_is_for_the_hook(
+    programs: Programs, shell: list[str], how: str, locale: str
+) -> None:
+    programs.config.write_bytes(STRANGE[how])
+    shell_of = (shutil.which(shell[0]) or "", *shell[1:])
+    done = programs.run(programs.ours, *programs.words, shell=shell_of, LC_ALL=locale)
+    assert done.stdout.splitlines() == [*programs.asked, *programs.words]
+
+
+def test_what_go_escapes_is_no_question(programs: Programs) -> None:
+    """Python would start for each `sh -c "a && b"`."""
+    programs.config.write_bytes(b'{"process": {"args": ["a \\u0026\\u0026 b \\u003c c \\u003e d \\u2028 \\\\ \\n"]}}')
+    assert programs.run(programs.ours, *programs.words).stdout.splitlines() == ["runc", *programs.words]
+
+
+def test_a_configuration_that_is_no_file_is_for_the_hook_at_once(programs: Programs) -> None:
+    os.mkfifo(programs.config)
+    done = programs.run(programs.ours, *programs.words)
+    assert done.stdout.splitlines() == [*programs.asked, *programs.words]
+
+
+@pytest.mark.parametrize(
+    "place", ["{real}:{ours}", "{ours}:{ours}:{real}", "/x:{ours}:/y:{real}", "{real}:{ours}:{ours}"]
+)
+def test_our_runc_does_not_run_itself_wherever_in_the_path_it_is(programs: Programs, place: str) -> None:
+    programs.real.write_text('#!/bin/sh\necho "$PATH"\n')
+    path = place.format(ours=programs.ours.parent, real=programs.real.parent) + ":/usr/bin:/bin"
+    done = programs.run(programs.ours, "state", "ab12", PATH=path)
+    without = [it for it in path.split(":") if it != str(programs.ours.parent)]
+    assert done.stdout.splitlines() == [":".join(without)]
+
+
 @pytest.mark.parametrize("words", [["state", "ab12"], ["delete", "--force", "ab12"], ["--version"], []], ids=str)
 def test_all_else_is_runc_at_once(programs: Programs, words: list[str]) -> None:
     done = programs.run(programs.ours, *words)
@@ -115,6 +166,14 @@ def test_cgroups_that_systemd_makes_are_told_by_their_path(programs: Programs) -
     assert programs.create(asks) == [*programs.asked, "--systemd-cgroup", *programs.words]
     for path in ("/docker/ab12", "/a:b/c:d", ""):
         assert "--systemd-cgroup" not in programs.create({"linux": {"cgroupsPath": path}})
+    assert "--systemd-cgroup" in programs.create({"linux": {"cgroupsPath": ":docker:ab12"}})
+
+
+def test_an_annotation_does_not_say_who_makes_cgroups(programs: Programs) -> None:
+    """Docker writes annotations before `linux`."""
+    for of_author, path in (("a:b:c", "/docker/ab12"), ("/x", "system.slice:docker:ab12")):
+        spec = {"annotations": {"cgroupsPath": of_author}, "linux": {"cgroupsPath": path}}
+        assert ("--systemd-cgroup" in programs.create(spec)) == (":" in path)
 
 
 def test_a_container_that_is_restored_from_a_checkpoint_is_for_the_hook_too(programs: Programs) -> None:

@@ -93,6 +93,10 @@ class Attachments:
         """Return whether the pod's namespace exists. Blocks on the kernel: for a worker."""
         return self._tasks.is_there(pod)
 
+    def watch_end(self, pod: Pod) -> None:
+        """Have the end of the pod's namespace watched, although nothing may be attached to the pod."""
+        self._tasks.watch_end(pod)
+
     def _add(self, attachment: Attachment) -> None:
         with self._lock:
             self._attachments.setdefault(attachment.pod.sandbox_id, {})[attachment.part] = attachment

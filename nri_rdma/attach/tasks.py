@@ -53,6 +53,9 @@ class Tasks(Protocol):
     def is_there(self, pod: Pod) -> bool:
         """Return whether the pod's namespace can be opened. Raises KernelError when that cannot be seen."""
 
+    def watch_end(self, pod: Pod) -> None:
+        """Have the path of the pod's namespace watched. Never raises."""
+
     def let_go(self, attachment: Attachment) -> None:
         """Close the namespace, if it is held."""
 

@@ -102,6 +102,10 @@ class Work:
         with self._spans.span("recover", _names(pod)):
             return self._ends.can_be_opened(pod.netns_path)
 
+    def watch_end(self, pod: Pod) -> None:
+        """Have the path of the pod's namespace watched. Never raises."""
+        self._ends.watch(pod)
+
     def close(self) -> None:
         """Start no more second looks."""
         self._second_looks.close()

@@ -133,7 +133,10 @@ class Daemon:
         )
         self._sources = Sources(settings, self._node, self._workers, self._listeners, self._readers)
         self._news = News(
-            self._attachments, self._limits, rescans=(self._host.read_later, self._sources.changes_were_lost)
+            self._attachments,
+            self._limits,
+            rescans=(self._host.read_later, self._sources.changes_were_lost),
+            on_namespace_removed=self._sources.evidence.sandboxes.namespace_removed,
         )
         self._engine = Engine.make(
             node=self._node,

@@ -18,12 +18,18 @@ class News:
     """Handles news in the thread that reports them, and leaves what takes time to workers."""
 
     def __init__(
-        self, attachments: Attachments, limits: ContainerLimits, rescans: tuple[Callable[[], None], ...]
+        self,
+        attachments: Attachments,
+        limits: ContainerLimits,
+        rescans: tuple[Callable[[], None], ...],
+        on_namespace_removed: Callable[[str], None],
     ) -> None:
-        """`rescans` have all read again that any listener reports changes of, each in a worker."""
+        """`rescans` have all read again that any listener reports changes of, each in a worker; `on_namespace_removed`
+        gets the path of a namespace when its attachments are ending."""
         self._attachments = attachments
         self._limits = limits
         self._rescans = rescans
+        self._on_namespace_removed = on_namespace_removed
 
     def uevent(self, event: Uevent) -> None:
         """Handle a uevent of an RDMA device."""
@@ -39,6 +45,7 @@ class News:
     def namespace_removed(self, path: str) -> None:
         """End the sandboxes of a network namespace that is no longer at its path."""
         news.namespace_removed(self._attachments, path)
+        self._on_namespace_removed(path)
 
     def removals_lost(self) -> None:
         """Look for all namespaces: any of them may have been removed."""

@@ -149,6 +149,8 @@ class PodStart:
         is_ended = any(it.now.ends and not it.now.is_given_up for it in self._attachments.of(pod.sandbox_id))
         if error is None or is_ended or (isinstance(error, NriRdmaError) and error.code is ErrorCode.RETURNING):
             return  # the attach succeeded, or the sandbox is being detached anyway
+        if self._known.is_over(pod.sandbox_id):
+            return  # no event would end what is remembered now
         self._known.take(pod.sandbox_id).failure = Unserved(pod=pod, why=str(error))
 
 

@@ -197,6 +197,10 @@ class Sandboxes:
         known = self._known.get(sandbox_id)
         return known.was_stopped if known is not None else sandbox_id in self._known
 
+    def is_over(self, sandbox_id: str) -> bool:
+        """Return whether the sandbox was stopped, and nothing began with its id since."""
+        return sandbox_id in self._known and self._known.get(sandbox_id) is None
+
     def is_missed(self, sandbox_id: str) -> bool:
         """Return whether the sandbox started while nobody listened, and a worker has not decided about it yet."""
         known = self._known.get(sandbox_id)
@@ -208,6 +212,13 @@ class Sandboxes:
             for sandbox in self._all():
                 if sandbox.sandbox_id not in sandbox_ids and sandbox.life not in {Life.STARTING, Life.DECIDING}:
                     del self._known[sandbox.sandbox_id]
+
+    def namespace_removed(self, path: str) -> None:
+        """Stop the sandboxes that lack what they ask for and whose network namespace was at this path. An event may
+        never tell their end, and they have no attachment whose end would be seen."""
+        for sandbox in self.all():
+            if any(it is not None and it.pod.netns_path == path for it in (sandbox.unserved, sandbox.failure)):
+                self.step(sandbox.sandbox_id, LifeEvent.STOP)
 
     def all(self) -> tuple[Sandbox, ...]:
         """Return those that were not stopped, oldest first."""

@@ -126,9 +126,12 @@ class Synchronizer:
             if known.unserved is not None and known.sandbox_id not in unserved:
                 known.unserved = None
         for sandbox_id, item in unserved.items():
+            if self._known.is_over(sandbox_id):  # it was stopped since the list was made
+                continue
             known = self._known.take(sandbox_id)
             before, known.unserved = known.unserved, item
             if before != item:
+                self._attachments.watch_end(item.pod)
                 self._tell_unserved(item, is_new=before is None)
 
     def _tell_unserved(self, unserved: Unserved, *, is_new: bool) -> None:

@@ -66,6 +66,41 @@ def test_three_pods_that_are_deleted_after_a_restart_of_the_runtime_give_everyth
     assert_home(before, daemon)
 
 
+@pytest.mark.parametrize("is_at_once", [False, True])
+def test_a_pod_whose_attach_failed_leaves_status_with_its_end_though_nobody_tells(
+    host_equal: None, runtime: Runtime, cri: Cri, watched: Daemon, faults: Faults, is_at_once: bool
+) -> None:
+    faults.plant("always*after move-netdev=error:EIO")
+    pod = cri.run_pod("fails", annotations=asks("1"))
+    wait_until(lambda: watched.status()["unserved"], "the failure", 20)
+    runtime.kill()
+    runtime.start()
+    if not is_at_once:
+        watched.wait_synchronized(times=2)
+        wait_until(lambda: watched.status()["unserved"], "the failure of another attempt", 20)
+    runtime.cri.delete_pod(pod)
+    watched.wait_synchronized(times=2)
+    wait_until(lambda: watched.status()["unserved"] == [], "the pod to be forgotten", HOME_S)
+    time.sleep(2)  # an attempt that was under way has ended
+    assert watched.status()["unserved"] == []
+
+
+def test_a_pod_that_runs_without_its_devices_leaves_status_with_its_end_though_nobody_tells(
+    host_equal: None, runtime: Runtime, cri: Cri, daemon: Daemon
+) -> None:
+    daemon.kill()
+    pod = cri.run_pod("bare", annotations=asks("1"))
+    cri.run_container(pod, "main")
+    daemon.start()
+    wait_until(lambda: daemon.status()["unserved"], "the report")
+    runtime.kill()
+    runtime.start()
+    daemon.wait_synchronized(times=2)
+    assert [it["pod"] for it in daemon.status()["unserved"]] == ["default/bare"]
+    runtime.cri.delete_pod(pod)
+    wait_until(lambda: daemon.status()["unserved"] == [], "the pod to be forgotten", HOME_S)
+
+
 def test_containers_that_are_refused_move_nothing_home(
     host_equal: None, node: Fabric, cri: Cri, watched: Daemon, faults: Faults
 ) -> None:

@@ -100,6 +100,9 @@ class FindingOut:
         if attachment.record is not None:
             attachment.change(record=attachment.record.covering(name, container, is_covered))
 
+    def watch_end(self, pod: Pod) -> None:
+        """Nothing is watched."""
+
     def is_there(self, pod: Pod) -> bool:
         """Return whether the pod's namespace is there."""
         try:

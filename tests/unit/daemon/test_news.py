@@ -47,10 +47,16 @@ def rescanned() -> list[str]:
 
 
 @pytest.fixture
-def news(rig: Rig, tmp_path: Path, rescanned: list[str]) -> News:
+def removed() -> list[str]:
+    """The namespaces that the engine was told of."""
+    return []
+
+
+@pytest.fixture
+def news(rig: Rig, tmp_path: Path, rescanned: list[str], removed: list[str]) -> News:
     """News for these attachments."""
     rescans = (lambda: rescanned.append("node"), lambda: rescanned.append("specs"))
-    return News(rig.sandboxes, ContainerLimits(tmp_path, NoProcesses()), rescans)
+    return News(rig.sandboxes, ContainerLimits(tmp_path, NoProcesses()), rescans, removed.append)
 
 
 def _attached(rig: Rig, path: Path | str, pid: int = 0) -> Attachment:
@@ -97,12 +103,15 @@ def test_the_end_of_a_process_ends_the_sandbox_that_lived_by_it(rig: Rig, news: 
     attachment.undo_done.result(SOON)
 
 
-def test_a_namespace_that_is_removed_ends_its_sandbox(rig: Rig, news: News, namespace: Path) -> None:
+def test_a_namespace_that_is_removed_ends_its_sandbox(
+    rig: Rig, news: News, namespace: Path, removed: list[str]
+) -> None:
     attachment = _attached(rig, namespace)
     news.namespace_removed(f"{namespace}-of-another")
     assert attachment.state is Phase.ATTACHED
     news.namespace_removed(str(namespace))
     attachment.undo_done.result(SOON)
+    assert removed == [f"{namespace}-of-another", str(namespace)]
 
 
 def test_a_listener_that_failed_has_everything_looked_at(

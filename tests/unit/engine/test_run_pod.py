@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from concurrent.futures import Future
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
@@ -364,6 +365,22 @@ def test_an_attach_that_is_begun_anew_and_given_up_is_told_with_its_cause(
     wait_until(lambda: [str(item.pod) for item in second.engine.unserved] == ["ml/train"], "the unserved pod")
     assert world.snapshot() == before
     rig.close()
+
+
+def test_a_failure_ends_with_the_pods_namespace_also_without_an_event(overlapped: Daemon) -> None:
+    give_up(overlapped)
+    wait_until(lambda: overlapped.engine.unserved, "the unserved pod")
+    (row,) = overlapped.engine.unserved
+    overlapped.evidence.sandboxes.namespace_removed(row.pod.netns_path)
+    assert overlapped.engine.unserved == ()
+
+
+def test_an_attach_that_fails_when_its_pod_was_stopped_is_no_pod_without_its_devices(overlapped: Daemon) -> None:
+    done: Future[None] = Future()
+    done.set_exception(RuntimeError("late"))
+    overlapped.stop()
+    overlapped.engine._pods.remember_failure(make_pod(), done)
+    assert overlapped.engine.unserved == ()
 
 
 def test_a_pod_that_is_started_again_after_it_was_given_up_is_not_told_of_the_old_failure(overlapped: Daemon) -> None:

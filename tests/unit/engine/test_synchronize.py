@@ -234,6 +234,25 @@ def test_a_report_ends_with_its_pod(daemon: Daemon) -> None:
     assert daemon.engine.unserved == ()
 
 
+def test_a_pod_that_is_stopped_while_the_list_is_compared_is_not_reported(daemon: Daemon) -> None:
+    release = threading.Event()
+    daemon.rig.workers.submit("reconcile", lambda: drop(release.wait(SOON)))  # the worker comes to it late
+    later = daemon.engine.synchronize((make_listed(make_pod("bare")),))
+    daemon.stop("bare")
+    release.set()
+    later.result(SOON)
+    assert (daemon.engine.unserved, daemon.engine.synchronizer.count) == ((), 0)
+
+
+def test_a_report_ends_with_the_pods_namespace_also_without_an_event(daemon: Daemon) -> None:
+    daemon.engine.synchronize((make_listed(make_pod("bare")),)).result(SOON)
+    path = make_pod().netns_path
+    assert daemon.rig.watched == [path]
+    for removed, rows in (("/run/netns/of-another", 1), (path, 0)):
+        daemon.evidence.sandboxes.namespace_removed(removed)
+        assert len(daemon.engine.unserved) == rows
+
+
 def test_what_is_remembered_of_sandboxes_goes_with_those_that_a_runtime_no_longer_lists(overlapped: Daemon) -> None:
     give_up(overlapped)
     wait_until(lambda: overlapped.engine.unserved, "the failure to be known", SOON)

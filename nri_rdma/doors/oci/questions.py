@@ -113,7 +113,7 @@ def read_question(data: bytes) -> HookQuestion:
         if document["version"] != VERSION:
             raise ValueError(f"version {document['version']!r}, this daemon reads {VERSION}")
         return _question(document)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError) as error:
         what = f"the question of a hook cannot be read: {type(error).__name__} {error}"
         hint = "the hook and the daemon are of different releases: install both anew"
         raise NriRdmaError(ErrorCode.OCI_STATE, what, where="nri-rdma-oci-hook", hint=hint) from error

@@ -134,6 +134,11 @@ class HookServer:
             _close_all(descriptors)
             caller.answer(no(str(error)))
             return
+        except Exception as error:  # a bug: others ask on this thread, too
+            log.exception("a hook's question was not read")
+            _close_all(descriptors)
+            caller.answer(no(str(_bug(error, "nri-rdma-oci-hook"))))
+            return
 
         def work() -> None:
             try:
@@ -158,8 +163,7 @@ class HookServer:
             return no(str(error))
         except Exception as error:  # a bug: the container must not start
             log.exception("a hook's question was not answered", extra={"container": question.container_id})
-            what, hint = f"{type(error).__name__} {error}", "report it with the daemon's log"
-            return no(str(NriRdmaError(ErrorCode.INTERNAL, what, where=question.container_id, hint=hint)))
+            return no(str(_bug(error, question.container_id)))
 
     def _made_or_done(self, question: HookQuestion, descriptors: tuple[int, ...]) -> bytes:
         if question.verb is Verb.PREPARE:
@@ -223,6 +227,11 @@ class _Caller:
     def _give_up(self) -> None:
         self._on_gone(self)
         self.close()
+
+
+def _bug(error: Exception, where: str) -> NriRdmaError:
+    what, hint = f"{type(error).__name__} {error}", "report it with the daemon's log"
+    return NriRdmaError(ErrorCode.INTERNAL, what, where=where, hint=hint)
 
 
 def _user_of(connection: socket.socket) -> int:

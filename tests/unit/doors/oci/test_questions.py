@@ -164,3 +164,11 @@ def test_answers_are_packets_of_json() -> None:
     }
     assert json.loads(yes(Given(memlock=5, must=True))) == {"version": 1, "memlock": 5, "must": True}
     assert json.loads(no("nri-rdma: no")) == {"version": 1, "refusal": "nri-rdma: no"}
+
+
+@pytest.mark.parametrize("number", [b"Infinity", b"1e999", b"-Infinity", b"NaN"])
+def test_a_number_that_is_infinite_is_refused(number: bytes) -> None:
+    data = b'{"version":1,"ask":"attach","id":"box","devices":[{"device":"mlx5_0"}],"nodes":[["/dev/x",%s,1]]}' % number
+    with pytest.raises(NriRdmaError) as caught:
+        read_question(data)
+    assert caught.value.code is ErrorCode.OCI_STATE

@@ -58,7 +58,7 @@ class Containers:
     def prepare(self, question: HookQuestion) -> Prepared:
         """Decide what a container gets that is about to be made, and reserve it for a while. Raise NriRdmaError, and
         leave nothing reserved."""
-        pod = _pod(question)
+        pod = self._pod(question)
         with self._spans.span("precreate", _attributes(pod)) as span:
             try:
                 return self._prepare(question, pod)
@@ -71,7 +71,7 @@ class Containers:
     def attach(self, question: HookQuestion, namespace: int) -> Given:
         """Give a container what it asks for; `namespace` is a descriptor of its network namespace. Asking again changes
         nothing. Raise NriRdmaError, and leave nothing attached, also where the error is a bug."""
-        pod = _pod(question)
+        pod = self._pod(question)
         with self._spans.span("createRuntime", _attributes(pod)) as span:
             try:
                 return self._attach(question, pod, namespace)
@@ -86,12 +86,22 @@ class Containers:
 
     def give_back(self, question: HookQuestion) -> Given:
         """Bring home what a container has; nothing is no error."""
-        pod = _pod(question)
+        pod = self._pod(question)
         with self._spans.span("poststop", _attributes(pod)):
             self._engine.stop_pod(pod.sandbox_id, time.monotonic() + RETURN_S)
         return Given()
 
     # -- below -------------------------------------------------------------------------------------------------------
+
+    def _pod(self, question: HookQuestion) -> Pod:
+        """Return what stands for the container. Raise NriRdmaError for the id of a sandbox: a pod has what it has until
+        the runtime says that it ends."""
+        pod = _pod(question)
+        if any(it.pod.is_listed for it in self._engine.attachments.of(pod.sandbox_id)):
+            what = "a hook asks with the id of a pod's sandbox, which the container runtime serves"
+            hint = "see who calls the hook: containers of podman and Docker have ids of their own"
+            raise NriRdmaError(ErrorCode.OCI_STATE, what, where=pod.sandbox_id, hint=hint)
+        return pod
 
     def _prepare(self, question: HookQuestion, pod: Pod) -> Prepared:
         deadline = time.monotonic() + ATTACH_S

@@ -406,3 +406,22 @@ def test_on_a_host_that_cannot_limit_a_container_with_limits_is_refused(door: Do
 def test_a_hook_that_names_no_cgroup_gets_no_limited_device(limiting: Door) -> None:
     refused = refusal(limiting, asks(FEW))
     assert "LIMITS-NOT-SET: it has no cgroup of its own, oci/box." in str(refused)
+
+
+@pytest.mark.parametrize("verb", list(Verb))
+def test_the_id_of_a_pods_sandbox_takes_a_running_pod_nothing(door: Door, verb: Verb) -> None:
+    """Containers of engines have ids of their own; who asks with another one is refused."""
+    pod = door.inside.start_pod("running", {"rdma.noderesource.dev": "1"})
+    before = door.inside.world.snapshot()
+    annotations = {"rdma.noderesource.dev": "1"} if verb is Verb.PREPARE else {}
+    question = replace(asks(container=pod.sandbox_id), verb=verb, annotations=annotations)
+    calls = {
+        Verb.PREPARE: door.containers.prepare,
+        Verb.ATTACH: lambda asked: door.containers.attach(asked, 9),
+        Verb.RETURN: door.containers.give_back,
+    }
+    with pytest.raises(NriRdmaError) as caught:
+        calls[verb](question)
+    assert caught.value.code is ErrorCode.OCI_STATE
+    assert door.inside.world.snapshot() == before
+    assert door.state(pod.sandbox_id) is Phase.ATTACHED

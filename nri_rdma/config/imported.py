@@ -19,7 +19,7 @@ from nri_rdma.errors import ErrorCode, RequestError, SettingError
 from nri_rdma.model.device import LinkLayer
 from nri_rdma.text.pools import MAX_SHARED_NAME, node_of, read_pools
 from nri_rdma.text.reading import Fields, list_of, matching, string, whole
-from nri_rdma.text.refusals import bounded, refused
+from nri_rdma.text.refusals import bounded, quoted, refused
 from nri_rdma.text.yaml import Node, read_yaml
 
 DEFAULT_PREFIX = "rdma"
@@ -214,14 +214,14 @@ def _link_types(node: Node, where: str) -> tuple[str, ...]:
     found = _texts(node, where)
     for index, word in enumerate(found):
         if word not in _LINK_TYPES:
-            raise refused(f"{where}[{index}]", f"{word} is no link of RDMA", "write ether or infiniband")
+            raise refused(f"{where}[{index}]", f"{quoted(word)} is no link of RDMA", "write ether or infiniband")
     return tuple(str(_LINK_TYPES[word]) for word in found)
 
 
 def _prefix(node: Node, where: str) -> str:
     text = string(node, where, "write a DNS name such as rdma or example.com")
     if text and not _PREFIX.fullmatch(text):
-        raise refused(where, f"{text} is no DNS name", "write such as rdma or example.com")
+        raise refused(where, f"{quoted(text)} is no DNS name", "write such as rdma or example.com")
     return text or DEFAULT_PREFIX
 
 

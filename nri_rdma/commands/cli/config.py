@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any  # Any: a JSON document
 import click
 
 from nri_rdma.commands.cli.options import loaded_options, output_option, snapshot_option
-from nri_rdma.commands.cli.screen import Screen, TextTable, print_json
+from nri_rdma.commands.cli.screen import Screen, TextTable, print_json, printable
 from nri_rdma.config.settings import Document, Loaded, Settings, load
 from nri_rdma.errors import InventoryError, SettingError
 
@@ -126,10 +126,10 @@ def import_(context: click.Context, file: Path) -> None:
     try:
         found = imported(file.read_text(encoding="utf-8", errors="replace"), str(file))
     except SettingError as error:
-        click.echo(str(error), err=True)
+        click.echo(printable(str(error)), err=True)
         context.exit(EXIT_REFUSED)
     for note in found.notes:
-        click.echo(f"{note.path}: {note.fate}: {note.words}", err=True)
+        click.echo(printable(f"{note.path}: {note.fate}: {note.words}"), err=True)
     click.echo(found.toml, nl=False)
 
 

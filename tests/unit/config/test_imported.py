@@ -268,3 +268,24 @@ def test_the_command_prints_a_configuration_that_can_be_used(tmp_path: Any) -> N
     refused = nri_rdma("config", "import", tmp_path / "config.json")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "no resources are configured" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(one(resourcePrefix="\x1b]0;PWN\x07\x1b[31mX")),
+        json.dumps(one(devices=["a"], linkTypes="\x1b[31m")),
+        json.dumps(one(selectors={"linkTypes": ["\x1b[31mX"]})),
+        '{"configList": [], "\x1b[31mX": 1, "\x1b[31mX": 2}',
+        '{"configList": [], "\\u001b[31mX": 1, "\\u001b[31mX": 2}',
+        json.dumps(one(devices=["\x1b[31mX", "\u202e"])),
+        json.dumps(one(**{"\x1b[31mkey": 1})),
+    ],
+)
+def test_control_characters_of_a_file_do_not_reach_the_terminal(text: str) -> None:
+    try:
+        found = imported(text, "FILE")
+        shown = found.toml.replace("\n", "") + "".join(f"{it.path} {it.words}" for it in found.notes)
+    except SettingError as error:
+        shown = str(error)
+    assert shown.isprintable(), ascii(shown)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nri_rdma.errors import ErrorCode, NriRdmaError
+from nri_rdma.host.foreign import foreign_folder
 from nri_rdma.host.whole_file import write_whole
 
 _NOTHING = "/dev/null"
@@ -44,6 +45,15 @@ class OwnFile:
             path.unlink(missing_ok=True)
         if self.is_module:
             remove_empty(self._compiled_folder)
+
+    @property
+    def foreign(self) -> str:
+        """Return how others than root could replace the file or its compiled code, "" where they cannot. Raises
+        OSError."""
+        if self.is_module and self._compiled_folder.is_symlink():
+            return f"{self._compiled_folder} is a link"
+        folder = foreign_folder(self._compiled_folder if self.is_module else self.path.parent)
+        return f"others than root may replace files in {folder}" if folder else ""
 
     @property
     def _compiled_folder(self) -> Path:
@@ -161,6 +171,7 @@ def remove_empty(folder: Path) -> None:
 
 def _state(file: OwnFile) -> Found | None:
     """Return what is at the file's path."""
+    _refuse_foreign(file)
     try:
         mode = file.path.lstat().st_mode
     except FileNotFoundError:
@@ -174,6 +185,13 @@ def _state(file: OwnFile) -> Found | None:
             hint="move it to another place, then try again",
         )
     return Found(data=data, mode=stat.S_IMODE(mode))
+
+
+def _refuse_foreign(file: OwnFile) -> None:
+    """Raise NriRdmaError where others than root may replace the file, or its compiled code: root runs it."""
+    if fault := file.foreign:
+        hint = "have root own it and nobody else write it (chown root, chmod go-w), then try again"
+        raise NriRdmaError(ErrorCode.INSTALL, fault, where=str(file.path), hint=hint)
 
 
 def _lines(data: bytes) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Self
 from nri_rdma.commands.hooked_cdi import HOOK, MODULE, PROGRAM
 from nri_rdma.commands.install.changes import OwnFile
 from nri_rdma.config.settings import Settings
+from nri_rdma.host.foreign import foreign_folder
 
 PROGRAM_MODE = 0o755
 _MODULE_MODE = 0o644
@@ -65,6 +66,8 @@ def fault_of(program: Path, module_name: str = MODULE) -> str:
     if not is_program(program):
         return f"{program} is not there or no program"
     module = program.with_name(module_name)
+    if folder := foreign_folder(module.with_name("__pycache__")):
+        return f"others than root may replace files in {folder}"
     needs_module = module.stem.encode() in program.read_bytes()  # those of earlier releases are one file
     return f"{module} is not there" if needs_module and not os.access(module, os.R_OK) else ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -339,3 +340,12 @@ def test_limits_of_a_configuration_that_is_not_the_guards_are_its_owners(site: S
     assert limits(site.machine()).result is Result.NOT_APPLICABLE
     site.write("etc/containerd/config.toml", "version = 3")
     assert limits(site.machine()).result is Result.NOT_APPLICABLE
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_hook_that_others_than_root_could_replace_is_no_guard(site: Site) -> None:
+    site.containerd(runc=site.guarded())
+    os.chown(site.hook.parent, 65534, 65534)
+    found = site.finding()
+    assert found.result is not Result.OK
+    assert f"others than root may replace {site.hook}" in found.found

@@ -210,3 +210,51 @@ def test_of_what_is_no_module_nothing_else_is_removed(tmp_path: Path) -> None:
     theirs.touch()
     carry_out_all(to_write([own(tmp_path / "file")]))
     assert theirs.exists()
+
+
+def foreign(folder: Path, how: str) -> None:
+    """Make a folder in which somebody else than root may replace files."""
+    if how == "link":
+        (folder.parent / "theirs").mkdir(parents=True)
+        os.chown(folder.parent / "theirs", 65534, 65534)
+        folder.symlink_to("theirs")
+        return
+    folder.mkdir(parents=True)
+    if how == "owner":
+        os.chown(folder, 65534, 65534)
+    else:
+        folder.chmod(0o777)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("how", ["owner", "mode", "link"])
+@pytest.mark.parametrize("below", ["file", "docker/file"])
+def test_nothing_is_installed_where_others_than_root_could_replace_it(tmp_path: Path, how: str, below: str) -> None:
+    folder = tmp_path / "lib/nri-rdma"
+    foreign(folder, how)
+    for decide in (to_write, to_remove):
+        with pytest.raises(NriRdmaError) as caught:
+            decide([own(folder / below)])
+        assert caught.value.code is ErrorCode.INSTALL
+        assert str(folder) in str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("how", ["owner", "mode", "link"])
+def test_compiled_code_that_others_could_replace_is_refused_and_no_link_is_followed(tmp_path: Path, how: str) -> None:
+    foreign(tmp_path / "__pycache__", how)
+    (tmp_path / "__pycache__/module.cpython-311.pyc").write_text("kept")
+    with pytest.raises(NriRdmaError) as caught:
+        to_write([own(tmp_path / "module.py", is_module=True)])
+    assert "__pycache__" in str(caught.value)
+    assert (tmp_path / "__pycache__/module.cpython-311.pyc").read_text() == "kept"
+
+
+def test_compiled_code_behind_a_link_is_not_removed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/module.cpython-311.pyc").write_text("kept")
+    (tmp_path / "__pycache__").symlink_to("elsewhere")
+    with pytest.raises(NriRdmaError) as caught:
+        to_write([own(tmp_path / "module.py", is_module=True)])
+    assert "__pycache__ is a link" in str(caught.value)
+    assert (tmp_path / "elsewhere/module.cpython-311.pyc").exists()

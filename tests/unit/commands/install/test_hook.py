@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -73,3 +74,13 @@ def test_the_hook_of_an_earlier_release_needs_no_module(tmp_path: Path) -> None:
     program.write_text('#!/usr/bin/python3 -IS\nPROGRAM = "nri-rdma-oci-hook"\n')
     program.chmod(0o755)
     assert fault_of(program) == ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("folder", [PLACE, f"{PLACE}/__pycache__", "usr/local"])
+def test_a_hook_that_others_than_root_could_replace_is_a_fault(tmp_path: Path, folder: str) -> None:
+    carry_out_all(to_write(hook_files(tmp_path, HOOK)))
+    assert fault_of(tmp_path / PROGRAM) == ""
+    (tmp_path / folder).mkdir(exist_ok=True)
+    os.chown(tmp_path / folder, 65534, 65534)
+    assert f"others than root may replace files in {tmp_path / folder} (owner 65534" in fault_of(tmp_path / PROGRAM)

@@ -14,7 +14,7 @@ import re
 import stat
 import tomllib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any  # Any: values before they are parsed
@@ -35,6 +35,7 @@ CDI_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
 """In rising priority, as CDI has them: what an administrator wrote, then what programs write."""
 SANDBOXED_HANDLERS = ("kata*", "gvisor*", "runsc*", "firecracker*")
 """The runtime handlers under which Kata Containers, gVisor and Firecracker are usually set up."""
+DEFAULT_ORIGIN = "default"
 SENT_CONFIG = "the configuration that the runtime sent"
 ENVIRONMENT_PREFIX = "NRI_RDMA_"
 MAX_BYTES = 1 << 20
@@ -529,12 +530,15 @@ def _open_without_waiting(path: str, flags: int) -> int:
 class Loaded:
     """The settings, and the source of each for people: a flag, a variable, a line of a file, or `default`.
 
-    `again` reads all sources once more. Raises SettingError.
+    `again` reads all sources once more. Raises SettingError. `problems` are what a start goes on without
+    (nri_rdma.config.start); `closed` says why those who ask for devices are refused meanwhile, "" when they are not.
     """
 
     settings: Settings
     origins: Mapping[str, str]
     again: Callable[[], Settings]
+    problems: tuple[SettingError, ...] = ()
+    closed: str = ""
 
 
 def load_settings(
@@ -558,15 +562,12 @@ def load_some(
     for item in fields(Settings):
         if item.name not in names:
             continue
-        variable = ENVIRONMENT_PREFIX + item.name.upper()
-        sources = ((f"--{item.name.replace('_', '-')}", flags.get(item.name)), (variable, environment.get(variable)))
-        origin, value = next((source for source in sources if source[1] is not None), ("", None))
-        parse = item.metadata["parse"]
+        value, _ = read_setting(item, flags, environment, document, {})
         if value is not None:
-            values[item.name] = _parsed(parse, item.name, value, origin, 0)
+            values[item.name] = value
         elif item.name in table:
             with contextlib.suppress(SettingError):  # the caller has reported that the document is wrong
-                values[item.name] = parse(item.name, table[item.name])
+                values[item.name] = item.metadata["parse"](item.name, table[item.name])
     return Settings(**values)
 
 
@@ -580,33 +581,52 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str], document: 
     for item in fields(Settings):
         if item.metadata.get("table"):
             continue
-        sources: tuple[tuple[str, object], ...] = (
-            (f"--{item.name.replace('_', '-')}", flags.get(item.name)),
-            (variable := ENVIRONMENT_PREFIX + item.name.upper(), environment.get(variable)),
-            (document.name, table.get(item.name)),
-        )
-        origin, value = next((source for source in sources if source[1] is not None), ("default", None))
-        if value is not None:
-            line = 0
-            if origin == document.name:
-                origin, line = document.place_of(item.name), document.line_of(item.name)
-            values[item.name] = _parsed(item.metadata["parse"], item.name, value, origin, line)
-        origins[item.name] = origin
+        value, origins[item.name] = read_setting(item, flags, environment, document, table)
+        if origins[item.name] != DEFAULT_ORIGIN:
+            values[item.name] = value
     tables = _read_tables(table, document)
     settings = Settings(**values, **tables)
     origins["pools"] = settings.pools[0].where if settings.pools else "default"
     origins["rules"] = settings.rules[0].where if settings.rules else "default"
     origins["adopt"] = document.place_of("adopt") if "adopt" in table else "default"
     if settings.pools and settings.allow_default_pool:
-        raise SettingError(
-            ErrorCode.SETTING,
-            "allow_default_pool is for a configuration without pools",
-            where=origins["allow_default_pool"],
-            line=document.line_of("allow_default_pool"),
-            path="allow_default_pool",
-            hint=f'take it away, or write modes = ["exclusive", "shared"] in a pool {DEFAULT_POOL}',
-        )
+        raise needless_default_pool(document, origins["allow_default_pool"])
     return Loaded(settings=settings, origins=origins, again=lambda: load(flags, environment, document.again()).settings)
+
+
+def read_setting(
+    item: Field[Any],
+    flags: Mapping[str, object],
+    environment: Mapping[str, str],
+    document: Document,
+    table: Mapping[str, Any],
+) -> tuple[Any, str]:
+    """Return a setting's value and its origin; None and DEFAULT_ORIGIN where no source has it. Raises SettingError."""
+    variable = ENVIRONMENT_PREFIX + item.name.upper()
+    sources: tuple[tuple[str, object], ...] = (
+        (f"--{item.name.replace('_', '-')}", flags.get(item.name)),
+        (variable, environment.get(variable)),
+        (document.name, table.get(item.name)),
+    )
+    origin, value = next((source for source in sources if source[1] is not None), (DEFAULT_ORIGIN, None))
+    if value is None:
+        return None, origin
+    line = 0
+    if origin == document.name:
+        origin, line = document.place_of(item.name), document.line_of(item.name)
+    return _parsed(item.metadata["parse"], item.name, value, origin, line), origin
+
+
+def needless_default_pool(document: Document, origin: str) -> SettingError:
+    """Return the error of allow_default_pool beside pools."""
+    return SettingError(
+        ErrorCode.SETTING,
+        "allow_default_pool is for a configuration without pools",
+        where=origin,
+        line=document.line_of("allow_default_pool"),
+        path="allow_default_pool",
+        hint=f'take it away, or write modes = ["exclusive", "shared"] in a pool {DEFAULT_POOL}',
+    )
 
 
 def _parsed(parse: Callable[[str, Any], object], name: str, value: object, origin: str, line: int) -> object:

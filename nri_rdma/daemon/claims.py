@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from importlib.util import find_spec
 from pathlib import Path
 
 from nri_rdma.attach.timers import start_timer
@@ -17,9 +18,11 @@ from nri_rdma.doors.dra.specs import SpecStyle
 from nri_rdma.engine.claim_states import ClaimStates
 from nri_rdma.engine.claims import Claims
 from nri_rdma.engine.engine import Engine
+from nri_rdma.errors import ErrorCode, SettingError
 from nri_rdma.host.kubernetes.api import ApiServer
 from nri_rdma.host.netlink.namespace import read_boot_id
 from nri_rdma.model.pool import PoolDoor
+from nri_rdma.model.trouble import Part, Trouble
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.workers import Workers
 
@@ -50,6 +53,19 @@ def make_claims_door(settings: Settings, engine: Engine, workers: Workers, spans
     door = ClaimsDoor(server, publisher, statuses, api, workers=workers, schedule=start_timer, look_at_node=look)
     cache.on_read.append(door.node_was_read)
     return door
+
+
+def missing_package(settings: Settings) -> tuple[Trouble, ...]:
+    """Return which pools are asked through claims without what asks the API server."""
+    names = ", ".join(pool.name for pool in settings.pools if pool.door is PoolDoor.CLAIMS)
+    if not names or find_spec("kubernetes") is not None:
+        return ()
+    error = SettingError(
+        ErrorCode.SETTING,
+        f'no claim can be prepared for pool {names} (door = "claims"), because kubernetes is not installed',
+        hint="install nri-rdma with its extra `claims`, as docs/claims.md says, and restart the daemon",
+    )
+    return (Trouble(part=Part.CLAIMS, why=str(error)),)
 
 
 def _style(settings: Settings, boot: str) -> SpecStyle:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import asdict
 from functools import partial
@@ -21,6 +21,7 @@ from nri_rdma.attach.timers import start_timer
 from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.attach.work import Site, Work
 from nri_rdma.config.settings import Settings
+from nri_rdma.daemon.claims import missing_package
 from nri_rdma.daemon.kubelet_doors import KubeletDoors
 from nri_rdma.daemon.local_sockets import LocalSockets
 from nri_rdma.daemon.locks import Sole
@@ -42,6 +43,7 @@ from nri_rdma.doors.nri.session import Answers
 from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.engine.reservations import Reservations
+from nri_rdma.errors import SettingError
 from nri_rdma.host.containerd.leftovers import Leftovers
 from nri_rdma.host.containerd.notes import RefusalNotes
 from nri_rdma.host.host_node import HostNode, resolve_on_host
@@ -50,6 +52,7 @@ from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.host.netlink.uevents import last_sequence
 from nri_rdma.host.watch.namespaces import NamespaceWatcher
 from nri_rdma.host.watch.processes import ProcessWatcher
+from nri_rdma.model.trouble import Part, Trouble
 from nri_rdma.observe.durations import Tally
 from nri_rdma.observe.export import SpanExportThread, make_exporter
 from nri_rdma.observe.spans import Recorder
@@ -84,7 +87,8 @@ class Daemon:
 
     It connects to the runtime, unless it is given a `door`, whose owner calls `open`, `make_plugin` and `close`. When
     another daemon is there it waits until `by` (seconds of `time.monotonic`), and raises StateError. At SIGHUP it takes
-    the settings that `reread` gives.
+    the settings that `reread` gives. `troubles` are what the settings lack; `closed` says why nobody who asks for
+    devices gets any, "" where they do.
     """
 
     def __init__(
@@ -94,11 +98,17 @@ class Daemon:
         door: Door | None = None,
         by: float = 0.0,
         reread: Callable[[], Settings],
+        troubles: tuple[Trouble, ...] = (),
+        closed: str = "",
         boundary: Boundary = no_boundary,
     ) -> None:
+        _tell(troubles)
         self._settings = settings
         self._sole = Sole(settings.state_dir, settings.nri_socket, by)
-        self._exporter = make_exporter(os.environ) if settings.tracing else None
+        self._exporter, untraced = _exporter() if settings.tracing else (None, ())
+        lacking = (*untraced, *missing_package(settings))
+        _tell(lacking)
+        self._troubles = (*troubles, *lacking)
         self._tally = Tally() if settings.metrics_address is not None else None
         self._spans = _recorder(settings, self._exporter, self._tally)
         self._readers = Workers(1, name="node-reader")
@@ -140,7 +150,7 @@ class Daemon:
         )
         self._engine = Engine.make(
             node=self._node,
-            policy=configured_policy(settings),
+            policy=configured_policy(settings, closed),
             reservations=self._reservations,
             evidence=self._sources.evidence,
             attachments=self._attachments,
@@ -183,6 +193,7 @@ class Daemon:
             metrics=lambda: self._sockets.metrics(),  # noqa: PLW0108 - made below
             pinned=lambda: asdict(self._kernel.held()),
             driver=self._kubelet_doors.driver,
+            troubles=self._troubles_now,
         )
         self._sockets = LocalSockets.make(facts, self._kernel, self._listeners, self._tally)
 
@@ -207,6 +218,7 @@ class Daemon:
         self._host.listen(self._listeners, self._node, self._news.uevent, self._news.uevents_lost)
         self._recover()
         self._sockets.serve()
+        _tell(self._sockets.troubles)
         log.info(
             "started", extra={"devices": len(self._node.current.devices), "control": str(self._settings.control_path)}
         )
@@ -271,12 +283,30 @@ class Daemon:
         self._attachments.take_up()
         self._service_manager.ready()
 
+    def _troubles_now(self) -> tuple[Trouble, ...]:
+        """Return what is lacking; settings that could not be read count until others are taken."""
+        of_start = (it for it in self._troubles if not (it.part is Part.SETTINGS and self._reloader.has_taken))
+        return (*of_start, *self._sockets.troubles)
+
     def _tell_contested(self) -> None:
         """Log which devices nobody gets because several pools select them; once, until they are others."""
         contested = contested_words(self._engine.placer.offering.policy, self._node.current)
         if contested not in {"", self._contested}:
             log.error("devices that several pools select are in none", extra={"contested": contested})
         self._contested = contested
+
+
+def _tell(troubles: Iterable[Trouble]) -> None:
+    for it in troubles:
+        log.error("pods are served without it", extra={"part": str(it.part), "error": it.why})
+
+
+def _exporter() -> tuple[SpanExportThread | None, tuple[Trouble, ...]]:
+    """Return the exporter that the environment asks for, and why there is none."""
+    try:
+        return make_exporter(os.environ), ()
+    except SettingError as error:
+        return None, (Trouble(part=Part.TRACES, why=str(error)),)
 
 
 def _recorder(settings: Settings, exporter: SpanExportThread | None, tally: Tally | None) -> Recorder:

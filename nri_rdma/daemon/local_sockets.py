@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self  # Any: a document of JSON
 
 from nri_rdma.config.settings import Memlock, Settings
@@ -12,9 +13,11 @@ from nri_rdma.doors.control.status import DaemonFacts
 from nri_rdma.doors.oci.containers import Containers
 from nri_rdma.doors.oci.questions import Given
 from nri_rdma.doors.oci.server import HookServer
+from nri_rdma.errors import ErrorCode, SettingError
 from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.host.watch.processes import start_of
 from nri_rdma.model.request import UNLIMITED
+from nri_rdma.model.trouble import Part, Trouble
 from nri_rdma.observe.durations import Tally
 from nri_rdma.tasks.listeners import Listeners
 
@@ -35,6 +38,8 @@ class LocalSockets:
         self._control = control
         self._hooks = hooks
         self._metrics = metrics
+        self.troubles: tuple[Trouble, ...] = ()
+        """The sockets that cannot be had, each with the reason."""
 
     @classmethod
     def make(cls, facts: DaemonFacts, kernel: LinuxKernel, listeners: Listeners, tally: Tally | None) -> Self:
@@ -45,9 +50,11 @@ class LocalSockets:
         return cls(facts.settings, ControlServer(facts), hooks, _metrics_server(facts, tally))
 
     def serve(self) -> None:
-        """Listen; returns at once. Raises OSError."""
-        self._control.serve(self._settings.control_path)
-        self._hooks.serve(self._settings.hook_socket)
+        """Listen; returns at once. Pods do not need a socket that cannot be had."""
+        self.troubles = (
+            *_tried(self._control.serve, self._settings.control_path, "`nri-rdma status` and the guard's hook"),
+            *_tried(self._hooks.serve, self._settings.hook_socket, "hooks of podman and Docker"),
+        )
         if self._metrics is not None:
             self._metrics.start()
 
@@ -61,6 +68,16 @@ class LocalSockets:
         self._hooks.close(CLOSE_HOOKS_S)
         if self._metrics is not None:
             self._metrics.close()
+
+
+def _tried(serve: Callable[[Path], None], path: Path, whose: str) -> Iterator[Trouble]:
+    try:
+        serve(path)
+    except OSError as error:
+        what = f"{whose} cannot reach the daemon: {error.strerror or error}"
+        hint = "mend that, or change control_socket or state_dir, and restart the daemon"
+        told = SettingError(ErrorCode.SETTING, what, where=str(path), hint=hint)
+        yield Trouble(part=Part.SOCKETS, why=str(told))
 
 
 def _metrics_server(facts: DaemonFacts, tally: Tally | None) -> MetricsServer | None:

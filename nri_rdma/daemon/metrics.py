@@ -24,6 +24,7 @@ def make_metrics_server(address: ListenAddress, facts: DaemonFacts, tally: Tally
         reload_error=facts.reload_error,
         driver=facts.driver,
         traces=facts.traces,
+        troubles=facts.troubles,
     )
     return MetricsServer(address, Pages(partial(measured_now, source), health).answer, tally.settle)
 

@@ -16,6 +16,7 @@ from nri_rdma.decide.policy import Policy, configured_policy, offer
 from nri_rdma.engine.placer import Placer
 from nri_rdma.errors import ErrorCode, SettingError
 from nri_rdma.model.device import Node
+from nri_rdma.model.pool import PoolDoor
 from nri_rdma.observe.logs import set_log_level
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,8 @@ class Reloader:
         self._placer = placer
         self.error = ""
         """Why the last one was refused; "" when it was not."""
+        self.has_taken = False
+        """Whether another configuration than that of the start is in its place."""
 
     def run(self) -> None:
         """Read and take over the configuration, or keep the old one. Never raises for what a file can hold."""
@@ -46,7 +49,7 @@ class Reloader:
             self.error = str(error)
             log.warning("configuration refused, the old one goes on", extra={"error": self.error})
         else:
-            self._settings, self.error = settings, ""
+            self._settings, self.error, self.has_taken = settings, "", True
             pools = ", ".join(self._placer.offering.policy.pools)
             log.info("configuration read again", extra={"pools": pools, "rules": len(settings.rules)})
 
@@ -68,6 +71,8 @@ def refuse_fixed(old: Settings, new: Settings) -> None:
     ]
     if _resource_pools(old) != _resource_pools(new):
         changed.append("pools with door = resource")  # the kubelet counts their shares
+    if _has_claims(new) and not _has_claims(old):
+        changed.append("the first pool with door = claims")  # there is no driver
     if changed:
         raise SettingError(
             ErrorCode.SETTING,
@@ -79,6 +84,10 @@ def refuse_fixed(old: Settings, new: Settings) -> None:
 def _resource_pools(settings: Settings) -> frozenset[tuple[str, str, int, str]]:
     """Return what the kubelet was told of the pools that are asked by a resource."""
     return frozenset((it.name, it.resource, it.shares, it.gives) for it in settings.pools if it.resource)
+
+
+def _has_claims(settings: Settings) -> bool:
+    return any(pool.door is PoolDoor.CLAIMS for pool in settings.pools)
 
 
 def refuse_contested(policy: Policy, node: Node) -> None:

@@ -50,6 +50,8 @@ class Policy:
     sandboxed_handlers: tuple[str, ...] = ()
     """The runtime handlers whose containers have a kernel of their own, with ``*`` and ``?``."""
     char_kinds: frozenset[CharKind] = DEFAULT_CHAR_KINDS
+    closed: str = ""
+    """Why it is not known who may have what, so that who asks is refused; "" where it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,14 +108,15 @@ class PolicySettings(Protocol):
     def sandboxed_handlers(self) -> tuple[str, ...]: ...
 
 
-def configured_policy(settings: PolicySettings) -> Policy:
-    """Return the policy of the settings."""
-    return policy_of(
+def configured_policy(settings: PolicySettings, closed: str = "") -> Policy:
+    """Return the policy of the settings. `closed` says why they cannot be read, "" where they can."""
+    policy = policy_of(
         settings.pools,
         settings.rules,
         allow_default_pool=settings.allow_default_pool,
         sandboxed_handlers=settings.sandboxed_handlers,
     )
+    return replace(policy, closed=closed)
 
 
 def default_policy(allow_exclusive: bool) -> Policy:
@@ -258,6 +261,8 @@ def _admit_one(policy: Policy, node: Node, request: DeviceRequest, asker: Asker)
 def _question(policy: Policy, node: Node, request: DeviceRequest, asker: Asker) -> _Question:
     """Return the question, where the pod may have anything of the pool."""
     pool = policy.pools.get(request.pool)
+    if why := policy.closed or (pool.closed if pool is not None else ""):
+        raise _closed(request, why)
     if pool is None:
         raise _unknown_pool(policy, request)
     rule = rule_of(policy, asker, pool.name)
@@ -337,6 +342,15 @@ def _unknown_pool(policy: Policy, request: DeviceRequest) -> PlacementError:
         f"this node has no pool {request.pool}",
         where=request.where,
         hint=f"ask for one of its pools: {', '.join(sorted(policy.pools)) or 'there is none'}",
+    )
+
+
+def _closed(request: DeviceRequest, why: str) -> PlacementError:
+    return PlacementError(
+        ErrorCode.POOL_CLOSED,
+        f"pool {request.pool} is closed: {why}",
+        where=request.where,
+        hint="the administrator mends the configuration",
     )
 
 

@@ -51,8 +51,8 @@ class Offering:
 
     @property
     def has_claims(self) -> bool:
-        """Return whether any pool is asked through claims."""
-        return any(pool.door is PoolDoor.CLAIMS for pool in self.policy.pools.values())
+        """Return whether any pool is asked through claims, as far as the pools are known."""
+        return bool(self.policy.closed) or any(pool.door is PoolDoor.CLAIMS for pool in self.policy.pools.values())
 
     def question(
         self, owner: str, asker: Asker, asked: Asked, grants: tuple[CdiGrant, ...], adoption: Adoption

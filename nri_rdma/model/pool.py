@@ -42,7 +42,8 @@ class Pool:
     It has the devices that any of `select` takes (all, where there is none) and none of `exclude` does. `limits` are
     for requests that name none, `max_limits` bound all of them. `where` is its place in the configuration, for people.
     With door RESOURCE, pods ask by `resource`, of which the node has `shares`; each gives what `gives` says. With
-    DEVICE the node has as many as the pool has devices, and `shares` is 0.
+    DEVICE the node has as many as the pool has devices, and `shares` is 0. `closed` says why the pool cannot be read,
+    "" where it can: it has no device, and who asks for it is refused.
     """
 
     name: str
@@ -59,10 +60,13 @@ class Pool:
     """PREFIX/NAME, as containers write it in `resources.limits`; "" with another door."""
     shares: int = 0
     gives: ShareGives = ShareGives.ONE
+    closed: str = ""
 
     def has(self, device: RdmaDevice) -> bool:
         """Return whether the pool selects the device. A device that may be excluded is excluded, as long as its name is
         unknown."""
+        if self.closed:
+            return False
         is_selected = not self.select or any(selector.selects(device) for selector in self.select)
         return is_selected and not any(selector.may_select(device) for selector in self.exclude)
 

@@ -224,18 +224,22 @@ _ERRNO = re.compile(r"\[Errno -?[0-9]+\] ([^\"')]+)")
 
 
 def make_exporter(environment: Mapping[str, str]) -> SpanExportThread | None:
-    """Return the exporter that OTEL_TRACES_EXPORTER names; None when it names none. Raises SettingError."""
+    """Return the exporter that OTEL_TRACES_EXPORTER names; None when it names none. Raises SettingError, also for what
+    OpenTelemetry itself does not take."""
     kind = environment.get("OTEL_TRACES_EXPORTER", "").strip().lower() or "none"
     if kind == "none" or environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
-    if kind == "console":
-        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
-
-        console = ConsoleSpanExporter(out=sys.stdout)  # else what was stdout when the SDK was imported
-        return SpanExportThread(console, make_resource(environment))
-    if kind == "otlp":
-        return SpanExportThread(_otlp_exporter(environment), make_resource(environment))
-    raise _refused("OTEL_TRACES_EXPORTER", kind, "set it to none, console or otlp")
+    if kind not in {"console", "otlp"}:
+        raise _refused("OTEL_TRACES_EXPORTER", kind, "set it to none, console or otlp")
+    try:
+        exporter = _console_exporter() if kind == "console" else _otlp_exporter(environment)
+        return SpanExportThread(exporter, make_resource(environment))
+    except SettingError:
+        raise
+    except Exception as error:
+        hint = "see OpenTelemetry's variables, OTEL_*"
+        why = f", because it fails with {type(error).__name__}: {error}"[:MAX_REASON]
+        raise _refused("OTEL_TRACES_EXPORTER", kind, hint, why) from error
 
 
 def make_resource(environment: Mapping[str, str]) -> Resource:
@@ -277,6 +281,12 @@ def _context(trace_id: int, span_id: int, *, is_remote: bool = False) -> SpanCon
     from opentelemetry.trace import SpanContext, TraceFlags
 
     return SpanContext(trace_id, span_id, is_remote=is_remote, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+
+
+def _console_exporter() -> SpanExporter:
+    from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+    return ConsoleSpanExporter(out=sys.stdout)  # else what was stdout when the SDK was imported
 
 
 def _otlp_exporter(environment: Mapping[str, str]) -> SpanExporter:

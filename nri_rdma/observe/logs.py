@@ -10,6 +10,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+from nri_rdma.errors import ErrorCode, SettingError
 from nri_rdma.observe.conventions import pod_names
 from nri_rdma.observe.spans import current_span
 
@@ -25,15 +26,23 @@ FILE_BYTES = 4 << 20
 
 def set_up_logging(
     level: str, style: str, file: Path | None = None, *, launched: bool = False, fallback: Path | None = None
-) -> None:
+) -> str:
     """Log from this level on; `style` is ``text`` or ``json``. The only place that configures logging.
 
     Lines go to `file`; without one to stderr, or, when `launched` by a runtime that gives us no stderr, to syslog, and
-    lines that syslog does not take to `fallback`. Raises OSError when `file` cannot be written.
+    lines that syslog does not take to `fallback`. Where `file` cannot be written it is as without one; return why, ""
+    when there is no reason.
     """
-    handler = _handler(file, launched, fallback)
+    why = ""
+    try:
+        handler = _handler(file, launched, fallback)
+    except OSError as error:
+        what, hint = f"log_file = {file} cannot be written: {error.strerror}", "mend that, and restart the daemon"
+        why = str(SettingError(ErrorCode.SETTING, what, hint=hint))
+        handler = _handler(None, launched, fallback)
     handler.setFormatter(_JsonFormatter() if style == "json" else _TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    return why
 
 
 def set_log_level(level: str) -> None:

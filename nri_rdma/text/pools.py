@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from nri_rdma.errors import RequestError
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.device import CharKind, LinkLayer, Protocol
 from nri_rdma.model.pci import parse_pci_address
@@ -71,13 +72,36 @@ def read_pools(node: Node, where: str = "pools") -> tuple[Pool, ...]:
     pools = tuple(_pool(name, item, f"{where}.{bounded(name)}") for name, item in node.items())
     for index, pool in enumerate(pools):
         for other in pools[:index]:
-            if (set(pool.select), set(pool.exclude)) == (set(other.select), set(other.exclude)):
-                what = f"it has the same devices as {other.where}, and a device is in one pool only"
-                raise refused(pool.where, what, "give them different select or exclude, or make them one pool")
-            if pool.resource and pool.resource == other.resource:
-                what = f"{pool.resource} is the resource of {other.where}"
-                raise refused(f"{pool.where}.resource", what, "choose another, or make them one pool")
+            if clash := _clash(pool, other):
+                raise clash
     return pools
+
+
+def read_each_pool(node: Mapping[str, Node], where: str = "pools") -> Mapping[str, Pool | RequestError]:
+    """Return each pool, or why it cannot be used, by its name. Two that cannot be there together both have an error."""
+    found: dict[str, Pool | RequestError] = {}
+    for name, item in node.items():
+        try:
+            found[name] = _pool(name, item, f"{where}.{bounded(name)}")
+        except RequestError as error:
+            found[name] = error
+    pools = [it for it in found.values() if isinstance(it, Pool)]
+    for index, pool in enumerate(pools):
+        for other in pools[:index]:
+            if clash := _clash(pool, other):
+                found[pool.name] = found[other.name] = clash
+    return found
+
+
+def _clash(pool: Pool, other: Pool) -> RequestError | None:
+    """Return why two pools cannot be there together."""
+    if (set(pool.select), set(pool.exclude)) == (set(other.select), set(other.exclude)):
+        what = f"it has the same devices as {other.where}, and a device is in one pool only"
+        return refused(pool.where, what, "give them different select or exclude, or make them one pool")
+    if pool.resource and pool.resource == other.resource:
+        what = f"{pool.resource} is the resource of {other.where}"
+        return refused(f"{pool.where}.resource", what, "choose another, or make them one pool")
+    return None
 
 
 def read_rules(node: Node, where: str = "rules") -> tuple[Rule, ...]:

@@ -70,9 +70,15 @@ def nearest(key: str, known: tuple[str, ...]) -> str:
     """Return the beginning of a hint with the key that was probably meant, or "".
 
     Keys that differ in case, ``-`` and ``_`` only are near."""
+    name = meant(key, known)
+    return f"write {name}; " if name else ""
+
+
+def meant(key: str, known: Iterable[str]) -> str:
+    """Return the key that was probably meant, "" where none is near."""
     names = {folded(name): name for name in known}
     near = difflib.get_close_matches(folded(key[:64]), names, n=1)
-    return f"write {names[near[0]]}; " if near else ""
+    return names[near[0]] if near else ""
 
 
 def folded(key: str) -> str:

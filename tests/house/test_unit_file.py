@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -51,6 +53,30 @@ def test_every_option_that_is_absent_on_purpose_says_why() -> None:
     assert {name for name in OWN_MOUNTS if name.startswith(("Private", "Protect"))} - set(
         re.findall(r"\w+", comments)
     ) == set()
+
+
+@pytest.mark.parametrize(
+    ("result", "pauses"), [("exit-code", True), ("success", False), ("signal", False), ("oom-kill", False)]
+)
+def test_only_after_an_end_with_an_error_the_next_start_waits(result: str, pauses: bool) -> None:
+    """A daemon that was killed is there again at once; one that cannot start does not keep a processor busy."""
+    assert OPTIONS["RestartSec"] == ["100ms"]
+    (line,) = OPTIONS["ExecStopPost"]
+    command = [word.replace("$$", "$") for word in shlex.split(line)]  # as systemd reads it
+    with subprocess.Popen(command, env={"PATH": os.environ["PATH"], "SERVICE_RESULT": result}) as process:
+        try:
+            assert process.wait(0.5) == 0
+            assert not pauses
+        except subprocess.TimeoutExpired:
+            assert pauses
+        finally:
+            process.kill()
+
+
+def test_no_release_of_systemd_meets_an_option_that_it_does_not_know() -> None:
+    """RestartSteps is of 254; and it counts the restarts of all time, so that a daemon that was killed now and then
+    would be away longer each time."""
+    assert not OPTIONS.keys() & {"RestartSteps", "RestartMaxDelaySec"}
 
 
 def test_the_environment_has_a_file_and_the_runtime_s_sockets_come_first() -> None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from nri_rdma.attach.port import KernelError
 from nri_rdma.commands.cli.errors import told
-from nri_rdma.config.settings import Document, Settings, load
+from nri_rdma.config.settings import Settings
+from nri_rdma.config.start import load_to_start, start_troubles
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.observe.logs import hold_logging, set_up_logging
 from nri_rdma.text.annotations import asks
@@ -81,12 +82,14 @@ class _Process:
         from nri_rdma.daemon.priority import prefer
 
         try:
-            loaded = load({}, self._environment, Document.sent_or_read(sent, None))
+            loaded = load_to_start({}, self._environment, sent=sent)
             settings = loaded.settings
             self._prefix = settings.annotation_prefix
-            self._log_as(settings)
+            troubles = start_troubles(loaded, self._log_as(settings))
             prefer(settings.nice)
-            self.daemon = Daemon(settings, door=door, by=by, reread=loaded.again)
+            self.daemon = Daemon(
+                settings, door=door, by=by, reread=loaded.again, troubles=troubles, closed=loaded.closed
+            )
             self.daemon.open()
         except (NriRdmaError, KernelError, OSError) as error:
             self.close()
@@ -110,11 +113,13 @@ class _Process:
         if self._held is not None:
             self._log_as(Settings())
 
-    def _log_as(self, settings: Settings) -> None:
-        set_up_logging(
+    def _log_as(self, settings: Settings) -> str:
+        """Log as these settings say; return why that is not possible, "" where it is."""
+        why = set_up_logging(
             settings.log_level, settings.log_format, settings.log_file, launched=True, fallback=settings.fallback_log
         )
         held, self._held = self._held or [], None
         for record in held:
             if logging.getLogger().isEnabledFor(record.levelno):
                 logging.getLogger().handle(record)
+        return why

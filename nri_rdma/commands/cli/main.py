@@ -103,7 +103,8 @@ def run(loaded: Loaded, dry_run: bool, output: str) -> None:
     """Run the daemon.
 
     It connects to the runtime over NRI and serves until SIGTERM; devices that pods have then stay theirs. SIGHUP has
-    the configuration file read again.
+    the configuration file read again. A setting that cannot be used does not end it: `nri-rdma status` says what it
+    goes without, and pods that ask are refused where that setting decides who gets what.
 
     The runtime can start it instead: link its plugin folder's 90-nri-rdma to this program. It gets no arguments then,
     and its settings from /etc/nri/conf.d/90-nri-rdma.conf, written like the configuration file.
@@ -128,13 +129,15 @@ def run(loaded: Loaded, dry_run: bool, output: str) -> None:
         set_up_logging(settings.log_level, settings.log_format)  # not log_file: a daemon may write there
         report_only(settings, output)
         return
-    set_up_logging(settings.log_level, settings.log_format, settings.log_file)
+    log_error = set_up_logging(settings.log_level, settings.log_format, settings.log_file)
     gc.disable()  # until the daemon is made: it is no garbage
+    from nri_rdma.config.start import start_troubles
     from nri_rdma.daemon.daemon import Daemon
     from nri_rdma.daemon.priority import prefer
 
     prefer(settings.nice)
-    Daemon(settings, reread=loaded.again).run()
+    troubles = start_troubles(loaded, log_error)
+    Daemon(settings, reread=loaded.again, troubles=troubles, closed=loaded.closed).run()
 
 
 for command in (

@@ -76,7 +76,7 @@ def loaded_options(
     """As settings_options, of all settings; the command gets them with their origins, `loaded`.
 
     With arguments for which `is_start` holds, the command starts a daemon, which does not read what the runtime sends
-    to another one.
+    to another one, and goes on without what cannot be read (nri_rdma.config.start).
     """
     return _options((), "loaded", lambda loaded: loaded, is_start=is_start)
 
@@ -111,7 +111,11 @@ def _options(
         @functools.wraps(command)
         def with_settings(config: Path | None, **arguments: Any) -> Any:
             given = {item.name: arguments.pop(item.name) for item in chosen}
-            document = Document.read(config if config or is_start(arguments) else sent_config())
+            if is_start(arguments):
+                from nri_rdma.config.start import load_to_start
+
+                return command(**{argument: chosen_of(load_to_start(given, os.environ, config))}, **arguments)
+            document = Document.read(config or sent_config())
             try:
                 loaded = load(given, os.environ, document)
             except SettingError as error:

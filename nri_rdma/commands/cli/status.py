@@ -79,6 +79,8 @@ def attention(document: dict[str, Any]) -> Iterator[str]:
         yield why
     if document.get("reload_error"):
         yield f"the settings are as before: {document['reload_error']}"
+    for it in document.get("troubles", ()):  # a daemon before this field has none
+        yield f"{it['part']}: {it['why']}"
     if (metrics := document.get("metrics")) and metrics["error"]:  # a daemon before this field has none
         yield f"metrics are not served: {metrics['error']}"
     for pool in document["pools"]:
@@ -114,6 +116,8 @@ def _facts(document: dict[str, Any], setups: tuple[Setup, ...] = ()) -> Iterator
         yield "", f"does not apply: {lack}"
     if document.get("reload_error"):  # a daemon before this field has none
         yield "Settings", f"WARNING, as before: {document['reload_error']}"
+    for it in document.get("troubles", ()):
+        yield it["part"].capitalize(), f"WARNING: {it['why']}"
     yield from guard_facts(guard, setups, time.time())
     for pool in document["pools"]:
         yield "Pool", f"{pool['name']}: {', '.join(pool['modes'])}; {_devices_of(pool)}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +36,7 @@ class Machine:
     share: Path = Path("/usr/share")
     package_folders: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
     python: tuple[int, int, int] = field(default_factory=lambda: sys.version_info[:3])
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     user: int = field(default_factory=os.geteuid)
     writable_net: Callable[[], Path | None] = writable_net
 

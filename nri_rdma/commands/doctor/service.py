@@ -25,6 +25,9 @@ def daemon(machine: Machine) -> Finding:
     ills = list(_ills(status))
     if ills:
         return problem("daemon", f"{found}: {'; '.join(ills)}", "see `nri-rdma status` and the daemon's log")
+    if troubles := status.get("troubles"):  # a daemon before this field has none
+        words = "; ".join(f"{it['part']}: {it['why']}" for it in troubles)
+        return problem("daemon", f"{found}, which serves pods without: {words}", "do what each says")
     if status["reload_error"]:
         return warning("daemon", f"{found}: {status['reload_error']}", "mend the file, then SIGHUP")
     if status["daemon"]["version"] != __version__:

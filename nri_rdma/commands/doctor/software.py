@@ -9,9 +9,11 @@ from importlib.metadata import Distribution
 from nri_rdma import __version__
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem
 from nri_rdma.commands.doctor.machine import Machine
+from nri_rdma.model.pool import PoolDoor
 
 OLDEST_PYTHON = (3, 11)
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*([^;]*?)\s*(?:;(.*))?")
+_EXTRA = re.compile(r"extra == ['\"]([a-z]+)['\"]")
 _BOUND = re.compile(r"(>=|<)\s*([0-9.]+)")
 
 
@@ -30,6 +32,11 @@ def packages(machine: Machine) -> Finding:
     if ours is None:
         return not_applicable("packages", f"nri-rdma {__version__} runs without being installed")
     faults = list(_faults(ours, machine))
+    extras = {extra: why for extra, why in _extras(machine) if list(_faults(ours, machine, extra))}
+    if extras:
+        lacking = (f"{fault}, which {why} needs" for it, why in extras.items() for fault in _faults(ours, machine, it))
+        fix = f"install it with what that needs: pip install 'nri-rdma[{','.join(extras)}]', and restart the daemon"
+        return problem("packages", f"nri-rdma {ours.version}: {'; '.join((*faults, *lacking))}", fix)
     if faults:
         return problem(
             "packages",
@@ -40,7 +47,7 @@ def packages(machine: Machine) -> Finding:
 
 
 def configuration(machine: Machine) -> Finding:
-    """Check that a daemon would start with this configuration."""
+    """Check that a daemon can use all of this configuration."""
     error = machine.setting_error
     if error is not None:
         where = f"{error.where}: " if error.where else ""
@@ -55,10 +62,31 @@ def _counted(count: int, word: str) -> str:
     return f"{count} {word}{'' if count == 1 else 's'}"
 
 
-def _faults(ours: Distribution, machine: Machine) -> Iterator[str]:
+def _extras(machine: Machine) -> Iterator[tuple[str, str]]:
+    """Yield the extras that this machine needs, each with what needs it."""
+    claimed = ", ".join(pool.name for pool in machine.settings.pools if pool.door is PoolDoor.CLAIMS)
+    if claimed:
+        yield "claims", f'pool {claimed} (door = "claims")'
+    if _exporter(machine) == "otlp":
+        yield "otlp", "OTEL_TRACES_EXPORTER = otlp"
+
+
+def _exporter(machine: Machine) -> str:
+    """Return the exporter that this environment names, else the one that the unit's file does."""
+    name = "OTEL_TRACES_EXPORTER"
+    try:
+        lines = (machine.etc / "nri-rdma/environment").read_text(errors="replace").splitlines()
+    except OSError:  # the file need not be there
+        lines = []
+    of_unit = dict(line.split("=", 1) for line in lines if "=" in line)
+    return (machine.environment.get(name) or of_unit.get(name, "")).strip(" '\"").lower()
+
+
+def _faults(ours: Distribution, machine: Machine, extra: str = "") -> Iterator[str]:
+    """Yield what is wrong with what the program needs, or with what an extra of it does."""
     for text in ours.requires or ():
         match = _REQUIREMENT.fullmatch(text)
-        if match is None or "extra" in (match[3] or ""):
+        if match is None or (_EXTRA.findall(match[3] or "") or [""]) != [extra]:
             continue
         name, bounds = match[1], match[2]
         there = _distribution(name, machine)

@@ -39,7 +39,8 @@ def policy_document(policy: Policy) -> dict[str, Any]:
     """A policy as JSON: every fact of it."""
     document: dict[str, Any] = msgspec.to_builtins({"pools": dict(policy.pools), "rules": policy.rules})
     handlers = list(policy.sandboxed_handlers)
-    return {**document, "char_kinds": sorted(policy.char_kinds), "sandboxed_handlers": handlers}
+    kinds = sorted(policy.char_kinds)
+    return {**document, "char_kinds": kinds, "sandboxed_handlers": handlers, "closed": policy.closed}
 
 
 def adoption_document(adoption: Adoption) -> dict[str, Any]:

@@ -80,9 +80,9 @@ def test_help_and_version_import_nothing_heavy(arguments: list[str]) -> None:
         ["snapshot", "-o", "/no/such/folder/node.json"],
         ["trace", "--last", "0"],
         ["trace", "--last", "many"],
-        ["run", "--memlock", "lots"],
-        ["run", "--plugin-index", "9"],
-        ["run", "--config", "/no/such/file.toml"],
+        ["run", "--dry-run", "--memlock", "lots"],
+        ["run", "--dry-run", "--plugin-index", "9"],
+        ["run", "--dry-run", "--config", "/no/such/file.toml"],
         ["run", "--state-dir", "/proc/version/state"],
     ],
 )

@@ -64,10 +64,10 @@ def test_a_pod_is_explained_with_what_the_daemon_knows_and_never_with_a_file_tha
     assert_one_error(nri_rdma(*explain, tmp_path), "SETTING", 2)
 
 
-def test_what_changes_the_node_needs_a_sound_file(tmp_path: Path) -> None:
+def test_what_would_be_done_for_pods_needs_a_sound_file(tmp_path: Path) -> None:
     broken = tmp_path / "config.toml"
     broken.write_text(BROKEN["a value"])
-    assert_one_error(nri_rdma("run", "--config", broken), "SETTING", 2)
+    assert_one_error(nri_rdma("run", "--dry-run", "--config", broken), "SETTING", 2)
 
 
 # The file of a daemon that the runtime starts
@@ -93,7 +93,8 @@ def test_commands_read_the_file_of_the_daemon_that_the_runtime_starts(tmp_path: 
 
 @pytest.mark.root
 def test_a_daemon_that_is_started_by_hand_reads_the_usual_file(tmp_path: Path) -> None:
-    assert "unknown setting of_the_unit" in _told_with_both_files(tmp_path, "run")
+    told = _told_with_both_files(tmp_path, "run", "--state-dir", "/proc/version/none")  # where no daemon can be
+    assert "unknown setting of_the_unit" in told
 
 
 @pytest.mark.root

@@ -36,6 +36,7 @@ class Bench:
         self.run.mkdir()
         self.node: Node | InventoryError = node
         self.user = 0
+        self.environment: dict[str, str] = {}
         self.writable_net: Path | None = Path("/proc/sys/net")
         self.python = (3, 12, 1)
         self.setting_error: SettingError | None = None
@@ -61,6 +62,7 @@ class Bench:
             share=self.folder / "share",
             package_folders=(str(self.packages),),
             python=self.python,
+            environment=self.environment,
             user=self.user,
             writable_net=lambda: self.writable_net,
         )

@@ -9,7 +9,7 @@ from nri_rdma.commands.doctor import software
 from nri_rdma.commands.doctor.finding import Finding
 from nri_rdma.config.settings import Document, load
 from nri_rdma.errors import SettingError
-from nri_rdma.model.pool import Pool
+from nri_rdma.model.pool import Pool, PoolDoor
 from nri_rdma.model.request import Mode
 from tests.unit.commands.doctor.bench import NA, OK, PROBLEM, Bench
 
@@ -34,6 +34,36 @@ def test_a_package_that_is_missing_or_of_another_version_is_a_problem(bench: Ben
     assert "click is 9.0, and has to be <9,>=8.1" in found.found
     assert "pyroute2 is missing" in found.found
     assert "protobuf" not in found.found
+
+
+CLAIMED = Pool(name="nics", modes=(Mode.SHARED,), door=PoolDoor.CLAIMS)
+EXTRAS = ('kubernetes>=33; extra == "claims"', "exporter-http>=1.30; extra == 'otlp'")
+
+
+def test_a_pool_of_claims_without_its_package_is_a_problem(bench: Bench) -> None:
+    bench.install("nri-rdma", __version__, *EXTRAS)
+    assert bench.finds(software.packages).result is OK
+    bench.settings = replace(bench.settings, allow_default_pool=False, pools=(CLAIMED,))
+    found = bench.finds(software.packages)
+    assert found.result is PROBLEM
+    assert 'kubernetes is missing, which pool nics (door = "claims") needs' in found.found
+    assert "exporter" not in found.found
+    assert "nri-rdma[claims]" in found.fix
+    bench.install("kubernetes", "34.1.0")
+    assert bench.finds(software.packages).result is OK
+
+
+@pytest.mark.parametrize("where", ["variable", "file of the unit"])
+def test_an_exporter_that_is_asked_for_and_not_installed_is_a_problem(bench: Bench, where: str) -> None:
+    bench.install("nri-rdma", __version__, *EXTRAS)
+    if where == "variable":
+        bench.environment["OTEL_TRACES_EXPORTER"] = "otlp"
+    else:
+        bench.write("etc/nri-rdma/environment", "# ours\nNRI_RDMA_LOG_LEVEL=info\nOTEL_TRACES_EXPORTER=otlp\n")
+    found = bench.finds(software.packages)
+    assert found.result is PROBLEM
+    assert "exporter-http is missing, which OTEL_TRACES_EXPORTER = otlp needs" in found.found
+    assert "nri-rdma[otlp]" in found.fix
 
 
 def test_a_program_that_is_not_installed_has_no_packages_to_check(bench: Bench) -> None:

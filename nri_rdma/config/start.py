@@ -1,0 +1,188 @@
+"""The settings of a daemon that starts: what cannot be read costs what it concerns, not the node (docs/adr/0051).
+
+Law: what decides who gets what, and cannot be read, refuses those who ask for it: for one pool its own pods, for
+anything else all pods that ask. What stands beside that has its default. Everything is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any  # Any: values before they are parsed
+
+from nri_rdma.config.settings import (
+    DEFAULT_CONFIG_FILE,
+    DEFAULT_ORIGIN,
+    SENT_CONFIG,
+    Document,
+    Loaded,
+    Memlock,
+    Settings,
+    load,
+    needless_default_pool,
+    parse_table,
+    read_setting,
+    refusal_in,
+    refuse_unknown,
+)
+from nri_rdma.errors import RequestError, SettingError
+from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
+from nri_rdma.model.pool import DEFAULT_POOL, Pool, PoolDoor, Rule
+from nri_rdma.model.request import Mode
+from nri_rdma.model.trouble import Part, Trouble
+from nri_rdma.text.refusals import bounded, meant
+
+BESIDE_THE_JOB = frozenset({
+    "plugin_name", "plugin_index", "allow_default_pool", "memlock", "attach", "sandbox_wait", "barrier_wait", "nice",
+    "kubelet_wait", "control_socket", "metrics_address", "tracing", "log_level", "log_format", "log_file",
+})  # fmt: skip
+"""The settings that do not decide who gets which device: pods are served without them. `allow_default_pool` is one of
+them because its default refuses more, not less."""
+_INSTEAD: Mapping[str, object] = {"memlock": Memlock()}
+"""What a setting has instead of a value that cannot be read, where the default would give more than that value."""
+_STRICT_ADOPTION = Adoption(others=VendorAdoption(adopt=Adopt.ENFORCE))
+
+
+def load_to_start(
+    flags: Mapping[str, object], environment: Mapping[str, str], config_file: Path | None = None, *, sent: str = ""
+) -> Loaded:
+    """Return the settings from all sources, as far as they can be read. Never raises for what they hold. `sent` is the
+    runtime's text instead of the file, "" when it sent none."""
+    try:
+        return load(flags, environment, Document.sent_or_read(sent, config_file))
+    except SettingError:
+        return _Reading().loaded(flags, environment, config_file, sent)
+
+
+def start_troubles(loaded: Loaded, log_error: str) -> tuple[Trouble, ...]:
+    """Return what the settings lack. `log_error` says why the log is not where they say, "" where it is."""
+    of_log = (Trouble(part=Part.LOG, why=log_error),) if log_error else ()
+    return (*(Trouble(part=Part.SETTINGS, why=str(error)) for error in loaded.problems), *of_log)
+
+
+class _Reading:
+    """One reading that goes on after errors."""
+
+    def __init__(self) -> None:
+        self._problems: list[SettingError] = []
+        self._closed = ""
+        self._misnamed: set[str] = set()
+        """The settings that a name which is no setting's was probably meant for."""
+
+    def loaded(
+        self, flags: Mapping[str, object], environment: Mapping[str, str], config_file: Path | None, sent: str
+    ) -> Loaded:
+        document, table = self._table(config_file, sent)
+        for key in table:
+            self._look_at_name(key, document)
+        values = self._values(flags, environment, document, table)
+        adoption = self._adoption(document, table)
+        pools = self._pools(document, table)
+        rules = self._rules(document, table, pools)
+        if pools and values.pop("allow_default_pool", False):
+            self._note(needless_default_pool(document, "allow_default_pool"), closes=False)
+        return Loaded(
+            settings=Settings(**values, adopt=adoption, pools=pools, rules=rules),
+            origins={},
+            again=lambda: load(flags, environment, document.again()).settings,
+            problems=tuple(self._problems),
+            closed=self._closed,
+        )
+
+    def _note(self, error: SettingError, *, closes: bool) -> None:
+        self._problems.append(error)
+        if closes and not self._closed:
+            self._closed = _reason(error)
+
+    def _table(self, config_file: Path | None, sent: str) -> tuple[Document, Mapping[str, Any]]:
+        path = config_file or DEFAULT_CONFIG_FILE
+        document = Document(name=SENT_CONFIG if sent.strip() else str(path), file=path)
+        try:
+            document = Document.sent_or_read(sent, config_file)
+            return document, parse_table(document)
+        except SettingError as error:
+            self._note(error, closes=True)
+            return document, {}
+
+    def _look_at_name(self, key: str, document: Document) -> None:
+        """A name that is no setting's is taken for the nearest one: that is what is not set."""
+        try:
+            refuse_unknown(key, document)
+        except SettingError as error:
+            name = meant(key, (item.name for item in fields(Settings)))
+            self._misnamed.add(name)
+            self._note(error, closes=name not in BESIDE_THE_JOB)
+
+    def _values(
+        self,
+        flags: Mapping[str, object],
+        environment: Mapping[str, str],
+        document: Document,
+        table: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        values: dict[str, Any] = {name: value for name, value in _INSTEAD.items() if name in self._misnamed}
+        for item in fields(Settings):
+            if item.metadata.get("table"):
+                continue
+            try:
+                value, origin = read_setting(item, flags, environment, document, table)
+            except SettingError as error:
+                self._note(error, closes=item.name not in BESIDE_THE_JOB)
+                if item.name in _INSTEAD:
+                    values[item.name] = _INSTEAD[item.name]
+            else:
+                if origin != DEFAULT_ORIGIN:
+                    values[item.name] = value
+        return values
+
+    def _adoption(self, document: Document, table: Mapping[str, Any]) -> Adoption:
+        from nri_rdma.text.pools import node_of, read_adoption  # late: imports YAML
+
+        try:
+            return read_adoption(node_of(table["adopt"])) if "adopt" in table else Adoption()
+        except RequestError as error:
+            self._note(refusal_in(document, error), closes=False)
+            return _STRICT_ADOPTION
+
+    def _pools(self, document: Document, table: Mapping[str, Any]) -> tuple[Pool, ...]:
+        from nri_rdma.text.pools import node_of, read_each_pool, read_pools
+
+        written = table.get("pools")
+        if written is None:
+            return ()
+        if not isinstance(written, dict) or not written:
+            try:
+                return read_pools(node_of(written))
+            except RequestError as error:
+                self._note(refusal_in(document, error), closes=True)
+                return ()
+        read = read_each_pool({name: node_of(item) for name, item in written.items()})
+        return tuple(self._pool(document, name, written[name], it) for name, it in read.items())
+
+    def _pool(self, document: Document, name: str, written: object, read: Pool | RequestError) -> Pool:
+        if isinstance(read, Pool):
+            return replace(read, where=document.place_of(read.where))
+        error = refusal_in(document, read)
+        self._note(error, closes=False)
+        # Through the door of claims the kubelet still gives back what pods of it have.
+        claimed = isinstance(written, dict) and written.get("door") == PoolDoor.CLAIMS
+        door = PoolDoor.CLAIMS if claimed else PoolDoor.ANNOTATIONS
+        return Pool(name=bounded(name), modes=tuple(Mode), door=door, where=error.where, closed=_reason(error))
+
+    def _rules(self, document: Document, table: Mapping[str, Any], pools: tuple[Pool, ...]) -> tuple[Rule, ...]:
+        from nri_rdma.text.pools import check_rules, node_of, read_rules
+
+        if "rules" not in table:
+            return ()
+        try:
+            rules = read_rules(node_of(table["rules"]))
+            check_rules(pools or (Pool(name=DEFAULT_POOL, modes=tuple(Mode)),), rules)
+        except RequestError as error:
+            self._note(refusal_in(document, error), closes=True)
+            return ()
+        return tuple(replace(rule, where=document.place_of(rule.where)) for rule in rules)
+
+
+def _reason(error: SettingError) -> str:
+    return f"{error.what}, {error.where}" if error.where else error.what

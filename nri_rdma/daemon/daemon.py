@@ -276,12 +276,17 @@ class Daemon:
 
     def _begin_later(self) -> None:
         """Have workers do what no pod's start may wait for: the runtime has reported its pods."""
-        self._workers.submit("preload", preload_grammar)
+        loaded = self._workers.submit("preload", self._load)
+        loaded.add_done_callback(_log_load_bug)
+        loaded.add_done_callback(lambda _: self._service_manager.ready())
         self._sources.open_later()  # before what may be much: containers wait for it
         # A share that the kubelet allocates before the devices have told their capacity would have no limits.
         self._host.capacities.settled.add_done_callback(lambda _: self._kubelet_doors.open_later())
         self._attachments.take_up()
-        self._service_manager.ready()
+
+    def _load(self) -> None:
+        preload_grammar()
+        self._kubelet_doors.begin()
 
     def _troubles_now(self) -> tuple[Trouble, ...]:
         """Return what is lacking; settings that could not be read count until others are taken."""
@@ -347,6 +352,13 @@ def _runner(settings: Settings, make_plugin: Callable[[int], Answers]) -> Door:
         name=settings.plugin_name, index=settings.plugin_index, environment=os.environ, program=sys.argv[0]
     )
     return Runner(str(settings.nri_socket), make_plugin, name=identity.name, index=identity.index)
+
+
+def _log_load_bug(done: Future[None]) -> None:
+    """Log why something could not be loaded in advance: who needs it loads it again."""
+    error = None if done.cancelled() else done.exception()
+    if error is not None:
+        log.error("not loaded in advance", exc_info=error)
 
 
 def _log_reload_bug(done: Future[None]) -> None:

@@ -11,6 +11,8 @@ from nri_rdma.daemon.claims import make_claims_door
 from nri_rdma.daemon.device_plugins import make_device_plugins
 from nri_rdma.daemon.sources import Sources
 from nri_rdma.engine.engine import Engine
+from nri_rdma.host.kubelet.grpc_begun import begin_grpc
+from nri_rdma.model.pool import PoolDoor
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
@@ -32,6 +34,14 @@ class KubeletDoors:
         """`runtime` returns the name of the container runtime that has connected."""
         self._device_plugins = make_device_plugins(settings, engine, workers, listeners, runtime, spans)
         self._claims = make_claims_door(settings, engine, workers, spans)
+        self._is_asked = any(pool.door is not PoolDoor.ANNOTATIONS for pool in settings.pools)
+        self._grpc: Any = None
+
+    def begin(self) -> None:
+        """Load what both doors need, where there is one: later there may be no descriptor left. Blocks for a tenth of a
+        second."""
+        if self._is_asked and self._grpc is None:
+            self._grpc = begin_grpc()
 
     def open_later(self) -> None:
         """Have a worker serve what is not served."""
@@ -49,3 +59,5 @@ class KubeletDoors:
         self._device_plugins.close()
         if self._claims is not None:
             self._claims.close()
+        if self._grpc is not None:
+            self._grpc.close()

@@ -79,6 +79,10 @@ def test_no_release_of_systemd_meets_an_option_that_it_does_not_know() -> None:
     assert not OPTIONS.keys() & {"RestartSteps", "RestartMaxDelaySec"}
 
 
+def test_the_daemon_has_more_descriptors_than_pods_and_callers_can_take() -> None:
+    assert int(OPTIONS["LimitNOFILE"][0]) >= 65536
+
+
 def test_the_environment_has_a_file_and_the_runtime_s_sockets_come_first() -> None:
     assert OPTIONS["EnvironmentFile"] == ["-/etc/nri-rdma/environment"]
     assert OPTIONS["Type"] == ["notify"]

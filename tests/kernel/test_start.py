@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -242,3 +243,24 @@ def test_a_mended_file_is_taken_by_sighup(tmp_path: Path) -> None:
         os.kill(node.status()["daemon"]["pid"], 1)
         wait_until(lambda: not node.troubles(), "the file to be taken", SOON)
         assert "/dev/infiniband/rdma_cm" in node.start("after", asks("rails"))
+
+
+def test_a_daemon_without_descriptors_for_grpc_lives_on(tmp_path: Path) -> None:
+    """grpc ends the process where it finds none for itself: it has them before the daemon counts as ready."""
+    config = f'{SHARED}door = "resource"\nresource = "rdma/hca"\nshares = 2\n'
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(SOON)
+        plugins = tmp_path / "plugins"
+        plugins.mkdir()
+        given = {"config": config, "NOTIFY_SOCKET": str(tmp_path / "notify")}
+        with started(tmp_path, "--device-plugin-dir", str(plugins), **given) as node:
+            assert manager.recv(64) == b"READY=1"
+            assert "cygrpc" in Path(f"/proc/{node.pid}/maps").read_text()
+            used = len(list(Path(f"/proc/{node.pid}/fd").iterdir()))
+            soft, hard = resource.prlimit(node.pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (used, hard))
+            (plugins / "kubelet.sock").touch()  # the kubelet is there: its resources are registered
+            wait_until(lambda: "not served" in node.log, f"a try to register; its log:\n{node.log}", 2 * SOON)
+            resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (soft, hard))
+            assert node.start("plain") == set()

@@ -264,3 +264,14 @@ def test_a_daemon_without_descriptors_for_grpc_lives_on(tmp_path: Path) -> None:
             wait_until(lambda: "not served" in node.log, f"a try to register; its log:\n{node.log}", 2 * SOON)
             resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (soft, hard))
             assert node.start("plain") == set()
+
+
+def test_a_daemon_that_can_start_no_thread_says_so_in_a_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["prlimit", f"--as={300 << 20}", sys.executable, "-m", "nri_rdma", "run", "--state-dir", tmp_path / "state",
+         "--nri-socket", tmp_path / "nri.sock"],
+        cwd=PROJECT, capture_output=True, text=True, check=False, timeout=SOON,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "nri-rdma: NO-THREAD: " in done.stderr

@@ -24,6 +24,17 @@ def told(error: NriRdmaError | KernelError | OSError) -> NriRdmaError:
     return SettingError(ErrorCode.SETTING, _words(error), hint=hint)
 
 
+def no_thread(error: RuntimeError) -> NriRdmaError:
+    """Return what Python says where the system starts no thread, in our words. Raises any other error."""
+    if "can't start new thread" not in str(error):
+        raise error
+    what = "the system gives this process no thread, or no memory for its stack"
+    hint = (
+        "raise what limits it: TasksMax, LimitNPROC, LimitAS and MemoryMax of its unit, or pids and memory of its pod"
+    )
+    return NriRdmaError(ErrorCode.NO_THREAD, what, hint=hint)
+
+
 def _words(error: KernelError | OSError) -> str:
     """Return what the system said, and of which path."""
     if isinstance(error, KernelError):

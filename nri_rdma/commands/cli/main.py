@@ -23,7 +23,7 @@ from nri_rdma.commands.cli.claims import claims
 from nri_rdma.commands.cli.completion import completion
 from nri_rdma.commands.cli.config import config
 from nri_rdma.commands.cli.doctor import doctor
-from nri_rdma.commands.cli.errors import told
+from nri_rdma.commands.cli.errors import no_thread, told
 from nri_rdma.commands.cli.explain import explain
 from nri_rdma.commands.cli.install import install, uninstall
 from nri_rdma.commands.cli.inventory import inventory
@@ -137,7 +137,10 @@ def run(loaded: Loaded, dry_run: bool, output: str) -> None:
 
     prefer(settings.nice)
     troubles = start_troubles(loaded, log_error)
-    Daemon(settings, reread=loaded.again, troubles=troubles, closed=loaded.closed).run()
+    try:
+        Daemon(settings, reread=loaded.again, troubles=troubles, closed=loaded.closed).run()
+    except RuntimeError as error:
+        raise no_thread(error) from error
 
 
 for command in (

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict
 from functools import partial
@@ -23,6 +23,7 @@ from nri_rdma.attach.work import Site, Work
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.claims import missing_package
 from nri_rdma.daemon.kubelet_doors import KubeletDoors
+from nri_rdma.daemon.lacking import Lacking
 from nri_rdma.daemon.local_sockets import LocalSockets
 from nri_rdma.daemon.locks import Sole
 from nri_rdma.daemon.news import News
@@ -87,8 +88,7 @@ class Daemon:
 
     It connects to the runtime, unless it is given a `door`, whose owner calls `open`, `make_plugin` and `close`. When
     another daemon is there it waits until `by` (seconds of `time.monotonic`), and raises StateError. At SIGHUP it takes
-    the settings that `reread` gives. `troubles` are what the settings lack; `closed` says why nobody who asks for
-    devices gets any, "" where they do.
+    the settings that `reread` gives. `troubles` are what they lack; `closed` says why who asks is refused, else "".
     """
 
     def __init__(
@@ -102,13 +102,11 @@ class Daemon:
         closed: str = "",
         boundary: Boundary = no_boundary,
     ) -> None:
-        _tell(troubles)
         self._settings = settings
+        self._lacking = Lacking(troubles)
         self._sole = Sole(settings.state_dir, settings.nri_socket, by)
-        self._exporter, untraced = _exporter() if settings.tracing else (None, ())
-        lacking = (*untraced, *missing_package(settings))
-        _tell(lacking)
-        self._troubles = (*troubles, *lacking)
+        self._exporter = _exporter(self._lacking) if settings.tracing else None
+        self._lacking.add(missing_package(settings))
         self._tally = Tally() if settings.metrics_address is not None else None
         self._spans = _recorder(settings, self._exporter, self._tally)
         self._readers = Workers(1, name="node-reader")
@@ -193,7 +191,7 @@ class Daemon:
             metrics=lambda: self._sockets.metrics(),  # noqa: PLW0108 - made below
             pinned=lambda: asdict(self._kernel.held()),
             driver=self._kubelet_doors.driver,
-            troubles=self._troubles_now,
+            troubles=lambda: self._lacking.told(settings_are_others=self._reloader.has_taken),
         )
         self._sockets = LocalSockets.make(facts, self._kernel, self._listeners, self._tally)
 
@@ -217,8 +215,7 @@ class Daemon:
         )
         self._host.listen(self._listeners, self._node, self._news.uevent, self._news.uevents_lost)
         self._recover()
-        self._sockets.serve()
-        _tell(self._sockets.troubles)
+        self._lacking.add(self._sockets.serve())
         log.info(
             "started", extra={"devices": len(self._node.current.devices), "control": str(self._settings.control_path)}
         )
@@ -276,22 +273,12 @@ class Daemon:
 
     def _begin_later(self) -> None:
         """Have workers do what no pod's start may wait for: the runtime has reported its pods."""
-        loaded = self._workers.submit("preload", self._load)
-        loaded.add_done_callback(_log_load_bug)
-        loaded.add_done_callback(lambda _: self._service_manager.ready())
+        loaded = self._workers.submit("preload", partial(_load, self._kubelet_doors))
+        loaded.add_done_callback(partial(_was_loaded, self._service_manager))
         self._sources.open_later()  # before what may be much: containers wait for it
         # A share that the kubelet allocates before the devices have told their capacity would have no limits.
         self._host.capacities.settled.add_done_callback(lambda _: self._kubelet_doors.open_later())
         self._attachments.take_up()
-
-    def _load(self) -> None:
-        preload_grammar()
-        self._kubelet_doors.begin()
-
-    def _troubles_now(self) -> tuple[Trouble, ...]:
-        """Return what is lacking; settings that could not be read count until others are taken."""
-        of_start = (it for it in self._troubles if not (it.part is Part.SETTINGS and self._reloader.has_taken))
-        return (*of_start, *self._sockets.troubles)
 
     def _tell_contested(self) -> None:
         """Log which devices nobody gets because several pools select them; once, until they are others."""
@@ -301,17 +288,19 @@ class Daemon:
         self._contested = contested
 
 
-def _tell(troubles: Iterable[Trouble]) -> None:
-    for it in troubles:
-        log.error("pods are served without it", extra={"part": str(it.part), "error": it.why})
-
-
-def _exporter() -> tuple[SpanExportThread | None, tuple[Trouble, ...]]:
-    """Return the exporter that the environment asks for, and why there is none."""
+def _exporter(lacking: Lacking) -> SpanExportThread | None:
+    """Return the exporter that the environment asks for, None where there is none."""
     try:
-        return make_exporter(os.environ), ()
+        return make_exporter(os.environ)
     except SettingError as error:
-        return None, (Trouble(part=Part.TRACES, why=str(error)),)
+        lacking.add((Trouble(part=Part.TRACES, why=str(error)),))
+        return None
+
+
+def _load(doors: KubeletDoors) -> None:
+    """Import what pods would wait for."""
+    preload_grammar()
+    doors.begin()
 
 
 def _recorder(settings: Settings, exporter: SpanExportThread | None, tally: Tally | None) -> Recorder:
@@ -354,8 +343,9 @@ def _runner(settings: Settings, make_plugin: Callable[[int], Answers]) -> Door:
     return Runner(str(settings.nri_socket), make_plugin, name=identity.name, index=identity.index)
 
 
-def _log_load_bug(done: Future[None]) -> None:
-    """Log why something could not be loaded in advance: who needs it loads it again."""
+def _was_loaded(service_manager: ServiceManager, done: Future[None]) -> None:
+    """Report that the daemon is ready, also where something could not be loaded: who needs it loads it again."""
+    service_manager.ready()
     error = None if done.cancelled() else done.exception()
     if error is not None:
         log.error("not loaded in advance", exc_info=error)

@@ -38,8 +38,6 @@ class LocalSockets:
         self._control = control
         self._hooks = hooks
         self._metrics = metrics
-        self.troubles: tuple[Trouble, ...] = ()
-        """The sockets that cannot be had, each with the reason."""
 
     @classmethod
     def make(cls, facts: DaemonFacts, kernel: LinuxKernel, listeners: Listeners, tally: Tally | None) -> Self:
@@ -49,14 +47,14 @@ class LocalSockets:
         hooks = HookServer(containers, listeners, tally.hook_calls if tally is not None else None)
         return cls(facts.settings, ControlServer(facts), hooks, _metrics_server(facts, tally))
 
-    def serve(self) -> None:
-        """Listen; returns at once. Pods do not need a socket that cannot be had."""
-        self.troubles = (
+    def serve(self) -> tuple[Trouble, ...]:
+        """Listen; returns at once, with the sockets that cannot be had: the others are served."""
+        if self._metrics is not None:
+            self._metrics.start()
+        return (
             *_tried(self._control.serve, self._settings.control_path, "`nri-rdma status` and the guard's hook"),
             *_tried(self._hooks.serve, self._settings.hook_socket, "hooks of podman and Docker"),
         )
-        if self._metrics is not None:
-            self._metrics.start()
 
     def metrics(self) -> Mapping[str, Any] | None:
         """Return where metrics are served, and why they are not, as MetricsView has it; None: they are off."""

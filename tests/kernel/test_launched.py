@@ -65,11 +65,11 @@ def launch(place: Path, **variables: str) -> LaunchedPlugin:
     return LaunchedPlugin(place / "plugins/90-nri-rdma", place / "run", **variables)
 
 
-def first_log(place: Path) -> str:
-    """What is logged before there are settings, and when there are none; syslog has it where there is one."""
+def first_log(place: Path, folder: str = "run/nri-rdma") -> str:
+    """What is logged before there are settings, by default; syslog has it where there is one."""
     if Path("/dev/log").exists():
         pytest.skip("this machine has a syslog, which has the lines")
-    return (place / "run/nri-rdma/nri-rdma.log").read_text()
+    return (place / folder / "nri-rdma.log").read_text()
 
 
 def test_the_program_is_the_one_that_is_installed() -> None:
@@ -128,15 +128,10 @@ def test_sigterm_ends_it_in_order(place: Path, runtime: FakeRuntime) -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        (
-            {"memlock": "lots"},
-            "memlock = 'lots' cannot be used, the configuration that the runtime sent:6. Next: memlock is auto",
-        ),
-        ({"memlok": "auto"}, "the configuration that the runtime sent"),
-        ({"log_file": "/proc/version/log"}, "SETTING: File exists: /proc/version"),
         ({"sysfs_root": "/no/such/tree"}, "/no/such/tree"),
+        ({"state_dir": "/proc/version/state"}, "/proc/version"),
     ],
-    ids=["value", "key", "log", "hardware"],
+    ids=["hardware", "state"],
 )
 def test_what_keeps_it_from_starting_is_told_to_the_runtime_and_it_ends(
     place: Path, runtime: FakeRuntime, more: dict[str, object], told: str
@@ -152,15 +147,41 @@ def test_what_keeps_it_from_starting_is_told_to_the_runtime_and_it_ends(
 
 
 def test_why_it_did_not_start_is_one_line_of_the_log(place: Path, runtime: FakeRuntime) -> None:
-    runtime.configuration.config = config(place, memlock="lots")
+    runtime.configuration.config = config(place, sysfs_root="/no/such/tree")
     with launch(place) as plugin:
         with pytest.raises(RpcError):
             runtime.adopt(plugin.connection, SOON)
         runtime.disconnect()
         plugin.wait()
-    (line,) = [line for line in first_log(place).splitlines() if " warning " in line]
+    (line,) = [line for line in first_log(place, "state").splitlines() if " warning " in line]
     assert "refused" in line
-    assert "memlock = 'lots' cannot be used" in line
+    assert "/no/such/tree" in line
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (
+            {"memlock": "lots"},
+            "memlock = 'lots' cannot be used, the configuration that the runtime sent:6. Next: memlock is auto",
+        ),
+        ({"memlok": "auto"}, "the configuration that the runtime sent"),
+        ({"log_file": "/proc/version/log"}, "log_file = /proc/version/log cannot be written"),
+    ],
+    ids=["value", "key", "log"],
+)
+def test_a_setting_beside_the_job_takes_no_pod_its_devices(
+    place: Path, runtime: FakeRuntime, more: dict[str, object], told: str
+) -> None:
+    runtime.configuration.config = config(place, **more)
+    pod = nri.PodSandbox(id="s", name="one", uid="u", namespace="default", annotations=SHARED)
+    with launch(place) as plugin:
+        runtime.adopt(plugin.connection, SOON)
+        runtime.run_pod_sandbox(pod)
+        answer = runtime.create_container(pod, nri.Container(id="c", pod_sandbox_id="s", name="main"))
+        assert "/dev/infiniband/rdma_cm" in {device.path for device in answer.adjust.linux.devices}
+        (trouble,) = ask_status(place / "state/control.sock")["troubles"]
+        assert told in trouble["why"]
 
 
 def test_a_connection_that_is_none_is_told_to_the_log(place: Path) -> None:

@@ -35,7 +35,8 @@ def packages(machine: Machine) -> Finding:
     extras = {extra: why for extra, why in _extras(machine) if list(_faults(ours, machine, extra))}
     if extras:
         lacking = (f"{fault}, which {why} needs" for it, why in extras.items() for fault in _faults(ours, machine, it))
-        fix = f"install it with what that needs: pip install 'nri-rdma[{','.join(extras)}]', and restart the daemon"
+        wheel = f"'FILE.whl[{','.join(extras)}]'"
+        fix = f"install it again with that: pip install --force-reinstall {wheel}, and restart the daemon"
         return problem("packages", f"nri-rdma {ours.version}: {'; '.join((*faults, *lacking))}", fix)
     if faults:
         return problem(

@@ -19,7 +19,6 @@ from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.guard import Contacts
 from nri_rdma.engine.view import View, view_of
 from nri_rdma.model.request import UNLIMITED
-from nri_rdma.model.trouble import Trouble
 from nri_rdma.observe.spans import Recorder
 
 MEMLOCK_IS_SET = "the setting memlock says so"
@@ -64,8 +63,8 @@ class DaemonFacts:
     hangs keeps from closing."""
     driver: Callable[[], Mapping[str, Any] | None] = lambda: None
     """What is known of the driver of claims, as DriverView has it; None: no pool is asked through claims."""
-    troubles: Callable[[], tuple[Trouble, ...]] = tuple
-    """What the daemon goes without, while pods are served."""
+    troubles: Callable[[], tuple[Mapping[str, str], ...]] = tuple
+    """What the daemon goes without, while pods are served, as Trouble has it."""
 
 
 def guard_document(contacts: Contacts, sandboxes: Iterable[Attachment]) -> dict[str, Any]:
@@ -105,7 +104,7 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
         "cdi_specs_read": view.specs_are_read,
         "kubelet_tells": view.kubelet_tells,
         "reload_error": facts.reload_error(),
-        "troubles": [asdict(it) for it in facts.troubles()],
+        "troubles": list(facts.troubles()),
         "memlock": _memlock(view.memlock, automatic=facts.settings.memlock.automatic),
         "traces": facts.traces(),
         "metrics": facts.metrics(),

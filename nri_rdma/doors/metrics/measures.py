@@ -14,7 +14,7 @@ from nri_rdma.decide.policy import offer
 from nri_rdma.doors.metrics.declared import Measured
 from nri_rdma.engine.view import View
 from nri_rdma.errors import ErrorCode
-from nri_rdma.model.trouble import Part, Trouble
+from nri_rdma.model.trouble import Part
 from nri_rdma.observe.durations import CallOutcome, Durations, Labels, Tally
 
 EVENTS = ("RunPodSandbox", "CreateContainer", "StartContainer", "StopPodSandbox", "RemovePodSandbox")
@@ -37,7 +37,8 @@ class MetricsSource:
     """The driver of claims, as DriverView has it; None: no pool is asked through claims."""
     traces: Callable[[], Mapping[str, Any] | None]
     """What became of the spans that are sent to a collector, as ExportCounts has it; None: none are sent."""
-    troubles: Callable[[], tuple[Trouble, ...]] = tuple
+    troubles: Callable[[], tuple[Mapping[str, str], ...]] = tuple
+    """What the daemon goes without, as Trouble has it."""
 
 
 def measured_now(source: MetricsSource) -> Measured:
@@ -57,7 +58,7 @@ def measured_now(source: MetricsSource) -> Measured:
         **_of_pods(view),
         **_of_driver(source.driver()),
         "nri_rdma_configuration_refused": {(): bool(source.reload_error())},
-        "nri_rdma_troubles": {(part,): sum(it.part is part for it in troubles) for part in Part},
+        "nri_rdma_troubles": {(part,): sum(it["part"] == part for it in troubles) for part in Part},
         "nri_rdma_network_namespaces_held": {(): view.namespaces_held},
         "nri_rdma_spans_total": _spans(source.traces()),
     }

@@ -1,4 +1,4 @@
-"""A start reads what can be read: what decides who gets what is closed where it cannot, and all else has its default."""
+"""A start reads what can be read. What decides who gets what is closed where it cannot; all else has its default."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ def started(text: str, **variables: str) -> Loaded:
 def code_of(loaded: Loaded, pool: str) -> ErrorCode | None:
     """The code with which a pod is refused that asks for the pool."""
     request = parse_pod_request({f"{PREFIX}/pod": f"[{{pool: {pool}, mode: shared}}]"})
+    assert request is not None
     try:
         admit(configured_policy(loaded.settings, loaded.closed), NODE, request, Asker(namespace="default"))
     except NriRdmaError as error:

@@ -172,3 +172,10 @@ def test_a_bad_file_is_refused(tmp_path: Path, daemon: InsideDaemon) -> None:
     daemon.reloader.run()
     assert str(path) in daemon.reloader.error
     assert list(daemon.engine.placer.offering.policy.pools) == ["default"]
+
+
+def test_the_first_pool_of_claims_needs_a_new_start(daemon: InsideDaemon) -> None:
+    """There is no driver that the kubelet could ask."""
+    reload_with(daemon, f'{POOLS}door = "claims"\n')
+    assert "the first pool with door = claims cannot change while the daemon runs" in daemon.reloader.error
+    assert not daemon.reloader.has_taken

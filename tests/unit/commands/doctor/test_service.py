@@ -46,6 +46,9 @@ def test_a_daemon_that_is_well_is_fine_and_its_ills_are_told(bench: Bench, daemo
     assert service.daemon(machine).result is WARNING
     vars(machine)["daemon"] = status | {"reload_error": "nri-rdma: SETTING: bad"}
     assert service.daemon(machine).result is WARNING
+    vars(machine)["daemon"] = status | {"troubles": [{"part": "traces", "why": "no exporter"}]}
+    found = service.daemon(machine)
+    assert (found.result, "without: traces: no exporter" in found.found) == (PROBLEM, True)
     vars(machine)["daemon"] = status | {"unserved": [{"pod": "ml/train", "why": "late"}]}
     assert "pods run without what they ask for: ml/train" in service.daemon(machine).found
     vars(machine)["daemon"] = status | {"sandboxes": [{"pod": "ml/train", "undo_error": "EBUSY"}]}

@@ -48,7 +48,7 @@ def test_a_pool_of_claims_without_its_package_is_a_problem(bench: Bench) -> None
     assert found.result is PROBLEM
     assert 'kubernetes is missing, which pool nics (door = "claims") needs' in found.found
     assert "exporter" not in found.found
-    assert "nri-rdma[claims]" in found.fix
+    assert "FILE.whl[claims]" in found.fix
     bench.install("kubernetes", "34.1.0")
     assert bench.finds(software.packages).result is OK
 
@@ -63,7 +63,7 @@ def test_an_exporter_that_is_asked_for_and_not_installed_is_a_problem(bench: Ben
     found = bench.finds(software.packages)
     assert found.result is PROBLEM
     assert "exporter-http is missing, which OTEL_TRACES_EXPORTER = otlp needs" in found.found
-    assert "nri-rdma[otlp]" in found.fix
+    assert "FILE.whl[otlp]" in found.fix
 
 
 def test_a_program_that_is_not_installed_has_no_packages_to_check(bench: Bench) -> None:

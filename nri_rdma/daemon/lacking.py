@@ -1,0 +1,30 @@
+"""What a daemon goes without since its start: each is logged once, and told for as long as it lacks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+
+from nri_rdma.model.trouble import Part, Trouble
+
+log = logging.getLogger(__name__)
+
+
+class Lacking:
+    """Collects while the daemon starts; read by other threads after that."""
+
+    def __init__(self, of_settings: Iterable[Trouble]) -> None:
+        self._troubles: tuple[Trouble, ...] = ()
+        self.add(of_settings)
+
+    def add(self, troubles: Iterable[Trouble]) -> None:
+        """Log these, and keep them."""
+        for it in troubles:
+            log.error("pods are served without it", extra={"part": str(it.part), "error": it.why})
+            self._troubles = (*self._troubles, it)
+
+    def told(self, *, settings_are_others: bool) -> tuple[Mapping[str, str], ...]:
+        """Return what is lacking, as Trouble has it. Settings that could not be read are no trouble any more when
+        others are in their place."""
+        return tuple(asdict(it) for it in self._troubles if not (it.part is Part.SETTINGS and settings_are_others))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from nri_rdma.cdi.grants import CdiGrant
 from nri_rdma.cdi.meaning import label_of
+from nri_rdma.decide.advertised import DRIVER
 from nri_rdma.decide.placement import Holding, Placed, Taken
 from nri_rdma.decide.policy import Asker, admit_granted
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
@@ -99,7 +100,7 @@ def _granted_one(node: Node, taken: Taken, item: Wanted, asker: Asker) -> Placed
     admitted = admit_granted(node, replace(item.request, mode=mode), asker)
     holders = {device.id: taken.get(device.id, frozenset()) for device in item.devices}
     for device in item.devices if not item.request.admin_access else ():
-        _refuse_taken(device, mode, holders[device.id], item.request.where)
+        _refuse_taken(device, mode, holders[device.id], item.request)
         uses = (*device.in_use, *device.ties)
         if mode is Mode.EXCLUSIVE and uses:
             raise PlacementError(
@@ -113,14 +114,23 @@ def _granted_one(node: Node, taken: Taken, item: Wanted, asker: Asker) -> Placed
     return Placed(admitted=replace(admitted, is_watched=is_watched), devices=item.devices, reasons=reasons)
 
 
-def _refuse_taken(device: RdmaDevice, mode: Mode, holders: Collection[Holding], where: str) -> None:
+def _refuse_taken(device: RdmaDevice, mode: Mode, holders: Collection[Holding], request: DeviceRequest) -> None:
     for holding in sorted(holders, key=lambda it: (it.owner, it.mode)):
         if holding.bars(mode):
+            how, hint = (
+                "",
+                "give a device through one door only: an annotation's pool, or the driver behind this CDI device",
+            )
+            if request.cdi_device.startswith(f"{DRIVER}/"):  # nobody gives a device through two doors here
+                hint = "nothing to do: it is free for others when that pod has ended"
+                if holding.cdi_device == request.cdi_device:
+                    how = ", by the same claim"
+                    hint = "ask for mode: shared, or give each pod a claim of its own (resourceClaimTemplateName)"
             raise PlacementError(
                 ErrorCode.DEVICE_CONFLICT,
-                f"{device.name} is held by {holding.owner} ({holding.mode})",
-                where=where,
-                hint="give a device through one door only: an annotation's pool, or the driver behind this CDI device",
+                f"{device.name} is held by {holding.owner} ({holding.mode}){how}",
+                where=request.where,
+                hint=hint,
             )
 
 

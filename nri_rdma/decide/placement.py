@@ -37,7 +37,8 @@ _MAX_NAMED = 16
 class Holding:
     """A pod that has a device; `owner` is namespace/name, for refusals, `gpus` the GPUs that the pod is known to
     have, `shares` the ids of the pool's shares that the device stands for. `is_sole`: no other pod may have it, also in
-    mode shared. `looks_on`: the pod has its nodes beside whoever has it."""
+    mode shared. `looks_on`: the pod has its nodes beside whoever has it. `cdi_device`: the CDI device by which the pod
+    has it, or ""."""
 
     owner: str
     mode: Mode
@@ -45,6 +46,7 @@ class Holding:
     shares: frozenset[str] = frozenset()
     is_sole: bool = False
     looks_on: bool = False
+    cdi_device: str = ""
 
     def bars(self, mode: Mode, *, is_sole: bool = False) -> bool:
         """Return whether another pod cannot have the device in this mode, or as its sole owner."""
@@ -89,6 +91,7 @@ def holdings_of(owner: str, admitted: Admitted, devices: Iterable[DeviceId]) -> 
                 shares=shares,
                 is_sole=is_sole,
                 looks_on=request.admin_access,
+                cdi_device=request.cdi_device,
             ),
         )
 

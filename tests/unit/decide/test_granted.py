@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nri_rdma.cdi.grants import CdiGrant, Origin
+from nri_rdma.decide.advertised import DRIVER
 from nri_rdma.decide.granted import Wanted, lacks, place_granted, refuse_unallocated
 from nri_rdma.decide.placement import Holding
 from nri_rdma.decide.policy import Asker
@@ -45,6 +46,29 @@ def test_who_looks_on_is_placed_beside_any_owner_and_any_owner_beside_it(mode: M
     assert after.admitted.is_watched
     (alone,) = place_granted(on, {}, (own,), Asker(), "ns/other")
     assert not alone.admitted.is_watched
+
+
+@pytest.mark.parametrize(
+    ("vendor", "held_as", "what", "hint"),
+    [
+        (DRIVER, "same", ", by the same claim", "ask for mode: shared, or give each pod a claim of its own"),
+        (DRIVER, "other", "", "nothing to do: it is free for others when that pod has ended"),
+        ("a.example", "same", "", "give a device through one door only"),
+        ("a.example", "other", "", "give a device through one door only"),
+    ],
+)
+def test_a_second_pod_of_a_claim_that_one_pod_has_alone_is_told_how_both_can_have_their_own(
+    vendor: str, held_as: str, what: str, hint: str
+) -> None:
+    device = nic(0)
+    same, name = replace(ALONE, cdi_device=f"{vendor}/claim=u1-nic"), f"{vendor}/claim=u2-nic"
+    first = Wanted(request=same if held_as == "same" else replace(ALONE, cdi_device=name), devices=(device,))
+    (placed,) = place_granted(made_node((device,)), {}, (first,), Asker(), "ns/first")
+    taken = {device_id: frozenset({holding}) for device_id, holding in placed.holdings("ns/first")}
+    with pytest.raises(PlacementError) as caught:
+        place_granted(made_node((device,)), taken, (Wanted(request=same, devices=(device,)),), Asker(), "ns/second")
+    assert caught.value.what == f"mlx5_0 is held by ns/first (exclusive){what}"
+    assert caught.value.hint.startswith(hint)
 
 
 @pytest.mark.parametrize("looks_on_first", [True, False])

@@ -7,18 +7,26 @@ decides: each pool of claims is told.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any  # Any: a manifest before it is read
 
 from nri_rdma.decide.advertised import DRIVER
 from nri_rdma.decide.claims import admit_request, asked_words
 from nri_rdma.decide.policy import Asker, Policy
-from nri_rdma.errors import NriRdmaError
+from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.model.claim import ClaimRequest
 from nri_rdma.model.device import Node
 from nri_rdma.model.pool import Pool, PoolDoor
-from nri_rdma.text.claim_manifest import WrittenRequest, classes_in, is_claim, requests_in
+from nri_rdma.text.claim_manifest import (
+    Reference,
+    WrittenRequest,
+    claims_on_host_network,
+    classes_in,
+    is_claim,
+    reference_of,
+    requests_in,
+)
 from nri_rdma.text.templates import items_of
 
 
@@ -38,12 +46,14 @@ class ExplainedClaim:
 
 
 def explain_claims(documents: Iterable[object], node: Node, policy: Policy) -> tuple[ExplainedClaim, ...]:
-    """Return the requests with parameters for our driver, their own or their class's, each for every pool of claims."""
+    """Return the requests with parameters for our driver, their own or their class's, each for every pool of claims. Of
+    the documents' pods it counts which of them are on the host's network."""
     every = [item for document in documents for item, _ in items_of(document) if isinstance(item, dict)]
     classes = classes_in(every)
     pools = [it for it in policy.pools.values() if it.door is PoolDoor.CLAIMS]
+    on_host = claims_on_host_network(every)
     return tuple(
-        _explained(claim, request, pool, classes, node, policy)
+        _explained(claim, request, pool, classes, node, policy, on_host)
         for claim in every
         if is_claim(claim)
         for request in requests_in(claim, DRIVER, classes)
@@ -59,11 +69,13 @@ def _explained(
     classes: Mapping[str, Any],
     node: Node,
     policy: Policy,
+    on_host: Container[Reference],
 ) -> ExplainedClaim:
-    metadata = claim["metadata"] if isinstance(claim.get("metadata"), dict) else {}
-    namespace, name = str(metadata.get("namespace") or "default"), str(metadata.get("name") or "unnamed")
+    kind, namespace, name = reference_of(claim)
+    asker = Asker(namespace=namespace, host_network=(kind, namespace, name) in on_host)
+    name = name or "unnamed"
     told: dict[str, Any] = {
-        "kind": str(claim["kind"]),
+        "kind": kind,
         "claim": f"{namespace}/{name}",
         "request": written.name,
         "device_class": written.device_class,
@@ -80,7 +92,7 @@ def _explained(
     )
     where = f"claim {namespace}/{name}, request {written.name}"
     try:
-        request, admitted = admit_request(policy, node, Asker(namespace=namespace), pool, request, written.count, where)
+        request, admitted = admit_request(policy, node, asker, pool, request, written.count, where)
         return ExplainedClaim(**told, parameters=asked_words(name, request, admitted))
     except NriRdmaError as error:
         return ExplainedClaim(**told, refusal=error)
@@ -93,6 +105,7 @@ def claim_lines(claims: Iterable[ExplainedClaim]) -> Iterator[str]:
         of_class = f"class {it.device_class}{', which the manifest has not,' if it.lacks_class else ''}"
         head = f"{kind} {it.claim}, request {it.request} of {of_class} from pool {it.pool}"
         if it.refusal is not None:
-            yield f"{head} is refused when it is prepared: {it.refusal}"
+            when = "its pod starts" if it.refusal.code is ErrorCode.HOST_NETWORK else "it is prepared"
+            yield f"{head} is refused when {when}: {it.refusal}"
         else:
             yield f"{head} is prepared with {json.dumps(it.parameters)}"

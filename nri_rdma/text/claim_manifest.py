@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any  # Any: a manifest before it is read
+from typing import Any, TypeAlias  # Any: a manifest before it is read
 
 from nri_rdma.model.claim import Parameters
 from nri_rdma.text.claims import main_request, merged
-from nri_rdma.text.templates import items_of
+from nri_rdma.text.templates import Way, items_of, ways_to_pods
 
 DEVICES: Mapping[str, tuple[str, ...]] = {
     "ResourceClaim": ("spec", "devices"),
@@ -51,6 +51,39 @@ def classes_in(documents: Iterable[object]) -> dict[str, Mapping[str, Any]]:
         for item, _ in items_of(document)
         if isinstance(item, dict) and is_claim(item) and item["kind"] == "DeviceClass" and (name := _name_of(item))
     }
+
+
+Reference: TypeAlias = tuple[str, str, str]
+"""Kind, namespace and name of a claim, or of a template of one."""
+_REFERENCES = {"resourceClaimName": "ResourceClaim", "resourceClaimTemplateName": "ResourceClaimTemplate"}
+"""How a pod names a claim, and of which kind that is."""
+
+
+def claims_on_host_network(documents: Iterable[object]) -> frozenset[Reference]:
+    """Return the claims, and templates, that pods of these documents have which are on the host's network."""
+    return frozenset(
+        (kind, _namespace_of(item), str(claim[key]))
+        for document in documents
+        for item, _ in items_of(document)
+        for way in ways_to_pods(item)
+        for claim in _claims_on_host_network(item, way)
+        for key, kind in _REFERENCES.items()
+        if key in claim
+    )
+
+
+def _claims_on_host_network(document: object, way: Way) -> Iterator[Mapping[str, Any]]:
+    pod: Any = document
+    for key in way:
+        pod = pod[key] if isinstance(key, int) else pod.get(key) if isinstance(pod, dict) else None
+    spec = pod.get("spec") if isinstance(pod, dict) else None
+    if isinstance(spec, dict) and spec.get("hostNetwork") is True and isinstance(spec.get("resourceClaims"), list):
+        yield from (it for it in spec["resourceClaims"] if isinstance(it, dict))
+
+
+def reference_of(claim: Mapping[str, Any]) -> Reference:
+    """Return the reference by which pods find a claim, or its template."""
+    return str(claim["kind"]), _namespace_of(claim), _name_of(claim)
 
 
 def requests_in(
@@ -115,6 +148,12 @@ def _parameters(document: Mapping[str, Any], driver: str) -> Iterator[tuple[int,
 def _is_for(config: Mapping[str, Any], request: str) -> bool:
     named = config.get("requests")
     return not named or (isinstance(named, list) and request in {main_request(str(it)) for it in named})
+
+
+def _namespace_of(document: Mapping[str, Any]) -> str:
+    """Return the namespace that an object is in."""
+    metadata = document.get("metadata")
+    return str(metadata.get("namespace") or "default") if isinstance(metadata, dict) else "default"
 
 
 def _name_of(document: Mapping[str, Any]) -> str:

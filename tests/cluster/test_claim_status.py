@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.node import Node
-from tests.cluster.pods import START_S, delete, execute, phase, start
+from tests.cluster.pods import START_S, delete, events, execute, phase, start
 from tests.cluster.test_claims import (
     CONFIG,
     DRIVER,
@@ -162,6 +162,42 @@ def test_an_attach_that_is_refused_is_not_ready_with_the_sentence(served: Cluste
     print(message(entry))
     assert "the pod has an interface eth0 already" in message(entry)
     delete(served, "taken")
+
+
+def test_a_pod_on_the_hosts_network_keeps_its_device_until_it_is_deleted_and_its_claim_says_so(served: Cluster) -> None:
+    make(served, template("moves", claim_spec({"nic": {"count": 8}}, {"mode": "exclusive"})))
+    asked = claiming("onhost", {"rdma": "moves"})
+    asked["spec"]["hostNetwork"] = True
+    make(served, asked)
+    for number in range(8):
+        served.wait("the refusal", lambda: len(ours(claim_of_pod(served, "onhost")())) > number, 40)  # noqa: B023
+    entries = ours(claim_of_pod(served, "onhost")())
+    print(message(entries[0]))
+    for entry in entries:
+        assert entry["conditions"][0]["reason"] == "AttachFailed"
+        assert "HOST-NETWORK" in message(entry)
+        assert "(delete it: until then its claim keeps the device from others)" in message(entry)
+    make(served, claiming("next", {"rdma": "moves"}))
+    served.wait("the scheduler", lambda: any("cannot allocate" in it for it in events(served, "next")), 30)
+    delete(served, "onhost")
+    served.wait("the next pod", lambda: phase(served, "next") == "Running", START_S)
+    delete(served, "next")
+
+
+def test_a_second_pod_of_a_claim_that_one_has_alone_is_told_how_both_can_have_devices(served: Cluster) -> None:
+    make(served, named("alone", claim_spec({"nic": {}}, {"mode": "exclusive"})))
+    start(served, using("a1", "alone"))
+    make(served, using("a2", "alone"))
+    served.wait("the refusal", lambda: any("nri-rdma:" in it for it in events(served, "a2")), 60)
+    told = next(it[it.index("nri-rdma:") :] for it in events(served, "a2") if "nri-rdma:" in it)
+    print(told)
+    assert "is held by default/a1 (exclusive), by the same claim" in told
+    assert "Next: ask for mode: shared, or give each pod a claim of its own (resourceClaimTemplateName)." in told
+    assert ready(claim_named(served, "alone")()) == ("True", "Attached")
+    delete(served, "a1")
+    served.wait("the second pod", lambda: phase(served, "a2") == "Running", START_S)
+    delete(served, "a2")
+    served.kubectl("delete", "resourceclaim", "alone", "--timeout=30s")
 
 
 def test_a_claim_that_cannot_be_prepared_is_not_ready_with_the_key(served: Cluster) -> None:

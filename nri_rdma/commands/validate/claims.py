@@ -7,15 +7,24 @@ says which devices, how many and for whom (nri_rdma.text.requests).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any  # Any: a manifest before it is read
 
 from nri_rdma.cdi.problems import path_text
 from nri_rdma.commands.validate.problem import Problem, steps_of
 from nri_rdma.errors import ErrorCode, RequestError
-from nri_rdma.model.request import DeviceRequest
+from nri_rdma.model.request import DeviceRequest, Mode
 from nri_rdma.text.annotations import meant_key
-from nri_rdma.text.claim_manifest import DEVICES, WrittenRequest, count_of, devices_of, opaques_of, requests_in
+from nri_rdma.text.claim_manifest import (
+    DEVICES,
+    Reference,
+    WrittenRequest,
+    count_of,
+    devices_of,
+    opaques_of,
+    reference_of,
+    requests_in,
+)
 from nri_rdma.text.placed_yaml import Placed
 from nri_rdma.text.pools import node_of
 from nri_rdma.text.refusals import each_of, quoted
@@ -41,9 +50,11 @@ def claim_problems(
     file: str,
     driver: str,
     classes: Mapping[str, Mapping[str, Any]] | None = None,
+    on_host: Container[Reference] = (),
 ) -> Iterator[Problem]:
     """Yield what is wrong with the parameters of that driver in a document, which stands at a path of its file.
-    `classes` are the device classes that are known, by their names: what they say counts, too."""
+    `classes` are the device classes that are known, by their names: what they say counts, too. `on_host` are the claims
+    of pods on the host's network."""
     requests = tuple(requests_in(document, driver, classes or {}))
     parts = {index for it in requests if it.others for index in it.configs}
     is_wrong = False
@@ -61,6 +72,8 @@ def claim_problems(
     for request in requests if not is_wrong else ():
         if parts.intersection(request.configs):
             yield from _merge_problems(request, (*at, *DEVICES[document["kind"]], "config"), placed, file)
+        if reference_of(document) in on_host and request.parameters.get("mode") == Mode.EXCLUSIVE:
+            yield Problem.of(_without_network(request), file, placed.place_of(at), path_text(at))
 
 
 def _merge_problems(merge: WrittenRequest, configs: Path, placed: Placed, file: str) -> Iterator[Problem]:
@@ -74,6 +87,15 @@ def _merge_problems(merge: WrittenRequest, configs: Path, placed: Placed, file: 
         for it in each_of(error):
             told = RequestError(it.code, f"{what}{it.what}", where=it.where, hint=it.hint, key=it.key)
             yield _problem(told, path, placed, file)
+
+
+def _without_network(request: WrittenRequest) -> RequestError:
+    what = (
+        f"request {request.name} is for mode exclusive, which moves the netdev into the pod, but a pod with this claim"
+        " is on the host's network"
+    )
+    hint = "write mode: shared, or remove hostNetwork: true from the pod"
+    return RequestError(ErrorCode.HOST_NETWORK, what, hint=hint)
 
 
 def _is_for(opaque: Mapping[str, Any], driver: str) -> bool:

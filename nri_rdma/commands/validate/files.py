@@ -19,7 +19,7 @@ from nri_rdma.config.problems import problems_of
 from nri_rdma.config.settings import Document
 from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
 from nri_rdma.text.annotations import PREFIX
-from nri_rdma.text.claim_manifest import classes_in, is_claim
+from nri_rdma.text.claim_manifest import Reference, claims_on_host_network, classes_in, is_claim
 from nri_rdma.text.placed_yaml import Place, Placed, read_documents
 from nri_rdma.text.templates import is_object, items_of, why_unread
 
@@ -56,10 +56,11 @@ def check(data: bytes, file: str, prefix: str = PREFIX) -> Checked:
     lines = data.decode("utf-8-sig", errors="replace").split("\n")
     found: list[CheckedDocument] = []
     problems: list[Problem] = []
-    classes = classes_in([it.value for it in documents if isinstance(it, Placed)])
+    values = [it.value for it in documents if isinstance(it, Placed)]
+    classes, on_host = classes_in(values), claims_on_host_network(values)
     for document in documents:
         if isinstance(document, Placed):
-            _objects(document, lines, file, prefix, classes, found, problems)
+            _objects(document, lines, file, prefix, classes, on_host, found, problems)
         else:
             problems.append(Problem.of(document, file, Place(document.line, document.column), ""))
     if not problems and all(item.skipped == _NO_OBJECT for item in found):
@@ -143,6 +144,7 @@ def _objects(
     file: str,
     prefix: str,
     classes: Mapping[str, Mapping[str, Any]],
+    on_host: frozenset[Reference],
     found: list[CheckedDocument],
     problems: list[Problem],
 ) -> None:
@@ -152,7 +154,7 @@ def _objects(
         if skipped:
             continue
         if is_claim(value):
-            problems += claim_problems(value, path, placed, file, prefix.partition("/")[0], classes)
+            problems += claim_problems(value, path, placed, file, prefix.partition("/")[0], classes, on_host)
         else:
             problems += pod_problems(value, path, placed, lines, file, prefix)
 

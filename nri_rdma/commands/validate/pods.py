@@ -15,7 +15,7 @@ from nri_rdma.cdi.problems import path_text
 from nri_rdma.commands.validate.problem import Problem, steps_of
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.network import MAIN_TABLE
-from nri_rdma.model.request import DeviceRequest, PodRequest
+from nri_rdma.model.request import DeviceRequest, Mode, PodRequest
 from nri_rdma.text.annotations import asks, meant_key, parse_pod_request
 from nri_rdma.text.manifest import PodManifest, no_text, read_pod, shared_addresses, unknown_containers
 from nri_rdma.text.placed_yaml import Place, Placed, place_within, read_one
@@ -215,10 +215,22 @@ def _of_all(
         except RequestError as error:
             yield checked.problem(error, _key_of(error, pod))
         else:
+            for refusal in _without_network(pod, request):
+                yield checked.problem(refusal, _key_of(refusal, pod))
             for warning in (*shared_addresses(pod, request), *_leading_all(request)):
                 yield replace(checked.problem(warning, _key_of(warning, pod)), is_warning=True)
     for unknown in unknown_containers(pod, PodRequest(requests=tuple(asked)), prefix):
         yield checked.problem(unknown, _key_of(unknown, pod))
+
+
+def _without_network(pod: PodManifest, request: PodRequest | None) -> Iterator[RequestError]:
+    """Yield an error for each request whose netdev would move into a pod on the host's network. A request that names no
+    mode has that of its pool, which a node knows."""
+    for item in request.requests if request is not None and pod.host_network else ():
+        if item.mode is Mode.EXCLUSIVE:
+            what = "mode exclusive moves the netdev into the pod, but this pod is on the host's network"
+            hint = "write mode: shared, or remove hostNetwork: true from the pod"
+            yield RequestError(ErrorCode.HOST_NETWORK, what, where=item.where, hint=hint)
 
 
 def _leading_all(request: PodRequest | None) -> Iterator[RequestError]:

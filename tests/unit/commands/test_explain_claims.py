@@ -70,6 +70,23 @@ def test_without_the_class_the_claim_is_judged_alone_and_that_is_said() -> None:
     assert "in mode shared the netdev stays on the host" in line
 
 
+POD = """
+kind: Pod
+metadata: {name: one, namespace: team}
+spec: {hostNetwork: true, resourceClaims: [{name: nic, resourceClaimTemplateName: rail}], containers: [{name: main}]}
+"""
+
+
+def test_a_claim_of_a_pod_on_the_hosts_network_is_refused_when_that_starts_unless_it_only_shares() -> None:
+    alone, looks_on = explained(TEMPLATE, CLASS, POD)
+    assert (alone.refusal is not None, looks_on.refusal) == (True, None)
+    told = next(claim_lines([alone]))
+    assert (
+        "is refused when its pod starts: nri-rdma: HOST-NETWORK: mode exclusive moves the netdev into the pod" in told
+    )
+    assert "until then its claim keeps the device from others" in told
+
+
 def test_a_rule_of_the_claims_namespace_counts_for_what_the_claim_says_only() -> None:
     def refusals(*namespaces: str) -> list[bool]:
         rules = (Rule(name="theirs", where="rules[0]", namespaces=namespaces, interface=frozenset()),)

@@ -165,3 +165,43 @@ def test_another_prefix_is_the_name_of_another_driver() -> None:
 )
 def test_a_claim_without_parameters_is_nothing_to_complain_about(spec: str) -> None:
     assert told(f"kind: ResourceClaim\napiVersion: resource.k8s.io/v1\n{spec}") == []
+
+
+JOB = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {{name: j}}
+spec:
+  template:
+    spec:
+      hostNetwork: {host_network}
+      resourceClaims: [{{name: nic, {reference}: c}}]
+      containers: [{{name: main}}]
+---
+"""
+
+
+@pytest.mark.parametrize(
+    ("host_network", "reference", "mode", "is_told"),
+    [
+        ("true", "resourceClaimName", "exclusive", True),
+        ("true", "resourceClaimName", "shared", False),
+        ("false", "resourceClaimName", "exclusive", False),
+        ("true", "resourceClaimTemplateName", "exclusive", False),
+    ],
+)
+def test_a_claim_for_a_netdev_of_a_pod_that_shall_be_on_the_hosts_network_is_told(
+    host_network: str, reference: str, mode: str, is_told: bool
+) -> None:
+    text = JOB.format(host_network=host_network, reference=reference)
+    asked = "[{name: nic, exactly: {deviceClassName: nics}}]"
+    problems = checked(text + claim(f"{{mode: {mode}}}", asked)).problems
+    assert [(it.line, it.code) for it in problems] == [(11, ErrorCode.HOST_NETWORK)] * is_told
+    assert all("request nic is for mode exclusive" in it.what for it in problems)
+
+
+@pytest.mark.parametrize(
+    "spec", ["1", "{template: 1}", "{template: {spec: 1}}", "{template: {spec: {hostNetwork: true}}}"]
+)
+def test_a_workload_without_a_pod_has_no_claims(spec: str) -> None:
+    assert not checked(f"apiVersion: batch/v1\nkind: Job\nspec: {spec}\n---\n{claim('{mode: exclusive}')}").warnings

@@ -250,3 +250,10 @@ def test_a_default_route_of_the_table_main_is_a_warning() -> None:
 def test_one_pod_may_have_addresses_and_several_without_are_fine(text: str) -> None:
     found = checked(text)
     assert (found.problems, found.warnings) == ((), ())
+
+
+@pytest.mark.parametrize(("mode", "is_told"), [("mode: exclusive, ", True), ("mode: shared, ", False), ("", False)])
+def test_a_netdev_for_a_pod_on_the_hosts_network_is_told(mode: str, is_told: bool) -> None:
+    text = pod(f'rdma.noderesource.dev/pod: "[{{{mode}count: 1}}]"').replace("spec: {", "spec: {hostNetwork: true, ")
+    assert [it.code for it in checked(text).problems] == [ErrorCode.HOST_NETWORK] * is_told
+    assert not checked(text.replace("hostNetwork: true, ", "")).problems

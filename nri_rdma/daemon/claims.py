@@ -49,8 +49,16 @@ def make_claims_door(settings: Settings, engine: Engine, workers: Workers, spans
     node = settings.node_name or socket.gethostname().lower()
     publisher = Publisher(api, node, claims.advertise)
     server = DraServer(settings.kubelet_plugins_dir, preparer, publisher.start, spans)
-    look = cache.look_for_unannounced
-    door = ClaimsDoor(server, publisher, statuses, api, workers=workers, schedule=start_timer, look_at_node=look)
+    door = ClaimsDoor(
+        server,
+        publisher,
+        statuses,
+        api,
+        workers=workers,
+        schedule=start_timer,
+        look_at_node=cache.look_for_unannounced,
+        withheld=claims.withheld,
+    )
     cache.on_read.append(door.node_was_read)
     return door
 

@@ -16,6 +16,8 @@ from typing import TypeAlias
 
 from nri_rdma.decide.shares import is_up
 from nri_rdma.model.device import DeviceId, LinkLayer, Node, RdmaDevice, RdmaNetns
+from nri_rdma.model.pool import Pool
+from nri_rdma.model.request import Mode
 
 DRIVER = "rdma.noderesource.dev"
 """The name of our driver; the domain of its attributes, too."""
@@ -51,6 +53,17 @@ def slice_name(device: DeviceId) -> str:
         return label
     digits = hashlib.sha256(device.encode()).hexdigest()[:8]
     return f"{label[: _MAX_LABEL - 1 - len(digits)].strip('-')}-{digits}"
+
+
+def lacks_netdev_for_claims(device: RdmaDevice, pool: Pool) -> bool:
+    """Return whether claims for this device of the pool would be refused because it has no netdev on the host.
+
+    The scheduler does not know the mode that a claim asks for. So where the pool serves both modes the device counts as
+    one that is had alone, unless it is of a kind that needs no netdev (EFA): pods can share that.
+    """
+    if not device.lacks_netdev or Mode.EXCLUSIVE not in pool.modes:
+        return False
+    return device.protocol is not None or Mode.SHARED not in pool.modes
 
 
 def advertised(node: Node, devices: Iterable[tuple[RdmaDevice, str]]) -> tuple[Advertised, ...]:

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 
 from nri_rdma.attach.attachment import Attachment
-from nri_rdma.decide.advertised import Advertised, advertised, slice_name
+from nri_rdma.decide.advertised import Advertised, advertised, lacks_netdev_for_claims, slice_name
 from nri_rdma.decide.claims import AdmittedClaim, admit_claim, holder_of
 from nri_rdma.decide.policy import Policy
 from nri_rdma.engine.engine import Engine
 from nri_rdma.model.claim import Claim, ClaimRequest
-from nri_rdma.model.device import CharDevice, DeviceId, RdmaDevice
-from nri_rdma.model.pool import PoolDoor
+from nri_rdma.model.device import CharDevice, RdmaDevice
+from nri_rdma.model.pool import Pool, PoolDoor
 from nri_rdma.model.request import Mode
 
 
@@ -34,17 +34,34 @@ class Claims:
 
     def advertise(self) -> tuple[Advertised, ...]:
         """Return what the scheduler may allocate: devices that pods have as they were on the host, and of the others
-        those that the host does not use."""
-        node, offer = self._engine.placer.node.cache.current, self._offering.offer
-        pools = [it for it in self._offering.policy.pools.values() if it.door is PoolDoor.CLAIMS]
-        shown: dict[DeviceId, tuple[RdmaDevice, str]] = {
-            device.id: (device, pool.name) for pool in pools for device in offer.by_pool[pool.name] if not device.in_use
+        those that a pod could have now."""
+        shown = {
+            device.id: (device, pool.name) for device, pool in self._unused() if not self._is_withheld(device, pool)
         }
         for device in _attached(self._engine.attachments.all()):
-            pool_name = next((pool.name for pool in pools if pool.has(device)), None)
+            pool_name = next((pool.name for pool in self._pools() if pool.has(device)), None)
             if pool_name is not None:
                 shown[device.id] = (device, pool_name)
-        return advertised(node, shown.values())
+        return advertised(self._engine.placer.node.cache.current, shown.values())
+
+    def withheld(self) -> tuple[str, ...]:
+        """Return the names of the devices that are not advertised for want of their netdevs."""
+        return tuple(device.name for device, pool in self._unused() if self._is_withheld(device, pool))
+
+    def _pools(self) -> list[Pool]:
+        return [it for it in self._offering.policy.pools.values() if it.door is PoolDoor.CLAIMS]
+
+    def _unused(self) -> Iterator[tuple[RdmaDevice, Pool]]:
+        """Yield the devices that claims are for and that the host does not use, each with its pool."""
+        offer = self._offering.offer
+        return ((it, pool) for pool in self._pools() for it in offer.by_pool[pool.name] if not it.in_use)
+
+    def _is_withheld(self, device: RdmaDevice, pool: Pool) -> bool:
+        """Return whether new claims cannot have a device for want of its netdev. One that is held has its netdev in a
+        pod, or on its way from there or to there, so that it does not go for a moment."""
+        if not lacks_netdev_for_claims(device, pool):
+            return False
+        return all(it.looks_on for it in self._engine.placer.reservations.taken().get(device.id, ()))
 
     @property
     def rdma_cm(self) -> CharDevice | None:
@@ -76,6 +93,8 @@ class Admission:
         self._judged: dict[str, tuple[Policy, AdmittedClaim]] = {}
         self.why = ""
         """Why the claim could not be served at the last look."""
+        self.hint = ""
+        """What to do about that."""
         self.where = ""
         """The request that this is about."""
 
@@ -92,7 +111,7 @@ class Admission:
         return tuple(admitted)
 
     def _look(self, request: ClaimRequest) -> AdmittedClaim | None:
-        placer = self._engine.placer
+        placer, self.hint = self._engine.placer, "nothing to do: the kubelet tries again"
         node, policy = placer.node.cache.current, placer.offering.policy
         known = {slice_name(device.id): device for device in node.devices}
         missing = [name for name in request.devices if name not in known]
@@ -107,6 +126,9 @@ class Admission:
         self.why = "" if request.is_admin else holder_of(devices, placer.reservations.taken(), admitted.mode)
         if not self.why and admitted.mode is Mode.EXCLUSIVE:
             self.why = next((f"{it.name} has no netdev on the host now" for it in devices if it.lacks_netdev), "")
+            self.hint = (
+                "delete the pod, so that its next claim gets another device, or bring the netdev back to the host"
+            )
         return None if self.why else admitted
 
 

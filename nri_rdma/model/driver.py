@@ -40,10 +40,11 @@ class PreparedClaims:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverView:
     """The driver of claims, as `status` shows it. `rivals` are other drivers that publish devices of ours, with these
-    devices' names in slices."""
+    devices' names in slices; `withheld` are devices that are not published for want of their netdevs."""
 
     name: str
     registration: Registration
     published: Published
     claims: PreparedClaims
     rivals: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    withheld: tuple[str, ...] = ()

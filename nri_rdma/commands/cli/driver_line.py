@@ -10,6 +10,10 @@ from nri_rdma.commands.cli.screen import age
 UNSERVED_S = 60.0
 """For how long something may not be registered with the kubelet, or not be published, before that needs attention: the
 kubelet, the API server and the daemon start within it."""
+BRING_BACK = (
+    "Bring the netdevs back to the host's network namespace (`ip -all netns exec ip link` finds them in others), or"
+    " bind the devices to their drivers anew"
+)
 _STATES = ("attached", "failed", "returning", "waiting")
 _WORDS = {"waiting": "waiting for their pods"}
 
@@ -24,7 +28,7 @@ def driver_facts(driver: Mapping[str, Any], now: float) -> Iterator[tuple[str, s
         yield "Claims", f"driver {driver['name']}: registered with the kubelet {since} ago"
     yield from (("", line) for line in _published(driver["published"], now))
     yield "", _claims(driver["claims"])
-    yield from (("", f"WARNING, {line}") for line in _rivals(driver["rivals"]))
+    yield from (("", f"WARNING, {line}") for line in _about_devices(driver))
 
 
 def driver_attention(driver: Mapping[str, Any], now: float) -> Iterator[str]:
@@ -34,12 +38,12 @@ def driver_attention(driver: Mapping[str, Any], now: float) -> Iterator[str]:
         yield f"the kubelet does not know the driver {driver['name']}, so that no claim is prepared: {known['error']}"
     if published["error"] and now - published["error_since"] > UNSERVED_S:
         yield f"the devices for claims are not published: {published['error']}"
-    yield from _rivals(driver["rivals"])
+    yield from _about_devices(driver)
 
 
 def driver_sentence(driver: Mapping[str, Any], now: float) -> str:
     """Return what `explain` says of the driver, for pods with claims."""
-    told = [driver["registration"]["error"], driver["published"]["error"], *_rivals(driver["rivals"])]
+    told = [driver["registration"]["error"], driver["published"]["error"], *_about_devices(driver)]
     problems = [it for it in told if it]
     if problems:
         return f"The node's driver of claims needs attention: {'; '.join(problems).rstrip('.')}."
@@ -64,6 +68,13 @@ def _claims(claims: Mapping[str, int]) -> str:
     count = sum(claims[it] for it in _STATES)
     words = f"{count} claim{'' if count == 1 else 's'} prepared"
     return f"{words}: {', '.join(told)}" if told else words
+
+
+def _about_devices(driver: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each thing that is wrong with devices."""
+    yield from _rivals(driver["rivals"])
+    if withheld := driver.get("withheld"):  # a daemon before this field has none
+        yield f"without their netdevs, claims do not get these devices: {', '.join(withheld)}. {BRING_BACK}"
 
 
 def _rivals(rivals: Mapping[str, list[str]]) -> Iterator[str]:

@@ -39,8 +39,8 @@ def status(context: click.Context, settings: Settings, output: str, check: bool)
 
     With --check: for probes and monitoring. The runtime is not connected, a configuration was refused, metrics are not
     served, a resource has not been registered with the kubelet for a minute, the driver of claims has not been or
-    cannot publish its devices, another driver publishes them, devices could not be brought home, pods run without their
-    devices, or containers did not start. Refused pods do not count.
+    cannot publish its devices, another driver publishes them, claims do not get devices whose netdevs are away, devices
+    could not be brought home, pods run without their devices, or containers did not start. Refused pods do not count.
 
     \b
     Example:

@@ -40,9 +40,11 @@ class ClaimsDoor:
         workers: Workers,
         schedule: Callable[[float, Callable[[], None]], Callable[[], None]],
         look_at_node: Callable[[], None],
+        withheld: Callable[[], tuple[str, ...]],
     ) -> None:
         """`schedule` calls something after a pause, and returns what cancels that; `look_at_node` has
-        the node read again where something changed that nobody announced."""
+        the node read again where something changed that nobody announced; `withheld` returns the devices that are not
+        published for want of their netdevs."""
         self._server = server
         self._publisher = publisher
         self._statuses = statuses
@@ -50,6 +52,7 @@ class ClaimsDoor:
         self._workers = workers
         self._schedule = schedule
         self._look_at_node = look_at_node
+        self._withheld = withheld
         self._cancel: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         self._is_open = False
@@ -77,6 +80,7 @@ class ClaimsDoor:
             published=self._publisher.published,
             claims=self._statuses.counted(),
             rivals=dict(self._publisher.rivals),
+            withheld=self._withheld(),
         )
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from nri_rdma.decide.advertised import slice_name
 from nri_rdma.decide.claims import AdmittedClaim
+from nri_rdma.decide.placement import Holding
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.engine.claims import Claims
 from nri_rdma.errors import NriRdmaError
@@ -70,7 +71,7 @@ def take_netdev(daemon: InsideDaemon, name: str) -> None:
 def look(claims: Claims, asked: Claim) -> tuple[AdmittedClaim, ...] | str:
     """What a claim is prepared with now, or why it has to wait."""
     admission = claims.admission(asked)
-    return admission.look() or f"{admission.where}: {admission.why}"
+    return admission.look() or f"{admission.where}: {admission.why}. Next: {admission.hint}."
 
 
 def only(found: tuple[AdmittedClaim, ...] | str) -> AdmittedClaim:
@@ -172,7 +173,9 @@ def test_a_device_without_its_netdev_is_waited_for_where_it_is_the_pods_alone(
     asked = claim(daemon, "mlx5_3", mode=mode)
     take_netdev(daemon, "mlx5_3")
     if is_refused:
-        assert "mlx5_3 has no netdev on the host now" in str(look(claims, asked))
+        told = str(look(claims, asked))
+        assert "mlx5_3 has no netdev on the host now" in told
+        assert "Next: delete the pod, so that its next claim gets another device, or bring the netdev back" in told
     else:
         only(look(claims, asked))
 
@@ -184,6 +187,53 @@ def test_a_device_that_a_pod_has_is_advertised_as_it_was_on_the_host(daemon: Ins
     daemon.start_pod("one", ALONE)
     serve_claims(daemon)
     assert claims.advertise() == before
+
+
+@pytest.mark.parametrize(
+    ("modes", "node_type", "is_advertised"),
+    [
+        ((Mode.EXCLUSIVE,), "CA", False),
+        ((Mode.EXCLUSIVE, Mode.SHARED), "CA", False),
+        ((Mode.SHARED, Mode.EXCLUSIVE), "RNIC", False),
+        ((Mode.SHARED,), "CA", True),
+        ((Mode.EXCLUSIVE, Mode.SHARED), "unspecified", True),  # EFA has no netdev of its own
+        ((Mode.EXCLUSIVE,), "unspecified", False),
+    ],
+)
+def test_a_device_without_its_netdev_is_advertised_only_where_claims_can_have_it(
+    daemon: InsideDaemon, claims: Claims, modes: tuple[Mode, ...], node_type: str, is_advertised: bool
+) -> None:
+    serve_claims(daemon, replace(RAILS, modes=modes))
+    take_netdev(daemon, "mlx5_3")
+    node = daemon.node
+    devices = tuple(replace(it, node_type=node_type) if it.name == "mlx5_3" else it for it in node.devices)
+    daemon.engine.placer.node.cache.current = replace(node, devices=devices)
+    others = [it.name for it in daemon.node.devices if it.name != "mlx5_3"]
+    assert sorted(advertised_names(claims)) == sorted([*others, *["mlx5_3"] * is_advertised])
+    assert claims.withheld() == (() if is_advertised else ("mlx5_3",))
+
+
+def test_a_device_that_a_pod_holds_stays_advertised_without_its_netdev(daemon: InsideDaemon, claims: Claims) -> None:
+    """Between two attempts of an attach, for instance: it would be away for as long as slices are not written again."""
+    daemon.engine.placer.offering.policy = policy_of((), (), allow_default_pool=True)
+    daemon.start_pod("one", ALONE)
+    serve_claims(daemon)
+    (attachment,) = daemon.sandboxes.all()
+    attachment.change(record=None)
+    daemon.read_again()
+    assert next(it for it in daemon.node.devices if it.name == "mlx5_2").lacks_netdev
+    assert (len(claims.advertise()), claims.withheld()) == (8, ())
+
+
+def test_who_looks_on_at_a_device_without_its_netdev_does_not_keep_it_advertised(
+    daemon: InsideDaemon, claims: Claims
+) -> None:
+    serve_claims(daemon)
+    take_netdev(daemon, "mlx5_3")
+    (device,) = (it for it in daemon.node.devices if it.name == "mlx5_3")
+    holding = Holding(owner="monitoring/eyes", mode=Mode.SHARED, looks_on=True)
+    daemon.engine.placer.reservations.hold("eyes", [(device.id, holding)])
+    assert claims.withheld() == ("mlx5_3",)
 
 
 def test_a_pod_between_two_attempts_of_its_attach_has_no_device(daemon: InsideDaemon, claims: Claims) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nri_rdma.commands.cli.driver_line import driver_attention, driver_facts, driver_sentence
+from nri_rdma.commands.cli.driver_line import BRING_BACK, driver_attention, driver_facts, driver_sentence
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.model.driver import DriverView, PreparedClaims, Published
 from nri_rdma.model.registration import Registration
@@ -34,6 +34,8 @@ SERVING = NEW | {
 }
 RIVAL = "the driver dra.net publishes devices of ours, too: pci-a, pci-b. A device can have one driver: take it out of"
 RIVAL += " that driver's filter, or out of our pools"
+LOST = SERVING | {"withheld": ["mlx5_0", "mlx5_1"]}
+WITHHELD = f"without their netdevs, claims do not get these devices: mlx5_0, mlx5_1. {BRING_BACK}"
 
 
 def without_api_server(since: float) -> dict[str, Any]:
@@ -82,8 +84,17 @@ def without_api_server(since: float) -> dict[str, Any]:
                 "6 claims prepared: 3 attached, 1 failed, 2 waiting for their pods",
             ],
         ),
+        (
+            LOST,
+            [
+                f"driver {NAME}: registered with the kubelet 1 min 1 s ago",
+                "129 devices published in 2 slices, generation 7, written 5 s ago",
+                "6 claims prepared: 3 attached, 1 failed, 2 waiting for their pods",
+                f"WARNING, {WITHHELD}",
+            ],
+        ),
     ],
-    ids=["new", "serving", "with a rival", "without API server"],
+    ids=["new", "serving", "with a rival", "without API server", "without netdevs"],
 )
 def test_the_driver_is_told_line_by_line(driver: dict[str, Any], lines: list[str]) -> None:
     told = list(driver_facts(driver, NOW))
@@ -102,6 +113,7 @@ def test_attention_is_needed_when_something_does_not_serve_for_a_minute_and_for_
         "the devices for claims are not published: 403. Next: rights."
     ]
     assert list(driver_attention(SERVING | {"rivals": {"dra.net": ["pci-a", "pci-b"]}}, NOW)) == [RIVAL]
+    assert list(driver_attention(LOST, NOW)) == [WITHHELD]
 
 
 def test_a_pod_with_claims_is_told_whether_the_driver_serves() -> None:
@@ -111,6 +123,7 @@ def test_a_pod_with_claims_is_told_whether_the_driver_serves() -> None:
     assert driver_sentence(NEW, NOW) == (
         "The node's driver of claims needs attention: the kubelet has not called SOCKET yet."
     )
+    assert driver_sentence(LOST, NOW) == f"The node's driver of claims needs attention: {WITHHELD}."
     assert driver_sentence(without_api_server(NOW), NOW).endswith("needs attention: 403. Next: rights.")
 
 
@@ -138,6 +151,7 @@ def test_status_has_the_driver_as_a_document_as_lines_and_in_its_check(daemon: I
         },
         "claims": {"attached": 1, "failed": 0, "returning": 0, "waiting": 0},
         "rivals": {},
+        "withheld": [],
     }  # fmt: skip
     assert f"Claims       driver {NAME}: registered with the kubelet " in nri_rdma("status", *state, columns=160).stdout
     assert "dra.net" not in nri_rdma("status", *state, "--check").stdout

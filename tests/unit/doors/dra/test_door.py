@@ -82,7 +82,8 @@ def door(
     monkeypatch.setattr(module, "LOOK_S", 0.1)
     monkeypatch.setattr(module, "TRY_AGAIN_S", 0.1)
     api = ApiServer(api_server.kubeconfig(registry.parent))
-    publisher = Publisher(api, "node-a", Claims(node.daemon.engine).advertise)
+    claims = Claims(node.daemon.engine)
+    publisher = Publisher(api, "node-a", claims.advertise)
     server = DraServer(registry.parent / "plugins", node.preparer, publisher.start, node.daemon.spans)
     made = ClaimsDoor(
         server,
@@ -92,6 +93,7 @@ def door(
         workers=workers,
         schedule=pauses,
         look_at_node=node.daemon.engine.placer.node.cache.look_for_unannounced,
+        withheld=claims.withheld,
     )
     yield made
     workers.close(5)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
+from concurrent.futures import Future
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any  # Any: JSON
 
 from nri_rdma.attach.timers import start_timer
 from nri_rdma.config.settings import Settings
@@ -18,17 +22,25 @@ from nri_rdma.doors.dra.specs import SpecStyle
 from nri_rdma.engine.claim_states import ClaimStates
 from nri_rdma.engine.claims import Claims
 from nri_rdma.engine.engine import Engine
-from nri_rdma.errors import ErrorCode, SettingError
+from nri_rdma.errors import ErrorCode, NotReadyError, SettingError
 from nri_rdma.host.kubernetes.api import ApiServer
 from nri_rdma.host.netlink.namespace import read_boot_id
 from nri_rdma.model.pool import PoolDoor
 from nri_rdma.model.trouble import Part, Trouble
 from nri_rdma.observe.spans import Recorder
+from nri_rdma.tasks.waiting import settled
 from nri_rdma.tasks.workers import Workers
 
+REPORTED_S = 30.0
+"""How long claims and slices wait for the runtime. The kubelet waits 45 s for an answer, and deletes the slices of a
+driver that is away after 30 s."""
 
-def make_claims_door(settings: Settings, engine: Engine, workers: Workers, spans: Recorder) -> ClaimsDoor | None:
-    """Return the driver for the pools with door = claims, None where there is none; whoever makes it closes it."""
+
+def make_claims_door(
+    settings: Settings, engine: Engine, workers: Workers, spans: Recorder, reported: Future[None]
+) -> ClaimsDoor | None:
+    """Return the driver for the pools with door = claims, None where there is none; whoever makes it closes it. Before
+    `reported` is done no claim is prepared, and after a while no device is published."""
     if not any(pool.door is PoolDoor.CLAIMS for pool in settings.pools):
         return None
     claims, api = Claims(engine), ApiServer(settings.kubeconfig)
@@ -38,7 +50,7 @@ def make_claims_door(settings: Settings, engine: Engine, workers: Workers, spans
     statuses = StatusWriter(api, states.now, folder)
     states.on_news.append(statuses.news)
     preparer = Preparer(
-        api.get,
+        partial(_get_when_reported, reported, api),
         claims,
         folder=folder,
         style=lambda: _style(settings, boot),
@@ -47,8 +59,15 @@ def make_claims_door(settings: Settings, engine: Engine, workers: Workers, spans
         spans=spans,
     )
     node = settings.node_name or socket.gethostname().lower()
-    publisher = Publisher(api, node, claims.advertise)
-    server = DraServer(settings.kubelet_plugins_dir, preparer, publisher.start, spans)
+    publisher = Publisher(api, node, lambda: claims.advertise() if reported.done() else ())
+
+    def publish() -> None:
+        """Leave the slices of an earlier daemon for a while: they are true if the runtime is there, too."""
+        reported.add_done_callback(lambda _: publisher.start())
+        if not reported.done():
+            start_timer(REPORTED_S, publisher.start)
+
+    server = DraServer(settings.kubelet_plugins_dir, preparer, publish, spans)
     door = ClaimsDoor(
         server,
         publisher,
@@ -74,6 +93,15 @@ def missing_package(settings: Settings) -> tuple[Trouble, ...]:
         hint="install nri-rdma with its extra `claims`, as docs/claims.md says, and restart the daemon",
     )
     return (Trouble(part=Part.CLAIMS, why=str(error)),)
+
+
+def _get_when_reported(reported: Future[None], api: ApiServer, path: str) -> Mapping[str, Any]:
+    """Return an object of the API server when the runtime has reported its pods. Raise NotReadyError where that takes
+    too long: a pod whose claim was prepared would start without us."""
+    if not settled(reported, REPORTED_S):
+        hint = "see that the container runtime runs with NRI: `nri-rdma status` says why it is not connected"
+        raise NotReadyError(ErrorCode.NOT_READY, "the runtime has not reported its pods yet", where=path, hint=hint)
+    return api.get(path)
 
 
 def _style(settings: Settings, boot: str) -> SpecStyle:

@@ -215,6 +215,7 @@ class Daemon:
         )
         self._host.listen(self._listeners, self._node, self._news.uevent, self._news.uevents_lost)
         self._recover()
+        self._kubelet_doors.register_later()
         self._lacking.add(self._sockets.serve())
         log.info(
             "started", extra={"devices": len(self._node.current.devices), "control": str(self._settings.control_path)}
@@ -273,6 +274,7 @@ class Daemon:
 
     def _begin_later(self) -> None:
         """Have workers do what no pod's start may wait for: the runtime has reported its pods."""
+        self._kubelet_doors.runtime_reported()
         loaded = self._workers.submit("preload", partial(_load, self._kubelet_doors))
         loaded.add_done_callback(partial(_was_loaded, self._service_manager))
         self._sources.open_later()  # before what may be much: containers wait for it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any  # Any: a document of JSON
 
@@ -32,8 +33,9 @@ class KubeletDoors:
         spans: Recorder,
     ) -> None:
         """`runtime` returns the name of the container runtime that has connected."""
+        self._reported: Future[None] = Future()
         self._device_plugins = make_device_plugins(settings, engine, workers, listeners, runtime, spans)
-        self._claims = make_claims_door(settings, engine, workers, spans)
+        self._claims = make_claims_door(settings, engine, workers, spans, self._reported)
         self._is_asked = any(pool.door is not PoolDoor.ANNOTATIONS for pool in settings.pools)
         self._grpc: Any = None
 
@@ -43,11 +45,20 @@ class KubeletDoors:
         if self._is_asked and self._grpc is None:
             self._grpc = begin_grpc()
 
-    def open_later(self) -> None:
-        """Have a worker serve what is not served."""
-        self._device_plugins.open_later()
+    def register_later(self) -> None:
+        """Have a worker register the driver of claims. The kubelet looks for it once a second, and a pod that comes
+        before waits a minute for the next attempt."""
         if self._claims is not None:
             self._claims.open_later()
+
+    def runtime_reported(self) -> None:
+        """Note that the container runtime has reported its pods: from the first time on claims are prepared."""
+        if not self._reported.done():
+            self._reported.set_result(None)
+
+    def open_later(self) -> None:
+        """Have a worker serve the device plugins that are not served."""
+        self._device_plugins.open_later()
 
     def driver(self) -> Mapping[str, Any] | None:
         """Return what is known of the driver of claims, as DriverView has it; None where no pool is asked through

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nri_rdma.config.settings import Settings
+from nri_rdma.daemon import claims
 from nri_rdma.daemon.claims import make_claims_door
 from nri_rdma.decide.advertised import slice_name
 from nri_rdma.decide.claims import AdmittedClaim
@@ -19,21 +22,31 @@ from nri_rdma.model.device import DeviceId
 from nri_rdma.model.pool import Pool
 from nri_rdma.model.request import Mode
 from nri_rdma.observe.spans import Recorder
+from nri_rdma.pb import dra_pb2 as dra
+from nri_rdma.pb import pluginregistration_pb2 as registration
 from nri_rdma.tasks.workers import Workers
 from tests.rig.api_server import running
 from tests.rig.deadline import wait_until
+from tests.rig.node import load
 from tests.unit.adopting import SHARED, Node, node, spec, world
 from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.doors.deviceplugin.pools import pool
-from tests.unit.doors.dra.claimed import NAME, OURS, PATH, RAILS, kubelet_folder, register
+from tests.unit.doors.dra.claimed import NAME, OURS, PATH, RAILS, call, kubelet_folder, register
 from tests.unit.model.hardware import nic
 
 __all__ = ["node", "world"]
 
 
+def done() -> Future[None]:
+    """What is done: the runtime has reported its pods."""
+    future: Future[None] = Future()
+    future.set_result(None)
+    return future
+
+
 @pytest.mark.parametrize("pools", [(), (pool(),)], ids=["none", "of a resource"])
 def test_without_a_pool_of_claims_there_is_no_driver(daemon: InsideDaemon, pools: tuple[Pool, ...]) -> None:
-    assert make_claims_door(Settings(pools=pools), daemon.engine, daemon.workers, daemon.spans) is None
+    assert make_claims_door(Settings(pools=pools), daemon.engine, daemon.workers, daemon.spans, Future()) is None
 
 
 def test_the_node_is_published_by_its_name_and_again_when_it_has_changed(
@@ -50,7 +63,7 @@ def test_the_node_is_published_by_its_name_and_again_when_it_has_changed(
             kubelet_plugins_dir=folder / "plugins",
             cdi_dirs=(tmp_path / "etc", tmp_path / "cdi"),
         )
-        door = make_claims_door(settings, daemon.engine, workers, daemon.spans)
+        door = make_claims_door(settings, daemon.engine, workers, daemon.spans, done())
         assert door is not None
         try:
             door.open_later()
@@ -68,6 +81,94 @@ def test_the_node_is_published_by_its_name_and_again_when_it_has_changed(
         finally:
             workers.close(5)
             door.close()
+
+
+def test_before_the_runtime_has_reported_its_pods_the_driver_is_registered_and_neither_prepares_nor_publishes(
+    daemon: InsideDaemon, tmp_path: Path
+) -> None:
+    daemon.engine.placer.offering.policy = policy_of((RAILS,), (), allow_default_pool=False)
+    workers, reported = Workers(), Future[None]()
+    with running() as server, kubelet_folder() as folder:
+        server.claims[PATH] = allocated("mlx5_0")
+        settings = Settings(
+            pools=(RAILS,),
+            node_name="node-a",
+            kubeconfig=server.kubeconfig(tmp_path),
+            kubelet_plugins_dir=folder / "plugins",
+            cdi_dirs=(tmp_path / "cdi",),
+        )
+        door = make_claims_door(settings, daemon.engine, workers, daemon.spans, reported)
+        assert door is not None
+        try:
+            door.open_later()
+            registrar = wait_until(lambda: next((folder / "plugins_registry").iterdir(), None), "the socket")
+            register(registrar)
+            assert door.view().registration.error == ""
+            with ThreadPoolExecutor(1) as kubelet:
+                answer = kubelet.submit(prepare, registrar)
+                with pytest.raises(TimeoutError):
+                    answer.result(0.5)
+                assert not server.slices
+                reported.set_result(None)
+                assert answer.result(5) == ""
+            assert (tmp_path / "cdi" / spec_file("u1")).exists()
+            wait_until(lambda: bool(server.slices), "the slice", seconds=5)
+        finally:
+            workers.close(5)
+            door.close()
+
+
+def test_where_the_runtime_does_not_report_its_pods_claims_are_refused_and_no_device_is_published(
+    daemon: InsideDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler would choose this node for claims that it cannot serve."""
+    monkeypatch.setattr(claims, "REPORTED_S", 0.1)
+    monkeypatch.setattr(publishing, "QUIET_S", 0.1)
+    daemon.engine.placer.offering.policy = policy_of((RAILS,), (), allow_default_pool=False)
+    workers, reported = Workers(), Future[None]()
+    with running() as server, kubelet_folder() as folder:
+        settings = Settings(
+            pools=(RAILS,),
+            kubeconfig=server.kubeconfig(tmp_path),
+            kubelet_plugins_dir=folder / "plugins",
+            cdi_dirs=(tmp_path / "cdi",),
+        )
+        door = make_claims_door(settings, daemon.engine, workers, daemon.spans, reported)
+        assert door is not None
+        try:
+            door.open_later()
+            registrar = wait_until(lambda: next((folder / "plugins_registry").iterdir(), None), "the socket")
+            register(registrar)
+            told = prepare(registrar)
+            assert "NOT-READY: the runtime has not reported its pods yet" in told
+            assert "`nri-rdma status` says why" in told
+            wait_until(lambda: bool(server.slices), "a slice", seconds=5)
+            assert [len(it["spec"]["devices"]) for it in server.slices.values()] == [0]
+            reported.set_result(None)
+            wait_until(lambda: [len(it["spec"]["devices"]) for it in [*server.slices.values()]] == [8], "it", seconds=5)
+        finally:
+            workers.close(5)
+            door.close()
+
+
+def prepare(registrar: Path) -> str:
+    """Have the claim prepared, as the kubelet does; return the error."""
+    info = registration.PluginInfo.FromString(call(registrar, "/pluginregistration.Registration/GetInfo", b""))
+    asked = dra.NodePrepareResourcesRequest(claims=[dra.Claim(namespace="team", name="rails", uid="u1")])
+    method = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
+    answer = dra.NodePrepareResourcesResponse.FromString(call(Path(info.endpoint), method, asked.SerializeToString()))
+    error: str = answer.claims["u1"].error
+    return error
+
+
+def allocated(device: str) -> dict[str, Any]:
+    """The claim with a device of the node."""
+    (address,) = [it.function for it in load("eight").rdma if it.name == device]
+    result = {"request": "nic", "driver": OURS, "pool": "p", "device": slice_name(DeviceId(str(address)))}
+    return {
+        "metadata": {"namespace": "team", "name": "rails", "uid": "u1", "resourceVersion": "1"},
+        "status": {"allocation": {"devices": {"results": [result]}}},
+    }
 
 
 def test_what_becomes_of_a_claims_device_is_written_into_its_status(node: Node, tmp_path: Path) -> None:
@@ -91,7 +192,7 @@ def test_what_becomes_of_a_claims_device_is_written_into_its_status(node: Node, 
             kubelet_plugins_dir=folder / "plugins",
             cdi_dirs=(tmp_path,),
         )
-        door = make_claims_door(settings, node.engine, workers, Recorder())
+        door = make_claims_door(settings, node.engine, workers, Recorder(), done())
         assert door is not None
         try:
             door.open_later()

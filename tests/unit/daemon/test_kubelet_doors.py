@@ -78,9 +78,13 @@ def test_the_kubelet_finds_plugins_and_driver_until_the_end(
     make: MakeDoors, manager: FakeDeviceManager, workers: Workers, kubelet: Path
 ) -> None:
     doors, registrar = make(pool(), RAILS), kubelet / "plugins_registry" / f"{OURS}-reg.sock"
-    doors.open_later()
-    wait_until(lambda: RESOURCE in manager.plugins, "the registration")
+    doors.register_later()
     wait_until(registrar.is_socket, "the driver's socket")
+    assert RESOURCE not in manager.plugins
+    for _ in range(2):  # the runtime connects again
+        doors.runtime_reported()
+        doors.open_later()
+    wait_until(lambda: RESOURCE in manager.plugins, "the registration")
     driver = doors.driver()
     assert driver is not None
     assert driver["name"] == OURS
@@ -93,6 +97,7 @@ def test_the_kubelet_finds_plugins_and_driver_until_the_end(
 
 def test_without_pools_of_the_kubelet_nothing_is_opened(make: MakeDoors, kubelet: Path) -> None:
     doors = make()
+    doors.register_later()
     doors.open_later()
     assert doors.driver() is None
     doors.close()

@@ -58,7 +58,8 @@ def given_to(on: Node, of: Pool, *rules: Rule, **containers: int) -> tuple[Place
     """What containers get that have so many shares each."""
     told, first = [], 0
     for name, number in containers.items():
-        ids = tuple(f"hcas-{index:02}" for index in range(first, first + number))
+        width = len(str(of.shares - 1))
+        ids = tuple(f"hcas-{index:0{width}}" for index in range(first, first + number))
         told.append(ContainerAllocation(name=name, resources=(DeviceIds(resource=RESOURCE, ids=ids),)))
         first += number
     policy = policy_of((of,), rules, allow_default_pool=False)

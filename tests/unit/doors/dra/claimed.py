@@ -84,9 +84,9 @@ class Claimed:
             },
         }
 
-    def prepare(self, within_s: float = 30.0) -> tuple[PreparedDevice, ...]:
+    def prepare(self, within_s: float = 30.0, name: ClaimName = NAME) -> tuple[PreparedDevice, ...]:
         """Prepare the claim as a call of the kubelet does."""
-        return asyncio.run(self.preparer.prepare(NAME, time.monotonic() + within_s))
+        return asyncio.run(self.preparer.prepare(name, time.monotonic() + within_s))
 
     def unprepare(self) -> None:
         """Unprepare it, without another call under way."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from nri_rdma.errors import ApiServerError, ClaimError, PlacementError, RequestError
-from tests.unit.doors.dra.claimed import OURS, PATH, Claimed
+from tests.unit.doors.dra.claimed import NAME, OURS, PATH, Claimed
 
 SPEC = "rdma.noderesource.dev-claim-u1.json"
 CDI = "rdma.noderesource.dev/claim=u1-nic"
@@ -126,9 +126,11 @@ def test_a_refused_claim_has_a_status_and_one_that_is_gone_has_none(node: Claime
 def test_a_uid_that_is_a_path_makes_no_file_and_removes_none(node: Claimed, uid: str) -> None:
     node.allocate("mlx5_3", uid=uid)
     before = sorted(node.folder.parent.rglob("*"))
-    for call in (node.preparer.prepare, node.preparer.unprepare):
-        with pytest.raises(ClaimError, match="KUBELET-ANSWER"):
-            call(replace(NAME, uid=uid))
+    name = replace(NAME, uid=uid)
+    with pytest.raises(ClaimError, match="KUBELET-ANSWER"):
+        node.prepare(name=name)
+    with pytest.raises(ClaimError, match="KUBELET-ANSWER"):
+        node.preparer.unprepare(name)
     assert sorted(node.folder.parent.rglob("*")) == before
     assert node.statuses.known == ()
 
@@ -139,7 +141,7 @@ def test_parameters_that_nest_500_levels_are_an_error_of_who_wrote_them(node: Cl
     opaque = {"driver": OURS, "parameters": parameters}
     node.told[PATH]["status"]["allocation"]["devices"]["config"] = [{"source": "FromClaim", "opaque": opaque}]
     with pytest.raises(RequestError, match=r"ANNOTATION-SIZE: the parameters for .*, in the claim"):
-        node.preparer.prepare(NAME)
+        node.prepare()
 
 
 @pytest.mark.parametrize("label", ["A B", "a\nb", "\u202e", "a/b", "Rails", "a_b"])
@@ -148,14 +150,14 @@ def test_a_claim_whose_label_is_none_is_refused_when_it_is_prepared(node: Claime
     node.allocate("mlx5_3")
     node.told[PATH]["metadata"]["annotations"] = {"resource.kubernetes.io/pod-claim-name": label}
     with pytest.raises(RequestError, match=r"ANNOTATION-VALUE: .* is no claim's name in a pod") as caught:
-        node.preparer.prepare(NAME)
+        node.prepare()
     assert str(caught.value).isprintable()
     assert node.specs == []
 
 
 def test_a_spec_whose_annotations_are_a_list_is_written_anew(node: Claimed) -> None:
     node.allocate("mlx5_2")
-    first = node.preparer.prepare(NAME)
+    first = node.prepare()
     (node.folder / SPEC).write_text('{"annotations": []}')
-    assert node.preparer.prepare(NAME) == first
+    assert node.prepare() == first
     assert json.loads((node.folder / SPEC).read_text())["annotations"]["claims.noderesource.dev/boot"] == "boot-1"

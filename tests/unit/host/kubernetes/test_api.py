@@ -280,7 +280,7 @@ def test_an_answer_without_end_is_read_to_a_size(server: Server, api: ApiServer,
 
 
 def test_a_small_answer_that_would_be_a_large_object_is_refused(server: Server, api: ApiServer) -> None:
-    server.answer = lambda handler, _: send(handler, 200, b'{"a": [' + b"[]," * (1 << 20) + b"[]]}")
+    server.answer = lambda handler, _: send(handler, 200, b'{"a": [' + b"[]," * 1_000_000 + b"[]]}")
     with pytest.raises(ApiServerError, match="more than 200000 values"):
         api.get(CLAIM)
 

@@ -115,7 +115,10 @@ class ApiServer:
         most: int = MOST,
     ) -> dict[str, Any]:
         answer = self._send(method, path, query or {}, body, timeout_s)
-        return _parsed(self._read(answer, path, most), path)
+        try:
+            return _parsed(self._read(answer, path, most), path)
+        except ApiServerError as error:
+            raise _alone(error) from None
 
     def _read(self, answer: Any, path: str, most: int) -> bytearray:
         try:
@@ -245,13 +248,20 @@ def _parsed(data: bytes | bytearray, path: str) -> dict[str, Any]:
     return found
 
 
+def _alone(error: ApiServerError) -> ApiServerError:
+    """Return an error without its causes and frames, which have the whole answer. A future keeps its error, and that
+    would keep the answer until a garbage collection."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
 def _strange(what: str, path: str, detail: str = "", hint: str = _STRANGE_HINT) -> ApiServerError:
     return ApiServerError(what, where=path, hint=hint, detail=detail[:300])
 
 
 def _not_installed(error: ImportError) -> ApiServerError:
     what = f"the Python package {error.name or 'kubernetes'} is not installed"
-    hint = "pip install 'nri-rdma[claims]' where the daemon runs, and start it again"
+    hint = "install it, or nri-rdma with its extra claims (docs/claims.md), and start the daemon again"
     return ApiServerError(what, where="needed by pools with door = claims", hint=hint, code=ErrorCode.INSTALL)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem
 from nri_rdma.commands.install.docker import RUNTIME, DockerFiles
-from nri_rdma.commands.install.hook import HookSettings, fault_of
+from nri_rdma.commands.install.hook import OWN_FIX, HookSettings, fault_of, foreign_at
 from nri_rdma.errors import NriRdmaError
 
 if TYPE_CHECKING:
@@ -28,8 +28,10 @@ def docker(machine: Machine) -> Finding:
             return problem(_CHECK, f"{file.path} is not there or no program: no container with {RUNTIME} starts", _FIX)
         if file.path.read_bytes() != file.data:
             return problem(_CHECK, f"{file.path} is for other settings, or of another release", _FIX)
-    if fault := fault_of(files.program):
-        return problem(_CHECK, f"{fault}: no container with annotations starts", _FIX)
+    fault, foreign = fault_of(files.program), foreign_at(files.program)
+    if fault or foreign:
+        found, fix = (f"{fault}: no container with annotations starts", _FIX) if fault else (foreign, OWN_FIX)
+        return problem(_CHECK, found, fix)
     try:
         files.refuse_lacking()
     except NriRdmaError as error:

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol  # Any: configurations of others
 
 from nri_rdma.commands.doctor.configuration import crio_files, read_toml, table_at, texts
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
-from nri_rdma.commands.install.hook import fault_of, is_program
+from nri_rdma.commands.install.hook import fault_of, foreign_at, is_program
 from nri_rdma.config.settings import Settings
 from nri_rdma.errors import NotReadyError
-from nri_rdma.host.foreign import foreign_folder
 from nri_rdma.text.shares import GUARD_HOOK, GUARD_MODULE
 
 if TYPE_CHECKING:
@@ -341,8 +340,8 @@ def _interpreter_of(path: Path) -> Path:
 
 
 def _fault_of_hook(host: ConfiguredHost, hook: Mapping[str, Any]) -> str:
-    if folder := foreign_folder(Path(hook["path"]).parent):
-        return f"others than root may replace {hook['path']}: see {folder}"
+    if foreign := foreign_at(Path(hook["path"])):
+        return foreign
     wanted = (host.settings.annotation_prefix, str(host.settings.control_path))
     standard = (Settings().annotation_prefix, str(Settings().control_path))
     for flag, ours, default in zip(_FLAGS, wanted, standard, strict=True):

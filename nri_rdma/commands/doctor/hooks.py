@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nri_rdma.cdi.registry import ResolvedDevice
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
 from nri_rdma.commands.hooked_cdi import MODULE, PROGRAM
-from nri_rdma.commands.install.hook import fault_of
+from nri_rdma.commands.install.hook import OWN_FIX, fault_of, foreign_at
 from nri_rdma.host.cdi.folder import read_registry
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ def hooks(machine: Machine) -> Finding:
         if fault := fault_of(Path(path)):
             found = f"{fault}, and CDI devices need it: no container with them starts"
             return problem(_CHECK, found, _copy_to(Path(path)))
+        if foreign := foreign_at(Path(path)):
+            return problem(_CHECK, foreign, OWN_FIX)
     movers = tuple(_movers(devices))
     if movers:
         found = f"{movers[0]} has netDevices: where podman or Docker reads that, nobody brings the netdev back"

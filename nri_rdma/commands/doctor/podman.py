@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem
-from nri_rdma.commands.install.hook import HookSettings, fault_of
+from nri_rdma.commands.install.hook import OWN_FIX, HookSettings, fault_of, foreign_at
 from nri_rdma.commands.install.podman import PodmanFiles
 from nri_rdma.errors import NriRdmaError
 
@@ -26,8 +26,10 @@ def podman(machine: Machine) -> Finding:
             return problem(_CHECK, f"{file.path} is not there: containers with annotations start without devices", _FIX)
         if file.path.read_bytes() != file.data:
             return problem(_CHECK, f"{file.path} is for other settings, or of another release", _FIX)
-    if fault := fault_of(files.program):
-        return problem(_CHECK, f"{fault}: no container with annotations starts", _FIX)
+    fault, foreign = fault_of(files.program), foreign_at(files.program)
+    if fault or foreign:
+        found, fix = (f"{fault}: no container with annotations starts", _FIX) if fault else (foreign, OWN_FIX)
+        return problem(_CHECK, found, fix)
     try:
         files.refuse_hidden(files.any_drop_in.path.read_text())
     except NriRdmaError as error:

@@ -17,6 +17,7 @@ from nri_rdma.host.foreign import foreign_folder
 
 PROGRAM_MODE = 0o755
 _MODULE_MODE = 0o644
+OWN_FIX = "have root own that folder and nobody else write it: chown root, chmod go-w"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +67,6 @@ def fault_of(program: Path, module_name: str = MODULE) -> str:
     if not is_program(program):
         return f"{program} is not there or no program"
     module = program.with_name(module_name)
-    if folder := foreign_folder(module.with_name("__pycache__")):
-        return f"others than root may replace files in {folder}"
     needs_module = module.stem.encode() in program.read_bytes()  # those of earlier releases are one file
     return f"{module} is not there" if needs_module and not os.access(module, os.R_OK) else ""
 
@@ -75,6 +74,13 @@ def fault_of(program: Path, module_name: str = MODULE) -> str:
 def is_program(path: Path) -> bool:
     """Return whether this is a file that we may execute."""
     return path.is_file() and os.access(path, os.X_OK)
+
+
+def foreign_at(program: Path) -> str:
+    """Return how others than root could replace a hook's program, its module or the compiled code of that, "" where
+    they cannot: root runs it."""
+    folder = foreign_folder(program.with_name("__pycache__"))
+    return f"others than root may replace files in {folder}" if folder else ""
 
 
 def _is_ours(data: bytes) -> bool:

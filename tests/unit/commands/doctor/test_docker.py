@@ -1,5 +1,6 @@
 """The doctor tells where Docker's containers with our runtime would not start, or would ask another daemon."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,11 @@ def test_a_docker_that_is_gone_is_told(bench: Bench, root: Path, name: str) -> N
     (root / name).unlink()
     found = bench.finds(docker)
     assert (found.result, Path(name).name in found.found) == (PROBLEM, True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_hook_that_others_than_root_could_replace_is_a_problem(bench: Bench, root: Path) -> None:
+    os.chown((root / HOOK).parent, 65534, 65534)
+    found = bench.finds(docker)
+    assert (found.result, "others than root may replace files in" in found.found) == (PROBLEM, True)
+    assert "chown root" in found.fix

@@ -3,8 +3,8 @@
 `verify` is a createRuntime hook of OCI: the container is made and does not run yet, its state comes on stdin. It asks
 the daemon whether this container is complete, and ends with 1 and one line on stderr unless the answer is yes.
 A pod that asks for nothing needs no daemon. With `--pool`, which comes with a share of a pool, and with `--device`,
-which comes with a claim, the container asks whatever its pod's annotations say. `spec` adds that hook to an OCI
-configuration, from stdin to stdout, and drops its `process.rlimits`.
+which comes with a claim or with another driver's CDI device, the container asks whatever its pod's annotations say.
+`spec` adds that hook to an OCI configuration, from stdin to stdout, and drops its `process.rlimits`.
 
 Python 3.9 and its standard library. Every container of the node waits for this: it imports late, and of `json` and
 `socket` only the part in C, which takes a tenth of the time.
@@ -24,7 +24,7 @@ USAGE = """usage: nri-rdma-hook verify|spec [--annotation-prefix TEXT] [--contro
                             [--pool NAME] [--device CDI-DEVICE]
 verify: an OCI hook; the container's state on stdin, ends with 1 when it must not start
         --pool: of a container that has shares of this pool, which it must have its devices for
-        --device: of a container with this CDI device of a claim, which must be attached for it
+        --device: of a container with this CDI device, of a claim or with our key, which must be attached for it
 spec:   add that hook to an OCI configuration (`ctr oci spec`) and drop its process.rlimits, from stdin to stdout"""
 DEFAULTS = {
     "--annotation-prefix": "rdma.noderesource.dev",

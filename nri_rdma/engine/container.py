@@ -68,6 +68,10 @@ class Container(Protocol):
         """The pools for whose shares the guard will verify the container before it runs."""
 
     @property
+    def guarded_devices(self) -> tuple[str, ...]:
+        """The CDI devices for which the guard will verify the container before it runs."""
+
+    @property
     def given_guards(self) -> frozenset[str]:
         """The pools whose guard was given to the container with its shares."""
 
@@ -105,6 +109,7 @@ class KnownContainer:
     cdi_devices: tuple[str, ...] = ()
     shares: frozenset[tuple[str, str]] = frozenset()
     guards: frozenset[str] = frozenset()
+    guarded_devices: tuple[str, ...] = ()
     given_guards: frozenset[str] = frozenset()
     is_privileged: bool = False
     net_devices: frozenset[str] = frozenset()

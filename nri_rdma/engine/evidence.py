@@ -133,8 +133,8 @@ class EvidenceCollector:
 
     def _reported(self, container: Container) -> dict[str, Origin]:
         """Return the CDI devices that the runtime and the kubelet report for the container, each with its surest
-        origin."""
-        named = dict.fromkeys(container.cdi_devices, Origin.RUNTIME)
+        origin. The guard's hook names its device also where the runtime does not, and asks for that one."""
+        named = dict.fromkeys((*container.cdi_devices, *container.guarded_devices), Origin.RUNTIME)
         return named | dict.fromkeys(self._listed(container), Origin.KUBELET)
 
     def _named(self, container: Container) -> dict[str, Origin]:

@@ -35,7 +35,7 @@ SEEN_FILE = "guard"
 class Subject:
     """The container to verify, as its hook sees it: `pod` is namespace/name, `devices` and `env` are the nodes by path
     and the names of the variables in its OCI configuration, `pool` the pool of whose shares it has some, `cdi_device`
-    the CDI device of a claim that it has."""
+    the CDI device that it has, of a claim of ours or of another driver with our key."""
 
     sandbox_id: str
     pod: str
@@ -149,10 +149,10 @@ def refuse_incomplete(subject: Subject, parts: tuple[Attachment, ...], prefix: s
             hint="nothing to do: the kubelet makes the container again; if it stays so delete the pod",
         )
     rdma_cm = next((record.rdma_cm for record in records if record.rdma_cm is not None), None)
-    if subject.cdi_device and not any(_is_of_claim(item, subject) for item in attached):
+    if subject.cdi_device and not any(_is_of_cdi_device(item, subject) for item in attached):
         raise NotReadyError(
             ErrorCode.NOT_ATTACHED,
-            f"this container has the claimed device {subject.cdi_device} and nothing is attached for it",
+            f"this container has the CDI device {subject.cdi_device} and nothing is attached for it",
             where=where,
             hint="nothing to do: the kubelet makes the container again; if it stays so delete the pod",
         )
@@ -171,7 +171,7 @@ def _is_share(item: AttachedRequest, subject: Subject) -> bool:
     return bool(request.shares) and request.pool == subject.pool and request.scope.covers(subject.container)
 
 
-def _is_of_claim(item: AttachedRequest, subject: Subject) -> bool:
+def _is_of_cdi_device(item: AttachedRequest, subject: Subject) -> bool:
     request = item.admitted.request
     return request.cdi_device == subject.cdi_device and request.scope.covers(subject.container)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -41,6 +42,7 @@ def cdi(context: click.Context) -> None:
       nri-rdma cdi list
       nri-rdma cdi check /etc/cdi
       nri-rdma cdi generate --output /etc/cdi
+      nri-rdma cdi guard /etc/cdi/vendor.yaml
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
@@ -196,6 +198,62 @@ def _check(paths: tuple[Path, ...], prefix: str) -> tuple[tuple[str, ...], tuple
     found = scan([path for path in paths if path.is_dir()], partial(inspect_asking, prefix=prefix))
     problems += resolve(found.specs, found.problems).problems
     return (*files, *found.files), tuple(problems)
+
+
+# guard
+
+
+@cdi.command()
+@click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+@settings_options("guard_hook", "annotation_prefix", "state_dir", "control_socket")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    metavar="FILE",
+    help="Where to write the spec; - is stdout; default: in place of FILE, once the new one is whole.",
+)
+def guard(settings: Settings, file: Path, output: Path | None) -> None:
+    """Write the guard into the spec of another driver.
+
+    A CDI device with our key then brings the guard's hook: while the daemon is dead, a container with this device does
+    not start, instead of starting with the driver's nodes alone. Everything else in the spec stays; comments, and YAML
+    as it was laid out, do not. It is for nodes of Kubernetes: podman and Docker could not start such a device.
+
+    Run it again when the driver has written its file anew: nothing keeps the hook there.
+
+    \b
+    Example:
+      nri-rdma cdi guard /etc/cdi/vendor.yaml
+      nri-rdma cdi guard /etc/cdi/vendor.yaml --output -
+    """
+    from nri_rdma.cdi.encoding import encode
+    from nri_rdma.cdi.reading import parse
+    from nri_rdma.commands.guard_cdi import guarded_devices, with_guard
+    from nri_rdma.commands.install.hook import fault_of
+    from nri_rdma.daemon.device_plugins import hook_options
+    from nri_rdma.host.cdi.folder import read_file
+    from nri_rdma.host.whole_file import write_whole
+    from nri_rdma.text.shares import GUARD_MODULE
+
+    hook = settings.guard_hook
+    if hook is None:
+        raise click.BadParameter("name the guard's hook on the host", param_hint="--guard-hook")
+    before = parse(read_file(file), str(file))
+    spec = with_guard(before, settings.annotation_prefix, hook, tuple(hook_options(settings)))
+    if output == _STDOUT:
+        click.echo(encode(spec), nl=False)
+        return
+    target = (output or file).resolve()  # not in place of a symbolic link
+    if output is not None or spec != before:
+        write_whole(target, encode(spec), stat.S_IMODE(file.stat().st_mode))
+    screen, names = Screen(), guarded_devices(spec)
+    words = f"has the guard for {len(names)} of its {len(spec.devices)} devices" + (":" if names else ".")
+    screen.line(f"{target} {words}")
+    for name in names:
+        screen.raw(f"  {name}")
+    if names and (fault := fault_of(hook, GUARD_MODULE)):
+        click.echo(printable(f"{fault}: no container with these devices starts before it is."), err=True)
 
 
 # generate

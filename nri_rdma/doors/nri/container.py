@@ -13,6 +13,7 @@ from nri_rdma.doors.nri.messages import (
     container_name,
     device_numbers,
     env_names,
+    guarded_devices,
     guarded_pools,
     has_our_names,
     is_privileged,
@@ -105,6 +106,11 @@ class NriContainer:
     def guards(self) -> frozenset[str]:
         """The pools for whose shares the guard will verify the container before it runs."""
         return guarded_pools(self._message.container)
+
+    @property
+    def guarded_devices(self) -> tuple[str, ...]:
+        """The CDI devices for which the guard will verify the container before it runs."""
+        return guarded_devices(self._message.container)
 
     @property
     def given_guards(self) -> frozenset[str]:

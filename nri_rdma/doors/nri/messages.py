@@ -106,8 +106,17 @@ def cdi_devices(container: Any) -> tuple[str, ...]:
 
 def guarded_pools(container: Any) -> frozenset[str]:
     """Return the pools of our guard among the container's createRuntime hooks."""
+    return frozenset(_guarded(container, "--pool"))
+
+
+def guarded_devices(container: Any) -> tuple[str, ...]:
+    """Return the CDI devices of our guard among the container's createRuntime hooks."""
+    return tuple(_guarded(container, "--device"))
+
+
+def _guarded(container: Any, flag: str) -> list[str]:
     ours = [hook.args for hook in container.hooks.create_runtime if hook.path.rpartition("/")[2] == GUARD_HOOK]
-    return frozenset(args[args.index("--pool") + 1] for args in map(list, ours) if "--pool" in args[:-1])
+    return [args[args.index(flag) + 1] for args in map(list, ours) if flag in args[:-1]]
 
 
 def is_privileged(container: Any) -> bool:

@@ -416,3 +416,21 @@ def test_two_shared_claims_on_one_device_name_it_once_with_the_smaller_limits_of
     assert (env["NCCL_IB_HCA"], env["UCX_NET_DEVICES"]) == ("=mlx5_0", "mlx5_0:1")
     assert (env["RDMA_DEVICES_CLAIM_A"], env["RDMA_DEVICES_CLAIM_B"]) == ("mlx5_0", "mlx5_0")
     assert edits.rdma_max == ("mlx5_0 hca_handle=4 hca_object=30",)
+
+
+@pytest.mark.parametrize("is_privileged", [False, True])
+def test_the_guards_hook_tells_which_of_two_devices_with_the_same_nodes_a_container_has(
+    node: Node, world: World, is_privileged: bool
+) -> None:
+    """Else the guard would ask for that one, and the other would be attached: the container would never start."""
+    node.specify(spec(f"{VENDOR}/nic=another", 0, keys="{mode: shared}"), spec(NIC, 0, keys=MOVE))
+    calls, pod = Calls(node), sandbox_message(make_pod())
+    calls.run(pod)
+    container = container_message("trainer", 0)
+    container.hooks.create_runtime.add(path="/x/nri-rdma-hook", args=["nri-rdma-hook", "verify", "--device", NIC])
+    if is_privileged:
+        container.linux.resources.devices.add(allow=True, access="rwm")
+    given = {pair.key for pair in calls.create(pod, container).env}
+    assert "RDMA_DEVICES_CLAIM_1" in given
+    assert "rail0" not in on_host(world)
+    calls.end(pod)

@@ -278,7 +278,7 @@ def test_a_container_with_a_claimed_device_that_is_not_attached_for_it_is_refuse
     pod = daemon.start_pod("one", TWO)
     claimed = replace(subject(pod, given(daemon, pod)), cdi_device="rdma.noderesource.dev/claim=u1-nic")
     line = guard.verify(claimed)
-    assert line.startswith("nri-rdma: NOT-ATTACHED: this container has the claimed device ")
+    assert line.startswith("nri-rdma: NOT-ATTACHED: this container has the CDI device ")
     assert "rdma.noderesource.dev/claim=u1-nic and nothing is attached for it, default/one, container a" in line
 
 
@@ -295,7 +295,7 @@ def test_a_container_with_a_claimed_device_is_complete_when_it_is_attached_for_t
     of_claim = replace(item, admitted=replace(item.admitted, request=request))
     part.now = part.now._replace(record=replace(record, attached=(of_claim,)))
     refuse_incomplete(replace(subject(pod, edits), cdi_device=device), (part,), PREFIX)
-    with pytest.raises(NotReadyError, match="the claimed device other/claim=x and nothing is attached"):
+    with pytest.raises(NotReadyError, match="the CDI device other/claim=x and nothing is attached"):
         refuse_incomplete(replace(subject(pod, edits), cdi_device="other/claim=x"), (part,), PREFIX)
     with pytest.raises(NotReadyError, match="nothing is attached"):  # the request covers container a alone
         refuse_incomplete(replace(subject(pod, edits, container="b"), cdi_device=device), (part,), PREFIX)

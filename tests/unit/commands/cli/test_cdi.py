@@ -283,5 +283,86 @@ def test_without_a_command_cdi_tells_what_there_is() -> None:
     assert [line.split()[0] for line in done.stdout.partition("Commands:\n")[2].splitlines()] == [
         "check",
         "generate",
+        "guard",
         "list",
     ]
+
+
+# guard
+
+FOREIGN = """# theirs
+cdiVersion: 0.6.0
+kind: dra.example.com/nic
+devices:
+- name: five
+  annotations: {rdma.noderesource.dev: "{mode: exclusive}"}
+  containerEdits: {deviceNodes: [{path: /dev/infiniband/uverbs5}]}
+- {name: plain, containerEdits: {env: [A=1]}}
+"""
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """A spec of another driver."""
+    file = tmp_path / "vendor.yaml"
+    file.write_text(FOREIGN)
+    file.chmod(0o640)
+    return file
+
+
+def test_guard_writes_the_hook_into_the_file_and_a_second_time_nothing(foreign: Path, tmp_path: Path) -> None:
+    done = nri_rdma("cdi", "guard", foreign, "--state-dir", tmp_path / "state", columns=200)
+    assert (done.returncode, done.stdout.splitlines()) == (
+        0,
+        [f"{foreign} has the guard for 1 of its 2 devices:", "  dra.example.com/nic=five"],
+    )
+    assert "no container with these devices starts before it is" in done.stderr, "the hook is not on this machine"
+    five, plain = read_registry([tmp_path]).devices.values()
+    (hook,) = five.device.edits.hooks
+    wanted = ("--control-socket", str(tmp_path / "state/control.sock"), "--device", five.name)
+    assert (hook.path, hook.args) == (
+        "/usr/local/lib/nri-rdma/nri-rdma-hook",
+        ("nri-rdma-hook", "verify", *wanted),
+    )
+    assert plain.device.edits.hooks == ()
+    assert foreign.stat().st_mode & 0o777 == 0o640
+    before = foreign.stat()
+    again = nri_rdma("cdi", "guard", foreign, "--state-dir", tmp_path / "state", columns=200)
+    assert again.stdout == done.stdout
+    assert (foreign.stat().st_ino, foreign.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert nri_rdma("cdi", "check", foreign).returncode == 0
+
+
+def test_guard_shows_what_it_would_write_and_keeps_a_link_to_the_file(foreign: Path, tmp_path: Path) -> None:
+    shown = nri_rdma("cdi", "guard", foreign, "--output", "-").stdout
+    assert "nri-rdma-hook" in shown
+    assert foreign.read_text() == FOREIGN
+    (link := tmp_path / "link.yaml").symlink_to(foreign)
+    assert nri_rdma("cdi", "guard", link).returncode == 0
+    assert link.is_symlink()
+    assert foreign.read_text() == shown
+
+
+def test_guard_says_that_no_device_asks(specs: Path) -> None:
+    done = nri_rdma("cdi", "guard", specs / "good.yaml", columns=200)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{specs}/good.yaml has the guard for 0 of its 1 devices.\n"
+    assert (specs / "good.yaml").read_text() == GOOD
+
+
+@pytest.mark.parametrize("text", [BAD, "", "{", "[1]", "kind: a.example/b\n"])
+def test_guard_refuses_what_is_no_spec_and_changes_nothing(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(text)
+    done = nri_rdma("cdi", "guard", file)
+    assert done.returncode == 1
+    assert done.stderr.startswith("nri-rdma: CDI-")
+    assert str(file) in done.stderr
+    assert file.read_text() == text
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_guard_refuses_a_file_that_is_not_there_and_a_node_without_the_hook(foreign: Path) -> None:
+    assert_one_error(nri_rdma("cdi", "guard", foreign.with_name("nowhere")), "CDI-FILE", 1)
+    assert "name the guard's hook" in nri_rdma("cdi", "guard", foreign, "--guard-hook", "").stderr
+    assert foreign.read_text() == FOREIGN

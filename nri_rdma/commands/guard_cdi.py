@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from nri_rdma.cdi.meaning import is_uverbs
-from nri_rdma.cdi.spec import Device, Hook, HookName, Spec
+from nri_rdma.cdi.registry import ResolvedDevice
+from nri_rdma.cdi.spec import Device, Edits, Hook, HookName, Spec
 from nri_rdma.text.shares import GUARD_HOOK
 
 HOOK_TIMEOUT_S = 10
@@ -26,11 +27,12 @@ def with_guard(spec: Spec, prefix: str, hook: PurePath, options: Sequence[str] =
     The declared version stays, too: every version has hooks."""
 
     def guarded(device: Device) -> Device:
+        has_key = prefix in dict((*spec.annotations, *device.annotations))
+        asks = has_key and any(map(_names_hardware, (spec.edits, device.edits)))
         others = tuple(it for it in device.edits.hooks if not _is_guard(it))
         args = (GUARD_HOOK, "verify", *options, "--device", spec.kind.qualified(device.name))
         guard = Hook(hook_name=HookName.CREATE_RUNTIME, path=str(hook), args=args, timeout=HOOK_TIMEOUT_S)
-        ours = (guard,) if _asks(spec, device, prefix) else ()
-        return replace(device, edits=replace(device.edits, hooks=(*others, *ours)))
+        return replace(device, edits=replace(device.edits, hooks=(*others, *((guard,) if asks else ()))))
 
     return replace(spec, devices=tuple(map(guarded, spec.devices)))
 
@@ -40,13 +42,16 @@ def guarded_devices(spec: Spec) -> tuple[str, ...]:
     return tuple(spec.kind.qualified(it.name) for it in spec.devices if any(map(_is_guard, it.edits.hooks)))
 
 
+def lacks_guard(device: ResolvedDevice, prefix: str) -> bool:
+    """Return whether a device asks us, and does not bring the guard."""
+    asks = device.annotation(prefix) is not None and any(map(_names_hardware, (device.spec_edits, device.device.edits)))
+    return asks and not any(map(_is_guard, device.device.edits.hooks))
+
+
 def _is_guard(hook: Hook) -> bool:
     is_ours = PurePath(hook.path).name == GUARD_HOOK and hook.hook_name is HookName.CREATE_RUNTIME
     return is_ours and "verify" in hook.args and "--device" in hook.args
 
 
-def _asks(spec: Spec, device: Device, prefix: str) -> bool:
-    """Return whether a device has our key, which may be the spec's, and names an RDMA device."""
-    has_key = any(key == prefix for key, _ in (*device.annotations, *spec.annotations))
-    nodes = (*spec.edits.device_nodes, *device.edits.device_nodes)
-    return has_key and (any(map(is_uverbs, nodes)) or bool(spec.edits.net_devices or device.edits.net_devices))
+def _names_hardware(edits: Edits) -> bool:
+    return any(map(is_uverbs, edits.device_nodes)) or bool(edits.net_devices)

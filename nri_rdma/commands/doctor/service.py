@@ -10,6 +10,7 @@ from typing import Any  # Any: the daemon's JSON document
 from nri_rdma import __version__
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
 from nri_rdma.commands.doctor.machine import Machine
+from nri_rdma.commands.guard_cdi import lacks_guard
 from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.host.cdi.folder import read_registry
 
@@ -73,13 +74,19 @@ def state(machine: Machine) -> Finding:
 
 
 def cdi(machine: Machine) -> Finding:
-    """List what is wrong with the CDI specs of the node."""
+    """List what is wrong with the CDI specs of the node, and devices that ask us and have no guard."""
     registry = read_registry(machine.settings.cdi_dirs)
     where = ", ".join(map(str, machine.settings.cdi_dirs))
     if registry.problems:
         first, count = registry.problems[0], len(registry.problems)
         more = f" (and {count - 1} more)" if count > 1 else ""
         return warning("CDI", f"{first.where}: {first.what}{more}", f"{first.hint}; nri-rdma cdi check FILE")
+    bare = [it for it in registry.devices.values() if lacks_guard(it, machine.settings.annotation_prefix)]
+    if bare:
+        more = f" (and {len(bare) - 1} more)" if len(bare) > 1 else ""
+        what = "has our key and no guard: while no daemon runs, containers start without what the key adds"
+        fix = f"on a node of Kubernetes: nri-rdma cdi guard {bare[0].file} (docs/cdi.md)"
+        return warning("CDI", f"{bare[0].name}{more} {what}", fix)
     return ok("CDI", f"{len(registry.devices)} devices in {where}")
 
 

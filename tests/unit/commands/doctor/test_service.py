@@ -1,5 +1,6 @@
 """The doctor on the daemon, its state directory, CDI files and other programs that configure links."""
 
+import json
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +89,28 @@ def test_a_state_directory_that_is_no_directory_is_a_problem(bench: Bench) -> No
     assert bench.finds(service.state).result is PROBLEM
     bench.user = 1000
     assert bench.finds(service.state).result is NA
+
+
+def test_a_cdi_device_with_our_key_and_no_guard_is_a_warning_with_what_to_do(bench: Bench) -> None:
+    device: dict[str, Any] = {
+        "name": "five",
+        "annotations": {"rdma.noderesource.dev": "{mode: exclusive}"},
+        "containerEdits": {"deviceNodes": [{"path": "/dev/infiniband/uverbs5"}]},
+    }
+    spec = {"cdiVersion": "0.6.0", "kind": "dra.example.com/nic", "devices": [device]}
+    file = bench.write("etc/cdi/vendor.json", json.dumps(spec))
+    found = bench.finds(service.cdi)
+    assert found.result is WARNING
+    assert found.found.startswith("dra.example.com/nic=five has our key and no guard: ")
+    assert f"nri-rdma cdi guard {file} " in found.fix
+    args = ["nri-rdma-hook", "verify", "--device", "dra.example.com/nic=five"]
+    hook = {"hookName": "createRuntime", "path": "/x/nri-rdma-hook", "args": args}
+    device["containerEdits"]["hooks"] = [hook]
+    file.write_text(json.dumps(spec))
+    assert bench.finds(service.cdi).result is OK
+    del device["containerEdits"]["hooks"], device["annotations"]
+    file.write_text(json.dumps(spec))
+    assert bench.finds(service.cdi).result is OK
 
 
 def test_a_cdi_file_that_cannot_be_used_is_a_warning_with_its_file(bench: Bench) -> None:

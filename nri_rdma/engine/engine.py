@@ -74,8 +74,10 @@ class Engine:
         """Decides and reserves for a container that stands for itself and is not made yet; `run_pod` for the same
         sandbox attaches that. Returns its edits, or raises what refuses it."""
         self._containers = containers
-        self._starts = starts
+        self.starts = starts
         self.synchronizer = synchronizer
+        self.leaves_limits = starts.limiter.left_to_runtime
+        """Returns whether the runtime is to be told of a container's rdma limits: its OCI runtime can write them."""
 
     @classmethod
     def make(
@@ -185,15 +187,21 @@ class Engine:
     def container_created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
         """Record that CreateContainer of this container is being answered. `status` shows the container's use while its
         cgroup exists, and shows it as not started until it starts."""
-        self._starts.created(sandbox_id, container, cgroups_path)
+        self.starts.created(sandbox_id, container, cgroups_path)
 
-    def start_container(self, sandbox_id: str, container: str, cgroups_path: str, gpus: ShowGpus | None = None) -> None:
-        """Write the limits that the runtime was not given: the container's cgroup exists and its process does not run
-        yet. `gpus` returns its GPU evidence. Raise LimitsError, or PlacementError where a strict request does not fit
-        the GPUs."""
+    def start_container(
+        self,
+        sandbox_id: str,
+        container: str,
+        cgroups_path: str,
+        gpus: ShowGpus | None = None,
+        container_id: str = "",
+    ) -> None:
+        """Write the limits that the runtime was not given, before the container's process runs; `gpus` returns its GPU
+        evidence. Raise LimitsError, or PlacementError where a strict request does not fit the GPUs."""
         parts = self.attachments.of(sandbox_id)  # before: the sandbox may end meanwhile, and then has none
         try:
-            self._starts.start(sandbox_id, container, cgroups_path, gpus)
+            self.starts.start(sandbox_id, container, cgroups_path, container_id, gpus)
         except Exception as error:
             if parts:
                 self.refused.note("StartContainer", parts[0].pod, error, container)
@@ -202,7 +210,7 @@ class Engine:
     def start_alone(self, pod: Pod) -> None:
         """Write the limits of a container that stands for itself: it was created, its cgroup exists and its program
         does not run yet. Raise LimitsError."""
-        self._starts.start_alone(pod)
+        self.starts.start_alone(pod)
 
     def stop_pod(self, sandbox_id: str, deadline: float) -> None:
         """Return everything to the host, as far as the deadline allows. What remains continues in the background: what
@@ -234,7 +242,7 @@ class Engine:
         that is retried and fails for good is reported to its containers."""
         for it in self.attachments.all():
             it.attach_done.add_done_callback(partial(self._pods.remember_failure, it.pod))
-        self._starts.journals_read()
+        self.starts.journals_read()
 
     def synchronize(self, pods: Collection[Listed]) -> Future[None]:
         """Compare with the runtime's list of pods, in a worker. To be called before the runtime's next event."""

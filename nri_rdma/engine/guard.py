@@ -18,6 +18,7 @@ from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.containers import Unstarted
 from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.decide.inject import AttachedRequest, inject
+from nri_rdma.engine.limiter import Limiter
 from nri_rdma.engine.refusals import returning
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.model.device import CharDevice, DeviceNumbers
@@ -62,10 +63,16 @@ class Guard:
     """Answers the hooks. Safe for use by several threads."""
 
     def __init__(
-        self, sandboxes: Callable[[str], tuple[Attachment, ...]], spans: Recorder, prefix: str, state_dir: Path
+        self,
+        sandboxes: Callable[[str], tuple[Attachment, ...]],
+        limiter: Limiter,
+        spans: Recorder,
+        prefix: str,
+        state_dir: Path,
     ) -> None:
         """`sandboxes` returns the attachments of a sandbox id."""
         self._sandboxes = sandboxes
+        self._limiter = limiter
         self._spans = spans
         self._prefix = prefix
         self._seen = state_dir / SEEN_FILE
@@ -75,8 +82,9 @@ class Guard:
         self._last = _age_of(self._seen)
 
     def verify(self, subject: Subject, by: float = 0.0) -> str:
-        """Return the line with which the container is refused; "" when it is complete. Wait for an unfinished attach or
-        check until `by` (seconds of `time.monotonic`): no other pod of the node waits with this one."""
+        """Return the line with which the container is refused; "" when it is complete. Write its rdma limits, where
+        that is left to the daemon. Wait for an unfinished attach or check until `by` (seconds of `time.monotonic`): no
+        other pod of the node waits with this one."""
         attributes = {
             "k8s.pod.name": subject.pod,
             "k8s.container.name": subject.container,
@@ -88,6 +96,7 @@ class Guard:
             try:
                 _await_end(subject, parts, by)
                 refuse_incomplete(subject, parts, self._prefix)
+                self._limit(subject, parts)
             except NriRdmaError as error:
                 refusal = span.error = str(error)
                 log.warning(
@@ -105,6 +114,20 @@ class Guard:
         """Return what is known of the hooks."""
         with self._lock:
             return Contacts(asked=self._asked, refused=self._refused, last=self._last)
+
+    def _limit(self, subject: Subject, parts: tuple[Attachment, ...]) -> None:
+        """Write the limits that the OCI runtime was not told of: the container's cgroup exists. Raise NriRdmaError,
+        also where the cgroup is not known, since a daemon that started a moment ago was not told of it."""
+        path = parts[0].containers.cgroups.get(subject.container, "") if parts else ""
+        if subject.container_id and subject.container_id in path:
+            self._limiter.limit_created(parts, subject.container, path, subject.container_id)
+        elif self._limiter.has_limits(parts, subject.container):
+            raise NotReadyError(
+                ErrorCode.NOT_READY,
+                "network is not ready: the daemon does not know yet in which cgroup this container is to be limited",
+                where=f"{subject.pod}, container {subject.container}",
+                hint="nothing to do: the kubelet tries again",
+            )
 
     def _note(self, refused: bool) -> None:
         with self._lock:

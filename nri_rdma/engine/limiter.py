@@ -8,17 +8,25 @@ from typing import Protocol
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.decide.inject import rdma_max
 from nri_rdma.engine.parts import attached_of
+from nri_rdma.errors import LimitsError
 from nri_rdma.observe.spans import Recorder
 
 
 class Limits(Protocol):
     """Writes the limits of containers; `where` names the container in errors and log lines."""
 
-    def enable(self, cgroups_path: str, pid: int, where: str) -> None:
-        """Have the rdma controller in the cgroup of a container whose first process is `pid`. Raises LimitsError."""
+    def left_to_runtime(self, cgroups_path: str, container_id: str, sandbox_id: str) -> bool:
+        """Return whether the OCI runtime can write the container's limits itself."""
+
+    def enable(self, cgroups_path: str, pid: int | None, where: str) -> None:
+        """Have the rdma controller in the cgroup of a container whose first process is `pid` (None: nobody knows).
+        Raises LimitsError."""
 
     def write(self, cgroups_path: str, lines: Sequence[str], where: str) -> None:
         """Write lines of rdma.max to the container's cgroup. Raises LimitsError."""
+
+    def kill(self, cgroups_path: str, where: str) -> None:
+        """Kill the container's processes. Never raises."""
 
     def lift_at_end(self, cgroups_path: str, where: str) -> None:
         """Remove the container's limits when it ends. Never raises."""
@@ -48,9 +56,41 @@ class Limiter:
         finally:
             self._limits.lift_at_end(cgroups_path, where)  # also the runtime's lines, also of a refused start
 
-    def limit_alone(self, parts: tuple[Attachment, ...], container: str, cgroups_path: str, pid: int) -> None:
+    def has_limits(self, parts: tuple[Attachment, ...], container: str) -> bool:
+        """Return whether a container is to be limited."""
+        return bool(_lines(parts, container))
+
+    def left_to_runtime(self, cgroups_path: str, container_id: str, sandbox_id: str) -> bool:
+        """Return whether the OCI runtime can write the limits of a container of this sandbox itself. One that cannot
+        (crun) refuses a container for which it is told of any (docs/adr/0052)."""
+        return self._limits.left_to_runtime(cgroups_path, container_id, sandbox_id)
+
+    def limit_created(
+        self, parts: tuple[Attachment, ...], container: str, cgroups_path: str, container_id: str
+    ) -> bool:
+        """Write the limits of a container that was created and does not run yet, if the OCI runtime was told of none;
+        return whether that was so. Raises LimitsError."""
+        if not _lines(parts, container) or self.left_to_runtime(cgroups_path, container_id, parts[0].pod.sandbox_id):
+            return False
+        self.limit_alone(parts, container, cgroups_path, None)
+        return True
+
+    def limit_starting(
+        self, parts: tuple[Attachment, ...], container: str, cgroups_path: str, container_id: str
+    ) -> None:
+        """Write the limits of a container that is about to start, as far as the OCI runtime was not told of them. Kill
+        one that would have none: CRI-O starts it whatever we answer. Raises LimitsError."""
+        try:
+            if self.limit_created(parts, container, cgroups_path, container_id):
+                return
+        except LimitsError:
+            self._limits.kill(cgroups_path, _where(parts, container))
+            raise
+        self.limit_all(parts, container, cgroups_path)
+
+    def limit_alone(self, parts: tuple[Attachment, ...], container: str, cgroups_path: str, pid: int | None) -> None:
         """Write every line of limits of a container whose OCI runtime was told of none: it may not have enabled the
-        controller either. `pid` is the container's first process. Raises LimitsError."""
+        controller either. `pid` is the container's first process, None where nobody knows. Raises LimitsError."""
         if _lines(parts, container):
             self._limits.enable(cgroups_path, pid, _where(parts, container))
         self.limit_all(parts, container, cgroups_path, also_one=True)

@@ -25,7 +25,7 @@ class ContainerStart:
 
     def __init__(self, attachments: Attachments, limiter: Limiter, alignment: AlignmentCheck) -> None:
         self._attachments = attachments
-        self._limiter = limiter
+        self.limiter = limiter
         self._alignment = alignment
 
     def created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
@@ -40,7 +40,9 @@ class ContainerStart:
                 extra={"pod": str(attachment.pod), "container": container, "next": "see the events of the pod"},
             )
 
-    def start(self, sandbox_id: str, container: str, cgroups_path: str, gpus: ShowGpus | None) -> None:
+    def start(
+        self, sandbox_id: str, container: str, cgroups_path: str, container_id: str, gpus: ShowGpus | None
+    ) -> None:
         """Write the limits that the runtime was not given, and check the container's devices against its GPUs, which
         `gpus` returns (None: nobody knows). Raise LimitsError, or PlacementError where a strict request does not fit
         the GPUs."""
@@ -49,7 +51,7 @@ class ContainerStart:
             return
         record = parts[0].record
         parts[0].containers.started(container, record.attached if record is not None else ())
-        self._limiter.limit_all(parts, container, cgroups_path)
+        self.limiter.limit_starting(parts, container, cgroups_path, container_id)
         if gpus is not None:
             self._alignment.check(parts[0].pod, attached_of(parts)[0], container, gpus)
 
@@ -59,7 +61,7 @@ class ContainerStart:
         parts = self._attachments.of(pod.sandbox_id)
         if parts:
             parts[0].containers.remember(pod.name, pod.cgroups_path)
-            self._limiter.limit_alone(parts, pod.name, pod.cgroups_path, pod.pid)
+            self.limiter.limit_alone(parts, pod.name, pod.cgroups_path, pod.pid)
 
     def journals_read(self) -> None:
         """Handle that the journals of an earlier daemon were read: of a container that stands for itself nobody tells
@@ -73,4 +75,4 @@ class ContainerStart:
         pod = attachment.pod
         if not attachment.ends:
             attachment.containers.remember(pod.name, pod.cgroups_path)
-            self._limiter.lift_at_end((attachment,), pod.name, pod.cgroups_path)
+            self.limiter.lift_at_end((attachment,), pod.name, pod.cgroups_path)

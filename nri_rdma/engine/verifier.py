@@ -19,6 +19,8 @@ from nri_rdma.model.device import CharDevice
 from nri_rdma.model.request import env_name
 from nri_rdma.text.annotations import asks_for_devices
 
+_NOT_RUNNING = (errno.ENOENT, errno.ESRCH)
+"""What the limits of a container fail with that has not started yet, or has ended."""
 _WHILE_AWAY = "made while nri-rdma was away"
 
 
@@ -65,9 +67,9 @@ class Verifier:
         lacking = []
         for container in item.containers:
             try:
-                self._limiter.limit_all(attached, container.name, container.cgroups_path, also_one=True)
+                self._limiter.limit_alone(attached, container.name, container.cgroups_path, None)
             except LimitsError as error:
-                if error.errno != errno.ENOENT:  # it has not started yet, or has ended
+                if error.errno not in _NOT_RUNNING:
                     lacking.append(str(error))
         return " ".join(lacking)
 

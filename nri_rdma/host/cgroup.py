@@ -19,6 +19,8 @@ from nri_rdma.model.edits import RDMA_MAX
 RDMA = "rdma"
 SUBTREE_CONTROL = "cgroup.subtree_control"
 RDMA_CURRENT = "rdma.current"
+PROCESSES = "cgroup.procs"
+KILL = "cgroup.kill"
 RDMA_PEAK = "rdma.peak"
 """Only kernels that free the limits of a removed cgroup have this file: 7.2 has it, 6.12 has not."""
 _HINTS = {
@@ -73,21 +75,39 @@ def has_rdma_controller(cgroup_root: Path) -> bool:
     return RDMA in controllers
 
 
-def enable_rdma(cgroup_root: Path, cgroups_path: str, pid: int, where: str) -> None:
-    """Have the rdma controller in the cgroup of a container whose first process is `pid`: enable it in all cgroups
-    above, as runc does. Raises LimitsError, which names the container as `where`.
+def runtime_enables_rdma(cgroup_root: Path, cgroups_path: str, container_id: str, sandbox_id: str) -> bool:
+    """Return whether the OCI runtime enables the rdma controller for a container: it did for the process of its pod.
+
+    runc does and crun does not, and NRI names neither (docs/adr/0052). A pod without a process of its own, as CRI-O has
+    them, tells nothing: False. Where the pod's cgroup cannot be seen, nothing can be written either: True.
+    """
+    try:
+        own = cgroup_root / cgroup_of(cgroups_path)
+        pods = cgroup_root / cgroup_of(cgroups_path.removesuffix(container_id) + sandbox_id)
+        return not own.parent.is_dir() or ((pods / RDMA_MAX).exists() and bool((pods / PROCESSES).read_text()))
+    except ValueError:
+        return True
+    except OSError:
+        return False
+
+
+def enable_rdma(cgroup_root: Path, cgroups_path: str, pid: int | None, where: str) -> None:
+    """Have the rdma controller in the cgroup of a container whose first process is `pid` (None: nobody knows): enable
+    it in all cgroups above, as runc does. Raises LimitsError, which names the container as `where`.
 
     The process must be in that cgroup: in any other the limits would be somebody else's.
     """
     folder = _folder_or_refusal(cgroup_root, cgroups_path, where)
     changed = folder
     try:
-        if pid not in processes_of(cgroup_root, cgroups_path):
+        processes = processes_of(cgroup_root, cgroups_path)
+        if pid not in processes if pid is not None else not processes:
             raise LimitsError(
-                f"its process {pid} is not in {folder}",
+                f"its process {pid} is not in {folder}" if pid is not None else f"no process is in {folder}",
                 where=where,
                 hint="start it in a cgroup of its own, which the OCI runtime makes; ask for a device without limits"
                 " where that cannot be",
+                errno=errno.ESRCH,
             )
         if (folder / RDMA_MAX).exists():
             return
@@ -152,7 +172,12 @@ def outlived_by_limits(cgroup_root: Path, cgroups_path: str) -> bool:
 def processes_of(cgroup_root: Path, cgroups_path: str) -> tuple[int, ...]:
     """Return the processes in a container's cgroup; 0 is a process that this one cannot see. Raises OSError,
     ValueError."""
-    return tuple(int(word) for word in (_folder(cgroup_root, cgroups_path) / "cgroup.procs").read_text().split())
+    return tuple(int(word) for word in (_folder(cgroup_root, cgroups_path) / PROCESSES).read_text().split())
+
+
+def kill_all(cgroup_root: Path, cgroups_path: str) -> None:
+    """Kill all processes of a container. Raises OSError, ValueError."""
+    (cgroup_root / cgroup_of(cgroups_path) / KILL).write_text("1")
 
 
 def read_rdma_use(cgroup_root: Path, cgroups_path: str) -> tuple[RdmaUse, ...]:

@@ -14,7 +14,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nri_rdma.attach.port import Processes, ProcessIdentity
-from nri_rdma.host.cgroup import enable_rdma, lift_rdma_max, outlived_by_limits, processes_of, write_rdma_max
+from nri_rdma.host.cgroup import (
+    enable_rdma,
+    kill_all,
+    lift_rdma_max,
+    outlived_by_limits,
+    processes_of,
+    runtime_enables_rdma,
+    write_rdma_max,
+)
 from nri_rdma.host.watch.processes import start_of
 
 log = logging.getLogger(__name__)
@@ -31,15 +39,29 @@ class ContainerLimits:
         self._lock = threading.Lock()  # from before a process is watched until its end can be assigned to its container
         self._limited: dict[ProcessIdentity, str] = {}
 
-    def enable(self, cgroups_path: str, pid: int, where: str) -> None:
-        """Have the rdma controller in the cgroup of a container whose first process is `pid`. Raises LimitsError, also
-        where that process is in another cgroup."""
+    def left_to_runtime(self, cgroups_path: str, container_id: str, sandbox_id: str) -> bool:
+        """Return whether the OCI runtime of this pod can write the limits of a container itself."""
+        return runtime_enables_rdma(self._root, cgroups_path, container_id, sandbox_id)
+
+    def enable(self, cgroups_path: str, pid: int | None, where: str) -> None:
+        """Have the rdma controller in the cgroup of a container whose first process is `pid` (None: nobody knows).
+        Raises LimitsError, also where that process is in another cgroup, or none is in it."""
         enable_rdma(self._root, cgroups_path, pid, where)
 
     def write(self, cgroups_path: str, lines: Sequence[str], where: str) -> None:
         """Write these lines to the rdma.max of a container's cgroup. Raises LimitsError, which names the container as
         `where`."""
         write_rdma_max(self._root, cgroups_path, lines, where)
+
+    def kill(self, cgroups_path: str, where: str) -> None:
+        """Kill the processes of a container that must not run. Never raises: who calls refuses it already."""
+        try:
+            kill_all(self._root, cgroups_path)
+        except (OSError, ValueError) as error:
+            log.warning(
+                "cannot end a container without its rdma limits; a runtime that starts it all the same runs it so",
+                extra={"container": where, "error": str(error), "next": "delete the pod"},
+            )
 
     def lift_at_end(self, cgroups_path: str, where: str) -> None:
         """Remove the limits of a running container when it ends, whoever wrote them. Never raises: a container is not

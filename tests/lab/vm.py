@@ -27,6 +27,7 @@ from tests.lab.image import UNFINISHED, Image
 from tests.lab.machine import Disk, Machine, Model, qemu_command
 from tests.lab.progress import say
 from tests.lab.reports import LOG
+from tests.rig import cache
 
 BOOT_LIMIT_S = 120
 BOOT_ATTEMPTS = 2
@@ -152,7 +153,7 @@ def _write_job(checkout: Path, job: dict[str, object], target: Path, compiled: P
     """The checkout as it lies there, committed or not, without what it can make again, and its bytecode as kept."""
     with tarfile.open(target, "w") as tar:
         _add(tar, Path("job.json"), json.dumps(job).encode())
-        for path in _files(checkout):
+        for path in (*_files(checkout), *_crio(checkout)):
             try:
                 tar.add(path, arcname=Path("checkout") / path.relative_to(checkout), recursive=False)
             except FileNotFoundError:
@@ -172,6 +173,13 @@ def _files(checkout: Path) -> Iterator[Path]:
         left_out = {"__pycache__"} | (_LEFT_OUT_AT_TOP if folder == str(checkout) else set())
         folders[:] = sorted(name for name in folders if name not in left_out)
         yield from (Path(folder) / name for name in sorted(files))
+
+
+def _crio(checkout: Path) -> Iterator[Path]:
+    """CRI-O with its programs, if `make runtimes` built it."""
+    for release in cache.built():
+        if release.is_crio:
+            yield from (path for path in release.programs() if path.is_relative_to(checkout))
 
 
 def _collect(disk: Path, results: Path) -> dict[str, float]:

@@ -132,9 +132,11 @@ class Handlers:
             message.linux.devices.add(path=path, type="c", major=major, minor=minor)
         if container.privileged:
             message.linux.resources.devices.add(allow=True, access="rwm")
-        message.linux.cgroups_path = f"/{pod.id}/{container.name}"
+        message.linux.cgroups_path = f"/{pod.id}/{message.id}"
         if self.inside.node.rdma_cgroup:
-            self.inside.make_cgroups(message.linux.cgroups_path)
+            pods = f"/{pod.id}/{pod.id}"  # of the pod's own process, as runc makes it
+            is_first = not self.inside.cgroup_file(pods, "rdma.max").exists()
+            self.inside.make_cgroups(message.linux.cgroups_path, *([pods] if is_first else []))
         answer = nri.CreateContainerResponse.FromString(
             self._call("CreateContainer", nri.CreateContainerRequest(pod=pod, container=message))
         )

@@ -78,11 +78,18 @@ class Unheard:
 class NoLimits:
     """Limits nobody."""
 
-    def enable(self, cgroups_path: str, pid: int, where: str) -> None:
+    def left_to_runtime(self, cgroups_path: str, container_id: str, sandbox_id: str) -> bool:
+        """There is nothing to write."""
+        return True
+
+    def enable(self, cgroups_path: str, pid: int | None, where: str) -> None:
         """No cgroup gets a controller."""
 
     def write(self, cgroups_path: str, lines: object, where: str) -> None:
         """No cgroup is written."""
+
+    def kill(self, cgroups_path: str, where: str) -> None:
+        """No container is ended."""
 
     def lift_at_end(self, cgroups_path: str, where: str) -> None:
         """Nor will be."""

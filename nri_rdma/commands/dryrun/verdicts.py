@@ -168,7 +168,18 @@ class Verdicts:
     def container_created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
         """The container got nothing from us: its start is no matter of ours."""
 
-    def start_container(self, sandbox_id: str, container: str, cgroups_path: str, gpus: ShowGpus | None = None) -> None:
+    def leaves_limits(self, cgroups_path: str, container_id: str, sandbox_id: str) -> bool:
+        """The container got no limits from us."""
+        return True
+
+    def start_container(
+        self,
+        sandbox_id: str,
+        container: str,
+        cgroups_path: str,
+        gpus: ShowGpus | None = None,
+        container_id: str = "",
+    ) -> None:
         """No cgroup is touched."""
 
     def stop_pod(self, sandbox_id: str, deadline: float) -> None:

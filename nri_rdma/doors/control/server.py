@@ -35,7 +35,11 @@ class ControlServer:
         self._facts = facts
         self._started = time.time()
         self._guard = Guard(
-            facts.engine.attachments.of, facts.spans, facts.settings.annotation_prefix, facts.settings.state_dir
+            facts.engine.attachments.of,
+            facts.engine.starts.limiter,
+            facts.spans,
+            facts.settings.annotation_prefix,
+            facts.settings.state_dir,
         )
         self._server = Server(
             {

@@ -97,8 +97,14 @@ class PodEngine(Protocol):
     ) -> None: ...
     def create_container(self, container: Container, deadline: float) -> ContainerEdits: ...
     def container_created(self, sandbox_id: str, container: str, cgroups_path: str) -> None: ...
+    def leaves_limits(self, cgroups_path: str, container_id: str, sandbox_id: str) -> bool: ...
     def start_container(
-        self, sandbox_id: str, container: str, cgroups_path: str, gpus: ShowGpus | None = None
+        self,
+        sandbox_id: str,
+        container: str,
+        cgroups_path: str,
+        gpus: ShowGpus | None = None,
+        container_id: str = "",
     ) -> None: ...
     def stop_pod(self, sandbox_id: str, deadline: float) -> None: ...
     def forget(self, sandbox_id: str) -> None: ...
@@ -213,6 +219,10 @@ class Plugin:
         with self._event("CreateContainer", message.pod, request) as span:
             span.attributes["k8s.container.name"] = container.name
             edits = self._engine.create_container(container, self._deadline(request))
+            if edits.rdma_max and not self._engine.leaves_limits(
+                container.cgroups_path, message.container.id, container.sandbox_id
+            ):
+                edits = replace(edits, rdma_max=())
             answer: bytes = create_response(edits, whole_rdma_max=self._whole_rdma_max).SerializeToString()
             self._engine.container_created(container.sandbox_id, container.name, container.cgroups_path)
         return answer
@@ -226,7 +236,7 @@ class Plugin:
             name = container_name(container)
             span.attributes["k8s.container.name"] = name
             gpus = partial(shown_gpus, container)
-            self._engine.start_container(pod.id, name, container.linux.cgroups_path, gpus)
+            self._engine.start_container(pod.id, name, container.linux.cgroups_path, gpus, container.id)
         return _EMPTY
 
     def _end_pod(self, event: str, message: Any, request: Request) -> bytes:

@@ -171,7 +171,7 @@ def containerd() -> Iterator[Server]:
 def cri(containerd: Server) -> Iterator[Cri]:
     """A client of a runtime that is ready; no pod is left behind."""
     with Cri(CONTAINERD_SOCKET, cgroup_parent=KUBEPODS if MODELS[MACHINE].systemd else "") as client:
-        wait_until(lambda: _is_ready(client), "containerd to take pods", seconds=60)
+        wait_until(lambda: is_ready(client), "containerd to take pods", seconds=60)
         wait_until(lambda: client.has_image(PAUSE) and client.has_image(WORKLOAD), "CRI to know the images", seconds=30)
         print(client.version())
         yield client
@@ -211,7 +211,8 @@ def _is_registered(daemon: Server, containerd: Server) -> bool:
     return containerd.has_logged(r"plugin \S*nri-rdma\S* connected(?: and|\"$)")  # 2.x | 1.7
 
 
-def _is_ready(client: Cri) -> bool:
+def is_ready(client: Cri) -> bool:
+    """Whether the runtime takes pods."""
     try:
         return not client.unready(seconds=10)
     except CriError as error:

@@ -4,7 +4,7 @@ each container to its part. Only the kubelet is no real one."""
 import json
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -57,17 +57,26 @@ done
 @pytest.fixture
 def kubelet(daemon: Server, rdma_device: str) -> Iterator[FakeDeviceManager]:
     """A kubelet at which the shares of a device are registered that was not there before."""
+    with device_with_shares(rdma_device) as manager:
+        yield manager
+
+
+@contextmanager
+def device_with_shares(rdma_device: str, state: Path = STATE) -> Iterator[FakeDeviceManager]:
+    """A device, and a kubelet at which its shares are registered, for the daemon with that state."""
     subprocess.run(["ip", "link", "add", "seventh", "type", "veth", "peer", "name", "seventh-peer"], check=True)
     for name in ("seventh", "seventh-peer"):
         subprocess.run(["ip", "link", "set", name, "up"], check=True)
     kernel.rdma("link", "add", DEVICE, "type", "rxe", "netdev", "seventh")
-    with FakeDeviceManager(PLUGINS) as manager:
-        wait_until(lambda: "Healthy" in _health(manager), "the shares to be healthy", seconds=60)
-        wait_until(lambda: _limits() is not None, "the device to have told its capacity", seconds=60)
-        yield manager
-    kernel.rdma("link", "delete", DEVICE)
-    subprocess.run(["ip", "link", "delete", "seventh"], check=True)
-    wait_until(lambda: {it["name"] for it in _status()["devices"]} == {rdma_device}, "it to be gone", seconds=60)
+    try:
+        with FakeDeviceManager(PLUGINS) as manager:
+            wait_until(lambda: "Healthy" in _health(manager), "the shares to be healthy", seconds=60)
+            wait_until(lambda: _limits(state) is not None, "the device to have told its capacity", seconds=60)
+            yield manager
+    finally:
+        kernel.rdma("link", "delete", DEVICE)
+        subprocess.run(["ip", "link", "delete", "seventh"], check=True)
+    wait_until(lambda: {it["name"] for it in _status(state)["devices"]} == {rdma_device}, "it to be gone", seconds=60)
 
 
 @pytest.mark.timeout(500)
@@ -144,10 +153,10 @@ def _health(manager: FakeDeviceManager) -> set[str]:
     return set(plugin.devices.values()) if plugin is not None else set()
 
 
-def _limits() -> Any:
-    (pool,) = (it for it in _status()["pools"] if it["name"] == "shares")
+def _limits(state: Path) -> Any:
+    (pool,) = (it for it in _status(state)["pools"] if it["name"] == "shares")
     return pool["limits"].get(DEVICE, {}).get("hca_object")
 
 
-def _status() -> dict[str, Any]:
-    return ask_status(STATE / "control.sock")
+def _status(state: Path) -> dict[str, Any]:
+    return ask_status(state / "control.sock")

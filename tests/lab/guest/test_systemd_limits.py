@@ -1,7 +1,8 @@
 """Limits of the rdma cgroup where systemd owns the cgroups and each pod is a slice, as the kubelet then has it.
 
 systemd does not know the rdma controller: it neither enables nor disables it. runc enables every controller on its way
-down to the container's scope; crun enables those that it knows, and rdma is not among them.
+down to the container's scope; crun enables those that it knows, and rdma is not among them: there the daemon does, and
+writes the limits.
 """
 
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.guest import verbs
+from tests.lab.guest import kernel, verbs
 from tests.lab.guest.conftest import KUBEPODS
 from tests.lab.guest.process import Server
 from tests.rig.cri import Container, Cri, CriError, Sandbox
@@ -20,18 +21,27 @@ CGROUPS = Path("/sys/fs/cgroup")
 LIMIT = verbs.asks("mode: shared, limits: {hcaObjects: 4}")
 
 
+# The subgroup of a scope in which the OCI runtime puts a container.
+handlers = pytest.mark.parametrize(("handler", "subgroup"), [("runc", ""), ("crun", "container")])
+
+
+@handlers
 @pytest.mark.outcome("rdma-limits-systemd")
 def test_a_limit_holds_in_a_scope_of_systemds_and_the_neighbour_is_free(
-    cri: Cri, daemon: Server, rdma_device: str
+    cri: Cri, daemon: Server, rdma_device: str, handler: str, subgroup: str
 ) -> None:
-    keep_sixteen = ["sh", "-c", f"exec verbs-probe objects {rdma_device} 16 >/tmp/got"]
+    look_and_fill = f"cat /sys/fs/cgroup/rdma.max >/tmp/look; exec verbs-probe objects {rdma_device} 16 >/tmp/got"
+    keep_sixteen = ["sh", "-c", look_and_fill]
     with (
-        verbs.pod(cri, "limited", LIMIT) as limited_pod,
-        verbs.pod(cri, "free", verbs.asks("mode: shared")) as free_pod,
+        verbs.pod(cri, "limited", LIMIT, runtime_handler=handler) as limited_pod,
+        verbs.pod(cri, "free", verbs.asks("mode: shared"), runtime_handler=handler) as free_pod,
     ):
         limited = verbs.start(cri, limited_pod, "main", keep_sixteen)
         assert _got(cri, limited) == "4 EAGAIN"
-        scope = _slices(limited_pod)[-1] / f"cri-containerd-{limited.id}.scope"
+        assert _first_look(cri, limited) == f"{rdma_device} hca_handle=max hca_object=4"
+        unified = cri.container_status(limited).spec["linux"]["resources"].get("unified", {})
+        assert ("rdma.max" in unified) == (handler == "runc"), "runc limits it itself, crun would refuse it"
+        scope = _slices(limited_pod)[-1] / f"cri-containerd-{limited.id}.scope" / subgroup
         assert (scope / "rdma.max").read_text().strip() == f"{rdma_device} hca_handle=max hca_object=4"
         # Both make systemd write what it wants of controllers into its cgroups anew.
         subprocess.run(["systemctl", "daemon-reload"], check=True)
@@ -43,12 +53,17 @@ def test_a_limit_holds_in_a_scope_of_systemds_and_the_neighbour_is_free(
         assert _got(cri, neighbour) == "16 OK"
 
 
-def test_crun_refuses_a_limit_in_words_of_its_own(cri: Cri, daemon: Server) -> None:
-    """docs/operations.md says so. Even where the pod's slice hands the controller down, crun's scope does not."""
+def test_a_container_of_crun_that_cannot_be_limited_does_not_start(cri: Cri, daemon: Server, rdma_device: str) -> None:
+    netdev = kernel.netdev_of(rdma_device)
     with verbs.pod(cri, "crun", LIMIT, runtime_handler="crun") as sandbox:
-        (_slices(sandbox)[-1] / "cgroup.subtree_control").write_text("+rdma")
-        with pytest.raises(CriError, match="controller `rdma` is not available"):
-            verbs.start(cri, sandbox, "main")
+        container = verbs.create(cri, sandbox, "main")
+        kernel.rdma("link", "delete", rdma_device)
+        try:
+            with pytest.raises(CriError, match=f"LIMITS-NOT-SET: {rdma_device} cannot be limited: No such device"):
+                cri.start(container)
+        finally:
+            kernel.rdma("link", "add", rdma_device, "type", "rxe", "netdev", netdev)
+        assert cri.container_status(container).state != "running"
 
 
 def _slices(sandbox: Sandbox) -> tuple[Path, ...]:
@@ -56,6 +71,11 @@ def _slices(sandbox: Sandbox) -> tuple[Path, ...]:
     pod = f"{KUBEPODS.removesuffix('.slice')}-pod{sandbox.uid.replace('-', '_')}.slice"
     kubepods = CGROUPS / "kubepods.slice"
     return kubepods, kubepods / KUBEPODS, kubepods / KUBEPODS / pod
+
+
+def _first_look(cri: Cri, container: Container) -> str:
+    """The container's limits when its program began."""
+    return cri.exec(container, ["cat", "/tmp/look"]).stdout.strip()
 
 
 def _got(cri: Cri, container: Container) -> str:

@@ -33,7 +33,7 @@ def guard(daemon: InsideDaemon) -> Guard:
 
 
 def guard_of(daemon: InsideDaemon) -> Guard:
-    return Guard(daemon.sandboxes.of, daemon.spans, PREFIX, daemon.settings.state_dir)
+    return Guard(daemon.sandboxes.of, daemon.engine.starts.limiter, daemon.spans, PREFIX, daemon.settings.state_dir)
 
 
 def given(daemon: InsideDaemon, pod: Pod, container: str = "a", annotations: Mapping[str, str] = TWO) -> ContainerEdits:
@@ -270,6 +270,48 @@ def test_a_word_on_an_earlier_container_of_that_name_guards_no_later_one(daemon:
     given(daemon, pod)
     daemon.engine.start_container(pod.sandbox_id, "a", PATH)
     assert ask_status(daemon.settings.control_path)["guard"]["unguarded"] == ["default/one, container a"]
+
+
+LIMITED = {PREFIX: "[{match: {device: mlx5_2}, containers: [a], limits: {hcaObjects: 30}}]"}
+LINE = "mlx5_2 hca_handle=max hca_object=30\n"
+
+
+def test_limits_that_the_oci_runtime_was_not_told_of_are_written_when_the_guard_asks(
+    daemon: InsideDaemon, guard: Guard
+) -> None:
+    daemon.make_cgroups(PATH)
+    pod = daemon.start_pod("one", LIMITED)
+    edits = given(daemon, pod, annotations=LIMITED)
+    assert guard.verify(subject(pod, edits, annotations=LIMITED)) == ""
+    assert daemon.cgroup_file(PATH, "rdma.max").read_text() == LINE
+
+
+def test_limits_that_the_oci_runtime_wrote_are_not_the_guards_matter(daemon: InsideDaemon, guard: Guard) -> None:
+    pod = daemon.start_pod("one", {})
+    daemon.make_cgroups(PATH, PATH.replace(ID, pod.sandbox_id))
+    limited = daemon.start_pod("one", LIMITED)
+    edits = given(daemon, limited, annotations=LIMITED)
+    assert guard.verify(subject(limited, edits, annotations=LIMITED)) == ""
+    assert daemon.cgroup_file(PATH, "rdma.max").read_text() == ""
+
+
+def test_a_container_that_cannot_be_limited_is_refused_by_the_guard(daemon: InsideDaemon, guard: Guard) -> None:
+    daemon.make_cgroups(PATH)
+    daemon.cgroup_file(PATH, "rdma.max").unlink()
+    pod = daemon.start_pod("one", LIMITED)
+    edits = given(daemon, pod, annotations=LIMITED)
+    line = guard.verify(subject(pod, edits, annotations=LIMITED))
+    assert line.startswith("nri-rdma: LIMITS-NOT-SET: the rdma controller cannot be enabled for it: ")
+
+
+def test_a_container_with_limits_whose_cgroup_is_not_known_waits_for_the_runtimes_list(
+    daemon: InsideDaemon, guard: Guard
+) -> None:
+    daemon.make_cgroups(PATH)
+    pod = daemon.start_pod("one", LIMITED)
+    edits = daemon.edits(pod, LIMITED, "a")  # an earlier daemon answered for it
+    line = guard.verify(subject(pod, edits, annotations=LIMITED))
+    assert line.startswith("nri-rdma: NOT-READY: network is not ready: the daemon does not know yet in which cgroup ")
 
 
 def test_a_container_with_a_claimed_device_that_is_not_attached_for_it_is_refused(

@@ -90,10 +90,74 @@ def test_a_container_that_the_runtime_made_without_us_has_its_one_limit_written_
 
 
 def test_a_running_container_that_cannot_be_limited_is_reported(two: Daemon) -> None:
-    (two.cgroups / "pod/main/rdma.max").mkdir(parents=True)
+    rdma_max = two.make_cgroup()
+    rdma_max.unlink()
+    rdma_max.mkdir()
     made = ListedContainer(name="main", devices={}, cgroups_path="/pod/main")
     two.engine.synchronize((make_listed(make_pod(), TWO, (made,)),)).result(SOON)
     assert ["LIMITS-NOT-SET" in item.why for item in two.engine.unserved] == [True]
+
+
+# Where the OCI runtime does not enable the controller (crun, docs/adr/0052)
+
+ONE = {f"{PREFIX}/pod": "- limits: {hcaHandles: 2}"}
+SCOPE = "pod.slice:cri-containerd:main"
+
+
+@pytest.fixture
+def of_crun(daemon: Daemon) -> Path:
+    """The cgroup of a container that has one limit, as crun has made it: below a scope without the controller."""
+    daemon.start(annotations=ONE)
+    folder = daemon.cgroups / "pod.slice/cri-containerd-main.scope/container"
+    folder.mkdir(parents=True)
+    (folder / "cgroup.procs").write_text("4711\n")
+    (folder / "rdma.peak").touch()
+    for above in (daemon.cgroups, *list(folder.parents)[:2]):
+        (above / "cgroup.subtree_control").write_text("cpu memory\n")
+    return folder
+
+
+def test_crun_is_not_left_to_limit_a_container(daemon: Daemon, of_crun: Path) -> None:
+    assert not daemon.engine.leaves_limits(SCOPE, "main", "sandbox-1")
+
+
+def test_a_container_of_crun_has_the_controller_and_also_its_one_limit_when_it_starts(
+    daemon: Daemon, of_crun: Path
+) -> None:
+    (of_crun / "rdma.max").write_text("")
+    daemon.starting(cgroups_path=SCOPE)
+    assert (of_crun / "rdma.max").read_text() == LINE
+
+
+def test_a_container_of_crun_that_would_start_without_its_limits_is_killed(daemon: Daemon, of_crun: Path) -> None:
+    """CRI-O starts it whatever is answered."""
+    error = refusal(LimitsError, lambda: daemon.starting(cgroups_path=SCOPE))
+    assert error.code is ErrorCode.LIMITS_NOT_SET
+    assert [
+        (above / "cgroup.subtree_control").read_text() for above in (daemon.cgroups, *list(of_crun.parents)[:2])
+    ] == ["+rdma"] * 3
+    assert (of_crun.parent / "cgroup.kill").read_text() == "1"
+
+
+def test_that_a_container_without_its_limits_cannot_be_killed_is_told_in_the_log(
+    daemon: Daemon, of_crun: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (of_crun.parent / "cgroup.kill").mkdir()
+    refusal(LimitsError, lambda: daemon.starting(cgroups_path=SCOPE))
+    assert "cannot end a container without its rdma limits" in caplog.text
+
+
+def test_a_container_of_crun_that_started_while_the_daemon_was_away_is_limited_by_synchronize(
+    daemon: Daemon, of_crun: Path
+) -> None:
+    (of_crun / "rdma.max").write_text("")
+    made = ListedContainer(name="main", devices={}, cgroups_path=SCOPE)
+    ended = replace(made, name="ended", cgroups_path="pod.slice:cri-containerd:ended")
+    (daemon.cgroups / "pod.slice/cri-containerd-ended.scope").mkdir()
+    (daemon.cgroups / "pod.slice/cri-containerd-ended.scope/cgroup.procs").write_text("")
+    daemon.engine.synchronize((make_listed(make_pod(), ONE, (made, ended)),)).result(SOON)
+    assert (of_crun / "rdma.max").read_text() == LINE
+    assert not any("LIMITS-NOT-SET" in item.why for item in daemon.engine.unserved)
 
 
 class Noted(ContainerLimits):
@@ -145,9 +209,7 @@ def alone(daemon: Daemon) -> Daemon:
     """A daemon with a container that stands for itself, whose process is in its cgroup."""
     daemon.rig.processes.running[4711] = 100
     daemon.start(ALONE, LIMITED)
-    rdma_max = daemon.make_cgroup("box")
-    rdma_max.with_name("cgroup.procs").write_text("4711\n")
-    rdma_max.with_name("rdma.peak").touch()  # a kernel that frees limits, so nobody looks for the process
+    daemon.make_cgroup("box")
     return daemon
 
 

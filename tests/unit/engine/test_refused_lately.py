@@ -130,7 +130,7 @@ def test_a_start_that_fails_while_its_sandbox_ends_fails_with_its_own_error(
         monkeypatch.setattr(node.engine.attachments, "of", lambda _sandbox_id: ())  # it has ended
         raise PlacementError(ErrorCode.NOT_ALIGNED, "far away", hint="come nearer")
 
-    monkeypatch.setattr(node.engine._starts, "start", fail)
+    monkeypatch.setattr(node.engine.starts, "start", fail)
     with pytest.raises(PlacementError, match="NOT-ALIGNED: far away"):
         node.engine.start_container(sandbox_id, "main", "")
     assert [row.call for row in node.engine.refused.rows()] == ["StartContainer"] * has_begun

@@ -1,5 +1,6 @@
 """Containers' cgroups: where they are, what is written there and what is read."""
 
+import errno
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -7,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_rdma.errors import ErrorCode, LimitsError
-from nri_rdma.host.cgroup import Counted, RdmaUse, cgroup_of, enable_rdma, rdma_use, read_rdma_use, write_rdma_max
+from nri_rdma.host.cgroup import (
+    Counted,
+    RdmaUse,
+    cgroup_of,
+    enable_rdma,
+    kill_all,
+    rdma_use,
+    read_rdma_use,
+    runtime_enables_rdma,
+    write_rdma_max,
+)
 
 LINES = ("mlx5_0 hca_handle=2 hca_object=max", "mlx5_1 hca_handle=max hca_object=30")
 WHERE = "ml/train, container main"
@@ -162,6 +173,64 @@ def test_a_container_whose_process_is_elsewhere_is_refused_and_nothing_is_enable
     ):
         enable_rdma(tmp_path, SCOPE, 12, WHERE)
     assert [control.read_text() for control in controls(tmp_path)[1:]] == ["cpu memory\n"] * 2
+
+
+def test_a_container_of_which_no_process_is_known_is_refused_where_none_is_in_its_cgroup(
+    scope: Path, tmp_path: Path
+) -> None:
+    enable_rdma(tmp_path, SCOPE, None, WHERE)
+    assert controls(tmp_path)[2].read_text() == "+rdma"
+    (scope / "cgroup.procs").write_text("")
+    with pytest.raises(LimitsError, match=rf"no process is in {scope}, ") as caught:
+        enable_rdma(tmp_path, SCOPE, None, WHERE)
+    assert caught.value.errno == errno.ESRCH
+
+
+def test_all_processes_of_a_scope_are_killed(scope: Path, tmp_path: Path) -> None:
+    kill_all(tmp_path, SCOPE)
+    assert (scope.parent / "cgroup.kill").read_text() == "1"
+    with pytest.raises(ValueError, match="is not below the root"):
+        kill_all(tmp_path, "/..")
+
+
+# Which OCI runtime it is shows in the cgroup of the pod's own process.
+
+
+@pytest.mark.parametrize(
+    ("pods", "processes", "has_rdma", "enables"),
+    [
+        ("pod.slice/cri-containerd-POD.scope", "12\n", True, True),  # runc
+        ("pod.slice/cri-containerd-POD.scope", "12\n", False, False),  # runc makes none such
+        ("pod.slice/cri-containerd-POD.scope/container", "12\n", False, False),  # crun
+        ("pod.slice/cri-containerd-POD.scope", "", True, False),  # CRI-O makes it for a pod without a process
+        ("pod.slice/other", "12\n", True, False),  # the pod has no process
+    ],
+)
+def test_an_oci_runtime_that_enables_the_controller_did_so_for_the_pods_process(
+    pods: str, processes: str, has_rdma: bool, enables: bool, tmp_path: Path
+) -> None:
+    folder = tmp_path / pods
+    folder.mkdir(parents=True)
+    if folder.name == "container":
+        (folder.parent / "cgroup.procs").write_text("")
+    (folder / "cgroup.procs").write_text(processes)
+    if has_rdma:
+        (folder / "rdma.max").write_text("")
+    assert runtime_enables_rdma(tmp_path, "pod.slice:cri-containerd:c1", "c1", "POD") == enables
+
+
+def test_so_it_is_where_the_runtime_makes_the_cgroups(tmp_path: Path) -> None:
+    for name in ("crio-POD", "crio-OTHER"):
+        (tmp_path / "kubepods/pod1" / name).mkdir(parents=True)
+        (tmp_path / "kubepods/pod1" / name / "cgroup.procs").write_text("12\n")
+    (tmp_path / "kubepods/pod1/crio-POD/rdma.max").write_text("")
+    assert runtime_enables_rdma(tmp_path, "/kubepods/pod1/crio-c1", "c1", "POD")
+    assert not runtime_enables_rdma(tmp_path, "/kubepods/pod1/crio-c1", "c1", "OTHER")
+
+
+@pytest.mark.parametrize("cgroups_path", ["/unseen/pod1/c1", "", "/../c1"])
+def test_limits_are_left_to_the_runtime_where_nothing_can_be_seen(cgroups_path: str, tmp_path: Path) -> None:
+    assert runtime_enables_rdma(tmp_path, cgroups_path, "c1", "POD")
 
 
 def test_a_container_without_a_cgroup_is_refused(tmp_path: Path) -> None:

@@ -88,9 +88,9 @@ FIRST_LINE, SECOND_LINE = "mlx5_3 hca_handle=2 hca_object=max", "mlx5_4 hca_hand
 
 @pytest.mark.parametrize("own_rpcs", [True, False], ids=["own RPC", "StateChange"])
 def test_the_runtime_sets_the_first_limit_and_the_start_waits_for_the_rest(door: Door, own_rpcs: bool) -> None:
-    door.inside.make_cgroups("/pod/c")
     runtime = connected(door, own_rpcs=own_rpcs)
     pod = make_pod(door.inside, annotations=TWO_LIMITS)
+    door.inside.make_cgroups("/pod/c", f"/pod/{pod.id}")
     runtime.run_pod_sandbox(pod)
     container = nri.Container(id="c", pod_sandbox_id=pod.id, name="main")
     container.linux.cgroups_path = "/pod/c"
@@ -98,6 +98,29 @@ def test_the_runtime_sets_the_first_limit_and_the_start_waits_for_the_rest(door:
     assert dict(adjust.linux.resources.unified) == {"rdma.max": FIRST_LINE}
     runtime.start_container(pod, container)
     assert door.inside.cgroup_file("/pod/c", "rdma.max").read_text() == f"{FIRST_LINE}\n{SECOND_LINE}\n"
+    runtime.close()
+
+
+@pytest.mark.parametrize("name", ["containerd", "cri-o"])
+def test_a_runtime_whose_oci_runtime_does_not_enable_the_controller_is_told_of_no_limit(door: Door, name: str) -> None:
+    """crun would refuse the container (docs/adr/0052). The process of the pod has no rdma.max."""
+    runtime = connected(door, name=name)
+    pod = make_pod(door.inside, annotations=TWO_LIMITS)
+    scopes = "a.slice/cri-containerd-{}.scope/container"
+    door.inside.make_cgroups(scopes.format("c"))
+    pods = door.inside.settings.cgroup_root / scopes.format(pod.id)
+    pods.mkdir(parents=True)
+    (pods.parent / "cgroup.procs").write_text("")
+    (pods / "cgroup.procs").write_text("4711\n")
+    runtime.run_pod_sandbox(pod)
+    container = nri.Container(id="c", pod_sandbox_id=pod.id, name="main")
+    container.linux.cgroups_path = "a.slice:cri-containerd:c"
+    adjust = runtime.create_container(pod, container).adjust
+    assert dict(adjust.linux.resources.unified) == {}
+    assert adjust.linux.devices
+    runtime.start_container(pod, container)
+    file = door.inside.cgroup_file(scopes.format("c"), "rdma.max")
+    assert file.read_text() == f"{FIRST_LINE}\n{SECOND_LINE}\n"
     runtime.close()
 
 

@@ -88,7 +88,10 @@ def test_a_claim_with_admin_access_is_prepared_for_one_that_looks_on(node: Claim
     assert told.request == "nic"
     (device,) = json.loads((node.folder / node.specs[0]).read_text())["devices"]
     assert json.loads(device["annotations"][OURS]) == {"name": "rails-nic", "mode": "shared", "adminAccess": True}
-    assert [it["path"] for it in device["containerEdits"]["deviceNodes"]] == ["/dev/infiniband/uverbs2"]
+    assert [it["path"] for it in device["containerEdits"]["deviceNodes"]] == [
+        "/dev/infiniband/uverbs2",
+        "/dev/infiniband/rdma_cm",
+    ]
 
 
 def test_unprepare_removes_the_claims_own_spec_and_a_second_one_nothing(node: Claimed) -> None:

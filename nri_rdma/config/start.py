@@ -39,8 +39,9 @@ BESIDE_THE_JOB = frozenset({
 })  # fmt: skip
 """The settings that do not decide who gets which device: pods are served without them. `allow_default_pool` is one of
 them because its default refuses more, not less."""
-_INSTEAD: Mapping[str, object] = {"memlock": Memlock()}
-"""What a setting has instead of a value that cannot be read, where the default would give more than that value."""
+_INSTEAD: Mapping[str, tuple[object, str]] = {"memlock": (Memlock(), "keep counts")}
+"""What a setting has instead of a value that cannot be read, where the default would give more than that value; and the
+words for it."""
 _STRICT_ADOPTION = Adoption(others=VendorAdoption(adopt=Adopt.ENFORCE))
 
 
@@ -90,7 +91,11 @@ class _Reading:
             closed=self._closed,
         )
 
-    def _note(self, error: SettingError, *, closes: bool) -> None:
+    def _note(self, error: SettingError, *, closes: bool, until: str = "its default counts") -> None:
+        """Keep a problem with what it costs: those who ask for devices their devices (`closes`), or what `until`
+        says."""
+        cost = "pods that ask for devices are refused" if closes else until
+        error.hint = f"{error.hint}; until then {cost}" if error.hint else f"until then {cost}"
         self._problems.append(error)
         if closes and not self._closed:
             self._closed = _reason(error)
@@ -121,16 +126,17 @@ class _Reading:
         document: Document,
         table: Mapping[str, Any],
     ) -> dict[str, Any]:
-        values: dict[str, Any] = {name: value for name, value in _INSTEAD.items() if name in self._misnamed}
+        values: dict[str, Any] = {name: value for name, (value, _) in _INSTEAD.items() if name in self._misnamed}
         for item in fields(Settings):
             if item.metadata.get("table"):
                 continue
             try:
                 value, origin = read_setting(item, flags, environment, document, table)
             except SettingError as error:
-                self._note(error, closes=item.name not in BESIDE_THE_JOB)
-                if item.name in _INSTEAD:
-                    values[item.name] = _INSTEAD[item.name]
+                other, until = _INSTEAD.get(item.name, (None, "its default counts"))
+                self._note(error, closes=item.name not in BESIDE_THE_JOB, until=until)
+                if other is not None:
+                    values[item.name] = other
             else:
                 if origin != DEFAULT_ORIGIN:
                     values[item.name] = value
@@ -142,7 +148,7 @@ class _Reading:
         try:
             return read_adoption(node_of(table["adopt"])) if "adopt" in table else Adoption()
         except RequestError as error:
-            self._note(refusal_in(document, error), closes=False)
+            self._note(refusal_in(document, error), closes=False, until="mode enforce counts")
             return _STRICT_ADOPTION
 
     def _pools(self, document: Document, table: Mapping[str, Any]) -> tuple[Pool, ...]:
@@ -164,7 +170,7 @@ class _Reading:
         if isinstance(read, Pool):
             return replace(read, where=document.place_of(read.where))
         error = refusal_in(document, read)
-        self._note(error, closes=False)
+        self._note(error, closes=False, until="pods that ask for this pool are refused")
         # Through the door of claims the kubelet still gives back what pods of it have.
         claimed = isinstance(written, dict) and written.get("door") == PoolDoor.CLAIMS
         door = PoolDoor.CLAIMS if claimed else PoolDoor.ANNOTATIONS

@@ -21,7 +21,7 @@ class Lacking:
     def add(self, troubles: Iterable[Trouble]) -> None:
         """Log these, and keep them."""
         for it in troubles:
-            log.error("pods are served without it", extra={"part": str(it.part), "error": it.why})
+            log.error("the daemon goes on without it", extra={"part": str(it.part), "error": it.why})
             self._troubles = (*self._troubles, it)
 
     def told(self, *, settings_are_others: bool) -> tuple[Mapping[str, str], ...]:

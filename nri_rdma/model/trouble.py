@@ -1,4 +1,4 @@
-"""What a daemon goes without since its start, while pods are served."""
+"""What a daemon goes without since its start."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def daemon(machine: Machine) -> Finding:
         return problem("daemon", f"{found}: {'; '.join(ills)}", "see `nri-rdma status` and the daemon's log")
     if troubles := status.get("troubles"):  # a daemon before this field has none
         words = "; ".join(f"{it['part']}: {it['why']}" for it in troubles)
-        return problem("daemon", f"{found}, which serves pods without: {words}", "do what each says")
+        return problem("daemon", f"{found}, which goes without: {words}", "do what each says")
     if status["reload_error"]:
         return warning("daemon", f"{found}: {status['reload_error']}", "mend the file, then SIGHUP")
     if status["daemon"]["version"] != __version__:

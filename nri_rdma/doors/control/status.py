@@ -64,7 +64,7 @@ class DaemonFacts:
     driver: Callable[[], Mapping[str, Any] | None] = lambda: None
     """What is known of the driver of claims, as DriverView has it; None: no pool is asked through claims."""
     troubles: Callable[[], tuple[Mapping[str, str], ...]] = tuple
-    """What the daemon goes without, while pods are served, as Trouble has it."""
+    """What the daemon goes without since its start, as Trouble has it."""
 
 
 def guard_document(contacts: Contacts, sandboxes: Iterable[Attachment]) -> dict[str, Any]:

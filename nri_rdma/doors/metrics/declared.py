@@ -81,8 +81,7 @@ METRICS: Final = (
     _gauge("publishing_failing", "1 while the ResourceSlices are not as they shall be."),
     _gauge("claims", "Claims that the kubelet has prepared, by what became of them.", "state"),
     _gauge("configuration_refused", "1 while the settings are those from before a reload that was refused."),
-    _gauge("troubles", "What the daemon goes without since its start while pods are served, by its part; `status` says"
-           " why.", "part"),
+    _gauge("troubles", "What the daemon goes without since its start, by its part; `status` says why.", "part"),
     _gauge("network_namespaces_held", "Network namespaces of pods that the daemon holds open."),
     _counter("spans", "Spans, by what became of them on their way to the collector of traces.", "outcome"),
 )  # fmt: skip

@@ -114,7 +114,21 @@ def test_everything_is_told() -> None:
     loaded = started("nice = 5\nlog_level = 3\n")
     told = start_troubles(loaded, "no log")
     assert [it.part for it in told] == [Part.SETTINGS, Part.SETTINGS, Part.LOG]
-    assert all("nri-rdma: SETTING: " in it.why for it in told[:2])
+    assert all("nri-rdma: SETTING: " in it.why and "until then its default counts" in it.why for it in told[:2])
+
+
+@pytest.mark.parametrize(
+    ("text", "cost"),
+    [
+        ("[pools.rails", "pods that ask for devices are refused"),
+        ('[pools.rails]\nmodes = ["x"]\n', "pods that ask for this pool are refused"),
+        ("memlock = 0\n", "keep counts"),
+        ('[adopt]\nmode = "x"\n', "mode enforce counts"),
+    ],
+)
+def test_each_problem_says_what_it_costs(text: str, cost: str) -> None:
+    (told,) = start_troubles(started(text), "")
+    assert told.why.endswith(f"; until then {cost}.")
 
 
 @given(

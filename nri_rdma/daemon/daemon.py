@@ -28,7 +28,7 @@ from nri_rdma.daemon.local_sockets import LocalSockets
 from nri_rdma.daemon.locks import Sole
 from nri_rdma.daemon.news import News
 from nri_rdma.daemon.releases import Releases
-from nri_rdma.daemon.reload import Reloader, contested_words
+from nri_rdma.daemon.reload import Contested, Reloader
 from nri_rdma.daemon.service_manager import NOTIFY_SOCKET, ServiceManager
 from nri_rdma.daemon.sessions import Sessions, preload_grammar
 from nri_rdma.daemon.signals import Signals
@@ -126,7 +126,7 @@ class Daemon:
         )
         self._processes = ProcessWatcher(lambda process: self._news.process_ended(process))  # noqa: PLW0108
         self._limits = ContainerLimits(settings.cgroup_root, self._processes)
-        self._contested = ""
+        self._contested = Contested()
         self._take_up: Callable[[], None] = lambda: None
         self._signals: Signals | None = None
         site = _site(settings, self._kernel, self._spans, self._watcher, self._processes, boundary)
@@ -161,13 +161,7 @@ class Daemon:
             memlock=MemlockBounds(default=settings.memlock.bytes),
         )
         self._kubelet_doors = KubeletDoors(
-            settings,
-            self._engine,
-            self._workers,
-            self._listeners,
-            self._sources,
-            lambda: self._sessions.view().name,
-            self._spans,
+            settings, self._engine, self._workers, self._listeners, self._sources, self._runtime, self._spans
         )
         self._reloader = Reloader(settings, reread, self._engine.placer)
         self._sessions = Sessions(
@@ -282,12 +276,11 @@ class Daemon:
         self._host.capacities.settled.add_done_callback(lambda _: self._kubelet_doors.open_later())
         self._attachments.take_up()
 
+    def _runtime(self) -> str:
+        return self._sessions.view().name
+
     def _tell_contested(self) -> None:
-        """Log which devices nobody gets because several pools select them; once, until they are others."""
-        contested = contested_words(self._engine.placer.offering.policy, self._node.current)
-        if contested not in {"", self._contested}:
-            log.error("devices that several pools select are in none", extra={"contested": contested})
-        self._contested = contested
+        self._contested.tell(self._engine.placer.offering.policy, self._node.current)
 
 
 def _exporter(lacking: Lacking) -> SpanExportThread | None:

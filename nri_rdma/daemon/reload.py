@@ -101,6 +101,20 @@ def refuse_contested(policy: Policy, node: Node) -> None:
         )
 
 
+class Contested:
+    """Logs which devices nobody gets because several pools select them; once, until they are others."""
+
+    def __init__(self) -> None:
+        self._told = ""
+
+    def tell(self, policy: Policy, node: Node) -> None:
+        """Log the devices of this node, if they are others than before."""
+        contested = contested_words(policy, node)
+        if contested not in {"", self._told}:
+            log.error("devices that several pools select are in none", extra={"contested": contested})
+        self._told = contested
+
+
 def contested_words(policy: Policy, node: Node) -> str:
     """Return the devices that several pools select, with these pools; "" when there are none."""
     contested = offer(policy, node).contested

@@ -4,9 +4,10 @@ Each brings the container one device of the node "eight": another one for each w
 """
 
 import json
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -161,9 +162,9 @@ class OurClaim(Ask):
             "metadata": {"namespace": "default", "name": "rails", "uid": _UID, "resourceVersion": "1"},
             "status": {"allocation": {"devices": {"results": results}}},
         }
-        socket = on.folder / "kubelet" / PREFIX / "dra.sock"
-        wait_until(socket.is_socket, f"the driver's socket; the daemon's log:\n{daemon.log}", 15)
-        cdi = _prepare(socket, "default", "rails", _UID)
+        sockets = on.folder / "kubelet" / PREFIX
+        path = wait_until(lambda: _listening(sockets), f"the driver's socket; the daemon's log:\n{daemon.log}", 15)
+        cdi = _prepare(path, "default", "rails", _UID)
         claimed = Claimed(driver=PREFIX, pool="n1", device=device, cdi=cdi)
         claim = Claim(namespace="default", name="rails", devices=(claimed,))
         on.kubelet.add_pod("default", pod, Given(name="main", claims=(claim,)))
@@ -206,18 +207,27 @@ WAYS: Mapping[str, Ask] = {
 """By the names of tests/rig/outcomes.py."""
 
 
-def prepared(socket: Path, namespace: str, name: str, uid: str, seconds: float = 10) -> Mapping[int, bytes]:
+def _listening(folder: Path) -> Path | None:
+    """The socket at which a driver listens; daemons that were killed leave theirs."""
+    for path in folder.glob("dra*.sock"):
+        with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
+            probe.connect(str(path))
+            return path
+    return None
+
+
+def prepared(path: Path, namespace: str, name: str, uid: str, seconds: float = 10) -> Mapping[int, bytes]:
     """What the driver answers of a claim that is to be prepared, as the kubelet asks it: 1 is a device, 2 an error."""
     request = message(1, text(1, namespace) + text(2, uid) + text(3, name))
-    with grpc.insecure_channel(f"unix:{socket}") as channel:
+    with grpc.insecure_channel(f"unix:{path}") as channel:
         method = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
         answer = channel.unary_unary(method)(request, timeout=seconds)
     (entry,) = [dict(fields(content)) for _, content in fields(answer)]
     return dict(fields(entry[2]))
 
 
-def _prepare(socket: Path, namespace: str, name: str, uid: str) -> tuple[str, ...]:
+def _prepare(path: Path, namespace: str, name: str, uid: str) -> tuple[str, ...]:
     """Have the driver prepare a claim; the CDI devices that it answers."""
-    answered = prepared(socket, namespace, name, uid)
+    answered = prepared(path, namespace, name, uid)
     assert 2 not in answered, answered
     return tuple(content.decode() for number, content in fields(answered[1]) if number == 4)

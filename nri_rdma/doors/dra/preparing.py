@@ -167,8 +167,8 @@ class Preparer:
             if admitted is not None:
                 return admitted
             if time.monotonic() >= by:
-                hint = "nothing to do: the kubelet tries again"
-                raise PlacementError(ErrorCode.DEVICE_CONFLICT, admission.why, where=admission.where, hint=hint)
+                why, where, hint = admission.why, admission.where, admission.hint
+                raise PlacementError(ErrorCode.DEVICE_CONFLICT, why, where=where, hint=hint)
             await turn.wait(change, by)
 
     def _is_prepared(self, claim: Claim) -> bool:

@@ -1,8 +1,11 @@
 """Our two sockets in the kubelet's folders: the driver's own, and the one by which the kubelet finds it.
 
 The kubelet looks into plugins_registry once a second, asks a socket there for its name and version, and calls the
-driver's socket from then on; after its own start it asks again. Its calls are coroutines of one thread: one that waits
-for a device costs nothing, and it is cancelled when the kubelet gives it up. grpc is imported with the first server.
+driver's socket from then on; after its own start it asks again. A socket that was made anew under its name it first
+unregisters, and registers a second later; so who finds those of a daemon that was killed takes other names.
+
+Its calls are coroutines of one thread: one that waits for a device costs nothing, and it is cancelled when the kubelet
+gives it up. grpc is imported with the first server.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ log = logging.getLogger(__name__)
 
 VERSION = "v1.DRAPlugin"
 """The only version that we serve: that of Kubernetes 1.34 and later."""
-NOT_SERVED = "the runtime has not reported its pods yet"
+NOT_SERVED = "the daemon is starting"
 """Why the driver is not registered right after the daemon's start."""
 _SERVICE, _REGISTRATION = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", "pluginregistration.Registration"
 CALL_S = 45.0
@@ -51,8 +54,11 @@ class DraServer:
 
     def __init__(self, plugins: Path, preparer: Preparer, on_registered: Callable[[], None], spans: Recorder) -> None:
         """`plugins` is the kubelet's folder; `on_registered` is called whenever the kubelet has taken us."""
-        self._endpoint = plugins / DRIVER / "dra.sock"
-        self._registrar = plugins.parent / "plugins_registry" / f"{DRIVER}-reg.sock"
+        registry = plugins.parent / "plugins_registry"
+        self._pairs = [
+            (plugins / DRIVER / f"dra{mark}.sock", registry / f"{DRIVER}{mark}-reg.sock") for mark in ("", "-2")
+        ]
+        """The driver's own socket, and the one by which the kubelet finds it; the first pair is that in use."""
         self._preparer = preparer
         self._on_registered = on_registered
         self._spans = spans
@@ -64,7 +70,7 @@ class DraServer:
     @property
     def is_there(self) -> bool:
         """Return whether the kubelet finds our sockets."""
-        return bool(self._servers) and self._registrar.exists() and self._endpoint.exists()
+        return bool(self._servers) and all(path.exists() for path in self._pairs[0])
 
     def serve(self) -> None:
         """Listen anew. Raises KubeletError; then nobody listens."""
@@ -72,23 +78,27 @@ class DraServer:
         import grpc
 
         self._stop()
-        self._note_registration(f"the kubelet has not called {self._registrar} yet")
+        self._pairs.sort(key=lambda it: it[1].exists())
+        (endpoint, registrar), left = self._pairs
+        self._note_registration(f"the kubelet has not called {registrar} yet")
         unary = grpc.unary_unary_rpc_method_handler
         calls = {"NodePrepareResources": unary(self._prepare), "NodeUnprepareResources": unary(self._unprepare)}
         asked = {"GetInfo": unary(self._info), "NotifyRegistrationStatus": unary(self._notified)}
         try:
-            if not self._registrar.parent.is_dir():  # grpc would write a line of its own for it
-                raise FileNotFoundError(f"there is no {self._registrar.parent}")
-            self._endpoint.parent.mkdir(parents=True, exist_ok=True)
-            self._listen(self._endpoint, grpc.method_handlers_generic_handler(_SERVICE, calls))
+            if not registrar.parent.is_dir():  # grpc would write a line of its own for it
+                raise FileNotFoundError(f"there is no {registrar.parent}")
+            endpoint.parent.mkdir(parents=True, exist_ok=True)
+            self._listen(endpoint, grpc.method_handlers_generic_handler(_SERVICE, calls))
             # Last: the kubelet calls at once.
-            self._listen(self._registrar, grpc.method_handlers_generic_handler(_REGISTRATION, asked))
+            self._listen(registrar, grpc.method_handlers_generic_handler(_REGISTRATION, asked))
+            for path in left:
+                path.unlink(missing_ok=True)
         except (OSError, RuntimeError) as error:
             self._stop()
             unheard = KubeletError(
                 ErrorCode.KUBELET_UNREACHABLE,
                 "cannot listen for the kubelet",
-                where=str(self._registrar),
+                where=str(registrar),
                 hint="nothing, it is tried again; see that the kubelet runs, and its folder in kubelet_plugins_dir",
                 detail=str(error)[:300],
             )
@@ -120,7 +130,7 @@ class DraServer:
 
     async def _info(self, _request: bytes, _context: Any) -> bytes:
         told = registration.PluginInfo(
-            type="DRAPlugin", name=DRIVER, endpoint=str(self._endpoint), supported_versions=[VERSION]
+            type="DRAPlugin", name=DRIVER, endpoint=str(self._pairs[0][0]), supported_versions=[VERSION]
         )
         data: bytes = told.SerializeToString()
         return data

@@ -176,7 +176,7 @@ def test_a_kubelet_that_comes_later_is_waited_for_and_said_once(
     door: ClaimsDoor, registry: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     registry.rmdir()
-    assert door.view().registration.error == "the runtime has not reported its pods yet"
+    assert door.view().registration.error == "the daemon is starting"
     door.open_later()
     wait_until(lambda: "claims are not served" in caplog.text, "the warning")
     assert f"there is no {registry}" in door.view().registration.error

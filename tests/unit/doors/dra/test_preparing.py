@@ -79,6 +79,16 @@ def test_a_device_that_stays_held_fails_at_the_time_limit_and_leaves_no_spec(
     assert node.specs == []
 
 
+def test_who_waits_for_a_netdev_that_is_away_is_told_how_to_get_another_device(node: Claimed) -> None:
+    (device,) = (it for it in node.daemon.node.devices if it.name == "mlx5_3")
+    del node.daemon.world.host.links[device.netdevs[0].ifindex]
+    node.daemon.read_again()
+    node.allocate("mlx5_3")
+    with pytest.raises(PlacementError, match="mlx5_3 has no netdev on the host now") as caught:
+        node.prepare(within_s=2)
+    assert caught.value.hint.startswith("delete the pod, so that its next claim gets another device")
+
+
 def test_a_claim_with_admin_access_is_prepared_for_one_that_looks_on(node: Claimed) -> None:
     node.serve_annotations()
     node.daemon.start_pod("owner", {OURS: "[{match: {device: mlx5_2}, mode: exclusive}]"})

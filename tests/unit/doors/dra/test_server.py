@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import grpc
@@ -153,7 +153,23 @@ def test_it_listens_anew_over_a_socket_that_was_left_and_notices_one_that_was_re
     registrar(folder).write_text("left")
     served.serve()
     assert [*seen, served.is_there] == [True, False, True]
-    assert call(registrar(folder), INFO, b"")
+    assert [it.name for it in registrar(folder).parent.iterdir()] == [f"{OURS}-2-reg.sock"]
+
+
+def test_who_finds_the_sockets_of_a_daemon_that_was_killed_takes_other_names_and_removes_them(
+    served: DraServer, node: Claimed, folder: Path
+) -> None:
+    """The kubelet would unregister them first, and look again a second later."""
+    registry = registrar(folder).parent
+    with ExitStack() as after:
+        for mark in ("-2", ""):
+            server = DraServer(folder, node.preparer, lambda: None, node.daemon.spans)
+            after.callback(server.close)
+            server.serve()
+            assert [it.name for it in registry.iterdir()] == [f"{OURS}{mark}-reg.sock"]
+            told = registration.PluginInfo.FromString(call(registry / f"{OURS}{mark}-reg.sock", INFO, b""))
+            assert [*(folder / OURS).iterdir()] == [Path(told.endpoint)] == [folder / OURS / f"dra{mark}.sock"]
+    assert [*registry.iterdir()] == [*(folder / OURS).iterdir()] == []
 
 
 def test_closing_removes_both_sockets_and_again_is_no_error(served: DraServer, folder: Path) -> None:

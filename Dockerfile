@@ -1,7 +1,7 @@
 # The daemon in a container. It needs the host's network and pid namespaces (hostNetwork, hostPID), CAP_SYS_ADMIN,
 # CAP_NET_ADMIN, and these mounts: /var/run/nri, /run/nri-rdma, /sys, /dev/infiniband, /run/udev, and /var/run/netns with
-# HostToContainer propagation; for GPUs and claims /var/lib/kubelet/pod-resources, /etc/cdi and /var/run/cdi; for shares also
-# /var/lib/kubelet/device-plugins; a configuration in /etc/nri-rdma; with containerd before 2.2.6 or 2.3.3 also
+# HostToContainer propagation; for GPUs and shares /var/lib/kubelet/pod-resources, /etc/cdi and /var/run/cdi; for shares also
+# /var/lib/kubelet/device-plugins, for claims all of /var/lib/kubelet with HostToContainer propagation; a configuration in /etc/nri-rdma; with containerd before 2.2.6 or 2.3.3 also
 # /run/containerd, where containerd_socket is (docs/operations.md, what containerd leaves).
 #
 # The same image again: `docker build --build-arg BASE=debian:trixie-slim@sha256:...` names the base by its digest (`docker

@@ -78,6 +78,7 @@ class ErrorCode(StrEnum):
     KUBELET_UNREACHABLE = "KUBELET-UNREACHABLE"
     KUBELET_LATE = "KUBELET-LATE"
     KUBELET_ANSWER = "KUBELET-ANSWER"
+    KUBELET_STATE = "KUBELET-STATE"
     API_SERVER = "API-SERVER"
     CLAIM_CHANGED = "CLAIM-CHANGED"
     DAEMON_ABSENT = "DAEMON-ABSENT"
@@ -197,7 +198,8 @@ class InventoryError(NriRdmaError):
 
 
 class KubeletError(NriRdmaError):
-    """The kubelet did not tell which devices it gave to a pod; that is not the same as none."""
+    """The kubelet did not tell which devices it gave to a pod, or its checkpoint which claims; that is not the same as
+    none."""
 
 
 class ApiServerError(NriRdmaError):

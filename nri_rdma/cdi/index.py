@@ -12,10 +12,9 @@ from nri_rdma.cdi.registry import Registry, ResolvedDevice
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.device import DeviceId, DeviceNumbers, Node
 
-OWNER_KEY = "claims.noderesource.dev/owner"
-"""Annotation of a spec: the uid of the only pod that can have its CDI devices."""
-PODS_KEY = "claims.noderesource.dev/pods"
-"""Annotation of a spec: the uids of the pods that its CDI devices are for, with commas between."""
+CLAIM_KEY = "claims.noderesource.dev/name"
+"""Annotation of the spec of one of our claims: its namespace and name, for a daemon that starts when the claim is
+prepared. Which pods have the claim says the kubelet's checkpoint. It is no key of our prefix, which are requests."""
 TRACE_KEY = "claims.noderesource.dev/trace"
 """Annotation of a spec: the `traceparent` of the call that wrote it."""
 _Nodes = frozenset[tuple[str, DeviceNumbers]]
@@ -37,8 +36,8 @@ class Index:
         names: dict[_Nodes, str] = {}
         self._read = registry.devices
         vendors: dict[DeviceId, set[str]] = {}
-        owners: set[str] = set()
-        self._of_pods: dict[str, list[str]] = {}
+        self.is_for_any = False
+        """Whether there is a CDI device that concerns us and any pod may have: one that is not of a claim of ours."""
         for name, device in registry.devices.items():  # in the order of names
             if before is not None and _is_same(device, before._read.get(name)):
                 if name not in before._meanings:
@@ -49,9 +48,7 @@ class Index:
                 if isinstance(found, CdiMeaning) and not found.devices:
                     continue
             self._meanings[name], self._nodes[name] = found, nodes
-            owners.add(device.annotation(OWNER_KEY) or "")
-            for uid in filter(None, (device.annotation(PODS_KEY) or "").split(",")):
-                self._of_pods.setdefault(uid, []).append(name)
+            self.is_for_any |= device.annotation(CLAIM_KEY) is None
             names.setdefault(nodes, name)
             for item in found.devices if isinstance(found, CdiMeaning) else ():
                 vendors.setdefault(item.id, set()).add(name.partition("/")[0])
@@ -63,20 +60,15 @@ class Index:
                 self._by_number.setdefault(number, []).append(nodes)
         self.vendors_of: Mapping[DeviceId, frozenset[str]] = {key: frozenset(own) for key, own in vendors.items()}
         """The vendors whose CDI devices have the nodes of each RDMA device."""
-        self._is_for_any = "" in owners
-        self._owners = frozenset(owners)
 
-    def concerns(self, pod_uid: str) -> bool:
-        """Return whether a pod may have a CDI device that concerns us."""
-        return self._is_for_any or pod_uid in self._owners
+    @property
+    def is_empty(self) -> bool:
+        """Return whether no CDI device concerns us."""
+        return not self._meanings
 
     def knows(self, name: str) -> bool:
         """Return whether that CDI device concerns us."""
         return name in self._meanings
-
-    def of_pod(self, uid: str) -> tuple[str, ...]:
-        """Return the CDI devices whose specs say that they are for that pod."""
-        return tuple(self._of_pods.get(uid, ()))
 
     def trace_of(self, name: str) -> str:
         """Return the `traceparent` of the call that wrote the spec of that CDI device, "" where it does not say."""

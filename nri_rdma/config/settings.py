@@ -347,8 +347,9 @@ class Settings:
     )
     kubelet_plugins_dir: Path = _setting(
         Path("/var/lib/kubelet/plugins"),
-        "The kubelet's folder for sockets of drivers, where pools with door = claims are served; plugins_registry"
-        " beside it has the socket by which the kubelet finds them.",
+        "The kubelet's folder for sockets of drivers, where pools with door = claims are served. Beside it are"
+        " plugins_registry, with the socket by which the kubelet finds them, and dra_manager_state, which says which"
+        " pods have a claim.",
         _path,
         "DIR",
     )

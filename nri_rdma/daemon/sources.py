@@ -15,9 +15,12 @@ from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.engine.shares import ShareBook
 from nri_rdma.errors import ErrorCode, KubeletError
+from nri_rdma.host.kubelet.checkpoint import read_checkpoint
 from nri_rdma.model.allocation import PodAllocation
+from nri_rdma.model.pool import PoolDoor
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
+from nri_rdma.text.kubelet_checkpoint import FILE as CHECKPOINT_FILE
 
 if TYPE_CHECKING:
     from nri_rdma.host.cdi.watch import CdiRegistry
@@ -46,6 +49,8 @@ class Sources:
         """`listeners` notice that specs change, and `workers` read them. `readers` read the node anew for a container
         that waits, so that it does not wait for attaches; by default the workers."""
         self._settings = settings
+        serves_claims = any(pool.door is PoolDoor.CLAIMS for pool in settings.pools)
+        self._checkpoint = str(settings.kubelet_plugins_dir.parent / CHECKPOINT_FILE) if serves_claims else ""
         self._workers = workers
         self._listeners = listeners
         self._specs: CdiRegistry | None = None
@@ -108,6 +113,11 @@ class Sources:
             hint = "nothing, the next attempt asks anew"
             raise KubeletError(ErrorCode.KUBELET_UNREACHABLE, what, where=f"pod {namespace}/{name}", hint=hint)
         return self._kubelet.of_pod(namespace, name)
+
+    def checkpoint(self) -> bytes:
+        """Return the kubelet's checkpoint of claims; nothing where it is not there, and where no pool is served by
+        claims: those change with a restart only."""
+        return read_checkpoint(self._checkpoint) if self._checkpoint else b""
 
     def close(self) -> None:
         """End. After the workers; again is no error."""

@@ -19,9 +19,11 @@ from nri_rdma.text.annotations import asks, parse_pod_request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A pod's request as written, and what the kubelet reports: its allocation, and its GPUs."""
+    """A pod's request as written, and what the kubelet reports: the CDI devices of its claims of our driver, its
+    allocation, and its GPUs."""
 
     request: PodRequest = field(default_factory=lambda: PodRequest(requests=()))
+    claimed: tuple[str, ...] = ()
     allocation: PodAllocation | None = None
     gpus: PodGpus | None = None
 
@@ -34,14 +36,21 @@ def asks_by(prefix: str) -> Callable[[Mapping[str, str]], bool]:
     return partial(asks, prefix=prefix)
 
 
-def gather(pod: Pod, annotations: Mapping[str, str], prefix: str, kubelet: KubeletEvidence, spans: Recorder) -> Asked:
+def gather(
+    pod: Pod,
+    annotations: Mapping[str, str],
+    prefix: str,
+    kubelet: KubeletEvidence,
+    spans: Recorder,
+    claimed: tuple[str, ...] = (),
+) -> Asked:
     """Return what the pod asks for, with the kubelet's answer if that matters here: also where the pod may be the one
-    whose shares the kubelet has just allocated. Raise RequestError."""
+    whose shares the kubelet has just allocated. `claimed` are the CDI devices of its claims. Raise RequestError."""
     with spans.span("parse"):
         request = parse_pod_request(annotations, prefix) or PodRequest(requests=())
     asks_gpus = kubelet.asks_about_gpus and any(map(may_use_gpus, request.requests))
     asks_scope = kubelet.kubelet is not None and any(it.word for it in request.requests)
-    if not (asks_gpus or asks_scope or kubelet.asks_about_devices(pod.uid) or kubelet.asks_about_shares):
+    if not (asks_gpus or asks_scope or claimed or kubelet.asks_about_devices or kubelet.asks_about_shares):
         return Asked(request=request)
     with spans.span("kubelet") as span:
         word = kubelet.ask(pod)
@@ -56,7 +65,7 @@ def gather(pod: Pod, annotations: Mapping[str, str], prefix: str, kubelet: Kubel
         span.attributes["rdma.scope"] = "; ".join(scope_words(item, allocation) for item in request.requests)
         if asks_gpus:
             span.attributes.update(_gpu_words(narrowed(request, allocation, gpus).requests))
-    return Asked(request=request, allocation=allocation, gpus=gpus)
+    return Asked(request=request, claimed=claimed, allocation=allocation, gpus=gpus)
 
 
 def _gpu_words(requests: Iterable[DeviceRequest]) -> dict[str, str]:

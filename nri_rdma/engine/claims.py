@@ -69,7 +69,9 @@ class Claims:
         return self._engine.placer.node.cache.current.rdma_cm
 
     def admission(self, claim: Claim) -> Admission:
-        """Return what admits this claim as soon as its devices are free."""
+        """Return what admits this claim as soon as its devices are free. Raise KubeletError where the claim's pods are
+        not known."""
+        self._engine.placer.evidence.kubelet.claims.refuse_untold(claim)
         return Admission(self._engine, claim)
 
     def next_change(self) -> Future[None]:

@@ -57,7 +57,10 @@ class EvidenceCollector:
         now = self.specs.now
         if container.has_major(now.majors):
             return True
-        return now.index.concerns(container.pod_uid) and any(map(now.index.knows, self._reported(container)))
+        known = self.sandboxes.get(container.sandbox_id)
+        if known is not None and (known.has_unseen_claims or known.unnamed):
+            return True
+        return not now.index.is_empty and any(map(now.index.knows, self._reported(container)))
 
     def await_concerned(self, container: Container, deadline: float) -> bool:
         """Return the same once the specs are read. Raise NotReadyError where that is not before the deadline."""
@@ -69,9 +72,10 @@ class EvidenceCollector:
         """Wait until the container's devices are explained, as far as they can be: drivers write specs moments before,
         and devices arrive with the pod's network. `attached` is as for `grants`.
 
-        Raise NotReadyError at the deadline; raise CdiError where an unreadable spec may be about the container's RDMA
-        nodes.
+        Raise NotReadyError at the deadline, and where the kubelet does not tell what it has to; raise CdiError where an
+        unreadable spec may be about the container's RDMA nodes.
         """
+        self.kubelet.claims.look_at(container.pod, attached)
         until = min(deadline, time.monotonic() + _WAIT_S)
         self._await_names(container, until)
         nodes = self._unexplained(container, attached)
@@ -132,10 +136,12 @@ class EvidenceCollector:
         return tuple(name for item in there if item.name == container.name for name in item.cdi_devices)
 
     def _reported(self, container: Container) -> dict[str, Origin]:
-        """Return the CDI devices that the runtime and the kubelet report for the container, each with its surest
-        origin. The guard's hook names its device also where the runtime does not, and asks for that one."""
+        """Return the CDI devices that the runtime and the kubelet report for the container or its whole pod, each with
+        its surest origin. The guard's hook names its device also where the runtime does not, and asks for that one."""
         named = dict.fromkeys((*container.cdi_devices, *container.guarded_devices), Origin.RUNTIME)
-        return named | dict.fromkeys(self._listed(container), Origin.KUBELET)
+        known = self.sandboxes.get(container.sandbox_id)
+        whole = known.unnamed if known is not None else ()
+        return named | dict.fromkeys((*self._listed(container), *whole), Origin.KUBELET)
 
     def _named(self, container: Container) -> dict[str, Origin]:
         """Return the same without those that the container was not given."""

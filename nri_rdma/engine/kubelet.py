@@ -7,16 +7,17 @@ time is found out when the containers are created.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from nri_rdma.cdi.grants import CdiGrant, Origin, grants_of
 from nri_rdma.decide.gpus import PodGpus, pod_gpus
 from nri_rdma.decide.shares import share_requests
+from nri_rdma.engine.pod_claims import PodClaims
 from nri_rdma.engine.sandbox import Sandboxes
 from nri_rdma.engine.shares import ShareBook
 from nri_rdma.engine.specs import SpecCache
-from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
+from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import DeviceRequest
@@ -43,6 +44,10 @@ class Kubelet(Protocol):
         """Return the pod's allocation; None: the kubelet does not know the pod. Raise KubeletError, after its budget at
         the latest."""
 
+    def checkpoint(self) -> bytes:
+        """Return the kubelet's checkpoint of claims; nothing where there is none, and on a node that serves no
+        claims."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletWord:
@@ -61,6 +66,8 @@ class KubeletEvidence:
         self.kubelet = kubelet
         self.shares = ShareBook()
         """The shares of the pools that are asked by a resource."""
+        self.claims = PodClaims(self._checkpoint, lambda pod: self.ask(pod).allocation, specs, sandboxes)
+        """The claims of our driver that pods have."""
         self._specs = specs
         self._sandboxes = sandboxes
 
@@ -69,10 +76,11 @@ class KubeletEvidence:
         """Return whether a kubelet reports its allocations."""
         return self.kubelet is not None and self.kubelet.tells
 
-    def asks_about_devices(self, pod_uid: str) -> bool:
-        """Return whether there are CDI devices that concern us and may be the pod's, and a kubelet that allocates
+    @property
+    def asks_about_devices(self) -> bool:
+        """Return whether there are CDI devices that concern us and may be any pod's, and a kubelet that allocates
         them."""
-        return self.kubelet is not None and self._specs.now.index.concerns(pod_uid)
+        return self.kubelet is not None and self._specs.now.index.is_for_any
 
     @property
     def asks_about_gpus(self) -> bool:
@@ -137,20 +145,5 @@ class KubeletEvidence:
             for grant in grants_of(index, container.name, dict.fromkeys(container.cdi_devices, Origin.KUBELET))
         )
 
-    def grants_of_pod(self, pod: Pod, allocation: PodAllocation | None) -> tuple[CdiGrant, ...]:
-        """Return the CDI devices of the claims that the pod has and none of its containers names: they are for all of
-        them. Raise NotReadyError where the kubelet has not told which containers name one."""
-        index = self._specs.now.index
-        prepared = index.of_pod(pod.uid)
-        if not prepared or self.kubelet is None or not self.kubelet.is_there:
-            return ()
-        if allocation is None:
-            raise NotReadyError(
-                ErrorCode.NOT_READY,
-                "network is not ready: the kubelet has not told which containers name the pod's claims",
-                where=str(pod),
-                hint="nothing to do: the kubelet tries again",
-            )
-        told = {name for container in allocation.containers for name in container.cdi_devices}
-        unnamed = {name: Origin.KUBELET for name in prepared if name not in told}
-        return tuple(replace(grant, for_all=True) for grant in grants_of(index, "", unnamed))
+    def _checkpoint(self) -> bytes | None:
+        return self.kubelet.checkpoint() if self.kubelet is not None else None

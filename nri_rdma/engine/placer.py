@@ -64,8 +64,9 @@ class Placer:
             self.evidence.specs.await_ready(pod, deadline)
 
     def asked(self, pod: Pod, annotations: Mapping[str, str]) -> Asked | None:
-        """Return what a pod asks for; None when that is nothing. Raise RequestError, NotReadyError."""
-        asked = gather(pod, annotations, self.prefix, self.evidence.kubelet, self._spans)
+        """Return what a pod asks for; None when that is nothing. Raise RequestError, KubeletError, NotReadyError."""
+        claimed = self.evidence.kubelet.claims.of(pod.uid)
+        asked = gather(pod, annotations, self.prefix, self.evidence.kubelet, self._spans, claimed)
         return asked if asked.request.requests or self._grants(pod, asked) else None
 
     def choose(self, pod: Pod, asked: Asked, asker: Asker, by: float | None) -> tuple[Placed, ...]:
@@ -108,7 +109,7 @@ class Placer:
 
     def _grants(self, pod: Pod, asked: Asked) -> tuple[CdiGrant, ...]:
         kubelet = self.evidence.kubelet
-        return (*kubelet.grants(asked.allocation), *kubelet.grants_of_pod(pod, asked.allocation))
+        return (*kubelet.grants(asked.allocation), *kubelet.claims.grants(pod, asked.claimed, asked.allocation))
 
     def _question(self, pod: Pod, asked: Asked, asker: Asker) -> Question:
         kubelet = self.evidence.kubelet

@@ -140,6 +140,11 @@ class Sandbox:
     """The runtime's last list showed that it runs without what it asks for."""
     allocation: PodAllocation | None = None
     """What the kubelet said that it allocated."""
+    has_unseen_claims: bool = False
+    """The runtime listed it, the kubelet's checkpoint may have claims of ours for its pod, and nobody has looked yet
+    which of them its containers name."""
+    unnamed: tuple[str, ...] = ()
+    """The CDI devices of its pod's claims that no container names, and that were not attached at its start."""
     waited_at: float = 0.0
     """When a container last waited at the barrier, in seconds of `time.monotonic`."""
     late_failures: dict[str, LateFailure] = field(default_factory=dict)

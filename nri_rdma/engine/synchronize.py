@@ -77,6 +77,7 @@ class Synchronizer:
             if sandbox is not None:
                 for container in item.containers:
                     sandbox.containers.remember(container.name, container.cgroups_path)
+        self._evidence.kubelet.claims.note_listed(item.pod for item in pods)
         self._decide_no_more()
         for item in pods:
             if self._was_missed(item):

@@ -13,8 +13,8 @@ from nri_rdma.decide.inject import AttachedRequest, inject
 from nri_rdma.engine.container import Listed, ListedContainer
 from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.limiter import Limiter
-from nri_rdma.engine.parts import attached_of
-from nri_rdma.errors import LimitsError
+from nri_rdma.engine.parts import attached_for, attached_of
+from nri_rdma.errors import LimitsError, NriRdmaError
 from nri_rdma.model.device import CharDevice
 from nri_rdma.model.request import env_name
 from nri_rdma.text.annotations import asks_for_devices
@@ -76,6 +76,10 @@ class Verifier:
     def _why_bare(self, item: Listed, parts: tuple[Attachment, ...]) -> str:
         if (not parts or parts[0].part) and item.containers and asks_for_devices(item.annotations, self._prefix):
             return f"its containers were {_WHILE_AWAY}"
+        try:
+            self._evidence.kubelet.claims.look_at(item.pod, attached_for(parts))
+        except NriRdmaError as error:
+            return f"it has claims that were not attached at its start; {error.what}" if item.containers else ""
         attached, rdma_cm = attached_of(parts)
         given = {share for it in attached for share in it.admitted.request.shares}
         lacking = [it.name for it in item.containers if any(share not in given for _, share in it.shares)]

@@ -59,14 +59,10 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A claim that is allocated. `label` begins the names of its requests in the environment of containers; `pods` are
-    the uids of those that it is reserved for."""
+    """A claim that is allocated. `label` begins the names of its requests in the environment of containers."""
 
     namespace: str
     name: str
     uid: str
     label: str
     requests: tuple[ClaimRequest, ...]
-    pods: tuple[str, ...] = ()
-    owner: str = ""
-    """The uid of the pod that it was made for, which alone can have it; "" for a claim that somebody wrote."""

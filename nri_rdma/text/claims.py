@@ -71,7 +71,6 @@ def _claim(claim: Mapping[str, Any], driver: str) -> Claim:
         if result["driver"] == driver:
             by_request.setdefault(word(result["request"], _REQUEST), []).append(result)
     own = partial(_parameters, devices.get("config") or (), driver)
-    pods = tuple(word(it["uid"], _UID) for it in status.get("reservedFor") or () if it["resource"] == "pods")
     return Claim(
         namespace=word(metadata["namespace"]),
         name=word(metadata["name"]),
@@ -88,16 +87,7 @@ def _claim(claim: Mapping[str, Any], driver: str) -> Claim:
             )
             for name, results in by_request.items()
         ),
-        owner=_owner(metadata, pods),
-        pods=pods,
     )
-
-
-def _owner(metadata: Mapping[str, Any], pods: tuple[str, ...]) -> str:
-    """Return the uid of the pod that the claim was made for. A claim that somebody wrote may name any pod as its owner:
-    the one that it is reserved for has to be the same."""
-    owners = [it for it in metadata.get("ownerReferences") or () if it.get("controller") and it["kind"] == "Pod"]
-    return next((word(it["uid"]) for it in owners if pods == (it["uid"],)), "")
 
 
 def _label(name: str, annotations: Mapping[str, str]) -> str:

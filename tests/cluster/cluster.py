@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -34,15 +34,21 @@ class Cluster:
     """From construction to close(); a context manager. `times` has the seconds from the start to each step."""
 
     def __init__(
-        self, nodes: int = 1, described: str = "eight", config: str = "", kubelet: Mapping[str, Any] = _NOTHING
+        self,
+        nodes: int = 1,
+        described: str = "eight",
+        config: str = "",
+        kubelet: Mapping[str, Any] = _NOTHING,
+        gates: Sequence[str] = (),
     ) -> None:
+        """`gates` are feature gates that are on, in the kubelets, too."""
         self._begun = time.monotonic()
         self.times: dict[str, float] = {}
         self._programs = ensure_programs()
         FOLDER.mkdir(parents=True, exist_ok=True)
         self.folder = Path(tempfile.mkdtemp(prefix=run_prefix(os.environ[RUN]), dir=FOLDER))
         self._stack = ExitStack()
-        self._kubelet = kubelet
+        self._kubelet = {**kubelet, "featureGates": dict.fromkeys(gates, True)} if gates else kubelet
         self._cgroup = f"nrirdma-{self.folder.name}"
         names = tuple(f"n{number}" for number in range(1, nodes + 1))
         try:
@@ -50,7 +56,7 @@ class Cluster:
             self._stack.callback(remove_cgroup, self._cgroup)
             _FORWARD.write_text("1")
             self.control = self._machine("control", 0)
-            self._control_plane = ControlPlane(self.control, self._programs, _address(0), names)
+            self._control_plane = ControlPlane(self.control, self._programs, _address(0), names, gates)
             self.nodes = {name: self._node(name, number, described, config) for number, name in enumerate(names, 1)}
             self._start()
         except BaseException:

@@ -26,13 +26,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster of one node, or of as many as the module's NODES says; its DESCRIBED is the nodes' hardware, its CONFIG
-    nri-rdma's configuration, and its KUBELET has settings of the kubelets."""
+    nri-rdma's configuration, its KUBELET has settings of the kubelets, and its GATES are feature gates that are on."""
     failed = request.session.testsfailed
     made = Cluster(
         getattr(request.module, "NODES", 1),
         described=getattr(request.module, "DESCRIBED", "eight"),
         config=getattr(request.module, "CONFIG", ""),
         kubelet=getattr(request.module, "KUBELET", {}),
+        gates=getattr(request.module, "GATES", ()),
     )
     try:
         yield made

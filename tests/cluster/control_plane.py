@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.cluster.machine import Machine
@@ -34,7 +34,11 @@ _CONTROLLERS = (
 class ControlPlane:
     """The control plane at an address. Users are known by tokens; the API server makes its own certificate."""
 
-    def __init__(self, machine: Machine, programs: Programs, address: str, nodes: tuple[str, ...]) -> None:
+    def __init__(
+        self, machine: Machine, programs: Programs, address: str, nodes: tuple[str, ...], gates: Sequence[str] = ()
+    ) -> None:
+        """`gates` are feature gates that are on in all of its programs, with the APIs that they need."""
+        self._gates = {"feature_gates": ",".join(f"{it}=true" for it in gates)} if gates else {}
         self._machine = machine
         self._programs = programs
         self._address = address
@@ -87,12 +91,18 @@ class ControlPlane:
             service_cluster_ip_range=SERVICES,
             allow_privileged="true",
             kubelet_preferred_address_types="InternalIP",  # for exec: no DNS knows the nodes' names
+            **self._gates,
+            **({"runtime_config": "api/beta=true"} if self._gates else {}),
         )
 
     def start_controllers(self) -> None:
         """Start what acts on the API server, once that is there: its certificate is theirs to check it by."""
         self._start(
-            "kube-scheduler", kubeconfig=str(self.kubeconfig("scheduler")), leader_elect="false", secure_port="0"
+            "kube-scheduler",
+            kubeconfig=str(self.kubeconfig("scheduler")),
+            leader_elect="false",
+            secure_port="0",
+            **self._gates,
         )
         self._start(
             "kube-controller-manager",
@@ -103,6 +113,7 @@ class ControlPlane:
             service_account_private_key_file=str(self._key),
             root_ca_file=str(self._pki / "apiserver.crt"),
             controllers=",".join(_CONTROLLERS),
+            **self._gates,
         )
 
     def _start(self, program: str, **flags: str) -> None:

@@ -4,9 +4,10 @@ daemon, and real containers with what was allocated last."""
 import json
 import signal
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.rig import api_server
 from tests.rig.cri import Container, Cri, Sandbox
 from tests.rig.daemon import Daemon
 from tests.rig.deadline import wait_until
+from tests.rig.dra_state import ClaimState, write
 from tests.rig.expect import host_link, look
 from tests.rig.fabric import Fabric
 from tests.rig.kubelet import PATIENT, Claim, Claimed, FakeKubelet, Given, fields, message, text
@@ -47,9 +49,19 @@ class Driver:
     api: api_server.Server
     socket: Path
     specs: Path
+    checkpoint: Path
+    known: dict[str, ClaimState] = field(default_factory=dict)
+    """What the kubelet knows of claims, by their names."""
+
+    def know(self, claim: str, pod_uid: str, cdi: tuple[str, ...] = ()) -> None:
+        """The kubelet writes down who has a claim, before it has it prepared."""
+        state = ClaimState(uid=f"uid-{claim}", name=claim, pods=(pod_uid,), cdi_devices={DRIVER: cdi})
+        self.known[claim] = state
+        write(self.checkpoint, self.known.values())
 
     def allocate(self, claim: str, device: int) -> None:
-        """Have the scheduler give a claim the device with this number."""
+        """Have the scheduler give a claim the device with this number, for a pod that is to come."""
+        self.know(claim, str(uuid.uuid4()))
         name = f"pci-{self.node.node.rdma[device].function}".replace(":", "-").replace(".", "-")
         results = [{"request": "nic", "driver": DRIVER, "pool": "n1", "device": name}]
         self.api.claims[f"{api_server.CLAIMS}default/resourceclaims/{claim}"] = {
@@ -83,7 +95,9 @@ class Driver:
             f"pod-{claim}",
             Given(name="main", claims=(Claim(namespace="default", name=claim, devices=(given,)),)),
         )
-        pod = cri.run_pod(f"pod-{claim}")
+        uid = str(uuid.uuid4())
+        self.know(claim, uid, cdi)
+        pod = cri.run_pod(f"pod-{claim}", uid=uid)
         container = cri.create_container(pod, "main", cdi_devices=cdi)
         cri.start(container)
         return pod, container
@@ -118,7 +132,7 @@ def driver(runtime: Runtime, node: Fabric, tmp_path_factory: pytest.TempPathFact
             socket = folder / "kubelet" / DRIVER / "dra.sock"
             registrar = folder / f"plugins_registry/{DRIVER}-reg.sock"  # the last one that is made
             wait_until(registrar.is_socket, f"the driver's socket; the daemon's log:\n{daemon.log}", 15)
-            yield Driver(node, daemon, kubelet, api, socket, runtime.cdi_dir)
+            yield Driver(node, daemon, kubelet, api, socket, runtime.cdi_dir, folder / "dra_manager_state")
     for path in runtime.cdi_dir.iterdir():
         path.unlink()
 

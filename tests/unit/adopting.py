@@ -29,10 +29,12 @@ from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
 from nri_rdma.ttrpc.wire import Request
 from tests.fakes.kernel import FakeKernel, World
+from tests.rig.dra_state import ClaimState, checkpoint
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON, Rig, add_rail, make_world
 from tests.unit.lifecycle_rig import PREFIX, Daemon, MakeEvidence, uverbs
 
+DRIVER = "rdma.noderesource.dev"
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 VENDOR = "dra.example.com"
 NIC = f"{VENDOR}/nic=claim-1"
@@ -55,6 +57,10 @@ class Kubelet:
         """The answer for pods that are not in `given`."""
         self.is_late = False
         self.asked = 0
+        self.claims: dict[str, ClaimState] = {}
+        """By uid: what its checkpoint has."""
+        self.written = b""
+        """What its checkpoint has instead."""
 
     def give(self, pod: Pod, container: str, *names: str, resources: tuple[str, ...] = ()) -> None:
         claim = ClaimDevice(
@@ -79,6 +85,14 @@ class Kubelet:
         if self.is_late:
             raise KubeletError(ErrorCode.KUBELET_LATE, "no answer", hint="wait")
         return self.given.get(f"{namespace}/{name}", self.others)
+
+    def claim(self, *names: str, pods: tuple[Pod, ...], uid: str = "c1") -> None:
+        """A claim of our driver with these CDI devices, that these pods have."""
+        uids = tuple(pod.uid for pod in pods)
+        self.claims[uid] = ClaimState(uid=uid, name=uid, pods=uids, cdi_devices={DRIVER: names})
+
+    def checkpoint(self) -> bytes:
+        return self.written or checkpoint(self.claims.values())
 
 
 class Node(Daemon):

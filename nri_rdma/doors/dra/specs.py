@@ -1,8 +1,7 @@
 """The CDI spec of a claim: a device for each of its requests, with our key and the guard. Pure.
 
 A container gets the CDI devices of the requests that it asks for. Each has the nodes of its RDMA devices, and under our
-key what they are given with, so that they are attached as any driver's (docs/cdi.md). The spec names the claim's pods:
-one that has no container which asks for the claim gets its devices as a whole.
+key what they are given with, so that they are attached as any driver's (docs/cdi.md).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from nri_rdma.cdi.index import OWNER_KEY, PODS_KEY, TRACE_KEY
+from nri_rdma.cdi.index import CLAIM_KEY, TRACE_KEY
 from nri_rdma.cdi.spec import Device, DeviceNode, Edits, Hook, HookName, Kind, NodeType, Spec, Version
 from nri_rdma.cdi.version import minimum_version
 from nri_rdma.decide.advertised import DRIVER
@@ -23,9 +22,6 @@ from nri_rdma.model.device import CharDevice, CharKind
 from nri_rdma.text.claims import main_request, refuse_uid
 from nri_rdma.text.shares import GUARD_HOOK
 
-CLAIM_KEY = "claims.noderesource.dev/name"
-"""Annotation of a spec: namespace and name of its claim, for a daemon that starts when the claim is prepared. It is no
-key of our prefix, which are requests."""
 BOOT_KEY = "claims.noderesource.dev/boot"
 """Annotation of a spec: the boot in which it was written."""
 ALLOCATION_KEY = "claims.noderesource.dev/allocation"
@@ -61,8 +57,6 @@ def claim_spec(
     devices = tuple(_device(claim.uid, it, rdma_cm, style) for it in requests)
     told = {
         CLAIM_KEY: f"{claim.namespace}/{claim.name}",
-        PODS_KEY: ",".join(claim.pods),
-        OWNER_KEY: claim.owner,
         BOOT_KEY: style.boot,
         ALLOCATION_KEY: allocation_of(claim),
         TRACE_KEY: trace,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_rdma.cdi.index import OWNER_KEY, PODS_KEY, Index
+from nri_rdma.cdi.index import CLAIM_KEY, Index
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.device import CharDevice, DeviceNumbers, Node
 from tests.unit.cdi.specs import KEY, RDMA_CM, edits, one, registry, spec_text, uverbs_path
@@ -49,32 +49,19 @@ def test_what_is_no_cdi_device_or_none_of_ours_means_nothing() -> None:
     made = index(one("/dev/nvidia0"))
     assert made.meaning("net.example/vf=vf0") is None
     assert made.meaning("net.example/vf=other") is None
-    assert not made.concerns("")
-
-
-def test_a_cdi_device_is_found_by_the_pods_that_its_spec_names() -> None:
-    def of(name: str, pods: str) -> str:
-        return spec_text({name: edits(uverbs_path(3))}, common_annotations={PODS_KEY: pods})
-
-    made = index(of("vf0", "p1,p2"), of("vf1", "p2"), one(uverbs_path(2), name="vf2"))
-    assert [made.of_pod(uid) for uid in ("p1", "p2", "p", "")] == [vf("vf0"), vf("vf0", "vf1"), (), ()]
+    assert (made.is_for_any, made.is_empty) == (False, True)
 
 
 def test_an_index_with_rdma_devices_is_relevant_also_when_its_spec_is_wrong() -> None:
-    assert index(one(uverbs_path(0))).concerns("")
-    assert index(one(uverbs_path(0), key="{x: 1}")).concerns("")
+    assert index(one(uverbs_path(0))).is_for_any
+    assert index(one(uverbs_path(0), key="{x: 1}")).is_for_any
 
 
-def test_devices_of_one_pod_concern_that_pod_only_and_others_all_pods() -> None:
-    def of(pod: str, name: str) -> str:
-        common = {OWNER_KEY: pod} if pod else None
-        return spec_text({name: edits(uverbs_path(0))}, common_annotations=common)
-
-    told = index(of("u1", "vf1"), of("u2", "vf2"))
-    assert [told.concerns(it) for it in ("u1", "u2", "u3", "")] == [True, True, False, False]
-    told = index(of("u1", "vf1"), of("", "vf2"))
-    assert [told.concerns(it) for it in ("u1", "u3", "")] == [True, True, True]
-    assert not index(spec_text({"gpu": edits("/dev/nvidia0")})).concerns("u1")
+def test_devices_of_our_claims_are_for_the_pods_of_the_claim_and_others_for_any() -> None:
+    ours = spec_text({"vf1": edits(uverbs_path(0))}, common_annotations={CLAIM_KEY: "team/rails"})
+    assert (index(ours).is_for_any, index(ours).is_empty) == (False, False)
+    assert index(ours, one(uverbs_path(1))).is_for_any
+    assert not index(spec_text({"gpu": edits("/dev/nvidia0")})).is_for_any
 
 
 def test_what_was_not_parsed_again_keeps_its_meaning_unless_the_node_has_changed() -> None:

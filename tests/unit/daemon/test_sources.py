@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any  # Any: what a class is made with
 
@@ -19,6 +20,8 @@ from nri_rdma.daemon.sources import Sources
 from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.errors import ErrorCode, KubeletError, NotReadyError
 from nri_rdma.host.cdi import watch
+from nri_rdma.model.pool import Pool, PoolDoor
+from nri_rdma.model.request import Mode
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 from tests.rig.deadline import wait_until
@@ -251,3 +254,13 @@ def test_a_kubelet_that_is_there_is_connected_before_anybody_asks_and_left_at_th
         site.others.close()
         with pytest.raises(KubeletError):
             site.others.of_pod("ml", "train")
+
+
+def test_the_checkpoint_is_read_only_where_claims_are_served(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "dra_manager_state").write_bytes(b"claims")
+    plain = Settings(kubelet_plugins_dir=tmp_path / "plugins")
+    serving = replace(plain, pools=(Pool(name="nics", modes=(Mode.SHARED,), door=PoolDoor.CLAIMS),))
+    for settings, read in ((plain, b""), (serving, b"claims")):
+        others = Sources(settings, site.node, site.workers, site.listeners)
+        assert others.checkpoint() == read
+        others.close()

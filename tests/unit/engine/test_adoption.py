@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.attach.record import Phase
-from nri_rdma.cdi.index import PODS_KEY
 from nri_rdma.commands.cli.gather import FactsSource
 from nri_rdma.commands.cli.with_cdi import with_registry
 from nri_rdma.commands.explain import Explanation, Facts, explain
@@ -60,8 +59,8 @@ def test_the_kubelet_tells_and_the_devices_are_there_before_the_first_container(
 
 def test_a_claim_that_no_container_names_is_there_for_all_of_them(node: Node, world: World) -> None:
     before = world.snapshot()
-    made = spec(NIC, 0, keys=MOVE)
-    node.specify({**made, "annotations": {PREFIX: MOVE, PODS_KEY: make_pod().uid}})
+    node.specify(spec(NIC, 0, keys=MOVE))
+    node.kubelet.claim(NIC, pods=(make_pod(),))
     node.kubelet.give(make_pod(), "trainer")
     node.start(annotations={})
     assert "rail0" not in on_host(world)

@@ -180,7 +180,7 @@ def test_nobody_is_ready_while_the_first_specs_are_still_being_read(node: Node) 
         go.set()
         reader.join()
     evidence.specs.await_ready(make_pod(), time.monotonic())
-    assert evidence.specs.now.index.concerns("")
+    assert evidence.specs.now.index.is_for_any
 
 
 def test_where_specs_cannot_be_watched_no_container_starts_without_what_they_ask(

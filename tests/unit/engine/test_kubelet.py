@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from nri_rdma.cdi.grants import Origin
-from nri_rdma.cdi.index import PODS_KEY
 from nri_rdma.engine.kubelet import KubeletWord
-from nri_rdma.errors import NotReadyError
-from nri_rdma.model.allocation import PodAllocation
 from tests.fakes.kernel import World
 from tests.unit.adopting import FOREIGN, NIC, SHARED, Kubelet, Node, daemon_on, node, spec, world
 from tests.unit.attach.builders import make_pod
@@ -68,7 +64,7 @@ def test_a_node_without_a_kubelet_says_nothing(node: Node) -> None:
     assert node.evidence.kubelet.ask(make_pod()) == KubeletWord()
     assert node.evidence.kubelet.gpus_told(KubeletWord()) is None
     assert not node.evidence.kubelet.tells
-    assert not node.evidence.kubelet.asks_about_devices("u1")
+    assert not node.evidence.kubelet.asks_about_devices
 
 
 def test_a_node_without_gpus_has_none_to_tell_of(node: Node, kubelet: Kubelet) -> None:
@@ -77,37 +73,9 @@ def test_a_node_without_gpus_has_none_to_tell_of(node: Node, kubelet: Kubelet) -
 
 
 def test_it_is_asked_about_devices_only_where_a_spec_is_ours(node: Node) -> None:
-    assert not node.evidence.kubelet.asks_about_devices("u1")
+    assert not node.evidence.kubelet.asks_about_devices
     node.specify(spec(NIC, 0, keys=SHARED))
-    assert node.evidence.kubelet.asks_about_devices("u1")
-    assert node.evidence.kubelet.asks_about_devices("")
-
-
-def of_pod(*pods: str) -> dict[str, object]:
-    """The spec of a claim that is for these pods."""
-    made = spec(NIC, 0, keys=SHARED)
-    made["annotations"] = {**cast(dict[str, str], made["annotations"]), PODS_KEY: ",".join(pods)}
-    return made
-
-
-def test_a_claim_that_no_container_names_is_the_whole_pods(node: Node) -> None:
-    pod, other = make_pod(), make_pod("sandbox-2", uid="uid-2")
-    node.specify(of_pod(pod.uid))
-    told = node.evidence.kubelet
-    (grant,) = told.grants_of_pod(pod, PodAllocation())
-    assert (grant.for_all, grant.name, grant.origin) == (True, NIC, Origin.KUBELET)
-    assert told.grants_of_pod(other, PodAllocation()) == ()
-    node.kubelet.give(pod, "main", NIC)
-    assert told.grants_of_pod(pod, told.ask(pod).allocation) == ()
-
-
-def test_a_pod_with_a_claim_waits_for_the_kubelet_to_tell_which_containers_name_it(node: Node) -> None:
-    pod = make_pod()
-    node.specify(of_pod(pod.uid))
-    with pytest.raises(NotReadyError, match="has not told which containers name the pod's claims"):
-        node.evidence.kubelet.grants_of_pod(pod, None)
-    node.evidence.kubelet.kubelet = None
-    assert node.evidence.kubelet.grants_of_pod(pod, None) == ()
+    assert node.evidence.kubelet.asks_about_devices
 
 
 def test_gpus_are_told_when_the_specs_that_the_kubelet_names_have_been_read(world: World, tmp_path: Path) -> None:

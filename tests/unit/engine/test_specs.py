@@ -52,7 +52,7 @@ def test_a_snapshot_stays_as_it_was_when_the_specs_change(drivers: Drivers) -> N
     drivers.registry = registry(one(uverbs_path(0)))
     assert made.now is before
     made.read_again()
-    assert (before.index.concerns(""), made.now.index.concerns("")) == (False, True)
+    assert (before.index.is_for_any, made.now.index.is_for_any) == (False, True)
     assert before.index is not made.now.index
 
 

@@ -105,33 +105,6 @@ def test_merging_changes_none_of_what_is_merged() -> None:
     assert (below, above, merged([])) == ({"a": {"b": 1}}, {"a": {"c": 2}, "d": None}, {})
 
 
-def test_the_pods_are_those_that_it_is_reserved_for() -> None:
-    told = claim(result("nic", "a"))
-    assert read_claim(told, OURS).pods == ()
-    told["status"]["reservedFor"] = [
-        {"resource": "pods", "name": "one", "uid": "p1"},
-        {"resource": "jobs", "apiGroup": "example.com", "name": "job", "uid": "j1"},
-        {"resource": "pods", "name": "two", "uid": "p2"},
-    ]
-    assert read_claim(told, OURS).pods == ("p1", "p2")
-
-
-def test_the_owner_is_the_pod_that_it_was_made_for() -> None:
-    told = claim(result("nic", "a"))
-    assert read_claim(told, OURS).owner == ""
-    told["status"]["reservedFor"] = [{"resource": "pods", "name": "one", "uid": "p1"}]
-    for reference, owner in (
-        ({"kind": "Job", "uid": "p1", "controller": True}, ""),
-        ({"kind": "Pod", "uid": "p1"}, ""),
-        ({"kind": "Pod", "uid": "p2", "controller": True}, ""),
-        ({"kind": "Pod", "uid": "p1", "controller": True}, "p1"),
-    ):
-        told["metadata"]["ownerReferences"] = [reference]
-        assert read_claim(told, OURS).owner == owner
-    told["status"]["reservedFor"].append({"resource": "pods", "name": "two", "uid": "p2"})
-    assert read_claim(told, OURS).owner == ""
-
-
 STRANGE: tuple[Any, ...] = (None, True, 7, "text", [], {}, [None], [[]], [{}], {"a": 1}, float("nan"))
 
 
@@ -141,9 +114,7 @@ def test_a_claim_of_any_other_form_is_an_error_of_the_api_server() -> None:
         result("nic", "a"),
         configs=(config("FromClass", {"mode": "shared"}, "nic"), config("FromClaim", {"interface": {"mtu": 9}})),
         annotations={POD_CLAIM_NAME: "rails"},
-        ownerReferences=[{"kind": "Pod", "uid": "p1", "controller": True}],
     )
-    whole["status"]["reservedFor"] = [{"resource": "pods", "name": "one", "uid": "p1"}]
     refusals = 0
     for strange in (*STRANGE, KeyError):
         for told in changed(whole, strange):
@@ -153,7 +124,7 @@ def test_a_claim_of_any_other_form_is_an_error_of_the_api_server() -> None:
                 refusals += 1
                 assert str(error).startswith("nri-rdma: API-SERVER: the API server's answer is no ResourceClaim")
             else:
-                words = (read.namespace, read.name, read.uid, read.label, read.owner, *read.pods)
+                words = (read.namespace, read.name, read.uid, read.label)
                 requests = [word for it in read.requests for word in (it.name, it.pool, *it.devices)]
                 assert all(isinstance(it, str) for it in (*words, *requests))
                 assert all(isinstance(it.parameters, dict) for it in read.requests)
@@ -233,11 +204,6 @@ def test_a_claim_with_names_that_kubernetes_does_not_give_is_none(word: str) -> 
         claim(result("nic", word)),
         claim({**result("nic", "a"), "pool": f"{word}/"}),
     ):
-        with pytest.raises(ApiServerError, match="no ResourceClaim"):
-            read_claim(told, OURS)
-    told = claim(result("nic", "a"))
-    for uid in (f"{word}/", "p1,p2"):
-        told["status"]["reservedFor"] = [{"resource": "pods", "name": "one", "uid": uid}]
         with pytest.raises(ApiServerError, match="no ResourceClaim"):
             read_claim(told, OURS)
 

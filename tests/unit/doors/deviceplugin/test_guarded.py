@@ -50,4 +50,4 @@ def test_the_daemon_itself_has_nothing_to_read_in_it() -> None:
     spec = guarded((pool(),), HOOK)
     found = resolve([SpecFile(file="shares.json", priority=0, spec=spec)])
     assert cdi_device(pool()) in found.devices
-    assert not Index(found, eight(), "rdma.noderesource.dev").concerns("")
+    assert not Index(found, eight(), "rdma.noderesource.dev").is_for_any

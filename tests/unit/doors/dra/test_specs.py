@@ -45,16 +45,10 @@ def test_each_request_is_a_cdi_device_with_our_key_and_the_nodes_of_its_devices(
     ]
 
 
-def test_the_spec_names_the_pods_of_the_claim() -> None:
-    def told(claim: Claim) -> dict[str, str]:
-        annotations = dict(claim_spec(claim, [], RDMA_CM, PLAIN).annotations)
-        assert len(annotations.pop("claims.noderesource.dev/allocation")) == 64
-        return annotations
-
-    name = {"claims.noderesource.dev/name": "team/rails"}
-    assert told(replace(CLAIM, pods=("p1", "p2"))) == {**name, "claims.noderesource.dev/pods": "p1,p2"}
-    assert told(CLAIM) == name
-    assert told(replace(CLAIM, owner="p1")) == {**name, "claims.noderesource.dev/owner": "p1"}
+def test_the_spec_names_the_claim() -> None:
+    told = dict(claim_spec(CLAIM, [], RDMA_CM, PLAIN).annotations)
+    assert len(told.pop("claims.noderesource.dev/allocation")) == 64
+    assert told == {"claims.noderesource.dev/name": "team/rails"}
 
 
 def test_a_spec_is_for_its_claim_in_its_boot_as_it_is_allocated() -> None:
@@ -63,7 +57,6 @@ def test_a_spec_is_for_its_claim_in_its_boot_as_it_is_allocated() -> None:
     claim = replace(CLAIM, requests=(request,))
     text = encode(claim_spec(claim, [], RDMA_CM, style))
     assert is_for(text, claim, "boot-1")
-    assert is_for(text, replace(claim, pods=("p9",)), "boot-1")  # who has it is no matter of the allocation
     assert not is_for(text, claim, "boot-2")
     changes: list[dict[str, Any]] = [
         {"devices": ("pci-2",)}, {"name": "other"}, {"pool": "node-b"}, {"is_admin": True},

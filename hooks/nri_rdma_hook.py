@@ -2,9 +2,10 @@
 
 `verify` is a createRuntime hook of OCI: the container is made and does not run yet, its state comes on stdin. It asks
 the daemon whether this container is complete, and ends with 1 and one line on stderr unless the answer is yes.
-A pod that asks for nothing needs no daemon. With `--pool`, which comes with a share of a pool, and with `--device`,
-which comes with a claim or with another driver's CDI device, the container asks whatever its pod's annotations say.
-`spec` adds that hook to an OCI configuration, from stdin to stdout, and drops its `process.rlimits`.
+A pod that asks for nothing needs no daemon. A pod asks by its annotations, and by claims of our driver: the kubelet's
+checkpoint, which is there before each pod that has a claim, says which ones. With `--pool`, which comes with a share of
+a pool, and with `--device`, which comes with a claim or with another driver's CDI device, the container asks whatever
+its pod says. `spec` adds that hook to an OCI configuration, from stdin to stdout, and drops its `process.rlimits`.
 
 Python 3.9 and its standard library. Every container of the node waits for this: it imports late, and of `json` and
 `socket` only the part in C, which takes a tenth of the time.
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "nri-rdma-hook"
 USAGE = """usage: nri-rdma-hook verify|spec [--annotation-prefix TEXT] [--control-socket PATH] [--timeout SECONDS]
-                            [--pool NAME] [--device CDI-DEVICE]
+                            [--kubelet-checkpoint PATH] [--pool NAME] [--device CDI-DEVICE]
 verify: an OCI hook; the container's state on stdin, ends with 1 when it must not start
         --pool: of a container that has shares of this pool, which it must have its devices for
         --device: of a container with this CDI device, of a claim or with our key, which must be attached for it
@@ -30,6 +31,7 @@ DEFAULTS = {
     "--annotation-prefix": "rdma.noderesource.dev",
     "--control-socket": "/run/nri-rdma/control.sock",
     "--timeout": "2",
+    "--kubelet-checkpoint": "/var/lib/kubelet/dra_manager_state",
     "--pool": "",
     "--device": "",
 }
@@ -40,6 +42,8 @@ LATE_HINT = "nothing to do: the kubelet tries again; if it stays so see `nri-rdm
 HOOK_TIMEOUT_S = 10
 """For the OCI runtime, which then ends the hook and refuses the container; the question has its own, shorter one."""
 SERVICE = "nri_rdma.control.v1.Control"
+DRIVER = "rdma.noderesource.dev"
+"""The driver of our claims."""
 FIRST_STREAM = b"\0\0\0\1"
 LONGEST_ANSWER = 1 << 20
 LONGEST_LINE = 1000
@@ -52,6 +56,7 @@ CONTAINER_NAME = ("io.kubernetes.cri.container-name", "io.kubernetes.container.n
 CONTAINER_TYPE = ("io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType")
 POD_NAMESPACE = ("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace")
 POD_NAME = ("io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name")
+POD_UID = ("io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid")
 BLANKS = " \r\n"
 """What the daemon's YAML takes for blank before a value: of a tab, or of another blank of Unicode, it says that it
 cannot read it, so such a value asks."""
@@ -110,11 +115,12 @@ def read_options(arguments: list[str]) -> dict[str, str]:
 def verify(options: dict[str, str], data: bytes) -> None:
     """Return when the container of this state may start. Raises RefusalError."""
     prefix, pool, device = options["--annotation-prefix"], options["--pool"], options["--device"]
-    if not (pool or device) and not may_ask(data, prefix):
+    checkpoint = read_checkpoint(options["--kubelet-checkpoint"])
+    if not (pool or device or may_ask(data, prefix) or may_claim(data, checkpoint)):
         return
     state, annotations = read_state(data)
-    ours = asked_in(annotations, prefix)
-    if not (ours or pool or device) or one(annotations, CONTAINER_TYPE) == "sandbox":
+    ours, claims = asked_in(annotations, prefix), claimed(checkpoint, annotations)
+    if not (ours or pool or device or claims) or one(annotations, CONTAINER_TYPE) == "sandbox":
         return
     pod = f"{one(annotations, POD_NAMESPACE)}/{one(annotations, POD_NAME)}"
     container, sandbox_id = one(annotations, CONTAINER_NAME), one(annotations, SANDBOX_ID)
@@ -134,6 +140,7 @@ def verify(options: dict[str, str], data: bytes) -> None:
             *(text_field(7, name) for name in variables),
             *([text_field(8, pool)] if pool else []),
             *([text_field(9, device)] if device else []),
+            *(text_field(10, name) for name in claims),
         )
     )
     hear(ask(options, question, where), options["--control-socket"], where)
@@ -143,6 +150,49 @@ def may_ask(data: bytes, prefix: str) -> bool:
     """Whether it can be that annotations in this JSON text ask: cheap, for every container of the node. A key can be
     written with escapes."""
     return prefix.encode() in data or b"\\u" in data or b"\\/" in data
+
+
+def read_checkpoint(path: str) -> bytes:
+    """The kubelet's checkpoint of claims; nothing where none of them is ours, and where there is no file that can be
+    read: to refuse then would be to refuse every container of the node."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            checkpoint = file.readall()
+    except OSError:
+        return b""
+    return checkpoint if DRIVER.encode() in checkpoint else b""
+
+
+def may_claim(data: bytes, checkpoint: bytes) -> bool:
+    """Whether it can be that the pod of this JSON text has a claim of ours: cheap, as `may_ask`. No text within a value
+    looks like a key with its value: its quotation marks are written with escapes."""
+    if not checkpoint:
+        return False
+    found = [data.partition(f'"{key}":"'.encode())[2] for key in POD_UID]
+    uids = [rest.partition(b'"')[0] for rest in found if rest]
+    return any(uid in checkpoint for uid in uids) or not uids
+
+
+def claimed(checkpoint: bytes, annotations: dict[str, object]) -> list[str]:
+    """The CDI devices of the pod's claims of our driver. Raises RefusalError where it may have one, and the checkpoint
+    cannot be understood or names no CDI device of it."""
+    uid = one(annotations, POD_UID) if checkpoint else ""
+    if not uid or uid.encode() not in checkpoint:
+        return []
+    where = f"{one(annotations, POD_NAMESPACE)}/{one(annotations, POD_NAME)}"
+    try:
+        claims = read_json(read_json(checkpoint)["Data"].encode())["ClaimInfoStateList"] or ()
+        drivers = [dict(it["DriverState"] or {}) for it in claims if uid in dict(it["PodUIDs"] or {})]
+        ours = [it[DRIVER]["Devices"] or () for it in drivers if DRIVER in it]
+        names = [[name for device in devices for name in device["CDIDeviceIDs"] or ()] for devices in ours]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        what = f"the kubelet's checkpoint has a form that is not known: {type(error).__name__} {error}"
+        hint = "see docs/operations.md: the kubelet may be newer than this nri-rdma"
+        raise refusal("KUBELET-STATE", what, where, hint) from error
+    if not all(names):
+        what = "a claim of this pod has no CDI device in the kubelet's checkpoint"
+        raise refusal("KUBELET-STATE", what, where, "nothing to do: it is tried again")
+    return [name for of_claim in names for name in of_claim]
 
 
 def read_state(data: bytes) -> tuple[dict[str, object], dict[str, object]]:

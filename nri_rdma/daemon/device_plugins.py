@@ -20,6 +20,7 @@ from nri_rdma.host.containerd.client import ContainerdError
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
+from nri_rdma.text.kubelet_checkpoint import FILE as CHECKPOINT_FILE
 
 _CONTAINERD = "containerd"
 
@@ -91,3 +92,5 @@ def hook_options(settings: Settings) -> Iterator[str]:
         yield from ("--control-socket", str(settings.control_path))
     if settings.annotation_prefix != plain.annotation_prefix:
         yield from ("--annotation-prefix", settings.annotation_prefix)
+    if settings.kubelet_plugins_dir != plain.kubelet_plugins_dir:
+        yield from ("--kubelet-checkpoint", str(settings.kubelet_plugins_dir.parent / CHECKPOINT_FILE))

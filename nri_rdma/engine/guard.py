@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.containers import Unstarted
@@ -36,7 +37,8 @@ SEEN_FILE = "guard"
 class Subject:
     """The container to verify, as its hook sees it: `pod` is namespace/name, `devices` and `env` are the nodes by path
     and the names of the variables in its OCI configuration, `pool` the pool of whose shares it has some, `cdi_device`
-    the CDI device that it has, of a claim of ours or of another driver with our key."""
+    the CDI device that it has, of a claim of ours or of another driver with our key, `claims` the CDI devices of all claims
+    that its pod has of our driver."""
 
     sandbox_id: str
     pod: str
@@ -47,6 +49,12 @@ class Subject:
     env: frozenset[str]
     pool: str = ""
     cdi_device: str = ""
+    claims: tuple[str, ...] = ()
+
+
+Named: TypeAlias = Callable[[str, str], Collection[str] | None]
+"""Returns the CDI devices that the containers of a pod name, by sandbox id and NAMESPACE/NAME; None where the kubelet
+does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +73,7 @@ class Guard:
     def __init__(
         self,
         sandboxes: Callable[[str], tuple[Attachment, ...]],
+        named: Named,
         limiter: Limiter,
         spans: Recorder,
         prefix: str,
@@ -72,6 +81,7 @@ class Guard:
     ) -> None:
         """`sandboxes` returns the attachments of a sandbox id."""
         self._sandboxes = sandboxes
+        self._named = named
         self._limiter = limiter
         self._spans = spans
         self._prefix = prefix
@@ -95,7 +105,7 @@ class Guard:
         with self._spans.span("verify", attributes) as span:
             try:
                 _await_end(subject, parts, by)
-                refuse_incomplete(subject, parts, self._prefix)
+                refuse_incomplete(subject, parts, self._prefix, self._named)
                 self._limit(subject, parts)
             except NriRdmaError as error:
                 refusal = span.error = str(error)
@@ -151,9 +161,9 @@ def _await_end(subject: Subject, parts: tuple[Attachment, ...], by: float) -> No
             settled(looked, by - time.monotonic())
 
 
-def refuse_incomplete(subject: Subject, parts: tuple[Attachment, ...], prefix: str) -> None:
+def refuse_incomplete(subject: Subject, parts: tuple[Attachment, ...], prefix: str, named: Named) -> None:
     """Raise NriRdmaError when the container lacks anything of what its pod asked for; `parts` are all that its sandbox
-    holds. Pure."""
+    holds. `named` is called only where a claim of the pod is not attached for the container."""
     where = f"{subject.pod}, container {subject.container}"
     if (not parts or parts[0].part) and asks_for_devices(subject.annotations, prefix):
         raise NotReadyError(
@@ -172,13 +182,14 @@ def refuse_incomplete(subject: Subject, parts: tuple[Attachment, ...], prefix: s
             hint="nothing to do: the kubelet makes the container again; if it stays so delete the pod",
         )
     rdma_cm = next((record.rdma_cm for record in records if record.rdma_cm is not None), None)
-    if subject.cdi_device and not any(_is_of_cdi_device(item, subject) for item in attached):
+    if subject.cdi_device and not _has(subject.cdi_device, attached, subject):
         raise NotReadyError(
             ErrorCode.NOT_ATTACHED,
             f"this container has the CDI device {subject.cdi_device} and nothing is attached for it",
             where=where,
             hint="nothing to do: the kubelet makes the container again; if it stays so delete the pod",
         )
+    _refuse_unattached_claim(subject, attached, named, where)
     lacking = tuple(_lacking(subject, attached, rdma_cm))
     if lacking:
         raise NotReadyError(
@@ -194,9 +205,34 @@ def _is_share(item: AttachedRequest, subject: Subject) -> bool:
     return bool(request.shares) and request.pool == subject.pool and request.scope.covers(subject.container)
 
 
-def _is_of_cdi_device(item: AttachedRequest, subject: Subject) -> bool:
-    request = item.admitted.request
-    return request.cdi_device == subject.cdi_device and request.scope.covers(subject.container)
+def _has(cdi_device: str, attached: tuple[AttachedRequest, ...], subject: Subject) -> bool:
+    """Return whether anything is attached for that CDI device and this container."""
+    requests = [it.admitted.request for it in attached]
+    return any(it.cdi_device == cdi_device and it.scope.covers(subject.container) for it in requests)
+
+
+def _refuse_unattached_claim(subject: Subject, attached: tuple[AttachedRequest, ...], named: Named, where: str) -> None:
+    """Raise NotReadyError for a claim of the pod that no container names, and that is not attached for this one. One
+    that a container names comes to that container with a guard of its own."""
+    lacking = [name for name in subject.claims if not _has(name, attached, subject)]
+    if not lacking:
+        return
+    theirs = named(subject.sandbox_id, subject.pod)
+    if theirs is None:
+        raise NotReadyError(
+            ErrorCode.NOT_READY,
+            "network is not ready: the kubelet has not told which containers name the pod's claims",
+            where=where,
+            hint="nothing to do: the kubelet tries again",
+        )
+    unnamed = [name for name in lacking if name not in theirs]
+    if unnamed:
+        raise NotReadyError(
+            ErrorCode.NOT_ATTACHED,
+            f"the claimed device {unnamed[0]} is the whole pod's, and nothing is attached for it in this container",
+            where=where,
+            hint="nothing to do: the kubelet makes the container again; if it stays so delete the pod",
+        )
 
 
 def _ready_record(sandbox: Attachment, where: str) -> SandboxRecord:

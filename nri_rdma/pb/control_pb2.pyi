@@ -31,7 +31,7 @@ class TraceReply(_message.Message):
     def __init__(self, json: _Optional[str] = ...) -> None: ...
 
 class VerifyRequest(_message.Message):
-    __slots__ = ("sandbox_id", "pod", "container", "container_id", "annotations", "devices", "env", "pool", "cdi_device")
+    __slots__ = ("sandbox_id", "pod", "container", "container_id", "annotations", "devices", "env", "pool", "cdi_device", "claims")
     class AnnotationsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,7 @@ class VerifyRequest(_message.Message):
     ENV_FIELD_NUMBER: _ClassVar[int]
     POOL_FIELD_NUMBER: _ClassVar[int]
     CDI_DEVICE_FIELD_NUMBER: _ClassVar[int]
+    CLAIMS_FIELD_NUMBER: _ClassVar[int]
     sandbox_id: str
     pod: str
     container: str
@@ -57,7 +58,8 @@ class VerifyRequest(_message.Message):
     env: _containers.RepeatedScalarFieldContainer[str]
     pool: str
     cdi_device: str
-    def __init__(self, sandbox_id: _Optional[str] = ..., pod: _Optional[str] = ..., container: _Optional[str] = ..., container_id: _Optional[str] = ..., annotations: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[_Union[DeviceNode, _Mapping]]] = ..., env: _Optional[_Iterable[str]] = ..., pool: _Optional[str] = ..., cdi_device: _Optional[str] = ...) -> None: ...
+    claims: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, sandbox_id: _Optional[str] = ..., pod: _Optional[str] = ..., container: _Optional[str] = ..., container_id: _Optional[str] = ..., annotations: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[_Union[DeviceNode, _Mapping]]] = ..., env: _Optional[_Iterable[str]] = ..., pool: _Optional[str] = ..., cdi_device: _Optional[str] = ..., claims: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DeviceNode(_message.Message):
     __slots__ = ("path", "major", "minor")

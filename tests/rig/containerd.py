@@ -50,7 +50,7 @@ class Containerd(Runtime):
             reads_cdi=reads_cdi,
             collector=collector.address if collector is not None else "",
         )
-        write_guarded_spec(choices.guarded_spec, self.run / "nri-rdma/control.sock")
+        write_guarded_spec(choices.guarded_spec, self.run)
         self._record.config.write_text(containerd_toml(release, choices))
 
     def command(self) -> tuple[str, ...]:

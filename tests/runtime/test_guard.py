@@ -33,7 +33,7 @@ def guarded(runtime: Runtime) -> Iterator[str]:
     if not runtime.release.is_crio:
         yield GUARDED
     else:
-        write_definition(runtime.run / "hooks", state / "control.sock")
+        write_definition(runtime.run / "hooks", runtime.run)
         runtime.restart()
         yield ""
         (runtime.run / "hooks/nri-rdma-guard.json").unlink()

@@ -19,6 +19,8 @@ from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, proble
 from nri_rdma.commands.install.hook import fault_of, foreign_at, is_program
 from nri_rdma.config.settings import Settings
 from nri_rdma.errors import NotReadyError
+from nri_rdma.model.pool import PoolDoor
+from nri_rdma.text.kubelet_checkpoint import FILE as CHECKPOINT_FILE
 from nri_rdma.text.shares import GUARD_HOOK, GUARD_MODULE
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ _FIX_BLOCKED = (
     "put both files of the hook back where the runtime looks for it, or take base_runtime_spec (CRI-O: the hook's"
     " definition) out and restart the runtime"
 )
-_FLAGS = ("--annotation-prefix", "--control-socket")
+_FLAGS = ("--annotation-prefix", "--control-socket", "--kubelet-checkpoint")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,13 +344,22 @@ def _interpreter_of(path: Path) -> Path:
 def _fault_of_hook(host: ConfiguredHost, hook: Mapping[str, Any]) -> str:
     if foreign := foreign_at(Path(hook["path"])):
         return foreign
-    wanted = (host.settings.annotation_prefix, str(host.settings.control_path))
-    standard = (Settings().annotation_prefix, str(Settings().control_path))
-    for flag, ours, default in zip(_FLAGS, wanted, standard, strict=True):
+    wanted, standard = _values(host.settings), _values(Settings())
+    serves_claims = any(pool.door is PoolDoor.CLAIMS for pool in host.settings.pools)
+    for flag, ours, default in zip(_FLAGS if serves_claims else _FLAGS[:2], wanted, standard, strict=False):
         given = _flag(texts(hook.get("args")), flag) or default
         if given != ours:
             return f"the hook's {flag} is {given}, and the daemon's is {ours}"
     return ""
+
+
+def _values(settings: Settings) -> tuple[str, ...]:
+    """Return what the hook's flags have to say."""
+    return (
+        settings.annotation_prefix,
+        str(settings.control_path),
+        str(settings.kubelet_plugins_dir.parent / CHECKPOINT_FILE),
+    )
 
 
 def _flag(arguments: Sequence[str], flag: str) -> str:

@@ -34,12 +34,14 @@ class ControlServer:
     def __init__(self, facts: DaemonFacts) -> None:
         self._facts = facts
         self._started = time.time()
+        engine, settings = facts.engine, facts.settings
         self._guard = Guard(
-            facts.engine.attachments.of,
-            facts.engine.starts.limiter,
+            engine.attachments.of,
+            engine.placer.evidence.kubelet.claims.named,
+            engine.starts.limiter,
             facts.spans,
-            facts.settings.annotation_prefix,
-            facts.settings.state_dir,
+            settings.annotation_prefix,
+            settings.state_dir,
         )
         self._server = Server(
             {
@@ -122,6 +124,7 @@ def subject_from(message: Any) -> Subject:
         env=frozenset(message.env),
         pool=message.pool,
         cdi_device=message.cdi_device,
+        claims=tuple(message.claims),
     )
 
 

@@ -95,6 +95,8 @@ def test_the_guard_is_told_what_it_would_not_take_by_itself() -> None:
     assert [*hook_options(Settings())] == []
     assert [*hook_options(Settings(state_dir=Path("/s")))] == ["--control-socket", "/s/control.sock"]
     assert [*hook_options(Settings(annotation_prefix="a.example"))] == ["--annotation-prefix", "a.example"]
+    elsewhere = Settings(kubelet_plugins_dir=Path("/data/kubelet/plugins"))
+    assert [*hook_options(elsewhere)] == ["--kubelet-checkpoint", "/data/kubelet/dra_manager_state"]
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.states import State
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.engine.guard import SEEN_FILE, Guard, Subject, refuse_incomplete
-from nri_rdma.errors import NotReadyError
+from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.model.device import DeviceNumbers
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
@@ -32,8 +32,14 @@ def guard(daemon: InsideDaemon) -> Guard:
     return guard_of(daemon)
 
 
+def nobody(_sandbox_id: str, _pod: str) -> Collection[str]:
+    """The kubelet's word: no container of the pod names a claim."""
+    return ()
+
+
 def guard_of(daemon: InsideDaemon) -> Guard:
-    return Guard(daemon.sandboxes.of, daemon.engine.starts.limiter, daemon.spans, PREFIX, daemon.settings.state_dir)
+    limiter, settings = daemon.engine.starts.limiter, daemon.settings
+    return Guard(daemon.sandboxes.of, nobody, limiter, daemon.spans, PREFIX, settings.state_dir)
 
 
 def given(daemon: InsideDaemon, pod: Pod, container: str = "a", annotations: Mapping[str, str] = TWO) -> ContainerEdits:
@@ -327,8 +333,43 @@ def test_a_container_with_a_claimed_device_that_is_not_attached_for_it_is_refuse
 def test_a_container_with_a_claimed_device_is_complete_when_it_is_attached_for_this_container(
     daemon: InsideDaemon,
 ) -> None:
+    device = "rdma.noderesource.dev/claim=u1-nic"
+    made, part = claimed(daemon, device)
+    refuse_incomplete(replace(made, cdi_device=device), (part,), PREFIX, nobody)
+    with pytest.raises(NotReadyError, match="the CDI device other/claim=x and nothing is attached"):
+        refuse_incomplete(replace(made, cdi_device="other/claim=x"), (part,), PREFIX, nobody)
+    with pytest.raises(NotReadyError, match="nothing is attached"):  # the request covers container a alone
+        refuse_incomplete(replace(made, container="b", cdi_device=device), (part,), PREFIX, nobody)
+
+
+def test_a_claim_of_the_pod_that_no_container_names_has_to_be_attached_for_each(daemon: InsideDaemon) -> None:
+    device = "rdma.noderesource.dev/claim=u1-nic"
+    made, part = claimed(daemon, device)
+    theirs: Collection[str] | None = ()
+    asked: list[tuple[str, str]] = []
+
+    def named(sandbox_id: str, pod: str) -> Collection[str] | None:
+        asked.append((sandbox_id, pod))
+        return theirs
+
+    refuse_incomplete(replace(made, claims=(device,)), (part,), PREFIX, named)
+    assert asked == []  # what is attached needs no question
+    beside = replace(made, container="b", devices={}, env=frozenset(), claims=(device,))
+    with pytest.raises(NotReadyError, match=f"{device} is the whole pod's, and nothing is attached") as caught:
+        refuse_incomplete(beside, (part,), PREFIX, named)
+    assert (caught.value.code, asked) == (ErrorCode.NOT_ATTACHED, [("sandbox-one", "default/one")])
+    theirs = {device}  # another container names it, and has a guard of its own
+    refuse_incomplete(beside, (part,), PREFIX, named)
+    theirs = None
+    with pytest.raises(NotReadyError, match="network is not ready: the kubelet has not told") as caught:
+        refuse_incomplete(beside, (part,), PREFIX, named)
+    assert caught.value.code is ErrorCode.NOT_READY
+
+
+def claimed(daemon: InsideDaemon, device: str) -> tuple[Subject, Attachment]:
+    """Container a, whose device is attached for a CDI device."""
     pod = daemon.start_pod("one", TWO)
-    edits, device = given(daemon, pod), "rdma.noderesource.dev/claim=u1-nic"
+    edits = given(daemon, pod)
     (part,) = daemon.sandboxes.of(pod.sandbox_id)
     record = part.now.record
     assert record is not None
@@ -336,11 +377,7 @@ def test_a_container_with_a_claimed_device_is_complete_when_it_is_attached_for_t
     request = replace(item.admitted.request, cdi_device=device)
     of_claim = replace(item, admitted=replace(item.admitted, request=request))
     part.now = part.now._replace(record=replace(record, attached=(of_claim,)))
-    refuse_incomplete(replace(subject(pod, edits), cdi_device=device), (part,), PREFIX)
-    with pytest.raises(NotReadyError, match="the CDI device other/claim=x and nothing is attached"):
-        refuse_incomplete(replace(subject(pod, edits), cdi_device="other/claim=x"), (part,), PREFIX)
-    with pytest.raises(NotReadyError, match="nothing is attached"):  # the request covers container a alone
-        refuse_incomplete(replace(subject(pod, edits, container="b"), cdi_device=device), (part,), PREFIX)
+    return replace(subject(pod, edits)), part
 
 
 def test_the_nodes_rdma_cm_is_that_of_whichever_attachment_has_one(daemon: InsideDaemon) -> None:
@@ -351,10 +388,10 @@ def test_the_nodes_rdma_cm_is_that_of_whichever_attachment_has_one(daemon: Insid
     assert first.record is not None
     late = Attachment(pod, first.record, state=State.ATTACHED)
     first.change(record=replace(first.record, rdma_cm=None))
-    refuse_incomplete(made, (first, late), PREFIX)
+    refuse_incomplete(made, (first, late), PREFIX, nobody)
     nodes = {path: number for path, number in made.devices.items() if "rdma_cm" not in path}
     with pytest.raises(NotReadyError, match="without /dev/infiniband/rdma_cm"):
-        refuse_incomplete(replace(made, devices=nodes), (first, late), PREFIX)
+        refuse_incomplete(replace(made, devices=nodes), (first, late), PREFIX, nobody)
 
 
 @pytest.mark.parametrize("is_planned", [True, False])
@@ -368,7 +405,7 @@ def test_an_attach_for_another_container_keeps_nobody_but_that_one(daemon: Insid
     of_b = replace(first.record, attached=(replace(item, admitted=replace(item.admitted, request=request)),))
     late = Attachment(pod, part="b", state=State.ATTACHING)
     late.now = late.now._replace(record=of_b if is_planned else None)
-    refuse_incomplete(subject(pod, edits), (first, late), PREFIX)
+    refuse_incomplete(subject(pod, edits), (first, late), PREFIX, nobody)
     if is_planned:
         with pytest.raises(NotReadyError, match="the attach of this pod still runs"):
-            refuse_incomplete(subject(pod, edits, container="b"), (first, late), PREFIX)
+            refuse_incomplete(subject(pod, edits, container="b"), (first, late), PREFIX, nobody)

@@ -401,16 +401,16 @@ def test_the_guard_lets_no_container_start_that_has_shares_and_no_device_for_the
         env=env,
         pool="hcas",
     )
-    refuse_incomplete(made, parts, "rdma.noderesource.dev")
+    refuse_incomplete(made, parts, "rdma.noderesource.dev", lambda _sandbox, _pod: ())
     for lacking, what in (
         (replace(made, container="side"), "NOT-ATTACHED: this container has shares of pool hcas"),
         (replace(made, pool="others"), "NOT-ATTACHED: this container has shares of pool others"),
         (replace(made, devices={}), "NOT-SERVED: the container was made without"),
     ):
         with pytest.raises(NotReadyError, match=what):
-            refuse_incomplete(lacking, parts, "rdma.noderesource.dev")
+            refuse_incomplete(lacking, parts, "rdma.noderesource.dev", lambda _sandbox, _pod: ())
     with pytest.raises(NotReadyError, match="NOT-ATTACHED"):
-        refuse_incomplete(made, (), "rdma.noderesource.dev")
+        refuse_incomplete(made, (), "rdma.noderesource.dev", lambda _sandbox, _pod: ())
 
 
 def named(got: Got) -> list[tuple[str, int, int]]:

@@ -23,6 +23,7 @@ from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.text.annotations import asks_for_devices
 from nri_rdma.ttrpc import Server
+from tests.rig.dra_state import ClaimState, write
 from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.hooks.ended import ONE_LINE, Ended
 
@@ -104,6 +105,79 @@ def test_a_container_without_what_it_was_to_get_is_refused_in_the_daemons_words(
     assert "without /dev/infiniband/uverbs2, " in ended.error
     assert "default/one, container a" in ended.error
     assert ask_status(daemon.settings.control_path)["guard"]["refused"] == 1
+
+
+UID = "6f0c0000-0000-4000-8000-000000000001"
+UIDS = ({**CONTAINERD, "io.kubernetes.cri.sandbox-uid": UID}, {**CRIO, "io.kubernetes.pod.uid": UID})
+OURS = "rdma.noderesource.dev"
+CLAIMED = f"{OURS}/claim=u1-nic"
+
+
+def claims_of(folder: Path, *names: str, pod: str = UID, driver: str = OURS) -> tuple[str, str]:
+    """The kubelet's checkpoint, with a claim of a pod; the flag for it."""
+    file = folder / "dra_manager_state"
+    write(file, (ClaimState(uid="u1", name="nics", pods=(pod,), cdi_devices={driver: names}),))
+    return "--kubelet-checkpoint", str(file)
+
+
+def compact(annotations: Mapping[str, str], folder: Path) -> bytes:
+    """The state as the runtimes, which are Go and C, write it."""
+    made = json.loads(Container(folder, annotations).state())
+    return json.dumps(made, separators=(",", ":")).encode()
+
+
+@pytest.mark.parametrize("words", UIDS, ids=["containerd", "CRI-O"])
+def test_a_pod_with_a_claim_that_no_container_names_does_not_start_without_a_daemon(
+    tmp_path: Path, words: Mapping[str, str]
+) -> None:
+    flags = (*socket_of(tmp_path / "nobody.sock"), *claims_of(tmp_path, CLAIMED))
+    for state in (compact(words, tmp_path / "a"), Container(tmp_path / "b", words).state()):
+        assert run(state, *flags).refused_with == "DAEMON-ABSENT"
+
+
+def test_a_pod_without_a_claim_starts_without_a_daemon_beside_those_that_have_one(tmp_path: Path) -> None:
+    nobody = socket_of(tmp_path / "nobody.sock")
+    ours = claims_of(tmp_path, CLAIMED, pod="6f0c0000-0000-4000-8000-000000000002")
+    for number, (words, flags) in enumerate(
+        (
+            (UIDS[0], ours),
+            (CONTAINERD, ours),
+            (UIDS[0], (ours[0], "/no/file")),
+            (UIDS[0], (ours[0], str(tmp_path))),
+        )
+    ):
+        assert run(compact(words, tmp_path / str(number)), *nobody, *flags) == Ended(code=0, error="")
+    gpu = claims_of(tmp_path, "gpu.example.com/gpu=0", driver="gpu.example.com")
+    assert run(compact(UIDS[0], tmp_path / "gpu"), *nobody, *gpu) == Ended(code=0, error="")
+
+
+def test_the_daemon_is_asked_for_the_claims_of_the_pod(daemon: InsideDaemon, tmp_path: Path) -> None:
+    flags = (*socket_of(daemon.settings.control_path), *claims_of(tmp_path, CLAIMED))
+    ended = run(compact(UIDS[0], tmp_path / "a"), *flags)
+    assert ended.refused_with == "NOT-READY"  # this daemon has no kubelet that could tell who names it
+    assert "which containers name the pod's claims" in ended.error
+
+
+def test_a_checkpoint_of_another_form_refuses_only_who_may_have_a_claim(tmp_path: Path) -> None:
+    file = tmp_path / "dra_manager_state"
+    flags = (*socket_of(tmp_path / "nobody.sock"), "--kubelet-checkpoint", str(file))
+    for text in (f"{UID} {OURS}", json.dumps({"Data": json.dumps({"Claims": [UID, OURS]})}), f'{{"{UID}": "{OURS}"'):
+        file.write_text(text)
+        ended = run(compact(UIDS[0], tmp_path / "a" / str(len(text))), *flags)
+        assert ended.refused_with == "KUBELET-STATE"
+        assert "default/one" in ended.error
+        other = {**UIDS[0], "io.kubernetes.cri.sandbox-uid": "6f0c0000-0000-4000-8000-000000000002"}
+        assert run(compact(other, tmp_path / "b" / str(len(text))), *flags) == Ended(code=0, error="")
+    assert run(compact(UIDS[0], tmp_path / "c"), *flags[:3], *claims_of(tmp_path)[1:]).refused_with == "KUBELET-STATE"
+
+
+def test_a_pod_cannot_hide_its_claim_behind_another_uid(tmp_path: Path) -> None:
+    """CRI-O hands on annotations that the pod's author wrote."""
+    flags = (*socket_of(tmp_path / "nobody.sock"), *claims_of(tmp_path, CLAIMED))
+    forged = {**UIDS[1], "io.kubernetes.cri.sandbox-uid": "another"}
+    assert run(compact(forged, tmp_path / "a"), *flags).refused_with == "OCI-STATE"
+    words = {"x": '"io.kubernetes.pod.uid":"another"', **UIDS[1]}
+    assert run(compact(words, tmp_path / "b"), *flags).refused_with == "DAEMON-ABSENT"
 
 
 def test_a_pod_that_asks_for_nothing_starts_without_a_daemon(tmp_path: Path) -> None:

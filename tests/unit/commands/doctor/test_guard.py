@@ -17,6 +17,8 @@ from nri_rdma.commands.doctor.guard import guard, limits
 from nri_rdma.commands.doctor.machine import Machine
 from nri_rdma.config.settings import Settings
 from nri_rdma.model.device import Node, RdmaNetns
+from nri_rdma.model.pool import Pool, PoolDoor
+from nri_rdma.model.request import Mode
 
 PROJECT = Path(__file__).resolve().parents[4]
 PATTERNS = ["rdma.noderesource.dev", "rdma.noderesource.dev/*"]
@@ -145,6 +147,16 @@ def test_a_hook_that_asks_another_daemon_or_for_another_prefix_is_told(site: Sit
         runc=site.guarded(*ours, "--annotation-prefix", "rdma.example.com") | {"pod_annotations": ["*", "*/*"]}
     )
     assert site.finding().result is Result.OK
+
+
+def test_where_claims_are_served_the_hook_has_to_read_the_checkpoint_of_that_kubelet(site: Site) -> None:
+    site.containerd(runc=site.guarded())
+    site.settings = replace(site.settings, kubelet_plugins_dir=Path("/data/kubelet/plugins"))
+    assert "--kubelet-checkpoint" not in site.finding().found
+    nics = Pool(name="nics", modes=(Mode.SHARED,), door=PoolDoor.CLAIMS)
+    site.settings = replace(site.settings, pools=(nics,))
+    words = "the hook's --kubelet-checkpoint is /var/lib/kubelet/dra_manager_state, and the daemon's is /data/kubelet/"
+    assert words in site.finding().found
 
 
 def test_a_hook_that_cannot_be_run_is_told_because_no_container_starts(site: Site) -> None:

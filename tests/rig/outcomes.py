@@ -28,10 +28,16 @@ ASKS = {
     "annotation": "annotation",
     "share": "share",
     "claim": "claim",
+    "unnamed": "claim that no container names",
+    "second": "second pod of such a claim",
+    "group": "claim of a PodGroup",
     "cdi": "CDI device",
     "unguarded": "annotation, no guard",
+    "unguarded-claim": "claim, no guard of the runtime",
+    "unguarded-unnamed": "claim that no container names, no guard of the runtime",
 }
 """What a container asks for, by a word for the name of a test."""
+CLAIMS = frozenset({"claim", "unnamed", "second", "group", "unguarded-claim", "unguarded-unnamed"})
 RUNTIMES = {
     "containerd-1.7": "containerd 1.7",
     "containerd-2.1": "containerd 2.1",
@@ -59,7 +65,7 @@ def why_impossible(runtime: str, situation: str, ask: str) -> str:
         return _why_not_without_kubernetes(situation, ask)
     if situation == "never" and ask == "share":
         return "the kubelet has no such resource before a daemon has registered it: the pod is not placed here"
-    if situation == "never" and ask == "claim":
+    if situation == "never" and ask in CLAIMS:
         return "nobody has published the devices or registered the driver: the pod is not placed here"
     if situation == "woken" and runtime.startswith("cri-o-"):
         return "CRI-O runs the guard's hook within CreateContainer, so nothing lies between the two"
@@ -69,7 +75,7 @@ def why_impossible(runtime: str, situation: str, ask: str) -> str:
 def _why_not_without_kubernetes(situation: str, ask: str) -> str:
     if ask == "unguarded":
         return "what gives a container of podman or Docker its devices also refuses it: there is no guard beside it"
-    if ask in {"share", "claim"}:
+    if ask == "share" or ask in CLAIMS:
         return "shares and claims are allocated by a kubelet, and there is none"
     if situation in {"between", "in-sandbox"}:
         return "a container of podman and Docker has no sandbox that is started before it"

@@ -1,15 +1,18 @@
 """The ways in which a container asks for devices, with the kubelet's part of each: what it does before the sandbox.
 
-Each brings the container one device of the node "eight": another one for each way.
+Each brings the container one device of the node "eight": another one for each way, or one that is shared.
 """
 
 import json
+import shutil
 import socket
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import grpc
 
@@ -17,16 +20,16 @@ from tests.rig import api_server
 from tests.rig.daemon import Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.device_manager import FakeDeviceManager
+from tests.rig.dra_state import ClaimState, write
 from tests.rig.expect import tree_number
 from tests.rig.fabric import Fabric
-from tests.rig.guard import HOOK
+from tests.rig.guard import HOOK, checkpoint
 from tests.rig.kubelet import PATIENT, Claim, Claimed, FakeKubelet, Given, fields, message, text
 from tests.rig.runtime import Runtime
 from tests.rig.wanted import Wanted
 
 PREFIX = "rdma.noderesource.dev"
 _RESOURCE = "rdma/hca_shared"
-_UID = "6b4c29a0-0000-4000-8000-0000000000c1"
 _CONFIG = f"""
 guard_hook = "{HOOK}"
 node_name = "n1"
@@ -44,8 +47,13 @@ resource = "{_RESOURCE}"
 shares = 8
 
 [pools.claimed]
-select = {{ device = ["mlx5_4"] }}
+select = {{ device = ["mlx5_0", "mlx5_1", "mlx5_4"] }}
 modes = ["exclusive"]
+door = "claims"
+
+[pools.together]
+select = {{ device = ["mlx5_7"] }}
+modes = ["shared"]
 door = "claims"
 """
 
@@ -58,6 +66,10 @@ class Asked:
     container_annotations: Mapping[str, str] = field(default_factory=dict)
     cdi_devices: tuple[str, ...] = ()
     wanted: Wanted | None = None
+    uid: str | None = None
+    """The pod's, where the kubelet has told it to others."""
+    pods_before: int = 0
+    """How many other pods have the device already."""
 
 
 @dataclass
@@ -70,6 +82,18 @@ class Kubernetes:
     plugins: FakeDeviceManager
     kubelet: FakeKubelet
     api: api_server.Server
+    claims: dict[str, ClaimState] = field(default_factory=dict)
+    """What the kubelet knows of claims, by their uids."""
+
+    @property
+    def kubelet_folder(self) -> Path:
+        """The kubelet's own, with its checkpoint, and the sockets of drivers."""
+        return checkpoint(self.runtime.run).parent
+
+    def claim(self, state: ClaimState) -> None:
+        """The kubelet has learnt something of a claim."""
+        self.claims[state.uid] = state
+        write(checkpoint(self.runtime.run), self.claims.values())
 
     def daemon(self) -> Daemon:
         """Return a daemon of this node, not started."""
@@ -78,7 +102,7 @@ class Kubernetes:
         flags = (
             *("--config", str(config)),
             *("--device-plugin-dir", str(self.folder / "plugins")),
-            *("--kubelet-plugins-dir", str(self.folder / "kubelet")),
+            *("--kubelet-plugins-dir", str(self.kubelet_folder / "plugins")),
             *PATIENT,
         )
         return Daemon(self.runtime, self.node, extra=flags, kubelet=self.kubelet.socket)
@@ -87,6 +111,8 @@ class Kubernetes:
         """Have no pod, no claim and no CDI spec."""
         self.kubelet.pods.clear()
         self.api.claims.clear()
+        self.claims.clear()
+        write(checkpoint(self.runtime.run), ())
         self.plugins.plugins.clear()
         for path in self.runtime.cdi_dir.iterdir():
             path.unlink()
@@ -95,11 +121,12 @@ class Kubernetes:
 @contextmanager
 def kubernetes(runtime: Runtime, node: Fabric, folder: Path) -> Iterator[Kubernetes]:
     """Serve as a kubelet for a while."""
-    (folder / "plugins_registry").mkdir()
+    (checkpoint(runtime.run).parent / "plugins_registry").mkdir(parents=True)
     with FakeDeviceManager(folder / "plugins") as plugins, FakeKubelet() as kubelet, api_server.running() as api:
         made = Kubernetes(runtime, node, folder, plugins, kubelet, api)
         yield made
         made.forget()
+    shutil.rmtree(checkpoint(runtime.run).parent)
 
 
 class Ask(ABC):
@@ -152,23 +179,107 @@ class Share(Ask):
 
 
 class OurClaim(Ask):
-    """A claim that our driver prepares."""
+    """A claim that our driver prepares, and the container names."""
+
+    number = 4
+    claim = "rails"
+    is_named = True
+    moves = True
+    group: Mapping[str, str] | None = None
+    """What the claim is reserved for instead of the pod."""
+
+    @property
+    def uid(self) -> str:
+        """The claim's."""
+        return str(uuid.uuid5(uuid.NAMESPACE_DNS, self.claim))
 
     def prepare(self, on: Kubernetes, pod: str, daemon: Daemon | None) -> Asked:
         assert daemon is not None
-        device = f"pci-{on.node.node.rdma[4].function}".replace(":", "-").replace(".", "-")
-        results = [{"request": "nic", "driver": PREFIX, "pool": "n1", "device": device}]
-        on.api.claims[f"{api_server.CLAIMS}default/resourceclaims/rails"] = {
-            "metadata": {"namespace": "default", "name": "rails", "uid": _UID, "resourceVersion": "1"},
-            "status": {"allocation": {"devices": {"results": results}}},
+        return self._admitted(on, pod, self._prepared(on, str(uuid.uuid4()), daemon))
+
+    def _prepared(self, on: Kubernetes, pod_uid: str, daemon: Daemon) -> ClaimState:
+        """The claim is allocated for a pod, and the kubelet has it prepared."""
+        results = [{"request": "nic", "driver": PREFIX, "pool": "n1", "device": self._device(on)}]
+        on.api.claims[f"{api_server.CLAIMS}default/resourceclaims/{self.claim}"] = {
+            "metadata": {"namespace": "default", "name": self.claim, "uid": self.uid, "resourceVersion": "1"},
+            "status": {
+                "allocation": {"devices": {"results": results}},
+                "reservedFor": [dict(self.group or {"resource": "pods", "name": "x", "uid": pod_uid})],
+            },
         }
-        sockets = on.folder / "kubelet" / PREFIX
+        sockets = on.kubelet_folder / "plugins" / PREFIX
         path = wait_until(lambda: _listening(sockets), f"the driver's socket; the daemon's log:\n{daemon.log}", 15)
-        cdi = _prepare(path, "default", "rails", _UID)
-        claimed = Claimed(driver=PREFIX, pool="n1", device=device, cdi=cdi)
-        claim = Claim(namespace="default", name="rails", devices=(claimed,))
-        on.kubelet.add_pod("default", pod, Given(name="main", claims=(claim,)))
-        return Asked(cdi_devices=cdi, wanted=Wanted(number=4, variable="RDMA_DEVICES_RAILS_NIC"))
+        known = ClaimState(uid=self.uid, name=self.claim, pods=(pod_uid,), cdi_devices={PREFIX: ()})
+        on.claim(known)
+        known = replace(known, cdi_devices={PREFIX: _prepare(path, "default", self.claim, self.uid)})
+        on.claim(known)
+        return known
+
+    def _admitted(self, on: Kubernetes, pod: str, claim: ClaimState) -> Asked:
+        """The kubelet has admitted the newest pod of the claim."""
+        cdi = claim.cdi_devices[PREFIX] if self.is_named else ()
+        claimed = Claimed(driver=PREFIX, pool="n1", device=self._device(on), cdi=cdi)
+        claims = (Claim(namespace="default", name=self.claim, devices=(claimed,)),) if self.is_named else ()
+        on.kubelet.add_pod("default", pod, Given(name="main", claims=claims))
+        variable = f"RDMA_DEVICES_{self.claim.upper()}_NIC"
+        wanted = Wanted(number=self.number, moves=self.moves, variable=variable)
+        return Asked(cdi_devices=cdi, wanted=wanted, uid=claim.pods[-1])
+
+    def _device(self, on: Kubernetes) -> str:
+        return f"pci-{on.node.node.rdma[self.number].function}".replace(":", "-").replace(".", "-")
+
+
+class UnguardedClaim(OurClaim):
+    """The same on a node without the guard of the runtime: the claim brings its own."""
+
+    number = 7
+    claim = "lone"
+    moves = False
+    is_guarded = False
+
+
+class UnnamedClaim(OurClaim):
+    """A claim of the pod that its container does not name."""
+
+    number = 0
+    claim = "whole"
+    is_named = False
+
+
+class UnguardedUnnamedClaim(UnnamedClaim):
+    """The same on a node without the guard."""
+
+    number = 7
+    claim = "bare"
+    moves = False
+    is_guarded = False
+
+
+class SecondPod(UnnamedClaim):
+    """The same as the second pod of the claim: no call tells the driver of it."""
+
+    number = 7
+    claim = "both"
+    moves = False
+
+    def prepare(self, on: Kubernetes, pod: str, daemon: Daemon | None) -> Asked:
+        assert daemon is not None
+        claim = self._prepared(on, str(uuid.uuid4()), daemon)
+        first = self._admitted(on, f"{pod}-first", claim)
+        on.runtime.cri.run_pod(f"{pod}-first", uid=first.uid)
+        claim = replace(claim, pods=(*claim.pods, str(uuid.uuid4())))
+        on.claim(claim)
+        return replace(self._admitted(on, pod, claim), pods_before=1)
+
+
+class GroupClaim(UnnamedClaim):
+    """A claim that is reserved for a PodGroup, of which the pod is one."""
+
+    number = 1
+    claim = "gang"
+    group = MappingProxyType(
+        {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "gang", "uid": str(uuid.uuid4())}
+    )
 
 
 class CdiDevice(Ask):
@@ -201,8 +312,13 @@ WAYS: Mapping[str, Ask] = {
     "annotation": Annotation(),
     "share": Share(),
     "claim": OurClaim(),
+    "unnamed": UnnamedClaim(),
+    "second": SecondPod(),
+    "group": GroupClaim(),
     "cdi": CdiDevice(),
     "unguarded": Unguarded(),
+    "unguarded-claim": UnguardedClaim(),
+    "unguarded-unnamed": UnguardedUnnamedClaim(),
 }
 """By the names of tests/rig/outcomes.py."""
 

@@ -86,7 +86,10 @@ class Part:
             self.outcome = outcomes.refused(error.text)
 
     def _run_pod(self) -> None:
-        self._pod = self._cri.run_pod(self.name, annotations=self.asked.annotations, runtime_handler=self._handler)
+        asked = self.asked
+        self._pod = self._cri.run_pod(
+            self.name, annotations=asked.annotations, uid=asked.uid, runtime_handler=self._handler
+        )
 
     def _create(self) -> None:
         assert self._pod is not None
@@ -162,7 +165,7 @@ class Scene:
         with self._killed_meanwhile(situation == "in-sandbox"):
             self._all(Part.sandbox)
         if self._daemon.runs:
-            asking = sum(it.asked.wanted is not None for it in self._parts)
+            asking = sum((it.asked.wanted is not None) + it.asked.pods_before for it in self._parts)
             wait_until(lambda: self._states() == ["attached"] * asking, "the attaches to end")
         match situation:
             case "between":

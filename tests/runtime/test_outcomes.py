@@ -58,7 +58,7 @@ def guard(runtime: Runtime, is_guarded: bool) -> Iterator[None]:
     if not (runtime.release.is_crio and is_guarded):
         yield
         return
-    write_definition(runtime.run / "hooks", runtime.run / "nri-rdma/control.sock")
+    write_definition(runtime.run / "hooks", runtime.run)
     runtime.restart()
     try:
         yield

@@ -37,8 +37,8 @@ SEEN_FILE = "guard"
 class Subject:
     """The container to verify, as its hook sees it: `pod` is namespace/name, `devices` and `env` are the nodes by path
     and the names of the variables in its OCI configuration, `pool` the pool of whose shares it has some, `cdi_device`
-    the CDI device that it has, of a claim of ours or of another driver with our key, `claims` the CDI devices of all claims
-    that its pod has of our driver."""
+    the CDI device that it has, of a claim of ours or of another driver with our key, `claims` the CDI devices of all
+    claims that its pod has of our driver."""
 
     sandbox_id: str
     pod: str

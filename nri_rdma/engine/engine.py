@@ -140,10 +140,9 @@ class Engine:
     def may_ask(self, annotations: Mapping[str, str], pod_uid: str) -> bool:
         """Return whether a pod with these annotations may get something: it asks, or its CDI devices, shares or claims
         may, or it is not known yet whether it has a claim."""
-        evidence = self.placer.evidence
-        asks_others = evidence.kubelet.asks_about_devices or evidence.kubelet.asks_about_shares
-        is_known = self.asks(annotations) or asks_others or self.placer.waits_for_specs
-        return is_known or evidence.kubelet.claims.may_have(pod_uid)
+        kubelet = self.placer.evidence.kubelet
+        asks_others = kubelet.asks_about_devices or kubelet.asks_about_shares or self.placer.waits_for_specs
+        return self.asks(annotations) or asks_others or kubelet.claims.may_have(pod_uid)
 
     def run_pod(
         self,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from nri_rdma.model.allocation import PodAllocation
+from nri_rdma.model.allocation import DeviceIds, PodAllocation
 from nri_rdma.model.device import DeviceId, RdmaDevice
 from nri_rdma.model.pool import Pool, ShareGives
 from nri_rdma.model.request import DeviceRequest, Match, Mode, Scope
@@ -29,10 +29,26 @@ def unknown_ids(pool: Pool, ids: Iterable[str]) -> tuple[str, ...]:
     return tuple(it for it in ids if it not in known) if pool.gives is not ShareGives.DEVICE else ()
 
 
+def known_shares(pools: Mapping[str, Pool], allocation: PodAllocation) -> PodAllocation:
+    """Return the allocation without ids that are no shares of these pools."""
+    by_resource = {pool.resource: pool for pool in pools.values()}
+
+    def known(told: DeviceIds) -> DeviceIds:
+        pool = by_resource.get(told.resource)
+        unknown = unknown_ids(pool, told.ids) if pool is not None else ()
+        return replace(told, ids=tuple(it for it in told.ids if it not in unknown))
+
+    containers = (
+        replace(container, resources=tuple(it for it in map(known, container.resources) if it.ids))
+        for container in allocation.containers
+    )
+    return replace(allocation, containers=tuple(containers))
+
+
 def share_requests(pools: Mapping[str, Pool], allocation: PodAllocation) -> tuple[DeviceRequest, ...]:
     """Return a request for each container that has shares of one of these pools, which are asked by a resource; of a
     pool whose share gives all devices, one for all of its containers; of a pool whose ids stand for devices, one for
-    each id. Ids that are no shares of the pool ask for nothing."""
+    each id."""
     return tuple(request for pool in pools.values() for request in _requests(pool, _containers(pool, allocation)))
 
 
@@ -54,15 +70,12 @@ def share_name(resource: str) -> str:
 
 def _containers(pool: Pool, allocation: PodAllocation) -> dict[str, tuple[str, ...]]:
     """Return the ids of the shares by container."""
-    told = {
+    return {
         container.name: ids.ids
         for container in allocation.containers
         for ids in container.resources
         if ids.resource == pool.resource
     }
-    unknown = frozenset(unknown_ids(pool, (it for ids in told.values() for it in ids)))
-    known = {name: tuple(it for it in ids if it not in unknown) for name, ids in told.items()}
-    return {name: ids for name, ids in known.items() if ids}
 
 
 def _requests(pool: Pool, containers: Mapping[str, tuple[str, ...]]) -> Iterator[DeviceRequest]:

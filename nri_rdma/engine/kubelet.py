@@ -12,7 +12,7 @@ from typing import Protocol
 
 from nri_rdma.cdi.grants import CdiGrant, Origin, grants_of
 from nri_rdma.decide.gpus import PodGpus, pod_gpus
-from nri_rdma.decide.shares import share_requests
+from nri_rdma.decide.shares import known_shares, share_requests
 from nri_rdma.engine.pod_claims import PodClaims
 from nri_rdma.engine.sandbox import Sandboxes
 from nri_rdma.engine.shares import ShareBook
@@ -93,10 +93,10 @@ class KubeletEvidence:
         return self.shares.is_pending
 
     def share_requests(self, allocation: PodAllocation | None) -> tuple[DeviceRequest, ...]:
-        """Return what the shares in the kubelet's answer ask for."""
+        """Return what the shares in the kubelet's answer ask for; ids that its pool does not have ask for nothing."""
         if allocation is None or not self.shares.pools:
             return ()
-        return share_requests(self.shares.pools, allocation)
+        return share_requests(self.shares.pools, known_shares(self.shares.pools, allocation))
 
     def ask(self, pod: Pod) -> KubeletWord:
         """Return what the kubelet allocated to the pod. Blocks for its budget at most."""

@@ -9,7 +9,7 @@ import pytest
 
 from nri_rdma.decide.placement import Holding, Taken, place
 from nri_rdma.decide.policy import Admitted, admit, offer, policy_of
-from nri_rdma.decide.shares import share_name, share_requests
+from nri_rdma.decide.shares import known_shares, share_name, share_requests
 from nri_rdma.errors import PlacementError
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
 from nri_rdma.model.device import DeviceId, Node
@@ -179,7 +179,8 @@ def test_ids_that_are_no_shares_of_the_pool_ask_for_nothing(gives: ShareGives) -
     ids = DeviceIds(resource=RESOURCE, ids=("hcas-64", "hcas-05", "other-05", "5"))
     strange = ContainerAllocation(name="strange", resources=(DeviceIds(resource=RESOURCE, ids=("x",)),))
     own = ContainerAllocation(name="main", resources=(ids,))
-    asked = requests(pool(gives=gives), PodAllocation(containers=(own, strange)))
+    of = pool(gives=gives)
+    asked = requests(of, known_shares({of.name: of}, PodAllocation(containers=(own, strange))))
     if gives is ShareGives.DEVICE:  # devices that are not there are refused where they are looked for
         assert len(asked) == 5
     else:

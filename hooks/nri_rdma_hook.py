@@ -4,8 +4,9 @@
 the daemon whether this container is complete, and ends with 1 and one line on stderr unless the answer is yes.
 A pod that asks for nothing needs no daemon. A pod asks by its annotations, and by claims of our driver: the kubelet's
 checkpoint, which is there before each pod that has a claim, says which ones. With `--pool`, which comes with a share of
-a pool, and with `--device`, which comes with a claim or with another driver's CDI device, the container asks whatever
-its pod says. `spec` adds that hook to an OCI configuration, from stdin to stdout, and drops its `process.rlimits`.
+a pool, with `--device`, which comes with a claim or with another driver's CDI device, and with `--resource`, which
+comes with the guard resource, the container asks whatever its pod says. `spec` adds that hook to an OCI configuration,
+from stdin to stdout, and drops its `process.rlimits`.
 
 Python 3.9 and its standard library. Every container of the node waits for this: it imports late, and of `json` and
 `socket` only the part in C, which takes a tenth of the time.
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 
 PROGRAM = "nri-rdma-hook"
 USAGE = """usage: nri-rdma-hook verify|spec [--annotation-prefix TEXT] [--control-socket PATH] [--timeout SECONDS]
-                            [--kubelet-checkpoint PATH] [--pool NAME] [--device CDI-DEVICE]
+                            [--kubelet-checkpoint PATH] [--pool NAME] [--device CDI-DEVICE] [--resource NAME]
 verify: an OCI hook; the container's state on stdin, ends with 1 when it must not start
         --pool: of a container that has shares of this pool, which it must have its devices for
         --device: of a container with this CDI device, of a claim or with our key, which must be attached for it
+        --resource: of a container with this guard resource, which the daemon must have answered for
 spec:   add that hook to an OCI configuration (`ctr oci spec`) and drop its process.rlimits, from stdin to stdout"""
 DEFAULTS = {
     "--annotation-prefix": "rdma.noderesource.dev",
@@ -34,6 +36,7 @@ DEFAULTS = {
     "--kubelet-checkpoint": "/var/lib/kubelet/dra_manager_state",
     "--pool": "",
     "--device": "",
+    "--resource": "",
 }
 CROWDED = (BlockingIOError, ConnectionResetError, BrokenPipeError)
 """A daemon that has too many callers at once: its queue is full, or it closes what it does not read. Or it was killed
@@ -115,12 +118,12 @@ def read_options(arguments: list[str]) -> dict[str, str]:
 def verify(options: dict[str, str], data: bytes) -> None:
     """Return when the container of this state may start. Raises RefusalError."""
     prefix, pool, device = options["--annotation-prefix"], options["--pool"], options["--device"]
-    checkpoint = read_checkpoint(options["--kubelet-checkpoint"])
-    if not (pool or device or may_ask(data, prefix) or may_claim(data, checkpoint)):
+    resource, checkpoint = options["--resource"], read_checkpoint(options["--kubelet-checkpoint"])
+    if not (pool or device or resource or may_ask(data, prefix) or may_claim(data, checkpoint)):
         return
     state, annotations = read_state(data)
     ours, claims = asked_in(annotations, prefix), claimed(checkpoint, annotations)
-    if not (ours or pool or device or claims) or one(annotations, CONTAINER_TYPE) == "sandbox":
+    if not (ours or pool or device or resource or claims) or one(annotations, CONTAINER_TYPE) == "sandbox":
         return
     pod = f"{one(annotations, POD_NAMESPACE)}/{one(annotations, POD_NAME)}"
     container, sandbox_id = one(annotations, CONTAINER_NAME), one(annotations, SANDBOX_ID)
@@ -141,6 +144,7 @@ def verify(options: dict[str, str], data: bytes) -> None:
             *([text_field(8, pool)] if pool else []),
             *([text_field(9, device)] if device else []),
             *(text_field(10, name) for name in claims),
+            *([text_field(11, resource)] if resource else []),
         )
     )
     hear(ask(options, question, where), options["--control-socket"], where)

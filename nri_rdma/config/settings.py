@@ -22,7 +22,7 @@ from typing import Any  # Any: values before they are parsed
 from nri_rdma.errors import ErrorCode, RequestError, SettingError
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.listen_address import ListenAddress, parse_listen_address
-from nri_rdma.model.pool import DEFAULT_POOL, HANDLER_CHARACTER, Pool, Rule
+from nri_rdma.model.pool import DEFAULT_POOL, HANDLER_CHARACTER, RESOURCE, Pool, Rule, is_kubernetes_own
 from nri_rdma.model.request import ANNOTATION_PREFIX, ANNOTATION_PREFIX_HINT, UNLIMITED, Mode
 from nri_rdma.model.usage import Address, Lifelines, Network, parse_address
 from nri_rdma.model.waits import Waits
@@ -81,6 +81,14 @@ def _prefix(name: str, value: Any) -> str:
     text = _text(name, value)
     if not ANNOTATION_PREFIX.fullmatch(text):
         raise _refused(name, value, ANNOTATION_PREFIX_HINT)
+    return text
+
+
+def _resource(name: str, value: Any) -> str:
+    """Read the name of an extended resource; an empty text is none."""
+    text = _text(name, value)
+    if text and (not RESOURCE.fullmatch(text) or is_kubernetes_own(text)):
+        raise _refused(name, value, "PREFIX/NAME such as rdma.noderesource.dev/guard; Kubernetes' own names are taken")
     return text
 
 
@@ -228,6 +236,7 @@ class _Choice:
 _SCHEMAS: Mapping[Callable[[str, Any], object], Mapping[str, object]] = {
     _text: {"type": "string"},
     _prefix: {"type": "string", "pattern": f"^{ANNOTATION_PREFIX.pattern}$"},
+    _resource: {"type": "string", "pattern": f"^(?:|{RESOURCE.pattern})$"},
     _path: {"type": "string"},
     _path_or_none: {"type": "string"},
     _paths: {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
@@ -260,6 +269,11 @@ _SCHEMAS: Mapping[Callable[[str, Any], object], Mapping[str, object]] = {
 _METRICS_ADDRESS = (
     "Where /metrics (for Prometheus) and /healthz are served over HTTP, without encryption or password: 127.0.0.1:9178"
     " for this host only, [::]:9178 for whoever reaches it. Empty: nowhere."
+)
+
+_GUARD_RESOURCE = (
+    "A resource that gives a container the guard and nothing else, such as rdma.noderesource.dev/guard, for nodes whose"
+    " runtime is not set up for the guard: the daemon serves it to the kubelet. Empty: none."
 )
 
 
@@ -368,6 +382,7 @@ class Settings:
         _path_or_none,
         "PATH",
     )
+    guard_resource: str = _setting("", _GUARD_RESOURCE, _resource, "PREFIX/NAME")
     verbs_python: Path | None = _setting(
         Path("/usr/bin/python3"),
         "The distribution's Python, with its pyverbs (Debian: python3-pyverbs), which is asked for the capacity of"
@@ -590,6 +605,9 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str], document: 
     origins["pools"] = settings.pools[0].where if settings.pools else "default"
     origins["rules"] = settings.rules[0].where if settings.rules else "default"
     origins["adopt"] = document.place_of("adopt") if "adopt" in table else "default"
+    taken = shared_resource(settings, document, origins["guard_resource"])
+    if taken is not None:
+        raise taken
     if settings.pools and settings.allow_default_pool:
         raise needless_default_pool(document, origins["allow_default_pool"])
     return Loaded(settings=settings, origins=origins, again=lambda: load(flags, environment, document.again()).settings)
@@ -627,6 +645,21 @@ def needless_default_pool(document: Document, origin: str) -> SettingError:
         line=document.line_of("allow_default_pool"),
         path="allow_default_pool",
         hint=f'take it away, or write modes = ["exclusive", "shared"] in a pool {DEFAULT_POOL}',
+    )
+
+
+def shared_resource(settings: Settings, document: Document, origin: str) -> SettingError | None:
+    """Return the error of a pool that is asked by the guard resource: its containers would have the guard alone."""
+    pool = next((it for it in settings.pools if it.resource and it.resource == settings.guard_resource), None)
+    if pool is None:
+        return None
+    return SettingError(
+        ErrorCode.SETTING,
+        f"{pool.resource} is also the resource of {pool.where}",
+        where=origin,
+        line=document.line_of("guard_resource"),
+        path="guard_resource",
+        hint="choose another name",
     )
 
 

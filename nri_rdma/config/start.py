@@ -25,6 +25,7 @@ from nri_rdma.config.settings import (
     read_setting,
     refusal_in,
     refuse_unknown,
+    shared_resource,
 )
 from nri_rdma.errors import RequestError, SettingError
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
@@ -36,9 +37,10 @@ from nri_rdma.text.refusals import bounded, meant
 BESIDE_THE_JOB = frozenset({
     "plugin_name", "plugin_index", "allow_default_pool", "memlock", "attach", "sandbox_wait", "barrier_wait", "nice",
     "kubelet_wait", "control_socket", "metrics_address", "tracing", "log_level", "log_format", "log_file",
+    "guard_resource",
 })  # fmt: skip
 """The settings that do not decide who gets which device: pods are served without them. `allow_default_pool` is one of
-them because its default refuses more, not less."""
+them because its default refuses more, not less; so does that of `guard_resource`: pods that have it are not placed."""
 _INSTEAD: Mapping[str, tuple[object, str]] = {"memlock": (Memlock(), "keep counts")}
 """What a setting has instead of a value that cannot be read, where the default would give more than that value; and the
 words for it."""
@@ -83,8 +85,13 @@ class _Reading:
         rules = self._rules(document, table, pools)
         if pools and values.pop("allow_default_pool", False):
             self._note(needless_default_pool(document, "allow_default_pool"), closes=False)
+        settings = Settings(**values, adopt=adoption, pools=pools, rules=rules)
+        taken = shared_resource(settings, document, "guard_resource")
+        if taken is not None:
+            self._note(taken, closes=False)
+            settings = replace(settings, guard_resource="")
         return Loaded(
-            settings=Settings(**values, adopt=adoption, pools=pools, rules=rules),
+            settings=settings,
             origins={},
             again=lambda: load(flags, environment, document.again()).settings,
             problems=tuple(self._problems),

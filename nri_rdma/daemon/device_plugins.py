@@ -58,6 +58,7 @@ def _supply(engine: Engine) -> Supply:
         offer=placer.offering.offer,
         taken=placer.reservations.taken,
         held=lambda pool: held_by_id(engine.attachments.all(), pool),
+        is_guarded=placer.evidence.kubelet.shares.is_guarded,
     )
 
 
@@ -71,7 +72,7 @@ def _write_guard(settings: Settings, shares: ShareBook, runtime: Callable[[], st
         return Guarding.NO_HOOK
     if runtime() == _CONTAINERD and not _reads_cdi_specs(settings):
         return Guarding.NO_CDI
-    spec = guarded(shares.pools.values(), hook, tuple(hook_options(settings)))
+    spec = guarded(shares.served, hook, tuple(hook_options(settings)))
     write_spec(spec, settings.cdi_dirs[-1], file_name(KIND))
     return Guarding.ON
 

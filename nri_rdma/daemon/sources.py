@@ -72,7 +72,7 @@ class Sources:
             is_ready=False,
         )
         self.evidence.adoption = settings.adopt
-        self.evidence.kubelet.shares = ShareBook(settings.pools)
+        self.evidence.kubelet.shares = ShareBook(settings.pools, guard_resource=settings.guard_resource)
         node.on_read.append(self.evidence.specs.read_again)
 
     def open_later(self) -> None:

@@ -76,6 +76,11 @@ class Container(Protocol):
         """The pools whose guard was given to the container with its shares."""
 
     @property
+    def has_guard_resource(self) -> bool:
+        """Return whether the container has the guard resource: the guard will ask about it whatever its pod asks for,
+        and lets it run only if its creation was answered here."""
+
+    @property
     def is_privileged(self) -> bool:
         """Return whether the container may use all devices of the host. Then its nodes prove nothing."""
 
@@ -111,6 +116,7 @@ class KnownContainer:
     guards: frozenset[str] = frozenset()
     guarded_devices: tuple[str, ...] = ()
     given_guards: frozenset[str] = frozenset()
+    has_guard_resource: bool = False
     is_privileged: bool = False
     net_devices: frozenset[str] = frozenset()
     gpus: GpuEvidence = GpuEvidence()  # noqa: RUF009 - frozen
@@ -143,6 +149,8 @@ class ListedContainer:
     gpus: GpuEvidence = GpuEvidence()  # noqa: RUF009 - frozen
     shares: frozenset[tuple[str, str]] = frozenset()
     """The shares of our pools that the kubelet allocated to the container, each with its resource."""
+    has_run: bool = True
+    """Whether its process may have started: a guard may still refuse one that was only created."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,7 +128,7 @@ class Engine:
             barrier=barrier,
             pods=pods,
             containers=ContainerCreation(attachments, placer, barrier, late, alignment, spans, shares.attach),
-            starts=ContainerStart(attachments, limiter, alignment),
+            starts=ContainerStart(attachments, known, limiter, alignment),
             synchronizer=Synchronizer(attachments, workers, spans, evidence, verifier, prefix, start),
         )
 
@@ -168,10 +168,10 @@ class Engine:
 
     def concerns(self, container: Container) -> bool:
         """Return whether `create_container` may have anything to do: the pod asks or has attachments, or the container
-        has RDMA devices from others."""
+        has RDMA devices from others, or the guard will ask about it."""
         if self.attachments.knows(container.sandbox_id) or self.asks(container.annotations) or container.shares:
             return True
-        return self.placer.evidence.concerns(container)
+        return self.placer.evidence.concerns(container) or container.has_guard_resource
 
     def create_container(self, container: Container, deadline: float) -> ContainerEdits:
         """Return a container's edits, from memory. Raise when its pod asked for devices and nothing is attached.

@@ -2,7 +2,9 @@
 
 The OCI hook asks (hooks/nri-rdma-hook), because it runs even when the daemon does not. Law: a container is complete
 when everything of its sandbox that concerns it is attached, and its OCI configuration has the current nodes and
-numbers, and the variables, that we would give it. An earlier answer of ours proves nothing beside that.
+numbers, and the variables, that we would give it. An earlier answer of ours proves nothing beside that. A container
+with the guard resource needs such an answer as well: its hook may see no annotation, and of a claim that no container
+names it sees nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.decide.inject import AttachedRequest, inject
 from nri_rdma.engine.limiter import Limiter
 from nri_rdma.engine.refusals import returning
+from nri_rdma.engine.sandbox import Sandbox
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.model.device import CharDevice, DeviceNumbers
 from nri_rdma.observe.spans import Recorder
@@ -38,7 +41,7 @@ class Subject:
     """The container to verify, as its hook sees it: `pod` is namespace/name, `devices` and `env` are the nodes by path
     and the names of the variables in its OCI configuration, `pool` the pool of whose shares it has some, `cdi_device`
     the CDI device that it has, of a claim of ours or of another driver with our key, `claims` the CDI devices of all
-    claims that its pod has of our driver."""
+    claims that its pod has of our driver, `resource` the guard resource where it has that."""
 
     sandbox_id: str
     pod: str
@@ -50,6 +53,7 @@ class Subject:
     pool: str = ""
     cdi_device: str = ""
     claims: tuple[str, ...] = ()
+    resource: str = ""
 
 
 Named: TypeAlias = Callable[[str, str], Collection[str] | None]
@@ -73,14 +77,16 @@ class Guard:
     def __init__(
         self,
         sandboxes: Callable[[str], tuple[Attachment, ...]],
+        known: Callable[[str], Sandbox | None],
         named: Named,
         limiter: Limiter,
         spans: Recorder,
         prefix: str,
         state_dir: Path,
     ) -> None:
-        """`sandboxes` returns the attachments of a sandbox id."""
+        """`sandboxes` returns the attachments of a sandbox id, `known` what else is remembered of it."""
         self._sandboxes = sandboxes
+        self._known = known
         self._named = named
         self._limiter = limiter
         self._spans = spans
@@ -106,6 +112,8 @@ class Guard:
             try:
                 _await_end(subject, parts, by)
                 refuse_incomplete(subject, parts, self._prefix, self._named)
+                if subject.resource and not self._was_answered(subject, parts):
+                    raise _made_without_us(subject)
                 self._limit(subject, parts)
             except NriRdmaError as error:
                 refusal = span.error = str(error)
@@ -138,6 +146,13 @@ class Guard:
                 where=f"{subject.pod}, container {subject.container}",
                 hint="nothing to do: the kubelet tries again",
             )
+
+    def _was_answered(self, subject: Subject, parts: tuple[Attachment, ...]) -> bool:
+        """Return whether this daemon has answered for the creation of the container: then it is known what its pod asks
+        for."""
+        known = self._known(subject.sandbox_id)
+        path = known.answered.get(subject.container, "") if known is not None else ""
+        return _answered(subject, parts) is not None or bool(subject.container_id and subject.container_id in path)
 
     def _note(self, refused: bool) -> None:
         with self._lock:
@@ -198,6 +213,15 @@ def refuse_incomplete(subject: Subject, parts: tuple[Attachment, ...], prefix: s
             where=where,
             hint="nothing to do: the kubelet makes the container again; if it stays so see `nri-rdma status`",
         )
+
+
+def _made_without_us(subject: Subject) -> NotReadyError:
+    return NotReadyError(
+        ErrorCode.NOT_SERVED,
+        f"this container has the resource {subject.resource}, and the runtime did not ask us for it",
+        where=f"{subject.pod}, container {subject.container}",
+        hint="nothing to do: the kubelet makes the container again; if it stays so see `nri-rdma status`",
+    )
 
 
 def _is_share(item: AttachedRequest, subject: Subject) -> bool:

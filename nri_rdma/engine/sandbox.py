@@ -147,10 +147,19 @@ class Sandbox:
     """The CDI devices of its pod's claims that no container names, and that were not attached at its start."""
     waited_at: float = 0.0
     """When a container last waited at the barrier, in seconds of `time.monotonic`."""
+    answered: dict[str, str] = field(default_factory=dict)
+    """The cgroups paths of containers that were answered for while nothing was attached: the guard asks about them."""
     late_failures: dict[str, LateFailure] = field(default_factory=dict)
     readings: dict[str, Begun] = field(default_factory=dict)
     sightings: dict[str, tuple[Sighting, ...]] = field(default_factory=dict)
     alignments: dict[str, Aligned] = field(default_factory=dict)
+
+    def remember_answer(self, container: str, cgroups_path: str) -> None:
+        """Remember that a container gets nothing. One that is made again takes the old one's place."""
+        self.answered.pop(container, None)
+        self.answered[container] = cgroups_path
+        if len(self.answered) > KEPT_CONTAINERS:
+            del self.answered[next(iter(self.answered))]
 
     def remember_late_failure(self, container: str, why: str) -> None:
         """Remember why a late attach for a container failed, until that is reported."""

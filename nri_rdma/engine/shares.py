@@ -19,7 +19,7 @@ from nri_rdma.engine.container import Container
 from nri_rdma.engine.parts import held_by_id
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.device import RdmaDevice
-from nri_rdma.model.pool import Pool, PoolDoor, ShareGives
+from nri_rdma.model.pool import GUARD_POOL, Pool, PoolDoor, ShareGives, guard_pool
 from nri_rdma.model.registration import Registration
 from nri_rdma.observe.spans import traceparent
 
@@ -44,7 +44,7 @@ class SharesView:
 
     guarding: Guarding
     registrations: Mapping[str, Registration]
-    """By the pools' names."""
+    """By the names of what is served."""
     taken: Taken
     attachments: tuple[Attachment, ...]
 
@@ -52,6 +52,11 @@ class SharesView:
     def are_guarded(self) -> bool:
         """Return whether the kubelet gives the guard to containers with shares."""
         return self.guarding is Guarding.ON
+
+    @property
+    def of_guard(self) -> Registration | None:
+        """Return whether the kubelet knows the guard resource; None where there is none."""
+        return self.registrations.get(GUARD_POOL)
 
     def counted(self, pool: Pool, devices: Iterable[RdmaDevice]) -> tuple[int, int]:
         """Return how many a pool has of its resource, and how many of them pods have; `devices` are those that the
@@ -75,16 +80,20 @@ class _Pending:
 class ShareBook:
     """Safe for use by several threads."""
 
-    def __init__(self, pools: Iterable[Pool] = (), clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, pools: Iterable[Pool] = (), clock: Callable[[], float] = time.monotonic, guard_resource: str = ""
+    ) -> None:
         self.pools = {pool.name: pool for pool in pools if pool.door is PoolDoor.RESOURCE}
         """The pools that are asked by a resource, by name."""
+        self.served = (*self.pools.values(), *([guard_pool(guard_resource)] if guard_resource else []))
+        """What the kubelet is told of: these pools, and the guard resource."""
         self.pools_by_id = frozenset(it.name for it in self.pools.values() if it.gives is ShareGives.DEVICE)
         """Those of them whose ids stand for devices."""
         self.guarding = Guarding.NO_HOOK
         """Whether the kubelet gives the guard to containers with shares."""
         started = Registration(error=NOT_TRIED, since=time.time())
-        self.registrations = dict.fromkeys(self.pools, started)
-        """Whether the kubelet knows the pools' resources, by the pools' names."""
+        self.registrations = dict.fromkeys((it.name for it in self.served), started)
+        """Whether the kubelet knows the resources, by the names of what is served."""
         self._lock = threading.Lock()
         self._clock = clock
         self._pending: dict[tuple[str, str], _Pending] = {}

@@ -12,6 +12,7 @@ from nri_rdma.engine.alignment_check import AlignmentCheck
 from nri_rdma.engine.container import ShowGpus
 from nri_rdma.engine.limiter import Limiter
 from nri_rdma.engine.parts import attached_of
+from nri_rdma.engine.sandbox import Sandboxes
 from nri_rdma.model.pod import Pod
 
 log = logging.getLogger(__name__)
@@ -23,8 +24,9 @@ _REPORTED_ANSWERS = 2
 class ContainerStart:
     """Handles the start of containers for every door. Safe for use by several threads."""
 
-    def __init__(self, attachments: Attachments, limiter: Limiter, alignment: AlignmentCheck) -> None:
+    def __init__(self, attachments: Attachments, known: Sandboxes, limiter: Limiter, alignment: AlignmentCheck) -> None:
         self._attachments = attachments
+        self._known = known
         self.limiter = limiter
         self._alignment = alignment
 
@@ -32,6 +34,7 @@ class ContainerStart:
         """Record that CreateContainer of this container is being answered."""
         attachment = next(iter(self._attachments.of(sandbox_id)), None)
         if attachment is None:
+            self._known.take(sandbox_id).remember_answer(container, cgroups_path)
             return
         attachment.containers.remember(container, cgroups_path)
         if attachment.containers.answered(container) == _REPORTED_ANSWERS:

@@ -152,10 +152,10 @@ class Synchronizer:
             log.warning("pods are looked at without CDI specs", extra={"error": str(error)})
 
     def _was_missed(self, item: Listed) -> bool:
-        """Return whether a pod asks, has nothing, and has no container yet that lacks it: it started while nobody
+        """Return whether a pod asks, has nothing, and has no container that runs without it: it started while nobody
         listened."""
         return (
-            not item.containers
+            not any(it.has_run for it in item.containers)
             and bool(item.pod.netns_path)  # of one that has stopped, and of one on the host's network, nothing is told
             and asks(item.annotations, self._prefix)
             and not self._attachments.knows(item.pod.sandbox_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,8 +14,16 @@ from nri_rdma.model.rights import DEFAULT_RIGHTS, InterfaceRight
 from nri_rdma.model.selector import Selector
 
 DEFAULT_POOL = "default"
+GUARD_POOL = "0-guard"
+"""The name under which the guard resource is served beside pools, whose names begin with a letter."""
+GUARD_SHARES = 1024
+"""How many of the guard resource a node has: more than its containers that ask for devices."""
 HANDLER_CHARACTER = "[-A-Za-z0-9_.*?]"
 """A character of a runtime handler's name, ``*`` and ``?`` among them, as a regular expression."""
+RESOURCE = re.compile(
+    r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+"""The name of a resource as Kubernetes lets plugins have it, but for those that `is_kubernetes_own`."""
 
 
 class PoolDoor(StrEnum):
@@ -62,6 +71,11 @@ class Pool:
     gives: ShareGives = ShareGives.ONE
     closed: str = ""
 
+    @property
+    def is_guard(self) -> bool:
+        """Return whether this is the guard resource, which has no devices."""
+        return self.name == GUARD_POOL
+
     def has(self, device: RdmaDevice) -> bool:
         """Return whether the pool selects the device. A device that may be excluded is excluded, as long as its name is
         unknown."""
@@ -69,6 +83,23 @@ class Pool:
             return False
         is_selected = not self.select or any(selector.selects(device) for selector in self.select)
         return is_selected and not any(selector.may_select(device) for selector in self.exclude)
+
+
+def is_kubernetes_own(resource: str) -> bool:
+    """Return whether Kubernetes keeps the name of a resource for itself."""
+    return "kubernetes.io/" in resource or resource.startswith("requests.")
+
+
+def guard_pool(resource: str) -> Pool:
+    """Return the guard resource as the device plugin serves it: beside pools that are asked by a resource."""
+    return Pool(
+        name=GUARD_POOL,
+        modes=(Mode.SHARED,),
+        door=PoolDoor.RESOURCE,
+        resource=resource,
+        shares=GUARD_SHARES,
+        gives=ShareGives.ALL,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

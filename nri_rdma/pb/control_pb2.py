@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19nri_rdma/pb/control.proto\x12\x13nri_rdma.control.v1\"\x0f\n\rStatusRequest\"\x1b\n\x0bStatusReply\x12\x0c\n\x04json\x18\x01 \x01(\t\")\n\x0cTraceRequest\x12\x0b\n\x03pod\x18\x01 \x01(\t\x12\x0c\n\x04last\x18\x02 \x01(\r\"\x1a\n\nTraceReply\x12\x0c\n\x04json\x18\x01 \x01(\t\"\xc8\x02\n\rVerifyRequest\x12\x12\n\nsandbox_id\x18\x01 \x01(\t\x12\x0b\n\x03pod\x18\x02 \x01(\t\x12\x11\n\tcontainer\x18\x03 \x01(\t\x12\x14\n\x0c\x63ontainer_id\x18\x04 \x01(\t\x12H\n\x0b\x61nnotations\x18\x05 \x03(\x0b\x32\x33.nri_rdma.control.v1.VerifyRequest.AnnotationsEntry\x12\x30\n\x07\x64\x65vices\x18\x06 \x03(\x0b\x32\x1f.nri_rdma.control.v1.DeviceNode\x12\x0b\n\x03\x65nv\x18\x07 \x03(\t\x12\x0c\n\x04pool\x18\x08 \x01(\t\x12\x12\n\ncdi_device\x18\t \x01(\t\x12\x0e\n\x06\x63laims\x18\n \x03(\t\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"8\n\nDeviceNode\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05major\x18\x02 \x01(\x03\x12\r\n\x05minor\x18\x03 \x01(\x03\"0\n\x0bVerifyReply\x12\x10\n\x08\x63omplete\x18\x01 \x01(\x08\x12\x0f\n\x07refusal\x18\x02 \x01(\t2\xf6\x01\n\x07\x43ontrol\x12N\n\x06Status\x12\".nri_rdma.control.v1.StatusRequest\x1a .nri_rdma.control.v1.StatusReply\x12K\n\x05Trace\x12!.nri_rdma.control.v1.TraceRequest\x1a\x1f.nri_rdma.control.v1.TraceReply\x12N\n\x06Verify\x12\".nri_rdma.control.v1.VerifyRequest\x1a .nri_rdma.control.v1.VerifyReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19nri_rdma/pb/control.proto\x12\x13nri_rdma.control.v1\"\x0f\n\rStatusRequest\"\x1b\n\x0bStatusReply\x12\x0c\n\x04json\x18\x01 \x01(\t\")\n\x0cTraceRequest\x12\x0b\n\x03pod\x18\x01 \x01(\t\x12\x0c\n\x04last\x18\x02 \x01(\r\"\x1a\n\nTraceReply\x12\x0c\n\x04json\x18\x01 \x01(\t\"\xda\x02\n\rVerifyRequest\x12\x12\n\nsandbox_id\x18\x01 \x01(\t\x12\x0b\n\x03pod\x18\x02 \x01(\t\x12\x11\n\tcontainer\x18\x03 \x01(\t\x12\x14\n\x0c\x63ontainer_id\x18\x04 \x01(\t\x12H\n\x0b\x61nnotations\x18\x05 \x03(\x0b\x32\x33.nri_rdma.control.v1.VerifyRequest.AnnotationsEntry\x12\x30\n\x07\x64\x65vices\x18\x06 \x03(\x0b\x32\x1f.nri_rdma.control.v1.DeviceNode\x12\x0b\n\x03\x65nv\x18\x07 \x03(\t\x12\x0c\n\x04pool\x18\x08 \x01(\t\x12\x12\n\ncdi_device\x18\t \x01(\t\x12\x0e\n\x06\x63laims\x18\n \x03(\t\x12\x10\n\x08resource\x18\x0b \x01(\t\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"8\n\nDeviceNode\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05major\x18\x02 \x01(\x03\x12\r\n\x05minor\x18\x03 \x01(\x03\"0\n\x0bVerifyReply\x12\x10\n\x08\x63omplete\x18\x01 \x01(\x08\x12\x0f\n\x07refusal\x18\x02 \x01(\t2\xf6\x01\n\x07\x43ontrol\x12N\n\x06Status\x12\".nri_rdma.control.v1.StatusRequest\x1a .nri_rdma.control.v1.StatusReply\x12K\n\x05Trace\x12!.nri_rdma.control.v1.TraceRequest\x1a\x1f.nri_rdma.control.v1.TraceReply\x12N\n\x06Verify\x12\".nri_rdma.control.v1.VerifyRequest\x1a .nri_rdma.control.v1.VerifyReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,13 +42,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRACEREPLY']._serialized_start=139
   _globals['_TRACEREPLY']._serialized_end=165
   _globals['_VERIFYREQUEST']._serialized_start=168
-  _globals['_VERIFYREQUEST']._serialized_end=496
-  _globals['_VERIFYREQUEST_ANNOTATIONSENTRY']._serialized_start=446
-  _globals['_VERIFYREQUEST_ANNOTATIONSENTRY']._serialized_end=496
-  _globals['_DEVICENODE']._serialized_start=498
-  _globals['_DEVICENODE']._serialized_end=554
-  _globals['_VERIFYREPLY']._serialized_start=556
-  _globals['_VERIFYREPLY']._serialized_end=604
-  _globals['_CONTROL']._serialized_start=607
-  _globals['_CONTROL']._serialized_end=853
+  _globals['_VERIFYREQUEST']._serialized_end=514
+  _globals['_VERIFYREQUEST_ANNOTATIONSENTRY']._serialized_start=464
+  _globals['_VERIFYREQUEST_ANNOTATIONSENTRY']._serialized_end=514
+  _globals['_DEVICENODE']._serialized_start=516
+  _globals['_DEVICENODE']._serialized_end=572
+  _globals['_VERIFYREPLY']._serialized_start=574
+  _globals['_VERIFYREPLY']._serialized_end=622
+  _globals['_CONTROL']._serialized_start=625
+  _globals['_CONTROL']._serialized_end=871
 # @@protoc_insertion_point(module_scope)

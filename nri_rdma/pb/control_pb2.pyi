@@ -31,7 +31,7 @@ class TraceReply(_message.Message):
     def __init__(self, json: _Optional[str] = ...) -> None: ...
 
 class VerifyRequest(_message.Message):
-    __slots__ = ("sandbox_id", "pod", "container", "container_id", "annotations", "devices", "env", "pool", "cdi_device", "claims")
+    __slots__ = ("sandbox_id", "pod", "container", "container_id", "annotations", "devices", "env", "pool", "cdi_device", "claims", "resource")
     class AnnotationsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -49,6 +49,7 @@ class VerifyRequest(_message.Message):
     POOL_FIELD_NUMBER: _ClassVar[int]
     CDI_DEVICE_FIELD_NUMBER: _ClassVar[int]
     CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
     sandbox_id: str
     pod: str
     container: str
@@ -59,7 +60,8 @@ class VerifyRequest(_message.Message):
     pool: str
     cdi_device: str
     claims: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, sandbox_id: _Optional[str] = ..., pod: _Optional[str] = ..., container: _Optional[str] = ..., container_id: _Optional[str] = ..., annotations: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[_Union[DeviceNode, _Mapping]]] = ..., env: _Optional[_Iterable[str]] = ..., pool: _Optional[str] = ..., cdi_device: _Optional[str] = ..., claims: _Optional[_Iterable[str]] = ...) -> None: ...
+    resource: str
+    def __init__(self, sandbox_id: _Optional[str] = ..., pod: _Optional[str] = ..., container: _Optional[str] = ..., container_id: _Optional[str] = ..., annotations: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[_Union[DeviceNode, _Mapping]]] = ..., env: _Optional[_Iterable[str]] = ..., pool: _Optional[str] = ..., cdi_device: _Optional[str] = ..., claims: _Optional[_Iterable[str]] = ..., resource: _Optional[str] = ...) -> None: ...
 
 class DeviceNode(_message.Message):
     __slots__ = ("path", "major", "minor")

@@ -13,7 +13,16 @@ from nri_rdma.errors import RequestError
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.device import CharKind, LinkLayer, Protocol
 from nri_rdma.model.pci import parse_pci_address
-from nri_rdma.model.pool import DEFAULT_POOL, HANDLER_CHARACTER, Pool, PoolDoor, Rule, ShareGives
+from nri_rdma.model.pool import (
+    DEFAULT_POOL,
+    HANDLER_CHARACTER,
+    RESOURCE,
+    Pool,
+    PoolDoor,
+    Rule,
+    ShareGives,
+    is_kubernetes_own,
+)
 from nri_rdma.model.request import Mode
 from nri_rdma.model.rights import DEFAULT_RIGHTS, InterfaceRight
 from nri_rdma.model.selector import FunctionsOf, Selector
@@ -181,7 +190,7 @@ def _refuse_half_a_resource(pool: Pool, fields: Mapping[str, object]) -> None:
     for key, example in (("resource", '"rdma/rdma_shared_device_a"'), ("shares", "64")):
         if key not in fields and not (key == "shares" and gives_devices):
             raise refused(pool.where, f"{key} is missing, with door = resource", f"write such as {key} = {example}")
-    if "kubernetes.io/" in pool.resource or pool.resource.startswith("requests."):
+    if is_kubernetes_own(pool.resource):
         raise refused(f"{pool.where}.resource", f"{pool.resource} is Kubernetes' own", "choose another prefix")
     if len(pool.name) > MAX_SHARED_NAME:
         raise refused(pool.where, f"{pool.name} is longer than {MAX_SHARED_NAME} characters", "choose a shorter name")
@@ -303,9 +312,6 @@ _HEX_HINT = 'write four hexadecimal digits in quotes, such as "15b3"'
 _VENDOR = re.compile(r"[A-Za-z]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?")
 _RANGES = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*")
 _PCI_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
-_RESOURCE = re.compile(
-    r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-)
 MAX_SHARED_NAME = 52
 """Longest name of such a pool: it is part of a socket's path, of which Linux takes 107 bytes."""
 MAX_SHARES = 10_000
@@ -406,7 +412,7 @@ POOL_KEYS = (
     Key(
         "resource",
         "resource",
-        text_of(_RESOURCE, "write PREFIX/NAME such as rdma/rdma_shared_device_a"),
+        text_of(RESOURCE, "write PREFIX/NAME such as rdma/rdma_shared_device_a"),
         "With door resource: what containers ask for",
     ),
     Key(

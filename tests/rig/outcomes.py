@@ -35,9 +35,12 @@ ASKS = {
     "unguarded": "annotation, no guard",
     "unguarded-claim": "claim, no guard of the runtime",
     "unguarded-unnamed": "claim that no container names, no guard of the runtime",
+    "resource": "annotation, guard resource",
+    "resource-unnamed": "claim that no container names, guard resource",
 }
 """What a container asks for, by a word for the name of a test."""
-CLAIMS = frozenset({"claim", "unnamed", "second", "group", "unguarded-claim", "unguarded-unnamed"})
+CLAIMS = frozenset({"claim", "unnamed", "second", "group", "unguarded-claim", "unguarded-unnamed", "resource-unnamed"})
+RESOURCES = frozenset({"share", "resource"})
 RUNTIMES = {
     "containerd-1.7": "containerd 1.7",
     "containerd-2.1": "containerd 2.1",
@@ -63,7 +66,7 @@ def why_impossible(runtime: str, situation: str, ask: str) -> str:
     """Return why there is no such container, "" where there can be one."""
     if runtime.startswith(_ENGINES):
         return _why_not_without_kubernetes(situation, ask)
-    if situation == "never" and ask == "share":
+    if situation == "never" and ask in RESOURCES:
         return "the kubelet has no such resource before a daemon has registered it: the pod is not placed here"
     if situation == "never" and ask in CLAIMS:
         return "nobody has published the devices or registered the driver: the pod is not placed here"
@@ -75,8 +78,8 @@ def why_impossible(runtime: str, situation: str, ask: str) -> str:
 def _why_not_without_kubernetes(situation: str, ask: str) -> str:
     if ask == "unguarded":
         return "what gives a container of podman or Docker its devices also refuses it: there is no guard beside it"
-    if ask == "share" or ask in CLAIMS:
-        return "shares and claims are allocated by a kubelet, and there is none"
+    if ask in RESOURCES or ask in CLAIMS:
+        return "resources and claims are allocated by a kubelet, and there is none"
     if situation in {"between", "in-sandbox"}:
         return "a container of podman and Docker has no sandbox that is started before it"
     if situation == "in-container" and ask == "nothing":

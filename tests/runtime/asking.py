@@ -30,13 +30,15 @@ from tests.rig.wanted import Wanted
 
 PREFIX = "rdma.noderesource.dev"
 _RESOURCE = "rdma/hca_shared"
+_GUARD = f"{PREFIX}/guard"
 _CONFIG = f"""
 guard_hook = "{HOOK}"
+guard_resource = "{_GUARD}"
 node_name = "n1"
 kubeconfig = "KUBECONFIG"
 
 [pools.default]
-select = {{ device = ["mlx5_3", "mlx5_5", "mlx5_6"] }}
+select = {{ device = ["mlx5_1", "mlx5_3", "mlx5_5", "mlx5_6"] }}
 modes = ["exclusive", "shared"]
 
 [pools.hcas]
@@ -47,7 +49,7 @@ resource = "{_RESOURCE}"
 shares = 8
 
 [pools.claimed]
-select = {{ device = ["mlx5_0", "mlx5_1", "mlx5_4"] }}
+select = {{ device = ["mlx5_0", "mlx5_4"] }}
 modes = ["exclusive"]
 door = "claims"
 
@@ -275,11 +277,34 @@ class SecondPod(UnnamedClaim):
 class GroupClaim(UnnamedClaim):
     """A claim that is reserved for a PodGroup, of which the pod is one."""
 
-    number = 1
+    number = 7
     claim = "gang"
+    moves = False
     group = MappingProxyType(
         {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "gang", "uid": str(uuid.uuid4())}
     )
+
+
+class ResourceAnnotation(Annotation):
+    """The annotation of a pod that has the guard resource by an admission policy, on a node without the guard."""
+
+    number = 1
+    is_guarded = False
+
+    def prepare(self, on: Kubernetes, pod: str, daemon: Daemon | None) -> Asked:
+        return _with_resource(on, daemon, super().prepare(on, pod, daemon))
+
+
+class ResourceUnnamedClaim(UnnamedClaim):
+    """A claim that no container names, and the guard resource, as above."""
+
+    number = 7
+    claim = "given"
+    moves = False
+    is_guarded = False
+
+    def prepare(self, on: Kubernetes, pod: str, daemon: Daemon | None) -> Asked:
+        return _with_resource(on, daemon, super().prepare(on, pod, daemon))
 
 
 class CdiDevice(Ask):
@@ -319,8 +344,19 @@ WAYS: Mapping[str, Ask] = {
     "unguarded": Unguarded(),
     "unguarded-claim": UnguardedClaim(),
     "unguarded-unnamed": UnguardedUnnamedClaim(),
+    "resource": ResourceAnnotation(),
+    "resource-unnamed": ResourceUnnamedClaim(),
 }
 """By the names of tests/rig/outcomes.py."""
+
+
+def _with_resource(on: Kubernetes, daemon: Daemon | None, asked: Asked) -> Asked:
+    """The kubelet has allocated one of the guard resource to the container."""
+    assert daemon is not None
+    known = on.plugins.plugins
+    is_given = "the guard resource; the daemon's log:\n"
+    wait_until(lambda: _GUARD in known and "Healthy" in known[_GUARD].devices.values(), f"{is_given}{daemon.log}", 15)
+    return replace(asked, cdi_devices=(*asked.cdi_devices, *on.plugins.admit(_GUARD, 1).cdi_devices))
 
 
 def _listening(folder: Path) -> Path | None:

@@ -1,4 +1,4 @@
-"""`nri-rdma claims`: what a cluster needs for pools with door = claims."""
+"""`nri-rdma claims`: what a cluster needs for pools with door = claims, and for the guard resource."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ def manifests(loaded: Loaded, namespace: str) -> None:
     A DeviceClass has the name of its pool. An admission policy lets a daemon write the ResourceSlices of its own node
     only. Needs neither root, nor a daemon, nor the cluster.
 
+    With the setting guard_resource there is, also without such pools, an admission policy that gives this resource to
+    pods with our annotations, and with claims that none of their containers names (Kubernetes 1.36 and later).
+
     \b
     Example:
       nri-rdma claims manifests --config /etc/nri-rdma/config.toml | kubectl apply -f -
@@ -40,14 +43,19 @@ def manifests(loaded: Loaded, namespace: str) -> None:
     import yaml
 
     from nri_rdma.commands.claims_manifests import claims_manifests
+    from nri_rdma.commands.guard_manifests import guard_manifests
     from nri_rdma.model.pool import PoolDoor
 
-    pools = loaded.settings.pools
-    if not any(pool.door is PoolDoor.CLAIMS for pool in pools):
+    pools, resource = loaded.settings.pools, loaded.settings.guard_resource
+    has_claims = any(pool.door is PoolDoor.CLAIMS for pool in pools)
+    if not has_claims and not resource:
         raise SettingError(
             ErrorCode.SETTING,
-            "no pool of this configuration has door = claims",
+            "no pool of this configuration has door = claims, and guard_resource is empty",
             where="pools",
             hint='write door = "claims" into a pool, or name the file with --config',
         )
-    click.echo(yaml.safe_dump_all(claims_manifests(pools, namespace), sort_keys=False), nl=False)
+    found = claims_manifests(pools, namespace) if has_claims else []
+    if resource:
+        found += guard_manifests(resource, loaded.settings.annotation_prefix, has_claims=has_claims)
+    click.echo(yaml.safe_dump_all(found, sort_keys=False, width=1000), nl=False)

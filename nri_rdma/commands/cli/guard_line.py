@@ -12,8 +12,11 @@ from nri_rdma.commands.cli.screen import age
 from nri_rdma.commands.doctor.guard import Setup
 
 
-def guard_facts(guard: dict[str, Any], setups: Iterable[Setup], now: float) -> Iterator[tuple[str, str]]:
-    """Yield the lines of `status`. No `setups`: the runtime's configuration cannot be seen from here."""
+def guard_facts(
+    guard: dict[str, Any], setups: Iterable[Setup], now: float, resource: str = ""
+) -> Iterator[tuple[str, str]]:
+    """Yield the lines of `status`. No `setups`: the runtime's configuration cannot be seen from here. `resource` is the
+    guard resource, "" where the kubelet knows none."""
     told = tuple(setups)
     guarded = [it.handler for it in told if not it.fault]
     faults = "; ".join(f"{it.handler}: {it.fault}" for it in told if it.fault)
@@ -22,6 +25,10 @@ def guard_facts(guard: dict[str, Any], setups: Iterable[Setup], now: float) -> I
         yield "Guard", f"createRuntime hook for {', '.join(guarded)}: {contact}"
         if faults:
             yield "", f"WARNING, not guarded: {faults}"
+    elif resource:
+        yield "Guard", f"hook of containers with the resource {resource}: {contact}"
+        if faults:
+            yield "", f"WARNING, containers without it are not guarded: {faults}"
     elif faults:
         yield "Guard", f"WARNING, none: while this daemon is dead, pods start without their devices ({faults})"
         if guard.get("last"):

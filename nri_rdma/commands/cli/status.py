@@ -83,10 +83,7 @@ def attention(document: dict[str, Any]) -> Iterator[str]:
         yield f"{it['part']}: {it['why']}"
     if (metrics := document.get("metrics")) and metrics["error"]:  # a daemon before this field has none
         yield f"metrics are not served: {metrics['error']}"
-    for pool in document["pools"]:
-        known = pool.get("registration")  # a daemon before this field has none
-        if known and known["error"] and time.time() - known["since"] > UNSERVED_S:
-            yield f"the kubelet does not know {pool['resource']} of pool {pool['name']}: {known['error']}"
+    yield from _unserved_resources(document)
     if driver := document.get("driver"):  # a daemon before this field has none
         yield from driver_attention(driver, time.time())
     for it in document["sandboxes"]:
@@ -98,11 +95,25 @@ def attention(document: dict[str, Any]) -> Iterator[str]:
         yield f"{it['pod']} runs without what it asks for: {it['why']}"
 
 
+def _unserved_resources(document: dict[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each resource that pods wait for in vain."""
+    for pool in document["pools"]:
+        known = pool.get("registration")  # a daemon before this field has none
+        if known and known["error"] and time.time() - known["since"] > UNSERVED_S:
+            yield f"the kubelet does not know {pool['resource']} of pool {pool['name']}: {known['error']}"
+    guard = document.get("guard_resource")  # a daemon before this field has none
+    if not guard:
+        return
+    known = guard["registration"]
+    if known["error"] and time.time() - known["since"] > UNSERVED_S:
+        yield f"the kubelet does not know the guard resource {guard['resource']}: {known['error']}"
+    elif not known["error"] and not guard["guarded"]:
+        yield f"pods with the guard resource {guard['resource']} wait: {guard['guarding']}"
+
+
 def _facts(document: dict[str, Any], setups: tuple[Setup, ...] = ()) -> Iterator[tuple[str, str]]:
     """Yield the lines above the tables. `setups` is what the runtime's configuration here says of the guard."""
-    from nri_rdma.commands.cli.guard_line import guard_facts
-
-    daemon, runtime, guard = document["daemon"], document["runtime"], document["guard"]
+    daemon, runtime = document["daemon"], document["runtime"]
     yield "Daemon", f"nri-rdma {daemon['version']}, pid {daemon['pid']}, up {age(time.time() - daemon['started'])}"
     who = f"{runtime['name']} {runtime['version']}".strip() or "not known yet"
     how = "which started this daemon" if runtime.get("launched") else runtime["socket"]
@@ -118,7 +129,7 @@ def _facts(document: dict[str, Any], setups: tuple[Setup, ...] = ()) -> Iterator
         yield "Settings", f"WARNING, as before: {document['reload_error']}"
     for it in document.get("troubles", ()):
         yield it["part"].capitalize(), f"WARNING: {it['why']}"
-    yield from guard_facts(guard, setups, time.time())
+    yield from _guard(document, setups)
     for pool in document["pools"]:
         yield "Pool", f"{pool['name']}: {', '.join(pool['modes'])}; {_devices_of(pool)}"
         if resource := pool.get("resource"):
@@ -144,6 +155,19 @@ def _facts(document: dict[str, Any], setups: tuple[Setup, ...] = ()) -> Iterator
     yield "Namespaces", f"{document['namespaces_held']} held open"
     if closing := document.get("pinned", {}).get("closing"):
         yield "", f"WARNING, {closing} cannot be let go: a call of the kernel inside does not return"
+
+
+def _guard(document: dict[str, Any], setups: tuple[Setup, ...]) -> Iterator[tuple[str, str]]:
+    from nri_rdma.commands.cli.guard_line import guard_facts
+    from nri_rdma.commands.doctor.guard import given_resource
+
+    resource = document.get("guard_resource")  # a daemon before this field has none
+    yield from guard_facts(document["guard"], setups, time.time(), given_resource(resource))
+    if resource:
+        yield "", f"{resource['resource']}: the guard of pods to which an admission policy gives it"
+        yield from _registration(resource["registration"])
+        if not resource["guarded"]:
+            yield "", f"WARNING, pods with it wait: {resource['guarding']}"
 
 
 def _registration(registration: dict[str, Any] | None) -> Iterator[tuple[str, str]]:

@@ -102,7 +102,7 @@ def guard(machine: Machine) -> Finding:
     if blocked:
         return problem("guard", f"no container starts: {'; '.join(blocked)}", _FIX_BLOCKED)
     ways = [f"createRuntime hook for {', '.join(guarded)}"] if guarded else []
-    ways += [asked] if asked else []
+    ways += [*_resource(machine), *([asked] if asked else [])]
     validators = [
         f"{it}, which helps while the daemon is absent, not when it answers late" for it in _validators(machine)
     ]
@@ -156,6 +156,21 @@ def _contact(machine: Machine) -> tuple[str, str]:
     told = status["guard"]
     asked = f"the daemon was asked about {told['asked']} containers" if told.get("asked") else ""
     return asked, "; ".join(told.get("unguarded", ()))
+
+
+def _resource(machine: Machine) -> Iterator[str]:
+    """Yield that the kubelet gives the guard to containers that ask for a resource."""
+    status = machine.daemon
+    given = "" if isinstance(status, NotReadyError) else given_resource(status.get("guard_resource"))
+    if given:
+        yield f"createRuntime hook of containers with the resource {given}, which an admission policy can give"
+
+
+def given_resource(resource: Mapping[str, Any] | None) -> str:
+    """Return the guard resource of a status document, if the kubelet knows it and the guard comes with it, else ""."""
+    if not resource or resource["registration"]["error"] or not resource["guarded"]:
+        return ""
+    return str(resource["resource"])
 
 
 def _unknown(machine: Machine) -> str:

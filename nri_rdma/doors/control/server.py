@@ -35,9 +35,11 @@ class ControlServer:
         self._facts = facts
         self._started = time.time()
         engine, settings = facts.engine, facts.settings
+        evidence = engine.placer.evidence
         self._guard = Guard(
             engine.attachments.of,
-            engine.placer.evidence.kubelet.claims.named,
+            evidence.sandboxes.get,
+            evidence.kubelet.claims.named,
             engine.starts.limiter,
             facts.spans,
             settings.annotation_prefix,
@@ -125,6 +127,7 @@ def subject_from(message: Any) -> Subject:
         pool=message.pool,
         cdi_device=message.cdi_device,
         claims=tuple(message.claims),
+        resource=message.resource,
     )
 
 

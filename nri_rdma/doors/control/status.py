@@ -95,6 +95,7 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
         "daemon": {"version": __version__, "pid": os.getpid(), "started": started},
         "runtime": _runtime(facts),
         "guard": guard,
+        "guard_resource": _guard_resource(facts.settings.guard_resource, view),
         "sysfs_root": str(facts.settings.sysfs_root),
         "annotation_prefix": facts.settings.annotation_prefix,
         "pools": _pools(view),
@@ -148,6 +149,15 @@ def _pools(view: View) -> list[dict[str, Any]]:
             told |= {"registration": asdict(known) if (known := view.shares.registrations.get(pool.name)) else None}
         found.append(told)
     return found
+
+
+def _guard_resource(resource: str, view: View) -> dict[str, Any] | None:
+    """Return the guard resource, whether the kubelet knows it, and whether it is given; None where there is none."""
+    known = view.shares.of_guard
+    if known is None:
+        return None
+    told = {"resource": resource, "registration": asdict(known)}
+    return {**told, "guarded": view.shares.are_guarded, "guarding": str(view.shares.guarding)}
 
 
 def _share_limits(told: ShareLimits) -> dict[str, Any]:

@@ -4,7 +4,8 @@ container. Pure.
 An allocated share brings no device node: which device it stands for is decided when the pod's sandbox starts, next to
 the GPUs that the kubelet gave to the pod (nri_rdma.decide.shares). It brings an annotation, by which CreateContainer
 knows what the container has to get. So does the id of a device; its nodes come with it only where the runtime does not
-read CDI specs, because no guard keeps such a container from starting without them.
+read CDI specs, because no guard keeps such a container from starting without them. The guard resource brings the guard
+and nothing else.
 """
 
 from __future__ import annotations
@@ -32,16 +33,19 @@ Told: TypeAlias = int | tuple[OfferedDevice, ...]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
     """The node's devices for the pools at one moment. `held` returns the devices that pods have of a pool by their
-    ids."""
+    ids; `is_guarded` says whether the guard comes with an allocation."""
 
     node: Node
     offer: Offer
     taken: Callable[[], Taken]
     held: Callable[[str], tuple[RdmaDevice, ...]]
+    is_guarded: bool = False
 
 
 def told_of(pool: Pool, supply: Supply) -> Told:
     """Return what the kubelet is told that the pool has."""
+    if pool.is_guard:
+        return pool.shares if supply.is_guarded else 0
     if pool.gives is ShareGives.DEVICE:
         return offered_devices(pool, supply.node, supply.offer, supply.taken(), supply.held(pool.name))
     return healthy_shares(pool, supply.offer)
@@ -112,7 +116,7 @@ def allocated(
         chars = {char.path: char for share in shares for char in (nodes(share) if nodes is not None else ())}
         answers.append(
             pb.ContainerAllocateResponse(
-                annotations=dict([share_annotation(pool.resource, shares), *guarded]),
+                annotations={} if pool.is_guard else dict([share_annotation(pool.resource, shares), *guarded]),
                 cdi_devices=cdi_devices,
                 devices=[pb.DeviceSpec(container_path=it, host_path=it, permissions="rw") for it in chars],
             )

@@ -1,4 +1,5 @@
-"""The CDI spec of the shares: a device for each pool that has no node and the guard as its hook. Pure.
+"""The CDI spec of the shares: a device for each pool that has no node and the guard as its hook. The guard resource has
+one, too. Pure.
 
 The runtime runs the hook before a container with such a device starts, also while the daemon is dead. What else the
 container gets comes from CreateContainer.
@@ -36,7 +37,12 @@ def _device(pool: Pool, hook: Path, options: Sequence[str]) -> Device:
     guard = Hook(
         hook_name=HookName.CREATE_RUNTIME,
         path=str(hook),
-        args=(GUARD_HOOK, "verify", *options, "--pool", pool.name),
+        args=(
+            GUARD_HOOK,
+            "verify",
+            *options,
+            *(("--resource", pool.resource) if pool.is_guard else ("--pool", pool.name)),
+        ),
         timeout=HOOK_TIMEOUT_S,
     )
     return Device(name=pool.name, edits=Edits(hooks=(guard,)))

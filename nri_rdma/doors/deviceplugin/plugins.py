@@ -74,7 +74,7 @@ class DevicePlugins:
     def open_later(self) -> None:
         """Have a worker serve and register, now and whenever that is necessary, and look anew whether there is a guard:
         the runtime may have another configuration. Without such pools nothing happens."""
-        if self._shares.pools:
+        if self._shares.served:
             self._is_guard_known = False
             self._look_later()
 
@@ -155,20 +155,20 @@ class DevicePlugins:
         return not told
 
     def _none_is_registered(self, why: str) -> None:
-        for name in self._shares.pools:
+        for name in self._shares.registrations:
             self._shares.registered(name, why)
 
     def _make_servers(self) -> tuple[PoolServer, ...]:
         return tuple(
             PoolServer(pool, self._folder, self._supply, self._shares.allocated, self._spans)
-            for pool in self._shares.pools.values()
+            for pool in self._shares.served
         )
 
     def _set_guard(self, guarding: Guarding) -> None:
         self._shares.guarding = guarding
         if guarding is not Guarding.ON:
             what = "containers with shares have no guard: they start without devices while the daemon is dead"
-            log.warning(what, extra={"why": str(guarding)})
+            log.warning(what if self._shares.pools else "the guard resource is not given", extra={"why": str(guarding)})
         for server in self._servers:
             server.guard = cdi_device(server.pool) if guarding is Guarding.ON else ""
             server.brings_nodes = guarding is Guarding.NO_CDI

@@ -167,7 +167,8 @@ class PoolServer:
             containers = [list(it.devices_ids) for it in request.container_requests]
             shares = [share for shares in containers for share in shares]
             span.attributes["rdma.shares"] = ",".join(shares)
-            self._on_allocate(self.pool.resource, shares)
+            if not self.pool.is_guard:  # its ids are no shares
+                self._on_allocate(self.pool.resource, shares)
             nodes = partial(answers.nodes_of, self.pool, self._supply()) if self.brings_nodes else None
             return answers.allocated(self.pool, containers, self.guard, nodes)
 

@@ -15,6 +15,7 @@ from nri_rdma.doors.nri.messages import (
     env_names,
     guarded_devices,
     guarded_pools,
+    has_guard_resource,
     has_our_names,
     is_privileged,
     net_devices,
@@ -106,6 +107,11 @@ class NriContainer:
     def guards(self) -> frozenset[str]:
         """The pools for whose shares the guard will verify the container before it runs."""
         return guarded_pools(self._message.container)
+
+    @_lazy
+    def has_guard_resource(self) -> bool:
+        """Tell whether the container has the guard resource."""
+        return has_guard_resource(self._message.container)
 
     @property
     def guarded_devices(self) -> tuple[str, ...]:

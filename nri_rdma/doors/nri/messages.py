@@ -114,6 +114,11 @@ def guarded_devices(container: Any) -> tuple[str, ...]:
     return tuple(_guarded(container, "--device"))
 
 
+def has_guard_resource(container: Any) -> bool:
+    """Tell whether the guard resource brought our guard to the container."""
+    return bool(_guarded(container, "--resource"))
+
+
 def _guarded(container: Any, flag: str) -> list[str]:
     ours = [hook.args for hook in container.hooks.create_runtime if hook.path.rpartition("/")[2] == GUARD_HOOK]
     return [args[args.index(flag) + 1] for args in map(list, ours) if flag in args[:-1]]

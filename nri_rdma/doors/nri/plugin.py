@@ -353,4 +353,5 @@ def listed_container(container: Any) -> ListedContainer:
         env=env_names(container),
         gpus=shown_gpus(container),
         shares=shares_in(container.annotations),
+        has_run=container.state != pb.CONTAINER_CREATED,
     )

@@ -63,6 +63,7 @@ namespaces = ["train-*"]
 [[rules]]
 pools = ["rails"]
 """
+SHARES = '[pools.hcas]\nmodes = ["shared"]\ndoor = "resource"\nresource = "rdma/hca"\nshares = 4\n'
 
 
 def refusal(text: str, **environment: str) -> SettingError:
@@ -107,6 +108,9 @@ def test_the_api_servers_address_is_written_with_a_port_or_without(written: str)
     ("text", "what"),
     [
         ('node_ip = "node-1"', "node_ip = 'node-1' cannot be used"),
+        ('guard_resource = "guard"', "guard_resource = 'guard' cannot be used"),
+        ('guard_resource = "node.kubernetes.io/guard"', "guard_resource = 'node.kubernetes.io/guard' cannot be used"),
+        (f'guard_resource = "rdma/hca"\n{SHARES}', "rdma/hca is also the resource of FILE:2"),
         ('node_ip = "0.0.0.0"', "node_ip = '0.0.0.0' cannot be used"),
         ('node_ip = "10.0.0.1,"', "node_ip = '10.0.0.1,' cannot be used"),
         ("node_ip = 10", "node_ip = 10 cannot be used"),

@@ -150,3 +150,12 @@ def _is_toml(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def test_a_guard_resource_that_a_pool_is_asked_by_is_none() -> None:
+    loaded = started(
+        'guard_resource = "rdma/a"\n[pools.a]\nmodes = ["shared"]\ndoor = "resource"\nresource = "rdma/a"\nshares = 4\n'
+    )
+    (error,) = loaded.problems
+    assert error.what.startswith("rdma/a is also the resource of ")
+    assert (loaded.settings.guard_resource, loaded.closed, [it.name for it in loaded.settings.pools]) == ("", "", ["a"])

@@ -25,6 +25,7 @@ from tests.rig.device_manager import FakeDeviceManager
 from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.doors.deviceplugin.pools import NIC, RESOURCE, pool, pool_of_devices
 
+GUARD = "rdma.noderesource.dev/guard"
 SPEC = "shares.rdma.noderesource.dev-pool.json"
 
 
@@ -36,23 +37,26 @@ def plugins(
     *pools: Pool,
     runtime: str = "cri-o",
     socket: Path | None = None,
+    guard_resource: str = "",
 ) -> Iterator[tuple[FakeDeviceManager, DevicePlugins]]:
     """The plugins of a daemon that has these settings, registered with a kubelet."""
     settings = Settings(
         device_plugin_dir=folder / "plugins",
         cdi_dirs=(folder / "etc", folder / "cdi"),
         guard_hook=hook,
-        pools=pools or (pool(),),
+        pools=pools or (() if guard_resource else (pool(),)),
+        guard_resource=guard_resource,
         containerd_socket=socket,
         state_dir=folder / "state",
     )
-    inside.engine.placer.evidence.kubelet.shares = ShareBook(settings.pools)
+    shares = ShareBook(settings.pools, guard_resource=guard_resource)
+    inside.engine.placer.evidence.kubelet.shares = shares
     inside.engine.placer.offering.policy = policy_of(settings.pools, (), allow_default_pool=False)
     workers, listeners = Workers(), Listeners()
     with FakeDeviceManager(settings.device_plugin_dir) as manager:
         made = make_device_plugins(settings, inside.engine, workers, listeners, lambda: runtime, inside.spans)
         made.open_later()
-        wait_until(lambda: len(manager.plugins) == len(settings.pools), "the registration")
+        wait_until(lambda: len(manager.plugins) == len(shares.served), "the registration")
         try:
             yield manager, made
         finally:
@@ -75,6 +79,44 @@ def test_a_container_with_a_share_gets_the_guard_of_this_daemon(tmp_path: Path, 
         assert guard["args"][2:4] == ["--control-socket", str(tmp_path / "state/control.sock")]
         assert inside.engine.placer.evidence.kubelet.shares.is_guarded
     assert (tmp_path / "cdi" / SPEC).exists()
+
+
+def test_a_container_with_the_guard_resource_gets_the_guard_and_nothing_else(tmp_path: Path, eight: Path) -> None:
+    hook = tmp_path / "nri-rdma-hook"
+    hook.write_text("#!/bin/sh\n")
+    with (
+        InsideDaemon(tmp_path, eight) as inside,
+        plugins(inside, tmp_path, hook, guard_resource=GUARD) as (manager, _),
+    ):
+        wait_until(lambda: len(manager.plugins[GUARD].devices) == 1024, "the list")
+        wait_until(lambda: {*manager.plugins[GUARD].devices.values()} == {"Healthy"}, "the guard")
+        one, other = manager.allocate(GUARD, ("0-guard-0000",), ("0-guard-0001", "0-guard-0002"))
+        assert one == other == [(5, b"\x0a\x29shares.rdma.noderesource.dev/pool=0-guard")]
+        assert not inside.engine.placer.evidence.kubelet.shares.is_pending
+        (device,) = json.loads((tmp_path / "cdi" / SPEC).read_text())["devices"]
+        (guard,) = device["containerEdits"]["hooks"]
+        assert guard["args"][-2:] == ["--resource", GUARD]
+
+
+@pytest.mark.parametrize("runtime", ["cri-o", "containerd"])
+def test_a_guard_resource_that_would_guard_nothing_is_not_given(
+    tmp_path: Path, eight: Path, containerd: FakeContainerd, runtime: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    hook = tmp_path / "nri-rdma-hook"
+    if runtime == "containerd":
+        hook.write_text("#!/bin/sh\n")
+        containerd.configuration = '{"enableCDI": false}'
+    with (
+        InsideDaemon(tmp_path, eight) as inside,
+        plugins(inside, tmp_path, hook, guard_resource=GUARD, runtime=runtime, socket=containerd.socket) as (
+            manager,
+            _,
+        ),
+    ):
+        wait_until(lambda: len(manager.plugins[GUARD].devices) == 1024, "the list")
+        assert set(manager.plugins[GUARD].devices.values()) == {"Unhealthy"}
+    (told,) = (it for it in caplog.records if it.message == "the guard resource is not given")
+    assert vars(told)["why"] == str(Guarding.NO_CDI if runtime == "containerd" else Guarding.NO_HOOK)
 
 
 @pytest.mark.parametrize("hook", [None, "nothing-there"])

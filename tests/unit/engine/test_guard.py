@@ -39,7 +39,8 @@ def nobody(_sandbox_id: str, _pod: str) -> Collection[str]:
 
 def guard_of(daemon: InsideDaemon) -> Guard:
     limiter, settings = daemon.engine.starts.limiter, daemon.settings
-    return Guard(daemon.sandboxes.of, nobody, limiter, daemon.spans, PREFIX, settings.state_dir)
+    known = daemon.engine.placer.evidence.sandboxes.get
+    return Guard(daemon.sandboxes.of, known, nobody, limiter, daemon.spans, PREFIX, settings.state_dir)
 
 
 def given(daemon: InsideDaemon, pod: Pod, container: str = "a", annotations: Mapping[str, str] = TWO) -> ContainerEdits:
@@ -153,6 +154,40 @@ def test_a_pod_that_asks_and_has_only_what_a_container_brought_is_refused(daemon
     assert sandbox is not None
     sandbox.part = "b"
     assert "NOT-ATTACHED" in guard.verify(subject(pod, ContainerEdits()))
+
+
+RESOURCE = "rdma.noderesource.dev/guard"
+
+
+def with_resource(one: Subject) -> Subject:
+    """The same container with the guard resource, on a runtime that tells its hook of no annotations."""
+    return replace(one, annotations={}, resource=RESOURCE)
+
+
+def test_a_container_with_the_guard_resource_is_complete_only_after_our_answer(
+    daemon: InsideDaemon, guard: Guard
+) -> None:
+    pod = daemon.start_pod("one", TWO)
+    edits = daemon.edits(pod, TWO, "a")  # an earlier daemon's answer: what it did not know of is not there
+    line = guard.verify(with_resource(subject(pod, edits)))
+    assert line.startswith(f"nri-rdma: NOT-SERVED: this container has the resource {RESOURCE}, and the runtime did not")
+    given(daemon, pod)
+    assert guard.verify(with_resource(subject(pod, edits))) == ""
+    assert "NOT-SERVED: the container was made without " in guard.verify(with_resource(subject(pod, ContainerEdits())))
+
+
+def test_a_container_with_the_guard_resource_whose_pod_asks_for_nothing_is_complete_after_our_answer(
+    daemon: InsideDaemon, guard: Guard
+) -> None:
+    pod = Pod(sandbox_id="s", uid="u", name="other", namespace="default", netns_path="/x")
+    one = with_resource(subject(pod, ContainerEdits()))
+    assert "NOT-SERVED" in guard.verify(one)
+    daemon.engine.container_created(pod.sandbox_id, "a", PATH)
+    assert guard.verify(one) == ""
+    assert "NOT-SERVED" in guard.verify(replace(one, container_id="made-again"))
+    assert "NOT-SERVED" in guard.verify(replace(one, container_id=""))
+    daemon.engine.forget(pod.sandbox_id)
+    assert "NOT-SERVED" in guard.verify(one)
 
 
 @pytest.mark.parametrize("state", [State.PLANNED, State.ATTACHING])

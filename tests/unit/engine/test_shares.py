@@ -18,7 +18,7 @@ from nri_rdma.engine.guard import Subject, refuse_incomplete
 from nri_rdma.engine.shares import NOT_TRIED, PENDING_S, Guarding, ShareBook
 from nri_rdma.errors import NotReadyError, NriRdmaError
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
-from nri_rdma.model.pool import Pool, PoolDoor, Rule, ShareGives
+from nri_rdma.model.pool import GUARD_POOL, Pool, PoolDoor, Rule, ShareGives
 from nri_rdma.model.request import Mode
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.text.manifest import ContainerManifest, PodManifest
@@ -208,6 +208,9 @@ def test_a_pool_that_is_not_asked_by_a_resource_is_none_that_the_kubelet_knows_o
     claimed = Pool(name="claimed", modes=(Mode.SHARED,), door=PoolDoor.CLAIMS)
     book = ShareBook([pool(), claimed, pool_of_devices()])
     assert set(book.registrations) == set(book.pools) == {"hcas", "nics"}
+    both = ShareBook([pool()], guard_resource="a.example/guard")
+    assert list(both.registrations) == ["hcas", GUARD_POOL]
+    assert set(both.pools) == {"hcas"}
     assert book.pools_by_id == {"nics"}
 
 
@@ -368,6 +371,17 @@ def test_a_container_whose_runtime_left_the_guard_out_is_refused(node: Node) -> 
         node.create(pod, "hcas-05", guard="hcas", hook=("/bin/true", "verify", "--pool", "hcas"))
     got = node.create(pod, "hcas-05", guard="hcas", hook=("/opt/nri-rdma-hook", "verify", "--pool", "hcas"))
     assert got.names == ["uverbs0", "rdma_cm"]
+
+
+def test_a_container_with_the_guard_resource_is_remembered_as_answered_and_a_plain_one_is_not(node: Node) -> None:
+    hook = ("/opt/nri-rdma-hook", "verify", "--resource", "a.example/guard")
+    pod = node.start("asks-nothing")
+    assert node.create(pod) == NOTHING
+    assert node.inside.engine.placer.evidence.sandboxes.get(pod.id) is None
+    assert node.create(pod, hook=hook) == NOTHING
+    known = node.inside.engine.placer.evidence.sandboxes.get(pod.id)
+    assert known is not None
+    assert list(known.answered) == ["main"]
 
 
 def test_where_the_kubelet_gives_no_guard_any_more_none_is_asked_for(node: Node) -> None:

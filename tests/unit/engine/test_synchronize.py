@@ -195,6 +195,16 @@ def test_a_pod_that_was_decided_about_does_not_wait_for_another_one_that_is_not(
     assert not known.is_missed("sandbox-2")
 
 
+def test_a_missed_pod_whose_container_was_created_and_has_not_started_gets_its_devices(daemon: Daemon) -> None:
+    """The guard refuses that container, and the next one is complete."""
+    created = ListedContainer(name="main", devices={}, has_run=False)
+    daemon.engine.synchronize((make_listed(make_pod(), containers=(created,)),)).result(SOON)
+    assert daemon.sandbox().state is Phase.ATTACHED
+    assert daemon.edits().char_devices
+    (told,) = daemon.engine.unserved  # without a guard that container runs bare
+    assert told.why == "container main was made while nri-rdma was away"
+
+
 def test_what_an_earlier_list_left_undecided_is_decided_by_the_next_one(daemon: Daemon) -> None:
     """The runtime has connected anew meanwhile, and the pod has a container by now, which runs without its devices."""
     go_on = occupy(daemon.rig.workers, "reconcile")

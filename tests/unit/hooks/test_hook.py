@@ -216,6 +216,19 @@ def test_a_container_with_a_claim_asks_whatever_its_pod_says(daemon: InsideDaemo
     assert run(pause, *own, "--device", device) == Ended(code=0, error="")
 
 
+def test_a_container_with_the_guard_resource_asks_whatever_its_pod_says(daemon: InsideDaemon, tmp_path: Path) -> None:
+    state, resource = Container(tmp_path, CONTAINERD).state(), "rdma.noderesource.dev/guard"
+    own = socket_of(daemon.settings.control_path)
+    ended = run(state, *own, "--resource", resource)
+    assert ended.refused_with == "NOT-SERVED"
+    assert resource in ended.error
+    daemon.engine.container_created("sandbox-one", "a", "/kubepods/id-of-a")
+    assert run(state, *own, f"--resource={resource}") == Ended(code=0, error="")
+    assert run(state, *socket_of(tmp_path / "nobody.sock"), "--resource", resource).refused_with == "DAEMON-ABSENT"
+    pause = Container(tmp_path / "pause", {**CONTAINERD, "io.kubernetes.cri.container-type": "sandbox"}).state()
+    assert run(pause, *own, "--resource", resource) == Ended(code=0, error="")
+
+
 @pytest.mark.parametrize("value", ["\u00a0null", "\u3000[]", "\x1c", "\x0bnull", "\t[]", "\t"])
 def test_only_what_the_daemon_takes_for_blank_is_blank(tmp_path: Path, value: str) -> None:
     state = Container(tmp_path, {**CONTAINERD, PREFIX: value}).state()

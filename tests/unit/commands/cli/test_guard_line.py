@@ -56,6 +56,15 @@ def test_where_no_configuration_can_be_seen_only_a_hook_that_asks_shows_a_guard(
         assert (name, words.startswith("WARNING, not known: "), "doctor" in words) == ("Guard", True, True)
 
 
+def test_a_resource_is_a_guard_for_containers_that_have_it() -> None:
+    told = list(guard_facts(NEVER, [BARE], 1100.0, "a.example/guard"))
+    assert told == [
+        ("Guard", "hook of containers with the resource a.example/guard: it has asked about no container yet"),
+        ("", "WARNING, containers without it are not guarded: containerd's nvidia: no base_runtime_spec"),
+    ]
+    assert list(guard_facts(NEVER, [RUNC], 1100.0, "a.example/guard")) == lines(NEVER, RUNC)
+
+
 def test_containers_that_started_unasked_are_named_in_any_case() -> None:
     unasked = ASKED | {"warning": "some started unasked", "unguarded": ["a/b, container c"]}
     assert lines(unasked, RUNC)[-1] == ("", "WARNING, some started unasked: a/b, container c")

@@ -12,9 +12,13 @@ from nri_rdma.commands.cli.screen import TextTable
 from nri_rdma.commands.cli.status import _facts, _tables, attention
 from nri_rdma.decide.gpus import GpuEvidence
 from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.control.status import status_document
 from nri_rdma.engine.container import Listed, ListedContainer
+from nri_rdma.engine.shares import Guarding, ShareBook
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.pod import Pod
+from nri_rdma.model.pool import GUARD_POOL
+from nri_rdma.model.registration import Registration
 from nri_rdma.observe.export import ExportCounts
 from tests.unit.attach.rig import SOON
 from tests.unit.commands.cli.daemon import InsideDaemon
@@ -88,6 +92,33 @@ def test_the_guard_that_asks_is_told_with_what_it_was_not_asked_about(daemon: In
     assert facts[2] == "createRuntime hook: asked about 3 containers (1 refused), last 1 min 1 s ago"
     document["guard"] |= {"warning": "some started unasked", "unguarded": ["a/b, container c"]}
     assert [value for _name, value in _facts(document)][3] == "WARNING, some started unasked: a/b, container c"
+
+
+def test_the_guard_resource_is_told_with_whether_the_kubelet_knows_it(daemon: InsideDaemon) -> None:
+    assert ask_status(daemon.settings.control_path)["guard_resource"] is None
+    book = ShareBook(guard_resource="a.example/guard")
+    daemon.engine.placer.evidence.kubelet.shares = book
+    facts = replace(daemon.facts, settings=replace(daemon.settings, guard_resource="a.example/guard"))
+
+    def told() -> tuple[list[str], bool]:
+        document = status_document(facts, started=0.0, guard={"active": "unknown", "warning": ""})
+        return [words for _, words in _facts(document)], any("guard resource" in it for it in attention(document))
+
+    lines, needs_attention = told()
+    assert "a.example/guard: the guard of pods to which an admission policy gives it" in lines
+    assert not needs_attention  # it was tried a moment ago
+    book.registrations[GUARD_POOL] = Registration(error="no kubelet", since=time.time() - 100)
+    lines, needs_attention = told()
+    assert "WARNING, the kubelet does not know it, for 1 min 40 s: no kubelet" in lines
+    assert needs_attention
+    book.registered(GUARD_POOL)
+    lines, needs_attention = told()
+    assert "WARNING, pods with it wait: the hook is not at guard_hook on the host" in lines
+    assert needs_attention
+    book.guarding = Guarding.ON
+    lines, needs_attention = told()
+    assert any(it.startswith("hook of containers with the resource a.example/guard: ") for it in lines)
+    assert not needs_attention
 
 
 def test_a_runtime_is_told_with_what_it_does_not_apply(daemon: InsideDaemon) -> None:

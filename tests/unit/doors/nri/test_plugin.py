@@ -39,6 +39,12 @@ def test_an_answer_is_due_before_the_shorter_of_both_timeouts(timeout_ns: int, b
     assert by <= time.monotonic() + left_s + 0.001
 
 
+def test_a_container_may_have_run_unless_the_runtime_says_that_it_was_only_created() -> None:
+    states = (nri.CONTAINER_UNKNOWN, nri.CONTAINER_CREATED, nri.CONTAINER_PAUSED, nri.CONTAINER_RUNNING)
+    told = [listed_container(nri.Container(name="main", state=it)).has_run for it in states]
+    assert told == [True, False, True, True]
+
+
 @pytest.mark.parametrize("prefix", [KEY_PREFIX, GUARDED_PREFIX])
 def test_shares_of_a_pod_whose_author_writes_such_keys_count_for_nothing(prefix: str) -> None:
     key, text = share_annotation("rdma/hca", ["hcas-07"])

@@ -58,19 +58,24 @@ def served(cluster: Cluster) -> Cluster:
 
 @pytest.fixture(scope="module")
 def policy(served: Cluster) -> Cluster:
-    """The cluster with the policy that the node's own command prints."""
-    node = served.nodes["n1"]
+    """The cluster with the policy."""
+    apply_policy(served)
+    return served
+
+
+def apply_policy(cluster: Cluster) -> None:
+    """Apply the policy that the node's own command prints, and wait until it changes pods."""
+    node = cluster.nodes["n1"]
     printed = node.nri_rdma("claims", "manifests", "--config", str(node.machine.folder / "config.toml"))
     items = [*yaml.safe_load_all(printed)]
-    served.kubectl("apply", "-f", "-", given={"apiVersion": "v1", "kind": "List", "items": items})
+    cluster.kubectl("apply", "-f", "-", given={"apiVersion": "v1", "kind": "List", "items": items})
 
     def changes() -> bool:
         asked = pod("probe", annotations={KEY: ""})
-        answered = served.kubectl("create", "-f", "-", "--dry-run=server", "-o", "yaml", given=asked)
+        answered = cluster.kubectl("create", "-f", "-", "--dry-run=server", "-o", "yaml", given=asked)
         return RESOURCE in answered
 
     wait_until(changes, "the policy", 30)
-    return served
 
 
 def annotated(name: str, **more: Any) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 import json
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,23 +26,30 @@ LIMITS = {"hcaHandles": 2, "hcaObjects": 4}, {"hcaHandles": 3, "hcaObjects": 6}
 @pytest.fixture
 def second_device(daemon: Server, rdma_device: str) -> Iterator[str]:
     """A second RDMA device of the host, that the daemon knows as long as it is there."""
+    with another_device(rdma_device) as name:
+        yield name
+
+
+@contextmanager
+def another_device(rdma_device: str, state: Path = STATE) -> Iterator[str]:
+    """An RDMA device beside that one, for the daemon with that state."""
     subprocess.run(["ip", "link", "add", "second", "type", "veth", "peer", "name", "second-peer"], check=True)
     for name in ("second", "second-peer"):
         subprocess.run(["ip", "link", "set", name, "up"], check=True)
     kernel.rdma("link", "add", SECOND, "type", "rxe", "netdev", "second")
     wait_until(lambda: {it["state"] for it in kernel.rdma_links()} == {"ACTIVE"}, "both ports to be up", seconds=30)
-    await_known({rdma_device, SECOND})
+    await_known({rdma_device, SECOND}, state)
     try:
         yield SECOND
     finally:
         kernel.rdma("link", "delete", SECOND)
         subprocess.run(["ip", "link", "delete", "second"], check=True)
-        await_known({rdma_device})
+        await_known({rdma_device}, state)
 
 
-def await_known(devices: set[str]) -> None:
+def await_known(devices: set[str], state: Path) -> None:
     """Until the daemon, which hears of it from the kernel, knows these devices."""
-    wait_until(lambda: {it["name"] for it in status()["devices"]} == devices, f"it to know {devices}", seconds=60)
+    wait_until(lambda: {it["name"] for it in status(state)["devices"]} == devices, f"it to know {devices}", seconds=60)
 
 
 def asks_for_both(devices: tuple[str, str]) -> dict[str, str]:
@@ -137,9 +146,9 @@ def test_the_device_can_be_removed_when_a_container_with_limits_is_gone(
     wait_until(lambda: [it["state"] for it in kernel.rdma_links()] == ["ACTIVE"], "an active port", seconds=30)
 
 
-def status() -> dict[str, Any]:
+def status(state: Path = STATE) -> dict[str, Any]:
     """What the daemon tells `nri-rdma status`, without the three seconds that the command takes to start here."""
-    return ask_status(STATE / "control.sock")
+    return ask_status(state / "control.sock")
 
 
 def status_rows(sandbox_id: str) -> list[dict[str, object]]:

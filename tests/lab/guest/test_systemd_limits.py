@@ -13,6 +13,7 @@ import pytest
 from tests.lab.guest import kernel, verbs
 from tests.lab.guest.conftest import KUBEPODS
 from tests.lab.guest.process import Server
+from tests.lab.guest.test_limits import another_device
 from tests.rig.cri import Container, Cri, CriError, Sandbox
 from tests.rig.deadline import wait_until
 
@@ -54,16 +55,20 @@ def test_a_limit_holds_in_a_scope_of_systemds_and_the_neighbour_is_free(
 
 
 def test_a_container_of_crun_that_cannot_be_limited_does_not_start(cri: Cri, daemon: Server, rdma_device: str) -> None:
-    netdev = kernel.netdev_of(rdma_device)
-    with verbs.pod(cri, "crun", LIMIT, runtime_handler="crun") as sandbox:
-        container = verbs.create(cri, sandbox, "main")
-        kernel.rdma("link", "delete", rdma_device)
+    """A device that nobody was limited on: older kernels may not survive that another one goes (docs/adr/0012)."""
+    with another_device(rdma_device) as device, verbs.pod(cri, "crun", _limits(device), runtime_handler="crun") as pod:
+        container = verbs.create(cri, pod, "main")
+        kernel.rdma("link", "delete", device)
         try:
-            with pytest.raises(CriError, match=f"LIMITS-NOT-SET: {rdma_device} cannot be limited: No such device"):
+            with pytest.raises(CriError, match=f"LIMITS-NOT-SET: {device} cannot be limited: No such device"):
                 cri.start(container)
         finally:
-            kernel.rdma("link", "add", rdma_device, "type", "rxe", "netdev", netdev)
+            kernel.rdma("link", "add", device, "type", "rxe", "netdev", "second")
         assert cri.container_status(container).state != "running"
+
+
+def _limits(device: str) -> dict[str, str]:
+    return verbs.asks(f"mode: shared, match: {{device: {device}}}, limits: {{hcaObjects: 4}}")
 
 
 def _slices(sandbox: Sandbox) -> tuple[Path, ...]:

@@ -11,13 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
+from nri_rdma.cdi.guard import guard
 from nri_rdma.cdi.meaning import is_uverbs
 from nri_rdma.cdi.registry import ResolvedDevice
 from nri_rdma.cdi.spec import Device, Edits, Hook, HookName, Spec
 from nri_rdma.text.shares import GUARD_HOOK
-
-HOOK_TIMEOUT_S = 10
-"""For the OCI runtime, which then ends the hook and refuses the container; the hook's own question takes less."""
 
 
 def with_guard(spec: Spec, prefix: str, hook: PurePath, options: Sequence[str] = ()) -> Spec:
@@ -30,9 +28,8 @@ def with_guard(spec: Spec, prefix: str, hook: PurePath, options: Sequence[str] =
         has_key = prefix in dict((*spec.annotations, *device.annotations))
         asks = has_key and any(map(_names_hardware, (spec.edits, device.edits)))
         others = tuple(it for it in device.edits.hooks if not _is_guard(it))
-        args = (GUARD_HOOK, "verify", *options, "--device", spec.kind.qualified(device.name))
-        guard = Hook(hook_name=HookName.CREATE_RUNTIME, path=str(hook), args=args, timeout=HOOK_TIMEOUT_S)
-        return replace(device, edits=replace(device.edits, hooks=(*others, *((guard,) if asks else ()))))
+        own = (guard(hook, options, "--device", spec.kind.qualified(device.name)),) if asks else ()
+        return replace(device, edits=replace(device.edits, hooks=(*others, *own)))
 
     return replace(spec, devices=tuple(map(guarded, spec.devices)))
 

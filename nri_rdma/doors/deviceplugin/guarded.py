@@ -11,14 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from nri_rdma.cdi.spec import Device, Edits, Hook, HookName, Kind, Spec, Version
+from nri_rdma.cdi.guard import guard
+from nri_rdma.cdi.spec import Device, Edits, Kind, Spec, Version
 from nri_rdma.cdi.version import minimum_version
 from nri_rdma.model.pool import Pool
-from nri_rdma.text.shares import GUARD_HOOK
 
 KIND = Kind(vendor="shares.rdma.noderesource.dev", device_class="pool")
-HOOK_TIMEOUT_S = 10
-"""For the OCI runtime, which then ends the hook and refuses the container; the hook's own question takes less."""
 
 
 def guarded(pools: Iterable[Pool], hook: Path, options: Sequence[str] = ()) -> Spec:
@@ -34,15 +32,5 @@ def cdi_device(pool: Pool) -> str:
 
 
 def _device(pool: Pool, hook: Path, options: Sequence[str]) -> Device:
-    guard = Hook(
-        hook_name=HookName.CREATE_RUNTIME,
-        path=str(hook),
-        args=(
-            GUARD_HOOK,
-            "verify",
-            *options,
-            *(("--resource", pool.resource) if pool.is_guard else ("--pool", pool.name)),
-        ),
-        timeout=HOOK_TIMEOUT_S,
-    )
-    return Device(name=pool.name, edits=Edits(hooks=(guard,)))
+    about = ("--resource", pool.resource) if pool.is_guard else ("--pool", pool.name)
+    return Device(name=pool.name, edits=Edits(hooks=(guard(hook, options, *about),)))

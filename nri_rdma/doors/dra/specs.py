@@ -12,15 +12,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from nri_rdma.cdi.guard import guard
 from nri_rdma.cdi.index import CLAIM_KEY, TRACE_KEY
-from nri_rdma.cdi.spec import Device, DeviceNode, Edits, Hook, HookName, Kind, NodeType, Spec, Version
+from nri_rdma.cdi.spec import Device, DeviceNode, Edits, Kind, NodeType, Spec, Version
 from nri_rdma.cdi.version import minimum_version
 from nri_rdma.decide.advertised import DRIVER
 from nri_rdma.decide.claims import AdmittedClaim
 from nri_rdma.model.claim import Claim, ClaimName
 from nri_rdma.model.device import CharDevice, CharKind
 from nri_rdma.text.claims import main_request, refuse_uid
-from nri_rdma.text.shares import GUARD_HOOK
 
 BOOT_KEY = "claims.noderesource.dev/boot"
 """Annotation of a spec: the boot in which it was written."""
@@ -29,8 +29,6 @@ ALLOCATION_KEY = "claims.noderesource.dev/allocation"
 devices or other parameters when it is allocated the next time."""
 KIND = Kind(vendor=DRIVER, device_class="claim")
 _SUFFIX = ".json"
-HOOK_TIMEOUT_S = 10
-"""For the OCI runtime, which then ends the hook and refuses the container; the hook's own question takes less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,23 +112,14 @@ def _device(uid: str, it: AdmittedClaim, rdma_cm: CharDevice | None, style: Spec
     chars = [char for device in it.devices for char in device.char_devices if char.kind is CharKind.UVERBS]
     nodes = [*chars, *([rdma_cm] if rdma_cm is not None else ())]
     name = _name(uid, it.request.name)
-    guard = () if style.hook is None else (_guard(KIND.qualified(name), style.hook, style.options),)
+    guards = () if style.hook is None else (guard(style.hook, style.options, "--device", KIND.qualified(name)),)
     return Device(
         name=name,
         annotations=((style.prefix, it.text),),
-        edits=Edits(device_nodes=tuple(_node(char, style.has_numbers) for char in nodes), hooks=guard),
+        edits=Edits(device_nodes=tuple(_node(char, style.has_numbers) for char in nodes), hooks=guards),
     )
 
 
 def _node(char: CharDevice, has_numbers: bool) -> DeviceNode:
     node = DeviceNode(path=char.path, type=NodeType.CHARACTER, permissions="rw")
     return replace(node, major=char.major, minor=char.minor) if has_numbers else node
-
-
-def _guard(device: str, hook: Path, options: Sequence[str]) -> Hook:
-    return Hook(
-        hook_name=HookName.CREATE_RUNTIME,
-        path=str(hook),
-        args=(GUARD_HOOK, "verify", *options, "--device", device),
-        timeout=HOOK_TIMEOUT_S,
-    )

@@ -15,6 +15,7 @@ The program nri-rdma-hook beside it runs `main`. An upgrade writes this module f
 may run it: the arguments of `main` stay as they are.
 """
 
+import posix
 import sys
 
 TYPE_CHECKING = False  # `typing` takes longer to import than all the rest
@@ -156,11 +157,16 @@ def may_ask(data: bytes, prefix: str) -> bool:
     return prefix.encode() in data or b"\\u" in data or b"\\/" in data
 
 
+def opened(path: str, flags: int) -> int:
+    """Open a file to read it. What is none is read without a wait: nobody may ever write into a FIFO."""
+    return posix.open(path, flags | posix.O_NONBLOCK)
+
+
 def read_checkpoint(path: str) -> bytes:
     """The kubelet's checkpoint of claims; nothing where none of them is ours, and where there is no file that can be
     read: to refuse then would be to refuse every container of the node."""
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=opened) as file:
             checkpoint = file.readall()
     except OSError:
         return b""
@@ -257,7 +263,7 @@ def read_configuration(bundle: str, where: str) -> tuple[list[tuple[str, int, in
     """Character devices (path, major, minor) and names of variables in config.json. Raises RefusalError."""
     path = f"{bundle}/config.json"
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=opened) as file:
             spec = read_json(file.read())
         nodes = (spec.get("linux") or {}).get("devices") or []
         devices = [(it["path"], int(it["major"]), int(it["minor"])) for it in nodes if it.get("type") in {"c", "u"}]

@@ -532,6 +532,16 @@ def test_numbers_of_any_size_reach_the_daemon(daemon: InsideDaemon, tmp_path: Pa
     assert run(container.state(), *socket_of(daemon.settings.control_path)) == Ended(code=0, error="")
 
 
+def test_a_configuration_that_is_no_file_is_refused_at_once(daemon: InsideDaemon, tmp_path: Path) -> None:
+    pod = daemon.start_pod("one", TWO)
+    state = Container(tmp_path, {**CONTAINERD, **TWO}, daemon.edits(pod, TWO, "a")).state()
+    config = Path(json.loads(state)["bundle"]) / "config.json"
+    config.unlink()
+    os.mkfifo(config)
+    ended = run(state, *socket_of(daemon.settings.control_path))
+    assert (ended.code, ended.error.startswith("nri-rdma: OCI-STATE: ")) == (1, True)
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["verify", "--help"], ["spec", "--timeout", "1", "-h"]])
 def test_help_is_printed_and_is_no_error(arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, "-IS", HOOK, *arguments], input=b"{}", capture_output=True, check=False)
@@ -611,7 +621,7 @@ def test_the_hook_is_written_for_python_3_9_and_imports_nothing_of_the_project(f
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     typing = {"typing", "collections.abc"}  # imported by no interpreter
-    imported = {"nri_rdma_hook", "posix"} if file == HOOK else {"os", "json", "time", "_json", "_socket"}
+    imported = {"nri_rdma_hook", "posix"} if file == HOOK else {"posix", "os", "json", "time", "_json", "_socket"}
     assert names - typing == {"sys", *imported}
     at_its_start = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
     assert at_its_start == {"sys", *(imported & {"posix"})}

@@ -38,7 +38,7 @@ def test_a_pod_that_was_refused_twice_and_then_admitted_survives_a_restart_of_th
     cri.run_container(holder, "main")
     for _ in range(2):
         with pytest.raises(CriError, match="nri-rdma: DEVICE"):
-            cri.run_pod("late", annotations=ASKS, uid=UID)
+            _run_late(cri)
     cri.delete_pod(holder)
     late = _run_late(cri)
     cri.run_container(late, "main")

@@ -28,7 +28,7 @@ def with_guard(spec: Spec, prefix: str, hook: PurePath, options: Sequence[str] =
         has_key = prefix in dict((*spec.annotations, *device.annotations))
         asks = has_key and any(map(_names_hardware, (spec.edits, device.edits)))
         others = tuple(it for it in device.edits.hooks if not _is_guard(it))
-        own = (guard(hook, options, "--device", spec.kind.qualified(device.name)),) if asks else ()
+        own = (guard(str(hook), options, "--device", spec.kind.qualified(device.name)),) if asks else ()
         return replace(device, edits=replace(device.edits, hooks=(*others, *own)))
 
     return replace(spec, devices=tuple(map(guarded, spec.devices)))

@@ -33,4 +33,4 @@ def cdi_device(pool: Pool) -> str:
 
 def _device(pool: Pool, hook: Path, options: Sequence[str]) -> Device:
     about = ("--resource", pool.resource) if pool.is_guard else ("--pool", pool.name)
-    return Device(name=pool.name, edits=Edits(hooks=(guard(hook, options, *about),)))
+    return Device(name=pool.name, edits=Edits(hooks=(guard(str(hook), options, *about),)))

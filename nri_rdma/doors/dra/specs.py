@@ -112,7 +112,7 @@ def _device(uid: str, it: AdmittedClaim, rdma_cm: CharDevice | None, style: Spec
     chars = [char for device in it.devices for char in device.char_devices if char.kind is CharKind.UVERBS]
     nodes = [*chars, *([rdma_cm] if rdma_cm is not None else ())]
     name = _name(uid, it.request.name)
-    guards = () if style.hook is None else (guard(style.hook, style.options, "--device", KIND.qualified(name)),)
+    guards = () if style.hook is None else (guard(str(style.hook), style.options, "--device", KIND.qualified(name)),)
     return Device(
         name=name,
         annotations=((style.prefix, it.text),),

@@ -109,7 +109,10 @@ def test_a_container_that_was_made_while_the_daemon_hung_is_refused_though_it_li
         text = refusal(cri, bare)
         assert "nri-rdma: NOT-SERVED: the container was made without /dev/infiniband/uverbs3, " in text
         # The guard asks at once: the daemon may read that question before the runtime's older one.
-        causes = ("our answer came too late for the runtime, or somebody changed it since", "the runtime did not ask us")
+        causes = (
+            "our answer came too late for the runtime, or somebody changed it since",
+            "the runtime did not ask us",
+        )
         assert any(cause in text for cause in causes), text
         assert ", default/asks, container main" in text
         daemon.wait_synchronized(times=2)

@@ -6,7 +6,7 @@ PYTEST := $(PYTHON) -m pytest
 # Tests make many small trees: in memory, where there is such a folder, they take half the time.
 export PYTEST_DEBUG_TEMPROOT := $(wildcard /dev/shm)
 
-.PHONY: help setup setup-venv demo unit test test-faults mutants runtimes rotation lab lab-shell cluster cluster-shell podman bench simulate ttrpc check generate format
+.PHONY: help setup setup-venv containerd demo unit test test-faults mutants runtimes rotation lab lab-shell cluster cluster-shell podman bench simulate ttrpc check generate format
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -17,24 +17,27 @@ setup: ## everything a bare Debian 12 or 13 lacks, into .cache (root)
 setup-venv: ## only the virtual environment (no root)
 	@$(SYSTEM_PYTHON) -m tests.rig.setup --venv-only
 
+containerd: setup
+	@$(PYTHON) -m tests.rig.build_runtimes containerd-2.3
+
 demo: setup ## a real containerd starts pods that get their RDMA devices (root)
 	@$(PYTHON) -m tests.rig.demo
 
 unit: setup-venv ## tests that need neither root nor Linux, in parts at the same time
 	@$(PYTHON) -m tests.parts tests/unit -m "not root" -q
 
-test: setup ## all tests but those in the virtual machine and on Kubernetes, in parts at the same time, each on a host of its own (root)
+test: containerd ## all tests but those in the virtual machine and on Kubernetes, in parts at the same time, each on a host of its own (root)
 	@$(PYTHON) -m tests.parts tests -q
 
-test-faults: setup ## daemon, runtime and shims killed at every boundary, netdevs and namespaces deleted (root; minutes)
+test-faults: containerd ## daemon, runtime and shims killed at every boundary, netdevs and namespaces deleted (root; minutes)
 	@$(PYTEST) tests/faults tests/runtime/test_endings.py --every-fault
 
 mutants: setup ## COUNT mistakes planted in the code, one at a time, chosen by SEED: how many the tests notice (minutes)
 	@nice -n 10 $(PYTHON) -m tests.mutants --seed $(or $(SEED),1) --count $(or $(COUNT),40)
 
-runtimes: setup ## the runtime tests on containerd 2.2, 2.3 and CRI-O, built with Go (root; minutes; check has one a day)
+runtimes: setup ## the runtime tests on all runtimes that `make test` leaves out, built with Go (root; minutes; check has one at a time)
 	@nice -n 10 $(PYTHON) -m tests.rig.build_runtimes
-	@$(PYTEST) tests/runtime -m every_runtime --built-runtimes
+	@$(PYTEST) tests/runtime -m every_runtime --other-runtimes
 
 lab: setup ## the tests that need RDMA in the kernel, in a virtual machine (root); KERNEL=6.12: another one
 	@$(PYTHON) -m tests.lab $(if $(KERNEL),--kernel $(KERNEL))
@@ -61,8 +64,8 @@ simulate: setup-venv ## jobs come to a node and go: how many have NICs next to t
 ttrpc: setup-venv ## the ttrpc library as a wheel of its own, into build/pyttrpc; its tests run against it, with protobuf only
 	@$(PYTHON) -m tests.rig.ttrpc_wheel
 
-rotation: setup ## another runtime, another kernel or a real Kubernetes, by the day (root; minutes); NRI_RDMA_ROTATION=2026-11-23: of that day
-	@$(PYTHON) -m tests.rotation
+rotation: setup ## the turn that was green longest ago, by docs/rotation.md (root; minutes); TURN=KubeRay: that one
+	@$(PYTHON) -m tests.rotation $(if $(TURN),'$(TURN)')
 
 check: ttrpc test lab rotation ## what CI runs
 

@@ -12,9 +12,9 @@ from tests.durations import Durations
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options must be known before the folders of tests are read."""
     parser.addoption(
-        "--built-runtimes",
+        "--other-runtimes",
         action="store_true",
-        help="tests marked every_runtime run on the runtimes that `make runtimes` built, not on those of the set-up",
+        help="tests marked every_runtime run on all other runtimes that are here, not on those of `make test`",
     )
     parser.addoption(
         "--part",

@@ -1,96 +1,209 @@
-"""What is tested besides, by the day: another runtime, another kernel in the lab, or a real Kubernetes.
+"""What CI tests besides, one turn in each run: the one that was green longest ago, by the record in docs/rotation.md.
 
-`python -m tests.rotation`. The day decides which, so that all six have had their turn within six days.
-NRI_RDMA_ROTATION=2026-11-23 takes the turn of that day, to repeat a failure of it.
+`python -m tests.rotation [TURN]`. A green turn writes its line into the record, and who lands commits it: as many
+landings as there are turns open every door.
 """
 
 from __future__ import annotations
 
-import os
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from os import environ
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]
-DAY = "NRI_RDMA_ROTATION"
-"""The environment's variable with another day than today."""
-RUNTIMES = ("containerd-2.2", "containerd-2.3", "cri-o-1.34")
-"""What `make runtimes` builds: names of tests/rig/build_runtimes.py."""
+PAGE = PROJECT / "docs/rotation.md"
+BEGIN, END = "<!-- turns: begin -->", "<!-- turns: end -->"
+RUNTIMES = ("containerd-2.0", "containerd-2.4", "cri-o-1.36", "containerd-1.7", "containerd-2.1")
+"""All but the first of cache.ALWAYS, which `make test` has for all tests."""
 KERNELS = ("6.12", "6.1")
 """The kernels of tests/lab/recipe.py that `make lab` does not boot by itself."""
 GUEST_FILES = ("test_main_job.py", "test_limits.py", "test_rdma_moves.py", "test_traffic.py")
 """What depends most on the kernel, of tests/lab/guest: about two minutes."""
-
-
-PYTHON = (sys.executable, "-m")
+CLUSTER = {
+    "claims": (
+        "test_claims",
+        "test_claim_again",
+        "test_claim_shapes",
+        "test_claim_status",
+        "test_guard_resource",
+        "test_lost_netdevs",
+        "test_slice_writes",
+    ),
+    "faults of claims": ("test_claim_churn", "test_claim_faults", "test_driver_restart"),
+    "DRANET's shapes": ("test_peer_behaviours", "test_peer_examples", "test_programs"),
+    "shares": (
+        "test_annotations",
+        "test_share_guard",
+        "test_share_restarts",
+        "test_shares",
+        "test_shares_many",
+        "test_shares_nodes",
+    ),
+    "kubelets": ("test_device_pools", "test_kubelet_answers", "test_many_nodes", "test_split_node"),
+    "KubeRay": ("test_kuberay", "test_kuberay_one"),
+}
+"""The files of tests/cluster, by turn; each is in one."""
+OLDER_KUBERNETES = {"1.35": "v1.35.8", "1.36": "v1.36.5"}
+OLDER_FILES = ("test_annotations", "test_shares", "test_claims")
+_PASSED = re.compile(r"\b(\d+) passed\b")
+_NEVER = "never"
+_HEAD = "| Turn | What it runs | Last green | Commit | Minutes | Tests passed |\n|---|---|---|---|---|---|\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What is tested on one day, and the commands that build and test it, in order."""
+    """What is tested at once, and the commands that build and test it, in order."""
 
-    day: date
     name: str
+    what: str
+    """For the page."""
     commands: tuple[tuple[str, ...], ...]
-
-    def __str__(self) -> str:
-        return f"{self.day}: {self.name}"
-
-
-def turn_of(day: date) -> Turn:
-    """Return the turn of a day: by its number in the year."""
-    turns = tuple(_turns())
-    name, commands = turns[day.timetuple().tm_yday % len(turns)]
-    return Turn(day=day, name=name, commands=commands)
+    """Each is the arguments of Python."""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def _turns() -> Iterator[tuple[str, tuple[tuple[str, ...], ...]]]:
-    yield "a real Kubernetes", ((*PYTHON, "tests.cluster", "--smoke", "--", "-q"),)
-    for runtime in RUNTIMES:
-        which = ("-m", "every_runtime", "--built-runtimes", "-k", runtime)
-        build = (*PYTHON, "tests.rig.build_runtimes", runtime)
-        yield runtime, (build, (*PYTHON, "tests.parts", "tests/runtime", "-q", *which))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Green:
+    """When a turn was last green: a line of the record."""
+
+    date: str
+    """In UTC and as ISO 8601 has it, so that dates are in the order of their texts."""
+    commit: str
+    minutes: str
+    passed: str
+
+
+def _turns() -> Iterator[Turn]:
+    for name in RUNTIMES:
+        which = ("-m", "every_runtime", "--other-runtimes", "-k", name)
+        tests = ("-m", "tests.parts", "tests/runtime", "-q", *which)
+        what = "what tests/runtime has for every runtime and `make test` does not run on this one"
+        yield Turn(name=name, what=what, commands=(("-m", "tests.rig.build_runtimes", name), tests))
+    for name, files in CLUSTER.items():
+        yield Turn(
+            name=name,
+            what=f"a real Kubernetes: {', '.join(files)} of tests/cluster",
+            commands=(_cluster(files),),
+        )
+    for minor, version in OLDER_KUBERNETES.items():
+        yield Turn(
+            name=f"Kubernetes {minor}",
+            what=f"Kubernetes {version}: {', '.join(OLDER_FILES)} of tests/cluster",
+            commands=(_cluster(OLDER_FILES),),
+            environment={"KUBERNETES": version},
+        )
+    yield Turn(
+        name="podman",
+        what="real podman of Debian 13: tests/oci without Docker",
+        commands=(("-m", "tests.oci", "--", "-q", "-k", "not docker"),),
+    )
+    yield Turn(
+        name="Docker",
+        what="real Docker of Debian 13: tests/oci, what names Docker",
+        commands=(("-m", "tests.oci", "--", "-q", "-k", "docker"),),
+    )
     files = tuple(f"tests/lab/guest/{name}" for name in GUEST_FILES)
     for kernel in KERNELS:
-        yield (
-            f"kernel {kernel} in the lab",
-            ((*PYTHON, "tests.lab", "--kernel", kernel, "--", "-v", "--tb=short", *files),),
+        yield Turn(
+            name=f"kernel {kernel}",
+            what=f"the lab's virtual machine with kernel {kernel}: {', '.join(GUEST_FILES)} of tests/lab/guest",
+            commands=(("-m", "tests.lab", "--kernel", kernel, "--", "-v", "--tb=short", *files),),
         )
 
 
-def chosen_day(environment: Mapping[str, str] = os.environ) -> date:
-    """Return today, or the day that the environment names. Raises ValueError when that is none."""
-    named = environment.get(DAY, "")
-    return date.fromisoformat(named) if named else datetime.now(UTC).date()
+def _cluster(files: Sequence[str]) -> tuple[str, ...]:
+    return ("-m", "tests.cluster", *(f"tests/cluster/{name}.py" for name in files), "--", "-q")
 
 
-def run(turn: Turn) -> int:
-    """Do it all, also after a failure; return the first exit code that is not 0."""
-    again = f"to repeat it: {DAY}={turn.day} make rotation"
-    print(f"--- rotation of {turn} ({again})", flush=True)
-    codes = []
+TURNS = {turn.name: turn for turn in _turns()}
+
+
+def read(page: Path = PAGE) -> dict[str, Green]:
+    """Return the page's record, by turn; turns that were never green, or exist no longer, are left out."""
+    table = page.read_text().partition(BEGIN)[2].partition(END)[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line]
+    return {
+        name: Green(date=date, commit=commit.strip("`"), minutes=minutes, passed=passed)
+        for name, _, date, commit, minutes, passed in rows
+        if name in TURNS and date != _NEVER
+    }
+
+
+def write(record: Mapping[str, Green], page: Path = PAGE) -> None:
+    """Replace the page's table; all other text stays."""
+    before, _, rest = page.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    rows = "".join(_row(turn, record.get(turn.name)) for turn in TURNS.values())
+    page.write_text(f"{before}{BEGIN}\n\n{_HEAD}{rows}\n{END}{after}")
+
+
+def _row(turn: Turn, green: Green | None) -> str:
+    when = (green.date, f"`{green.commit}`", green.minutes, green.passed) if green is not None else (_NEVER, "", "", "")
+    return f"| {' | '.join((turn.name, turn.what, *when))} |\n"
+
+
+def longest_ago(record: Mapping[str, Green]) -> Turn:
+    """Return the turn that was green longest ago; one that never was comes before all others."""
+    return TURNS[min(TURNS, key=lambda name: record[name].date if name in record else "")]
+
+
+def run(turn: Turn, page: Path = PAGE) -> int:
+    """Do it all, also after a failure, and return the first exit code that is not 0; write down what was green."""
+    print(f"--- rotation: {turn.name} (to repeat it: make rotation TURN='{turn.name}')", flush=True)
+    begun = time.monotonic()
+    codes, passed = [], 0
     for command in turn.commands:
-        begun = time.monotonic()
-        codes.append(subprocess.run(command, cwd=PROJECT, check=False).returncode)
-        print(f"--- {' '.join(command[2:])}: {time.monotonic() - begun:.0f} s, exit code {codes[-1]}", flush=True)
+        command_begun = time.monotonic()
+        code, count = _run([sys.executable, *command], turn.environment)
+        codes.append(code)
+        passed += count
+        print(f"--- {' '.join(command)}: {time.monotonic() - command_begun:.0f} s, exit code {code}", flush=True)
     first = next((code for code in codes if code), 0)
-    if first:
-        print(f"--- rotation of {turn}: failed; {again}", flush=True)
-    return first
+    minutes = (time.monotonic() - begun) / 60
+    if first or not passed:
+        print(f"--- rotation: {turn.name}: failed, {passed} passed, {minutes:.1f} minutes", flush=True)
+        return first or 1
+    today = f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
+    green = Green(date=today, commit=_commit(), minutes=f"{minutes:.1f}", passed=str(passed))
+    write({**read(page), turn.name: green}, page)
+    print(
+        f"--- rotation: {turn.name}: green, {passed} passed, {minutes:.1f} minutes: commit docs/rotation.md", flush=True
+    )
+    return 0
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, int]:
+    """Run a command, show what it prints, and return its exit code and how many tests passed."""
+    passed = 0
+    process = subprocess.Popen(
+        command, cwd=PROJECT, env={**environ, **environment}, stdout=subprocess.PIPE, text=True, errors="replace"
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        passed += sum(map(int, _PASSED.findall(line)))
+    return process.wait(), passed
+
+
+def _commit() -> str:
+    command = ["git", "rev-parse", "--short=8", "HEAD"]
+    return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def main() -> int:
-    """Take the turn of the day."""
-    try:
-        day = chosen_day()
-    except ValueError as error:
-        print(f"rotation: {DAY}: {error}. Next: give a day such as 2026-11-23.", file=sys.stderr)
+    """Take the turn that the command line names, or the one that was green longest ago."""
+    given = sys.argv[1:]
+    unknown = [name for name in given if name not in TURNS]
+    if unknown or len(given) > 1:
+        print(f"rotation: no turn {' '.join(given)!r}. Next: name one of {', '.join(TURNS)}.", file=sys.stderr)
         return 2
-    return run(turn_of(day))
+    return run(TURNS[given[0]] if given else longest_ago(read()))
 
 
 if __name__ == "__main__":

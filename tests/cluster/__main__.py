@@ -1,8 +1,8 @@
-"""`python -m tests.cluster`: the tests of tests/cluster on a real Kubernetes. `--shell`: a prompt with kubectl instead.
+"""`python -m tests.cluster [FILE...] [-- PYTEST-ARGUMENTS]`: the tests of tests/cluster, or of these files, on a real
+Kubernetes. `--shell`: a prompt with kubectl instead.
 
-`--smoke` runs the tests of SMOKE only, which need no operator to be built.
-
-What follows `--` goes to pytest. NODES in the environment is the number of nodes of the shell's cluster.
+KubeRay's operator is built only for the files that need it. NODES in the environment is the number of nodes of the
+shell's cluster.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from tests.cluster import leaks
 from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError
 from tests.cluster.programs import ensure_operator, ensure_programs
+from tests.rig.build_runtimes import BuildError, ensure
+from tests.rig.cache import CONTAINERD_2_3
 
-SMOKE = ("tests/cluster/test_annotations.py", "tests/cluster/test_shares.py")
-"""A pod with an annotation and pods with shares, under a real kubelet: about a minute."""
+FOLDER = "tests/cluster"
 
 
 def main() -> int:
@@ -29,23 +30,24 @@ def main() -> int:
     at = given.index("--") if "--" in given else len(given)
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
     parser.add_argument("--shell", action="store_true", help="a prompt in a cluster that ends with it")
-    parser.add_argument("--smoke", action="store_true", help="the main cases only, without building an operator")
+    parser.add_argument("files", nargs="*", help="files of tests/cluster; without any, all of them")
     options = parser.parse_args(given[:at])
+    chosen = options.files or [FOLDER]
     if os.geteuid() != 0:
         print("cluster: needs root, for namespaces. Next: run it as root.", file=sys.stderr)
         return 1
     try:
         if leaks.RUN not in os.environ:
-            ensure_programs()  # outside: it needs the network
-            if not options.shell and not options.smoke:
+            ensure(CONTAINERD_2_3)  # outside: it needs the network
+            ensure_programs()
+            if not options.shell and any(it == FOLDER or "kuberay" in it for it in chosen):
                 ensure_operator()
             return _isolated([sys.executable, "-m", "tests.cluster", *given])
         if options.shell:
             return _shell()
-    except (ClusterError, namespaces.RefusedError) as error:
+    except (BuildError, ClusterError, namespaces.RefusedError) as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
-    chosen = SMOKE if options.smoke else ("tests/cluster",)
     tests = [sys.executable, "-m", "pytest", *chosen, "-p", "no:cacheprovider", *given[at + 1 :]]
     return subprocess.run(tests, check=False).returncode
 

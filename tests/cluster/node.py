@@ -124,7 +124,7 @@ class Node:
         (folder / "cni").mkdir(exist_ok=True)
         (folder / "cni/10-pods.conflist").write_text(json.dumps(_network(self._pods)))
         (folder / "containerd.toml").write_text(_CONTAINERD.format(folder=folder, image=IMAGE, **_PLACES))
-        release = cache.CONTAINERD_2_1
+        release = cache.CONTAINERD_2_3
         path = f"{release.folder}:/usr/sbin:/usr/bin:/sbin:/bin"
         containerd = self.machine.start(
             "containerd", release.server, "--config", folder / "containerd.toml", environment={"PATH": path}

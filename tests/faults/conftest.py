@@ -14,10 +14,11 @@ from tests.rig.runtime import Runtime
 
 __all__ = ["runtime"]
 
-SHORT = {"containerd-2.1": 5, "containerd-1.7": 1}
-"""How many cases of each test run without --every-fault."""
+FIRST = cache.ALWAYS[0]
+SHORT, SHORT_OF_OTHERS = 5, 1
+"""How many cases of each test run without --every-fault, on the first runtime and on each other."""
 SAMPLE = 2
-"""How many of them run on the older runtime with it."""
+"""How many of them run on each other runtime with it."""
 _TALLY = pytest.StashKey[Tally]()
 
 
@@ -28,13 +29,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Every test is for both containerds; which of its cases run on which is chosen below."""
+    """Every test is for the runtimes of `make test`; which of its cases run on which is chosen below."""
     if "runtime" in metafunc.fixturenames:
-        metafunc.parametrize("runtime", cache.FETCHED[::-1], ids=lambda it: it.name, indirect=True, scope="session")
+        metafunc.parametrize("runtime", cache.ALWAYS, ids=lambda it: it.name, indirect=True, scope="session")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """All cases on the newer runtime and some on the older one; or, of each test, a few."""
+    """All cases on the first runtime and some on each other; or, of each test, a few."""
     here = [item for item in items if item.path.parent.name == "faults"]
     chosen = _chosen(config, [item for item in here if isinstance(item, pytest.Function)])
     config.hook.pytest_deselected(items=[item for item in here if item.nodeid not in chosen])
@@ -51,9 +52,10 @@ def _chosen(config: pytest.Config, items: list[pytest.Function]) -> set[str]:
     every = config.getoption("--every-fault")
     chosen: set[str] = set()
     for (_, name), cases in groups.items():
-        number = SHORT[name]
+        is_first = name == FIRST.name
+        number = SHORT if is_first else SHORT_OF_OTHERS
         if every:
-            number = len(cases) if name == cache.CONTAINERD_2_1.name else SAMPLE
+            number = len(cases) if is_first else SAMPLE
         chosen |= set(choose.sample(cases, min(number, len(cases))))
     return chosen
 

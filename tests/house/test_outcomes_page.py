@@ -19,10 +19,11 @@ CELLS = [(runtime, situation, ask) for runtime in read() for situation in SITUAT
 def test_the_page_has_containerd_crio_podman_and_docker() -> None:
     assert read().keys() >= {
         "containerd-1.7",
+        "containerd-2.0",
         "containerd-2.1",
-        "containerd-2.2",
         "containerd-2.3",
-        "cri-o-1.34",
+        "containerd-2.4",
+        "cri-o-1.36",
         "podman-bookworm-runc",
         "podman-bookworm-crun",
         "podman-trixie-runc",

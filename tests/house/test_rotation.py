@@ -1,69 +1,104 @@
-"""The rotation of CI: every runtime and kernel has its turn, by the day alone, and what it names is there."""
+"""The rotation of CI: every door has its turn, the record says when, and the next turn is the oldest one."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from tests import rotation
-from tests.cluster.__main__ import SMOKE
 from tests.lab.recipe import DEFAULT_KERNEL, KERNELS
+from tests.rig import cache
 from tests.rig.build_runtimes import SOURCES
+from tests.rotation import Green, Turn
 
-FIRST = date(2026, 1, 1)
-
-
-def test_six_days_have_each_runtime_each_kernel_and_the_cluster_once() -> None:
-    wanted = {name: name for name in rotation.RUNTIMES}
-    wanted |= {f"kernel {it} in the lab": it for it in rotation.KERNELS} | {"a real Kubernetes": "tests.cluster"}
-    turns = {it.name: it for it in (rotation.turn_of(FIRST + timedelta(days=number)) for number in range(6))}
-    assert set(turns) == set(wanted)
-    for name, turn in turns.items():
-        assert wanted[name] in [word for command in turn.commands for word in command]
+PAGE = f"Before.\n\n{rotation.BEGIN}\n{rotation.END}\n\nAfter.\n"
+PRINTS = "print('1| 41 passed, 1 skipped in 2.00s'); print('alone| 2 passed')"
+FAILS = "import sys; print('3 passed, 1 failed'); sys.exit(3)"
 
 
-def test_it_has_every_runtime_that_is_built_and_every_kernel_that_is_not_the_labs_own() -> None:
-    assert set(rotation.RUNTIMES) == set(SOURCES)
+def turn(*programs: str) -> Turn:
+    """A turn of the first name, whose commands are these programs."""
+    name = next(iter(rotation.TURNS))
+    return Turn(name=name, what="", commands=tuple(("-c", program) for program in programs))
+
+
+def green(date: str) -> Green:
+    """The line of a turn that was green then."""
+    return Green(date=date, commit="abc", minutes="1.5", passed="7")
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    path = tmp_path / "page.md"
+    path.write_text(PAGE)
+    return path
+
+
+def test_the_page_has_each_turn_as_it_is_run() -> None:
+    before = rotation.PAGE.read_text()
+    rotation.write(rotation.read())
+    assert rotation.PAGE.read_text() == before, (
+        "docs/rotation.md was not as tests/rotation.py says; it is now: commit it"
+    )
+
+
+def test_every_runtime_kernel_and_file_of_the_cluster_is_tested_by_make_test_make_lab_or_in_one_turn() -> None:
+    runtimes = {*SOURCES, *(it.name for it in cache.FETCHED)}
+    assert sorted(rotation.RUNTIMES) == sorted(runtimes - {cache.ALWAYS[0].name})
     assert set(rotation.KERNELS) == set(KERNELS) - {DEFAULT_KERNEL}
+    there = [it.stem for it in (rotation.PROJECT / "tests/cluster").glob("test_*.py")]
+    assert sorted(name for files in rotation.CLUSTER.values() for name in files) == sorted(there)
 
 
-def test_the_guests_files_are_there() -> None:
-    folder = rotation.PROJECT / "tests/lab/guest"
-    assert [name for name in rotation.GUEST_FILES if not (folder / name).exists()] == []
+def test_files_and_modules_that_turns_name_are_there() -> None:
+    words = [word for it in rotation.TURNS.values() for command in it.commands for word in command]
+    files = [word for word in words if word.endswith(".py")]
+    modules = {command[1].replace(".", "/") for it in rotation.TURNS.values() for command in it.commands}
+    assert [it for it in files if not (rotation.PROJECT / it).is_file()] == []
+    places = [rotation.PROJECT / it for it in modules]
+    assert [it for it in places if not (it.with_suffix(".py").is_file() or (it / "__main__.py").is_file())] == []
 
 
-def test_the_clusters_smoke_is_there() -> None:
-    assert [name for name in SMOKE if not (rotation.PROJECT / name).exists()] == []
+def test_the_turn_that_was_green_longest_ago_is_next_and_one_that_never_was_comes_first(page: Path) -> None:
+    first, second, third, *others = rotation.TURNS
+    record = {first: green("2026-11-27 08:00"), third: green("2026-11-26 23:59")}
+    record |= {name: green("2026-11-27 09:00") for name in others}
+    rotation.write(record, page)
+    assert rotation.longest_ago(rotation.read(page)).name == second
+    record[second] = green("2026-11-28 00:00")
+    rotation.write(record, page)
+    assert rotation.read(page) == record
+    assert rotation.longest_ago(record).name == third
+    assert page.read_text().startswith("Before.\n")
+    assert page.read_text().endswith("\n\nAfter.\n")
 
 
-def test_the_environment_names_another_day_than_today() -> None:
-    assert rotation.chosen_day({rotation.DAY: "2026-02-03"}) == date(2026, 2, 3)
-    assert abs(rotation.chosen_day({}) - datetime.now(UTC).date()) <= timedelta(days=1)  # midnight may pass
-    with pytest.raises(ValueError, match="someday"):
-        rotation.chosen_day({rotation.DAY: "someday"})
+def test_a_green_turn_writes_its_line(page: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    it = turn(PRINTS, PRINTS)
+    assert rotation.run(it, page) == 0
+    assert "1| 41 passed" in capfd.readouterr().out
+    written = rotation.read(page)[it.name]
+    assert written.passed == "86"
+    assert written.date.startswith("20")
 
 
-def test_what_is_no_day_is_an_error_with_the_next_step() -> None:
-    command = [sys.executable, "-m", "tests.rotation"]
-    environment = {**os.environ, rotation.DAY: "2026-13-01"}
-    done = subprocess.run(command, cwd=rotation.PROJECT, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"rotation: {rotation.DAY}: ")
-    assert "Next: give a day such as " in done.stderr
-
-
-def test_a_turn_goes_on_after_a_failure_and_ends_with_it(
-    capfd: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(("programs", "code"), [((FAILS, PRINTS), 3), (("print('none')",), 1)])
+def test_a_turn_that_fails_or_tests_nothing_goes_on_to_its_end_and_writes_no_line(
+    page: Path, capfd: pytest.CaptureFixture[str], programs: tuple[str, ...], code: int
 ) -> None:
-    say = (sys.executable, "-c")
-    commands = ((*say, "print('one')"), (*say, "import sys; sys.exit(3)"), (*say, "print('three')"))
-    assert rotation.run(rotation.Turn(day=date(2026, 11, 23), name="three", commands=commands)) == 3
+    it = turn(*programs)
+    assert rotation.run(it, page) == code
     told = capfd.readouterr().out
-    assert "one\n" in told
-    assert "three\n" in told
-    assert told.startswith("--- rotation of 2026-11-23: ")
-    assert told.endswith("failed; to repeat it: NRI_RDMA_ROTATION=2026-11-23 make rotation\n")
+    assert f"--- rotation: {it.name}: failed" in told
+    assert ("41 passed" in told) == (PRINTS in programs)
+    assert page.read_text() == PAGE
+
+
+def test_what_is_no_turn_is_an_error_with_the_next_step() -> None:
+    command = [sys.executable, "-m", "tests.rotation", "never-heard-of"]
+    done = subprocess.run(command, cwd=rotation.PROJECT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("rotation: no turn 'never-heard-of'. Next: name one of containerd-2.0, ")

@@ -176,7 +176,7 @@ def _files(checkout: Path) -> Iterator[Path]:
 
 
 def _crio(checkout: Path) -> Iterator[Path]:
-    """CRI-O with its programs, if `make runtimes` built it."""
+    """CRI-O with its programs, if it is built (tests/rig/build_runtimes.py)."""
     for release in cache.built():
         if release.is_crio:
             yield from (path for path in release.programs() if path.is_relative_to(checkout))

@@ -1,8 +1,8 @@
-"""Builds runtimes that Debian does not have: `python -m tests.rig.build_runtimes [NAME...]`, for `make runtimes`.
+"""Builds runtimes that Debian does not have: `python -m tests.rig.build_runtimes [NAME...]`; all of them by default.
 
-Their sources come from the Go module proxy; CRI-O's monitor, conmon, is Debian's package, unpacked and not installed.
-It needs gcc and make, and takes minutes. What was built is kept. `make test` uses none of it, `make check` one
-on three days of six (tests/rotation.py).
+Their sources come from the Go module proxy; CRI-O's monitor, conmon, and libseccomp, which it is linked with, are
+Debian's packages, unpacked and not installed. CRI-O needs gcc and make. It takes minutes, once: what was built is kept.
+`make test` and `make cluster` use containerd 2.3, the rotation one of the others at a time (tests/rotation.py).
 """
 
 import json
@@ -38,7 +38,7 @@ _CONTAINERD = "github.com/containerd/containerd/v2"
 _CRIO = "github.com/cri-o/cri-o"
 # Without what needs C libraries.
 _CONTAINERD_TAGS = "no_btrfs no_devmapper no_zfs"
-_CRIO_TAGS = "containers_image_openpgp containers_image_ostree_stub exclude_graphdriver_btrfs"
+_CRIO_TAGS = "containers_image_openpgp containers_image_ostree_stub exclude_graphdriver_btrfs seccomp"
 
 
 def _containerd(version: str) -> Source:
@@ -52,27 +52,36 @@ def _containerd(version: str) -> Source:
 
 
 SOURCES = {
-    "containerd-2.2": _containerd("v2.2.9"),
+    "containerd-2.0": _containerd("v2.0.14"),
     "containerd-2.3": _containerd("v2.3.7"),
-    "cri-o-1.34": Source(module=_CRIO, version="v1.34.0", packages=("./cmd/crio", "./test/copyimg"), tags=_CRIO_TAGS),
+    "containerd-2.4": _containerd("v2.4.2"),
+    "cri-o-1.36": Source(module=_CRIO, version="v1.36.3", packages=("./cmd/crio", "./test/copyimg"), tags=_CRIO_TAGS),
 }
 
 
 def main(names: Sequence[str] = ()) -> int:
-    """Builds what is missing of these, or of all, or says in one sentence why it cannot."""
-    if unknown := [name for name in names if name not in SOURCES]:
+    """Builds what is missing of these, or of all, or says in one sentence why it cannot. Debian's are the set-up's."""
+    fetched = {release.name for release in cache.FETCHED}
+    if unknown := [name for name in names if name not in SOURCES and name not in fetched]:
         print(f"runtimes: no {unknown[0]}. Next: name some of {', '.join(SOURCES)}.", file=sys.stderr)
         return 2
-    complete = {release.name for release in cache.built()}
     try:
-        for name, source in SOURCES.items():
-            if name not in complete and (not names or name in names):
-                print(f"runtimes: building {name} ({source.version})", flush=True)
-                build(cache.Release(name, cache.BUILT_RUNTIMES / name), source)
+        for name in SOURCES:
+            if not names or name in names:
+                ensure(cache.Release(name, cache.BUILT_RUNTIMES / name))
     except BuildError as failure:
         print(f"runtimes: {failure}", file=sys.stderr)
         return 1
     return 0
+
+
+def ensure(release: cache.Release) -> None:
+    """Builds a runtime if it is not there. Raises BuildError."""
+    if release.is_complete:
+        return
+    source = SOURCES[release.name]
+    print(f"runtimes: building {release.name} ({source.version}) once, into {release.folder}: minutes", flush=True)
+    build(release, source)
 
 
 def build(release: cache.Release, source: Source) -> None:
@@ -86,13 +95,26 @@ def build(release: cache.Release, source: Source) -> None:
         checkout = Path(name) / "source"
         fetched = json.loads(_run(["go", "mod", "download", "-json", f"{source.module}@{source.version}"], Path(name)))
         shutil.copytree(fetched["Dir"], checkout, copy_function=shutil.copyfile)
+        environment = {"CGO_ENABLED": "0"}
         if release.is_crio:
             _build_pinns(checkout, release.folder)
-            _unpack_conmon(Path(name), release.folder)
+            shutil.copy(_unpack("conmon", Path(name)) / "usr/bin/conmon", release.folder)
+            environment = _linking(_unpack("libseccomp-dev", Path(name)))
         variable = source.version_variable
         link = "-s -w" + (f" -X {variable}={source.version}" if variable else "")
-        go = ["go", "build", "-buildvcs=false", "-tags", source.tags, "-ldflags", link, "-o", f"{release.folder}/"]
-        _run([*go, *source.packages], checkout, {} if release.is_crio else {"CGO_ENABLED": "0"})
+        go = [
+            "go",
+            "build",
+            "-mod=mod",
+            "-buildvcs=false",
+            "-tags",
+            source.tags,
+            "-ldflags",
+            link,
+            "-o",
+            f"{release.folder}/",
+        ]
+        _run([*go, *source.packages], checkout, environment)
 
 
 def _build_pinns(checkout: Path, target: Path) -> None:
@@ -100,11 +122,22 @@ def _build_pinns(checkout: Path, target: Path) -> None:
     shutil.copy(checkout / "bin/pinns", target)
 
 
-def _unpack_conmon(work: Path, target: Path) -> None:
-    _run(["apt-get", "download", "conmon"], work)
-    (package,) = work.glob("conmon_*.deb")
-    _run(["dpkg", "-x", str(package), str(work / "conmon")], work)
-    shutil.copy(work / "conmon/usr/bin/conmon", target)
+def _unpack(package: str, work: Path) -> Path:
+    """Unpacks one of Debian's packages into a folder of its name, and returns that."""
+    _run(["apt-get", "download", package], work)
+    (archive,) = work.glob(f"{package}_*.deb")
+    _run(["dpkg", "-x", str(archive), str(work / package)], work)
+    return work / package
+
+
+def _linking(package: Path) -> Mapping[str, str]:
+    """What has cgo find libseccomp in its unpacked -dev package, without pkg-config (which knows installed ones)."""
+    (library,) = package.glob("usr/lib/*/libseccomp.a")
+    return {
+        "CGO_CFLAGS": f"-I{package}/usr/include",
+        "CGO_LDFLAGS": f"-L{library.parent} -lseccomp",
+        "PKG_CONFIG": "true",
+    }
 
 
 def _run(command: Sequence[str], where: Path, environment: Mapping[str, str] | None = None) -> str:

@@ -30,6 +30,16 @@ class Release:
         """Whether it is CRI-O; else it is containerd."""
         return self.name.startswith("cri-o-")
 
+    @property
+    def leaves_refused_pods(self) -> bool:
+        """Whether it leaves records and processes of pods that NRI refused: 2.0 and 2.1 have no release with the mend."""
+        return self.name in ("containerd-2.0", "containerd-2.1")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all its programs are there."""
+        return all(program.exists() for program in self.programs())
+
     def programs(self) -> tuple[Path, ...]:
         """What must be there."""
         others = ("conmon", "copyimg", "pinns") if self.is_crio else ("containerd-shim-runc-v2",)
@@ -39,10 +49,14 @@ class Release:
 CONTAINERD_2_1 = Release("containerd-2.1", ROOT / "usr/bin")
 CONTAINERD_1_7 = Release("containerd-1.7", ROOT / "containerd-1.7/usr/bin")
 FETCHED = (CONTAINERD_1_7, CONTAINERD_2_1)
-"""The runtimes that the set-up fetches."""
+"""The runtimes that the set-up fetches: Debian's."""
 
 BUILT_RUNTIMES = CACHE / "runtimes"
-"""Where `make runtimes` builds further ones, in a folder for each."""
+"""Where others are built (tests/rig/build_runtimes.py), in a folder for each."""
+
+CONTAINERD_2_3 = Release("containerd-2.3", BUILT_RUNTIMES / "containerd-2.3")
+ALWAYS = (CONTAINERD_2_3, CONTAINERD_2_1)
+"""What `make test` runs on: the release with long-term support, which all tests have, and Debian's newest."""
 
 CTR = CONTAINERD_2_1.folder / "ctr"
 RUNC = ROOT / "usr/sbin/runc"
@@ -54,9 +68,14 @@ BUSYBOX_USR = ROOT / "usr/bin/busybox"
 
 
 def built() -> tuple[Release, ...]:
-    """The further runtimes that are complete."""
+    """The runtimes that were built and are complete."""
     releases = [Release(folder.name, folder) for folder in sorted(BUILT_RUNTIMES.glob("*-*"))]
-    return tuple(it for it in releases if all(program.exists() for program in it.programs()))
+    return tuple(it for it in releases if it.is_complete)
+
+
+def others() -> tuple[Release, ...]:
+    """The runtimes that are here and that `make test` leaves to the rotation."""
+    return tuple(it for it in (*FETCHED, *built()) if it not in ALWAYS)
 
 
 def busybox() -> Path:

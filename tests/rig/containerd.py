@@ -27,7 +27,7 @@ class Containerd(Runtime):
         self,
         work: Path,
         *,
-        release: cache.Release = cache.CONTAINERD_2_1,
+        release: cache.Release = cache.CONTAINERD_2_3,
         runtime_toml: str = "",
         nri_request_timeout: str = "",
         required_plugins: Sequence[str] = (),

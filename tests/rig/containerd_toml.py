@@ -54,7 +54,10 @@ class Choices:
 
 def containerd_toml(release: cache.Release, choices: Choices) -> str:
     """The whole file: version 2 for 1.x, version 3 for 2.x."""
-    return _version_2(choices) if release.name.startswith("containerd-1.") else _version_3(choices)
+    if release.name.startswith("containerd-1."):
+        return _version_2(choices)
+    cni = _quoted(str(cache.CNI_PLUGINS))
+    return _version_3(choices, f"bin_dir = {cni}" if release.name == "containerd-2.0" else f"bin_dirs = [{cni}]")
 
 
 def _version_2(choices: Choices) -> str:
@@ -76,7 +79,7 @@ snapshotter = {_quoted(choices.snapshotter)}
 """
 
 
-def _version_3(choices: Choices) -> str:
+def _version_3(choices: Choices, plugins: str) -> str:
     cri, images = 'plugins."io.containerd.cri.v1.runtime"', 'plugins."io.containerd.cri.v1.images"'
     return f"""version = 3
 {_places(choices)}
@@ -88,7 +91,7 @@ snapshotter = {_quoted(choices.snapshotter)}
 enable_cdi = {str(choices.reads_cdi).lower()}
 {_cri(choices)}
 [{cri}.cni]
-bin_dirs = [{_quoted(str(cache.CNI_PLUGINS))}]
+{plugins}
 conf_dir = {_quoted(str(choices.run / "net.d"))}
 {_runc(cri, choices)}
 {_nri(choices)}

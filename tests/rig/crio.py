@@ -1,4 +1,4 @@
-"""CRI-O, as a private runtime of the rig: `make runtimes` builds it."""
+"""CRI-O, as a private runtime of the rig: tests/rig/build_runtimes.py builds it."""
 
 import json
 import os

@@ -145,7 +145,7 @@ def tell(page: Page, node: Node, stop: Stop, runs: list[Path]) -> None:
             runs.append(fabric.run)
         for old in (_WORK / "containerd.log", _WORK / "nri-rdma.log"):
             old.unlink(missing_ok=True)
-        containerd = Containerd(_WORK)
+        containerd = Containerd(_WORK, release=cache.CONTAINERD_2_1)
         runs.append(containerd.run)
         stack.callback(containerd.stop)
         with page.progress("a private containerd with NRI"), stop.allowed():

@@ -32,16 +32,18 @@ def containerd(runtime: Runtime) -> Containerd:
 
 
 def choose_releases(metafunc: pytest.Metafunc) -> None:
-    """For a conftest's pytest_generate_tests: tests marked `every_runtime` run on every release, others on one. With
-    `fetched_later=True` they run on that one, and on all others with --built-runtimes."""
+    """For a conftest's pytest_generate_tests: tests run on the first release of cache.ALWAYS; marked `every_runtime` on
+    all of these, or with --other-runtimes on all others; with `one_of_them=True` as well, the others are all but that
+    first one."""
     if "runtime" not in metafunc.fixturenames:
         return
-    releases: tuple[cache.Release, ...] = (cache.CONTAINERD_2_1,)
+    first, *rest = cache.ALWAYS
+    releases: tuple[cache.Release, ...] = (first,)
     mark = metafunc.definition.get_closest_marker("every_runtime")
     if mark is not None:
-        later = tuple(it for it in cache.FETCHED if it not in releases) if mark.kwargs.get("fetched_later") else ()
-        at_once = tuple(it for it in cache.FETCHED if it not in later)
-        releases = (*later, *cache.built()) if metafunc.config.getoption("--built-runtimes") else at_once
+        later = rest if mark.kwargs.get("one_of_them") else []
+        is_other = metafunc.config.getoption("--other-runtimes")
+        releases = (*later, *cache.others()) if is_other else tuple(it for it in cache.ALWAYS if it not in later)
     metafunc.parametrize("runtime", releases, ids=lambda it: it.name, indirect=True, scope="session")
 
 

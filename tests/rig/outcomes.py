@@ -43,10 +43,10 @@ CLAIMS = frozenset({"claim", "unnamed", "second", "group", "unguarded-claim", "u
 RESOURCES = frozenset({"share", "resource"})
 RUNTIMES = {
     "containerd-1.7": "containerd 1.7",
+    "containerd-2.0": "containerd 2.0",
     "containerd-2.1": "containerd 2.1",
-    "containerd-2.2": "containerd 2.2",
     "containerd-2.3": "containerd 2.3",
-    "cri-o-1.34": "CRI-O 1.34",
+    "containerd-2.4": "containerd 2.4",
     "cri-o-1.36": "CRI-O 1.36",
     "podman-bookworm-runc": "podman 4.3 of Debian 12 with runc",
     "podman-bookworm-crun": "podman 4.3 of Debian 12 with crun",

@@ -1,7 +1,7 @@
 """Records what real runtimes say to the daemon: `python -m tests.rig.record_sessions [NAME...]`, as root.
 
-Each runtime that is there (fetched, or built by `make runtimes`) lives through the same story with a tap in between;
-the bytes of both directions become test data. Run it again for a new runtime or when the story changes.
+Each runtime that is there (fetched, or built by tests/rig/build_runtimes.py) lives through the same story with a tap in
+between; the bytes of both directions become test data. Run it again for a new runtime or when the story changes.
 """
 
 import sys
@@ -36,7 +36,7 @@ class _Place:
 
 def main(names: Sequence[str]) -> int:
     """Records those runtimes, or every one that is there."""
-    releases = [it for it in (*cache.FETCHED, *cache.built()) if not names or it.name in names]
+    releases = [it for it in (*cache.ALWAYS, *cache.others()) if not names or it.name in names]
     RECORDINGS.mkdir(exist_ok=True)
     for release in releases:
         kind = Crio if release.is_crio else Containerd

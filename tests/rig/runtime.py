@@ -34,6 +34,8 @@ class Runtime(ABC):
     def __init__(self, work: Path, release: cache.Release) -> None:
         if missing := cache.missing():
             raise RuntimeError(f"{missing[0]} is missing. Next: make setup")
+        if not release.is_complete:
+            raise RuntimeError(f"{release.name} is missing. Next: python -m tests.rig.build_runtimes {release.name}")
         leftovers.sweep()
         work.mkdir(parents=True, exist_ok=True)
         self.work = work.resolve()

@@ -82,7 +82,7 @@ def test_what_a_killed_daemon_refused_is_cleaned_up_by_the_next_one(
     with pytest.raises(CriError, match="nri-rdma: DEVICE"):
         cri.run_pod("wrong", annotations=WRONG)
     daemon.kill()
-    assert _left(runtime) - older or not _leaves(runtime)
+    assert _left(runtime) - older or not runtime.release.leaves_refused_pods
     daemon.start()
     wait_until(lambda: _left(runtime) <= older, f"nothing to be left; the daemon's log:\n{daemon.log}", 15)
 
@@ -99,7 +99,7 @@ def test_a_pod_that_runs_because_our_refusal_came_too_late_is_left_alone(
             os.kill(daemon.pid, signal.SIGCONT)
         wait_until(lambda: "DEVICE" in daemon.log, f"the refusal; the daemon's log:\n{daemon.log}", 15)
         daemon.wait_synchronized(times=2)
-        if _leaves(runtime):  # the next one's turn is after that of the first
+        if runtime.release.leaves_refused_pods:  # the next one's turn is after that of the first
             with pytest.raises(CriError, match="nri-rdma: DEVICE"):
                 cri.run_pod("next", annotations=WRONG)
             wait_until(lambda: _left(runtime) <= older, f"the next one's end; the daemon's log:\n{daemon.log}", 15)
@@ -112,12 +112,7 @@ def test_the_doctor_sees_that_containerd_can_be_asked(runtime: Runtime, daemon: 
     sockets = ("--nri-socket", str(runtime.nri_socket), "--containerd-socket", str(runtime.cri_address))
     done = daemon.cli("doctor", *sockets, "-o", "json")
     (found,) = [it for it in json.loads(done.stdout)["checks"] if it["check"] == "containerd"]
-    assert found["result"] == ("ok" if _leaves(runtime) else "n/a"), found
-
-
-def _leaves(runtime: Runtime) -> bool:
-    """Whether it is a release that leaves something; those that are built from source have the mend."""
-    return runtime.release == cache.CONTAINERD_2_1
+    assert found["result"] == ("ok" if runtime.release.leaves_refused_pods else "n/a"), found
 
 
 def _left(runtime: Runtime) -> set[str]:

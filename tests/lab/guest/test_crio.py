@@ -1,7 +1,7 @@
 """Limits of the rdma cgroup with what CRI-O has by default: crun, and cgroups of systemd.
 
-CRI-O is not Debian's: the lab takes what `make runtimes` built. It starts a container whatever StartContainer is
-answered (docs/adr/0052).
+CRI-O is not Debian's: the lab takes what tests/rig/build_runtimes.py built. It starts a container whatever
+StartContainer is answered (docs/adr/0052).
 """
 
 import json
@@ -29,7 +29,7 @@ CRIO = next((it for it in cache.built() if it.is_crio), None)
 pytestmark = [
     pytest.mark.machine("systemd"),
     pytest.mark.timeout(300),
-    pytest.mark.skipif(CRIO is None, reason="CRI-O is not built. Next: make runtimes"),
+    pytest.mark.skipif(CRIO is None, reason="CRI-O is not built. Next: python -m tests.rig.build_runtimes cri-o-1.36"),
 ]
 RUN = Path("/run/lab/crio")
 SOCKET, NRI, HOOKS, STATE = RUN / "crio.sock", RUN / "nri.sock", RUN / "hooks", RUN / "daemon"

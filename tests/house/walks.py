@@ -20,7 +20,10 @@ from typing import TypeVar
 
 from nri_rdma.errors import NriRdmaError
 from tests.house.measure import CREATE_CONTAINER, NO_MEMORY, NO_STAY, PACKAGE, RIG_ENGINE, RUN_POD, room_of
-from tests.unit.adopting import (
+from tests.unit.attach.builders import make_pod
+from tests.unit.rigs.attachments import SOON, add_rail, make_world
+from tests.unit.rigs.engine import ONE
+from tests.unit.rigs.engine_with_kubelet import (
     MOVE,
     NIC,
     OTHER_PATH,
@@ -31,9 +34,6 @@ from tests.unit.adopting import (
     sandbox_message,
     spec,
 )
-from tests.unit.attach.builders import make_pod
-from tests.unit.attach.rig import SOON, add_rail, make_world
-from tests.unit.lifecycle_rig import ONE
 
 _T = TypeVar("_T")
 

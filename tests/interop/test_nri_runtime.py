@@ -24,7 +24,7 @@ from tests.rig.deadline import wait_until
 from tests.rig.fabric import Fabric
 from tests.rig.node import load
 from tests.rig.systree import build_tree
-from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 ASKS = {"rdma.noderesource.dev": "1"}
 TIMEOUT_S = 1.0

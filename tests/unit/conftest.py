@@ -8,7 +8,7 @@ from hypothesis import settings
 
 from tests.rig.node import load
 from tests.rig.systree import build_tree
-from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 settings.register_profile("unit", settings(), deadline=None)  # what a loaded machine takes long for is no failure
 settings.load_profile("unit")

@@ -27,7 +27,7 @@ from tests.lab.guest import kernel
 from tests.lab.guest.test_nldev import NAME, exclusive, index, needs_movable_rxe, needs_stock_rxe, run
 from tests.rig.deadline import wait_until
 from tests.unit.attach.builders import POD_PATH, make_placed, make_pod
-from tests.unit.attach.rig import Rig
+from tests.unit.rigs.attachments import Rig
 
 __all__ = ["exclusive", "index"]
 

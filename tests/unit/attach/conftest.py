@@ -7,8 +7,8 @@ import pytest
 
 from nri_rdma.model.device import RdmaNetns
 from tests.fakes.kernel import World
-from tests.unit.attach.rig import Rig, make_world
 from tests.unit.attach.sandbox_life import Start
+from tests.unit.rigs.attachments import Rig, make_world
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from nri_rdma.attach.attachment import Attachment
 from nri_rdma.decide.placement import Placed
 from tests.fakes.kernel import Rdma, World
 from tests.unit.attach.builders import make_pod
-from tests.unit.attach.rig import SOON, Rig, placed_on
+from tests.unit.rigs.attachments import SOON, Rig, placed_on
 
 
 def begin(rig: Rig, placed: tuple[Placed, ...] | None = None) -> Attachment:

@@ -10,7 +10,7 @@ from nri_rdma.model.request import Mode
 from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import World
 from tests.unit.attach.builders import POD_PATH, make_pod
-from tests.unit.attach.rig import SOON, Rig, placed_on
+from tests.unit.rigs.attachments import SOON, Rig, placed_on
 
 Start = Callable[..., Rig]
 """Starts a daemon on a world (conftest.py)."""

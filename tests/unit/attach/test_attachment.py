@@ -10,7 +10,7 @@ from nri_rdma.attach.record import Phase
 from nri_rdma.attach.states import State
 from nri_rdma.errors import ErrorCode, NotReadyError
 from tests.unit.attach.builders import make_pod
-from tests.unit.attach.rig import SOON, Rig, make_world, placed_on
+from tests.unit.rigs.attachments import SOON, Rig, make_world, placed_on
 
 
 @pytest.fixture

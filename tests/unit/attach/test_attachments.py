@@ -22,7 +22,6 @@ from nri_rdma.model.request import InterfaceConfig, Mode
 from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import Address, FakeKernel, FaultyKernel
 from tests.unit.attach.builders import POD_PATH, make_pod
-from tests.unit.attach.rig import SOON, FakeProcesses, Rig, add_rail, await_taken_up, make_world, placed_on
 from tests.unit.attach.sandbox_life import (
     Start,
     assert_nothing_left,
@@ -33,6 +32,7 @@ from tests.unit.attach.sandbox_life import (
     records_of,
     take_name,
 )
+from tests.unit.rigs.attachments import SOON, FakeProcesses, Rig, add_rail, await_taken_up, make_world, placed_on
 
 
 def test_an_attached_sandbox_holds_its_namespace_until_it_ends(start: Start) -> None:

@@ -17,7 +17,6 @@ from nri_rdma.errors import NotReadyError, PlacementError
 from nri_rdma.tasks.workers import Workers
 from tests.rig.deadline import wait_until
 from tests.unit.attach.builders import POD_PATH, make_pod
-from tests.unit.attach.rig import SOON, Rig, make_world, placed_on
 from tests.unit.attach.sandbox_life import (
     Start,
     assert_nothing_left,
@@ -29,6 +28,7 @@ from tests.unit.attach.sandbox_life import (
     records_of,
     take_name,
 )
+from tests.unit.rigs.attachments import SOON, Rig, make_world, placed_on
 
 
 def test_an_attach_that_fails_is_tried_again_and_its_device_stays_taken(start: Start) -> None:

@@ -8,7 +8,7 @@ from nri_rdma.attach.containers import KEPT_CONTAINERS, SandboxContainers
 from nri_rdma.attach.plan import Plan
 from nri_rdma.attach.survey import attached_requests
 from nri_rdma.model.request import Scope
-from tests.unit.attach.rig import make_world, placed_on
+from tests.unit.rigs.attachments import make_world, placed_on
 
 ASKED = attached_requests(placed_on(make_world(), "rail0"), Plan())
 """What a pod has that asked by its annotation."""

@@ -37,7 +37,7 @@ from nri_rdma.model.request import (
 from nri_rdma.observe.spans import Recorder
 from tests.fakes.kernel import FakeKernel
 from tests.unit.attach.builders import POD_PATH, make_device, make_pod, record_of
-from tests.unit.attach.rig import make_world, placed_on
+from tests.unit.rigs.attachments import make_world, placed_on
 
 SPANS = Recorder(capacity=1)
 PCI = PciAddress(0, 0x1B, 0, 1)

@@ -17,7 +17,7 @@ from nri_rdma.observe.spans import current_span
 from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import Address, FakeKernel, World
 from tests.unit.attach.rdma_life import begin
-from tests.unit.attach.rig import SOON, Rig
+from tests.unit.rigs.attachments import SOON, Rig
 
 
 class _Kernel(FakeKernel):

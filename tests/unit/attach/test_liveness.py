@@ -11,7 +11,7 @@ from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.model.request import Mode
 from tests.fakes.kernel import FakeKernel, World
 from tests.unit.attach.builders import POD_PATH, make_pod, record_of
-from tests.unit.attach.rig import FakeProcesses, make_world, placed_on
+from tests.unit.rigs.attachments import FakeProcesses, make_world, placed_on
 
 ON_HOST = make_pod(path="", pid=4711)
 

@@ -10,8 +10,8 @@ from nri_rdma.attach.record import Phase
 from nri_rdma.model.request import Mode
 from tests.fakes.kernel import World
 from tests.unit.attach.builders import make_pod
-from tests.unit.attach.rig import SOON, Rig, add_rail, make_world, placed_on
 from tests.unit.attach.sandbox_life import Start
+from tests.unit.rigs.attachments import SOON, Rig, add_rail, make_world, placed_on
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from nri_rdma.model.device import CharDevice, CharKind, RdmaDevice
 from nri_rdma.model.request import Mode
 from tests.fakes.kernel import FakeKernel
 from tests.unit.attach.builders import POD_PATH, make_device, make_placed, record_of
-from tests.unit.attach.rig import make_world
+from tests.unit.rigs.attachments import make_world
 
 RDMA_CM = CharDevice(kind=CharKind.RDMA_CM, path="/dev/rdma_cm", major=10, minor=122, mode=0o666, uid=0, gid=0)
 

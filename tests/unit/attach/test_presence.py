@@ -15,7 +15,7 @@ from nri_rdma.model.device import CharDevice, CharKind, LinkLayer, Port, RdmaNet
 from tests.fakes.kernel import FakeKernel, FaultyKernel, World
 from tests.unit.attach.builders import POD_PATH, make_device, make_placed
 from tests.unit.attach.rdma_life import attach, begin, device_of, end
-from tests.unit.attach.rig import SOON, Rig, add_rail, await_taken_up, placed_on
+from tests.unit.rigs.attachments import SOON, Rig, add_rail, await_taken_up, placed_on
 
 
 def test_the_pod_gets_the_numbers_that_the_device_has_after_its_move(rig: Rig, world: World) -> None:

@@ -17,7 +17,7 @@ from nri_rdma.model.pci import PciAddress
 from tests.fakes.kernel import FakeKernel, World
 from tests.unit.attach.builders import POD_PATH, make_device, make_placed
 from tests.unit.attach.rdma_life import attach, device_of, end
-from tests.unit.attach.rig import SOON, Rig, placed_on
+from tests.unit.rigs.attachments import SOON, Rig, placed_on
 
 
 def test_the_rdma_device_goes_with_its_netdev_and_comes_home(rig: Rig, world: World) -> None:

@@ -17,7 +17,6 @@ from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.model.request import Mode
 from tests.fakes.kernel import FaultyKernel, World
 from tests.unit.attach.builders import POD_PATH, make_pod
-from tests.unit.attach.rig import SOON, Rig, add_rail, await_taken_up, make_world, placed_on
 from tests.unit.attach.sandbox_life import (
     Start,
     assert_nothing_left,
@@ -27,6 +26,7 @@ from tests.unit.attach.sandbox_life import (
     records_of,
     take_name,
 )
+from tests.unit.rigs.attachments import SOON, Rig, add_rail, await_taken_up, make_world, placed_on
 
 
 def _recovered(start: Start, world: World) -> tuple[Rig, tuple[NriRdmaError, ...], list[str]]:

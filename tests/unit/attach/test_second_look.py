@@ -16,7 +16,7 @@ from nri_rdma.model.link import LinkState
 from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import Address, FakeKernel, Link, World
 from tests.unit.attach.builders import make_pod
-from tests.unit.attach.rig import SOON, Rig, make_world, placed_on
+from tests.unit.rigs.attachments import SOON, Rig, make_world, placed_on
 
 SECOND_POD = "/run/netns/pod-2"
 BY_HAND = Address(interface=IPv4Interface("192.0.2.9/24"))

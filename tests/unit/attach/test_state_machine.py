@@ -4,8 +4,8 @@ from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.state_machine import StateMachine
 from nri_rdma.attach.states import TABLE, Effect, Event, State
 from tests.unit.attach.builders import make_pod
-from tests.unit.attach.rig import SOON, Rig, make_world
 from tests.unit.attach.sandbox_life import Start, begin_attach, end_sandbox
+from tests.unit.rigs.attachments import SOON, Rig, make_world
 
 
 def _machine_of(rig: Rig) -> StateMachine:

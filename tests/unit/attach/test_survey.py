@@ -14,7 +14,7 @@ from nri_rdma.model.usage import HostSocket
 from tests.fakes.kernel import Address, World
 from tests.unit.attach.builders import POD_PATH
 from tests.unit.attach.rdma_life import attach, begin, device_of
-from tests.unit.attach.rig import SOON, Rig, add_rail, placed_on
+from tests.unit.rigs.attachments import SOON, Rig, add_rail, placed_on
 
 CONTEXT = RdmaObject(kind=ObjectKind.CTX, kernel_user="", pid=4711, type=None)
 MANAGEMENT = RdmaObject(kind=ObjectKind.QP, kernel_user="ib_core", pid=None, type=1)

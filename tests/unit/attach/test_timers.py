@@ -7,7 +7,7 @@ import threading
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.timers import Timers, start_timer
 from tests.unit.attach.builders import make_pod
-from tests.unit.attach.rig import SOON, Clock
+from tests.unit.rigs.attachments import SOON, Clock
 
 
 def test_what_is_due_is_called_once_and_nothing_is_kept_of_it() -> None:

@@ -12,7 +12,6 @@ from nri_rdma.errors import AttachError
 from nri_rdma.tasks.workers import Workers
 from tests.rig.deadline import wait_until
 from tests.unit.attach.builders import POD_PATH, make_pod
-from tests.unit.attach.rig import SOON, add_rail, make_world, placed_on
 from tests.unit.attach.sandbox_life import (
     Start,
     assert_nothing_left,
@@ -21,6 +20,7 @@ from tests.unit.attach.sandbox_life import (
     end_sandbox,
     occupy,
 )
+from tests.unit.rigs.attachments import SOON, add_rail, make_world, placed_on
 
 
 @pytest.mark.parametrize(

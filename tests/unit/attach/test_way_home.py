@@ -11,7 +11,6 @@ from nri_rdma.attach.record import Phase
 from nri_rdma.attach.undo import RETRY_SECONDS
 from tests.fakes.kernel import FakeKernel, FaultyKernel
 from tests.unit.attach.builders import POD_PATH
-from tests.unit.attach.rig import SOON, add_rail, make_world
 from tests.unit.attach.sandbox_life import (
     Start,
     assert_nothing_left,
@@ -20,6 +19,7 @@ from tests.unit.attach.sandbox_life import (
     records_of,
     take_name,
 )
+from tests.unit.rigs.attachments import SOON, add_rail, make_world
 
 
 def test_xdp_that_the_pod_attached_does_not_come_home(start: Start) -> None:

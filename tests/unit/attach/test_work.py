@@ -13,8 +13,8 @@ from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import World
 from tests.rig.deadline import wait_until
 from tests.unit.attach.rdma_life import attach, begin, device_of
-from tests.unit.attach.rig import SOON, Rig, placed_on
 from tests.unit.attach.sandbox_life import begin_often, occupy, take_name
+from tests.unit.rigs.attachments import SOON, Rig, placed_on
 
 NIC = "a.example.com/nic=0"
 

@@ -27,7 +27,7 @@ from nri_rdma.cdi.spec import (
 from nri_rdma.errors import CdiError
 from tests.unit.cdi import refusals
 from tests.unit.cdi.made_specs import slowly
-from tests.unit.complete import assert_complete, in_time
+from tests.unit.rigs.bad_input import assert_complete, in_time
 
 HEAD = "cdiVersion: 1.1.0\nkind: ve/cl\n"
 

@@ -8,9 +8,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from nri_rdma.model.device import RdmaNetns
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.doctor.bench import Bench
 from tests.unit.commands.dryrun.looking import Looking
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 """`explain` and the daemon are of one opinion: about a thousand pods of chance, on three nodes whose host uses devices,
 and whose kubelet tells which GPUs it gave.
 
-The one is asked for a manifest, the other by a runtime's calls (tests/unit/handlers.py). Both refuse with the same
-words, or every container gets the same. NRI_RDMA_PODS=56 makes it a thousand; `-rP` shows how many were served, and
-refused with which code.
+The one is asked for a manifest, the other by a runtime's calls (tests/unit/rigs/nri_calls.py). Both refuse with the
+same words, or every container gets the same. NRI_RDMA_PODS=56 makes it a thousand; `-rP` shows how many were served,
+and refused with which code.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from nri_rdma.text.manifest import ContainerManifest, PodManifest
 from tests.fakes.kernel import Address, Link, Rdma, Route
 from tests.rig.node import load as load_node
 from tests.rig.systree import build_tree
-from tests.unit.adopting import Kubelet
-from tests.unit.commands.cli.daemon import InsideDaemon
-from tests.unit.handlers import Handlers, of_edits
+from tests.unit.rigs.engine_with_kubelet import Kubelet
+from tests.unit.rigs.inside_daemon import InsideDaemon
+from tests.unit.rigs.nri_calls import Handlers, of_edits
 
 PREFIX = "rdma.noderesource.dev"
 RUNS = 18

@@ -28,7 +28,7 @@ from nri_rdma.model.usage import Lifelines
 from nri_rdma.text.manifest import ContainerManifest, PodManifest, read_pods
 from tests.rig.node import load
 from tests.rig.systree import build_tree
-from tests.unit.exclusive_first import EXCLUSIVE_FIRST
+from tests.unit.rigs.policies import EXCLUSIVE_FIRST
 
 PREFIX = "rdma.noderesource.dev"
 

@@ -13,9 +13,9 @@ from nri_rdma.commands.explain_claims import ExplainedClaim, claim_lines, explai
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.model.pool import Pool, PoolDoor, Rule
 from nri_rdma.model.request import Mode
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.program import nri_rdma
 from tests.unit.model.hardware import eight
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 NICS = Pool(name="nics", modes=(Mode.SHARED, Mode.EXCLUSIVE), door=PoolDoor.CLAIMS)
 CLASS = """

@@ -18,8 +18,8 @@ from nri_rdma.model.device import Node, RdmaNetns
 from nri_rdma.model.pool import Pool, PoolDoor
 from nri_rdma.model.request import Mode
 from nri_rdma.model.selector import Selector
-from tests.unit.exclusive_first import EXCLUSIVE_FIRST
 from tests.unit.model.hardware import eight
+from tests.unit.rigs.policies import EXCLUSIVE_FIRST
 
 DEFAULT = HookStyle()
 READ_BY_PODMAN_4_3 = (Version.V0_3_0, Version.V0_4_0, Version.V0_5_0)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from nri_rdma.config.schema import config_schema
 from nri_rdma.config.settings import Document, Settings, load
 from nri_rdma.errors import SettingError
-from tests.unit.json_schema import complaints
+from tests.unit.rigs.json_schema import complaints
 
 PROJECT = Path(__file__).resolve().parents[3]
 _BLOCK = re.compile(r"```toml\n(.*?)```", re.DOTALL)

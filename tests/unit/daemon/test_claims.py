@@ -28,11 +28,11 @@ from nri_rdma.tasks.workers import Workers
 from tests.rig.api_server import running
 from tests.rig.deadline import wait_until
 from tests.rig.node import load
-from tests.unit.adopting import SHARED, Node, node, spec, world
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.doors.deviceplugin.pools import pool
 from tests.unit.doors.dra.claimed import NAME, OURS, PATH, RAILS, call, kubelet_folder, register
 from tests.unit.model.hardware import nic
+from tests.unit.rigs.engine_with_kubelet import SHARED, Node, node, spec, world
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 __all__ = ["node", "world"]
 

@@ -22,8 +22,8 @@ from nri_rdma.tasks.workers import Workers
 from tests.fakes.containerd import FakeContainerd, Mode
 from tests.rig.deadline import wait_until
 from tests.rig.device_manager import FakeDeviceManager
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.doors.deviceplugin.pools import NIC, RESOURCE, pool, pool_of_devices
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 GUARD = "rdma.noderesource.dev/guard"
 SPEC = "shares.rdma.noderesource.dev-pool.json"

@@ -19,9 +19,9 @@ from nri_rdma.tasks.workers import Workers
 from tests.rig.api_server import running
 from tests.rig.deadline import wait_until
 from tests.rig.device_manager import FakeDeviceManager
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.doors.deviceplugin.pools import RESOURCE, pool
 from tests.unit.doors.dra.claimed import OURS, RAILS, kubelet_folder
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 MakeDoors = Callable[..., KubeletDoors]
 

@@ -14,7 +14,7 @@ from nri_rdma.doors.control.status import RuntimeView
 from nri_rdma.model.listen_address import ListenAddress
 from nri_rdma.observe.durations import Tally
 from tests.rig.scrape import ask, free_port, scrape
-from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 
 @pytest.mark.parametrize(("link", "status"), [("synchronized", 200), ("connected", 503), ("disconnected", 503)])

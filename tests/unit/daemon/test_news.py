@@ -14,7 +14,7 @@ from nri_rdma.host.limits import ContainerLimits
 from nri_rdma.model.request import Mode
 from nri_rdma.wire.uevent import Uevent
 from tests.unit.attach.builders import make_pod
-from tests.unit.attach.rig import SOON, Rig, make_world, placed_on
+from tests.unit.rigs.attachments import SOON, Rig, make_world, placed_on
 
 UVERBS = (231, 192)
 """The character device of the devices that the builders make."""

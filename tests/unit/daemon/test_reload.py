@@ -15,9 +15,9 @@ from nri_rdma.daemon.reload import RELOADABLE, contested_words, refuse_fixed
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.errors import NriRdmaError, SettingError
 from nri_rdma.model.pool import Asker
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.program import nri_rdma
 from tests.unit.doors.deviceplugin.pools import pool
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 ONE = {"rdma.noderesource.dev": "1"}
 RAILS = {"rdma.noderesource.dev": "rails"}

@@ -10,8 +10,8 @@ from nri_rdma.decide.placement import Holding, place
 from nri_rdma.decide.policy import Admitted, Offer, offer
 from nri_rdma.model.device import CharKind, DeviceId, Node
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, Align, AlignTo, DeviceRequest, Match, Mode
-from tests.unit.exclusive_first import EXCLUSIVE_FIRST
 from tests.unit.model.hardware import gpu, gpu_address, nic, node
+from tests.unit.rigs.policies import EXCLUSIVE_FIRST
 
 STRICT_GPU = Align(to=AlignTo.GPU, strict=True)
 STRICT_NUMA = Align(to=AlignTo.NUMA, strict=True)

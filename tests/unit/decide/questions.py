@@ -6,8 +6,8 @@ from nri_rdma.decide.decision import Decision, Question
 from nri_rdma.decide.policy import Asker, offer
 from nri_rdma.model.device import Node
 from nri_rdma.model.request import DeviceRequest, Mode, PodRequest
-from tests.unit.exclusive_first import EXCLUSIVE_FIRST
 from tests.unit.model.hardware import nic, node
+from tests.unit.rigs.policies import EXCLUSIVE_FIRST
 
 ONE = DeviceRequest(name="0", where="HERE[0]", count=1, mode=Mode.EXCLUSIVE)
 POLICY = EXCLUSIVE_FIRST

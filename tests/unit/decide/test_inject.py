@@ -15,8 +15,8 @@ from nri_rdma.model.device import CharDevice, CharKind, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, UNLIMITED, DeviceRequest, Mode, RdmaLimits, Scope
 from nri_rdma.text.annotations import PREFIX, parse_pod_request
-from tests.unit.exclusive_first import EXCLUSIVE_FIRST
 from tests.unit.model.hardware import RDMA_CM, eight, nic, umad, uverbs
+from tests.unit.rigs.policies import EXCLUSIVE_FIRST
 
 
 def having(

@@ -27,7 +27,7 @@ from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import RdmaDevice
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import Align, AlignTo, DeviceRequest, Match, Mode
-from tests.unit.made_nodes import VENDORS, Far, MadeNode, random_node
+from tests.unit.decide.made_nodes import VENDORS, Far, MadeNode, random_node
 
 LONG, SHORT = 10_000, 1000
 FEW_WAYS = 20_000

@@ -28,8 +28,8 @@ from nri_rdma.model.device import CharKind, Node, RdmaNetns
 from nri_rdma.model.request import DeviceRequest, InterfaceConfig, Isolation, Mode, PodRequest, RdmaLimits
 from nri_rdma.model.rights import InterfaceRight
 from nri_rdma.model.selector import Selector
-from tests.unit.exclusive_first import EXCLUSIVE_FIRST
 from tests.unit.model.hardware import nic, node
+from tests.unit.rigs.policies import EXCLUSIVE_FIRST
 
 EVERYTHING = Policy(
     pools={"default": Pool(name="default", modes=(Mode.EXCLUSIVE, Mode.SHARED))}, char_kinds=frozenset(CharKind)

@@ -15,8 +15,8 @@ from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
 from nri_rdma.model.request import DeviceRequest, Scope
 from nri_rdma.text.manifest import ContainerManifest, PodManifest
-from tests.unit.commands.cli.daemon import MEMLOCK, InsideDaemon
-from tests.unit.handlers import NOTHING, Got, Handlers, of_edits
+from tests.unit.rigs.inside_daemon import MEMLOCK, InsideDaemon
+from tests.unit.rigs.nri_calls import NOTHING, Got, Handlers, of_edits
 
 PREFIX = "rdma.noderesource.dev"
 POD, OF_A = f"{PREFIX}/pod", f"{PREFIX}/container.a"

@@ -13,9 +13,9 @@ from nri_rdma.observe.spans import AttributeValue
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.text.manifest import ContainerManifest, PodManifest
 from tests.rig.node import load
-from tests.unit.adopting import Kubelet
-from tests.unit.commands.cli.daemon import InsideDaemon
-from tests.unit.handlers import Got, Handlers
+from tests.unit.rigs.engine_with_kubelet import Kubelet
+from tests.unit.rigs.inside_daemon import InsideDaemon
+from tests.unit.rigs.nri_calls import Got, Handlers
 
 KEY = "rdma.noderesource.dev/pod"
 GPUS = load("eight").gpus

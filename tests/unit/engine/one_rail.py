@@ -14,8 +14,8 @@ from nri_rdma.model.pod import Pod
 from nri_rdma.model.waits import Waits
 from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import World
-from tests.unit.attach.rig import SOON, Rig, make_world
-from tests.unit.lifecycle_rig import ONE, Daemon
+from tests.unit.rigs.attachments import SOON, Rig, make_world
+from tests.unit.rigs.engine import ONE, Daemon
 
 OTHER_PATH = "/run/netns/pod-2"
 

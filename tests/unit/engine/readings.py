@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 from nri_rdma.engine.evidence import EvidenceCollector
-from tests.unit.lifecycle_rig import PREFIX, Daemon
+from tests.unit.rigs.engine import PREFIX, Daemon
 
 
 class Rereading:

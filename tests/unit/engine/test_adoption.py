@@ -17,7 +17,11 @@ from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.request import RdmaLimits
 from nri_rdma.text.manifest import ContainerManifest, PodManifest
 from tests.fakes.kernel import World
-from tests.unit.adopting import (
+from tests.unit.attach.builders import make_pod
+from tests.unit.model.hardware import RDMA_CM, uverbs
+from tests.unit.rigs.attachments import SOON, Rig
+from tests.unit.rigs.engine import ONE, PREFIX
+from tests.unit.rigs.engine_with_kubelet import (
     FOREIGN,
     MOVE,
     NIC,
@@ -31,11 +35,7 @@ from tests.unit.adopting import (
     spec,
     world,
 )
-from tests.unit.attach.builders import make_pod
-from tests.unit.attach.rig import SOON, Rig
-from tests.unit.exclusive_first import EXCLUSIVE_FIRST
-from tests.unit.lifecycle_rig import ONE, PREFIX
-from tests.unit.model.hardware import RDMA_CM, uverbs
+from tests.unit.rigs.policies import EXCLUSIVE_FIRST
 
 __all__ = ["node", "world"]
 

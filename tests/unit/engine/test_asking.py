@@ -9,10 +9,10 @@ import pytest
 from nri_rdma.engine.asking import Asked, gather
 from nri_rdma.errors import RequestError
 from nri_rdma.model.pci import parse_pci_address
-from tests.unit.adopting import MOVE, NIC, Node, node, spec, world
 from tests.unit.attach.builders import make_pod
 from tests.unit.engine.gpu_machine import KEY, Machine, machine
-from tests.unit.lifecycle_rig import ONE, PREFIX
+from tests.unit.rigs.engine import ONE, PREFIX
+from tests.unit.rigs.engine_with_kubelet import MOVE, NIC, Node, node, spec, world
 
 __all__ = ["machine", "node", "world"]  # fixtures
 

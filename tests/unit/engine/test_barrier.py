@@ -16,9 +16,9 @@ from nri_rdma.errors import (
 )
 from nri_rdma.model.waits import Waits
 from tests.fakes.kernel import World
-from tests.unit.attach.rig import SOON, Rig
 from tests.unit.engine.one_rail import daemon, refusal, world
-from tests.unit.lifecycle_rig import PREFIX, Daemon
+from tests.unit.rigs.attachments import SOON, Rig
+from tests.unit.rigs.engine import PREFIX, Daemon
 
 __all__ = ["daemon", "world"]  # fixtures
 

@@ -17,10 +17,21 @@ from nri_rdma.model.device import DeviceId
 from nri_rdma.model.request import Mode
 from tests.fakes.kernel import Address, World
 from tests.rig.deadline import wait_until
-from tests.unit.adopting import CLAIM_A, MOVE, NIC, OTHER_PATH, SHARED, Node, daemon_on, node, spec, world
 from tests.unit.attach.builders import POD_PATH, make_pod
-from tests.unit.attach.rig import SOON
-from tests.unit.lifecycle_rig import ONE
+from tests.unit.rigs.attachments import SOON
+from tests.unit.rigs.engine import ONE
+from tests.unit.rigs.engine_with_kubelet import (
+    CLAIM_A,
+    MOVE,
+    NIC,
+    OTHER_PATH,
+    SHARED,
+    Node,
+    daemon_on,
+    node,
+    spec,
+    world,
+)
 
 __all__ = ["node", "world"]
 

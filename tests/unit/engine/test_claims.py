@@ -17,9 +17,9 @@ from nri_rdma.model.pool import Pool, PoolDoor
 from nri_rdma.model.request import Mode
 from nri_rdma.model.selector import Selector
 from tests.fakes.kernel import Link, World
-from tests.unit.adopting import CLAIM_A, MOVE, NIC, OTHER_PATH, Node, names, node, on_host, spec, world
 from tests.unit.attach.builders import make_pod
-from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.rigs.engine_with_kubelet import CLAIM_A, MOVE, NIC, OTHER_PATH, Node, names, node, on_host, spec, world
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 __all__ = ["node", "world"]  # fixtures
 

@@ -10,12 +10,12 @@ from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from tests.rig.deadline import wait_until
-from tests.unit.adopting import MOVE, NIC, Node, node, on_host, refusal, spec, world
 from tests.unit.attach.builders import make_pod
-from tests.unit.attach.rig import SOON
 from tests.unit.engine.one_rail import daemon
 from tests.unit.engine.one_rail import refusal as refusal_of
-from tests.unit.lifecycle_rig import ONE, PREFIX, Daemon
+from tests.unit.rigs.attachments import SOON
+from tests.unit.rigs.engine import ONE, PREFIX, Daemon
+from tests.unit.rigs.engine_with_kubelet import MOVE, NIC, Node, node, on_host, refusal, spec, world
 
 __all__ = ["daemon", "node", "world"]  # fixtures
 

@@ -14,9 +14,9 @@ from nri_rdma.model.waits import Waits
 from tests.fakes.kernel import World
 from tests.rig.deadline import wait_until
 from tests.unit.attach.builders import POD_PATH, make_pod
-from tests.unit.attach.rig import SOON, Rig
 from tests.unit.engine.one_rail import OTHER_PATH, daemon, overlapped, planning, world
-from tests.unit.lifecycle_rig import PREFIX, Daemon
+from tests.unit.rigs.attachments import SOON, Rig
+from tests.unit.rigs.engine import PREFIX, Daemon
 
 __all__ = ["daemon", "overlapped", "planning", "world"]  # fixtures
 

@@ -23,7 +23,12 @@ from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import World
-from tests.unit.adopting import (
+from tests.unit.attach.builders import make_pod
+from tests.unit.engine.readings import Rereading
+from tests.unit.model.hardware import eight
+from tests.unit.rigs.attachments import SOON
+from tests.unit.rigs.engine import PREFIX, Daemon, uverbs
+from tests.unit.rigs.engine_with_kubelet import (
     CLAIM_A,
     CLAIM_B,
     FOREIGN,
@@ -44,11 +49,6 @@ from tests.unit.adopting import (
     spec,
     world,
 )
-from tests.unit.attach.builders import make_pod
-from tests.unit.attach.rig import SOON
-from tests.unit.engine.readings import Rereading
-from tests.unit.lifecycle_rig import PREFIX, Daemon, uverbs
-from tests.unit.model.hardware import eight
 
 __all__ = ["node", "world"]
 

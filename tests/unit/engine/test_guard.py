@@ -19,7 +19,7 @@ from nri_rdma.model.device import DeviceNumbers
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import Scope
-from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 PREFIX = "rdma.noderesource.dev"
 TWO = {PREFIX: "[{match: {device: mlx5_2}, containers: [a]}]"}

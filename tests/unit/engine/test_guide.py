@@ -13,7 +13,7 @@ from nri_rdma.engine.container import KnownContainer
 from nri_rdma.model.pod import Pod
 from tests.rig.node import load
 from tests.rig.systree import build_tree
-from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 
 def test_the_calls_of_the_guide_give_a_pod_its_device_and_take_it_back(tmp_path: Path) -> None:

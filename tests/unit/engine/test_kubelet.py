@@ -10,9 +10,9 @@ import pytest
 from nri_rdma.cdi.grants import Origin
 from nri_rdma.engine.kubelet import KubeletWord
 from tests.fakes.kernel import World
-from tests.unit.adopting import FOREIGN, NIC, SHARED, Kubelet, Node, daemon_on, node, spec, world
 from tests.unit.attach.builders import make_pod
 from tests.unit.engine.readings import Rereading
+from tests.unit.rigs.engine_with_kubelet import FOREIGN, NIC, SHARED, Kubelet, Node, daemon_on, node, spec, world
 
 __all__ = ["node", "world"]  # fixtures
 

@@ -22,7 +22,11 @@ from nri_rdma.model.waits import Waits
 from nri_rdma.pb import control_pb2
 from nri_rdma.ttrpc import Server
 from tests.fakes.kernel import World
-from tests.unit.adopting import (
+from tests.unit.attach.builders import make_pod
+from tests.unit.attach.sandbox_life import take_name
+from tests.unit.rigs.attachments import SOON
+from tests.unit.rigs.engine import ONE
+from tests.unit.rigs.engine_with_kubelet import (
     CLAIM_A,
     CLAIM_B,
     MOVE,
@@ -41,10 +45,6 @@ from tests.unit.adopting import (
     spec,
     world,
 )
-from tests.unit.attach.builders import make_pod
-from tests.unit.attach.rig import SOON
-from tests.unit.attach.sandbox_life import take_name
-from tests.unit.lifecycle_rig import ONE
 
 __all__ = ["node", "world"]
 

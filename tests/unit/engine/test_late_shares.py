@@ -20,11 +20,11 @@ from nri_rdma.model.request import Mode
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.text.manifest import ContainerManifest, PodManifest
 from nri_rdma.text.shares import share_annotation
-from tests.unit.adopting import Kubelet
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.program import nri_rdma
 from tests.unit.doors.deviceplugin.pools import NIC, pool_of_devices
-from tests.unit.handlers import NOTHING, Got, Handlers
+from tests.unit.rigs.engine_with_kubelet import Kubelet
+from tests.unit.rigs.inside_daemon import InsideDaemon
+from tests.unit.rigs.nri_calls import NOTHING, Got, Handlers
 
 
 class Node:

@@ -13,9 +13,9 @@ from nri_rdma.host.limits import ContainerLimits
 from tests.fakes.kernel import World
 from tests.rig.deadline import wait_until
 from tests.unit.attach.builders import make_pod
-from tests.unit.attach.rig import SOON, Rig, add_rail
 from tests.unit.engine.one_rail import daemon, make_listed, refusal, world
-from tests.unit.lifecycle_rig import PREFIX, Daemon
+from tests.unit.rigs.attachments import SOON, Rig, add_rail
+from tests.unit.rigs.engine import PREFIX, Daemon
 
 __all__ = ["daemon", "world"]  # fixtures
 

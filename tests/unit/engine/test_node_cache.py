@@ -13,9 +13,9 @@ from nri_rdma.errors import (
 )
 from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import World
-from tests.unit.attach.rig import SOON
 from tests.unit.engine.one_rail import daemon, drop, refusal, world
-from tests.unit.lifecycle_rig import Daemon
+from tests.unit.rigs.attachments import SOON
+from tests.unit.rigs.engine import Daemon
 
 __all__ = ["daemon", "world"]  # fixtures
 

@@ -19,11 +19,11 @@ from nri_rdma.model.device import Node
 from nri_rdma.model.request import DeviceRequest, Mode, PodRequest
 from nri_rdma.model.selector import Selector
 from tests.unit.attach.builders import make_pod
-from tests.unit.attach.rig import SOON
 from tests.unit.engine.one_rail import OTHER_PATH, daemon, world
-from tests.unit.exclusive_first import EXCLUSIVE_FIRST
-from tests.unit.lifecycle_rig import ONE, Daemon
 from tests.unit.model.hardware import gpu, nic, node, tied
+from tests.unit.rigs.attachments import SOON
+from tests.unit.rigs.engine import ONE, Daemon
+from tests.unit.rigs.policies import EXCLUSIVE_FIRST
 
 __all__ = ["daemon", "world"]  # fixtures
 

@@ -23,9 +23,9 @@ from nri_rdma.engine.parts import (
 from nri_rdma.errors import NotReadyError
 from nri_rdma.model.device import DeviceId
 from nri_rdma.model.request import Match
-from tests.unit.adopting import MOVE, NIC, Node, node, spec, world
-from tests.unit.attach.rig import SOON
-from tests.unit.lifecycle_rig import ONE
+from tests.unit.rigs.attachments import SOON
+from tests.unit.rigs.engine import ONE
+from tests.unit.rigs.engine_with_kubelet import MOVE, NIC, Node, node, spec, world
 
 __all__ = ["node", "world"]  # fixtures
 

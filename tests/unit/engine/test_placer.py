@@ -18,11 +18,11 @@ from nri_rdma.model.pool import Pool, PoolDoor
 from nri_rdma.model.request import Mode
 from tests.fakes.kernel import World
 from tests.rig.deadline import wait_until
-from tests.unit.adopting import MOVE, NIC, Node, daemon_on, node, spec
 from tests.unit.attach.builders import make_device, make_pod
-from tests.unit.attach.rig import SOON, add_rail
 from tests.unit.engine.one_rail import OTHER_PATH, daemon, drop, refusal, world
-from tests.unit.lifecycle_rig import ONE, PREFIX, Daemon
+from tests.unit.rigs.attachments import SOON, add_rail
+from tests.unit.rigs.engine import ONE, PREFIX, Daemon
+from tests.unit.rigs.engine_with_kubelet import MOVE, NIC, Node, daemon_on, node, spec
 
 __all__ = ["daemon", "node", "world"]  # fixtures
 

@@ -16,11 +16,22 @@ from nri_rdma.model.claim import Claim
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from tests.fakes.kernel import World
-from tests.unit.adopting import DRIVER, NIC, OTHER_PATH, Node, names, node, on_host, refusal, spec, world
 from tests.unit.attach.builders import make_pod
-from tests.unit.attach.rig import SOON
-from tests.unit.lifecycle_rig import PREFIX
 from tests.unit.model.hardware import RDMA_CM, uverbs
+from tests.unit.rigs.attachments import SOON
+from tests.unit.rigs.engine import PREFIX
+from tests.unit.rigs.engine_with_kubelet import (
+    DRIVER,
+    NIC,
+    OTHER_PATH,
+    Node,
+    names,
+    node,
+    on_host,
+    refusal,
+    spec,
+    world,
+)
 
 __all__ = ["node", "world"]  # fixtures
 

@@ -18,7 +18,7 @@ from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
-from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 PREFIX = "rdma.noderesource.dev"
 SECOND = {"name": "fast", "match": {"device": "mlx5_2"}, "mode": "exclusive"}

@@ -9,7 +9,7 @@ import pytest
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.pod import Pod
 from tests.rig.deadline import wait_until
-from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 PODS, ROUNDS = 6, 6
 ASKED = {"rdma.noderesource.dev/pod": "{match: {device: mlx5_3}, mode: exclusive}"}

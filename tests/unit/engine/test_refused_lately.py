@@ -8,9 +8,9 @@ import pytest
 from nri_rdma.engine.refusals import KEPT, WINDOW_S, RefusedLately
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from tests.fakes.kernel import World
-from tests.unit.adopting import Node, node, refusal, world
 from tests.unit.attach.builders import make_pod
-from tests.unit.lifecycle_rig import PREFIX
+from tests.unit.rigs.engine import PREFIX
+from tests.unit.rigs.engine_with_kubelet import Node, node, refusal, world
 
 __all__ = ["node", "world"]  # fixtures
 

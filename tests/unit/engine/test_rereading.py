@@ -29,7 +29,10 @@ from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import World
-from tests.unit.adopting import (
+from tests.unit.attach.builders import make_pod
+from tests.unit.rigs.attachments import SOON
+from tests.unit.rigs.engine import PREFIX, Daemon, uverbs
+from tests.unit.rigs.engine_with_kubelet import (
     FOREIGN,
     MOVE,
     NIC,
@@ -42,9 +45,6 @@ from tests.unit.adopting import (
     spec,
     world,
 )
-from tests.unit.attach.builders import make_pod
-from tests.unit.attach.rig import SOON
-from tests.unit.lifecycle_rig import PREFIX, Daemon, uverbs
 
 __all__ = ["world"]
 

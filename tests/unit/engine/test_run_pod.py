@@ -21,9 +21,9 @@ from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import Address, World
 from tests.rig.deadline import wait_until
 from tests.unit.attach.builders import POD_PATH, make_pod
-from tests.unit.attach.rig import SOON, Rig, add_rail
 from tests.unit.engine.one_rail import OTHER_PATH, daemon, give_up, make_listed, overlapped, planning, refusal, world
-from tests.unit.lifecycle_rig import Daemon
+from tests.unit.rigs.attachments import SOON, Rig, add_rail
+from tests.unit.rigs.engine import Daemon
 
 __all__ = ["daemon", "overlapped", "planning", "world"]  # fixtures
 

@@ -26,12 +26,12 @@ from nri_rdma.text.shares import guarded_annotation, share_annotation
 from tests.rig.deadline import wait_until
 from tests.rig.node import load
 from tests.rig.systree import build_tree
-from tests.unit.adopting import Kubelet
 from tests.unit.attach.sandbox_life import occupy
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.program import nri_rdma
 from tests.unit.doors.deviceplugin.pools import RESOURCE, pool, pool_of_devices
-from tests.unit.handlers import NOTHING, Got, Handlers
+from tests.unit.rigs.engine_with_kubelet import Kubelet
+from tests.unit.rigs.inside_daemon import InsideDaemon
+from tests.unit.rigs.nri_calls import NOTHING, Got, Handlers
 
 MAIN = ContainerManifest(name="main")
 DENIES = Rule(name="nobody", where="rules[0]", allow=False)

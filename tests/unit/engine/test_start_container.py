@@ -8,10 +8,10 @@ import pytest
 
 from nri_rdma.attach.containers import KEPT_CONTAINERS
 from nri_rdma.decide.gpus import GpuEvidence
-from tests.unit.adopting import MOVE, NIC, Node, node, spec, world
 from tests.unit.attach.builders import make_pod
 from tests.unit.engine.one_rail import daemon
-from tests.unit.lifecycle_rig import Daemon
+from tests.unit.rigs.engine import Daemon
+from tests.unit.rigs.engine_with_kubelet import MOVE, NIC, Node, node, spec, world
 
 __all__ = ["daemon", "node", "world"]  # fixtures
 

@@ -16,12 +16,12 @@ from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.model.pod import Pod
 from tests.fakes.kernel import World
 from tests.rig.deadline import wait_until
-from tests.unit.adopting import Node, node
 from tests.unit.attach.builders import make_pod
-from tests.unit.attach.rig import SOON, Rig, add_rail
 from tests.unit.attach.sandbox_life import occupy
 from tests.unit.engine.one_rail import OTHER_PATH, daemon, drop, give_up, make_listed, overlapped, refusal, world
-from tests.unit.lifecycle_rig import ONE, Daemon
+from tests.unit.rigs.attachments import SOON, Rig, add_rail
+from tests.unit.rigs.engine import ONE, Daemon
+from tests.unit.rigs.engine_with_kubelet import Node, node
 
 __all__ = ["daemon", "node", "overlapped", "world"]  # fixtures
 

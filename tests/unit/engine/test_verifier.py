@@ -8,12 +8,12 @@ from nri_rdma.engine.container import Listed, ListedContainer
 from nri_rdma.errors import NotReadyError
 from nri_rdma.model.pod import Pod
 from tests.fakes.kernel import World
-from tests.unit.adopting import MOVE, NIC, RDMA_CM, Node, names, node, spec
 from tests.unit.attach.builders import make_pod
-from tests.unit.attach.rig import SOON
 from tests.unit.attach.sandbox_life import take_name
 from tests.unit.engine.one_rail import daemon, make_listed, world
-from tests.unit.lifecycle_rig import PREFIX, Daemon, uverbs
+from tests.unit.rigs.attachments import SOON
+from tests.unit.rigs.engine import PREFIX, Daemon, uverbs
+from tests.unit.rigs.engine_with_kubelet import MOVE, NIC, RDMA_CM, Node, names, node, spec
 
 __all__ = ["daemon", "node", "world"]  # fixtures
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from nri_rdma.engine.view import view_of
-from tests.unit.adopting import MOVE, NIC, Node, node, spec, world
-from tests.unit.attach.rig import SOON
-from tests.unit.lifecycle_rig import ONE
+from tests.unit.rigs.attachments import SOON
+from tests.unit.rigs.engine import ONE
+from tests.unit.rigs.engine_with_kubelet import MOVE, NIC, Node, node, spec, world
 
 __all__ = ["node", "world"]  # fixtures
 

@@ -12,8 +12,8 @@ from nri_rdma.cdi.registry import SpecFile, resolve
 from nri_rdma.errors import ErrorCode
 from tests.rig.node import load
 from tests.rig.systree import build_tree
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.engine.gpu_machine import GPUS, STRICT, Machine, machine
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 __all__ = ["machine"]  # fixtures
 

@@ -24,8 +24,8 @@ from nri_rdma.model.pod import Pod
 from nri_rdma.text.annotations import asks_for_devices
 from nri_rdma.ttrpc import Server
 from tests.rig.dra_state import ClaimState, write
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.hooks.ended import ONE_LINE, Ended
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 PROJECT = Path(__file__).resolve().parents[3]
 HOOK = PROJECT / "hooks/nri-rdma-hook"

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.text.annotations import PREFIX, parse_pod_request
-from tests.unit.complete import assert_complete, in_time
 from tests.unit.golden import assert_as_before
+from tests.unit.rigs.bad_input import assert_complete, in_time
 
 POD = f"{PREFIX}/pod"
 

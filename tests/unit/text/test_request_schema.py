@@ -18,7 +18,7 @@ from nri_rdma.text.pools import node_of
 from nri_rdma.text.request_schema import request_schema
 from nri_rdma.text.requests import REQUEST_KEYS, read_granted, read_parameters, read_requests
 from nri_rdma.text.yaml import Node, Scalar, read_yaml
-from tests.unit.json_schema import complaints
+from tests.unit.rigs.json_schema import complaints
 from tests.unit.text.request_cases import FULL, REFUSED
 
 PROJECT = Path(__file__).resolve().parents[3]

@@ -13,8 +13,8 @@ from nri_rdma.commands.cli.driver_line import BRING_BACK, driver_attention, driv
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.model.driver import DriverView, PreparedClaims, Published
 from nri_rdma.model.registration import Registration
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.program import nri_rdma
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 NAME = "rdma.noderesource.dev"
 NOW = 10_000.0

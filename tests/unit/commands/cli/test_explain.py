@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.manifests import pod, write
 from tests.unit.commands.cli.program import assert_one_error, nri_rdma
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 TWO_NEAR_GPUS = """
 kind: Pod

@@ -5,7 +5,7 @@ from dataclasses import replace
 from nri_rdma.commands.cli.gather import gather
 from nri_rdma.commands.explain import explain
 from nri_rdma.text.manifest import ContainerManifest, PodManifest
-from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 PREFIX = "rdma.noderesource.dev"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.program import nri_rdma
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 GPUS = "gpus: ['0000:18:00.0', '0000:3e:00.0']"
 

@@ -12,8 +12,8 @@ from nri_rdma.commands.cli.tracefile import read_trace
 from nri_rdma.errors import ErrorCode, SettingError
 from tests.unit.commands.cli.documents import JSON, JSON_WORDS, NODE, SPAN
 from tests.unit.commands.cli.program import assert_one_error, nri_rdma
-from tests.unit.complete import assert_complete, in_time
 from tests.unit.golden import assert_as_before
+from tests.unit.rigs.bad_input import assert_complete, in_time
 
 
 def test_a_file_without_end_is_refused() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from nri_rdma import __version__
 from nri_rdma.daemon.locks import Sole
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.program import PROJECT, Done, assert_one_error, nri_rdma
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 COMMANDS = (
     *("run", "doctor", "cdi", "inventory", "topology", "explain", "validate", "snapshot", "status", "trace"),

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.manifests import GOOD
 from tests.unit.commands.cli.program import PROJECT, assert_one_error, nri_rdma
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 
 def test_a_setting_of_the_environment_is_named_when_it_is_wrong() -> None:

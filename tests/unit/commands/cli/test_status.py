@@ -20,9 +20,9 @@ from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import GUARD_POOL
 from nri_rdma.model.registration import Registration
 from nri_rdma.observe.export import ExportCounts
-from tests.unit.attach.rig import SOON
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.program import nri_rdma
+from tests.unit.rigs.attachments import SOON
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 
 def status(daemon: InsideDaemon, columns: int = 80) -> str:

@@ -16,9 +16,9 @@ from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.text.annotations import PREFIX
 from tests.rig.node import load as load_node
 from tests.rig.systree import build_tree
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.documents import JSON, JSON_WORDS
-from tests.unit.complete import in_time
+from tests.unit.rigs.bad_input import in_time
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 REQUIRED: tuple[tuple[str | int, ...], ...] = (
     *(("daemon", key) for key in ("version", "pid", "started")),

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from nri_rdma.errors import NriRdmaError
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.program import nri_rdma
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 # The command
 

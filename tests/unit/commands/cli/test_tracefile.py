@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.program import assert_one_error, nri_rdma
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 SPAN: dict[str, Any] = {
     "name": "RunPodSandbox",

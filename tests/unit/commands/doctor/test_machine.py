@@ -11,9 +11,9 @@ from nri_rdma.commands.doctor.machine import Machine
 from nri_rdma.config.settings import Settings
 from nri_rdma.errors import ErrorCode, InventoryError, NotReadyError
 from nri_rdma.model.device import Node
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.doctor.bench import Bench
 from tests.unit.model.hardware import eight as eight_nics
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 
 def test_the_node_is_read_once_and_not_before_somebody_asks() -> None:

@@ -18,9 +18,9 @@ from nri_rdma.config.settings import Memlock
 from nri_rdma.pb import nri_pb2 as nri
 from tests.fakes.containerd import FakeContainerd
 from tests.fakes.runtime import FakeRuntime
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.doctor.bench import ALL_CAPABILITIES, NA, NO_CAPABILITY, OK, PROBLEM, WARNING, Bench, served
 from tests.unit.doors.deviceplugin.pools import pool
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 
 def test_a_runtime_that_lets_plugins_register_is_named_and_left_as_it_was(bench: Bench) -> None:

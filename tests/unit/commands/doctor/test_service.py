@@ -14,8 +14,8 @@ from nri_rdma.commands.doctor.machine import Machine
 from nri_rdma.doors.control import client
 from nri_rdma.engine.container import Listed, ListedContainer
 from nri_rdma.model.pod import Pod
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.doctor.bench import NA, OK, PROBLEM, WARNING, Bench
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 
 def test_no_daemon_is_not_applicable_and_no_guard_a_warning(bench: Bench) -> None:

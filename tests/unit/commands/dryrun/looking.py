@@ -27,9 +27,9 @@ from nri_rdma.observe.spans import Recorder
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc.wire import Request
 from tests.fakes.runtime import FakeRuntime
-from tests.unit.attach.rig import BLOCKING
-from tests.unit.commands.cli.daemon import InsideDaemon
-from tests.unit.exclusive_first import EXCLUSIVE_FIRST
+from tests.unit.rigs.attachments import BLOCKING
+from tests.unit.rigs.inside_daemon import InsideDaemon
+from tests.unit.rigs.policies import EXCLUSIVE_FIRST
 
 POD = "rdma.noderesource.dev/pod"
 SOON = 5.0

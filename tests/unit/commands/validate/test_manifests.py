@@ -12,8 +12,8 @@ from nri_rdma.commands.validate.files import check
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.text.annotations import PREFIX
 from nri_rdma.text.manifest import read_pods
-from tests.unit.complete import assert_complete, in_time
 from tests.unit.golden import assert_as_before
+from tests.unit.rigs.bad_input import assert_complete, in_time
 
 # Manifests
 

@@ -12,8 +12,8 @@ from nri_rdma.doors.control.document import SERVICE
 from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.pb import control_pb2 as pb
 from nri_rdma.ttrpc import Server
-from tests.unit.complete import assert_complete
 from tests.unit.golden import assert_as_before
+from tests.unit.rigs.bad_input import assert_complete
 
 # Answers of the control socket
 

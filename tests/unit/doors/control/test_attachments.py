@@ -17,9 +17,9 @@ from nri_rdma.model.pod import Pod
 from nri_rdma.pb import nri_pb2 as nri
 from tests.fakes.runtime import FakeRuntime
 from tests.rig.deadline import wait_until
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.program import nri_rdma
 from tests.unit.doors.nri.door import SOON, Door, create, door, started
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 __all__ = ["door"]  # fixtures
 

@@ -13,7 +13,7 @@ from nri_rdma.doors.control.document import node_document, node_from, policy_doc
 from nri_rdma.errors import NotReadyError
 from tests.rig.node import load as load_node
 from tests.rig.systree import build_tree
-from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 PROJECT = Path(__file__).resolve().parents[4]
 

@@ -10,7 +10,7 @@ from nri_rdma.doors.control.document import SERVICE
 from nri_rdma.doors.control.server import ControlServer, choose_spans, newest_within
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.ttrpc import Client, Code, RpcError
-from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 PREFIX = "rdma.noderesource.dev"
 

@@ -9,7 +9,7 @@ from nri_rdma.doors.control.client import ask_status
 from nri_rdma.doors.control.status import guard_document, status_document
 from nri_rdma.engine.guard import Contacts
 from nri_rdma.model.capacity import RdmaCapacity
-from tests.unit.commands.cli.daemon import MEMLOCK, InsideDaemon
+from tests.unit.rigs.inside_daemon import MEMLOCK, InsideDaemon
 
 PREFIX = "rdma.noderesource.dev"
 

@@ -26,7 +26,7 @@ from nri_rdma.model.request import Mode
 from nri_rdma.pb import dra_pb2 as dra
 from nri_rdma.pb import pluginregistration_pb2 as registration
 from tests.rig.api_server import Seen, running, send
-from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 OURS = "rdma.noderesource.dev"
 NOTIFY = "/pluginregistration.Registration/NotifyRegistrationStatus"

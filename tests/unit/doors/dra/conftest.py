@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.doors.dra.claimed import Claimed, claimed
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ from nri_rdma.model.registration import Registration
 from nri_rdma.observe.durations import Tally
 from nri_rdma.observe.export import ExportCounts
 from tests.rig.deadline import wait_until
-from tests.unit.attach.rig import SOON
 from tests.unit.attach.sandbox_life import take_name
-from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.rigs.attachments import SOON
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 PREFIX = "rdma.noderesource.dev"
 ALL = {it.name for it in METRICS}

@@ -12,7 +12,7 @@ from nri_rdma.doors.nri.runner import Runner
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc.wire import Request
 from tests.fakes.runtime import FakeRuntime
-from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 ASKS = {"rdma.noderesource.dev": "[{match: {device: mlx5_3}}]"}
 SOON = 5.0

@@ -16,8 +16,8 @@ from nri_rdma.observe.durations import Labels
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
 from nri_rdma.ttrpc.wire import Request
-from tests.unit.commands.cli.daemon import InsideDaemon
-from tests.unit.handlers import SERVICE
+from tests.unit.rigs.inside_daemon import InsideDaemon
+from tests.unit.rigs.nri_calls import SERVICE
 
 PREFIX = "rdma.noderesource.dev"
 

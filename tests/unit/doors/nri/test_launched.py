@@ -21,7 +21,7 @@ from nri_rdma.text.annotations import asks
 from nri_rdma.ttrpc import Code, RpcError
 from nri_rdma.wire.error import WireError
 from tests.fakes.runtime import FakeRuntime
-from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 SOON = 5.0
 

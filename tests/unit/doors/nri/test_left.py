@@ -10,8 +10,8 @@ from nri_rdma.errors import NriRdmaError
 from nri_rdma.text.manifest import PodManifest
 from tests.rig.node import load
 from tests.rig.systree import build_tree
-from tests.unit.commands.cli.daemon import InsideDaemon
-from tests.unit.handlers import Handlers
+from tests.unit.rigs.inside_daemon import InsideDaemon
+from tests.unit.rigs.nri_calls import Handlers
 
 
 def pod(name: str, **annotations: str) -> PodManifest:

@@ -13,8 +13,8 @@ from nri_rdma.text.manifest import PodManifest
 from nri_rdma.text.shares import GUARDED_PREFIX, KEY_PREFIX, share_annotation
 from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
 from nri_rdma.ttrpc.wire import Request
-from tests.unit.commands.cli.daemon import InsideDaemon
-from tests.unit.handlers import Handlers
+from tests.unit.rigs.inside_daemon import InsideDaemon
+from tests.unit.rigs.nri_calls import Handlers
 
 
 def test_a_pod_that_asks_for_nothing_leaves_no_trace(tmp_path: Path, eight: Path) -> None:

@@ -19,7 +19,7 @@ from nri_rdma.doors.nri.session import Session
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
 from tests.rig.nri_tap import RECORDINGS, TO_PLUGIN, TO_RUNTIME, read_recording
-from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 SOON = 10.0
 KNOWN_EVENTS = {"containerd-1.7": 0x7FF, "containerd-2.1": 0x7FF}

@@ -22,7 +22,7 @@ from nri_rdma.ttrpc.wire import Code, Request, ServerConnection
 from nri_rdma.wire.mux import RUNTIME_SERVICE_CONN, MuxDecoder, encode_message
 from tests.fakes.runtime import FakeRuntime
 from tests.rig.deadline import wait_until
-from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 SOON = 5.0
 

@@ -14,7 +14,7 @@ from nri_rdma.doors.oci.containers import Containers
 from nri_rdma.doors.oci.questions import Given, HookQuestion, Prepared, Verb, Wish
 from nri_rdma.errors import ErrorCode, LimitsError, NriRdmaError
 from nri_rdma.model.edits import ContainerEdits
-from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 PID, START = 4711, 100
 NODES = {"/dev/infiniband/uverbs2": (231, 194), "/dev/infiniband/rdma_cm": (10, 122)}

@@ -10,7 +10,7 @@ import pytest
 from nri_rdma.attach.port import KernelError
 from nri_rdma.host.watch.programs import ProgramNews
 from nri_rdma.model.device import EbpfPrograms, RdmaDevice
-from tests.unit.attach.rig import make_world, placed_on
+from tests.unit.rigs.attachments import make_world, placed_on
 
 NONE, GUARD, SHAPER = EbpfPrograms(), EbpfPrograms(tcx=("guard",)), EbpfPrograms(tcx=("shaper",))
 

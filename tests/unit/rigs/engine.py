@@ -1,4 +1,4 @@
-"""A engine on a fake kernel, wired as the daemon does it."""
+"""An engine on a fake kernel, wired as the daemon does it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from nri_rdma.model.waits import Waits
 from nri_rdma.tasks.waiting import all_settled
 from tests.fakes.kernel import FakeKernel
 from tests.unit.attach.builders import make_device, make_pod
-from tests.unit.attach.rig import BLOCKING, SOON, Rig
-from tests.unit.exclusive_first import EXCLUSIVE_FIRST
+from tests.unit.rigs.attachments import BLOCKING, SOON, Rig
+from tests.unit.rigs.policies import EXCLUSIVE_FIRST
 
 PREFIX = "rdma.noderesource.dev"
 ONE = {f"{PREFIX}/pod": "1"}
@@ -47,7 +47,7 @@ RAILS = tuple(f"rail{number}" for number in range(4))
 
 
 class Daemon:
-    """A engine wired as daemon.py does, on a fake kernel."""
+    """An engine wired as daemon.py does, on a fake kernel."""
 
     def __init__(
         self,

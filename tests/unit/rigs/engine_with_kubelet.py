@@ -31,8 +31,8 @@ from nri_rdma.ttrpc.wire import Request
 from tests.fakes.kernel import FakeKernel, World
 from tests.rig.dra_state import ClaimState, checkpoint
 from tests.unit.attach.builders import make_pod
-from tests.unit.attach.rig import SOON, Rig, add_rail, make_world
-from tests.unit.lifecycle_rig import PREFIX, Daemon, MakeEvidence, uverbs
+from tests.unit.rigs.attachments import SOON, Rig, add_rail, make_world
+from tests.unit.rigs.engine import PREFIX, Daemon, MakeEvidence, uverbs
 
 DRIVER = "rdma.noderesource.dev"
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"

@@ -18,7 +18,7 @@ from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.text.manifest import ContainerManifest, PodManifest
 from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
 from nri_rdma.ttrpc.wire import Request
-from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 SOON = 5.0

@@ -47,8 +47,8 @@ from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import FakeKernel, World
 from tests.rig.node import load
 from tests.rig.systree import build_proc
-from tests.unit.attach.rig import BLOCKING
-from tests.unit.exclusive_first import EXCLUSIVE_FIRST
+from tests.unit.rigs.attachments import BLOCKING
+from tests.unit.rigs.policies import EXCLUSIVE_FIRST
 
 MEMLOCK = 8 << 20
 _ETHERNET_LENGTH = len("00:00:00:00:00:00")

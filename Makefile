@@ -6,7 +6,7 @@ PYTEST := $(PYTHON) -m pytest
 # Tests make many small trees: in memory, where there is such a folder, they take half the time.
 export PYTEST_DEBUG_TEMPROOT := $(wildcard /dev/shm)
 
-.PHONY: help setup setup-venv containerd demo unit test test-faults mutants runtimes rotation lab lab-shell cluster cluster-shell podman bench simulate ttrpc check generate format
+.PHONY: help setup setup-venv containerd demo unit test test-one test-changed test-faults mutants runtimes rotation lab lab-shell cluster cluster-shell podman bench simulate ttrpc check generate format
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -28,6 +28,12 @@ unit: setup-venv ## tests that need neither root nor Linux, in parts at the same
 
 test: containerd ## all tests but those in the virtual machine and on Kubernetes, in parts at the same time, each on a host of its own (root)
 	@$(PYTHON) -m tests.parts tests -q
+
+test-one: setup-venv ## only T: a file, a folder, file::test or a part of a test's name; of a file of nri_rdma: its tests (seconds)
+	@$(PYTHON) -m tests.one "$(T)"
+
+test-changed: setup-venv ## only tests of the files that differ from main, or from BASE, and tests/house (a minute)
+	@$(PYTHON) -m tests.one --changed $(BASE)
 
 test-faults: containerd ## daemon, runtime and shims killed at every boundary, netdevs and namespaces deleted (root; minutes)
 	@$(PYTEST) tests/faults tests/runtime/test_endings.py --every-fault

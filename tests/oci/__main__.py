@@ -39,7 +39,9 @@ def main() -> int:
     except (LabError, subprocess.CalledProcessError) as error:
         print(f"oci: {error}", file=sys.stderr)
         return 1
-    tests = [sys.executable, "-m", "pytest", "tests/oci", "-p", "no:cacheprovider", *given[at + 1 :]]
+    rest = given[at + 1 :]
+    chosen = [] if any(it.startswith("tests/oci/") for it in rest) else ["tests/oci"]
+    tests = [sys.executable, "-m", "pytest", *chosen, "-p", "no:cacheprovider", *rest]
     if options.cost:
         tests = [sys.executable, "-m", "tests.oci.cost", names[0], str(options.cost)]
     command = [*_PROCESSES, sys.executable, "-m", _REAPER, *namespaces.wrapped(tests)]

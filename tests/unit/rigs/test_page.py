@@ -16,7 +16,17 @@ def test_each_rig_of_the_page_has_an_example_that_passes(tmp_path: Path) -> None
     assert [name for name, _ in examples] == rigs
     for name, example in examples:
         (tmp_path / f"test_{name}.py").write_text(example)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.unit.conftest", "--rootdir", tmp_path, tmp_path]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "tests.unit.conftest",
+        "--rootdir",
+        str(tmp_path),
+        str(tmp_path),
+    ]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert f"{len(rigs)} passed" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 0, done.stdout

@@ -75,11 +75,12 @@ rotation: setup ## the turn that was green longest ago, by docs/rotation.md (roo
 
 check: ttrpc test lab rotation ## what CI runs
 
-generate: setup-venv ## nri_rdma/pb, nri_rdma/ttrpc/pb, tests/rig/pb, the schemas of configuration and request, the tables of their pages, the picture of a node
+generate: setup-venv ## nri_rdma/pb, nri_rdma/ttrpc/pb, tests/rig/pb, the schemas of configuration and request, the tables of pages, the picture of a node
 	@$(PYTHON) api/generate.py
 	@$(PYTHON) -m nri_rdma config schema > api/config.schema.json
 	@$(PYTHON) -m nri_rdma config schema --request > api/request.schema.json
 	@$(PYTHON) docs/key_tables.py
+	@$(PYTHON) docs/generate.py
 	@$(PYTHON) -m tests.rig.generate
 	@$(PYTHON) -m tests.rig.topology_page
 

@@ -1,7 +1,7 @@
 """Generates nri_rdma/pb and nri_rdma/ttrpc/pb from the .proto files beside this script.
 
 Messages only: ttrpc needs no gRPC stubs, and the gRPC clients take bytes. Run `python api/generate.py`
-after a change of a contract; tests/unit/test_generated_pb.py fails until that has been done.
+after a change of a contract; tests/unit/pb/test_generated_pb.py fails until that has been done.
 """
 
 from __future__ import annotations

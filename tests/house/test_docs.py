@@ -13,33 +13,44 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 def test_every_error_code_has_its_entry_and_every_entry_its_code() -> None:
     entries = re.findall(r"^### ([A-Z-]+)$", (PROJECT / "docs/operations.md").read_text(), re.MULTILINE)
-    assert sorted(entries) == sorted(code.value for code in ErrorCode)
+    codes = [code.value for code in ErrorCode]
+    lacking, unknown = sorted(set(codes) - set(entries)), sorted(set(entries) - set(codes))
+    assert lacking == [], (
+        "docs/operations.md: write `### CODE` for these, with cause and cure, and a link in its contents"
+    )
+    assert unknown == [], "docs/operations.md: remove these entries, or add the codes to nri_rdma/errors.py"
+    assert sorted(entries) == sorted(codes), "docs/operations.md: a code has two entries; keep one"
 
 
 def test_every_error_code_is_raised_somewhere() -> None:
     sources = "".join(path.read_text() for path in (PROJECT / "nri_rdma").rglob("*.py"))
     hook = (PROJECT / "hooks/nri_rdma_hook.py").read_text()  # it cannot import ours
     raised = [code for code in ErrorCode if f"ErrorCode.{code.name}" in sources or f'"{code}"' in hook]
-    assert set(ErrorCode) - set(raised) == set()
+    unused = set(ErrorCode) - set(raised)
+    assert unused == set(), "raise these codes, or remove them from nri_rdma/errors.py and docs/operations.md"
 
 
 def test_links_between_documents_lead_somewhere() -> None:
     for page in [PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
-            assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"
+            is_there = "://" in target or (page.parent / target).exists()
+            assert is_there, f"{page.relative_to(PROJECT)} links to {target}, which is not there: mend the link"
 
 
 def test_the_readme_names_what_doctor_checks_and_the_runtimes_that_were_run() -> None:
     readme = (PROJECT / "README.md").read_text()
     python = ".".join(map(str, OLDEST_PYTHON))
-    assert f"| Python | {python} or newer" in readme
+    toml = "".join(f"    {line}\n" for line in CONTAINERD_TOML.splitlines())
+    kernel = ".".join(map(str, OLDEST_KERNEL[:2]))
+    for words in (f"| Python | {python} or newer", f"| Linux | {kernel} or newer |", toml):
+        assert words in readme, f"README.md: write what nri_rdma/commands/doctor has:\n{words}"
     assert f'requires-python = ">={python}"' in (PROJECT / "pyproject.toml").read_text()
-    assert f"| Linux | {'.'.join(map(str, OLDEST_KERNEL[:2]))} or newer |" in readme
-    assert "".join(f"    {line}\n" for line in CONTAINERD_TOML.splitlines()) in readme
     rows = re.findall(r"^\| (containerd|CRI-O) ([0-9.]+) \(", (PROJECT / "docs/runtimes.md").read_text(), re.MULTILINE)
     tested = readme[readme.index("Tested: ") :].partition("\n")[0]
     assert len(rows) == 6
-    assert [version for _, version in rows if version not in tested] == []
+    assert [version for _, version in rows if version not in tested] == [], (
+        "README.md: name these versions of docs/runtimes.md after `Tested: `"
+    )
 
 
 INSTALLER = re.compile(r"\b(?:pipx?3?|uvx?)\b.*")
@@ -58,7 +69,7 @@ def test_no_text_asks_to_install_our_name_from_the_package_index() -> None:
         for line in path.read_text().splitlines()
         if installs_from_the_index(line)
     ]
-    assert wrong == []
+    assert wrong == [], "name a folder or a file of a wheel instead of our name, or add --no-index"
 
 
 def installs_from_the_index(line: str) -> bool:
@@ -91,9 +102,10 @@ def test_the_contents_of_the_operations_page_are_its_headings() -> None:
     contents, _, rest = page.partition("\n## ")
     links = re.findall(r"\[([^]]+)\]\(#([^)]+)\)", contents)
     sections, codes = (re.findall(rf"^{mark} (.+)$", f"## {rest}", re.MULTILINE) for mark in ("##", "###"))
-    assert [title for title, _ in links if title not in codes] == sections
-    assert [title for title, _ in links if title in codes] == sorted(codes)
-    assert [anchor for _, anchor in links] == [anchor_of(title) for title, _ in links]
+    step = "docs/operations.md: the links at its top are not those of its headings, which are the second list here"
+    assert [title for title, _ in links if title not in codes] == sections, step
+    assert [title for title, _ in links if title in codes] == sorted(codes), step
+    assert [anchor for _, anchor in links] == [anchor_of(title) for title, _ in links], step
 
 
 def test_links_to_headings_lead_to_one() -> None:
@@ -105,7 +117,8 @@ def test_links_to_headings_lead_to_one() -> None:
     for page in pages:
         for target, anchor in re.findall(r"\]\(([^):#]*)#([^)]+)\)", page.read_text()):
             there = (page.parent / target).resolve() if target else page.resolve()
-            assert anchor in anchors[there], f"{page.name} links to {target}#{anchor}"
+            step = f"{page.relative_to(PROJECT)} links to {target}#{anchor}: name a heading of {there.name}"
+            assert anchor in anchors[there], step
 
 
 def anchor_of(title: str) -> str:

@@ -53,7 +53,8 @@ def counts(sources: Collection[Source]) -> Counter[str]:
 @pytest.mark.parametrize("room", sorted({source.room for source in SOURCES}))
 def test_docstrings_begin_with_a_verb_or_a_noun(room: str) -> None:
     places = [place for _, place in unclear([source for source in SOURCES if source.room == room])]
-    assert not places, "\n".join(places)
+    step = "begin these docstrings with a verb in the imperative (a class: with a noun), for example `Return ...`:"
+    assert not places, "\n".join([step, *places])
 
 
 PLANTED = '''

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import tomllib
 from collections.abc import Iterator
@@ -23,11 +22,14 @@ from nri_rdma.text.requests import ALIGN_KEYS, INTERFACE_KEYS, LIMITS_KEYS, MATC
 from tests.rig.node import load
 from tests.rig.systree import build_proc, build_tree
 from tests.unit.commands.cli.program import nri_rdma
+from tests.unit.golden import assert_in_file
 
 PROJECT = Path(__file__).resolve().parents[2]
 NODE = PROJECT / "docs/examples/node.json"
 PAGES = ("README.md", "docs/requests.md", "docs/configuration.md")
 
+PLACE = f"a file in docs/examples, or a block of {', '.join(PAGES)}"
+"""Where an example belongs."""
 OTHERS_CLASSES = {"gpu.nvidia.com"}
 """Device classes that come with other projects' drivers."""
 
@@ -45,27 +47,35 @@ def _pod(annotations: str) -> str:
     return f"kind: Pod\nmetadata:\n  annotations:\n{lines}spec: {{containers: [{names}]}}\n"
 
 
-def files(suffix: str) -> list[str]:
-    return [path.read_text() for path in sorted((PROJECT / "docs/examples").glob(f"*{suffix}"))]
+def files(suffix: str) -> dict[str, str]:
+    return {path.name: path.read_text() for path in sorted((PROJECT / "docs/examples").glob(f"*{suffix}"))}
 
 
-MANIFESTS = [*(block for page in PAGES for block in blocks(page, "yaml")), *files(".yaml")]
-CONFIGURATIONS = [*(block for page in PAGES for block in blocks(page, "toml")), *files(".toml")]
+def examples(language: str) -> dict[str, str]:
+    """Every example in a language, by its place."""
+    found = {f"{page}, {language} {at}": it for page in PAGES for at, it in enumerate(blocks(page, language), 1)}
+    return found | {f"docs/examples/{name}": text for name, text in files(f".{language}").items()}
 
 
-@pytest.mark.parametrize("example", [*MANIFESTS, *CONFIGURATIONS])
-def test_the_example_is_right(example: str) -> None:
+NAMED = examples("yaml") | examples("toml")
+MANIFESTS, CONFIGURATIONS = examples("yaml").values(), examples("toml").values()
+
+
+@pytest.mark.parametrize("where", NAMED)
+def test_the_example_is_right(where: str) -> None:
+    example = NAMED[where]
     done = nri_rdma("validate", "-", text=example)
-    assert done.returncode == 0, done.stdout + example
+    assert done.returncode == 0, f"mend the example of {where}:\n{done.stdout}{example}"
     told = [line for line in done.stdout.splitlines() if ": no parameters for the driver " not in line]
-    assert not re.search("^(.*: skipped|warning): ", "\n".join(told), re.MULTILINE), done.stdout + example
+    warned = re.search("^(.*: skipped|warning): ", "\n".join(told), re.MULTILINE)
+    assert not warned, f"mend the example of {where}:\n{done.stdout}{example}"
 
 
-@pytest.mark.parametrize("example", files(".yaml"))
+@pytest.mark.parametrize("example", files(".yaml").values(), ids=files(".yaml"))
 def test_a_device_class_of_an_example_file_is_in_it_or_another_drivers_own(example: str) -> None:
     asked = set(re.findall(r"deviceClassName: ([^\s,}]+)", example))
     made = set(re.findall(r"^kind: DeviceClass\nmetadata:\n  name: (\S+)$", example, re.MULTILINE))
-    assert asked - made <= OTHERS_CLASSES
+    assert asked - made <= OTHERS_CLASSES, "put the DeviceClass into the file, or into OTHERS_CLASSES"
 
 
 def test_every_key_of_a_request_has_an_example() -> None:
@@ -84,7 +94,7 @@ def test_every_key_of_a_request_has_an_example() -> None:
         *(key.name for key in REQUEST_KEYS if StandsIn.POD not in key.refused_in),
         *(f"{part}.{key}" for part, keys in parts.items() for key in names_of(keys)),
     }
-    assert known - used == set()
+    assert known - used == set(), f"write a manifest that uses these: {PLACE}"
 
 
 def test_every_form_of_an_annotation_has_an_example() -> None:
@@ -98,12 +108,17 @@ def test_every_form_of_an_annotation_has_an_example() -> None:
 def test_every_setting_and_every_key_of_the_configuration_has_an_example() -> None:
     used = {path for example in CONFIGURATIONS for path in _paths(tomllib.loads(example), "")}
     of_pools = {path.partition(".")[2].partition(".")[2] for path in used if path.startswith("pools.")}
-    assert {item.name for item in fields(Settings)} - used == set()
-    assert {key.name for key in POOL_KEYS} - of_pools == set()
-    assert {f"select.{key.name}" for key in SELECTOR_KEYS} - of_pools == set()
-    assert {f"rules.{key.name}" for key in RULE_KEYS} - used == set()
-    for limits in ("limits", "maxLimits"):
-        assert {f"{limits}.{key.name}" for key in LIMITS_KEYS} - of_pools == set()
+    of_all = {
+        *(item.name for item in fields(Settings)),
+        *(f"rules.{key.name}" for key in RULE_KEYS),
+    }
+    of_each_pool = {
+        *(key.name for key in POOL_KEYS),
+        *(f"select.{key.name}" for key in SELECTOR_KEYS),
+        *(f"{limits}.{key.name}" for key in LIMITS_KEYS for limits in ("limits", "maxLimits")),
+    }
+    lacking = (of_all - used) | {f"pools.NAME.{path}" for path in of_each_pool - of_pools}
+    assert lacking == set(), f"write a configuration that uses these: {PLACE}"
 
 
 def _requests(example: str) -> Iterator[Value]:
@@ -138,16 +153,13 @@ def _paths(value: object, where: str) -> Iterator[str]:
 
 
 def test_the_example_s_node_is_as_a_snapshot_of_it_is_saved(tmp_path: Path) -> None:
-    """NRI_RDMA_GOLDEN=write saves it."""
     build_tree(load("eight"), tmp_path / "sys")
     build_proc(load("eight"), tmp_path / "proc")
     saved = nri_rdma("snapshot", "--sysfs-root", tmp_path / "sys", "--proc-root", tmp_path / "proc")
     assert saved.returncode == 0, saved.stderr
     kernel = {"rdma_netns": "shared", "rdma_cgroup": True, "notes": []}  # these are of the machine of the tests
     node = {**json.loads(saved.stdout), **kernel}
-    if os.environ.get("NRI_RDMA_GOLDEN") == "write":
-        NODE.write_text(json.dumps(node, indent=2) + "\n")
-    assert json.loads(NODE.read_text()) == node
+    assert_in_file(NODE, json.dumps(node, indent=2) + "\n")
 
 
 def test_an_example_can_be_explained_on_the_example_s_node() -> None:
@@ -175,7 +187,9 @@ def test_the_page_names_the_variables_that_a_mode_sets(mode: str) -> None:
     pod += "spec: {containers: [{name: trainer}]}\n"
     done = nri_rdma("explain", "-", "--snapshot", NODE, "--allow-default-pool", "-o", "json", text=pod)
     (container,) = json.loads(done.stdout)["pods"][0]["containers"]
-    assert {name.removesuffix("A") if name.startswith("RDMA_") else name for name in container["env"]} == said
+    assert {name.removesuffix("A") if name.startswith("RDMA_") else name for name in container["env"]} == said, (
+        "docs/requests.md: write these variables into the row `Variables that nri-rdma sets`"
+    )
 
 
 def test_a_pod_whose_nics_are_counted_gets_them() -> None:

@@ -30,7 +30,9 @@ def _rows() -> list[list[str]]:
 def test_every_named_test_exists() -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE + EXAMPLES)
     assert len(named) > 25
-    assert [f"{file}::{name}" for file, name in named if name not in _tests(file)] == []
+    assert [f"{file}::{name}" for file, name in named if name not in _tests(file)] == [], (
+        "docs/peers.md or docs/peers-examples.md names these tests, which are not there: write what they are called now"
+    )
 
 
 def test_every_behaviour_has_a_test_or_waits_for_the_driver() -> None:
@@ -43,7 +45,8 @@ def test_every_behaviour_has_a_test_or_waits_for_the_driver() -> None:
 
 def test_every_test_beside_a_peer_is_in_a_table() -> None:
     for file in FILES:
-        assert {name for name in _tests(file) if f"{file}::{name}" not in PAGE} == set()
+        lacking = [name for name in _tests(file) if f"{file}::{name}" not in PAGE]
+        assert lacking == [], f"docs/peers.md: name these tests of {file} in the row of their behaviour"
 
 
 def test_every_example_file_runs_or_is_judged() -> None:
@@ -56,4 +59,5 @@ def test_every_example_file_runs_or_is_judged() -> None:
 
 def test_every_test_of_an_example_is_on_the_page() -> None:
     file = "tests/cluster/test_peer_examples.py"
-    assert {name for name in _tests(file) if f"{file}::{name}" not in EXAMPLES} == set()
+    lacking = [name for name in _tests(file) if f"{file}::{name}" not in EXAMPLES]
+    assert lacking == [], f"docs/peers-examples.md: name these tests of {file} in the row of their example"

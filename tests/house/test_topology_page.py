@@ -4,7 +4,9 @@ from tests.rig.topology_page import HELD, PICTURE, picture
 
 
 def test_the_picture_is_drawn_anew() -> None:
-    assert PICTURE.read_text(encoding="ascii") == picture(), "run python -m tests.rig.topology_page"
+    assert PICTURE.read_text(encoding="ascii") == picture(), (
+        "run `make generate`, and look at docs/topology.svg before you commit it"
+    )
 
 
 def test_the_page_shows_the_picture_and_tells_of_its_pods() -> None:

@@ -185,4 +185,6 @@ def generator() -> ModuleType:
 
 def test_the_page_shows_the_table_as_it_is(generator: ModuleType) -> None:
     page = (DOCS / "architecture.md").read_text(encoding="utf-8")
-    assert generator.architecture_with_table(page) == page, "run `python docs/generate.py`"
+    assert generator.architecture_with_table(page) == page, (
+        "run `make generate`, which writes the tables of docs/architecture.md anew"
+    )

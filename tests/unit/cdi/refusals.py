@@ -1,6 +1,6 @@
 """Files that are no specs, one for each thing that can be wrong, and what is told of them.
 
-`python -m tests.unit.cdi.refusals` writes refusals.txt anew; read the difference before it is committed.
+refusals.txt has what is told; tests/unit/golden says how it is written anew.
 """
 
 from __future__ import annotations
@@ -117,7 +117,3 @@ def told() -> str:
         problems = "\n".join(str(problem) for problem in inspect(data, "FILE").problems)
         parts.append(f"# {name}\n{problems}\n")
     return "\n".join(parts)
-
-
-if __name__ == "__main__":
-    GOLDEN.write_text(told())

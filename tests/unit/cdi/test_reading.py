@@ -27,6 +27,7 @@ from nri_rdma.cdi.spec import (
 from nri_rdma.errors import CdiError
 from tests.unit.cdi import refusals
 from tests.unit.cdi.made_specs import slowly
+from tests.unit.golden import assert_in_file
 from tests.unit.rigs.bad_input import assert_complete, in_time
 
 HEAD = "cdiVersion: 1.1.0\nkind: ve/cl\n"
@@ -91,7 +92,7 @@ containerEdits: {env: [D=3]}
 
 
 def test_what_is_told_of_each_mistake_is_in_the_golden_file() -> None:
-    assert refusals.told() == refusals.GOLDEN.read_text()
+    assert_in_file(refusals.GOLDEN, refusals.told())
 
 
 def test_every_mistake_of_the_golden_file_is_refused() -> None:

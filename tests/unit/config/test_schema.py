@@ -23,21 +23,23 @@ PROJECT = Path(__file__).resolve().parents[3]
 _BLOCK = re.compile(r"```toml\n(.*?)```", re.DOTALL)
 PAGE = PROJECT / "docs/configuration.md"
 EXAMPLES = {
-    **{f"example {number}": text for number, text in enumerate(_BLOCK.findall(PAGE.read_text()))},
+    **{f"example {number} of the page": text for number, text in enumerate(_BLOCK.findall(PAGE.read_text()))},
     **{path.name: path.read_text() for path in sorted((PROJECT / "docs/examples").glob("*.toml"))},
 }
 SCHEMA: dict[str, Any] = json.loads((PROJECT / "api/config.schema.json").read_text())
 
 
 def test_the_checked_in_schema_is_what_the_code_generates() -> None:
-    assert config_schema() == SCHEMA, "run `make generate`"
+    assert config_schema() == SCHEMA, "run `make generate`, which writes api/config.schema.json anew"
 
 
 @pytest.mark.parametrize(
     "page", [PAGE, PAGE.with_name("requests.md"), PAGE.with_name("metrics.md")], ids=lambda page: page.name
 )
 def test_the_pages_tables_are_what_the_code_generates(page: Path) -> None:
-    assert _generator().generated(page.read_text()) == page.read_text(), "run `python docs/key_tables.py`"
+    assert _generator().generated(page.read_text()) == page.read_text(), (
+        f"run `make generate`, which writes the tables of {page.name} anew"
+    )
 
 
 def _generator() -> ModuleType:

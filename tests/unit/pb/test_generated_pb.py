@@ -15,10 +15,11 @@ CHECKED_IN = (REPOSITORY / "nri_rdma/pb", REPOSITORY / "nri_rdma/ttrpc/pb")
 def test_checked_in_code_equals_what_the_contracts_generate(tmp_path: Path) -> None:
     written = _generator().generate(tmp_path)
     names = {path.relative_to(tmp_path) for path in written}
-    assert names == {path.relative_to(REPOSITORY) for folder in CHECKED_IN for path in folder.glob("*.py*")}
+    there = {path.relative_to(REPOSITORY) for folder in CHECKED_IN for path in folder.glob("*.py*")}
+    assert names == there, "run `make generate`, and remove what it does not write"
     for name in names:
         expected, found = (tmp_path / name).read_bytes(), (REPOSITORY / name).read_bytes()
-        assert found == expected, f"{name} differs: run `python api/generate.py`"
+        assert found == expected, f"{name} is not what api/*.proto gives: run `make generate`"
 
 
 def test_only_messages_are_generated() -> None:

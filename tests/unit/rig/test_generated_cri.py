@@ -4,4 +4,4 @@ from tests.rig import generate
 
 
 def test_the_generated_cri_modules_are_current() -> None:
-    assert generate.drift() == [], "run: python -m tests.rig.generate"
+    assert generate.drift() == [], "run `make generate`, which writes tests/rig/pb anew"

@@ -74,4 +74,6 @@ def test_the_page_lists_them() -> None:
     section = PAGE.split("## Network settings")[1].split("\n## ")[0]
     rows = [row.split("|") for row in section.splitlines() if row.startswith("| ") and "not supported" in row]
     listed = {key for row in rows for key in re.findall(r"`(\w+)`", row[1])}
-    assert listed == set(UNSUPPORTED)
+    assert listed == set(UNSUPPORTED), (
+        "docs/requests.md, Network settings: list the keys of nri_rdma/text/unsupported.py"
+    )

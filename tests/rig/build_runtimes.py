@@ -95,26 +95,15 @@ def build(release: cache.Release, source: Source) -> None:
         checkout = Path(name) / "source"
         fetched = json.loads(_run(["go", "mod", "download", "-json", f"{source.module}@{source.version}"], Path(name)))
         shutil.copytree(fetched["Dir"], checkout, copy_function=shutil.copyfile)
-        environment = {"CGO_ENABLED": "0"}
+        environment: Mapping[str, str] = {"CGO_ENABLED": "0"}
         if release.is_crio:
             _build_pinns(checkout, release.folder)
             shutil.copy(_unpack("conmon", Path(name)) / "usr/bin/conmon", release.folder)
             environment = _linking(_unpack("libseccomp-dev", Path(name)))
         variable = source.version_variable
         link = "-s -w" + (f" -X {variable}={source.version}" if variable else "")
-        go = [
-            "go",
-            "build",
-            "-mod=mod",
-            "-buildvcs=false",
-            "-tags",
-            source.tags,
-            "-ldflags",
-            link,
-            "-o",
-            f"{release.folder}/",
-        ]
-        _run([*go, *source.packages], checkout, environment)
+        flags = ["-mod=mod", "-buildvcs=false", "-tags", source.tags, "-ldflags", link, "-o", f"{release.folder}/"]
+        _run(["go", "build", *flags, *source.packages], checkout, environment)
 
 
 def _build_pinns(checkout: Path, target: Path) -> None:

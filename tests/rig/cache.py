@@ -32,7 +32,7 @@ class Release:
 
     @property
     def leaves_refused_pods(self) -> bool:
-        """Whether it leaves records and processes of pods that NRI refused: 2.0 and 2.1 have no release with the mend."""
+        """Whether it leaves records and processes of refused pods: 2.0 and 2.1 have no release with the mend."""
         return self.name in ("containerd-2.0", "containerd-2.1")
 
     @property

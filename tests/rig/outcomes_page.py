@@ -25,7 +25,7 @@ def expected(runtime: str, situation: str, page: Path = PAGE) -> Mapping[str, st
 
 
 def read(page: Path = PAGE) -> dict[str, dict[str, dict[str, str]]]:
-    """Return the outcomes of the page's tables, by runtime."""
+    """Return the outcomes of the page's tables, by runtime. Raise ValueError if nobody knows a runtime."""
     runtimes = {label: name for name, label in RUNTIMES.items()}
     situations = {label: name for name, label in SITUATIONS.items()}
     found: dict[str, dict[str, dict[str, str]]] = {}
@@ -33,7 +33,10 @@ def read(page: Path = PAGE) -> dict[str, dict[str, dict[str, str]]]:
     for line in _parts(page)[1].splitlines():
         cells = [it.strip() for it in line.strip("|").split("|")]
         if line.startswith(_HEAD):
-            of = [runtimes[label] for label in line.removeprefix(_HEAD).split(_JOINED)]
+            labels = line.removeprefix(_HEAD).split(_JOINED)
+            if unknown := {*labels} - runtimes.keys():
+                raise ValueError(f"{page}: no runtime of tests/rig/outcomes.py is {unknown}: take them out of {line!r}")
+            of = [runtimes[label] for label in labels]
         elif line.startswith("| ") and cells[0] in situations:
             for runtime in of:
                 row = {ask: cell for ask, cell in zip(ASKS, cells[1:], strict=True) if not _NOTE.fullmatch(cell)}

@@ -53,7 +53,9 @@ def test_bad_input_is_refused_with_its_code(host_equal: None, cri: Cri, text: st
         cri.run_pod("bad", annotations={POD: text})
     assert f"nri-rdma: {code}: " in refused.value.text
     assert "Next: " in refused.value.text
-    assert not [pod for pod in cri.pods() if cri.pod_status(pod).ready]  # containerd 2.2 and 2.3 may list it as not ready
+    assert not [
+        pod for pod in cri.pods() if cri.pod_status(pod).ready
+    ]  # containerd 2.2 and 2.3 may list it as not ready
 
 
 @pytest.mark.usefixtures("serving")

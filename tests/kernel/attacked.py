@@ -18,6 +18,7 @@ from bench.processes import Place, await_rest, started
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
+from tests.kernel.lateness import TRIES
 from tests.rig import hostlook
 from tests.rig.daemon import EXCLUSIVE_FIRST
 from tests.rig.deadline import DeadlineError, wait_until
@@ -107,10 +108,14 @@ class Attacked:
         assert left == {"sandboxes": [], "namespaces_held": 0, "unserved": []}, left
 
     def assert_answers(self) -> None:
-        """The control socket answers at once."""
-        begin = time.monotonic()
-        ask_status(self.control)
-        assert time.monotonic() - begin < AT_ONCE_S
+        """The control socket answers at once, in one of three tries: an attack keeps each of them waiting, a busy
+        machine does not. None may take the five seconds that a caller waits."""
+        took: list[float] = []
+        while len(took) < TRIES and min(took, default=AT_ONCE_S) >= AT_ONCE_S:
+            begin = time.monotonic()
+            ask_status(self.control)
+            took.append(time.monotonic() - begin)
+        assert min(took) < AT_ONCE_S, took
 
     def _open(self) -> Counter[str]:
         """What the daemon has open, by kind; a descriptor that it closes while this looks is not open."""

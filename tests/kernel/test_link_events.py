@@ -20,7 +20,7 @@ import pytest
 from nri_rdma.decide.inventory import matters
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.errors import NotReadyError
-from nri_rdma.host.netlink.linkevents import LinkEvents, open_link_socket
+from nri_rdma.host.netlink.linkevents import INTERVAL_S, LinkEvents, open_link_socket
 from nri_rdma.model.usage import Change, Watched
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.wire.rtnetlink import read_changes
@@ -37,8 +37,8 @@ PROJECT = Path(__file__).resolve().parents[2]
 WITHIN_S = 1.0
 MAC = "02:11:00:00:00:{:02x}"
 FLOOD_S = 3.0
-READINGS_OF_A_FLOOD = 8
-"""Two a second, and one more before and after."""
+EVENTS = 2700
+"""What a flood has at least: in three seconds on most machines, later on one that is slow or busy."""
 
 
 @pytest.fixture
@@ -157,11 +157,9 @@ def flood(linux: LinuxMachine, name: str) -> Iterator[Callable[[], int]]:
         thread.join()
 
 
-@pytest.mark.parametrize(
-    ("name", "most"), [("rail0", READINGS_OF_A_FLOOD), ("other0", 0)], ids=["an RDMA netdev", "a pod's"]
-)
-def test_a_thousand_address_events_a_second_are_few_readings(
-    linux: LinuxMachine, listeners: Listeners, name: str, most: int
+@pytest.mark.parametrize(("name", "is_ours"), [("rail0", True), ("other0", False)], ids=["an RDMA netdev", "a pod's"])
+def test_thousands_of_address_events_are_few_readings(
+    linux: LinuxMachine, listeners: Listeners, name: str, is_ours: bool
 ) -> None:
     rail = linux.add_link("rail0", MAC.format(0))
     linux.add_link("other0", MAC.format(1))
@@ -175,14 +173,13 @@ def test_a_thousand_address_events_a_second_are_few_readings(
     try:
         with flood(linux, name) as count:
             begun = time.monotonic()
-            wait_until(lambda: time.monotonic() - begun > FLOOD_S, "the flood to last", seconds=2 * FLOOD_S)
-            rate = count() / (time.monotonic() - begun)
-            seen = len(readings)
+            wait_until(lambda: count() >= EVENTS and time.monotonic() - begun > FLOOD_S, "the flood", seconds=60)
+            seen, took = len(readings), time.monotonic() - begun
     finally:
         events.close()
-    print(f"{rate:.0f} address events a second on {name}: {seen} readings in {FLOOD_S:.0f} s")
-    assert rate > 900
-    assert min(most, 3) <= seen <= most
+    print(f"{count()} address events on {name}: {seen} readings in {took:.1f} s")
+    most = int(took / INTERVAL_S) + 2  # one more before and after
+    assert (3 <= seen <= most) if is_ours else seen == 0
 
 
 def test_a_flood_costs_the_daemon_little_and_does_not_hide_what_happens_meanwhile(running: Running) -> None:

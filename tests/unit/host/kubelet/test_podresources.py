@@ -223,7 +223,7 @@ def test_a_kubelet_that_hangs_costs_the_budget_and_no_more(kubelet: FakeKubelet)
     kubelet.mode = Mode.HANGS
     begin = time.monotonic()
     assert refusal(client).code is ErrorCode.KUBELET_LATE
-    assert time.monotonic() - begin < 0.5  # 50 ms, and what a loaded machine adds
+    assert time.monotonic() - begin < PATIENCE_S / 2  # 50 ms; it hangs for ever
     kubelet.mode = Mode.ANSWERS
     wait_until(lambda: _told(client), "an answer on the same connection")
     client.close()
@@ -237,16 +237,16 @@ def _told(client: PodResources) -> PodAllocation | None:
 
 
 def test_both_calls_share_one_budget(kubelet: FakeKubelet) -> None:
-    client = PodResources(kubelet.socket, budget_s=0.4)
+    client = PodResources(kubelet.socket, budget_s=1.2)
     client.warm()
-    kubelet.delay_s = 0.3
+    kubelet.delay_s = 0.6
     kubelet.modes = {"Get": Mode.GET_OFF, "List": Mode.HANGS}
     begin = time.monotonic()
     assert refusal(client).code is ErrorCode.KUBELET_LATE
     took_s = time.monotonic() - begin
     client.close()
     assert kubelet.calls[1:] == ["Get", "List"]
-    assert 0.39 < took_s < 0.6
+    assert 1.19 < took_s < 1.7, "a budget for each would be 1.8 s"
 
 
 def test_a_call_that_the_rate_limit_refuses_is_made_again(kubelet: FakeKubelet, client: PodResources) -> None:
@@ -265,7 +265,7 @@ def test_a_rate_limit_that_does_not_end_is_late_within_the_budget() -> None:
             assert client.of_pod("training", "job-0") is None
         begin = time.monotonic()
         error = refusal(client)
-        assert time.monotonic() - begin < 0.5
+        assert time.monotonic() - begin < PATIENCE_S / 2
         client.close()
     assert error.code is ErrorCode.KUBELET_LATE
     assert "too many calls" in error.what

@@ -16,8 +16,15 @@ import pytest
 from tests import durations, namespaces, parts
 
 PROJECT = parts.PROJECT
-COLLECTED = ("tests/contract", "tests/kernel", "tests/unit/wire", "tests/runtime/test_rig.py", "tests/wheel")
-"""Some of every kind: alone, of the host, on the machine, and others."""
+COLLECTED = (
+    "tests/kernel/test_held.py",
+    "tests/kernel/test_host_use.py",
+    "tests/runtime/test_rig.py",
+    "tests/unit/tasks",
+    "tests/unit/wire",
+    "tests/wheel/test_wheel.py",
+)
+"""Some of every kind: alone, of the host, on the machine, and others; few, because each part collects them anew."""
 LOOK = "ip -o link show; ls /sys/class/net /run /var/lib"
 """What a part sees of its links and of its folders."""
 

@@ -190,7 +190,7 @@ def test_an_open_daemon_leaves_nothing_that_goes_on(tmp_path: Path, caplog: pyte
             gc.unfreeze()
             daemon.close()
         assert [it.name for it in (tmp_path / "plugins").iterdir()] == ["kubelet.sock"]
-    wait_until(lambda: not timers(before), "the end", 1)
+    wait_until(lambda: not timers(before), "the end", SOON)
     told = {it.getMessage(): vars(it) for it in caplog.records}
     absent = told["containerd cannot be asked to remove what it leaves of a refused sandbox: see containerd_socket"]
     assert absent["sandbox"] == "refused"

@@ -130,7 +130,7 @@ def test_what_the_kubelet_tells_is_there_before_any_container(
     allocate(kubelet, "early", "trainer", name)
     wait_until(lambda: kubelet.calls, "the daemon to have asked", 5)
     pod = cri.run_pod("early")
-    wait_until(lambda: host_link("rail2") is None, "the netdev to be in the pod", 2)
+    wait_until(lambda: host_link("rail2") is None, "the netdev to be in the pod")
     seen = look(cri, run(cri, pod, "trainer", name))
     assert seen.macs["fab0"] == described_mac(node, "rail2")
     assert seen.env["NCCL_IB_HCA"] == "=mlx5_2"

@@ -36,6 +36,11 @@ class Release:
         return self.name in ("containerd-2.0", "containerd-2.1")
 
     @property
+    def always_reads_cdi(self) -> bool:
+        """Whether it has no setting that keeps it from reading CDI specs."""
+        return self.is_crio or self.name >= "containerd-2.4"
+
+    @property
     def is_complete(self) -> bool:
         """Whether all its programs are there."""
         return all(program.exists() for program in self.programs())

@@ -107,10 +107,10 @@ def _host_links(lifelines: Lifelines, netdevs: Collection[str]) -> _HostLinks:
 
 
 def _only_described(class_net: Path, names: Iterable[str], links: Collection[LinkState]) -> tuple[LinkState, ...]:
-    """Links of the tree that this host lacks. One of the same name and another address is another one."""
-    on_host = {(link.name, link.mac) for link in links}
+    """Links of the tree that this host lacks. One of the same name and another number or address is another one."""
+    on_host = {(link.name, link.ifindex, link.mac) for link in links}
     told = (_described_link(class_net / name) for name in names)
-    return tuple(link for link in told if link is not None and (link.name, link.mac) not in on_host)
+    return tuple(link for link in told if link is not None and (link.name, link.ifindex, link.mac) not in on_host)
 
 
 def _described_link(folder: Path) -> LinkState | None:

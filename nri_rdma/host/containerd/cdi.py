@@ -1,4 +1,5 @@
-"""Whether containerd reads CDI specs: its setting enable_cdi, which is off by default before containerd 2.0.
+"""Whether containerd reads CDI specs: its setting enable_cdi, which is off by default before containerd 2.0 and gone
+since 2.4, which always reads them.
 
 containerd itself is asked: its configuration has several files and defaults, and may have changed since its start.
 """
@@ -21,7 +22,9 @@ def reads_cdi_specs(socket: Path | None) -> bool | None:
         return None
     with Containerd(socket, call_s=ASK_S) as containerd:
         told = containerd.configuration()
-    is_on = told.get("enableCDI") if isinstance(told, dict) else None
+    if not isinstance(told, dict):
+        return None
+    is_on = told.get("enableCDI", "cdiSpecDirs" in told or None)
     return is_on if isinstance(is_on, bool) else None
 
 

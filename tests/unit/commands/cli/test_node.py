@@ -1,6 +1,7 @@
 """The node as a command sees it: the host's netdevs, and those that only a tree describes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from tests.rig.node import load
@@ -12,6 +13,17 @@ def test_netdevs_that_only_the_tree_has_are_said_to_be_so(eight: Path) -> None:
     told = " ".join(nri_rdma("inventory", "--sysfs-root", eight).stdout.split())
     assert "This host does not have rail0, rail1," in told
     assert f"shown as {eight} describes them. A daemon here would not find them." in told
+
+
+def test_a_netdev_of_the_host_with_the_same_name_and_address_and_another_number_is_another_one(tmp_path: Path) -> None:
+    """A rig may make the described netdevs on the host of the tests meanwhile. Every host has this one, as number 1."""
+    node = load("eight")
+    first, *others = node.netdevs
+    lo = replace(first, name="lo", mac="00:00:00:00:00:00")
+    build_tree(replace(node, netdevs=(lo, *others)), tmp_path / "sys")
+    document = json.loads(nri_rdma("inventory", "--sysfs-root", tmp_path / "sys", "-o", "json").stdout)
+    (shown,) = document["devices"][0]["netdevs"]
+    assert (shown["name"], shown["ifindex"], shown["addresses"]) == ("lo", 100, [])
 
 
 def test_a_netdev_that_nobody_has_is_said_to_be_elsewhere(tmp_path: Path) -> None:

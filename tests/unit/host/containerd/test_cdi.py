@@ -25,6 +25,7 @@ def containerd() -> Iterator[FakeContainerd]:
     [
         ('{"containerd": {}, "enableCDI": true, "cdiSpecDirs": ["/etc/cdi"]}', True),
         ('{"enableCDI": false}', False),
+        ('{"containerd": {}, "cdiSpecDirs": ["/etc/cdi"]}', True),  # containerd 2.4
         ('{"containerd": {}}', None),
         ('{"enableCDI": "false"}', None),
         ("[]", None),

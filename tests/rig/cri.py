@@ -24,6 +24,8 @@ _IMAGE_SERVICE = "runtime.v1.ImageService"
 _SECONDS = 30.0
 _NOT_READY = "network is not ready"
 """The text at which the kubelet comes again after 1 to 1.5 s (pkg/kubelet/pod_workers.go) instead of 10 to 15."""
+_UNREAD = "unresolvable CDI devices"
+"""What CRI-O says of a device whose spec was written a moment ago."""
 _AGAIN_S = 1.0
 _CONDITIONS = frozenset({"RuntimeReady", "NetworkReady"})
 """What the kubelet waits for; containerd 2.2 has further ones that only warn."""
@@ -190,8 +192,8 @@ class Cri:
     ) -> Container:
         """Creates a container; devices are host paths, mounts host path to container path; user None is the image's.
 
-        Comes again while the answer is that the network is not ready, as the kubelet does, for `seconds` in all; with
-        `retries` False that is an error like any other.
+        Comes again while the network is not ready or the runtime has not read a new CDI spec, as the kubelet does, for
+        `seconds` in all; with `retries` False that is an error like any other.
         """
         config = pb.ContainerConfig(
             metadata=pb.ContainerMetadata(name=name, attempt=attempt),
@@ -225,7 +227,7 @@ class Cri:
             try:
                 answer = self._call("CreateContainer", request, pb.CreateContainerResponse, seconds=seconds)
             except CriError as error:
-                if _NOT_READY not in error.text or time.monotonic() > until:
+                if not any(it in error.text for it in (_NOT_READY, _UNREAD)) or time.monotonic() > until:
                     raise
                 time.sleep(_AGAIN_S)
             else:

@@ -12,6 +12,11 @@ from tests.rig.image import IMAGE, PAUSE
 from tests.rig.runtime import SANDBOXED, Runtime
 
 _quoted = json.dumps  # a JSON string is a TOML basic string
+_CAPABILITIES = [
+    *("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "NET_RAW"),
+    *("SETGID", "SETPCAP", "SETUID"),
+]
+"""Of containers: CRI-O's own, and MKNOD and NET_RAW, which containerd's have and tests use."""
 _ANY_IMAGE = {"default": [{"type": "insecureAcceptAnything"}]}
 
 
@@ -83,6 +88,7 @@ cdi_spec_dirs = [{_quoted(str(self.cdi_dir))}]
 container_exits_dir = {_quoted(str(run / "exits"))}
 container_attach_socket_dir = {_quoted(str(run / "attach"))}
 apparmor_profile = "unconfined"
+default_capabilities = {_quoted(_CAPABILITIES)}
 disable_hostport_mapping = true
 irqbalance_config_restore_file = "disable"
 {self._handler("runc")}{self._handler(SANDBOXED)}[crio.image]

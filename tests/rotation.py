@@ -38,7 +38,7 @@ CLUSTER = {
         "test_slice_writes",
     ),
     "faults of claims": ("test_claim_churn", "test_claim_faults", "test_driver_restart"),
-    "DRANET's shapes": ("test_peer_behaviours", "test_peer_examples", "test_programs"),
+    "DRANET shapes": ("test_peer_behaviours", "test_peer_examples", "test_programs"),
     "shares": (
         "test_annotations",
         "test_share_guard",

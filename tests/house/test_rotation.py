@@ -37,6 +37,10 @@ def page(tmp_path: Path) -> Path:
     return path
 
 
+def test_make_can_quote_the_names_of_turns() -> None:
+    assert not [name for name in rotation.TURNS if "'" in name]
+
+
 def test_the_page_has_each_turn_as_it_is_run() -> None:
     before = rotation.PAGE.read_text()
     rotation.write(rotation.read())

@@ -23,7 +23,9 @@ CONFIRMED = Place(way=Way.THERE, name="after resolve-numbers")
 NUMBERS = ("EBUSY", "EPERM", "ENOBUFS")
 RUNTIME_DEAD = "[Ss]ocket closed|[Cc]onnection reset|[Bb]roken pipe|[Cc]onnection refused"
 """How gRPC says that its server ended."""
-SHIM_DEAD = "sandbox container .* is not running|no running task found|ttrpc: closed"
+SHIM_DEAD = (
+    "sandbox container .* is not running|no running task found|ttrpc: closed|/run/containerd/s/.*: connection refused"
+)
 """How containerd says that it cannot start a container in a sandbox that ended."""
 
 

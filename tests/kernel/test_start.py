@@ -98,7 +98,9 @@ def started(tmp_path: Path, *flags: str, config: str | bytes | None = None, **va
                 runtime.accept(SOON)
             except (OSError, AssertionError, TimeoutError):
                 pytest.fail(f"the daemon did not come; its log:\n{node.log}")
-            wait_until(lambda: "CDI specs were read" in node.log, f"the specs to be read; its log:\n{node.log}", SOON)
+            wait_until(
+                lambda: "CDI specs were read" in node.log, lambda: f"the specs to be read; its log:\n{node.log}", SOON
+            )
             node.pid = process.pid
             yield node
         finally:
@@ -261,7 +263,7 @@ def test_a_daemon_without_descriptors_for_grpc_lives_on(tmp_path: Path) -> None:
             soft, hard = resource.prlimit(node.pid, resource.RLIMIT_NOFILE)
             resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (used, hard))
             (plugins / "kubelet.sock").touch()  # the kubelet is there: its resources are registered
-            wait_until(lambda: "not served" in node.log, f"a try to register; its log:\n{node.log}", 2 * SOON)
+            wait_until(lambda: "not served" in node.log, lambda: f"a try to register; its log:\n{node.log}", 2 * SOON)
             resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (soft, hard))
             assert node.start("plain") == set()
 

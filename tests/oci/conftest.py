@@ -106,4 +106,4 @@ def set_up(host: Host, engine: str) -> Iterator[None]:
 def start(daemon: Daemon) -> None:
     """Start the daemon and wait until hooks can ask it."""
     daemon.start_process()
-    wait_until(lambda: " started " in daemon.log, f"the daemon to start; its log:\n{daemon.log}", 15)
+    wait_until(lambda: " started " in daemon.log, lambda: f"the daemon to start; its log:\n{daemon.log}", 15)

@@ -150,7 +150,7 @@ class Daemon(AnyDaemon):
         """Starts it and waits until the runtime has told it its pods, and it has read the CDI specs."""
         self.start_process()
         self.wait_synchronized()
-        wait_until(lambda: "CDI specs were read" in self.log, f"the specs to be read; its log:\n{self.log}", 15)
+        wait_until(lambda: "CDI specs were read" in self.log, lambda: f"the specs to be read; its log:\n{self.log}", 15)
 
     def another(self) -> subprocess.CompletedProcess[str]:
         """A second one with the same settings, which is to end by itself."""
@@ -167,7 +167,9 @@ class Daemon(AnyDaemon):
 
     def wait_synchronized(self, times: int = 1) -> None:
         """Waits until it was synchronized that often since its start."""
-        wait_until(lambda: self._synchronized(times), f"the daemon to be synchronized; its log:\n{self.log}", 15)
+        wait_until(
+            lambda: self._synchronized(times), lambda: f"the daemon to be synchronized; its log:\n{self.log}", 15
+        )
 
     def end(self, number: signal.Signals) -> None:
         """Ends it with a signal and waits for that."""

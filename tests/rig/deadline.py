@@ -12,10 +12,11 @@ class DeadlineError(AssertionError):
     """What did not happen, and after how many seconds we stopped looking."""
 
 
-def wait_until(look: Callable[[], T | None], what: str, seconds: float = 10.0) -> T:
+def wait_until(look: Callable[[], T | None], what: str | Callable[[], str], seconds: float = 10.0) -> T:
     """The first answer of look() that is neither None nor False; raises DeadlineError when there is none in time.
 
-    The last look begins after that time, however long this process was kept from running."""
+    The last look begins after that time, however long this process was kept from running. `what` was waited for; a
+    function says what there was at the end."""
     end = time.monotonic() + seconds
     while True:
         is_last = time.monotonic() > end
@@ -23,5 +24,5 @@ def wait_until(look: Callable[[], T | None], what: str, seconds: float = 10.0) -
         if answer is not None and answer is not False:
             return answer
         if is_last:
-            raise DeadlineError(f"{what}: not after {seconds:g} s")
+            raise DeadlineError(f"{what if isinstance(what, str) else what()}: not after {seconds:g} s")
         time.sleep(_POLL_SECONDS)

@@ -170,7 +170,9 @@ class Share(Ask):
 
     def prepare(self, on: Kubernetes, pod: str, daemon: Daemon | None) -> Asked:
         assert daemon is not None
-        wait_until(lambda: _RESOURCE in on.plugins.plugins, f"the resource; the daemon's log:\n{daemon.log}", 15)
+        wait_until(
+            lambda: _RESOURCE in on.plugins.plugins, lambda: f"the resource; the daemon's log:\n{daemon.log}", 15
+        )
         admitted = on.plugins.admit(_RESOURCE, 1)
         on.kubelet.add_pod("default", pod, Given(name="main", resources={_RESOURCE: admitted.ids}))
         return Asked(
@@ -210,7 +212,9 @@ class OurClaim(Ask):
             },
         }
         sockets = on.kubelet_folder / "plugins" / PREFIX
-        path = wait_until(lambda: _listening(sockets), f"the driver's socket; the daemon's log:\n{daemon.log}", 15)
+        path = wait_until(
+            lambda: _listening(sockets), lambda: f"the driver's socket; the daemon's log:\n{daemon.log}", 15
+        )
         known = ClaimState(uid=self.uid, name=self.claim, pods=(pod_uid,), cdi_devices={PREFIX: ()})
         on.claim(known)
         known = replace(known, cdi_devices={PREFIX: _prepare(path, "default", self.claim, self.uid)})

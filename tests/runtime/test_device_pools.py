@@ -93,7 +93,9 @@ def machine(runtime: Runtime, node: Fabric, folder: Path) -> Iterator[Machine]:
         FakeKubelet() as kubelet,
         Daemon(runtime, node, extra=flags, kubelet=kubelet.socket) as daemon,
     ):
-        wait_until(lambda: set(plugins.plugins) == {NIC, ALONE, SHARE}, f"the pools; its log:\n{daemon.log}", 15)
+        wait_until(
+            lambda: set(plugins.plugins) == {NIC, ALONE, SHARE}, lambda: f"the pools; its log:\n{daemon.log}", 15
+        )
         yield Machine(daemon, plugins, kubelet, runtime.cri, runtime.cri_address)
         for pod in runtime.cri.pods():
             runtime.cri.delete_pod(pod)

@@ -68,7 +68,7 @@ def test_pods_with_annotations_are_served_and_the_daemon_stays_small(
 
     socket = on.kubelet_folder / "plugins" / PREFIX / "dra.sock"
     with on.daemon() as daemon:
-        wait_until(socket.is_socket, f"the driver's socket; the daemon's log:\n{daemon.log}", 15)
+        wait_until(socket.is_socket, lambda: f"the driver's socket; the daemon's log:\n{daemon.log}", 15)
         assert b"404" in prepared(socket, "default", "rails", UID)[2]  # the client of the API server is loaded now
         on.api.answer = lies
         before_mib = memory_mib(daemon.pid, "VmRSS")

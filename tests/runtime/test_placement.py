@@ -42,7 +42,9 @@ def kubelet() -> Iterator[FakeKubelet]:
 def told(runtime: Runtime, node: Fabric, kubelet: FakeKubelet) -> Iterator[Daemon]:
     """A daemon that a kubelet tells what it allocates."""
     with Daemon(runtime, node, kubelet=kubelet.socket, extra=(*EXCLUSIVE_FIRST, *PATIENT)) as running:
-        wait_until(lambda: "kubelet reports" in running.log, f"the kubelet to be asked; its log:\n{running.log}", 10)
+        wait_until(
+            lambda: "kubelet reports" in running.log, lambda: f"the kubelet to be asked; its log:\n{running.log}", 10
+        )
         yield running
 
 

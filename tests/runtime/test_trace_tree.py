@@ -73,10 +73,10 @@ def sends_context(runtime: Runtime) -> bool:
 def run_and_remove(cri: Cri, daemon: Daemon) -> Sandbox:
     """The life of a pod with a device, in which no call waits for the attach, nor for the restore."""
     pod = cri.run_pod("traced", annotations=ASKS)
-    wait_until(lambda: " attached " in daemon.log, f"the pod to be attached; the log:\n{daemon.log}")
+    wait_until(lambda: " attached " in daemon.log, lambda: f"the pod to be attached; the log:\n{daemon.log}")
     cri.run_container(pod, "main")
     cri.stop_pod(pod)
-    wait_until(lambda: " returned " in daemon.log, f"the device to be as before; the log:\n{daemon.log}")
+    wait_until(lambda: " returned " in daemon.log, lambda: f"the device to be as before; the log:\n{daemon.log}")
     cri.delete_pod(pod)
     return pod
 
@@ -197,7 +197,7 @@ def test_every_call_of_the_kernel_for_a_pod_is_made_in_the_span_of_a_step(
         cri.stop_pod(ended)
         unseen = cri.run_pod("unseen", annotations=ASKS)
         daemon.start()
-        wait_until(lambda: " attached " in daemon.log, f"the pod to be served; the log:\n{daemon.log}")
+        wait_until(lambda: " attached " in daemon.log, lambda: f"the pod to be served; the log:\n{daemon.log}")
         cri.run_container(unseen, "main")
         for pod in (left, ended, unseen):
             cri.delete_pod(pod)

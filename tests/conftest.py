@@ -14,7 +14,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--other-runtimes",
         action="store_true",
-        help="tests marked every_runtime run on all other runtimes that are here, not on those of `make test`",
+        help="tests marked every_runtime run on all runtimes that are here and on which `make test` does not run them",
     )
     parser.addoption(
         "--part",

@@ -1,5 +1,6 @@
 """pytest fixtures for tests against the real runtime; a conftest imports those it offers."""
 
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -32,19 +33,23 @@ def containerd(runtime: Runtime) -> Containerd:
 
 
 def choose_releases(metafunc: pytest.Metafunc) -> None:
-    """For a conftest's pytest_generate_tests: tests run on the first release of cache.ALWAYS; marked `every_runtime` on
-    all of these, or with --other-runtimes on all others; with `one_of_them=True` as well, the others are all but that
-    first one."""
+    """For a conftest's pytest_generate_tests: tests run on the first release of cache.ALWAYS. Those marked
+    `every_runtime` are dealt out to all of these, always the same way, and with `differs=True` run on each of them.
+    With --other-runtimes they run on all runtimes that are left."""
     if "runtime" not in metafunc.fixturenames:
         return
-    first, *rest = cache.ALWAYS
-    releases: tuple[cache.Release, ...] = (first,)
+    releases: tuple[cache.Release, ...] = cache.ALWAYS[:1]
     mark = metafunc.definition.get_closest_marker("every_runtime")
     if mark is not None:
-        later = rest if mark.kwargs.get("one_of_them") else []
-        is_other = metafunc.config.getoption("--other-runtimes")
-        releases = (*later, *cache.others()) if is_other else tuple(it for it in cache.ALWAYS if it not in later)
+        releases = cache.ALWAYS if mark.kwargs.get("differs") else (_dealt(metafunc.definition.nodeid),)
+        if metafunc.config.getoption("--other-runtimes"):
+            releases = tuple(it for it in (*cache.ALWAYS, *cache.others()) if it not in releases)
     metafunc.parametrize("runtime", releases, ids=lambda it: it.name, indirect=True, scope="session")
+
+
+def _dealt(name: str) -> cache.Release:
+    """The release of cache.ALWAYS that a test of this name has in every process and every run."""
+    return cache.ALWAYS[zlib.crc32(name.encode()) % len(cache.ALWAYS)]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.rig.expect import described_mac, host_link, look, tree_number
 from tests.rig.fabric import Fabric
 from tests.rig.runtime import Runtime
 
-pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime]
+pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime(differs=True)]
 
 POD = "rdma.noderesource.dev/pod"
 

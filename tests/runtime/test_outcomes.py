@@ -16,7 +16,7 @@ from tests.rig.runtime import Runtime
 from tests.runtime.asking import WAYS, Kubernetes, kubernetes
 from tests.runtime.scene import Scene
 
-pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime(one_of_them=True)]
+pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime]
 
 
 @pytest.fixture(scope="module")

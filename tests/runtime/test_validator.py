@@ -15,7 +15,7 @@ from tests.rig.expect import look
 from tests.rig.fabric import Fabric
 from tests.rig.runtime import Runtime
 
-pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime]
+pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime(differs=True)]
 
 ASKS = {"rdma.noderesource.dev/pod": "[{match: {device: mlx5_3}}]"}
 NOT_PRESENT = 'required plugin "nri-rdma" not present'

@@ -68,7 +68,6 @@ ALONE_FILES = {
     "tests/kernel/test_link_events.py": "measures events per second and the share of a processor",
     "tests/kernel/test_many_routes.py": "measures how late a thread of the same process is",
     "tests/kernel/test_restless_lists.py": "changes routes as fast as the machine can",
-    "tests/kernel/test_soak.py": "compares what a process holds before and after",
     "tests/runtime/test_away.py": "needs the number of a namespace again, which nobody else may take",
     "tests/runtime/test_overlap.py": "measures how long attaches that overlap take",
 }

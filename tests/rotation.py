@@ -107,8 +107,8 @@ def _turns() -> Iterator[Turn]:
     )
     yield Turn(
         name="Docker",
-        what="real Docker of Debian 13: tests/oci, what names Docker",
-        commands=(("-m", "tests.oci", "--", "-q", "-k", "docker"),),
+        what="real Docker of Debian forky: tests/oci, what names Docker",
+        commands=(("-m", "tests.oci", "forky", "--", "-q", "-k", "docker"),),
     )
     files = tuple(f"tests/lab/guest/{name}" for name in GUEST_FILES)
     for kernel in KERNELS:

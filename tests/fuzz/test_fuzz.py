@@ -12,7 +12,7 @@ from tests.fuzz.mutate import cut, damaged
 from tests.fuzz.run import FoundError, execute, run
 from tests.fuzz.targets import TARGETS, Target
 
-SECONDS = 20.0
+SECONDS = 10.0
 
 
 @pytest.mark.timeout(120)

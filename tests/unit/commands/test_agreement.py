@@ -244,6 +244,15 @@ def _some_use(chance: random.Random, inside: InsideDaemon) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
+def trees(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sysfs trees of the nodes, for reading only."""
+    work = tmp_path_factory.mktemp("trees")
+    for name in ("eight", "vf8", "ib2"):
+        build_tree(replace(load_node(name), rdma_netns_mode="shared"), work / name)
+    return work
+
+
+@pytest.fixture(scope="module")
 def mix() -> Iterator[Counter[str]]:
     """What became of the pods of all runs. When all have run, it is a mix that shows something."""
     outcomes: Counter[str] = Counter()
@@ -262,11 +271,11 @@ def mix() -> Iterator[Counter[str]]:
     [("eight", ""), ("eight", POOLS), ("vf8", ""), ("vf8", SPLIT), ("ib2", ""), ("ib2", INFINIBAND)],
     ids=lambda value: "pools" if "[" in value else value or "default",
 )
-def test_explain_and_the_daemon_agree(node: str, config: str, seed: int, tmp_path: Path, mix: Counter[str]) -> None:
+def test_explain_and_the_daemon_agree(
+    node: str, config: str, seed: int, tmp_path: Path, trees: Path, mix: Counter[str]
+) -> None:
     chance = random.Random(f"{node}{config}{seed}")
-    described = replace(load_node(node), rdma_netns_mode="shared")
-    build_tree(described, tmp_path / "sys")
-    with InsideDaemon(tmp_path, tmp_path / "sys", node) as inside:
+    with InsideDaemon(tmp_path, trees / node, node) as inside:
         inside.add_rdma_devices()
         assert inside.world.rdma_netns is RdmaNetns.SHARED
         if seed or config:

@@ -143,21 +143,21 @@ def test_a_files_name_and_text_cannot_command_the_terminal(tmp_path: Path) -> No
     assert "\x1b" not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("command", ["list", "check"])
-def test_neither_protobuf_nor_the_kernels_adapters_are_needed(command: str, specs: Path) -> None:
-    arguments = ["cdi", "list", "--cdi-dirs", str(specs)] if command == "list" else ["cdi", "check", str(specs)]
+def test_neither_protobuf_nor_the_kernels_adapters_are_needed(specs: Path) -> None:
     program = (
         "import sys\n"
         "heavy = ['google', 'google.protobuf', 'pyroute2', 'opentelemetry']\n"
         "for name in (*heavy, 'nri_rdma.host.netlink', 'nri_rdma.pb'):\n"
         "    sys.modules[name] = None\n"
         "from nri_rdma.commands.cli.main import main\n"
-        f"sys.argv[1:] = {arguments!r}\n"
-        "main()\n"
+        f"for words in (['list', '--cdi-dirs', {str(specs)!r}], ['check', {str(specs)!r}]):\n"
+        "    sys.argv[1:] = ['cdi', *words]\n"
+        "    try:\n        main()\n"
+        "    except SystemExit:\n        pass\n"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=False)
     assert done.stderr == ""
-    assert "unknown field 'netdevices'" in " ".join(done.stdout.split())
+    assert " ".join(done.stdout.split()).count("unknown field 'netdevices'") == 2
 
 
 # generate
@@ -270,13 +270,6 @@ def test_generate_on_a_machine_without_rdma_is_refused(tmp_path: Path) -> None:
     assert_one_error(nri_rdma("cdi", "generate", "--sysfs-root", tmp_path), "DEVICE-UNKNOWN", 1)
 
 
-@pytest.mark.parametrize("command", [(), ("list",), ("check",), ("generate",)])
-def test_every_help_has_an_example(command: tuple[str, ...]) -> None:
-    done = nri_rdma("cdi", *command, "--help")
-    assert done.returncode == 0
-    assert "Example:\n    nri-rdma cdi " in done.stdout
-
-
 def test_without_a_command_cdi_tells_what_there_is() -> None:
     done = nri_rdma("cdi")
     assert done.returncode == 0
@@ -350,7 +343,7 @@ def test_guard_says_that_no_device_asks(specs: Path) -> None:
     assert (specs / "good.yaml").read_text() == GOOD
 
 
-@pytest.mark.parametrize("text", [BAD, "", "{", "[1]", "kind: a.example/b\n"])
+@pytest.mark.parametrize("text", [BAD, ""])
 def test_guard_refuses_what_is_no_spec_and_changes_nothing(tmp_path: Path, text: str) -> None:
     file = tmp_path / "x.yaml"
     file.write_text(text)

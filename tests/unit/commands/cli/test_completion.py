@@ -15,10 +15,8 @@ from tests.unit.commands.cli.program import PROJECT, assert_one_error, nri_rdma
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
-        (("sta",), ["status"]),
         (("config", "s"), ["schema", "show"]),
         (("trace", "--err"), ["--errors"]),
-        (("completion", ""), ["bash", "fish", "zsh"]),
     ],
 )
 def test_bash_completes_commands_and_options(tmp_path: Path, words: tuple[str, ...], completed: list[str]) -> None:

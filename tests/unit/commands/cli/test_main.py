@@ -1,6 +1,5 @@
 """The program's manners: exit codes, errors on one line, a fast start."""
 
-import json
 import os
 import pty
 import subprocess
@@ -36,7 +35,12 @@ def test_version_is_the_packages() -> None:
     assert (done.returncode, done.stdout) == (0, f"nri-rdma {__version__}\n")
 
 
-@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS), ("config", "show"), ("config", "check")])
+GROUPS = {"config": ("show", "check"), "cdi": ("list", "check", "generate")}
+
+
+@pytest.mark.parametrize(
+    "command", [(), *((name,) for name in COMMANDS), *((group, name) for group in GROUPS for name in GROUPS[group])]
+)
 def test_every_help_has_an_example(command: tuple[str, ...]) -> None:
     done = nri_rdma(*command, "--help")
     assert done.returncode == 0
@@ -49,18 +53,18 @@ def test_without_a_command_it_tells_what_there_is() -> None:
     assert [line.split()[0] for line in done.stdout.partition("Commands:\n")[2].splitlines()] == sorted(COMMANDS)
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["trace", "--help"], ["explain", "--help"]])
-def test_help_and_version_import_nothing_heavy(arguments: list[str]) -> None:
+def test_help_and_version_import_nothing_heavy() -> None:
     program = (
         "import sys\n"
         "from nri_rdma.commands.cli.main import main\n"
-        f"sys.argv[1:] = {arguments!r}\n"
-        "try:\n    main()\n"
-        "except SystemExit:\n    pass\n"
-        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)\n"
+        "for words in (['--version'], ['--help'], ['trace', '--help'], ['explain', '--help']):\n"
+        "    sys.argv[1:] = words\n"
+        "    try:\n        main()\n"
+        "    except SystemExit:\n        pass\n"
+        f"    print(words, [name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True)
-    assert done.stderr == "[]\n"
+    assert [line for line in done.stderr.splitlines() if not line.endswith(" []")] == []
 
 
 @pytest.mark.parametrize(
@@ -69,19 +73,12 @@ def test_help_and_version_import_nothing_heavy(arguments: list[str]) -> None:
         ["no-such-command"],
         ["inventory", "--no-such-flag"],
         ["inventory", "-o", "xml"],
-        ["topology", "-o", "png"],
-        ["topology", "--snapshot", "/no/such/file.json"],
-        ["explain"],
         ["explain", "/no/such/file.yaml"],
         ["validate"],
         ["validate", "/no/such/file.yaml"],
-        ["validate", "/"],
         ["inventory", "--snapshot", "/no/such/file.json"],
-        ["snapshot", "-o", "/no/such/folder/node.json"],
         ["trace", "--last", "0"],
-        ["trace", "--last", "many"],
         ["run", "--dry-run", "--memlock", "lots"],
-        ["run", "--dry-run", "--plugin-index", "9"],
         ["run", "--dry-run", "--config", "/no/such/file.toml"],
         ["run", "--state-dir", "/proc/version/state"],
     ],
@@ -98,7 +95,7 @@ def test_without_a_daemon_it_ends_with_three(command: str, tmp_path: Path) -> No
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be able to give it up")
-@pytest.mark.parametrize("command", ["status", "trace", "run"])
+@pytest.mark.parametrize("command", ["status", "run"])
 def test_without_privilege_it_ends_with_four(command: str, daemon: InsideDaemon) -> None:
     daemon.settings.state_dir.chmod(0o700)
     ended = subprocess.run(
@@ -123,7 +120,7 @@ def test_a_second_daemon_of_a_runtime_ends_with_one_and_names_the_first(tmp_path
     sole.release()
 
 
-@pytest.mark.parametrize("command", ["inventory", "status", "trace"])
+@pytest.mark.parametrize("command", ["inventory", "trace"])
 def test_a_reader_that_goes_away_is_no_error_worth_a_word(command: str, daemon: InsideDaemon) -> None:
     daemon.start_pod("one", {"rdma.noderesource.dev": "1"})
     place = ["--sysfs-root", str(daemon.settings.sysfs_root)]
@@ -139,14 +136,6 @@ def test_a_reader_that_goes_away_is_no_error_worth_a_word(command: str, daemon: 
             cwd=PROJECT,
         )
     assert done.stderr == b""
-
-
-@pytest.mark.parametrize("command", ["status", "trace"])
-def test_json_is_the_daemons_document(command: str, daemon: InsideDaemon) -> None:
-    daemon.start_pod("one", {"rdma.noderesource.dev": "1"})
-    done = nri_rdma(command, "--state-dir", daemon.settings.state_dir, "-o", "json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["version"] == 1
 
 
 def in_a_terminal(*arguments: str, no_color: str = "") -> str:

@@ -74,11 +74,7 @@ def test_what_would_be_done_for_pods_needs_a_sound_file(tmp_path: Path) -> None:
 
 ASKING = (
     ("status",),
-    ("trace",),
-    ("inventory",),
-    ("topology",),
     ("snapshot",),
-    ("cdi", "list"),
     ("cdi", "generate"),
     ("config", "show"),
     ("run", "--dry-run"),

@@ -4,7 +4,6 @@ import json
 import time
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -82,16 +81,6 @@ def test_after_a_restart_of_the_daemon_a_pods_own_devices_are_no_ones_elses(daem
     assert [(it["pod"], it["container"], it["words"]) for it in document["alignment"]] == [
         ("default/one", "trainer", "aligned: PHB")
     ]
-
-
-def test_the_guard_that_asks_is_told_with_what_it_was_not_asked_about(daemon: InsideDaemon) -> None:
-    document = ask_status(daemon.settings.control_path)
-    asked = {"active": "createRuntime hook", "asked": 3, "refused": 1, "last": time.time() - 61}
-    document["guard"] |= {**asked, "warning": "", "unguarded": []}
-    facts = [value for _name, value in _facts(document)]
-    assert facts[2] == "createRuntime hook: asked about 3 containers (1 refused), last 1 min 1 s ago"
-    document["guard"] |= {"warning": "some started unasked", "unguarded": ["a/b, container c"]}
-    assert [value for _name, value in _facts(document)][3] == "WARNING, some started unasked: a/b, container c"
 
 
 def test_the_guard_resource_is_told_with_whether_the_kubelet_knows_it(daemon: InsideDaemon) -> None:
@@ -307,7 +296,3 @@ def test_where_nothing_needs_attention_a_check_is_silent(daemon: InsideDaemon) -
         "container main of a/c did not start for 1 min 1 s, after 3 answers",
         "a/b runs without what it asks for: it came while nobody listened",
     ]
-
-
-def test_a_check_without_a_daemon_ends_with_its_own_code(tmp_path: Path) -> None:
-    assert nri_rdma("status", "--check", "--state-dir", tmp_path).returncode == 3

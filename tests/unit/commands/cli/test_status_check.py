@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,6 @@ from nri_rdma.doors.control.client import ask_status
 from nri_rdma.doors.control.document import node_from, policy_from
 from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.text.annotations import PREFIX
-from tests.rig.node import load as load_node
-from tests.rig.systree import build_tree
 from tests.unit.commands.cli.documents import JSON, JSON_WORDS
 from tests.unit.rigs.bad_input import in_time
 from tests.unit.rigs.inside_daemon import InsideDaemon
@@ -31,11 +28,9 @@ REQUIRED: tuple[tuple[str | int, ...], ...] = (
 """What `status` reads of a document without asking whether it is there."""
 
 
-def test_an_answer_that_lacks_anything_is_refused_and_says_what(tmp_path: Path) -> None:
-    build_tree(load_node("eight"), tmp_path / "sys")
-    with InsideDaemon(tmp_path, tmp_path / "sys") as daemon:
-        daemon.start_pod("one", {PREFIX: "[{match: {device: mlx5_2}}]"})
-        document = ask_status(daemon.settings.control_path)
+def test_an_answer_that_lacks_anything_is_refused_and_says_what(daemon: InsideDaemon) -> None:
+    daemon.start_pod("one", {PREFIX: "[{match: {device: mlx5_2}}]"})
+    document = ask_status(daemon.settings.control_path)
     look_through(document)
     for path in REQUIRED:
         with pytest.raises(NotReadyError, match=f"`{path[-1]}`") as caught:

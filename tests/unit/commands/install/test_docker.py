@@ -215,11 +215,6 @@ def test_the_shim_has_that_of_runc_find_our_runc_first(programs: Programs) -> No
     assert (path.split(":")[0], found) == (str(programs.ours.parent), str(programs.ours))
 
 
-def test_our_runc_finds_the_real_one_and_hands_a_path_without_itself_on(programs: Programs) -> None:
-    programs.real.write_text('#!/bin/sh\necho "$PATH"\n')
-    assert str(programs.ours.parent) not in programs.run(programs.ours, "state", "ab12").stdout.split(":")
-
-
 def test_without_our_runc_no_container_starts_and_one_that_runs_is_cleaned_up(programs: Programs) -> None:
     programs.ours.unlink()
     done = programs.run(programs.shim, "-id", "ab12", "start")

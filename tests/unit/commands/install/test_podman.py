@@ -13,7 +13,7 @@ import pytest
 
 from nri_rdma.commands.install.changes import to_write
 from nri_rdma.commands.install.hook import HookSettings
-from nri_rdma.commands.install.podman import FOLDER, PodmanFiles, definition, drop_in, parse_version
+from nri_rdma.commands.install.podman import FOLDER, PodmanFiles, definition, parse_version
 from nri_rdma.errors import ErrorCode, NriRdmaError
 
 SETTINGS = HookSettings(annotation_prefix="rdma.noderesource.dev")
@@ -154,12 +154,3 @@ def test_all_files_are_known_as_ours_again(files: PodmanFiles) -> None:
         for file in ours:
             assert file.is_ours(file.data), file.path
             assert not file.is_ours(b"[engine]\n"), file.path
-
-
-def test_the_text_of_the_drop_in() -> None:
-    assert drop_in(NEW, (DEFAULT,)) == (
-        "# Made by `nri-rdma install podman`; `nri-rdma uninstall podman` removes it.\n"
-        "# Added to what other files say.\n"
-        "[engine]\n"
-        'hooks_dir = ["/usr/local/lib/nri-rdma/podman-hooks.d", {append=true}]\n'
-    )

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.attach.timers import start_timer
+from nri_rdma.doors.deviceplugin import plugins as module
 from nri_rdma.doors.deviceplugin.plugins import DevicePlugins
 from nri_rdma.doors.deviceplugin.server import PoolServer
 from nri_rdma.engine.shares import Guarding, ShareBook
@@ -28,6 +29,12 @@ from tests.unit.doors.deviceplugin.test_answers import down
 from tests.unit.model.hardware import eight
 
 OTHER = "rdma/other"
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TRY_AGAIN_S", 0.1)
+    monkeypatch.setattr(module, "ABSENT_S", 0.2)
 
 
 @contextmanager

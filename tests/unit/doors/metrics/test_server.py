@@ -228,7 +228,7 @@ def test_without_a_descriptor_left_a_client_waits_and_the_thread_rests(served: S
         try:
             client.connect(("127.0.0.1", served.port))
             client.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            time.sleep(1.5)
+            time.sleep(1.0)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             for each in lower:

@@ -8,8 +8,6 @@ import pytest
 
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.text.manifest import PodManifest
-from tests.rig.node import load
-from tests.rig.systree import build_tree
 from tests.unit.rigs.inside_daemon import InsideDaemon
 from tests.unit.rigs.nri_calls import Handlers
 
@@ -21,10 +19,9 @@ def pod(name: str, **annotations: str) -> PodManifest:
 
 @pytest.mark.parametrize(("version", "left"), [("v2.1.9", ["default/refused"]), ("v2.2.6", []), ("v1.7.24", [])])
 def test_only_refused_sandboxes_of_a_runtime_that_leaves_something(
-    tmp_path: Path, version: str, left: list[str]
+    tmp_path: Path, eight: Path, version: str, left: list[str]
 ) -> None:
-    build_tree(load("eight"), tmp_path / "sys")
-    with InsideDaemon(tmp_path, tmp_path / "sys") as inside:
+    with InsideDaemon(tmp_path, eight) as inside:
         handlers = Handlers(inside, version)
         handlers.run_pod(pod("plain"))
         handlers.run_pod(pod("served", pod="[{match: {device: mlx5_0}}]"))
@@ -34,10 +31,9 @@ def test_only_refused_sandboxes_of_a_runtime_that_leaves_something(
         assert [it.sandbox_id for it in handlers.refusals.left] == [f"sandbox-{it.partition('/')[2]}" for it in left]
 
 
-def test_a_bug_of_ours_is_a_refusal_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_of_ours_is_a_refusal_too(tmp_path: Path, eight: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The session answers it with an error."""
-    build_tree(load("eight"), tmp_path / "sys")
-    with InsideDaemon(tmp_path, tmp_path / "sys") as inside:
+    with InsideDaemon(tmp_path, eight) as inside:
         handlers = Handlers(inside)
 
         def fail(*_arguments: object) -> None:
@@ -49,10 +45,9 @@ def test_a_bug_of_ours_is_a_refusal_too(tmp_path: Path, monkeypatch: pytest.Monk
         assert [str(it) for it in handlers.refusals.left] == ["default/refused"]
 
 
-def test_the_sandboxes_that_the_runtime_tells_of_are_handed_on(tmp_path: Path) -> None:
+def test_the_sandboxes_that_the_runtime_tells_of_are_handed_on(tmp_path: Path, eight: Path) -> None:
     """In several parts, as it does where there are many."""
-    build_tree(load("eight"), tmp_path / "sys")
-    with InsideDaemon(tmp_path, tmp_path / "sys") as inside:
+    with InsideDaemon(tmp_path, eight) as inside:
         handlers = Handlers(inside)
         handlers.synchronize("a", "b", more=True)
         assert handlers.refusals.known == set()

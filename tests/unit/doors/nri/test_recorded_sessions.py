@@ -111,7 +111,7 @@ class Runtime:
                 self.inside.world.add_link(namespace, name)
 
 
-@pytest.fixture(params=[1 << 20, 1, 7], ids=["as recorded", "byte by byte", "in sevens"])
+@pytest.fixture(params=[1 << 20, 1], ids=["as recorded", "byte by byte"])
 def runtime(request: pytest.FixtureRequest, daemon: InsideDaemon) -> Runtime:
     return Runtime(daemon, size=request.param)
 

@@ -193,10 +193,6 @@ def test_the_limit_is_what_the_devices_ask_for(door: Door) -> None:
     assert given == Given(memlock=4096, must=True)
 
 
-def test_without_a_wish_the_nodes_answer_counts(door: Door) -> None:
-    assert door.containers.attach(asks(), 9) == DEFAULT
-
-
 def test_a_shared_device_stays_on_the_host_and_serves_several(door: Door) -> None:
     before = door.inside.world.snapshot()
     door.add_container(pid=4712, start=200)

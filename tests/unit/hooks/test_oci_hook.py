@@ -223,7 +223,7 @@ def test_a_daemon_that_says_nothing_is_late(box: Box) -> None:
 def test_a_daemon_that_has_heard_is_given_time(box: Box, serve: Serve) -> None:
     def late(_: Any) -> Iterator[Any]:
         yield HEARD
-        time.sleep(2.5)
+        time.sleep(2.2)  # more than a daemon that says nothing has
         yield YES
 
     serve(late)
@@ -298,14 +298,12 @@ def _gone() -> int:
     return ended.pid
 
 
-@pytest.mark.parametrize(
-    "value", [{}, {"a": [1, -2, {"b": ["c", 'd"\\\n\u00e9\U0001f600']}]}, {"": []}, {"x": [["p", 1, 2]]}], ids=str
-)
-def test_what_it_asks_is_json_as_the_library_reads_it(box: Box, serve: Serve, value: dict[str, Any]) -> None:
+def test_what_it_asks_is_json_as_the_library_reads_it(box: Box, serve: Serve) -> None:
     daemon = serve(lambda _: (HEARD, YES))
-    box.config = {"linux": {"devices": [{"path": f"/dev/infiniband/{json.dumps(value)}", "major": 1, "minor": 2}]}}
+    path = "/dev/infiniband/" + json.dumps({"a": [1, -2, {"b": ["c", 'd"\\\n\u00e9\U0001f600']}], "": []})
+    box.config = {"linux": {"devices": [{"path": path, "major": 1, "minor": 2}]}}
     assert box.run().code == 0
-    assert daemon.asked[0]["nodes"] == [[f"/dev/infiniband/{json.dumps(value)}", 1, 2]]
+    assert daemon.asked[0]["nodes"] == [[path, 1, 2]]
 
 
 @pytest.mark.parametrize(
@@ -515,14 +513,11 @@ def test_a_container_that_nothing_prepared_is_refused(box: Box, serve: Serve) ->
     assert (ended.refused_with, "nri-rdma install podman" in ended.error) == ("OCI-STATE", True)
 
 
-@pytest.mark.parametrize(
-    "value", [None, True, False, 0, 1.5, [], {}, '\u00e9\u2028"', [[None, {"a": False}]]], ids=repr
-)
-def test_a_configuration_goes_through_unchanged(box: Box, serve: Serve, value: Any) -> None:
+def test_a_configuration_goes_through_unchanged(box: Box, serve: Serve) -> None:
     serve(lambda _: (HEARD, {"version": 1, "nodes": [], "env": []}))
-    after, _ = prepare(box.path, podmans(hostname=value))
-    assert after["hostname"] == value
-    assert type(after["hostname"]) is type(value)
+    values = [None, True, False, 0, 1.5, [], {}, '\u00e9\u2028"', [[None, {"a": False}]]]
+    after, _ = prepare(box.path, podmans(hostname=values))
+    assert json.dumps(after["hostname"]) == json.dumps(values)  # true is not 1 there
 
 
 # `create` in front of an OCI runtime, for Docker
@@ -635,13 +630,6 @@ def test_a_refusal_without_a_log_is_on_stderr(tmp_path: Path, box: Box, serve: S
     serve(lambda _: (HEARD, {"version": 1, "refusal": "nri-rdma: DEVICE-IN-USE: taken."}))
     ended = Bundle(tmp_path, box.path).create("create", "-b", str(tmp_path / "bundle"), "ab12")
     assert (ended.code, ended.error) == (1, "nri-rdma: DEVICE-IN-USE: taken.\n")
-
-
-def test_that_there_is_no_daemon_refuses_in_time(tmp_path: Path, box: Box) -> None:
-    bundle = Bundle(tmp_path, box.path)
-    ended = bundle.create()
-    assert told(bundle.log).startswith("nri-rdma: DAEMON-ABSENT: ")
-    assert 1.5 < ended.seconds < 4
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"annotations": {"rdma.noderesource.dev": "1"}}'])

@@ -6,8 +6,6 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nri_rdma.config import settings as config
 from nri_rdma.config.schema import setting_text
@@ -284,16 +282,3 @@ def test_a_fifo_in_the_files_place_is_refused_and_keeps_nobody_waiting(tmp_path:
     os.mkfifo(path)
     with pytest.raises(SettingError, match="it is a FIFO"):
         load_settings({}, {}, path)
-
-
-_LINES = st.sampled_from(
-    [*POOLS.splitlines(), "[pools.rails]", "modes = [", "]", "x = 1", "'''", "[[pools]]", "[rules]"]
-)
-
-
-@given(st.lists(_LINES | st.text(max_size=20), max_size=12).map("\n".join))
-def test_whatever_a_file_holds_it_is_read_or_refused(text: str) -> None:
-    try:
-        load({}, {}, Document(name="FILE", text=text))
-    except SettingError as error:
-        assert error.where.startswith("FILE")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -43,11 +42,6 @@ def unclear(sources: Collection[Source]) -> Iterator[tuple[str, str]]:
         for node in ast.walk(source.tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and begins_unclear(node):
                 yield source.room, f"nri_rdma/{source.path}:{node.lineno} {node.name}"
-
-
-def counts(sources: Collection[Source]) -> Counter[str]:
-    """Return the number of unclear docstrings by room."""
-    return Counter(room for room, _ in unclear(sources))
 
 
 @pytest.mark.parametrize("room", sorted({source.room for source in SOURCES}))
@@ -94,4 +88,4 @@ def test_planted_docstrings_are_found(tmp_path: Path) -> None:
     (package / "room" / "planted.py").write_text(PLANTED)
     found = [place.rpartition(" ")[2] for _, place in unclear(read_sources(package))]
     assert sorted(found) == ["Holder", "_owner", "inner", "name", "read"]
-    assert counts(read_sources(package)) == {"room": 5}
+    assert {room for room, _ in unclear(read_sources(package))} == {"room"}

@@ -52,7 +52,6 @@ class Source:
     path: str
     """Relative to the package's folder."""
     module: str
-    lines: int
     tree: ast.Module
 
     @property
@@ -90,7 +89,6 @@ def _read(path: Path, folder: Path) -> Source:
     return Source(
         path=relative.as_posix(),
         module=".".join(names[:-1] if names[-1] == "__init__" else names),
-        lines=len(text.splitlines()),
         tree=ast.parse(text, str(path)),
     )
 

@@ -180,12 +180,6 @@ def test_unlimited_is_what_the_kernel_calls_infinity(box: Box, serve: Serve) -> 
     assert box.memlock in {before, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)}  # not every host may
 
 
-def test_a_limit_that_must_be_and_cannot_be_set_refuses(box: Box, serve: Serve) -> None:
-    serve(lambda _: (HEARD, {"version": 1, "memlock": 4096, "must": True}))
-    ended = box.run(pid=_gone())
-    assert ended.refused_with in {"OCI-STATE", "MEMLOCK-LIMIT"}
-
-
 def test_a_refusal_of_the_daemon_is_said_in_its_words(box: Box, serve: Serve) -> None:
     serve(lambda _: (HEARD, {"version": 1, "refusal": "nri-rdma: DEVICE-IN-USE: taken,\n here. Next: wait."}))
     assert box.run().error == "nri-rdma: DEVICE-IN-USE: taken, here. Next: wait.\n"

@@ -220,7 +220,8 @@ def test_docker_shows_that_and_the_oci_runtime_is_not_run(fault: Fault, tmp_path
     assert Ended(code=done.returncode, error=done.stderr).refused_with == "OCI-STATE", "without a log, too"
 
 
-def test_a_module_that_is_put_there_again_is_used(faulty: Hook) -> None:
-    assert faulty.start("attach").returncode == 1
-    faulty.copy_module()
-    assert faulty.works()
+def test_a_module_that_is_put_there_again_is_used(hook: Hook) -> None:
+    hook.module.unlink()
+    assert hook.start("attach").returncode == 1
+    hook.copy_module()
+    assert hook.works()

@@ -116,7 +116,6 @@ def test_check_says_what_there_is_in_a_good_file(config: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ('selct = { vendor = "15b3" }', "unknown key 'selct', {}:23 rules[1]. Next: the keys are name, "),
         ('modes = ["both"]', "'both' is not allowed, {}:23 rules[1].modes[0]. Next: write one of exclusive, shared."),
         ("podLabels = 1", "Cannot overwrite a value (at line 23, column 14), {}. Next: mend the file."),
     ],

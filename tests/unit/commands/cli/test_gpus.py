@@ -229,7 +229,6 @@ def test_people_are_told_in_sentences(eight: Machine) -> None:
     ("told", "what"),
     [
         ("trainer", "it is not CONTAINER=ID[,ID]"),
-        ("trainer=", "it is not CONTAINER=ID[,ID]"),
         ("nobody=0", "no pod has a container nobody"),
         ("trainer=8", "the node has no GPU 8"),
         ("trainer=0,", "the node has no GPU"),

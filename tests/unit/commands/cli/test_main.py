@@ -79,7 +79,6 @@ def test_help_and_version_import_nothing_heavy() -> None:
         ["inventory", "--snapshot", "/no/such/file.json"],
         ["trace", "--last", "0"],
         ["run", "--dry-run", "--memlock", "lots"],
-        ["run", "--dry-run", "--config", "/no/such/file.toml"],
         ["run", "--state-dir", "/proc/version/state"],
     ],
 )

@@ -45,12 +45,6 @@ def test_it_can_come_from_stdin(tmp_path: Path) -> None:
     assert done.stdout.startswith("RunPodSandbox  default/a  2026-02-02 02:40:00.000Z  1.0 ms in all")
 
 
-def test_last_keeps_the_newest_events_of_it(tmp_path: Path) -> None:
-    later = {"span_id": "b", "name": "CreateContainer", "start_ns": SPAN["end_ns"], "end_ns": SPAN["end_ns"]}
-    path = saved(tmp_path, {}, later)
-    assert json.loads(nri_rdma("trace", path, "--last", "1", "-o", "json").stdout)["spans"] == [{**SPAN, **later}]
-
-
 def test_one_without_spans_says_so(tmp_path: Path) -> None:
     done = nri_rdma("trace", saved(tmp_path), columns=200)
     assert (done.returncode, done.stdout.partition(".json")[2].partition(".")[0]) == (0, "")

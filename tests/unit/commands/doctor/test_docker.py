@@ -13,7 +13,6 @@ from tests.unit.commands.doctor.bench import NA, OK, PROBLEM, Bench
 
 SOURCE = Path(__file__).parents[4] / "hooks/nri-rdma-oci-hook"
 HOOK = "usr/local/lib/nri-rdma/nri-rdma-oci-hook"
-MODULE = "usr/local/lib/nri-rdma/nri_rdma_oci_hook.py"
 OURS = "usr/local/lib/nri-rdma/docker/runc"
 SHIM = "usr/local/bin/containerd-shim-nri-rdma-v1"
 REAL = ("usr/bin/containerd-shim-runc-v2", "usr/sbin/runc")
@@ -48,7 +47,7 @@ def test_what_is_no_program_lets_no_container_start(bench: Bench, root: Path, na
     assert found.fix == "nri-rdma install docker"
 
 
-@pytest.mark.parametrize("name", [HOOK, MODULE, OURS])
+@pytest.mark.parametrize("name", [HOOK, OURS])
 def test_what_is_gone_is_told(bench: Bench, root: Path, name: str) -> None:
     (root / name).unlink()
     found = bench.finds(docker)

@@ -1,7 +1,6 @@
 """The doctor looks for the hook that CDI devices name."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +40,6 @@ def test_a_hook_that_is_not_there_or_no_program_keeps_containers_from_starting(b
     path.chmod(0o755)
     found = bench.finds(hooks)
     assert (found.result, found.found) == (OK, f"CDI devices bring {path}")
-
-
-def test_a_hook_without_its_module_keeps_containers_from_starting(bench: Bench) -> None:
-    path = bench.folder / "nri-rdma-oci-hook"
-    shutil.copy(SOURCE, path)
-    specify(bench, hook(path))
-    found = bench.finds(hooks)
-    assert (found.result, found.found.partition(",")[0]) == (
-        PROBLEM,
-        f"{bench.folder / 'nri_rdma_oci_hook.py'} is not there",
-    )
 
 
 def test_netdevs_that_the_oci_runtime_would_move_are_told_of(bench: Bench) -> None:

@@ -12,7 +12,6 @@ from tests.unit.commands.doctor.bench import NA, OK, PROBLEM, Bench
 
 SOURCE = Path(__file__).parents[4] / "hooks/nri-rdma-oci-hook"
 HOOK = "usr/local/lib/nri-rdma/nri-rdma-oci-hook"
-MODULE = "usr/local/lib/nri-rdma/nri_rdma_oci_hook.py"
 FOLDER = "usr/local/lib/nri-rdma/podman-hooks.d"
 
 
@@ -51,13 +50,6 @@ def test_a_hook_that_is_gone_lets_none_start(bench: Bench, root: Path) -> None:
     assert bench.finds(podman).result is PROBLEM
     (root / HOOK).unlink()
     assert (bench.finds(podman).result, str(root / HOOK) in bench.finds(podman).found) == (PROBLEM, True)
-
-
-def test_a_module_that_is_gone_lets_none_start(bench: Bench, root: Path) -> None:
-    (root / MODULE).unlink()
-    found = bench.finds(podman)
-    assert (found.result, found.fix) == (PROBLEM, "nri-rdma install podman")
-    assert found.found == f"{root / MODULE} is not there: no container with annotations starts"
 
 
 def test_a_later_file_that_hides_the_folder_is_named(bench: Bench, root: Path) -> None:

@@ -12,8 +12,6 @@ from nri_rdma.attach.journal import Journal
 from nri_rdma.commands.doctor import guard, service
 from nri_rdma.commands.doctor.machine import Machine
 from nri_rdma.doors.control import client
-from nri_rdma.engine.container import Listed, ListedContainer
-from nri_rdma.model.pod import Pod
 from tests.unit.commands.doctor.bench import NA, OK, PROBLEM, WARNING, Bench
 from tests.unit.rigs.inside_daemon import InsideDaemon
 
@@ -56,15 +54,6 @@ def test_a_daemon_that_is_well_is_fine_and_its_ills_are_told(bench: Bench, daemo
     assert "devices of ml/train are not home: EBUSY" in service.daemon(machine).found
     vars(machine)["daemon"] = status | {"guard": {"active": "createRuntime hook", "asked": 4}}
     assert guard.guard(machine).result is OK
-
-
-def test_a_pod_that_runs_without_its_devices_makes_the_daemon_a_problem(bench: Bench, daemon: InsideDaemon) -> None:
-    pod = Pod(sandbox_id="s", uid="u", name="train", namespace="ml", netns_path="/run/netns/x")
-    annotations = {"rdma.noderesource.dev/pod": "1"}
-    listed = Listed(pod=pod, annotations=annotations, containers=(ListedContainer(name="main", devices={}),))
-    daemon.engine.synchronize((listed,)).result(5)
-    bench.settings = daemon.settings
-    assert "ml/train" in bench.finds(service.daemon).found
 
 
 def test_a_state_directory_on_a_tmpfs_is_fine_and_none_is_made(bench: Bench) -> None:

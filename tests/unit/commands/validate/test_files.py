@@ -137,14 +137,8 @@ def test_everything_wrong_in_a_configuration_is_told_with_key_and_line() -> None
 @pytest.mark.parametrize(
     ("text", "line", "path"),
     [
-        ("[pools.a]\nmodes = [\n", 3, ""),
-        ("a = 1\nb 2\n", 2, ""),
         ('[pools.a]\nmodes = ["shared"]\n[pools.b]\nmodes = ["shared"]\n', 3, "pools.b"),
         ('allow_default_pool = true\n[pools.a]\nmodes = ["shared"]\n', 1, "allow_default_pool"),
-        ("pools = 1\n", 1, "pools"),
-        ("pools = {}\n", 1, "pools"),
-        ("rules = []\n", 1, "rules"),
-        ("rules = 1\n", 1, "rules"),
         ('[[rules]]\npools = ["a"]\n', 2, "rules[0].pools[0]"),
     ],
 )

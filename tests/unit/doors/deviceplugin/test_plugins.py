@@ -24,7 +24,7 @@ from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 from tests.rig.deadline import wait_until
 from tests.rig.device_manager import FakeDeviceManager
-from tests.unit.doors.deviceplugin.pools import NIC, RESOURCE, pool, pool_of_devices, supply
+from tests.unit.doors.deviceplugin.pools import RESOURCE, pool, supply
 from tests.unit.doors.deviceplugin.test_answers import down
 from tests.unit.model.hardware import eight
 
@@ -94,19 +94,6 @@ def test_the_kubelet_hears_of_a_port_that_goes_down_and_comes_back(tmp_path: Pat
             nodes.append(node)
             opened.node_was_read()
             wait_until(lambda: list(told.devices.values()).count("Healthy") == healthy, "the health")  # noqa: B023
-
-
-def test_of_a_pool_of_devices_the_one_whose_port_goes_down_is_unhealthy_until_it_is_back(tmp_path: Path) -> None:
-    nodes, one = [eight()], pool_of_devices()
-    ids = [device.id for device in eight().devices]
-    with FakeDeviceManager(tmp_path) as manager, plugins(tmp_path, one, node=lambda: nodes[-1]) as opened:
-        wait_until(lambda: NIC in manager.plugins, "the registration")
-        told = manager.plugins[NIC]
-        for node, lost in ((down(eight(), 3), ids[3:4]), (eight(), [])):
-            nodes.append(node)
-            opened.node_was_read()
-            expected = {it: "Unhealthy" if it in lost else "Healthy" for it in ids}
-            wait_until(lambda: told.devices == expected, "the health")  # noqa: B023
 
 
 def test_pools_with_another_door_are_not_the_kubelets(tmp_path: Path) -> None:

@@ -260,17 +260,3 @@ def test_a_device_that_a_pod_has_is_preferred_only_where_the_others_are_too_few(
     assert manager.prefer(NIC, tuple(ids[:4]), (), 2) == [ids[0], ids[1]]
     assert manager.prefer(NIC, tuple(ids[:4]), (ids[1],), 2) == [ids[1], ids[3]]
     server.close()
-
-
-def test_the_nodes_of_a_device_come_with_it_only_where_the_runtime_does_not_read_cdi_specs(
-    manager: FakeDeviceManager, devices: PoolServer
-) -> None:
-    ids = (str(eight().devices[2].id),)
-    (answer,) = manager.allocate(NIC, ids)
-    assert [number for number, _ in answer] == [4]
-    devices.brings_nodes = True
-    (answer,) = manager.allocate(NIC, ids)
-    assert [number for number, _ in answer] == [3, 3, 4]
-    devices.brings_nodes, devices.guard = False, "a.example/b=c"
-    (answer,) = manager.allocate(NIC, ids)
-    assert [number for number, _ in answer] == [4, 4, 5]

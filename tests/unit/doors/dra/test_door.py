@@ -11,7 +11,6 @@ import pytest
 
 from nri_rdma.attach.timers import start_timer
 from nri_rdma.doors.dra import door as module
-from nri_rdma.doors.dra import publishing
 from nri_rdma.doors.dra.door import ClaimsDoor
 from nri_rdma.doors.dra.publishing import Publisher
 from nri_rdma.doors.dra.reporting import StatusWriter
@@ -129,19 +128,6 @@ def test_what_nobody_announces_is_looked_for_now_and_then(door: ClaimsDoor, node
     door.open_later()
     wait_until(lambda: len(looks) > 2, "three looks")
     assert looks[2] - looks[0] > 0.15
-
-
-def test_what_the_node_has_is_published_when_it_was_read(
-    door: ClaimsDoor, registry: Path, api_server: Server, node: Claimed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publishing, "QUIET_S", 0.1)
-    door.open_later()
-    wait_until(socket_of(registry).is_socket, "the socket")
-    register(socket_of(registry))
-    wait_until(lambda: bool(api_server.slices), "the slice")
-    node.serve_annotations()
-    door.node_was_read()
-    wait_until(lambda: not any(it["spec"]["devices"] for it in [*api_server.slices.values()]), "no device", seconds=5)
 
 
 def test_it_looks_after_its_sockets_once_however_often_it_is_opened_and_ends_with_all_threads(

@@ -85,15 +85,6 @@ def test_no_event_is_asked_for_that_the_runtime_does_not_know(door: Door, monkey
     runtime.close()
 
 
-def test_a_split_list_is_answered_piece_by_piece_and_changes_no_container(door: Door) -> None:
-    pods = [make_pod(door.inside, f"p{number}", {}) for number in range(3)]
-    containers = [nri.Container(id=f"c{number}", pod_sandbox_id="sandbox-p0", name="main") for number in range(3)]
-    runtime = connected(door, pods=pods, containers=containers, sync_chunk=1)
-    wait_until(lambda: door.facts != [], "the list to be complete")
-    assert runtime.sync_updates == []
-    runtime.close()
-
-
 def test_half_a_list_is_forgotten_with_its_connection(door: Door) -> None:
     runtime = FakeRuntime(door.socket_path)
     door.thread.start()
@@ -153,15 +144,6 @@ def _sized(message: nri.PodSandbox) -> bytes:
     data = message.SerializeToString()
     assert 128 <= len(data) < 1 << 14
     return bytes((len(data) & 0x7F | 0x80, len(data) >> 7)) + data
-
-
-def test_what_is_no_message_is_refused_and_the_session_goes_on(door: Door) -> None:
-    runtime = connected(door)
-    runtime_call = nri.Empty.FromString(b"\x0a\x02\xff\xff")  # a pod that is no pod
-    with pytest.raises(RpcError, match="INVALID_ARGUMENT: StateChange cannot be read"):
-        runtime.call("StateChange", nri.Empty.FromString(b"\x12\x02\xff\xff"))
-    runtime.call("Shutdown", runtime_call)
-    runtime.close()
 
 
 def _errors() -> list[NriRdmaError]:

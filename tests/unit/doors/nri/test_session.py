@@ -46,19 +46,6 @@ def test_a_runtime_that_tells_no_time_outs_has_the_usual_ones(door: Door) -> Non
 
 
 @pytest.mark.parametrize("own_rpcs", [True, False], ids=["own RPC", "StateChange"])
-def test_pod_events_come_to_one_handler_however_they_are_told(door: Door, own_rpcs: bool) -> None:
-    runtime = connected(door, own_rpcs=own_rpcs)
-    pod = make_pod(door.inside)
-    runtime.run_pod_sandbox(pod)
-    assert [device.path for device in create(runtime, pod).adjust.linux.devices][-1].startswith("/dev/infiniband/")
-    runtime.stop_pod_sandbox(pod)
-    door.inside.await_releases()
-    assert door.inside.sandboxes.all() == ()
-    runtime.remove_pod_sandbox(pod)
-    runtime.close()
-
-
-@pytest.mark.parametrize("own_rpcs", [True, False], ids=["own RPC", "StateChange"])
 def test_rules_know_a_pods_namespace_runtime_handler_and_labels(door: Door, own_rpcs: bool) -> None:
     rule = Rule(
         name="ml",
@@ -171,9 +158,10 @@ def test_a_list_of_pods_in_several_messages_is_one_list(door: Door) -> None:
     pods = [make_pod(door.inside, f"p{number}", {}) for number in range(5)]
     attached = door.inside.start_pod("kept", ASKS)
     pods.append(nri.PodSandbox(id=attached.sandbox_id, name="kept", uid=attached.uid, namespace="default"))
-    connected(door, pods=pods, sync_chunk=2).close()
+    runtime = connected(door, pods=pods, sync_chunk=2)
     wait_until(lambda: door.facts, "the list to be complete")
-    assert len(door.facts) == 1
+    assert (len(door.facts), runtime.sync_updates) == (1, [])
+    runtime.close()
     assert door.inside.sandboxes.get(attached.sandbox_id) is not None
 
 

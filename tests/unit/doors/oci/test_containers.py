@@ -309,16 +309,6 @@ def test_an_annotation_that_asks_for_nothing_gives_nothing(door: Door) -> None:
     assert door.state() is None
 
 
-def test_what_an_earlier_start_has_comes_home_before_the_next_is_prepared(door: Door) -> None:
-    prepared = door.containers.prepare(prepares())
-    door.containers.attach(starts(prepared, prepares()), 9)
-    del door.running[PID]
-    door.add_container(pid=4712, start=200)
-    again = door.containers.prepare(prepares())
-    door.containers.attach(starts(again, prepares(), pid=4712), 9)
-    assert ("rdma0" in door.links_of(4712), "rdma0" in door.links_of(PID)) == (True, False)
-
-
 def test_a_container_with_another_device_s_node_in_its_device_s_place_is_refused_before_it_is_made(door: Door) -> None:
     refused = not_prepared(door, prepares(nodes={"/dev/infiniband/uverbs2": (231, 195)}))
     assert refused.code is ErrorCode.PATH_CONFLICT

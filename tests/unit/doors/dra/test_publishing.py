@@ -124,7 +124,7 @@ def test_a_reading_of_the_node_that_shows_the_same_devices_asks_the_api_server_n
     publisher.start()
     wait_until(lambda: bool(server.slices), "the slice")
     wait_until(lambda: any("watch" in it.query for it in server.seen), "the watch")
-    time.sleep(3 * QUIET_S)  # our own write is news of the watch, too
+    time.sleep(6 * QUIET_S)  # our own write is news of the watch, too
     asked = len(server.seen)
     for _ in range(5):
         publisher.node_was_read()

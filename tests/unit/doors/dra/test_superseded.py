@@ -80,7 +80,7 @@ def test_a_claim_that_was_unprepared_while_it_waited_has_the_device_of_its_next_
             earlier.cancel()
         unprepare(served)
         node.daemon.stop_pod(holder)
-        time.sleep(1.0)
+        time.sleep(0.5)
         assert node.specs == []
         node.allocate("mlx5_3")
         with begun(served, ("rails", "u1")) as later:
@@ -94,7 +94,7 @@ def test_a_call_that_the_kubelet_gave_up_writes_nothing(served: Path, node: Clai
         asks_the_api_server(node, 1)
         time.sleep(0.3)  # it waits for the device
     node.daemon.stop_pod(holder)
-    time.sleep(1.0)
+    time.sleep(0.5)
     assert node.specs == []
 
 

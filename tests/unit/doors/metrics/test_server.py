@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -197,11 +197,11 @@ def test_clients_that_break_off_leave_nothing(served: Served) -> None:
 
 def test_a_flood_of_requests_takes_a_small_part_of_a_processor(served: Served) -> None:
     thread = next(it for it in threading.enumerate() if it.name == "metrics")
-    until = time.monotonic() + 2.0
+    until = time.monotonic() + 1.0
 
     def flood() -> None:
         while time.monotonic() < until:
-            with served.connect() as connection:
+            with suppress(ConnectionResetError), served.connect() as connection:
                 connection.sendall(b"GET /dear HTTP/1.1\r\n\r\n")
                 connection.recv(4096)
 
@@ -211,7 +211,7 @@ def test_a_flood_of_requests_takes_a_small_part_of_a_processor(served: Served) -
         client.start()
     for client in clients:
         client.join()
-    assert processor_seconds(thread) - before < 0.4
+    assert processor_seconds(thread) - before < 0.2
 
 
 def test_without_a_descriptor_left_a_client_waits_and_the_thread_rests(served: Served) -> None:

@@ -35,14 +35,5 @@ def test_a_netdev_that_nobody_has_is_said_to_be_elsewhere(tmp_path: Path) -> Non
     assert "rxe0    none" in done.stdout
 
 
-def test_use_that_the_tree_describes_is_told(own_eight: Path) -> None:
-    bond = own_eight / "class/net/bond0"
-    bond.mkdir()
-    (bond / "ifindex").write_text("500\n")
-    (own_eight / "class/net/rail1/master").symlink_to(bond)
-    document = json.loads(nri_rdma("inventory", "--sysfs-root", own_eight, "-o", "json").stdout)
-    assert document["devices"][1]["in_use"] == ["rail1 is enslaved to ifindex 500"]
-
-
 def test_a_folder_that_is_no_sysfs_is_refused(tmp_path: Path) -> None:
     assert_one_error(nri_rdma("inventory", "--sysfs-root", tmp_path), "INVENTORY", 1)

@@ -105,24 +105,6 @@ def test_a_file_without_end_is_refused() -> None:
     assert done.stdout.startswith("nri-rdma: MANIFEST-SIZE: the file is larger than 4194304 bytes, /dev/zero. Next: ")
 
 
-def test_a_folder_with_other_files_ends_with_zero_and_says_what_was_skipped(files: Path) -> None:
-    (files / "service.yaml").write_text("apiVersion: v1\nkind: Service\n")
-    (files / "values.yaml").write_text("replicas: 2\n")
-    done = nri_rdma("validate", *(files / name for name in ("good.yaml", "service.yaml", "values.yaml")), columns=200)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[1:] == [
-        f"{files}/service.yaml:1: skipped: kind Service: no pod template in it, not read.",
-        f"{files}/values.yaml:1: skipped: it has no kind.",
-        "3 files: 1 document checked, 3 skipped, 0 problems.",
-    ]
-
-
-def test_a_file_without_anything_ends_with_one() -> None:
-    done = nri_rdma("validate", "-", text="# nothing\n", columns=300)
-    assert done.returncode == 1
-    assert done.stdout.startswith("nri-rdma: NOTHING-TO-CHECK: nothing in it could be checked: it is empty, stdin. ")
-
-
 def test_names_from_files_do_not_move_the_cursor() -> None:
     done = nri_rdma("validate", "-", text='kind: "\\e[2J\\e[31m"\n')
     assert "\x1b" not in done.stdout

@@ -194,6 +194,7 @@ def test_errors_are_said_once_and_tried_again_after_growing_pauses(
         return "watch" not in seen.query and send(handler, 403, {"message": "may not list"})
 
     monkeypatch.setattr(publishing, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(publishing, "LAST_PAUSE_S", 0.4)
     began = time.time()
     server.answer = forbidden
     publisher.start()

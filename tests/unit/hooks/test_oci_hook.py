@@ -509,7 +509,7 @@ def test_a_container_that_nothing_prepared_is_refused(box: Box, serve: Serve) ->
 
 def test_a_configuration_goes_through_unchanged(box: Box, serve: Serve) -> None:
     serve(lambda _: (HEARD, {"version": 1, "nodes": [], "env": []}))
-    values = [None, True, False, 0, 1.5, [], {}, '\u00e9\u2028"', [[None, {"a": False}]]]
+    values: list[Any] = [None, True, False, 0, 1.5, [], {}, '\u00e9\u2028"', [[None, {"a": False}]]]
     after, _ = prepare(box.path, podmans(hostname=values))
     assert json.dumps(after["hostname"]) == json.dumps(values)  # true is not 1 there
 

@@ -19,10 +19,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[1]
 PAGE = PROJECT / "docs/rotation.md"
 BEGIN, END = "<!-- turns: begin -->", "<!-- turns: end -->"
-RUNTIMES = ("containerd-2.0", "containerd-2.4", "containerd-1.7", "containerd-2.1", "containerd-2.3")
-"""All but NOT_YET."""
-NOT_YET = ("cri-o-1.36",)
-"""Runtimes on which two tests of tests/runtime still fail now and then (docs/runtimes.md): `make runtimes` has them."""
+RUNTIMES = ("containerd-2.0", "containerd-2.4", "containerd-1.7", "containerd-2.1", "containerd-2.3", "cri-o-1.36")
 KERNELS = ("6.12", "6.1")
 """The kernels of tests/lab/recipe.py that `make lab` does not boot by itself."""
 GUEST_FILES = ("test_main_job.py", "test_limits.py", "test_rdma_moves.py", "test_traffic.py")

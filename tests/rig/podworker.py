@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.rig.cri import Container, Cri, CriError, Sandbox
+from tests.rig.deadline import wait_until
 
 NOT_READY = "network is not ready"
 SOON_S, LATER_S = (1.0, 1.5), (10.0, 15.0)
@@ -89,3 +90,17 @@ class PodWorker:
 def _pause(errors: Sequence[CriError]) -> tuple[float, float]:
     """The errors of an attempt are one text."""
     return SOON_S if any(NOT_READY in error.text for error in errors) else LATER_S
+
+
+def run_insistently(cri: Cri, name: str, annotations: Mapping[str, str], code: str) -> Sandbox:
+    """A pod that is asked for again while it is refused with this code, as the kubelet does; for 10 s."""
+
+    def run() -> Sandbox | None:
+        try:
+            return cri.run_pod(name, annotations=annotations)
+        except CriError as error:
+            if f"nri-rdma: {code}: " not in error.text:
+                raise
+            return None
+
+    return wait_until(run, f"pod {name} to run", 10)

@@ -77,8 +77,9 @@ def kubelet() -> Iterator[FakeKubelet]:
 
 @pytest.fixture
 def told(runtime: Runtime, node: Fabric, kubelet: FakeKubelet) -> Iterator[Daemon]:
-    """A daemon that a kubelet tells what it allocates."""
-    with Daemon(runtime, node, kubelet=kubelet.socket, extra=(*EXCLUSIVE_FIRST, *PATIENT)) as running:
+    """A daemon that a kubelet tells what it allocates, and whose log says of every reading of the specs."""
+    extra = (*EXCLUSIVE_FIRST, *PATIENT, "--log-level", "debug")
+    with Daemon(runtime, node, kubelet=kubelet.socket, extra=extra) as running:
         wait_until(
             lambda: "kubelet reports" in running.log, lambda: f"the kubelet to be asked; its log:\n{running.log}", 10
         )
@@ -89,6 +90,15 @@ def allocate(kubelet: FakeKubelet, pod: str, container: str, *names: str) -> Non
     device = Claimed(driver="dra.example.com", pool="node", device="nic-2", cdi=names)
     claim = Claim(namespace="default", name="nics", devices=(device,))
     kubelet.add_pod("default", pod, Given(name=container, claims=(claim,)), Given(name="sidecar"))
+
+
+def wait_read(daemon: Daemon, devices: int) -> None:
+    """Wait until the daemon knows that many CDI devices: it asks the kubelet only if a known spec concerns us.
+
+    Reading a spec takes 20 to 200 ms, CRI-O calls the daemon 60 ms after it was asked for the pod; a spec that is read
+    later is attached when the container is created, without any question to the kubelet."""
+    read = f"CDI specs were read devices={devices} "
+    wait_until(lambda: read in daemon.log, lambda: f"{devices} devices to be read; its log:\n{daemon.log}")
 
 
 def run(cri: Cri, pod: Sandbox, name: str, *devices: str) -> Container:
@@ -130,7 +140,7 @@ def test_what_the_kubelet_tells_is_there_before_any_container(
 ) -> None:
     name = driver.prepare(f"{OURS}=claim-b", 2, MOVE)
     allocate(kubelet, "early", "trainer", name)
-    wait_until(lambda: kubelet.calls, "the daemon to have asked", 5)
+    wait_read(told, 1)
     pod = cri.run_pod("early")
     wait_until(lambda: host_link("rail2") is None, "the netdev to be in the pod")
     seen = look(cri, run(cri, pod, "trainer", name))
@@ -152,6 +162,7 @@ def test_containers_that_share_a_claim_have_the_nodes_of_their_own_requests(
     ]
     claim = Claim(namespace="default", name="both", devices=tuple(nics))
     kubelet.add_pod("default", "shares", *(Given(name=name, claims=(claim,)) for name in ("one", "two", "none")))
+    wait_read(told, 2)
     pod = cri.run_pod("shares")
     one, two = look(cri, run(cri, pod, "one", names[0])), look(cri, run(cri, pod, "two", names[1]))
     assert (set(one.nodes), one.env["NCCL_IB_HCA"]) == ({"uverbs2", "rdma_cm"}, "=mlx5_2")
@@ -169,6 +180,7 @@ def test_a_kubelet_that_hangs_costs_the_pod_nothing_but_time(
 ) -> None:
     name = driver.prepare(f"{OURS}=claim-c", 2, MOVE)
     allocate(kubelet, "hung", "trainer", name)
+    wait_read(told, 1)
     kubelet.mode = Mode.HANGS
     pod = cri.run_pod("hung")
     assert host_link("rail2") is not None

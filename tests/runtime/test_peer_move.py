@@ -16,6 +16,7 @@ from tests.rig.deadline import wait_until
 from tests.rig.expect import host_link
 from tests.rig.fabric import Fabric
 from tests.rig.host_config import on_host
+from tests.rig.podworker import run_insistently
 from tests.rig.runtime import Runtime
 from tests.runtime.test_network import ALL_RIGHTS, POD, Network
 
@@ -114,7 +115,7 @@ def test_mtu_mac_and_address_of_the_host_are_in_the_pod_under_either_name(
         f"address add 169.254.169.77/32 dev {NETDEV}",
         undo=(f"link set {NETDEV} mtu {netdev.mtu}", f"link set {NETDEV} address {netdev.mac}"),
     ):
-        pod = cri.run_pod("all", annotations=asked(name))
+        pod = run_insistently(cri, "all", asked(name), "INVENTORY")  # until the daemon has read the new MAC
         shown = shown_by_its_program(cri, pod, name, tmp_path)
         assert [it for it in ("mtu 1789", "ether 00:11:22:33:44:55", "169.254.169.77/32") if it not in shown] == []
         (link,) = in_namespace(cri, pod, name)

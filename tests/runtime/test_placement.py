@@ -19,6 +19,7 @@ from tests.rig.expect import described_root, look, tree_number
 from tests.rig.fabric import Fabric
 from tests.rig.kubelet import PATIENT, Claim, Claimed, FakeKubelet, Given, Mode, message, pod_message
 from tests.rig.node import Netdev, Node
+from tests.rig.podworker import run_insistently
 from tests.rig.runtime import Runtime
 
 pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime]
@@ -286,7 +287,7 @@ def test_a_kubelet_that_is_not_there_is_asked_when_it_comes_and_when_it_comes_ag
     assert len(sockets_of(node.node, nics(cri, pair, node.node, 3))) == 1
     assert spans(told, "unasked")["place"]["reason"].count("on NUMA node 0; no GPU is known") == 3
     gave.start()
-    first = run_insistently(cri, "first", STRICT)
+    first = run_insistently(cri, "first", STRICT, "NOT-ALIGNED")
     assert is_next_to(node.node, nic(cri, first, node.node), gpu(node, 5))
     cri.delete_pod(first)
     gave.stop()
@@ -294,19 +295,5 @@ def test_a_kubelet_that_is_not_there_is_asked_when_it_comes_and_when_it_comes_ag
     assert "NOT-ALIGNED: not aligned to gpu: the kubelet cannot be asked at" in gone
     assert "(KUBELET-UNREACHABLE)" in gone
     gave.start()
-    third = run_insistently(cri, "third", STRICT)
+    third = run_insistently(cri, "third", STRICT, "NOT-ALIGNED")
     assert is_next_to(node.node, nic(cri, third, node.node), gpu(node, 5))
-
-
-def run_insistently(cri: Cri, name: str, annotations: dict[str, str]) -> Sandbox:
-    """A pod that is asked for again while it is not aligned, as the kubelet does."""
-
-    def run() -> Sandbox | None:
-        try:
-            return cri.run_pod(name, annotations=annotations)
-        except CriError as error:
-            if "NOT-ALIGNED" not in error.text:
-                raise
-            return None
-
-    return wait_until(run, f"pod {name} to run", 10)

@@ -8,18 +8,25 @@ from tests.rig.node import Node, load
 from tests.rig.systree import build_tree
 
 
-@pytest.fixture(params=["eight", "sixteen", "small", "ib2", "lab-eight", "lab-sriov", "lab-small"])
+@pytest.fixture(scope="module", params=["eight", "sixteen", "small", "ib2", "lab-eight", "lab-sriov", "lab-small"])
 def node(request: pytest.FixtureRequest) -> Node:
     return load(request.param)
+
+
+@pytest.fixture(scope="module")
+def tree(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The node's tree, which was moved after it had been written; for reading only."""
+    work = tmp_path_factory.mktemp(node.name)
+    build_tree(node, work / "before")
+    return (work / "before").rename(work / "after")
 
 
 def _read(path: Path) -> str:
     return path.read_text().strip()
 
 
-def test_every_device_is_found_through_its_class(node: Node, tmp_path: Path) -> None:
-    build_tree(node, tmp_path)
-    classes = tmp_path / "class"
+def test_every_device_is_found_through_its_class(node: Node, tree: Path) -> None:
+    classes = tree / "class"
     for device in node.rdma:
         place = classes / "infiniband" / device.name
         assert _read(place / "node_guid") == device.node_guid
@@ -43,43 +50,38 @@ def test_every_device_is_found_through_its_class(node: Node, tmp_path: Path) -> 
     assert _read(classes / "misc/rdma_cm/dev") == node.rdma_cm.dev
 
 
-def test_a_device_with_a_function_is_below_it(node: Node, tmp_path: Path) -> None:
-    build_tree(node, tmp_path)
+def test_a_device_with_a_function_is_below_it(node: Node, tree: Path) -> None:
     for device in node.rdma:
-        place = tmp_path / "class/infiniband" / device.name
+        place = tree / "class/infiniband" / device.name
         if device.function:
-            assert (place / "device").resolve() == (tmp_path / "bus/pci/devices" / device.function).resolve()
+            assert (place / "device").resolve() == (tree / "bus/pci/devices" / device.function).resolve()
             netdev = node.netdev_of(device)
             assert netdev is not None
             assert (place / "device/net" / netdev.name).is_dir()
         else:
             assert not (place / "device").exists()
-            assert place.resolve() == tmp_path.resolve() / "devices/virtual/infiniband" / device.name
+            assert place.resolve() == tree.resolve() / "devices/virtual/infiniband" / device.name
 
 
-def test_links_are_relative_so_that_a_tree_can_be_moved(node: Node, tmp_path: Path) -> None:
-    build_tree(node, tmp_path / "before")
-    moved = (tmp_path / "before").rename(tmp_path / "after")
-    links = [path for path in moved.rglob("*") if path.is_symlink()]
+def test_links_are_relative_so_that_a_tree_can_be_moved(tree: Path) -> None:
+    links = [path for path in tree.rglob("*") if path.is_symlink()]
     assert links
     assert all(path.exists() and not path.readlink().is_absolute() for path in links)
 
 
-def test_the_kernels_namespace_mode_is_there_when_stated(node: Node, tmp_path: Path) -> None:
-    build_tree(node, tmp_path)
-    file = tmp_path / "module/ib_core/parameters/netns_mode"
+def test_the_kernels_namespace_mode_is_there_when_stated(node: Node, tree: Path) -> None:
+    file = tree / "module/ib_core/parameters/netns_mode"
     shown = {"Y": "shared", "N": "exclusive"}[_read(file)] if file.exists() else ""
     assert shown == node.rdma_netns_mode
 
 
-def test_the_eight_node_has_one_gpu_and_one_adapter_behind_each_root(tmp_path: Path) -> None:
-    build_tree(load("eight"), tmp_path)
+def test_the_eight_node_has_one_gpu_and_one_adapter_behind_each_root(eight: Path) -> None:
     roots: dict[str, list[str]] = {}
     sockets: dict[str, list[str]] = {}
-    for link in (tmp_path / "bus/pci/devices").iterdir():
+    for link in (eight / "bus/pci/devices").iterdir():
         kind = _read(link / "class")
         if kind in {"0x030200", "0x020000"}:
-            root = link.resolve().relative_to(tmp_path.resolve() / "devices").parts[0]
+            root = link.resolve().relative_to(eight.resolve() / "devices").parts[0]
             roots.setdefault(root, []).append(kind)
             sockets.setdefault(_read(link / "numa_node"), []).append(root)
     assert len(roots) == 8

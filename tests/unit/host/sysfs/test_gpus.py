@@ -1,26 +1,33 @@
 """What GPU drivers tell of GPUs, where they are odd or not there."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nri_rdma.host.sysfs.gpus import read_gpus
 from nri_rdma.model.device import Gpu
-from tests.rig.node import load
+from tests.rig.node import Node, load
 from tests.rig.systree import build_proc, build_tree
 
 INFORMATION = "driver/nvidia/gpus/0000:18:00.0/information"
 
 
+def _one_gpu() -> Node:
+    """The node "eight" with its first GPU only, and without adapters."""
+    node = load("eight")
+    return replace(node, functions=node.functions[:2], rdma=(), netdevs=(), gpus=node.gpus[:1])
+
+
 @pytest.fixture
 def sys(tmp_path: Path) -> Path:
-    build_tree(load("eight"), tmp_path / "sys")
+    build_tree(_one_gpu(), tmp_path / "sys")
     return tmp_path / "sys"
 
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    build_proc(load("eight"), tmp_path / "proc")
+    build_proc(_one_gpu(), tmp_path / "proc")
     return tmp_path / "proc"
 
 

@@ -32,7 +32,6 @@ from tests.unit.decide.made_nodes import VENDORS, Far, MadeNode, random_node
 LONG, SHORT = 10_000, 1000
 FEW_WAYS = 20_000
 """Ways to give devices to GPUs that are all tried."""
-WORST = (Far.SYS, Far.NODE, Far.PHB, Far.PXB)
 _BASE = 64
 """More than any count of pairs."""
 

@@ -140,12 +140,6 @@ def test_what_must_be_refused_is_refused_by_the_sandbox(overlapped: Daemon, worl
     assert (overlapped.holders, overlapped.rig.sandboxes.all()) == (set(), ())
 
 
-def test_a_wait_for_the_sandbox_lets_a_quick_attach_end_first(overlapped: Daemon) -> None:
-    overlapped.engine.barrier.waits = Waits(sandbox_s=SOON)
-    overlapped.start()
-    assert overlapped.sandbox().state is Phase.ATTACHED
-
-
 def test_a_new_sandbox_waits_for_the_old_one_without_keeping_the_runtime(overlapped: Daemon, world: World) -> None:
     overlapped.start()
     overlapped.sandbox().attach_done.result(SOON)

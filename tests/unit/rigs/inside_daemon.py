@@ -26,7 +26,6 @@ from nri_rdma.decide.inventory import assemble
 from nri_rdma.decide.policy import Asker
 from nri_rdma.doors.control.server import ControlServer
 from nri_rdma.doors.control.status import DaemonFacts, RuntimeView
-from nri_rdma.doors.nri.plugin import Plugin
 from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.evidence import EvidenceCollector
@@ -220,6 +219,3 @@ class InsideDaemon:
     def _gone(self, sandbox_id: str) -> None:
         self._source.refresh()
         self.reservations.release(sandbox_id)
-
-    def _no_plugin(self, _pid: int) -> Plugin:
-        raise AssertionError("no runtime connects here")

@@ -184,11 +184,6 @@ def test_a_large_annotation_is_refused_before_it_is_parsed() -> None:
     assert time.thread_time() - start < 0.1
 
 
-def test_all_annotations_together_are_bounded() -> None:
-    many = {f"{PREFIX}/container.c{number}": " " * 60_000 for number in range(5)}
-    assert refusal_of(many).code is ErrorCode.ANNOTATION_SIZE
-
-
 def test_the_number_of_annotations_is_bounded() -> None:
     many = {f"{PREFIX}/container.c{number}": "" for number in range(MAX_KEYS + 1)}
     assert refusal_of(many).code is ErrorCode.ANNOTATION_SIZE

@@ -21,11 +21,6 @@ from tests.unit.text.asking import POD, refusal, requests
 TWO = "count: 2, interface: {addresses: [[10.0.0.2/24], [10.0.1.2/24]]}"
 
 
-def only_route(text: str) -> object:
-    (request,) = requests(f"{{routes: [{text}]}}")
-    return request.routes[0]
-
-
 # Routes
 
 

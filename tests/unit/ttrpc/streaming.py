@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from nri_rdma.ttrpc import Call, Client, Code, RpcError, Stream, Streaming
+from nri_rdma.ttrpc import Call, Client, Stream, Streaming
 from nri_rdma.ttrpc.clientstream import ClientStream
 from tests.unit.ttrpc.peers import (
     SOON_S,
@@ -38,7 +38,6 @@ class Service:
             (SERVICE, "Nothing"): Streaming(
                 handler=lambda call, stream: None, client_streams=True, server_streams=False
             ),
-            (SERVICE, "Refuse"): both(self.refuse),
             (SERVICE, "Hold"): both(self.hold),
             (SERVICE, "Fan"): both(self.fan),
             (SERVICE, "Big"): both(self.big),
@@ -59,11 +58,6 @@ class Service:
         assert request is not None and stream.receive() is None
         for n in range(int(request or b"2")):
             stream.send(b"%d" % n)
-
-    def refuse(self, call: Call, stream: Stream) -> None:
-        stream.send(b"one")
-        stream.receive()
-        raise RpcError(Code.ABORTED, "no more")
 
     def hold(self, call: Call, stream: Stream) -> bytes | None:
         """Says how it ended."""

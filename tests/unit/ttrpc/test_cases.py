@@ -24,6 +24,7 @@ CLIENT_STREAM, HANDLER_STREAM, TYPED, FRAMES, WIRE_STREAMS, WIRE_CLIENT, WIRE_SE
     "ttrpc/wire/test_client.py",
     "ttrpc/wire/test_server.py",
 )
+FRONTS, INBOX, WIRE_MESSAGES = "ttrpc/test_fronts.py", "ttrpc/test_inbox.py", "ttrpc/wire/test_messages.py"
 MUX, SESSION = "wire/test_mux.py", "doors/nri/test_session_bytes.py"
 
 TTRPC: dict[str, list[tuple[str, str]]] = {
@@ -35,7 +36,7 @@ TTRPC: dict[str, list[tuple[str, str]]] = {
     ],
     "TestServerUnimplemented": [(CONNECTION, "test_statuses")],
     "TestServerShutdown": [(SERVER, "test_calls_in_flight_are_answered_and_nothing_new_is_taken")],
-    "TestServerClose": [(SERVER, "test_without_grace_handlers_are_cancelled_and_callers_cut_off")],
+    "TestServerClose": [(FRONTS, "test_closing_without_grace_cuts_the_calls")],
     "TestImmediateServerShutdown": [(SERVER, "test_closing_before_and_without_serving")],
     "TestServerListenerClosed": [(SERVER, "test_a_listening_socket_that_somebody_else_shuts_hurts_nobody")],
     "TestOversizeCall": [(CONNECTION, "test_a_request_that_is_too_long_fails_here")],
@@ -70,22 +71,22 @@ TTRPC: dict[str, list[tuple[str, str]]] = {
         (HANDLER_STREAM, "test_a_stream_that_nobody_takes_does_not_block_the_connection"),
         (CLIENT_STREAM, "test_a_client_s_stream_that_nobody_takes_fails_and_calls_go_on"),
     ],
-    "TestStreamFullOnServer": [(HANDLER_STREAM, "test_messages_without_bytes_fill_a_stream_too")],
+    "TestStreamFullOnServer": [(INBOX, "test_what_is_taken_makes_room")],
     "own: even id, id 0, reused and lower ids, 0x7f, broken requests, 4194305 bytes": [
-        (SERVER, "test_what_breaks_the_protocol_costs_one_stream"),
+        (FRONTS, "test_mistakes_of_the_caller_cost_one_stream"),
         (WIRE_SERVER, "test_protocol_errors_cost_one_stream"),
     ],
     "own: data on a dead stream": [(SERVER, "test_data_on_a_stream_that_was_answered")],
     "own: broken payload": [(TYPED, "test_requests_that_do_not_decode_are_internal_errors")],
     "own: response with a frame of no bytes": [
-        (CLIENT, "test_a_frame_without_bytes_is_an_answer"),
-        (SERVER, "test_an_empty_answer_is_a_frame_without_bytes"),
+        (WIRE_MESSAGES, "test_empty_answer_is_an_answer"),
+        (WIRE_MESSAGES, "test_we_send_the_same_empty_answer"),
     ],
     "own: concurrent answers out of order": [
-        (SERVER, "test_calls_of_one_connection_are_answered_in_the_order_in_which_they_end"),
+        (FRONTS, "test_calls_are_answered_in_any_order"),
         (CHANNEL, "test_answers_out_of_order_find_their_callers"),
     ],
-    "own: a late answer": [(CLIENT, "test_a_late_answer_is_nobody_s")],
+    "own: a late answer": [(FRONTS, "test_a_deadline_is_told_and_kept_and_a_late_answer_disturbs_nobody")],
     "own: a handler's exception": [(SERVER, "test_what_a_handler_raises_has_go_s_code")],
     "own: an oversized answer": [(SERVER, "test_an_answer_that_is_too_long_becomes_an_error")],
     "own: every frame of a stream in every state": [

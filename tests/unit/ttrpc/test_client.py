@@ -34,24 +34,6 @@ def asks(pool: ThreadPoolExecutor, client: Client, payload: bytes = b"") -> Call
 
 
 class TestAnswers:
-    def test_a_frame_without_bytes_is_an_answer(self, pair: tuple[socket.socket, Peer]) -> None:
-        connection, peer = pair
-        with Client(connection) as client, ThreadPoolExecutor(1) as pool:
-            result = asks(pool, client)
-            assert peer.frame().stream_id == 1
-            peer.send(1, RESPONSE)
-            assert result() == b""
-
-    def test_a_late_answer_is_nobody_s(self, pair: tuple[socket.socket, Peer]) -> None:
-        connection, peer = pair
-        with Client(connection) as client, ThreadPoolExecutor(1) as pool:
-            with pytest.raises(RpcError, match="DEADLINE_EXCEEDED"):
-                client.call("s", "m", b"", timeout_s=0.01)
-            peer.respond(peer.frame().stream_id, b"late")
-            result = asks(pool, client)
-            peer.respond(peer.frame().stream_id, b"mine")
-            assert result() == b"mine"
-
     def test_an_answer_that_is_too_long_fails_its_own_call(self, pair: tuple[socket.socket, Peer]) -> None:
         connection, peer = pair
         with Client(connection) as client, ThreadPoolExecutor(1) as pool:

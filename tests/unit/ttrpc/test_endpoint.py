@@ -76,7 +76,3 @@ class TestSocketFile:
             successor.bind(str(path))
             server.close()
             assert path.exists()
-
-    def test_connecting_to_nobody_says_so(self, path: Path) -> None:
-        with pytest.raises(FileNotFoundError):
-            Client(path)

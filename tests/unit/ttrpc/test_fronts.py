@@ -30,7 +30,6 @@ from tests.unit.ttrpc.peers import (
 )
 
 Serve = Callable[..., ServerFront]
-Connect = Callable[[], ClientFront]
 
 
 @pytest.fixture
@@ -397,7 +396,7 @@ class TestClient:
     def test_a_streams_deadline_ends_it_and_the_connection_lives(self, answerer: tuple[ClientFront, Peer]) -> None:
         client, peer = answerer
         stream = client.talk("Talk", timeout_s=0.05)
-        for use in (stream.receive, lambda: stream.send(b"x")):
+        for use in (stream.receive, stream.result, lambda: stream.send(b"x")):
             with pytest.raises(RpcError) as caught:
                 use()
             assert caught.value.code == Code.DEADLINE_EXCEEDED
@@ -416,7 +415,3 @@ class TestClient:
         answer = client.begin("Echo")
         peer.respond(peer.frame().stream_id, b"x")
         assert answer.result(SOON_S) == b"x"
-
-    def test_nobody_listens(self, kind: str, path: Path) -> None:
-        with pytest.raises(FileNotFoundError):
-            CLIENTS[kind](path)

@@ -119,19 +119,6 @@ def wait_calls(caller: Peer, service: Service, names: list[bytes], first_id: int
 
 
 class TestSideBySide:
-    def test_calls_of_one_connection_are_answered_in_the_order_in_which_they_end(
-        self, caller: Peer, service: Service
-    ) -> None:
-        wait_calls(caller, service, [b"a", b"b", b"c"])
-        for stream_id, name in ((5, b"c"), (1, b"a"), (3, b"b")):
-            service.gates[name].set()
-            assert caller.frame() == answer(stream_id, name)
-
-    def test_a_quick_call_overtakes_a_slow_one(self, caller: Peer, service: Service) -> None:
-        wait_calls(caller, service, [b"slow"])
-        caller.request(3, *ECHO, b"quick")
-        assert caller.frame() == answer(3, b"quick")
-
     def test_calls_over_the_limit_wait_for_those_before_them(self, caller: Peer, service: Service) -> None:
         wait_calls(caller, service, [b"%d" % n for n in range(5)])
         for n in range(40):  # as many as the socket holds while nobody reads
@@ -174,40 +161,7 @@ class TestSideBySide:
             assert other.frame() == answer(1, b"x")
 
 
-BROKEN = b"\x0a\xff"  # a string that is longer than the message
-
-ROWS: list[tuple[str, list[tuple[int, int, bytes]], list[tuple[int, int, str]]]] = [
-    ("even id", [(2, REQUEST, b"")], [(2, 3, "StreamID must be odd for client initiated streams")]),
-    ("id 0", [(0, REQUEST, b"")], [(0, 3, "StreamID must be odd for client initiated streams")]),
-    ("data on a stream that never was", [(1, DATA, b"x")], [(1, 3, "StreamID is no longer active")]),
-    ("type 0x7f is ignored", [(1, 0x7F, b"x")], []),
-    ("a response is ignored", [(1, RESPONSE, b"x")], []),
-    ("a broken request", [(1, REQUEST, BROKEN)], [(1, 3, "unmarshal request error: ")]),
-    ("an id used twice", [(1, REQUEST, BROKEN), (1, REQUEST, b"")],
-     [(1, 3, "unmarshal request error: "), (1, 3, "StreamID cannot be re-used and must increment")]),
-    ("an id below the last", [(9, REQUEST, BROKEN), (7, REQUEST, b"")],
-     [(9, 3, "unmarshal request error: "), (7, 3, "StreamID cannot be re-used and must increment")]),
-    ("a request of 4194305 bytes", [(1, REQUEST, bytes(MESSAGE_MAX + 1))],
-     [(1, 8, "message length 4194305 exceed maximum message size of 4194304")]),
-    ("no service at all", [(1, REQUEST, b"")], [(1, 12, "service ")]),
-]  # fmt: skip
-
-
 class TestRawFrames:
-    """The rows of nri's "own raw-frame cases": each costs its own stream, the next call is answered."""
-
-    @pytest.mark.parametrize(("frames", "statuses"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
-    def test_what_breaks_the_protocol_costs_one_stream(
-        self, caller: Peer, frames: list[tuple[int, int, bytes]], statuses: list[tuple[int, int, str]]
-    ) -> None:
-        for stream_id, kind, data in frames:
-            caller.send(stream_id, kind, data)
-        for stream_id, code, text in statuses:
-            found = caller.frame().status
-            assert found[:2] == (stream_id, code) and found[2].startswith(text)
-        caller.request(101, *ECHO, b"alive")
-        assert caller.frame() == answer(101, b"alive")
-
     def test_data_on_a_stream_that_was_answered(self, caller: Peer) -> None:
         caller.request(1, *ECHO, b"x")
         assert caller.frame() == answer(1, b"x")
@@ -222,16 +176,6 @@ class TestRawFrames:
         service.gates[b"a"].set()
         caller.request(3, *ECHO, b"x")
         assert caller.frame() == answer(3, b"x")
-
-    def test_an_empty_answer_is_a_frame_without_bytes(self, caller: Peer) -> None:
-        caller.request(1, *ECHO, b"")
-        assert caller.frame() == Frame(1, RESPONSE, 0, b"")
-
-    def test_every_byte_may_come_alone(self, caller: Peer) -> None:
-        message = pb.Request(service=ECHO[0], method=ECHO[1], payload=b"slow").SerializeToString()
-        for byte in struct.pack(">IIBB", len(message), 1, REQUEST, 0) + message:
-            caller.socket.sendall(bytes([byte]))
-        assert caller.frame() == answer(1, b"slow")
 
     @pytest.mark.parametrize("cut", [4, 10, 20])
     def test_half_a_frame_and_the_end_closes_the_connection(
@@ -370,21 +314,6 @@ class TestTheEnd:
             assert caller.is_closed()
             closing.result(SOON_S)
 
-    def test_without_grace_handlers_are_cancelled_and_callers_cut_off(self, path: Path, service: Service) -> None:
-        """Go: TestServerClose."""
-        server = Server(service.handlers())
-        server.serve_unix(path)
-        with connected(path) as caller, ThreadPoolExecutor(1) as pool:
-            wait_calls(caller, service, [b"a"])
-            caller.request(3, "test.Rules", "Talk", flags=OPEN)
-            assert service.entered.acquire(timeout=SOON_S)
-            closing = pool.submit(server.close, 0)
-            assert service.calls[0].cancelled.wait(SOON_S)
-            assert caller.is_closed()
-            service.let_go()
-            closing.result(SOON_S)
-        soon(lambda: ttrpc_threads() == [], "the handlers to end")
-
     def test_what_a_handler_answers_when_it_is_cancelled_is_lost(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -458,16 +387,6 @@ class TestTheEnd:
         soon(lambda: not server._connections, "the connections to be forgotten")
         soon(lambda: ttrpc_threads() == ["ttrpc-accept"], "their threads to end")
         assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - a count, no paths
-
-    def test_a_caller_that_goes_during_its_call_is_known_to_the_handler(
-        self, server: Server, path: Path, service: Service
-    ) -> None:
-        with connected(path) as caller:
-            wait_calls(caller, service, [b"a"])
-            assert not service.calls[0].cancelled.is_set()
-        assert service.calls[0].cancelled.wait(SOON_S)
-        service.let_go()
-        soon(lambda: not server._connections, "the connection to be forgotten")
 
     def test_a_caller_that_sends_no_more_still_gets_its_answers(self, caller: Peer, service: Service) -> None:
         wait_calls(caller, service, [b"a"])

@@ -83,10 +83,6 @@ def test_writing_to_a_conn_that_does_not_exist_is_refused(conn_id: int) -> None:
         encode_message(conn_id, b"x")
 
 
-def test_a_receive_of_one_frame_is_one_piece() -> None:
-    assert MuxDecoder().receive_data(frame(1, b"hello")) == [(1, b"hello")]
-
-
 def test_frames_are_split_at_every_offset_of_the_trunk() -> None:
     trunk = frame(1, b"abc") + frame(2, b"defg") + frame(1, b"h")
     for cut in range(len(trunk) + 1):

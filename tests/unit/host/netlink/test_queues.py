@@ -10,7 +10,6 @@ from tests.unit.host.netlink.made_messages import Scripted, attribute, message
 GETQDISC, GETTCLASS, GETTFILTER = 38, 42, 46
 KIND, OPTIONS, STATS, XSTATS, STATS2, STAB, OFFLOAD, INGRESS_BLOCK = 1, 2, 3, 4, 7, 8, 12, 13
 ROOT, INGRESS = 0xFFFFFFFF, 0xFFFFFFF1
-BODY_AT = 16
 FILTER = message(44, struct.pack("=BxxxiIII", 0, 5, 0, 0xFFFFFFF2, 0) + attribute(KIND, b"bpf\0"))
 
 

@@ -125,13 +125,6 @@ class TestChunking:
         for cut in range(len(stream) + 1):
             assert run(stream[:cut], stream[cut:]) == whole, cut
 
-    @given(data=st.data())
-    def test_any_chunking(self, data: st.DataObject) -> None:
-        cuts = sorted(data.draw(st.lists(st.integers(0, len(self.STREAM)), max_size=12)))
-        chunks = [self.STREAM[a:b] for a, b in zip([0, *cuts], [*cuts, len(self.STREAM)], strict=True)]
-        whole = [fields(event) for event in served(ServerConnection(), self.STREAM)]
-        assert [fields(event) for event in served(ServerConnection(), *chunks)] == whole
-
     def test_events_may_be_taken_later(self) -> None:
         server = ServerConnection()
         for i in range(len(self.STREAM)):

@@ -36,9 +36,6 @@ SERVER_RUN = (
 )
 
 
-CLIENT_RUN = b"".join(data for _, data, _ in AT_THE_CLIENT if len(data) < 100)
-
-
 class TestChunking:
     def test_at_the_server(self) -> None:
         whole = events_of(ServerConnection(), SERVER_RUN)

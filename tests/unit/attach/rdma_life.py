@@ -20,9 +20,3 @@ def attach(rig: Rig, placed: tuple[Placed, ...] | None = None) -> Attachment:
 def device_of(world: World) -> Rdma:
     (device,) = world.rdma
     return device
-
-
-def end(rig: Rig) -> None:
-    done = rig.sandboxes.end("sandbox-1")
-    assert done is not None
-    done.result(SOON)

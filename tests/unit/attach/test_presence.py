@@ -14,7 +14,8 @@ from nri_rdma.errors import AttachError, ErrorCode, PlacementError
 from nri_rdma.model.device import CharDevice, CharKind, LinkLayer, Port, RdmaNetns
 from tests.fakes.kernel import FakeKernel, FaultyKernel, World
 from tests.unit.attach.builders import POD_PATH, make_device, make_placed
-from tests.unit.attach.rdma_life import attach, begin, device_of, end
+from tests.unit.attach.rdma_life import attach, begin, device_of
+from tests.unit.attach.sandbox_life import end_sandbox
 from tests.unit.rigs.attachments import SOON, Rig, add_rail, await_taken_up, placed_on
 
 
@@ -121,7 +122,7 @@ def test_a_device_that_the_pod_renamed_is_known_by_its_new_name_and_returned_und
     rig.sandboxes.look_again(sandbox).result(SOON)
     assert sandbox.record is not None
     assert sandbox.record.device_names == "mine"
-    end(rig)
+    end_sandbox(rig)
     assert world.snapshot() == before
 
 
@@ -155,7 +156,7 @@ def test_a_device_whose_netdev_is_in_the_pod_already_is_given(rig: Rig, world: W
     assert record is not None
     assert record.attached[0].devices[0].netdev_names == ("net1",)
     assert (device_of(world).netns is pod) == (setting is RdmaNetns.EXCLUSIVE)
-    end(rig)
+    end_sandbox(rig)
     assert world.snapshot() == before
     assert (rig.sandboxes.held(), world.held) == (0, 0)
 
@@ -183,7 +184,7 @@ def test_numbers_that_cannot_be_read_undo_the_attach(world: World, tmp_path: Pat
     rig = Rig(state=tmp_path / "first", world=world, kernel=counting)
     attach(rig)
     operations = counting.operations
-    end(rig)
+    end_sandbox(rig)
     rig.close()
     rig = Rig(state=tmp_path / "second", world=world, kernel=FaultyKernel(FakeKernel(world), fail_at=operations))
     with pytest.raises(AttachError) as caught:

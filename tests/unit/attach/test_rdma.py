@@ -16,7 +16,8 @@ from nri_rdma.model.nldev import CharNumber
 from nri_rdma.model.pci import PciAddress
 from tests.fakes.kernel import FakeKernel, World
 from tests.unit.attach.builders import POD_PATH, make_device, make_placed
-from tests.unit.attach.rdma_life import attach, device_of, end
+from tests.unit.attach.rdma_life import attach, device_of
+from tests.unit.attach.sandbox_life import end_sandbox
 from tests.unit.rigs.attachments import SOON, Rig, placed_on
 
 
@@ -24,7 +25,7 @@ def test_the_rdma_device_goes_with_its_netdev_and_comes_home(rig: Rig, world: Wo
     before = world.snapshot()
     attach(rig)
     assert device_of(world).netns is world.namespace(POD_PATH)
-    end(rig)
+    end_sandbox(rig)
     assert world.snapshot() == before
     assert (rig.sandboxes.held(), world.held) == (0, 0)
 
@@ -134,7 +135,7 @@ def test_what_belongs_to_a_port_is_there_for_each_port_and_the_rest_once(world: 
 
 def test_on_the_way_back_the_rdma_device_is_first(rig: Rig) -> None:
     attach(rig)
-    end(rig)
+    end_sandbox(rig)
     undone = [span.name for span in rig.spans.recent() if span.name.startswith("undo ")]
     assert undone == ["undo move-rdma-device", "undo configure-netdev", "undo move-netdev"]
 
@@ -143,7 +144,7 @@ def test_a_device_without_a_netdev_moves_alone(rig: Rig, world: World) -> None:
     placed = (make_placed((make_device("mlx5_rail0", [], link_layer=LinkLayer.INFINIBAND),)),)
     attach(rig, placed)
     assert device_of(world).netns is not world.host
-    end(rig)
+    end_sandbox(rig)
     assert device_of(world).netns is world.host
 
 
@@ -160,14 +161,14 @@ def test_a_pod_that_renamed_its_device_returns_it_under_the_hosts_name(rig: Rig,
     before = world.snapshot()
     attach(rig)
     device_of(world).name = "mine"
-    end(rig)
+    end_sandbox(rig)
     assert world.snapshot() == before
 
 
 def test_a_device_that_the_kernel_brought_home_is_left_there(rig: Rig, world: World) -> None:
     attach(rig)
     device_of(world).netns = world.host
-    end(rig)
+    end_sandbox(rig)
     assert device_of(world).netns is world.host
 
 
@@ -192,6 +193,6 @@ def test_a_daemon_that_starts_anew_brings_home_what_its_predecessor_moved(world:
     first.kill()
     second = Rig(state=tmp_path, world=world)
     assert second.sandboxes.recover(lambda _record: None) == ()
-    end(second)
+    end_sandbox(second)
     assert world.snapshot() == before
     second.close()

@@ -75,7 +75,3 @@ def make_listed(
 ) -> Listed:
     main = ListedContainer(name="main", devices={})
     return Listed(pod=pod, annotations=annotations, containers=(main,) if containers is None else containers)
-
-
-def drop(_value: object) -> None:
-    """For what nobody needs."""

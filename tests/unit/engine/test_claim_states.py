@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from ipaddress import ip_interface
 from pathlib import Path
@@ -112,7 +113,7 @@ def test_a_device_that_does_not_come_home_is_being_returned_with_the_reason(
     node.specify(spec(NIC, 0, keys=MOVE))
     node.create("main", 0)
     node.rig.on_gone = _fails
-    node.stop(seconds=0.2)
+    node.engine.stop_pod("sandbox-1", time.monotonic() + 0.2)
     state = heard.states.now()[NIC]
     assert (state.given, state.is_returning) == ((), True)
 

@@ -85,9 +85,9 @@ def test_the_second_word_of_an_end_does_not_keep_the_runtime_as_long_as_the_firs
     overlapped.sandbox().attach_done.result(SOON)
     overlapped.rig.failing_gone = 0
     overlapped.broken = OSError("sysfs is gone")  # what came home is not free
-    overlapped.stop(seconds=0.05)
+    overlapped.engine.stop_pod("sandbox-1", time.monotonic() + 0.05)
     begun = time.monotonic()
-    overlapped.stop()  # RemovePodSandbox
+    overlapped.engine.stop_pod("sandbox-1", begun + SOON)  # RemovePodSandbox
     assert time.monotonic() - begun < 2.0
 
 

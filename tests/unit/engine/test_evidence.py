@@ -25,16 +25,15 @@ from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import World
 from tests.unit.attach.builders import make_pod
 from tests.unit.engine.readings import Rereading
-from tests.unit.model.hardware import eight
+from tests.unit.model.hardware import RDMA_CM, eight, uverbs
 from tests.unit.rigs.attachments import SOON
-from tests.unit.rigs.engine import PREFIX, Daemon, uverbs
+from tests.unit.rigs.engine import PREFIX, Daemon
 from tests.unit.rigs.engine_with_kubelet import (
     CLAIM_A,
     CLAIM_B,
     FOREIGN,
     MOVE,
     NIC,
-    RDMA_CM,
     SHARED,
     VENDOR,
     Calls,

@@ -1,6 +1,7 @@
 """The node is read when somebody needs it anew, and once for all who wait."""
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +14,8 @@ from nri_rdma.errors import (
 )
 from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import World
-from tests.unit.engine.one_rail import daemon, drop, refusal, world
+from tests.unit.attach.sandbox_life import drop
+from tests.unit.engine.one_rail import daemon, refusal, world
 from tests.unit.rigs.attachments import SOON
 from tests.unit.rigs.engine import Daemon
 
@@ -106,7 +108,7 @@ def test_a_node_that_cannot_be_read_refuses_with_a_code(daemon: Daemon, world: W
 def test_a_device_is_free_only_after_the_node_was_read_anew(daemon: Daemon) -> None:
     daemon.start()
     daemon.broken = OSError("sysfs is gone")
-    daemon.stop(seconds=0.05)
+    daemon.engine.stop_pod("sandbox-1", time.monotonic() + 0.05)
     daemon.rig.clock.wait_for_one()
     assert daemon.holders == {"mlx5_0"}
     daemon.broken = None

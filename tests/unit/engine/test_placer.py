@@ -19,7 +19,8 @@ from nri_rdma.model.request import Mode
 from tests.fakes.kernel import World
 from tests.rig.deadline import wait_until
 from tests.unit.attach.builders import make_device, make_pod
-from tests.unit.engine.one_rail import OTHER_PATH, daemon, drop, refusal, world
+from tests.unit.attach.sandbox_life import drop
+from tests.unit.engine.one_rail import OTHER_PATH, daemon, refusal, world
 from tests.unit.rigs.attachments import SOON, add_rail
 from tests.unit.rigs.engine import ONE, PREFIX, Daemon
 from tests.unit.rigs.engine_with_kubelet import MOVE, NIC, Node, daemon_on, node, spec

@@ -30,8 +30,9 @@ from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import World
 from tests.unit.attach.builders import make_pod
+from tests.unit.model.hardware import uverbs
 from tests.unit.rigs.attachments import SOON
-from tests.unit.rigs.engine import PREFIX, Daemon, uverbs
+from tests.unit.rigs.engine import PREFIX, Daemon
 from tests.unit.rigs.engine_with_kubelet import (
     FOREIGN,
     MOVE,

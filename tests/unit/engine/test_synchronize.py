@@ -17,8 +17,8 @@ from nri_rdma.model.pod import Pod
 from tests.fakes.kernel import World
 from tests.rig.deadline import wait_until
 from tests.unit.attach.builders import make_pod
-from tests.unit.attach.sandbox_life import occupy
-from tests.unit.engine.one_rail import OTHER_PATH, daemon, drop, give_up, make_listed, overlapped, refusal, world
+from tests.unit.attach.sandbox_life import drop, occupy
+from tests.unit.engine.one_rail import OTHER_PATH, daemon, give_up, make_listed, overlapped, refusal, world
 from tests.unit.rigs.attachments import SOON, Rig, add_rail
 from tests.unit.rigs.engine import ONE, Daemon
 from tests.unit.rigs.engine_with_kubelet import Node, node

@@ -11,9 +11,10 @@ from tests.fakes.kernel import World
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.sandbox_life import take_name
 from tests.unit.engine.one_rail import daemon, make_listed, world
+from tests.unit.model.hardware import RDMA_CM, uverbs
 from tests.unit.rigs.attachments import SOON
-from tests.unit.rigs.engine import PREFIX, Daemon, uverbs
-from tests.unit.rigs.engine_with_kubelet import MOVE, NIC, RDMA_CM, Node, names, node, spec
+from tests.unit.rigs.engine import PREFIX, Daemon
+from tests.unit.rigs.engine_with_kubelet import MOVE, NIC, Node, names, node, spec
 
 __all__ = ["daemon", "node", "world"]  # fixtures
 

@@ -19,24 +19,19 @@ from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.engine.reservations import Reservations
 from nri_rdma.host.limits import ContainerLimits
-from nri_rdma.model.device import CharDevice, CharKind, DeviceId, Node, RdmaNetns, Scan
+from nri_rdma.model.device import CharDevice, DeviceId, Node, RdmaNetns, Scan
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.waits import Waits
 from nri_rdma.tasks.waiting import all_settled
 from tests.fakes.kernel import FakeKernel
 from tests.unit.attach.builders import make_device, make_pod
+from tests.unit.model.hardware import uverbs
 from tests.unit.rigs.attachments import BLOCKING, SOON, Rig
 from tests.unit.rigs.policies import EXCLUSIVE_FIRST
 
 PREFIX = "rdma.noderesource.dev"
 ONE = {f"{PREFIX}/pod": "1"}
-
-
-def uverbs(number: int) -> CharDevice:
-    """The character device of the node's RDMA device of that number."""
-    path = f"/dev/infiniband/uverbs{number}"
-    return CharDevice(kind=CharKind.UVERBS, path=path, major=231, minor=192 + number, mode=0o666, uid=0, gid=0)
 
 
 MakeEvidence: TypeAlias = "Callable[[Daemon], EvidenceCollector]"

@@ -21,7 +21,6 @@ from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.sandbox import Sighting
 from nri_rdma.errors import ErrorCode, KubeletError, NriRdmaError
 from nri_rdma.model.allocation import ClaimDevice, ContainerAllocation, DeviceIds, PodAllocation
-from nri_rdma.model.device import CharKind
 from nri_rdma.model.device import Node as NodeModel
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
@@ -31,8 +30,9 @@ from nri_rdma.ttrpc.wire import Request
 from tests.fakes.kernel import FakeKernel, World
 from tests.rig.dra_state import ClaimState, checkpoint
 from tests.unit.attach.builders import make_pod
+from tests.unit.model.hardware import RDMA_CM, uverbs
 from tests.unit.rigs.attachments import SOON, Rig, add_rail, make_world
-from tests.unit.rigs.engine import PREFIX, Daemon, MakeEvidence, uverbs
+from tests.unit.rigs.engine import PREFIX, Daemon, MakeEvidence
 
 DRIVER = "rdma.noderesource.dev"
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
@@ -43,7 +43,6 @@ FOREIGN = "sriov.example.org/vf=0000-08-00-2"
 OTHER_PATH = "/run/netns/pod-2"
 MOVE = "mode: exclusive\nlimits: {hcaHandles: 4}\nmemlock: unlimited\n"
 SHARED = "mode: shared\nlimits: {hcaHandles: 4}\n"
-RDMA_CM = replace(uverbs(0), kind=CharKind.RDMA_CM, path="/dev/infiniband/rdma_cm", major=10, minor=58)
 
 
 class Kubelet:

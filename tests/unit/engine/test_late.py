@@ -458,11 +458,13 @@ def test_an_attempt_that_finds_its_spec_gone_holds_nothing_and_the_claim_is_atta
     assert node.holders == {"mlx5_0"}
 
 
-def test_the_newest_failure_of_a_sandbox_is_remembered_however_many_there_were(node: Node) -> None:
+def test_the_newest_failures_and_answers_of_a_sandbox_are_remembered_however_many_there_were(node: Node) -> None:
     known = node.evidence.sandboxes.take(make_pod().sandbox_id)
     for number in range(KEPT_CONTAINERS + 1):
         known.remember_late_failure(f"c{number}", "no")
-    assert (len(known.late_failures), f"c{KEPT_CONTAINERS}" in known.late_failures) == (KEPT_CONTAINERS, True)
+        known.remember_answer(f"c{number}", f"/pods/c{number}")
+    for remembered in (known.late_failures, known.answered):
+        assert (len(remembered), f"c{KEPT_CONTAINERS}" in remembered) == (KEPT_CONTAINERS, True)
 
 
 def test_a_container_that_is_covered_later_is_covered_for_the_next_daemon_too(node: Node) -> None:

@@ -187,9 +187,13 @@ def test_news_in_a_short_time_are_one_write_of_the_last_state(rig: Rig) -> None:
 
 
 def test_news_of_other_cdi_devices_are_of_no_claim(rig: Rig) -> None:
+    wait_until(lambda: rig.reads, "the first look")
+    settle(rig)
+    reads = rig.reads
     rig.writer.news(frozenset({"gpu.example.com/gpu=u1-nic", f"{OURS}/claim=u12-nic"}), "no")
     settle(rig)
     assert [it for it in rig.server.seen if it.method != "GET"] == []
+    assert rig.reads == reads
 
 
 def test_who_else_writes_the_claim_loses_nothing(rig: Rig) -> None:

@@ -6,7 +6,7 @@ PYTEST := $(PYTHON) -m pytest
 # Tests make many small trees: in memory, where there is such a folder, they take half the time.
 export PYTEST_DEBUG_TEMPROOT := $(wildcard /dev/shm)
 
-.PHONY: help setup setup-venv containerd demo unit test test-one test-changed test-faults mutants runtimes rotation lab lab-shell cluster cluster-shell podman bench simulate ttrpc check generate format
+.PHONY: help setup setup-venv containerd demo unit test test-one test-changed test-faults mutants runtimes rotation lab lab-shell cluster cluster-shell podman bench simulate ttrpc image image-test check generate format
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -69,6 +69,12 @@ simulate: setup-venv ## jobs come to a node and go: how many have NICs next to t
 
 ttrpc: setup-venv ## the ttrpc library as a wheel of its own, into build/pyttrpc; its tests run against it, with protobuf only
 	@$(PYTHON) -m tests.rig.ttrpc_wheel
+
+image: setup-venv ## the daemon's image as an OCI archive in build/, of locked packages, without Docker; ARCH=arm64: of that
+	@$(PYTHON) -m deploy.image $(if $(ARCH),--arch $(ARCH))
+
+image-test: setup-venv ## two images are equal byte by byte, and what is in them runs, arm64 by qemu (root; minutes)
+	@$(PYTHON) -m tests.image -- -q
 
 rotation: setup ## the turn that was green longest ago, by docs/rotation.md (root; minutes); TURN=KubeRay: that one
 	@$(PYTHON) -m tests.rotation $(if $(TURN),'$(TURN)')

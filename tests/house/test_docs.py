@@ -60,7 +60,7 @@ OUR_NAME = re.compile(r"nri[-_.]rdma(?:\[[^]]*\])?(?:[=<>~!].*)?")
 def test_no_text_asks_to_install_our_name_from_the_package_index() -> None:
     """The name is free on PyPI: who registers it would be root on a node. A folder or a file of a wheel is named, or
     the index is switched off."""
-    folders = ("nri_rdma", "docs", "hooks", "systemd", "api", "bench")
+    folders = ("nri_rdma", "docs", "hooks", "systemd", "api", "bench", "deploy")
     texts = [path for folder in folders for path in (PROJECT / folder).rglob("*") if path.is_file()]
     texts = [path for path in texts if path.suffix in {"", ".py", ".md", ".service", ".toml", ".yaml", ".json"}]
     wrong = [

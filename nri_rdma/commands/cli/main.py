@@ -16,7 +16,6 @@ import sys
 
 import click
 
-from nri_rdma import __version__
 from nri_rdma.attach.port import KernelError
 from nri_rdma.commands.cli.cdi import cdi
 from nri_rdma.commands.cli.claims import claims
@@ -33,6 +32,7 @@ from nri_rdma.commands.cli.status import status
 from nri_rdma.commands.cli.topology import topology
 from nri_rdma.commands.cli.trace import trace
 from nri_rdma.commands.cli.validate import validate
+from nri_rdma.commands.cli.version import tell_version
 from nri_rdma.config.settings import Loaded
 from nri_rdma.doors.nri.identity import SOCKET_VARIABLE
 from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
@@ -63,7 +63,9 @@ def main() -> None:
 @click.group(
     invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
 )
-@click.version_option(__version__, prog_name="nri-rdma", message="%(prog)s %(version)s")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=tell_version, help="Print the version."
+)
 @click.pass_context
 def commands(context: click.Context) -> int | None:
     """Give containers their own RDMA hardware.

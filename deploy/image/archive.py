@@ -1,0 +1,126 @@
+"""An OCI archive whose bytes depend on nothing but the files: names sorted, one time, no owners."""
+
+import hashlib
+import io
+import json
+import stat
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.image.architecture import Architecture
+from deploy.image.steps import ImageError
+
+_OCI = "application/vnd.oci.image"
+_COMPRESS = "import gzip, sys; sys.stdout.buffer.write(gzip.compress(sys.stdin.buffer.read(), 6, mtime=0))"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """Some of the image's files, as they are sent."""
+
+    diff_id: str
+    """Of what the layer is unpacked."""
+    packed: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """What an image says of itself."""
+
+    name: str
+    architecture: Architecture
+    created: int
+    """Seconds since 1970."""
+    labels: Mapping[str, str]
+    entrypoint: tuple[str, ...]
+    command: tuple[str, ...]
+    environment: tuple[str, ...]
+
+
+def pack(root: Path, paths: Iterable[Path], python: Path) -> Layer:
+    """Return a layer with these files. `python` compresses: of another zlib the bytes may differ."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for path in sorted(paths):
+            entry = _entry(path, root)
+            archive.addfile(entry, io.BytesIO(path.read_bytes()) if entry.isreg() else None)
+    done = subprocess.run(
+        [str(python), "-I", "-c", _COMPRESS], input=buffer.getvalue(), capture_output=True, check=False
+    )
+    if done.returncode != 0:
+        raise ImageError(
+            f"could not compress a layer: {done.stderr.decode(errors='replace')}. Next: see the free memory."
+        )
+    return Layer(diff_id=_digest(buffer.getvalue()), packed=done.stdout)
+
+
+def write_archive(target: Path, image: Image, layers: Sequence[Layer]) -> str:
+    """Write what `ctr images import`, skopeo and podman take, and return the digest of the image's manifest."""
+    config = _json(
+        {
+            "architecture": image.architecture.name,
+            "os": "linux",
+            "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(image.created)),
+            "config": {
+                "Entrypoint": image.entrypoint,
+                "Cmd": image.command,
+                "Env": image.environment,
+                "Labels": image.labels,
+            },
+            "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
+        }
+    )
+    manifest = _json(
+        {
+            "schemaVersion": 2,
+            "mediaType": f"{_OCI}.manifest.v1+json",
+            "config": _descriptor(f"{_OCI}.config.v1+json", config),
+            "layers": [_descriptor(f"{_OCI}.layer.v1.tar+gzip", layer.packed) for layer in layers],
+        }
+    )
+    entry = _descriptor(f"{_OCI}.manifest.v1+json", manifest) | {
+        "platform": {"architecture": image.architecture.name, "os": "linux"},
+        "annotations": {"io.containerd.image.name": image.name, "org.opencontainers.image.ref.name": image.name},
+    }
+    blobs = [config, manifest, *(layer.packed for layer in layers)]
+    files = {
+        "oci-layout": _json({"imageLayoutVersion": "1.0.0"}),
+        "index.json": _json({"schemaVersion": 2, "manifests": [entry]}),
+        **{f"blobs/{_digest(blob).replace(':', '/')}": blob for blob in blobs},
+    }
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(target, "w") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return _digest(manifest)
+
+
+def _entry(path: Path, root: Path) -> tarfile.TarInfo:
+    status = path.lstat()
+    info = tarfile.TarInfo(str(path.relative_to(root)))
+    info.mode = status.st_mode & 0o755 | 0o444
+    if path.is_symlink():
+        info.type, info.linkname, info.mode = tarfile.SYMTYPE, str(path.readlink()), 0o777
+    elif stat.S_ISDIR(status.st_mode):
+        info.type, info.mode = tarfile.DIRTYPE, 0o1777 if info.name == "tmp" else 0o755
+    else:
+        info.size = status.st_size
+    return info
+
+
+def _descriptor(media_type: str, content: bytes) -> dict[str, object]:
+    return {"mediaType": media_type, "digest": _digest(content), "size": len(content)}
+
+
+def _digest(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True).encode()

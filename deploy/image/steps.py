@@ -1,0 +1,37 @@
+"""Commands of this machine that the build calls, and the error that ends it."""
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+CACHE = PROJECT / ".cache/image"
+"""What was fetched stays here: a second build asks neither mirror nor package index."""
+LOCKS = Path(__file__).resolve().parent
+
+
+class ImageError(Exception):
+    """What failed and what to do next, as a sentence."""
+
+
+def run(command: Sequence[str], purpose: str, hint: str, environment: Mapping[str, str] | None = None) -> str:
+    """Run a command and return its output. Raise ImageError with its last words."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    try:
+        done = subprocess.run(
+            command,
+            env=clean | dict(environment or {}),
+            cwd=PROJECT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except FileNotFoundError as missing:
+        raise ImageError(f"{command[0]} is not on this machine. Next: use Debian 12 or 13.") from missing
+    if done.returncode != 0:
+        words = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        said = " / ".join(words[-3:]) or f"exit code {done.returncode}"
+        raise ImageError(f"could not {purpose}: {said}. Next: {hint}")
+    return done.stdout

@@ -24,6 +24,7 @@ ELSEWHERE = {
     "tests/lab/guest/": ("lab", "tests.lab", "--"),
     "tests/cluster/": ("cluster", "tests.cluster"),
     "tests/oci/": ("podman", "tests.oci", "--"),
+    "tests/image/": ("image-test", "tests.image", "--"),
 }
 """Tests that do not run on this machine itself: make's name for all of them, and the module that runs some."""
 HOUSE = "tests/house"

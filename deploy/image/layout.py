@@ -52,9 +52,13 @@ def place_of_debian(name: str, architecture: Architecture) -> PurePosixPath | No
 def is_left_out(name: str) -> bool:
     """Tell whether nothing imports a file, by its path below the folder of Python packages."""
     path = PurePosixPath(name)
-    if path.suffix in _SOURCES or "tests" in path.parts[1:] or path.parts[0] in ("bin", "share"):
+    if path.parts[0] in ("bin", "share") or path.suffix in _SOURCES or _is_test(path):
         return True
     return name.startswith(_NOT_IMPORTED) and not re.fullmatch(r"kubernetes/client/(api|models)/__init__\.py", name)
+
+
+def _is_test(path: PurePosixPath) -> bool:
+    return "tests" in path.parts[1:] or re.fullmatch(r"test_\w+\.py|\w+_test\.py", path.name) is not None
 
 
 def long_path() -> str:

@@ -104,7 +104,7 @@ def write_archive(target: Path, image: Image, layers: Sequence[Layer]) -> str:
 def _entry(path: Path, root: Path) -> tarfile.TarInfo:
     status = path.lstat()
     info = tarfile.TarInfo(str(path.relative_to(root)))
-    info.mode = status.st_mode & 0o755 | 0o444
+    info.mode = 0o755 if status.st_mode & stat.S_IXUSR else 0o644
     if path.is_symlink():
         info.type, info.linkname, info.mode = tarfile.SYMTYPE, str(path.readlink()), 0o777
     elif stat.S_ISDIR(status.st_mode):

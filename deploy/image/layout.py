@@ -21,6 +21,8 @@ PATH_ROOM = 60
 _LEFT_OUT = ("ensurepip", "idlelib", "lib2to3", "pydoc_data", "test", "tkinter", "turtledemo", "__pycache__")
 """Of the standard library: nothing here imports them."""
 _SOURCES = {".pyi", ".pyx", ".pxd", ".c", ".h", ".cc", ".proto"}
+_RECORDS = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
+"""Where and by whom a wheel was unpacked: they differ with the folder of the build."""
 _NOT_IMPORTED = (
     "kubernetes/aio/",
     "kubernetes/docs/",
@@ -52,6 +54,8 @@ def place_of_debian(name: str, architecture: Architecture) -> PurePosixPath | No
 def is_left_out(name: str) -> bool:
     """Tell whether nothing imports a file, by its path below the folder of Python packages."""
     path = PurePosixPath(name)
+    if path.name in _RECORDS and path.parent.suffix == ".dist-info":
+        return True
     if path.parts[0] in ("bin", "share") or path.suffix in _SOURCES or _is_test(path):
         return True
     return name.startswith(_NOT_IMPORTED) and not re.fullmatch(r"kubernetes/client/(api|models)/__init__\.py", name)

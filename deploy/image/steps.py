@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
-CACHE = PROJECT / ".cache/image"
+CACHE_VARIABLE = "NRI_RDMA_IMAGE_CACHE"
+CACHE = Path(os.environ.get(CACHE_VARIABLE) or PROJECT / ".cache/image")
 """What was fetched stays here: a second build asks neither mirror nor package index."""
 LOCKS = Path(__file__).resolve().parent
 

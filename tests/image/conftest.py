@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.image.architecture import ARCHITECTURES, Architecture
+from deploy.image.steps import CACHE, CACHE_VARIABLE
 from tests.image.root import Root, unpack
 from tests.parts import PROJECT
 
@@ -24,10 +25,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(_LONGEST_S))
 
 
-def make_archive(architecture: Architecture, archive: Path) -> Path:
+def make_archive(architecture: Architecture, archive: Path, cache: Path = CACHE) -> Path:
     """Make the image as a person does, and show the sizes of its parts."""
     command = [sys.executable, "-m", "deploy.image", "--arch", architecture.name, "--out", str(archive)]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    environment = {**os.environ, CACHE_VARIABLE: str(cache)}
+    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     print(done.stdout)
     return archive

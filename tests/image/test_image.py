@@ -9,7 +9,7 @@ from pathlib import Path
 from deploy.image import layout
 from deploy.image.__main__ import read_revision
 from deploy.image.architecture import Architecture
-from deploy.image.steps import PROJECT
+from deploy.image.steps import CACHE, PROJECT
 from nri_rdma import __version__
 from tests.image.conftest import make_archive
 from tests.image.root import PYTHON, Root
@@ -40,8 +40,14 @@ print(json.dumps(server.items(sys.argv[1])))
 """
 
 
-def test_made_again_it_has_the_same_bytes(archive: Path, architecture: Architecture, tmp_path: Path) -> None:
-    again = make_archive(architecture, tmp_path / "again.tar")
+def test_made_again_in_another_folder_it_has_the_same_bytes(
+    archive: Path, architecture: Architecture, tmp_path: Path
+) -> None:
+    cache = tmp_path / "another"
+    cache.mkdir()
+    for fetched in (CACHE / "debs", *CACHE.glob("wheels-*"), *CACHE.glob("tools-*")):
+        (cache / fetched.name).symlink_to(fetched)
+    again = make_archive(architecture, tmp_path / "again.tar", cache)
     assert _digest(again) == _digest(archive)
 
 

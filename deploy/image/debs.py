@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from deploy.image.architecture import Architecture
 from deploy.image.steps import CACHE, LOCKS, ImageError, run
-from tests.rig.aptsources import Source, main_archive, read_sources, security_archive
+from tests.rig.aptsources import Source, main_archive, options_beside, read_sources, security_archive
 
 LOCK = LOCKS / "debs.lock"
 PYTHON = (
@@ -126,21 +126,9 @@ class _Apt:
         stanzas = [main.stanza(("trixie", "trixie-updates"))]
         stanzas += [security.stanza(("trixie-security",))] if security is not None else []
         (folder / "image.sources").write_text("\n".join(stanzas))
-        options = {
-            "Dir::Etc::sourcelist": str(folder / "image.sources"),
-            "Dir::Etc::sourceparts": "-",
-            "Dir::Etc::preferences": "-",
-            "Dir::Etc::preferencesparts": "-",
-            "Dir::State::Lists": str(folder / "lists"),
+        options = options_beside(folder / "image.sources", architecture.name) | {
             "Dir::State::status": "/dev/null",
-            "Dir::Cache": str(folder / "cache"),
-            "APT::Architecture": architecture.name,
             "APT::Architectures": architecture.name,
-            "APT::Sandbox::User": "root",  # the folders are root's
-            "APT::Update::Error-Mode": "any",
-            "Acquire::Languages": "none",
-            "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
-            "Acquire::Retries": "3",
         }
         self._command = ["apt-get", "-q", *(word for it in options.items() for word in ("-o", "=".join(it)))]
         run([*self._command, "update"], "read Debian 13's lists of packages", "check the mirror in /etc/apt.")

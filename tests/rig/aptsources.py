@@ -65,6 +65,24 @@ def read_sources(etc_apt: Path) -> tuple[Source, ...]:
     return tuple(found)
 
 
+def options_beside(sources: Path, architecture: str) -> dict[str, str]:
+    """apt's options for lists and a cache beside this file of sources; of the machine it reads its keys and proxies."""
+    return {
+        "Dir::Etc::sourcelist": str(sources),
+        "Dir::Etc::sourceparts": "-",
+        "Dir::Etc::preferences": "-",
+        "Dir::Etc::preferencesparts": "-",
+        "Dir::State::Lists": str(sources.parent / "lists"),
+        "Dir::Cache": str(sources.parent / "cache"),
+        "APT::Architecture": architecture,
+        "APT::Sandbox::User": "root",  # the folders are root's
+        "APT::Update::Error-Mode": "any",
+        "Acquire::Languages": "none",
+        "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
+        "Acquire::Retries": "3",
+    }
+
+
 def main_archive(sources: tuple[Source, ...], codename: str) -> Source | None:
     """The archive that holds the machine's release itself, or None when its sources name none."""
     for source in sources:

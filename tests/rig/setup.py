@@ -246,22 +246,12 @@ def _apt_install(packages: Sequence[str]) -> None:
 
 def _apt_get(arguments: Sequence[str], purpose: str, hint: str, where: Path | None = None) -> None:
     """apt-get on private lists and caches: it reads this machine's keys and nothing else of its state."""
+    from tests.rig import aptsources  # late, as above
+
     own = _codename()
-    options = {
-        "Dir::Etc::sourcelist": str(APT / "rig.sources"),
-        "Dir::Etc::sourceparts": "-",
-        "Dir::Etc::preferences": "-",
-        "Dir::Etc::preferencesparts": "-",
-        "Dir::State::Lists": str(APT / "lists"),
-        "Dir::Cache": str(APT / "cache"),
+    options = aptsources.options_beside(APT / "rig.sources", "amd64") | {
         "APT::Default-Release": f"/^{own}(-security)?$/",
-        "APT::Sandbox::User": "root",  # the folders are root's
-        "APT::Update::Error-Mode": "any",
-        "APT::Architecture": "amd64",
         "Acquire::Check-Valid-Until": "false",  # a testing suite's Release file can be past its date
-        "Acquire::Languages": "none",
-        "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
-        "Acquire::Retries": "3",
     }
     flags = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
     _run(["apt-get", "-q", *flags, *arguments], purpose, hint, where=where)

@@ -6,7 +6,7 @@ PYTEST := $(PYTHON) -m pytest
 # Tests make many small trees: in memory, where there is such a folder, they take half the time.
 export PYTEST_DEBUG_TEMPROOT := $(wildcard /dev/shm)
 
-.PHONY: help setup setup-venv containerd demo unit test test-one test-changed test-faults mutants runtimes rotation lab lab-shell cluster cluster-shell podman bench simulate ttrpc image image-test check generate format
+.PHONY: help setup setup-venv containerd demo unit test test-one test-changed test-faults mutants runtimes rotation lab lab-shell cluster cluster-shell cluster-demo chart-test podman bench simulate ttrpc image image-test check generate format
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -57,6 +57,12 @@ cluster: setup ## the tests on a real Kubernetes, which is built once into the u
 cluster-shell: setup ## a prompt with kubectl in such a cluster; NODES=2: two nodes
 	@$(PYTHON) -m tests.cluster --shell
 
+cluster-demo: setup ## the chart in a real Kubernetes: installed, pods in each of three ways, removed (root; minutes with its builds, then seconds)
+	@$(PYTHON) -m tests.cluster --demo
+
+chart-test: setup-venv ## what helm makes of the chart, by the schemas of four releases of Kubernetes, and typos in its values
+	@$(PYTHON) -m tests.chart -- -q
+
 podman: setup ## containers of real podman get their devices; it is fetched once into the cache (root; minutes); SUITES="bookworm trixie forky": of these
 	@$(PYTHON) -m tests.oci $(SUITES) -- -q
 
@@ -85,6 +91,7 @@ generate: setup-venv ## nri_rdma/pb, nri_rdma/ttrpc/pb, tests/rig/pb, the schema
 	@$(PYTHON) api/generate.py
 	@$(PYTHON) -m nri_rdma config schema > api/config.schema.json
 	@$(PYTHON) -m nri_rdma config schema --request > api/request.schema.json
+	@$(PYTHON) -m deploy.chart
 	@$(PYTHON) docs/key_tables.py
 	@$(PYTHON) docs/generate.py
 	@$(PYTHON) -m tests.rig.generate

@@ -1,5 +1,5 @@
 """`python -m tests.cluster [FILE...] [-- PYTEST-ARGUMENTS]`: the tests of tests/cluster, or of these files, on a real
-Kubernetes. `--shell`: a prompt with kubectl instead.
+Kubernetes. `--shell`: a prompt with kubectl instead; `--demo`: the chart is installed, used and removed.
 
 KubeRay's operator is built only for the files that need it. NODES in the environment is the number of nodes of the
 shell's cluster.
@@ -14,10 +14,10 @@ import subprocess
 import sys
 
 from tests import namespaces
-from tests.cluster import leaks
+from tests.cluster import demo, leaks
 from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError
-from tests.cluster.programs import ensure_operator, ensure_programs
+from tests.cluster.programs import ensure_helm, ensure_operator, ensure_programs
 from tests.rig.build_runtimes import BuildError, ensure
 from tests.rig.cache import CONTAINERD_2_3
 
@@ -30,6 +30,7 @@ def main() -> int:
     at = given.index("--") if "--" in given else len(given)
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
     parser.add_argument("--shell", action="store_true", help="a prompt in a cluster that ends with it")
+    parser.add_argument("--demo", action="store_true", help="install the chart, start pods, and remove it")
     parser.add_argument("files", nargs="*", help="files of tests/cluster; without any, all of them")
     options = parser.parse_args(given[:at])
     chosen = options.files or [FOLDER]
@@ -40,11 +41,16 @@ def main() -> int:
         if leaks.RUN not in os.environ:
             ensure(CONTAINERD_2_3)  # outside: it needs the network
             ensure_programs()
-            if not options.shell and any(it == FOLDER or "kuberay" in it for it in chosen):
+            if options.demo:
+                ensure_helm()
+                _make_image()
+            elif not options.shell and any(it == FOLDER or "kuberay" in it for it in chosen):
                 ensure_operator()
             return _isolated([sys.executable, "-m", "tests.cluster", *given])
         if options.shell:
             return _shell()
+        if options.demo:
+            return demo.main()
     except (BuildError, ClusterError, namespaces.RefusedError) as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
@@ -63,6 +69,12 @@ def _isolated(command: list[str]) -> int:
     if not found:
         print("cluster: the host is as it was: links, mounts, cgroups, processes, settings of the kernel")
     return ended.returncode or bool(found)
+
+
+def _make_image() -> None:
+    """Make the image as `make image` does."""
+    if subprocess.run([sys.executable, "-m", "deploy.image"], check=False).returncode:
+        raise ClusterError("the image cannot be made: see above.")
 
 
 def _shell() -> int:

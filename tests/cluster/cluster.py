@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.cluster.control_plane import ControlPlane
+from tests.cluster.control_plane import PORT, ControlPlane
 from tests.cluster.errors import ClusterError
 from tests.cluster.leaks import FOLDER, RUN, run_prefix
 from tests.cluster.machine import Machine, make_cgroup, remove_cgroup
@@ -40,8 +40,10 @@ class Cluster:
         config: str = "",
         kubelet: Mapping[str, Any] = _NOTHING,
         gates: Sequence[str] = (),
+        images: Sequence[Path] = (),
     ) -> None:
-        """`gates` are feature gates that are on, in the kubelets, too."""
+        """`gates` are feature gates that are on, in the kubelets, too. With `images`, archives that the nodes import,
+        no node starts nri-rdma: a pod of such an image is to bring it."""
         self._begun = time.monotonic()
         self.times: dict[str, float] = {}
         self._programs = ensure_programs()
@@ -49,6 +51,7 @@ class Cluster:
         self.folder = Path(tempfile.mkdtemp(prefix=run_prefix(os.environ[RUN]), dir=FOLDER))
         self._stack = ExitStack()
         self._kubelet = {**kubelet, "featureGates": dict.fromkeys(gates, True)} if gates else kubelet
+        self._images = tuple(images)
         self._cgroup = f"nrirdma-{self.folder.name}"
         names = tuple(f"n{number}" for number in range(1, nodes + 1))
         try:
@@ -74,6 +77,11 @@ class Cluster:
         """What a shell needs in order to reach the cluster with kubectl."""
         path = f"{self._programs.folder}:{os.environ.get('PATH', '')}"
         return {"KUBECONFIG": str(self._control_plane.kubeconfig("admin")), "PATH": path}
+
+    @property
+    def api_server(self) -> tuple[str, int]:
+        """The address and port that nodes reach the API server at: services have no addresses that work here."""
+        return _address(0), PORT
 
     def kubectl(self, *arguments: str, given: object = None, fails: bool = False) -> str:
         """Run kubectl and return what it printed; `given` is an object for `-f -`. Raises ClusterError."""
@@ -157,7 +165,15 @@ class Cluster:
         machine = self._machine(name, number)
         kubeconfig = self._control_plane.kubeconfig(name)
         return Node(
-            machine, self._programs, kubeconfig, _address(number), _pods(number), described, config, self._kubelet
+            machine,
+            self._programs,
+            kubeconfig,
+            _address(number),
+            _pods(number),
+            described,
+            config,
+            self._kubelet,
+            self._images,
         )
 
 

@@ -37,9 +37,11 @@ class Node:
         described: str,
         config: str,
         kubelet: Mapping[str, Any],
+        images: tuple[Path, ...],
     ) -> None:
         """`described` is the name of its hardware, `config` the text of nri-rdma's configuration file, if it has one,
-        `kubelet` are settings of the kubelet. One that aligns sees the sockets of the described hardware."""
+        `kubelet` are settings of the kubelet. One that aligns sees the sockets of the described hardware. With archives
+        of `images` no nri-rdma is started: one of them has it."""
         self.machine = machine
         self.name = machine.name
         self._programs = programs
@@ -51,7 +53,9 @@ class Node:
         self._described = described
         self._config = config
         self._settings = kubelet
-        self._hardware: dict[str, str] = {}
+        self._images = images
+        self.hardware: dict[str, str] = {}
+        """The folders of the described hardware: `sysfs`, `dev` and `proc`."""
 
     def start(self) -> None:
         """Start all of it, in a machine that has booted; the kubelet is the last."""
@@ -59,7 +63,8 @@ class Node:
         if "topologyManagerPolicy" in self._settings:
             self._show_sockets()
         self._start_containerd()
-        self.start_daemon()
+        if not self._images:
+            self.start_daemon()
         self.start_kubelet()
 
     def nri_rdma(self, *arguments: str, fails: bool = False) -> str:
@@ -69,7 +74,7 @@ class Node:
     def start_daemon(self) -> Program:
         """Start `nri-rdma run`, with defaults but for the described hardware and for its patience with the
         kubelet, which starts 64 pods at once here on two processors."""
-        roots = [f"--{name}-root={path}" for name, path in self._hardware.items()]
+        roots = [f"--{name}-root={path}" for name, path in self.hardware.items()]
         before = self._told("synchronized")
         file = self.machine.folder / "config.toml"
         file.write_text(self._written())
@@ -102,7 +107,7 @@ class Node:
         log.write_text("")  # before a reboot it had others
         self.machine.start("hardware", sys.executable, "-m", "tests.cluster.hardware", self._described)
         wait_until(lambda: log.read_text().endswith("}\n"), f"the links of {self.name} ({log})", _START_S)
-        self._hardware = json.loads(log.read_text().splitlines()[-1])
+        self.hardware = json.loads(log.read_text().splitlines()[-1])
 
     def _show_sockets(self) -> None:
         """Have the kubelet find as many NUMA nodes as the described hardware has sockets, and deal this machine's
@@ -134,7 +139,8 @@ class Node:
         archive = folder / "image.tar"
         if not archive.exists():
             write_image(cache.busybox(), archive)
-        self.machine.run(*_CTR, "images", "import", "--local", archive)
+        for given in (archive, *self._images):
+            self.machine.run(*_CTR, "images", "import", "--local", given, seconds=300)
 
     def load_image(self, name: str, scripts: Mapping[str, str]) -> None:
         """Give the node an image with busybox and these scripts in /bin."""

@@ -19,8 +19,9 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.cluster.errors import ClusterError
@@ -33,6 +34,8 @@ NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nri-rdma"
 _OPERATOR = "github.com/ray-project/kuberay/ray-operator"
 OPERATOR_VERSION = "v1.4.2"
+_HELM = "helm.sh/helm/v4"
+HELM_VERSION = "v4.3.1"
 PACKAGES = 2850
 """About as many packages are compiled, for the progress that is shown."""
 _SAID_EVERY_S = 20
@@ -89,13 +92,7 @@ class Programs:
 
 def ensure_programs(version: str = VERSION) -> Programs:
     """Return the programs of a version, built now if they never were. Raises ClusterError."""
-    target = CACHE / f"kubernetes-{version}"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / f"{target.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another clone may be building it
-        if not (target / "kubernetes").exists():
-            _build(version, target)
-    return Programs(target)
+    return Programs(_ensure(f"kubernetes-{version}", "kubernetes", partial(_build, version)))
 
 
 @dataclass(frozen=True)
@@ -108,31 +105,54 @@ class Operator:
 
 def ensure_operator(version: str = OPERATOR_VERSION) -> Operator:
     """Return KubeRay's operator, built now if it never was. Raises ClusterError."""
-    target = CACHE / f"ray-operator-{version}"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / f"{target.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (target / "ray-operator").exists():
-            _build_operator(version, target)
+    target = _ensure(f"ray-operator-{version}", "ray-operator", partial(_build_operator, version))
     return Operator(target / "ray-operator", tuple(sorted((target / "definitions").glob("*.yaml"))))
 
 
+def ensure_helm(version: str = HELM_VERSION) -> Path:
+    """Return the program helm, built now if it never was. Raises ClusterError."""
+    return _ensure(f"helm-{version}", "helm", partial(_build_helm, version)) / "helm"
+
+
+def _ensure(name: str, program: str, build: Callable[[Path], None]) -> Path:
+    """Return a folder of the cache that has a program; it is built when it is not there."""
+    target = CACHE / name
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another clone may be building it
+        if not (target / program).exists():
+            build(target)
+    return target
+
+
 def _build_operator(version: str, target: Path) -> None:
+    say(f"building KubeRay's operator {version} once, into {target}: about four minutes of a processor")
+    _build_module(f"{_OPERATOR}@{version}", ".", target / "ray-operator", {"config/crd/bases": "definitions"})
+
+
+def _build_helm(version: str, target: Path) -> None:
+    say(f"building helm {version} once, into {target}: about three minutes of a processor")
+    _build_module(f"{_HELM}@{version}", "./cmd/helm", target / "helm", {})
+
+
+def _build_module(module: str, package: str, program: Path, beside: Mapping[str, str]) -> None:
+    """Build a program of a module, and put some of the module's folders beside it, by these names."""
     _ensure_go()
     begun = time.monotonic()
-    say(f"building KubeRay's operator {version} once, into {target}: about four minutes of a processor")
     with tempfile.TemporaryDirectory(prefix="building-", dir=CACHE) as name:
         work = Path(name)
-        fetched = json.loads(_run(["go", "mod", "download", "-json", f"{_OPERATOR}@{version}"], work, {}))
+        fetched = json.loads(_run(["go", "mod", "download", "-json", module], work, {}))
         # Not `go install`: it asks the proxy for a list of versions, and for checksums that the module has itself.
         source = Path(shutil.copytree(fetched["Dir"], work / "source", copy_function=shutil.copyfile))
-        (work / "complete").mkdir()
+        complete = work / "complete"
+        complete.mkdir()
         environment = {"GOCACHE": str(work / "compiled"), "CGO_ENABLED": "0"}
-        program = str(work / "complete/ray-operator")
-        _run(["go", "build", "-v", "-trimpath", "-ldflags=-s -w", "-o", program, "."], source, environment)
-        shutil.copytree(source / "config/crd/bases", work / "complete/definitions")
-        shutil.rmtree(target, ignore_errors=True)
-        (work / "complete").replace(target)
+        how = ("-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o", str(complete / program.name))
+        _run(["go", "build", "-v", *how, package], source, environment)
+        for folder, kept_as in beside.items():
+            shutil.copytree(source / folder, complete / kept_as)
+        shutil.rmtree(program.parent, ignore_errors=True)
+        complete.replace(program.parent)
     say(f"built in {time.monotonic() - begun:.0f} s")
 
 

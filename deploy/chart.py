@@ -1,0 +1,125 @@
+"""`python -m deploy.chart` writes what of the chart follows from the daemon's own code: the rights and policies that
+`nri-rdma claims manifests` prints, and the schema of `config` in the values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any  # Any: a JSON document
+
+import yaml
+
+from nri_rdma.commands.claims_manifests import Manifest, claims_manifests
+from nri_rdma.commands.guard_manifests import guard_manifests
+from nri_rdma.config.schema import config_schema
+from nri_rdma.config.settings import ENVIRONMENT_PREFIX, Settings
+from nri_rdma.model.pool import Pool, PoolDoor
+from nri_rdma.model.request import Mode
+
+CHART = Path(__file__).resolve().parent / "helm/nri-rdma"
+VALUES_DECIDE = frozenset(
+    {
+        "nri_socket",
+        "annotation_prefix",
+        "containerd_socket",
+        "kubelet_socket",
+        "device_plugin_dir",
+        "kubelet_plugins_dir",
+        "cdi_dirs",
+        "dev_root",
+        "metrics_address",
+        "guard_hook",
+        "guard_resource",
+        "node_name",
+        "node_ip",
+    }
+)
+"""Settings that the chart gives the daemon as variables, which count before the configuration file: there they would do
+nothing."""
+_OTHER_VARIABLES = "^(OTEL|GRPC|HTTP|HTTPS|NO)_[A-Z0-9_]+$"
+_HEAD = "{{- /* `make generate` writes this file. */}}\n"
+_LABELS, _NAMESPACE, _POOL, _PREFIX = "the-labels", "the-namespace", "the-pool", "the.prefix"
+_TEMPLATES = {
+    _LABELS: '{{- include "nri-rdma.labels" $ | nindent 4 }}',
+    _NAMESPACE: "{{ $.Release.Namespace }}",
+    _POOL: "{{ . }}",
+    _PREFIX: "{{ $.Values.annotationPrefix }}",
+}
+_CLAIM_POOLS = 'include "nri-rdma.claimPools" . | fromJsonArray'
+_HAS_POLICIES = '(eq .Values.guard "resource") (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/{}")'
+
+
+def generated() -> Mapping[Path, str]:
+    """Return the text of each generated file."""
+    schema = CHART / "values.schema.json"
+    return {
+        schema: _values_schema(json.loads(schema.read_text())),
+        CHART / "templates/claims.yaml": _HEAD + _claims(),
+        CHART / "templates/guard.yaml": _HEAD + _guard(),
+    }
+
+
+def _claims() -> str:
+    """Return what daemons need that serve claims. The service account is there without claims, too."""
+    account, *rights, device_class = claims_manifests([_pool()], _NAMESPACE)
+    has_v1 = '.Capabilities.APIVersions.Has "resource.k8s.io/v1/DeviceClass"'
+    classes = (
+        f"{{{{- if {has_v1} }}}}{{{{- range {_CLAIM_POOLS} }}}}\n{_text([device_class])}{{{{- end }}}}{{{{- end }}}}\n"
+    )
+    return f"{_text([account])}{{{{- if {_CLAIM_POOLS} }}}}\n{_text(rights)}{classes}{{{{- end }}}}\n"
+
+
+def _guard() -> str:
+    resource = f"{_PREFIX}/guard"
+    policies = _text(guard_manifests(resource, _PREFIX, has_claims=True))
+    with_claims, without = (_condition(resource, has_claims=it) for it in (True, False))
+    chosen = f"{without}{{{{ if {_CLAIM_POOLS} }}}}{with_claims.removeprefix(without)}{{{{ end }}}}"
+    policies = policies.replace(_filled(with_claims), _filled(chosen))
+    return f"{{{{- if and {_HAS_POLICIES.format('MutatingAdmissionPolicy')} }}}}\n{policies}{{{{- end }}}}\n"
+
+
+def _condition(resource: str, *, has_claims: bool) -> str:
+    """Return when a pod gets the guard resource; with claims the condition is the longer one of the two."""
+    policy, _binding = guard_manifests(resource, _PREFIX, has_claims=has_claims)
+    found: str = policy["spec"]["matchConditions"][0]["expression"]
+    return found
+
+
+def _pool() -> Pool:
+    return Pool(name=_POOL, modes=(Mode.SHARED,), door=PoolDoor.CLAIMS)
+
+
+def _text(manifests: Iterable[Manifest]) -> str:
+    labelled = ({**it, "metadata": {**it["metadata"], "labels": _LABELS}} for it in manifests)
+    return _filled("".join(f"---\n{yaml.safe_dump(it, sort_keys=False, width=1000)}" for it in labelled))
+
+
+def _filled(text: str) -> str:
+    for name, template in _TEMPLATES.items():
+        text = text.replace(name, template)
+    return text
+
+
+def _values_schema(schema: dict[str, Any]) -> str:
+    """Return the schema of the values, with that of the configuration. A kind of node may have a part of a pool."""
+    config = config_schema()
+    definitions = config.pop("$defs")
+    del config["$schema"], config["title"], definitions["pool"]["required"]
+    config["properties"] = {name: it for name, it in config["properties"].items() if name not in VALUES_DECIDE}
+    variables = sorted(f"{ENVIRONMENT_PREFIX}{it.name.upper()}" for it in fields(Settings))
+    schema["properties"]["env"]["propertyNames"] = {"anyOf": [{"enum": variables}, {"pattern": _OTHER_VARIABLES}]}
+    schema["$defs"] |= {"config": config, **definitions}
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def main() -> None:
+    """Write the files."""
+    for path, text in generated().items():
+        path.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

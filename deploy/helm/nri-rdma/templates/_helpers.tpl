@@ -1,0 +1,101 @@
+{{- /* The name of all objects: one release in a cluster, whose daemons would share sockets and state on each node. */}}
+{{- define "nri-rdma.name" }}nri-rdma{{ end }}
+
+{{- define "nri-rdma.selector" -}}
+app.kubernetes.io/name: nri-rdma
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "nri-rdma.labels" -}}
+{{ include "nri-rdma.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- define "nri-rdma.image" -}}
+{{ .Values.image.repository }}{{ if .Values.image.digest }}@{{ .Values.image.digest }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{- define "nri-rdma.guardResource" -}}
+{{ .Values.annotationPrefix }}/guard
+{{- end }}
+
+{{- /* The names of the pools with door = claims, of all kinds of nodes, as a JSON list. */}}
+{{- define "nri-rdma.claimPools" }}
+{{- $found := list }}
+{{- range $kind := .Values.nodes }}
+  {{- range $name, $pool := (include "nri-rdma.config" (list $ $kind) | fromYaml).pools }}
+    {{- if eq ($pool.door | default "") "claims" }}{{ $found = append $found $name }}{{ end }}
+  {{- end }}
+{{- end }}
+{{- $found | uniq | sortAlpha | toJson }}
+{{- end }}
+
+{{- /* The configuration of a kind of node, as YAML: (list $ kind). */}}
+{{- define "nri-rdma.config" }}
+{{- $root := index . 0 }}{{ $kind := index . 1 }}
+{{- mergeOverwrite (deepCopy ($root.Values.config | default dict)) (deepCopy ($kind.config | default dict)) | toYaml }}
+{{- end }}
+
+{{- /* The daemon's variables as YAML; those of `env` count before these. */}}
+{{- define "nri-rdma.env" }}
+{{- $env := dict
+  "NRI_RDMA_ANNOTATION_PREFIX" .Values.annotationPrefix
+  "NRI_RDMA_NRI_SOCKET" .Values.nriSocket
+  "NRI_RDMA_CONTAINERD_SOCKET" .Values.containerdSocket
+  "NRI_RDMA_KUBELET_SOCKET" (printf "%s/pod-resources/kubelet.sock" .Values.kubeletRootDir)
+  "NRI_RDMA_DEVICE_PLUGIN_DIR" (printf "%s/device-plugins" .Values.kubeletRootDir)
+  "NRI_RDMA_KUBELET_PLUGINS_DIR" (printf "%s/plugins" .Values.kubeletRootDir)
+  "NRI_RDMA_CDI_DIRS" (join "," .Values.cdiDirs)
+  "NRI_RDMA_DEV_ROOT" "/host/dev"
+  "NRI_RDMA_METRICS_ADDRESS" .Values.metrics.address
+  "NRI_RDMA_GUARD_HOOK" (printf "%s/bin/nri-rdma-hook" .Values.hostDir)
+}}
+{{- if eq .Values.guard "resource" }}{{ $_ := set $env "NRI_RDMA_GUARD_RESOURCE" (include "nri-rdma.guardResource" .) }}{{ end }}
+{{- with .Values.apiServer.host }}{{ $_ := set $env "KUBERNETES_SERVICE_HOST" . }}{{ end }}
+{{- with .Values.apiServer.port }}{{ $_ := set $env "KUBERNETES_SERVICE_PORT" . }}{{ end }}
+{{- mergeOverwrite $env .Values.env | toYaml }}
+{{- end }}
+
+{{- /* Where the kubelet's probes reach /healthz: an address that means all of them is no address to connect to. */}}
+{{- define "nri-rdma.probeHost" }}
+{{- $host := regexReplaceAll ":[0-9]+$" .Values.metrics.address "" | trimAll "[]" }}
+{{- if has $host (list "" "0.0.0.0" "::") }}127.0.0.1{{ else }}{{ $host }}{{ end }}
+{{- end }}
+
+{{- define "nri-rdma.metricsPort" }}{{ regexFind "[0-9]+$" .Values.metrics.address }}{{ end }}
+
+{{- define "nri-rdma.copyCommand" }}
+{{- list "/opt/nri-rdma/bin/python3" "-I" "-S" "-c" "import shutil; shutil.copytree('/opt/nri-rdma', '/host', symlinks=True, dirs_exist_ok=True)" | toJson }}
+{{- end }}
+
+{{- /* The configuration of a kind of node, as TOML: (list $ kind). */}}
+{{- define "nri-rdma.toml" }}
+{{- $config := include "nri-rdma.config" . | fromYaml }}
+{{- range $key, $value := omit $config "pools" }}
+{{ $key }} = {{ include "nri-rdma.tomlValue" $value }}
+{{- end }}
+{{- range $name, $pool := $config.pools }}
+
+[pools.{{ $name | quote }}]
+{{- range $key, $value := $pool }}
+{{ $key }} = {{ include "nri-rdma.tomlValue" $value }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* One value. Helm's numbers are floats, so its own toToml writes `shares = 8.0`. */}}
+{{- define "nri-rdma.tomlValue" }}
+{{- if kindIs "map" . }}
+{{- $parts := list }}
+{{- range $key, $value := . }}{{ $parts = append $parts (printf "%s = %s" (quote $key) (include "nri-rdma.tomlValue" $value)) }}{{ end }}
+{{- printf "{ %s }" (join ", " $parts) }}
+{{- else if kindIs "slice" . }}
+{{- $parts := list }}
+{{- range . }}{{ $parts = append $parts (include "nri-rdma.tomlValue" .) }}{{ end }}
+{{- printf "[%s]" (join ", " $parts) }}
+{{- else if and (kindIs "float64" .) (eq (floor .) .) }}{{ int64 . }}
+{{- else }}{{ toJson . }}
+{{- end }}
+{{- end }}

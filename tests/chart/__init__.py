@@ -1,0 +1,1 @@
+"""What helm makes of the chart, without a cluster."""

@@ -1,0 +1,196 @@
+"""The chart as helm renders it: right for each Kubernetes, and strict about what people write."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any  # Any: manifests
+
+import kubernetes_validate  # type: ignore[import-not-found]  # fetched by tests.chart
+import pytest
+import yaml
+
+from tests.chart.conftest import RUN
+from tests.rig.cache import PROJECT
+
+CHART = PROJECT / "deploy/helm/nri-rdma"
+VERSIONS = ("1.34", "1.35", "1.36", "1.37")
+CLAIMS = "resource.k8s.io/v1/DeviceClass"
+POLICIES = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+MONITORS = "monitoring.coreos.com/v1/PodMonitor"
+NAMESPACE = "rdma"
+KINDS: Mapping[str, Any] = {
+    "config": {"memlock": 8388608, "kubelet_wait": 0.5, "rules": [{"pools": ["rails"], "namespaces": ["ml-*"]}]},
+    "nodes": [
+        {
+            "name": "hopper",
+            "nodeSelector": {"nvidia.com/gpu.product": "H100"},
+            "config": {"pools": {"rails": {"select": {"pfName": ["ens1f0#0-3"]}, "modes": ["exclusive"]}}},
+        },
+        {
+            "name": "blackwell",
+            "nodeSelector": {"nvidia.com/gpu.product": "B200"},
+            "config": {
+                "memlock": "unlimited",
+                "pools": {"nics": {"select": {"vendor": "15b3"}, "modes": ["exclusive", "shared"], "door": "claims"}},
+            },
+        },
+        {
+            "name": "storage",
+            "nodeSelector": {"role": "storage"},
+            "config": {
+                "pools": {
+                    "a": {
+                        "modes": ["shared"],
+                        "door": "resource",
+                        "resource": "rdma/rdma_shared_device_a",
+                        "shares": 64,
+                        "limits": {"hcaHandles": 100, "hcaObjects": 1000},
+                    }
+                }
+            },
+        },
+    ],
+}
+ALL: Mapping[str, Any] = {
+    **KINDS,
+    "image": {"repository": "registry.example/nri-rdma", "digest": f"sha256:{'0' * 64}", "pullPolicy": "Always"},
+    "imagePullSecrets": [{"name": "pull"}],
+    "metrics": {"address": "[::]:9178", "podMonitor": True, "podMonitorLabels": {"release": "prometheus"}},
+    "env": {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"},
+    "affinity": {"nodeAffinity": {}},
+    "podLabels": {"team": "net"},
+    "podAnnotations": {"why": "because"},
+    "apiServer": {"host": "192.0.2.1", "port": "6443"},
+    "appArmorProfile": {"type": "Unconfined"},
+    "seLinuxOptions": {"type": "spc_t"},
+    "containerdSocket": "/run/k3s/containerd/containerd.sock",
+    "kubeletRootDir": "/var/lib/k0s/kubelet",
+    "namespace": {"create": True},
+    "extraHostPaths": ["/srv/nodes"],
+}
+
+
+def helm(*arguments: str, values: Mapping[str, Any] | None = None, fails: bool = False) -> str:
+    """Run helm, and return what it printed; with `fails`, what it said when it failed."""
+    command = [os.environ[RUN], *arguments, *(["--values", "-"] if values is not None else [])]
+    given = None if values is None else json.dumps(values)
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    assert (done.returncode != 0) == fails, done.stdout + done.stderr
+    return done.stderr if fails else done.stdout
+
+
+def rendered(values: Mapping[str, Any], version: str = "1.37", apis: Sequence[str] | None = None) -> list[Any]:
+    """Return the manifests, as helm makes them for a cluster of a version."""
+    has = apis if apis is not None else [CLAIMS, MONITORS, *([POLICIES] if version >= "1.36" else [])]
+    asked = ["template", "nri-rdma", str(CHART), "--namespace", NAMESPACE, "--kube-version", version]
+    text = helm(*asked, *(word for api in has for word in ("--api-versions", api)), values=values)
+    return [it for it in yaml.safe_load_all(text) if it is not None]
+
+
+def of_kind(manifests: Sequence[Any], kind: str) -> dict[str, Any]:
+    """Return the manifests of a kind by their names."""
+    return {it["metadata"]["name"]: it for it in manifests if it["kind"] == kind}
+
+
+def test_lint_has_no_complaint() -> None:
+    assert "0 chart(s) failed" in helm("lint", "--strict", str(CHART))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("values", [{}, KINDS, ALL], ids=["defaults", "three kinds of nodes", "all values"])
+def test_every_manifest_is_one_of_that_kubernetes(version: str, values: Mapping[str, Any]) -> None:
+    found = [it for it in rendered(values, version) if it["kind"] != "PodMonitor"]  # of another project
+    for manifest in found:
+        kubernetes_validate.validate(manifest, version, strict=True)
+    assert "DaemonSet" in {it["kind"] for it in found}
+
+
+def test_the_check_of_manifests_sees_a_misspelt_key() -> None:
+    (daemon,) = of_kind(rendered({}), "DaemonSet").values()
+    daemon["spec"]["template"]["spec"]["hostPid"] = True
+    with pytest.raises(kubernetes_validate.ValidationError, match="hostPid"):
+        kubernetes_validate.validate(daemon, "1.37", strict=True)
+
+
+def test_each_kind_of_node_has_its_daemons_and_its_configuration() -> None:
+    found = rendered(KINDS)
+    daemons, files = of_kind(found, "DaemonSet"), of_kind(found, "ConfigMap")
+    kinds = {f"nri-rdma-{it['name']}": it for it in KINDS["nodes"]}
+    assert set(daemons) == set(files) == set(kinds)
+    for name, kind in kinds.items():
+        assert daemons[name]["spec"]["template"]["spec"]["nodeSelector"] == kind["nodeSelector"]
+        assert tomllib.loads(files[name]["data"]["config.toml"]) == KINDS["config"] | kind["config"]
+    selectors = [it["spec"]["selector"]["matchLabels"] for it in daemons.values()]
+    assert len({json.dumps(it) for it in selectors}) == 3
+    assert list(of_kind(found, "DeviceClass")) == ["nics"]
+
+
+def test_a_changed_configuration_restarts_the_daemons_of_its_kind_only() -> None:
+    changed = json.loads(json.dumps(KINDS))
+    changed["nodes"][0]["config"]["pools"]["rails"]["modes"] = ["shared"]
+    before, after = (of_kind(rendered(it), "DaemonSet") for it in (KINDS, changed))
+    differing = {name for name in before if before[name]["spec"]["template"] != after[name]["spec"]["template"]}
+    assert differing == {"nri-rdma-hopper"}
+
+
+def test_daemons_without_claims_have_no_rights_in_the_cluster() -> None:
+    found = rendered({})
+    (daemon,) = of_kind(found, "DaemonSet").values()
+    spec = daemon["spec"]["template"]["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    assert of_kind(found, "ClusterRole") == {}
+    mounted = {it["mountPath"] for it in spec["containers"][0]["volumeMounts"]}
+    assert "/var/lib/kubelet/device-plugins" in mounted
+    assert "/var/lib/kubelet" not in mounted
+
+
+def test_the_daemon_has_two_capabilities_and_nothing_of_its_own_to_write() -> None:
+    for daemon in of_kind(rendered(ALL), "DaemonSet").values():
+        spec = daemon["spec"]["template"]["spec"]
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in (*spec["initContainers"], *spec["containers"]):
+            context = container["securityContext"]
+            assert (context["readOnlyRootFilesystem"], context["allowPrivilegeEscalation"]) == (True, False)
+            assert context["capabilities"]["drop"] == ["ALL"]
+        assert spec["containers"][0]["securityContext"]["capabilities"]["add"] == ["SYS_ADMIN", "NET_ADMIN"]
+        assert spec["initContainers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"imge": {}}, "additional properties 'imge' not allowed"),
+        ({"image": {"repository": "x", "digest": "sha256:0"}}, "/image/digest"),
+        ({"config": {"pools": {"a": {"modes": ["shared"], "slect": {}}}}}, "'slect' not allowed"),
+        ({"config": {"pools": {"a": {"modes": ["exclusiv"]}}}}, "/config/pools/a/modes/0"),
+        ({"config": {"metrics_address": "[::]:1"}}, "'metrics_address' not allowed"),
+        ({"nodes": [{"name": "a", "config": {"memlok": 1}}]}, "'memlok' not allowed"),
+        ({"nodes": [{"name": "a", "nodeSelectors": {}}]}, "'nodeSelectors' not allowed"),
+        ({"nodes": []}, "minItems"),
+        ({"guard": "on"}, "/guard"),
+        ({"metrics": {"address": ""}}, "/metrics/address"),
+        ({"metrics": {"podMonitor": True}}, "metrics.podMonitor needs an address that Prometheus reaches"),
+        ({"env": {"PATH": "/"}}, "invalid propertyName 'PATH'"),
+        ({"env": {"NRI_RDMA_LOG_LEVLE": "debug"}}, "invalid propertyName 'NRI_RDMA_LOG_LEVLE'"),
+        ({"kubeletRootDir": "var/lib"}, "/kubeletRootDir"),
+    ],
+)
+def test_a_typo_is_refused_by_its_place(values: Mapping[str, Any], words: str) -> None:
+    assert words in helm("template", "nri-rdma", str(CHART), values=values, fails=True)
+
+
+@pytest.mark.parametrize(("version", "expected"), [("1.35", []), ("1.36", ["nri-rdma-guard"])])
+def test_the_guards_policy_is_made_where_the_cluster_has_them(version: str, expected: list[str]) -> None:
+    found = rendered({}, version)
+    assert list(of_kind(found, "MutatingAdmissionPolicy")) == expected
+    assert list(of_kind(found, "MutatingAdmissionPolicyBinding")) == expected
+
+
+@pytest.mark.parametrize(("version", "expected"), [("1.33", []), ("1.34", ["nics"])])
+def test_device_classes_are_made_where_the_cluster_has_them(version: str, expected: list[str]) -> None:
+    found = rendered(KINDS, version, apis=[CLAIMS] if version == "1.34" else [])
+    assert list(of_kind(found, "DeviceClass")) == expected

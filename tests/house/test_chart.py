@@ -1,0 +1,19 @@
+"""What of the chart is generated is what the code says now."""
+
+import pytest
+
+from deploy.chart import VALUES_DECIDE, generated
+from tests.rig.cache import PROJECT
+
+
+@pytest.mark.parametrize("path", generated(), ids=lambda it: it.name)
+def test_a_generated_file_is_as_the_code_has_it(path: object) -> None:
+    for file, text in generated().items():
+        if file == path:
+            assert file.read_text() == text, "run `make generate`, which writes it anew"
+
+
+def test_the_settings_that_values_decide_are_those_of_the_template() -> None:
+    templates = PROJECT / "deploy/helm/nri-rdma/templates"
+    text = "".join((templates / name).read_text() for name in ("_helpers.tpl", "daemonset.yaml"))
+    assert {it for it in VALUES_DECIDE if f"NRI_RDMA_{it.upper()}" not in text} == set()

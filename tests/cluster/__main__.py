@@ -1,8 +1,8 @@
 """`python -m tests.cluster [FILE...] [-- PYTEST-ARGUMENTS]`: the tests of tests/cluster, or of these files, on a real
 Kubernetes. `--shell`: a prompt with kubectl instead; `--demo`: the chart is installed, used and removed.
 
-KubeRay's operator is built only for the files that need it. NODES in the environment is the number of nodes of the
-shell's cluster.
+KubeRay's operator, and helm with the image, are made only for the files that need them. NODES in the environment is the
+number of nodes of the shell's cluster.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def main() -> int:
         if leaks.RUN not in os.environ:
             ensure(CONTAINERD_2_3)  # outside: it needs the network
             ensure_programs()
-            if options.demo:
+            if options.demo or _has(chosen, "chart"):
                 ensure_helm()
                 _make_image()
-            elif not options.shell and any(it == FOLDER or "kuberay" in it for it in chosen):
+            if not (options.demo or options.shell) and _has(chosen, "kuberay"):
                 ensure_operator()
             return _isolated([sys.executable, "-m", "tests.cluster", *given])
         if options.shell:
@@ -69,6 +69,11 @@ def _isolated(command: list[str]) -> int:
     if not found:
         print("cluster: the host is as it was: links, mounts, cgroups, processes, settings of the kernel")
     return ended.returncode or bool(found)
+
+
+def _has(chosen: list[str], part: str) -> bool:
+    """Tell whether files with this part in their names are among the tests."""
+    return any(it == FOLDER or part in it for it in chosen)
 
 
 def _make_image() -> None:

@@ -71,7 +71,7 @@ class Helm:
 
     def daemon(self, *arguments: str, node: str = "n1", fails: bool = False) -> str:
         """Run a command of nri-rdma in the daemon's pod of a node."""
-        selector = f"--selector=app.kubernetes.io/instance={RELEASE}"
+        selector = "--selector=app.kubernetes.io/component=daemon"
         found = self._cluster.get("pods", "-n", NAMESPACE, selector, f"--field-selector=spec.nodeName={node}")
         (name,) = (it["metadata"]["name"] for it in found["items"])
         command = ("exec", "-n", NAMESPACE, name, "-c", "nri-rdma", "--", "/opt/nri-rdma/bin/nri-rdma", *arguments)

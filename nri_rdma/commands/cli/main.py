@@ -26,6 +26,7 @@ from nri_rdma.commands.cli.errors import no_thread, told
 from nri_rdma.commands.cli.explain import explain
 from nri_rdma.commands.cli.install import install, uninstall
 from nri_rdma.commands.cli.inventory import inventory
+from nri_rdma.commands.cli.leave import uninstall_kubernetes, uninstall_node
 from nri_rdma.commands.cli.options import loaded_options, settings_options
 from nri_rdma.commands.cli.snapshot import snapshot
 from nri_rdma.commands.cli.status import status
@@ -162,6 +163,8 @@ for command in (
     uninstall,
 ):
     commands.add_command(command)
+for leaving in (uninstall_kubernetes, uninstall_node):
+    uninstall.add_command(leaving)
 
 
 def _print_whatever_there_is() -> None:

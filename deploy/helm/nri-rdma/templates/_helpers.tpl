@@ -99,3 +99,13 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- else }}{{ toJson . }}
 {{- end }}
 {{- end }}
+
+{{- define "nri-rdma.uninstallArguments" }}
+{{- $arguments := list "uninstall" "kubernetes" "--namespace" .Release.Namespace "--host-dir" .Values.hostDir "--annotation-prefix" .Values.annotationPrefix "--resource" (include "nri-rdma.guardResource" .) }}
+{{- range $kind := .Values.nodes }}
+  {{- range (include "nri-rdma.config" (list $ $kind) | fromYaml).pools }}
+    {{- with .resource }}{{ $arguments = concat $arguments (list "--resource" .) }}{{ end }}
+  {{- end }}
+{{- end }}
+{{- $arguments | toJson }}
+{{- end }}

@@ -1,0 +1,57 @@
+"""`nri-rdma uninstall kubernetes` and `uninstall node`: the daemons of the chart leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from nri_rdma.commands.cli.options import annotation_prefix_option, settings_options
+from nri_rdma.config.settings import Settings
+
+
+@click.command(name="kubernetes")
+@click.option("--namespace", required=True, metavar="NAME", help="Where the DaemonSets are.")
+@click.option("--resource", "resources", multiple=True, metavar="PREFIX/NAME", help="A resource that pods ask by.")
+@click.option("--host-dir", required=True, metavar="DIR", help="The folder that the chart has made on each node.")
+@click.option("--timeout", default=180.0, show_default=True, metavar="SECONDS", help="For all nodes together.")
+@annotation_prefix_option
+def uninstall_kubernetes(
+    namespace: str, resources: tuple[str, ...], host_dir: str, timeout: float, annotation_prefix: str
+) -> None:
+    """Clear all nodes of a cluster, before the chart is removed. The chart does that by itself, in a Job.
+
+    Refused while pods have devices, with their names: then nothing is changed. Otherwise each daemon ends, what it has
+    written on its node is removed, and the ResourceSlices are deleted. From then on pods with annotations start
+    without devices. Runs in a pod whose service account may do that.
+
+    \b
+    Example:
+      nri-rdma uninstall kubernetes --namespace nri-rdma --host-dir /var/lib/nri-rdma
+    """
+    from nri_rdma.commands.leave.cluster import leave_cluster
+    from nri_rdma.host.kubernetes.api import ApiServer
+
+    api = ApiServer(None)
+    try:
+        leave_cluster(api, namespace, annotation_prefix, resources, host_dir, timeout, click.echo)
+    finally:
+        api.close()
+
+
+@click.command(name="node")
+@settings_options("state_dir", "nri_socket", "cdi_dirs", "kubelet_plugins_dir")
+@click.option("--host-dir", type=click.Path(path_type=Path), metavar="DIR", help="The chart's folder on this node.")
+def uninstall_node(settings: Settings, host_dir: Path | None) -> None:
+    """Remove what the daemon has written on this node: its state, its CDI specs, its socket for the kubelet.
+
+    Refused while a daemon runs, and while a pod has devices.
+
+    \b
+    Example:
+      nri-rdma uninstall node
+    """
+    from nri_rdma.commands.leave.node import leave_node
+
+    for removed in leave_node(settings, host_dir):
+        click.echo(f"removed {removed}")

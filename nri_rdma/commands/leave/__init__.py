@@ -1,0 +1,1 @@
+"""nri-rdma leaves a cluster: its daemons end everywhere, and each node is as it was before."""

@@ -132,7 +132,7 @@ def _describe_packages(root: Path, architecture: Architecture) -> None:
 
 def _compile(root: Path, tools: Tools) -> None:
     """Compile all modules. The bytecode is never compared with its source, whose time is not kept."""
-    folders = (str(root / layout.STANDARD_LIBRARY), str(root / layout.SITE))
+    folders = (str(root / it) for it in (layout.STANDARD_LIBRARY, layout.SITE, layout.BIN))
     how = ("-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "-s", str(root), "-p", "/")
     environment = {"PYTHONHASHSEED": "0"}
     run([str(tools.python), *how, *folders], "compile the modules", "see the words above.", environment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -21,12 +22,20 @@ if TYPE_CHECKING:
     from nri_rdma.commands.install.podman import PodmanFiles
 
 _dry_run = click.option("--dry-run", is_flag=True, help="Show what would be changed, and change nothing.")
+_host_dir = click.option(
+    "--host-dir", default="/opt/nri-rdma", show_default=True, metavar="PATH", help="The folder's path on the host."
+)
+_mounted_at = click.option(
+    "--mounted-at",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the host's folder is mounted here.  [default: --host-dir]",
+)
 
 
 @click.group(invoke_without_command=True)
 @click.pass_context
 def install(context: click.Context) -> None:
-    """Set up another program for nri-rdma.
+    """Set up another program, or a pod's host, for nri-rdma.
 
     Each file is shown before it is written. Only files of nri-rdma's own are written: no file that somebody else made
     is changed. Doing it again changes nothing, or brings the files up to date.
@@ -36,6 +45,7 @@ def install(context: click.Context) -> None:
       nri-rdma install podman --dry-run
       nri-rdma install podman
       nri-rdma install docker
+      nri-rdma install host
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
@@ -51,6 +61,7 @@ def uninstall(context: click.Context) -> None:
       nri-rdma uninstall podman --dry-run
       nri-rdma uninstall podman
       nri-rdma uninstall docker
+      nri-rdma uninstall host
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
@@ -103,6 +114,46 @@ def install_docker(settings: Settings, dry_run: bool) -> None:
     files.refuse_lacking()
     after = f"Containers that are started with --runtime {RUNTIME} ask."
     _write(files.all(_packaged_hook()), "Docker", after, dry_run)
+
+
+@install.command(name="host")
+@_host_dir
+@_mounted_at
+def install_host(host_dir: str, mounted_at: Path | None) -> None:
+    """Copy the image's programs to its host, which may have no Python.
+
+    For an init container of the image: the hooks, nri-rdma and their interpreter then run on the host. The folder keeps
+    the release before for the way back, and programs that run keep their files. Files that are there already are not
+    written again. It needs no capability, only the user that owns the folder.
+
+    \b
+    Example:
+      nri-rdma install host --mounted-at /host
+      nri-rdma install host --mounted-at /host --host-dir /var/lib/nri-rdma
+    """
+    from nri_rdma.commands.install.host import HostFolder
+
+    written = HostFolder(here=mounted_at or Path(host_dir), path=host_dir).place(Path(sys.prefix))
+    Screen().line(f"{host_dir}/bin of the host has the programs of this release. Files written: {written}.")
+
+
+@uninstall.command(name="host")
+@_host_dir
+@_mounted_at
+def uninstall_host(host_dir: str, mounted_at: Path | None) -> None:
+    """Remove what `nri-rdma install host` copied.
+
+    Nothing may name the hooks there any more: a runtime that does not find its hook starts no container.
+
+    \b
+    Example:
+      nri-rdma uninstall host --mounted-at /host
+    """
+    from nri_rdma.commands.install.host import HostFolder
+
+    was_there = HostFolder(here=mounted_at or Path(host_dir), path=host_dir).remove()
+    nothing = "There is nothing of `nri-rdma install host` there; nothing was changed."
+    Screen().line(f"The programs in {host_dir} of the host are removed." if was_there else nothing)
 
 
 @uninstall.command(name="podman")

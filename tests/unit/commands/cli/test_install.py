@@ -56,7 +56,7 @@ def test_where_nothing_was_set_up_nothing_is_removed(path: dict[str, str]) -> No
 
 
 @pytest.mark.parametrize("command", ["install", "uninstall"])
-@pytest.mark.parametrize("engine", ["podman", "docker"])
+@pytest.mark.parametrize("engine", ["podman", "docker", "host"])
 def test_the_command_alone_shows_what_there_is(command: str, engine: str) -> None:
     done = nri_rdma(command)
     assert done.returncode == 0
@@ -90,5 +90,18 @@ def test_where_docker_was_not_set_up_nothing_is_removed(tmp_path: Path) -> None:
         pytest.skip("this machine's Docker is set up for nri-rdma")
     environment = with_docker(tmp_path, "Docker version 28.5.2, build x")
     done = nri_rdma("uninstall", "docker", "--dry-run", columns=200, environment=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("nothing was changed.\n")
+
+
+def test_an_nri_rdma_that_is_not_of_the_image_is_not_copied(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    done = nri_rdma("install", "host", "--mounted-at", tmp_path, columns=400)
+    assert "is not the interpreter of nri-rdma's image" in assert_one_error(done, "INSTALL", 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_nothing_was_copied_nothing_is_removed(tmp_path: Path) -> None:
+    done = nri_rdma("uninstall", "host", "--mounted-at", tmp_path, columns=400)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("nothing was changed.\n")

@@ -1,0 +1,140 @@
+"""A copy of the image's folder that runs at another path.
+
+Three kinds of text in programs are absolute, and are written anew: the ELF interpreter, the RPATH, the first lines.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from nri_rdma.errors import ErrorCode, NriRdmaError
+
+BIN = "bin"
+_FIRST_LINE = re.compile(rb"\A#!\S*/(python3[.0-9]*)")
+_LIBRARIES = rb"/[./]*/lib(?=[/\0])"
+"""After the folder in the ELF interpreter and the RPATH; the dots and slashes are there to be overwritten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """One copy: this process sees it at `here`, and it runs at `path`."""
+
+    here: Path
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """The folder that is copied. `names` are the paths below it, a folder before what is in it."""
+
+    root: Path
+    names: tuple[Path, ...]
+
+    @classmethod
+    def read(cls, root: Path) -> Image:
+        """Look at the folder. Raises NriRdmaError for one that runs nowhere else."""
+        image = cls(root=root, names=tuple(sorted(path.relative_to(root) for path in root.rglob("*"))))
+        interpreter = (root / BIN / "python3").resolve()
+        if not interpreter.is_file() or not image._own_path.search(interpreter.read_bytes()):
+            what = f"{interpreter} is not the interpreter of nri-rdma's image: a copy of it would not run"
+            raise NriRdmaError(ErrorCode.INSTALL, what, hint="run this in a container of the image")
+        return image
+
+    @property
+    def tops(self) -> tuple[str, ...]:
+        """The names that lie in the folder itself, bin last."""
+        return tuple(sorted({name.parts[0] for name in self.names}, key=lambda it: (it == BIN, it)))
+
+    def differing(self, release: Release) -> Iterator[Path]:
+        """Yield what a copy lacks or has otherwise, then what it has too much, a folder after what is in it."""
+        for name in self.names:
+            if _look(release.here / name) != self._wanted(name, release):
+                yield name
+        too_much = {path.relative_to(release.here) for path in release.here.rglob("*")} - set(self.names)
+        yield from sorted(too_much, reverse=True)
+
+    def write(self, release: Release, beside: Release) -> int:
+        """Have a copy be as it should be, and return how many files and links that took. Files that the copy `beside`
+        has alike are the same files on the disk."""
+        release.here.mkdir(exist_ok=True)
+        release.here.chmod(0o755)
+        known, written = set(self.names), 0
+        for name in self.differing(release):
+            target = release.here / name
+            if name in known:
+                written += _write(target, self._wanted(name, release), beside.here / name)
+            else:
+                _remove(target)
+        return written
+
+    def _wanted(self, name: Path, release: Release) -> _File:
+        found = _look(self.root / name)
+        assert found is not None  # it was listed
+        if not stat.S_ISREG(found.mode):
+            return found
+        mode = stat.S_IFREG | (0o755 if found.mode & stat.S_IXUSR else 0o644)
+        content = self._moved(found.content, os.fsencode(release.path)) if name.parent == Path(BIN) else found.content
+        return _File(mode=mode, content=content)
+
+    def _moved(self, program: bytes, to: bytes) -> bytes:
+        program = _FIRST_LINE.sub(lambda found: b"#!%s/bin/%s" % (to, found[1]), program)
+        return self._own_path.sub(lambda found: to + b"lib".rjust(len(found[0]) - len(to), b"/"), program)
+
+    @property
+    def _own_path(self) -> re.Pattern[bytes]:
+        return re.compile(re.escape(os.fsencode(self.root)) + _LIBRARIES)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """Something at a path. `mode` has its kind, too; `content` is a file's bytes, a link's text, or nothing."""
+
+    mode: int
+    content: bytes
+
+
+def _look(path: Path) -> _File | None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return None
+    if stat.S_ISLNK(mode):
+        return _File(mode, os.fsencode(path.readlink()))
+    return _File(mode, path.read_bytes() if stat.S_ISREG(mode) else b"")
+
+
+def _write(target: Path, wanted: _File, twin: Path) -> int:
+    """Replace in one step, so that a program that runs keeps the file that it has. Return 0 for a folder."""
+    there = _look(target)
+    if there is not None and stat.S_IFMT(there.mode) != stat.S_IFMT(wanted.mode):
+        _remove(target)
+    if stat.S_ISDIR(wanted.mode):
+        target.mkdir(exist_ok=True)
+        target.chmod(0o755)
+        return 0
+    fresh = target.with_name(f".{target.name}.new")
+    with suppress(FileNotFoundError):
+        fresh.unlink()
+    if stat.S_ISLNK(wanted.mode):
+        fresh.symlink_to(os.fsdecode(wanted.content))
+    elif _look(twin) == wanted:
+        fresh.hardlink_to(twin)
+    else:
+        fresh.write_bytes(wanted.content)
+        fresh.chmod(stat.S_IMODE(wanted.mode))
+    fresh.replace(target)
+    return 1
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

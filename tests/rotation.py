@@ -48,6 +48,7 @@ CLUSTER = {
     "KubeRay": ("test_kuberay", "test_kuberay_one"),
 }
 """The files of tests/cluster, by turn; each is in one."""
+CHART_FILES = ("test_chart_uninstall",)
 OLDER_KUBERNETES = {"1.35": "v1.35.8", "1.36": "v1.36.5"}
 OLDER_FILES = ("test_annotations", "test_shares", "test_claims")
 _PASSED = re.compile(r"\b(\d+) passed\b")
@@ -106,6 +107,16 @@ def _turns() -> Iterator[Turn]:
         name="Docker",
         what="real Docker of Debian forky: tests/oci, what names Docker",
         commands=(("-m", "tests.oci", "forky", "--", "-q", "-k", "docker"),),
+    )
+    yield Turn(
+        name="chart and image",
+        what="helm, the image for both architectures, `make cluster-demo`, test_chart_uninstall of tests/cluster",
+        commands=(
+            ("-m", "tests.chart", "--", "-q"),
+            ("-m", "tests.image", "--", "-q"),
+            ("-m", "tests.cluster", "--demo"),
+            _cluster(CHART_FILES),
+        ),
     )
     files = tuple(f"tests/lab/guest/{name}" for name in GUEST_FILES)
     for kernel in KERNELS:

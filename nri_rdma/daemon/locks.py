@@ -45,10 +45,9 @@ class Sole:
 
     def _lock_runtime(self, nri_socket: Path, by: float) -> None:
         """Lock the runtime's folder. It may not be there yet: the runtime makes it the same way, when it starts."""
-        nri_socket = nri_socket.resolve()  # another daemon may be told of it by a link
         try:
-            nri_socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._fds.append(_open(nri_socket.with_name(f"{nri_socket.name}.nri-rdma.lock")))
+            nri_socket.resolve().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._fds.append(_open(runtime_lock(nri_socket)))
         except OSError as error:  # going on without harms nobody who has one daemon; ending would harm every pod
             log.warning("cannot tell whether another daemon serves this runtime", extra={"error": str(error)})
             return
@@ -59,6 +58,12 @@ class Sole:
                 where=str(nri_socket),
                 hint="stop one of them: they would both give every pod devices",
             )
+
+
+def runtime_lock(nri_socket: Path) -> Path:
+    """Return the lock beside a runtime's socket."""
+    nri_socket = nri_socket.resolve()  # another daemon may be told of it by a link
+    return nri_socket.with_name(f"{nri_socket.name}.nri-rdma.lock")
 
 
 def _open_state(state_dir: Path) -> int:

@@ -41,6 +41,7 @@ config:
       modes: [exclusive]
       door: claims
 """
+_FOLDERS = ("/run/nri-rdma", "/run/cdi", "/var/lib/nri-rdma", "/var/lib/kubelet/plugins")
 _RAY = {"rdma/rdma_shared_device_a": 1, "rdma/rdma_shared_device_b": 1, _GPU: 1}
 """What each pod of tests/cluster/raycluster.yaml asks for, but for the number of GPUs."""
 _TEMPLATE = {
@@ -114,13 +115,15 @@ def _tell(page: Page, cluster: Cluster) -> None:
     names = [it["metadata"]["name"] for it in cluster.get("pods")["items"]]
     with page.progress("pods deleted"):
         cluster.kubectl("delete", "pod", "--all", "--wait=true", "--timeout=90s")
-    with page.progress("helm uninstall"):
+    with page.progress("helm uninstall, which clears the node first"):
         helm.uninstall()
     start(cluster, pod("after"))
     page.table(f"the node after {len(names)} pods", "before", "now")
     page.check("a plain pod", "Running", cluster.get("pod", "after")["status"]["phase"])
     cluster.kubectl("delete", "pod", "after", "--wait=true", "--timeout=60s")
     now = _host(cluster)
+    left = cluster.get("resourceslices,deviceclasses")["items"]
+    page.check("slices and classes", "", " ".join(it["metadata"]["name"] for it in left))
     for what, found in before.items():
         page.check(what, f"{len(found)}", f"{len(now[what])}", passed=found == now[what])
 
@@ -171,4 +174,5 @@ def _host(cluster: Cluster) -> dict[str, list[str]]:
         "NICs": [f"{it['ifname']} {it['address']} {it['mtu']} {it['operstate']}" for it in links],
         "addresses": sorted(addresses),
         "routes": sorted(it for it in routes if "rail" in it),
+        "our files": machine.run("sh", "-c", f"find {' '.join(_FOLDERS)} ! -type d 2>/dev/null; true").split(),
     }

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from nri_rdma.commands.install.release import BIN, Image, Release
+from nri_rdma.commands.install.release import BIN, HostRelease, ImageFolder
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.host.foreign import foreign_folder
 
@@ -42,7 +42,7 @@ class HostFolder:
         """Have the folder's programs be those below `root`, and return how many files that took. Raises NriRdmaError;
         then the release that counted still does."""
         self._refuse_path()
-        image = Image.read(root)
+        image = ImageFolder.read(root)
         with self._telling(), self._locked() as folder:
             self._refuse_folder(image)
             now, other = self._releases()
@@ -73,7 +73,7 @@ class HostFolder:
             return
         raise NriRdmaError(ErrorCode.INSTALL, what, where=self.path, hint="choose another path on the host")
 
-    def _refuse_folder(self, image: Image) -> None:
+    def _refuse_folder(self, image: ImageFolder) -> None:
         if os.statvfs(self.here).f_flag & os.ST_NOEXEC:
             what, hint = "the folder is mounted noexec: no program starts there", "choose another path on the host"
             raise NriRdmaError(ErrorCode.INSTALL, what, where=self._where, hint=hint)
@@ -109,9 +109,9 @@ class HostFolder:
         finally:
             os.close(folder)
 
-    def _releases(self) -> tuple[Release | None, Release]:
+    def _releases(self) -> tuple[HostRelease | None, HostRelease]:
         """Return the release that counts, if there is one yet, and the other."""
-        a, b = (Release(here=self.here / name, path=f"{self.path}/{name}") for name in RELEASES)
+        a, b = (HostRelease(here=self.here / name, path=f"{self.path}/{name}") for name in RELEASES)
         if self.here / BIN not in self._links():
             return None, a
         return (a, b) if (self.here / BIN).readlink().parts[0] == RELEASES[0] else (b, a)
@@ -121,7 +121,7 @@ class HostFolder:
         links = [path for path in self.here.iterdir() if path.is_symlink() and path.readlink().parts[0] in RELEASES]
         return sorted(links, key=lambda path: path.name != BIN)
 
-    def _switch(self, image: Image, release: Release) -> None:
+    def _switch(self, image: ImageFolder, release: HostRelease) -> None:
         for name in image.tops:
             fresh = self.here / f".{name}.new"
             fresh.unlink(missing_ok=True)

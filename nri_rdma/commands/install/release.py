@@ -23,7 +23,7 @@ _LIBRARIES = rb"/[./]*/lib(?=[/\0])"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
+class HostRelease:
     """One copy: this process sees it at `here`, and it runs at `path`."""
 
     here: Path
@@ -31,14 +31,14 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
+class ImageFolder:
     """The folder that is copied. `names` are the paths below it, a folder before what is in it."""
 
     root: Path
     names: tuple[Path, ...]
 
     @classmethod
-    def read(cls, root: Path) -> Image:
+    def read(cls, root: Path) -> ImageFolder:
         """Look at the folder. Raises NriRdmaError for one that runs nowhere else."""
         image = cls(root=root, names=tuple(sorted(path.relative_to(root) for path in root.rglob("*"))))
         interpreter = (root / BIN / "python3").resolve()
@@ -52,7 +52,7 @@ class Image:
         """The names that lie in the folder itself, bin last."""
         return tuple(sorted({name.parts[0] for name in self.names}, key=lambda it: (it == BIN, it)))
 
-    def differing(self, release: Release) -> Iterator[Path]:
+    def differing(self, release: HostRelease) -> Iterator[Path]:
         """Yield what a copy lacks or has otherwise, then what it has too much, a folder after what is in it."""
         for name in self.names:
             if _look(release.here / name) != self._wanted(name, release):
@@ -60,7 +60,7 @@ class Image:
         too_much = {path.relative_to(release.here) for path in release.here.rglob("*")} - set(self.names)
         yield from sorted(too_much, reverse=True)
 
-    def write(self, release: Release, beside: Release) -> int:
+    def write(self, release: HostRelease, beside: HostRelease) -> int:
         """Have a copy be as it should be, and return how many files and links that took. Files that the copy `beside`
         has alike are the same files on the disk."""
         release.here.mkdir(exist_ok=True)
@@ -74,7 +74,7 @@ class Image:
                 _remove(target)
         return written
 
-    def _wanted(self, name: Path, release: Release) -> _File:
+    def _wanted(self, name: Path, release: HostRelease) -> _File:
         found = _look(self.root / name)
         assert found is not None  # it was listed
         if not stat.S_ISREG(found.mode):

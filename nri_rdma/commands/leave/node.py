@@ -8,41 +8,44 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nri_rdma.attach.journal import Journal
+from nri_rdma.commands.install.host import HostFolder
 from nri_rdma.config.settings import Settings
-from nri_rdma.daemon.locks import Sole
+from nri_rdma.daemon.locks import Sole, runtime_lock
 from nri_rdma.decide.advertised import DRIVER
-from nri_rdma.errors import ErrorCode, NriRdmaError, StateError
+from nri_rdma.errors import ErrorCode, StateError
 from nri_rdma.host.cdi.folder import SUFFIXES
 
 DAEMON_ENDS_S = 20.0
 """How long the daemon that was here before may take to end."""
 OWN_KINDS = (f"{DRIVER}-claim", f"shares.{DRIVER}-pool")
 """What the names of CDI specs that daemons write begin with. Those of `nri-rdma cdi generate` are the user's."""
-HOOK = Path("bin/nri-rdma-hook")
-"""A folder with this file is a copy of the image's."""
 
 
 def leave_node(settings: Settings, host_dir: Path | None) -> Iterator[str]:
     """Remove everything, and yield what was removed. Raises NriRdmaError, StateError or OSError."""
-    if host_dir is not None and host_dir.exists() and any(host_dir.iterdir()) and not (host_dir / HOOK).exists():
-        what = "the folder is not the one that the chart has made: it has no hook"
-        raise NriRdmaError(ErrorCode.INSTALL, what, where=str(host_dir), hint="name the chart's hostDir")
     sole = Sole(settings.state_dir, settings.nri_socket, by=time.monotonic() + DAEMON_ENDS_S)
     try:
         _refuse_held(settings.state_dir)
         yield from _remove_specs(settings.cdi_dirs[-1])
-        for folder in (settings.kubelet_plugins_dir / DRIVER, settings.state_dir, *([host_dir] if host_dir else [])):
+        for folder in (settings.kubelet_plugins_dir / DRIVER, settings.state_dir):
             yield from _empty(folder)
         if (settings.kubelet_plugins_dir / DRIVER).exists():
             (settings.kubelet_plugins_dir / DRIVER).rmdir()
+        if host_dir is not None and HostFolder(here=host_dir, path=str(host_dir)).remove():
+            yield f"{host_dir}: the programs"
+        lock = runtime_lock(settings.nri_socket)
+        lock.unlink(missing_ok=True)
+        yield str(lock)
     finally:
         sole.release()
 
 
 def _refuse_held(state_dir: Path) -> None:
-    records, errors = Journal(state_dir / "journal").load()
-    if errors:
-        raise errors[0]
+    records, _errors = Journal(state_dir / "journal").load()
+    if unread := sorted((state_dir / "journal").glob("*.unreadable")):  # now, or at an earlier start
+        what = "the journal has a record that cannot be read: a pod may have devices"
+        hint = "see in docs/operations.md what to do about STATE-UNREADABLE, and try again"
+        raise StateError(ErrorCode.STATE_UNREADABLE, what, where=str(unread[0]), hint=hint)
     if records:
         pods = ", ".join(sorted({f"{it.pod.namespace}/{it.pod.name}" for it in records}))
         hint = "delete these pods while a daemon runs, so that it restores their devices, and try again"

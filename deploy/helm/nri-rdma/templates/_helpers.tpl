@@ -66,10 +66,6 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 
 {{- define "nri-rdma.metricsPort" }}{{ regexFind "[0-9]+$" .Values.metrics.address }}{{ end }}
 
-{{- define "nri-rdma.copyCommand" }}
-{{- list "/opt/nri-rdma/bin/python3" "-I" "-S" "-c" "import shutil; shutil.copytree('/opt/nri-rdma', '/host', symlinks=True, dirs_exist_ok=True)" | toJson }}
-{{- end }}
-
 {{- /* The configuration of a kind of node, as TOML: (list $ kind). */}}
 {{- define "nri-rdma.toml" }}
 {{- $config := include "nri-rdma.config" . | fromYaml }}

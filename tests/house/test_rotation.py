@@ -54,9 +54,8 @@ def test_every_runtime_kernel_and_file_of_the_cluster_is_tested_by_make_test_mak
     assert sorted(rotation.RUNTIMES) == sorted(runtimes)
     assert set(rotation.KERNELS) == set(KERNELS) - {DEFAULT_KERNEL}
     there = [it.stem for it in (rotation.PROJECT / "tests/cluster").glob("test_*.py")]
-    assert sorted(name for files in (*rotation.CLUSTER.values(), rotation.CHART_FILES) for name in files) == sorted(
-        there
-    )
+    in_turns = (*rotation.CLUSTER.values(), rotation.CHART_FILES)
+    assert sorted(name for files in in_turns for name in files) == sorted(there)
 
 
 def test_files_and_modules_that_turns_name_are_there() -> None:

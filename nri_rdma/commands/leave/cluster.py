@@ -7,16 +7,14 @@ are deleted, each one's pods are replaced by pods that clear their node (nri_rdm
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from copy import deepcopy
-from typing import Any, TypeAlias  # Any: an object of Kubernetes
+from typing import Any  # Any: an object of Kubernetes
 
-from nri_rdma.commands.leave.holding import holding
+from nri_rdma.commands.leave.holding import Object, holding
 from nri_rdma.decide.advertised import DRIVER
 from nri_rdma.errors import ApiServerError, ErrorCode, NriRdmaError
 from nri_rdma.host.kubernetes.api import ApiServer
-
-Object: TypeAlias = Mapping[str, Any]
 
 LABEL = "app.kubernetes.io/name=nri-rdma"
 """Of the DaemonSets, as the chart has it."""

@@ -76,7 +76,7 @@ simulate: setup-venv ## jobs come to a node and go: how many have NICs next to t
 ttrpc: setup-venv ## the ttrpc library as a wheel of its own, into build/pyttrpc; its tests run against it, with protobuf only
 	@$(PYTHON) -m tests.rig.ttrpc_wheel
 
-image: setup-venv ## the daemon's image as an OCI archive in build/, of locked packages, without Docker; ARCH=arm64: of that
+image: setup-venv ## the daemon's image as an OCI archive in build/, of locked packages, without Docker; ARCH=arm64: of that, ARCH=all: of both
 	@$(PYTHON) -m deploy.image $(if $(ARCH),--arch $(ARCH))
 
 image-test: setup ## two images are equal byte by byte, and what is in them runs, arm64 by qemu (root; minutes)

@@ -1,1 +1,1 @@
-"""What brings the daemon to the nodes of others: its image."""
+"""What brings the daemon to the nodes of others."""

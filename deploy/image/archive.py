@@ -7,7 +7,7 @@ import stat
 import subprocess
 import tarfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,14 +31,19 @@ class Layer:
 class Image:
     """What an image says of itself."""
 
-    name: str
     architecture: Architecture
     created: int
     """Seconds since 1970."""
+    layers: tuple[Layer, ...]
     labels: Mapping[str, str]
     entrypoint: tuple[str, ...]
     command: tuple[str, ...]
     environment: tuple[str, ...]
+
+    @property
+    def time(self) -> str:
+        """When it was made."""
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.created))
 
 
 def pack(root: Path, paths: Iterable[Path], python: Path) -> Layer:
@@ -58,47 +63,57 @@ def pack(root: Path, paths: Iterable[Path], python: Path) -> Layer:
     return Layer(diff_id=_digest(buffer.getvalue()), packed=done.stdout)
 
 
-def write_archive(target: Path, image: Image, layers: Sequence[Layer]) -> str:
-    """Write what `ctr images import`, skopeo and podman take, and return the digest of the image's manifest."""
-    config = _json(
-        {
-            "architecture": image.architecture.name,
-            "os": "linux",
-            "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(image.created)),
-            "config": {
-                "Entrypoint": image.entrypoint,
-                "Cmd": image.command,
-                "Env": image.environment,
-                "Labels": image.labels,
-            },
-            "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
-        }
-    )
-    manifest = _json(
-        {
-            "schemaVersion": 2,
-            "mediaType": f"{_OCI}.manifest.v1+json",
-            "config": _descriptor(f"{_OCI}.config.v1+json", config),
-            "layers": [_descriptor(f"{_OCI}.layer.v1.tar+gzip", layer.packed) for layer in layers],
-        }
-    )
-    entry = _descriptor(f"{_OCI}.manifest.v1+json", manifest) | {
-        "platform": {"architecture": image.architecture.name, "os": "linux"},
-        "annotations": {"io.containerd.image.name": image.name, "org.opencontainers.image.ref.name": image.name},
-    }
-    blobs = [config, manifest, *(layer.packed for layer in layers)]
+def write_archive(target: Path, name: str, images: Sequence[Image]) -> str:
+    """Write what `ctr images import`, skopeo and podman take: one image, or the same one for several architectures.
+    Return the digest by which the name is known."""
+    blobs: dict[str, bytes] = {}
+
+    def add(media_type: str, blob: bytes) -> dict[str, object]:
+        blobs[_digest(blob)] = blob
+        return {"mediaType": media_type, "digest": _digest(blob), "size": len(blob)}
+
+    manifests = [_add_image(image, add) for image in images]
+    named = manifests[0] if len(manifests) == 1 else add(f"{_OCI}.index.v1+json", _index(manifests))
+    annotations = {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name}
     files = {
         "oci-layout": _json({"imageLayoutVersion": "1.0.0"}),
-        "index.json": _json({"schemaVersion": 2, "manifests": [entry]}),
-        **{f"blobs/{_digest(blob).replace(':', '/')}": blob for blob in blobs},
+        "index.json": _index([named | {"annotations": annotations}]),
+        **{f"blobs/{digest.replace(':', '/')}": blob for digest, blob in blobs.items()},
     }
     target.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(target, "w") as archive:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name)
+        for path, content in files.items():
+            info = tarfile.TarInfo(path)
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
-    return _digest(manifest)
+    return str(named["digest"])
+
+
+def _add_image(image: Image, add: Callable[[str, bytes], dict[str, object]]) -> dict[str, object]:
+    """Add the blobs of an image, and return what an index says of it."""
+    platform = {"architecture": image.architecture.name, "os": "linux"}
+    config = {
+        **platform,
+        "created": image.time,
+        "config": {
+            "Entrypoint": image.entrypoint,
+            "Cmd": image.command,
+            "Env": image.environment,
+            "Labels": image.labels,
+        },
+        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in image.layers]},
+    }
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": f"{_OCI}.manifest.v1+json",
+        "config": add(f"{_OCI}.config.v1+json", _json(config)),
+        "layers": [add(f"{_OCI}.layer.v1.tar+gzip", layer.packed) for layer in image.layers],
+    }
+    return add(f"{_OCI}.manifest.v1+json", _json(manifest)) | {"platform": platform}
+
+
+def _index(manifests: Sequence[Mapping[str, object]]) -> bytes:
+    return _json({"schemaVersion": 2, "mediaType": f"{_OCI}.index.v1+json", "manifests": manifests})
 
 
 def _entry(path: Path, root: Path) -> tarfile.TarInfo:
@@ -112,10 +127,6 @@ def _entry(path: Path, root: Path) -> tarfile.TarInfo:
     else:
         info.size = status.st_size
     return info
-
-
-def _descriptor(media_type: str, content: bytes) -> dict[str, object]:
-    return {"mediaType": media_type, "digest": _digest(content), "size": len(content)}
 
 
 def _digest(content: bytes) -> str:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from deploy.aptsources import Source, main_archive, options_beside, read_sources, security_archive
 from deploy.image.architecture import Architecture
 from deploy.image.steps import CACHE, LOCKS, ImageError, run
-from tests.rig.aptsources import Source, main_archive, options_beside, read_sources, security_archive
 
 LOCK = LOCKS / "debs.lock"
 PYTHON = (

@@ -1,8 +1,10 @@
 """Commands of this machine that the build calls, and the error that ends it."""
 
+import fcntl
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -10,6 +12,22 @@ CACHE_VARIABLE = "NRI_RDMA_IMAGE_CACHE"
 CACHE = Path(os.environ.get(CACHE_VARIABLE) or PROJECT / ".cache/image")
 """What was fetched stays here: a second build asks neither mirror nor package index."""
 LOCKS = Path(__file__).resolve().parent
+
+
+@contextmanager
+def only_one() -> Iterator[None]:
+    """Wait until no other build uses the cache, and keep others waiting."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    cache = os.open(CACHE, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(cache, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"image: another build uses {CACHE}; waiting for its end", flush=True)
+            fcntl.flock(cache, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(cache)
 
 
 class ImageError(Exception):

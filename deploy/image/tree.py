@@ -8,7 +8,6 @@ from pathlib import Path, PurePosixPath
 from deploy.image import debs, layout, wheels
 from deploy.image.architecture import Architecture, of_this_machine
 from deploy.image.steps import CACHE, run
-from nri_rdma.commands.cli.version import REVISION
 
 _STARTER = """#!/opt/nri-rdma/bin/python3.13 -I
 from nri_rdma.commands.cli.main import main
@@ -18,6 +17,8 @@ main()
 _OS_RELEASE = 'ID=debian\nVERSION_ID="13"\nVERSION_CODENAME=trixie\nNAME="Debian GNU/Linux"\n'
 _FOLDERS = ("tmp", "run", "proc", "sys", "dev", "etc/nri-rdma", "usr/bin", "var")
 _HOOKS = ("nri-rdma-hook", "nri_rdma_hook.py", "nri-rdma-oci-hook", "nri_rdma_oci_hook.py")
+_REVISION = "REVISION"
+"""nri_rdma/commands/cli/version.py reads it. Nothing of nri-rdma is imported here: its libraries may not be there."""
 _EMBEDDING = "libpython3.13.so.1.0"
 """Debian links pyverbs to it; only programs that embed Python need it, and the image has none."""
 
@@ -52,7 +53,7 @@ def make_tree(root: Path, architecture: Architecture, tools: Tools, revision: st
     _unpack(debs.PACKAGES, architecture, root)
     _set_libraries(tools, root, architecture, layout.long_path())
     _install_packages(root, architecture, tools)
-    (root / layout.SITE / "nri_rdma" / REVISION).write_text(f"{revision}\n")
+    (root / layout.SITE / "nri_rdma" / _REVISION).write_text(f"{revision}\n")
     for library in (root / layout.SITE / "pyverbs").rglob("*.so"):
         _patch(tools, "--remove-needed", _EMBEDDING, library)
     _write_own_files(root)
@@ -101,6 +102,7 @@ def _install_packages(root: Path, architecture: Architecture, tools: Tools) -> N
 def _write_own_files(root: Path) -> None:
     for name in _FOLDERS:
         (root / name).mkdir(parents=True, exist_ok=True)
+    (root / "tmp").chmod(0o1777)
     program = root / layout.BIN / "nri-rdma"
     program.write_text(_STARTER)
     program.chmod(0o755)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.image.__main__ import ALL
 from deploy.image.architecture import ARCHITECTURES, Architecture
 from deploy.image.steps import CACHE, CACHE_VARIABLE
 from tests.image.root import Root, unpack
@@ -25,9 +26,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(_LONGEST_S))
 
 
-def make_archive(architecture: Architecture, archive: Path, cache: Path = CACHE) -> Path:
+def make_archive(arch: str, archive: Path, cache: Path = CACHE) -> Path:
     """Make the image as a person does, and show the sizes of its parts."""
-    command = [sys.executable, "-m", "deploy.image", "--arch", architecture.name, "--out", str(archive)]
+    command = [sys.executable, "-m", "deploy.image", "--arch", arch, "--out", str(archive)]
     environment = {**os.environ, CACHE_VARIABLE: str(cache)}
     done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -43,12 +44,12 @@ def architecture(request: pytest.FixtureRequest) -> Architecture:
 
 
 @pytest.fixture(scope="session")
-def archive(architecture: Architecture, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The image as an archive."""
-    return make_archive(architecture, tmp_path_factory.mktemp("archive") / "image.tar")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The image of all architectures as one archive."""
+    return make_archive(ALL, tmp_path_factory.mktemp("archive") / "image.tar")
 
 
 @pytest.fixture(scope="session")
 def root(archive: Path, architecture: Architecture, tmp_path_factory: pytest.TempPathFactory) -> Root:
-    """The image unpacked."""
+    """The image of one of them unpacked."""
     return unpack(archive, tmp_path_factory.mktemp(architecture.name) / "root", architecture)

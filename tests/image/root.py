@@ -45,25 +45,39 @@ def unpack(archive: Path, folder: Path, architecture: Architecture) -> Root:
     """Unpack an archive's layers, as a runtime does."""
     folder.mkdir()
     with tarfile.open(archive) as outer:
-
-        def read(name: str) -> Any:
-            content = outer.extractfile(name)
-            assert content is not None
-            return json.load(content)
-
-        def blob(descriptor: Mapping[str, str]) -> str:
-            return f"blobs/{descriptor['digest'].replace(':', '/')}"
-
-        (entry,) = read("index.json")["manifests"]
-        manifest = read(blob(entry))
+        manifest = read_json(outer, manifest_of(outer, architecture))
         for layer in manifest["layers"]:
-            packed = outer.extractfile(blob(layer))
+            packed = outer.extractfile(_path(layer))
             assert packed is not None
-            subprocess.run(["tar", "-xz", "-C", str(folder)], input=packed.read(), check=True)
-        config = read(blob(manifest["config"]))
+            how = "-xz" if layer["mediaType"].endswith("gzip") else "-x"
+            subprocess.run(["tar", how, "-C", str(folder)], input=packed.read(), check=True)
+        config = read_json(outer, manifest["config"])
     assert config["architecture"] == architecture.name
     is_foreign = architecture != of_this_machine()
     return Root(folder=folder, config=config, emulator=_put_emulator(folder, architecture) if is_foreign else ())
+
+
+def manifest_of(archive: tarfile.TarFile, architecture: Architecture) -> Mapping[str, Any]:
+    """Return what leads to an image: by it runtimes know all its bytes."""
+    index = archive.extractfile("index.json")
+    assert index is not None
+    (named,) = json.load(index)["manifests"]
+    if named["mediaType"] != "application/vnd.oci.image.index.v1+json":
+        return dict(named)
+    entries = read_json(archive, named)["manifests"]
+    (found,) = (it for it in entries if it["platform"] == {"architecture": architecture.name, "os": "linux"})
+    return dict(found)
+
+
+def read_json(archive: tarfile.TarFile, descriptor: Mapping[str, Any]) -> Any:
+    """Read what a descriptor leads to."""
+    content = archive.extractfile(_path(descriptor))
+    assert content is not None
+    return json.load(content)
+
+
+def _path(descriptor: Mapping[str, Any]) -> str:
+    return f"blobs/{descriptor['digest'].replace(':', '/')}"
 
 
 def _put_emulator(folder: Path, architecture: Architecture) -> tuple[str, ...]:

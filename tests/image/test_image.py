@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import re
+import tarfile
+from email import message_from_string
 from pathlib import Path
+from urllib.parse import unquote
 
 from deploy.image import layout
 from deploy.image.__main__ import read_revision
@@ -12,7 +15,7 @@ from deploy.image.architecture import Architecture
 from deploy.image.steps import CACHE, PROJECT
 from nri_rdma import __version__
 from tests.image.conftest import make_archive
-from tests.image.root import PYTHON, Root
+from tests.image.root import PYTHON, Root, manifest_of
 from tests.rig import api_server
 from tests.unit.hooks.ended import Ended
 
@@ -39,16 +42,39 @@ print(json.dumps(server.create(sys.argv[1], {"metadata": {"generateName": "one-"
 print(json.dumps(server.items(sys.argv[1])))
 """
 
+LIST = """
+import json
+from importlib.metadata import distributions
+print(json.dumps([(it.name, it.version) for it in distributions()]))
+"""
 
-def test_made_again_in_another_folder_it_has_the_same_bytes(
+
+def test_made_again_alone_in_another_folder_it_has_the_same_bytes(
     archive: Path, architecture: Architecture, tmp_path: Path
 ) -> None:
     cache = tmp_path / "another"
     cache.mkdir()
     for fetched in (CACHE / "debs", *CACHE.glob("wheels-*"), *CACHE.glob("tools-*")):
         (cache / fetched.name).symlink_to(fetched)
-    again = make_archive(architecture, tmp_path / "again.tar", cache)
-    assert _digest(again) == _digest(archive)
+    again = make_archive(architecture.name, tmp_path / "again.tar", cache)
+    with tarfile.open(archive) as first, tarfile.open(again) as second:
+        assert manifest_of(first, architecture)["digest"] == manifest_of(second, architecture)["digest"]
+    assert _bill(again, architecture).read_bytes() == _bill(archive, architecture).read_bytes()
+
+
+def test_its_bill_of_materials_has_the_packages_that_are_in_it(
+    archive: Path, architecture: Architecture, root: Root
+) -> None:
+    components = json.loads(_bill(archive, architecture).read_text())["components"]
+    records = [message_from_string(it.read_text()) for it in (root.folder / "var/lib/dpkg/status.d").iterdir()]
+    debs = {(it["Package"], it["Version"], it["Architecture"]) for it in records}
+    done = root.run(PYTHON, "-I", "-c", LIST)
+    wheels = {(name.lower().replace("_", "-"), version) for name, version in json.loads(done.stdout)}
+    wheels -= {("nri-rdma", __version__)}  # it is what the bill is of
+    assert {_deb(it["purl"]) for it in components if "pkg:deb" in it["purl"]} == debs
+    assert {_wheel(it["purl"]) for it in components if "pkg:pypi" in it["purl"]} == wheels
+    assert {(it["name"], it["version"]) for it in components} == {it[:2] for it in debs | wheels}
+    assert len(components) == len(debs) + len(wheels)
 
 
 def test_no_file_names_the_folder_that_it_was_made_in(root: Root) -> None:
@@ -115,5 +141,17 @@ def _files(root: Root) -> list[Path]:
     return [path for path in root.folder.rglob("*") if path.is_file() and not path.is_symlink()]
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _bill(archive: Path, architecture: Architecture) -> Path:
+    return archive.with_name(f"nri-rdma-{architecture.name}.sbom.json")
+
+
+def _deb(address: str) -> tuple[str, ...]:
+    found = re.fullmatch(r"pkg:deb/debian/(.+)@(.+)\?arch=(.+)&distro=debian-13", address)
+    assert found is not None, address
+    return tuple(unquote(it) for it in found.groups())
+
+
+def _wheel(address: str) -> tuple[str, ...]:
+    found = re.fullmatch(r"pkg:pypi/(.+)@(.+)", address)
+    assert found is not None, address
+    return tuple(unquote(it) for it in found.groups())

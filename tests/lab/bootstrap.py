@@ -6,8 +6,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from deploy.aptsources import main_archive, read_sources
 from tests.lab.errors import LabError
-from tests.rig.aptsources import main_archive, read_sources
 
 # Its mounts, and every process it starts, live in namespaces that die with us, however we end: nothing goes on
 # writing, and nobody can remove the host's /dev through a left-over mount.

@@ -10,9 +10,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from deploy.aptsources import main_archive, read_sources
 from tests.lab.errors import LabError
 from tests.lab.progress import timed
-from tests.rig.aptsources import main_archive, read_sources
 
 OLDEST = 8
 """The major version."""

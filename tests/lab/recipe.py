@@ -12,7 +12,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 _LAB = Path(__file__).resolve().parent
 _BUILDERS = (
     *("bootstrap.py", "image.py", "initrd.py", "verbs_probe.c", "workload.py", "workshop.py"),
-    *("../rig/aptsources.py", "../rig/oci.py"),
+    *("../../deploy/aptsources.py", "../rig/oci.py"),
 )
 _FROM_DEV_GROUP = ("pytest", "pytest-timeout")
 

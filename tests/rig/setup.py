@@ -172,7 +172,7 @@ def _suites(own_suite: str) -> tuple[str, ...]:
 
 
 def _private_sources(codename: str, suites: tuple[str, ...]) -> str:
-    from tests.rig import aptsources  # late: only Debian needs it, and an older Python cannot read it
+    from deploy import aptsources  # late: only Debian needs it, and an older Python cannot read it
 
     sources = aptsources.read_sources(Path("/etc/apt"))
     archive = aptsources.main_archive(sources, codename)
@@ -246,7 +246,7 @@ def _apt_install(packages: Sequence[str]) -> None:
 
 def _apt_get(arguments: Sequence[str], purpose: str, hint: str, where: Path | None = None) -> None:
     """apt-get on private lists and caches: it reads this machine's keys and nothing else of its state."""
-    from tests.rig import aptsources  # late, as above
+    from deploy import aptsources  # late, as above
 
     own = _codename()
     options = aptsources.options_beside(APT / "rig.sources", "amd64") | {

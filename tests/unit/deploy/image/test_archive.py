@@ -7,21 +7,11 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from deploy.image.architecture import ARM64
+from deploy.image.architecture import AMD64, ARM64, Architecture
 from deploy.image.archive import Image, pack, write_archive
 
-IMAGE = Image(
-    name="localhost/x:1",
-    architecture=ARM64,
-    created=1_700_000_000,
-    labels={"a": "b"},
-    entrypoint=("/bin/x",),
-    command=("run",),
-    environment=("PATH=/bin",),
-)
 
-
-def make_archive(folder: Path, time: int) -> Path:
+def make_archive(folder: Path, time: int, *architectures: Architecture) -> Path:
     """Write an archive of a few files that were changed at this time."""
     root = folder / "root"
     (root / "bin").mkdir(parents=True)
@@ -31,7 +21,19 @@ def make_archive(folder: Path, time: int) -> Path:
     (root / "bin/y").symlink_to("x")
     os.utime(root / "bin/x", (time, time))
     layer = pack(root, root.rglob("*"), Path(sys.executable))
-    write_archive(folder / "x.tar", IMAGE, [layer])
+    images = [
+        Image(
+            architecture=it,
+            created=1_700_000_000,
+            layers=(layer,),
+            labels={"a": "b"},
+            entrypoint=("/bin/x",),
+            command=("run",),
+            environment=("PATH=/bin",),
+        )
+        for it in architectures
+    ]
+    write_archive(folder / "x.tar", "localhost/x:1", images)
     return folder / "x.tar"
 
 
@@ -43,12 +45,12 @@ def read_json(archive: tarfile.TarFile, name: str) -> Any:
 
 
 def test_neither_time_nor_folder_changes_a_byte(tmp_path: Path) -> None:
-    first, second = (make_archive(tmp_path / name, time) for name, time in (("a", 1), ("longer", 2)))
+    first, second = (make_archive(tmp_path / name, time, ARM64) for name, time in (("a", 1), ("longer", 2)))
     assert first.read_bytes() == second.read_bytes()
 
 
 def test_its_index_leads_to_the_files(tmp_path: Path) -> None:
-    with tarfile.open(make_archive(tmp_path, 1)) as archive:
+    with tarfile.open(make_archive(tmp_path, 1, ARM64)) as archive:
         (entry,) = read_json(archive, "index.json")["manifests"]
         assert entry["platform"] == {"architecture": "arm64", "os": "linux"}
         manifest = read_json(archive, f"blobs/{entry['digest'].replace(':', '/')}")
@@ -64,3 +66,13 @@ def test_its_index_leads_to_the_files(tmp_path: Path) -> None:
         ("bin/y", "0o777", 0, 0),
         ("tmp", "0o1777", 0, 0),
     ]
+
+
+def test_images_of_two_architectures_have_one_name(tmp_path: Path) -> None:
+    with tarfile.open(make_archive(tmp_path, 1, AMD64, ARM64)) as archive:
+        (entry,) = read_json(archive, "index.json")["manifests"]
+        assert entry["annotations"]["io.containerd.image.name"] == "localhost/x:1"
+        assert entry["mediaType"] == "application/vnd.oci.image.index.v1+json"
+        found = read_json(archive, f"blobs/{entry['digest'].replace(':', '/')}")["manifests"]
+        assert [it["platform"]["architecture"] for it in found] == ["amd64", "arm64"]
+        assert len(archive.getnames()) == len(set(archive.getnames())) == 2 + 1 + 2 * 2 + 1  # they share their layer

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tests.rig import aptsources
-from tests.rig.aptsources import Source
+from deploy import aptsources
+from deploy.aptsources import Source
 
 DEB822 = """\
 # comment

@@ -23,6 +23,7 @@ from tests.oci.podman import POLICY
 from tests.oci.roots import TRIXIE, ensure_root
 
 STORAGE = '[storage]\ndriver = "overlay"\nrunroot = "/run/storage"\ngraphroot = "/disk"\n'
+IN_MEMORY = 'mount -t tmpfs tmpfs "$0" && exec "$@"'
 BASE = "docker.io/library/debian:trixie-slim"
 BUILD = (
     *("podman", "build", "--pull=never", "--isolation=chroot", "--network=host", "--file=/src/Dockerfile"),
@@ -60,24 +61,21 @@ def builder(work: Path) -> Iterator[Builder]:
     for folder in (disk, nodes):
         folder.mkdir()
     shared = {PROJECT: "/src", work / "cache": "/cache", work: "/work", disk: "/disk"}
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(disk)], check=True)
     command = [
-        *("unshare", "--mount", "--propagation", "private", sys.executable, "-IS", str(become_host.__file__)),
-        *(str(ensure_root(TRIXIE)), str(disk), str(nodes), *(f"{folder}={place}" for folder, place in shared.items())),
+        *("unshare", "--mount", "--propagation", "private", "sh", "-c", IN_MEMORY, str(disk)),
+        *(sys.executable, "-IS", str(become_host.__file__), str(ensure_root(TRIXIE)), str(disk), str(nodes)),
+        *(f"{folder}={place}" for folder, place in shared.items()),
     ]
-    try:
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            try:
-                assert process.stdout is not None
-                assert process.stdout.readline() == "ready\n"
-                made = Builder(process.pid)
-                made.write("/etc/containers/storage.conf", STORAGE)
-                made.write("/etc/containers/policy.json", POLICY)
-                yield made
-            finally:
-                process.terminate()
-    finally:
-        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            made = Builder(process.pid)
+            made.write("/etc/containers/storage.conf", STORAGE)
+            made.write("/etc/containers/policy.json", POLICY)
+            yield made
+        finally:
+            process.terminate()
 
 
 @pytest.fixture(scope="module")

@@ -27,22 +27,17 @@ def place(root: Root, host: Root) -> str:
 
 
 def run_in_image(root: Root, host: Root, verb: str) -> str:
-    """Have a container of the image, with the host's folder mounted, install or uninstall; return what it says."""
-    mount = root.folder / "host"
-    mount.mkdir(exist_ok=True)
-    subprocess.run(["mount", "--bind", str(host.folder) + PATH, str(mount)], check=True)
-    try:
-        done = root.run(*COMMAND, verb, "host", "--mounted-at", "/host", "--host-dir", PATH)
-    finally:
-        subprocess.run(["umount", str(mount)], check=True)
+    """Have a program of the image, which finds the host's folder below its own root, install or uninstall."""
+    mounted_at = f"/{host.folder.relative_to(root.folder)}{PATH}"
+    done = root.run(*COMMAND, verb, "host", "--mounted-at", mounted_at, "--host-dir", PATH)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
 @pytest.fixture(scope="module")
-def host(root: Root, tmp_path_factory: pytest.TempPathFactory) -> Root:
+def host(root: Root) -> Root:
     """A root with the folder and no Python, shell or library of its own."""
-    folder = tmp_path_factory.mktemp("host")
+    folder = root.folder / "tmp/node"
     for name in ("proc", "tmp", "run", "sys/class", "dev", PATH.removeprefix("/")):
         (folder / name).mkdir(parents=True)
     for emulator in root.emulator:

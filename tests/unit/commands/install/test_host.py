@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import threading
 from pathlib import Path
@@ -199,6 +200,22 @@ def test_programs_that_are_not_ours_are_not_replaced(host: HostFolder, root: Pat
 def test_a_folder_that_others_may_write_is_refused(host: HostFolder, root: Path) -> None:
     host.here.chmod(0o777)
     assert_refused(host, root, "others than root may replace files")
+
+
+def test_a_disk_that_is_full_leaves_the_release_that_was_there(host: HostFolder, root: Path) -> None:
+    host.place(root)
+    before = content(host.here / "a")
+    (root / "lib/libc.so.6").write_bytes(b"x" * 100_000)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))  # of one file, which is the nearest to a full disk
+    try:
+        with pytest.raises(NriRdmaError, match="the folder cannot be written: File too large"):
+            host.place(root)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (of_release(host), content(host.here / "a")) == ("a", before)
+    host.place(root)
+    assert (of_release(host), content(host.here / "b").keys()) == ("b", before.keys())
 
 
 def test_two_at_once_wait_for_each_other(host: HostFolder, root: Path) -> None:

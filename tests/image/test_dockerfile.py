@@ -13,10 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.image.__main__ import read_revision
 from deploy.image.architecture import Architecture
 from deploy.image.steps import CACHE, PROJECT
-from nri_rdma import __version__
 from tests.image.root import Root, unpack
 from tests.oci import become_host
 from tests.oci.podman import POLICY
@@ -81,13 +79,13 @@ def builder(work: Path) -> Iterator[Builder]:
 @pytest.fixture(scope="module")
 def built(architecture: Architecture, root: Root, tmp_path_factory: pytest.TempPathFactory) -> Root:
     """What the Dockerfile makes, unpacked. Its base is Debian 13 as the builder has it, since there is no registry."""
-    assert root  # the image is made, so its packages are in the cache
+    labels = root.config["config"]["Labels"]
+    arguments = {it: labels[f"org.opencontainers.image.{it.lower()}"] for it in ("VERSION", "REVISION")}
     work = tmp_path_factory.mktemp("dockerfile")
     (work / "cache").mkdir()
     for fetched in (CACHE / "debs", *CACHE.glob("wheels-*"), *CACHE.glob("tools-*")):
         shutil.copytree(fetched, work / "cache" / fetched.name, copy_function=os.link)
     subprocess.run(["tar", "-C", str(ensure_root(TRIXIE)), "-cf", str(work / "base.tar"), "."], check=True)
-    arguments = {"VERSION": __version__, "REVISION": read_revision()}
     with builder(work) as run:
         run("podman", "import", "/work/base.tar", BASE)
         words = (f"--build-arg={name}={value}" for name, value in arguments.items())

@@ -48,11 +48,12 @@ def _carry_out(options: argparse.Namespace) -> None:
         return
     revision, arch = options.revision or read_revision(), options.arch or of_this_machine().name
     architectures = tuple(ARCHITECTURES.values()) if arch == ALL else (ARCHITECTURES[arch],)
-    if options.tree:
-        for architecture in architectures:
-            make_tree(options.tree, architecture, make_tools(), revision)
-    else:
+    if not options.tree:
         build(architectures, revision, options.out or PROJECT / f"build/nri-rdma-{arch}.tar", options.name)
+    elif len(architectures) > 1:
+        raise ImageError("--tree is a folder for one architecture. Next: name it with --arch.")
+    else:
+        make_tree(options.tree, architectures[0], make_tools(), revision)
 
 
 def build(architectures: Iterable[Architecture], revision: str, out: Path, name: str) -> None:

@@ -10,7 +10,6 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,11 +76,11 @@ class ImageFolder:
     def _wanted(self, name: Path, release: HostRelease) -> _File:
         found = _look(self.root / name)
         assert found is not None  # it was listed
-        if not stat.S_ISREG(found.mode):
+        if stat.S_ISLNK(found.mode):
             return found
-        mode = stat.S_IFREG | (0o755 if found.mode & stat.S_IXUSR else 0o644)
+        mode = stat.S_IFMT(found.mode) | (0o755 if found.mode & stat.S_IXUSR else 0o644)
         content = self._moved(found.content, os.fsencode(release.path)) if name.parent == Path(BIN) else found.content
-        return _File(mode=mode, content=content)
+        return _File(mode, content)
 
     def _moved(self, program: bytes, to: bytes) -> bytes:
         program = _FIRST_LINE.sub(lambda found: b"#!%s/bin/%s" % (to, found[1]), program)
@@ -117,11 +116,10 @@ def _write(target: Path, wanted: _File, twin: Path) -> int:
         _remove(target)
     if stat.S_ISDIR(wanted.mode):
         target.mkdir(exist_ok=True)
-        target.chmod(0o755)
+        target.chmod(stat.S_IMODE(wanted.mode))
         return 0
     fresh = target.with_name(f".{target.name}.new")
-    with suppress(FileNotFoundError):
-        fresh.unlink()
+    fresh.unlink(missing_ok=True)
     if stat.S_ISLNK(wanted.mode):
         fresh.symlink_to(os.fsdecode(wanted.content))
     elif _look(twin) == wanted:

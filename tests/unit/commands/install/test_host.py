@@ -30,6 +30,7 @@ def root(tmp_path: Path) -> Path:
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
+        (root / name).parent.chmod(0o700)
         (root / name).chmod(0o750 if text.startswith(("#!", "\x7f")) else 0o600)
     (root / "bin/python3").symlink_to("python3.13")
     return root

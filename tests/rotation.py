@@ -48,7 +48,7 @@ CLUSTER = {
     "KubeRay": ("test_kuberay", "test_kuberay_one"),
 }
 """The files of tests/cluster, by turn; each is in one."""
-CHART_FILES = ("test_chart_uninstall",)
+CHART_FILES = ("test_chart_uninstall", "test_chart_upgrade")
 OLDER_KUBERNETES = {"1.35": "v1.35.8", "1.36": "v1.36.5"}
 OLDER_FILES = ("test_annotations", "test_shares", "test_claims")
 _PASSED = re.compile(r"\b(\d+) passed\b")
@@ -110,7 +110,7 @@ def _turns() -> Iterator[Turn]:
     )
     yield Turn(
         name="chart and image",
-        what="helm, the image for both architectures, `make cluster-demo`, test_chart_uninstall of tests/cluster",
+        what=f"helm, the images, `make cluster-demo`, and {', '.join(CHART_FILES)} of tests/cluster",
         commands=(
             ("-m", "tests.chart", "--", "-q"),
             ("-m", "tests.image", "--", "-q"),

@@ -17,6 +17,7 @@ from tests.rig.cache import PROJECT
 CHART = PROJECT / "deploy/helm/nri-rdma"
 NAMESPACE = "nri-rdma"
 RELEASE = "nri-rdma"
+WAIT = "300s"
 IMAGE_ARCHIVE = PROJECT / "build/nri-rdma-amd64.tar"
 _MEMLOCK = 8388608
 """What a machine without CAP_SYS_RESOURCE may give."""
@@ -45,8 +46,12 @@ class Helm:
         file = self._home / "values.json"  # JSON is YAML
         file.write_text(json.dumps(self.for_nodes(values)))
         asked = ("upgrade", "--install", RELEASE, str(chart), "--namespace", NAMESPACE, "--create-namespace")
-        how = ("--reset-values", "--values", str(file), "--wait", "--timeout", "120s")
+        how = ("--reset-values", "--values", str(file), "--wait", "--timeout", WAIT)
         return self(*asked, *how, *more, fails=fails)
+
+    def roll_back(self) -> str:
+        """Go back to the revision before, and wait until the daemons are ready."""
+        return self("rollback", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", WAIT)
 
     def uninstall(self, *more: str) -> str:
         """Remove the release, and wait until its pods are gone."""

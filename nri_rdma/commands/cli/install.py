@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import sys
-import sysconfig
-from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from nri_rdma.commands.cli.options import settings_options
+from nri_rdma.commands.cli.own_files import dry_run_option, packaged, remove, specs_with, write
 from nri_rdma.commands.cli.screen import Screen
+from nri_rdma.commands.hooked_cdi import PROGRAM
 from nri_rdma.config.settings import Settings
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.text.annotations import asks
 
 if TYPE_CHECKING:
-    from nri_rdma.commands.install.changes import FileChange, OwnFile
+    from nri_rdma.commands.install.changes import OwnFile
     from nri_rdma.commands.install.docker import DockerFiles
     from nri_rdma.commands.install.podman import PodmanFiles
 
-_dry_run = click.option("--dry-run", is_flag=True, help="Show what would be changed, and change nothing.")
 _host_dir = click.option(
     "--host-dir", default="/opt/nri-rdma", show_default=True, metavar="PATH", help="The folder's path on the host."
 )
@@ -38,7 +37,8 @@ def install(context: click.Context) -> None:
     """Set up another program, or a pod's host, for nri-rdma.
 
     Each file is shown before it is written. Only files of nri-rdma's own are written: no file that somebody else made
-    is changed. Doing it again changes nothing, or brings the files up to date.
+    is changed, but containerd's main file where you write --edit-config. Doing it again changes nothing, or brings the
+    files up to date.
 
     \b
     Example:
@@ -46,6 +46,7 @@ def install(context: click.Context) -> None:
       nri-rdma install podman
       nri-rdma install docker
       nri-rdma install host
+      nri-rdma install containerd
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
@@ -69,7 +70,7 @@ def uninstall(context: click.Context) -> None:
 
 @install.command(name="podman")
 @settings_options("annotation_prefix", "state_dir")
-@_dry_run
+@dry_run_option
 def install_podman(settings: Settings, dry_run: bool) -> None:
     """Have podman's containers ask for devices by annotations, as pods do.
 
@@ -88,12 +89,12 @@ def install_podman(settings: Settings, dry_run: bool) -> None:
     files = _podman_files(settings)
     drop_in = files.drop_in(parse_version(version_text()))
     after = "Containers that are there already ask when they are started the next time."
-    _write((*files.of_hooks(_packaged_hook()), drop_in), "podman", after, dry_run, read_configuration)
+    write((*files.of_hooks(packaged(PROGRAM)), drop_in), "podman", after, dry_run, read_configuration)
 
 
 @install.command(name="docker")
 @settings_options("annotation_prefix", "state_dir")
-@_dry_run
+@dry_run_option
 def install_docker(settings: Settings, dry_run: bool) -> None:
     """Have Docker's containers ask for devices by annotations, as pods do.
 
@@ -113,7 +114,7 @@ def install_docker(settings: Settings, dry_run: bool) -> None:
     refuse_version(version_text())
     files.refuse_lacking()
     after = f"Containers that are started with --runtime {RUNTIME} ask."
-    _write(files.all(_packaged_hook()), "Docker", after, dry_run)
+    write(files.all(packaged(PROGRAM)), "Docker", after, dry_run)
 
 
 @install.command(name="host")
@@ -158,7 +159,7 @@ def uninstall_host(host_dir: str, mounted_at: Path | None) -> None:
 
 @uninstall.command(name="podman")
 @settings_options("annotation_prefix", "state_dir", "cdi_dirs")
-@_dry_run
+@dry_run_option
 @click.option("--force", is_flag=True, help="Go on although there are containers that ask by annotations.")
 def uninstall_podman(settings: Settings, dry_run: bool, force: bool) -> None:
     """Remove what `nri-rdma install podman` wrote.
@@ -173,20 +174,20 @@ def uninstall_podman(settings: Settings, dry_run: bool, force: bool) -> None:
       podman rm -f trainer; nri-rdma uninstall podman
     """
     files, others = _podman_files(settings), _docker_files(settings)
-    module, program, *definitions = files.of_hooks(_packaged_hook())
-    used_by = _specs_with(program.path, settings) or _there(others.oci_runtime)
+    module, program, *definitions = files.of_hooks(packaged(PROGRAM))
+    used_by = specs_with(program.path, settings) or _there(others.oci_runtime)
 
     def refuse() -> None:
         if not force:
             _refuse_asking_podman(settings.annotation_prefix)
 
     kept = dict.fromkeys((program, module), used_by) if used_by else {}
-    _remove((files.any_drop_in, *definitions, program, module), "podman", kept, dry_run, refuse, files.folder)
+    remove((files.any_drop_in, *definitions, program, module), "podman", kept, dry_run, refuse, files.folder)
 
 
 @uninstall.command(name="docker")
 @settings_options("annotation_prefix", "state_dir", "cdi_dirs")
-@_dry_run
+@dry_run_option
 @click.option("--force", is_flag=True, help="Go on although there are containers with the runtime.")
 def uninstall_docker(settings: Settings, dry_run: bool, force: bool) -> None:
     """Remove what `nri-rdma install docker` wrote.
@@ -201,15 +202,15 @@ def uninstall_docker(settings: Settings, dry_run: bool, force: bool) -> None:
       docker rm -f trainer; nri-rdma uninstall docker
     """
     files, others = _docker_files(settings), _podman_files(settings)
-    module, program, oci_runtime, shim = files.all(_packaged_hook())
-    used_by = _specs_with(program.path, settings) or _there(others.any_drop_in)
+    module, program, oci_runtime, shim = files.all(packaged(PROGRAM))
+    used_by = specs_with(program.path, settings) or _there(others.any_drop_in)
 
     def refuse() -> None:
         if not force:
             _refuse_made_by_docker()
 
     kept = dict.fromkeys((program, module), used_by) if used_by else {}
-    _remove((shim, oci_runtime, program, module), "Docker", kept, dry_run, refuse, oci_runtime.path.parent)
+    remove((shim, oci_runtime, program, module), "Docker", kept, dry_run, refuse, oci_runtime.path.parent)
 
 
 def _podman_files(settings: Settings) -> PodmanFiles:
@@ -224,74 +225,6 @@ def _docker_files(settings: Settings) -> DockerFiles:
     from nri_rdma.commands.install.hook import HookSettings
 
     return DockerFiles(settings=HookSettings.of(settings))
-
-
-def _write(
-    files: Iterable[OwnFile], engine: str, after: str, dry_run: bool, check: Callable[[], None] = lambda: None
-) -> None:
-    """Show and write what is not there as it should be."""
-    from nri_rdma.commands.install.changes import carry_out_all, to_write
-
-    screen, changes = Screen(), to_write(files)
-    if not changes:
-        screen.line(f"{engine} is set up already; nothing was changed.")
-        return
-    _show(changes)
-    if dry_run:
-        screen.line("Nothing was changed: this is what would be written.")
-        return
-    carry_out_all(changes, check)
-    screen.line(f"{engine} is set up. {after}")
-
-
-def _remove(
-    files: Iterable[OwnFile],
-    engine: str,
-    kept: Mapping[OwnFile, str],
-    dry_run: bool,
-    refuse: Callable[[], None],
-    folder: Path,
-) -> None:
-    """Show and remove what is there, in this order, without what is `kept` for somebody; then the folder."""
-    from nri_rdma.commands.install.changes import carry_out_all, remove_empty, to_remove
-
-    screen = Screen()
-    changes = to_remove(file for file in files if file not in kept)
-    for file, user in kept.items():
-        screen.line(f"{file.path} stays: {user} names it.")
-    if not changes:
-        screen.line(f"There is nothing of `nri-rdma install {engine.lower()}` here; nothing was changed.")
-        return
-    refuse()
-    _show(changes)
-    if dry_run:
-        screen.line("Nothing was changed: this is what would be removed.")
-        return
-    carry_out_all(changes)
-    remove_empty(folder)
-    remove_empty(folder.parent)
-    screen.line(f"{engine} knows nothing of nri-rdma any more.")
-
-
-def _packaged_hook() -> Path:
-    """Return the hook that came with this program; its module is beside it. Raises NriRdmaError."""
-    from nri_rdma.commands.hooked_cdi import MODULE, PROGRAM
-
-    beside = Path(sysconfig.get_path("scripts")) / PROGRAM
-    checked_out = Path(__file__).resolve().parents[3] / "hooks" / PROGRAM
-    for path in (beside, checked_out):
-        if path.is_file() and path.with_name(MODULE).is_file():
-            return path
-    what = f"{PROGRAM} and {MODULE} did not come with this program"
-    hint = "install nri-rdma from its wheel, or from its folder"
-    raise NriRdmaError(ErrorCode.INSTALL, what, where=str(beside), hint=hint)
-
-
-def _show(changes: Iterable[FileChange]) -> None:
-    screen = Screen()
-    for change in changes:
-        for line in change.shown().splitlines():
-            screen.raw(line)
 
 
 def _refuse_asking_podman(prefix: str) -> None:
@@ -348,13 +281,3 @@ def _told(name: str, is_running: bool) -> str:
 def _there(file: OwnFile) -> str:
     """Return the path of a file that is there, "" of one that is not."""
     return str(file.path) if file.path.exists() else ""
-
-
-def _specs_with(hook: Path, settings: Settings) -> str:
-    """Return a CDI device whose spec names this hook; "" where there is none."""
-    from nri_rdma.host.cdi.folder import read_registry
-
-    for name, device in read_registry(settings.cdi_dirs).devices.items():
-        if any(it.path == str(hook) for it in (*device.spec_edits.hooks, *device.device.edits.hooks)):
-            return f"the CDI device {name}"
-    return ""

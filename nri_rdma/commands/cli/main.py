@@ -24,7 +24,7 @@ from nri_rdma.commands.cli.config import config
 from nri_rdma.commands.cli.doctor import doctor
 from nri_rdma.commands.cli.errors import no_thread, told
 from nri_rdma.commands.cli.explain import explain
-from nri_rdma.commands.cli.install import install, uninstall
+from nri_rdma.commands.cli.install_guard import install, uninstall
 from nri_rdma.commands.cli.inventory import inventory
 from nri_rdma.commands.cli.leave import uninstall_kubernetes, uninstall_node
 from nri_rdma.commands.cli.options import loaded_options, settings_options

@@ -31,3 +31,11 @@ def texts(value: Any) -> tuple[str, ...]:
 def crio_files(etc: Path) -> tuple[Path, ...]:
     """CRI-O's configuration; of one setting the last file counts."""
     return (etc / "crio/crio.conf", *sorted((etc / "crio/crio.conf.d").glob("*")))
+
+
+def crio_hook_folders(etc: Path, share: Path) -> tuple[Path, ...]:
+    """CRI-O's hooks_dir; the last file that sets it counts."""
+    folders: tuple[str, ...] = (str(share / "containers/oci/hooks.d"),)
+    for path in crio_files(etc):
+        folders = texts(table_at(read_toml(path), "crio", "runtime").get("hooks_dir")) or folders
+    return tuple(Path(folder) for folder in folders)

@@ -14,7 +14,7 @@ from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol  # Any: configurations of others, and the daemon's document
 
-from nri_rdma.commands.doctor.configuration import crio_files, read_toml, table_at, texts
+from nri_rdma.commands.doctor.configuration import crio_files, crio_hook_folders, read_toml, table_at, texts
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
 from nri_rdma.commands.install.hook import fault_of, foreign_at, is_program
 from nri_rdma.config.settings import Settings
@@ -285,7 +285,7 @@ def _lets_through(pattern: str, key: str) -> bool:
 def _crio(host: ConfiguredHost) -> Iterator[Setup]:
     if not (host.etc / "crio").exists():
         return
-    definitions = [path for folder in _hook_folders(host) for path in sorted(folder.glob("*.json"))]
+    definitions = [path for folder in crio_hook_folders(host.etc, host.share) for path in sorted(folder.glob("*.json"))]
     faults = [fault for path in definitions if (fault := _fault_of_definition(host, path)) is not None]
     blocking = [fault.text for fault in faults if fault.blocks]
     if blocking:
@@ -293,16 +293,8 @@ def _crio(host: ConfiguredHost) -> Iterator[Setup]:
     elif _Fault() in faults:
         yield Setup(handler="CRI-O", fault="")
     else:
-        folders = ", ".join(map(str, _hook_folders(host)))
+        folders = ", ".join(map(str, crio_hook_folders(host.etc, host.share)))
         yield Setup(handler="CRI-O", fault="; ".join(it.text for it in faults) or f"no {GUARD_HOOK} in {folders}")
-
-
-def _hook_folders(host: ConfiguredHost) -> tuple[Path, ...]:
-    """CRI-O's hooks_dir; the last file that sets it counts."""
-    folders: Sequence[str] = (str(host.share / "containers/oci/hooks.d"),)
-    for path in crio_files(host.etc):
-        folders = texts(table_at(read_toml(path), "crio", "runtime").get("hooks_dir")) or folders
-    return tuple(Path(folder) for folder in folders)
 
 
 def _fault_of_definition(host: ConfiguredHost, path: Path) -> _Fault | None:

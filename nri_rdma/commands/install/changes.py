@@ -1,6 +1,7 @@
 """Files that are written for another program: shown as differences, then written or removed one after the other.
 
-Law: a file that nri-rdma did not make is neither changed nor removed.
+Law: a file that nri-rdma did not make is neither changed nor removed. The one exception is asked for by a flag, and its
+lines are taken out again (nri_rdma.commands.install.toml_lines).
 """
 
 from __future__ import annotations

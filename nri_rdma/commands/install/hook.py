@@ -1,4 +1,5 @@
-"""The hook, as podman and Docker need it: a program and its module, one copy for both, where no package is upgraded.
+"""The hooks, as engines and runtimes need them: a program and its module, one copy for all, where no package is
+upgraded.
 
 Law: the program is never there without its module, which is written first and removed last.
 """
@@ -7,10 +8,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self
 
-from nri_rdma.commands.hooked_cdi import HOOK, MODULE, PROGRAM
+from nri_rdma.commands.hooked_cdi import HOOK, MODULE
 from nri_rdma.commands.install.changes import OwnFile
 from nri_rdma.config.settings import Settings
 from nri_rdma.host.foreign import foreign_folder
@@ -46,19 +48,25 @@ def at(root: Path, path: Path) -> Path:
 
 
 def hook_files(root: Path, source: Path) -> tuple[OwnFile, OwnFile]:
-    """Return the module and the program, copies of `source` and of the module beside that, in the order of writing.
-    Raises OSError."""
-    program, module = at(root, HOOK), source.with_name(MODULE)
+    """Return the module and the program below a root folder, copies of `source` and of the module beside that, in the
+    order of writing. Raises OSError."""
+    return program_files(at(root, HOOK), source)
+
+
+def program_files(program: Path, source: Path) -> tuple[OwnFile, OwnFile]:
+    """Return the module and the program at this path, as hook_files does."""
+    module = source.with_name(f"{source.name.replace('-', '_')}.py")
+    is_ours = partial(_is_ours, source.name)
     return (
         OwnFile(
-            path=program.with_name(MODULE),
+            path=program.with_name(module.name),
             data=module.read_bytes(),
-            is_ours=_is_ours,
+            is_ours=is_ours,
             mode=_MODULE_MODE,
             copy_of=module,
             is_module=True,
         ),
-        OwnFile(path=program, data=source.read_bytes(), is_ours=_is_ours, mode=PROGRAM_MODE, copy_of=source),
+        OwnFile(path=program, data=source.read_bytes(), is_ours=is_ours, mode=PROGRAM_MODE, copy_of=source),
     )
 
 
@@ -83,5 +91,7 @@ def foreign_at(program: Path) -> str:
     return f"others than root may replace files in {folder}" if folder else ""
 
 
-def _is_ours(data: bytes) -> bool:
-    return f'PROGRAM = "{PROGRAM}"'.encode() in data
+def _is_ours(name: str, data: bytes) -> bool:
+    """Return whether this is a file of the hook of that name, of any release."""
+    module = name.replace("-", "_")
+    return f'PROGRAM = "{name}"'.encode() in data or f"from {module} import main".encode() in data

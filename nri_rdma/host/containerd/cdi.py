@@ -6,19 +6,16 @@ containerd itself is asked: its configuration has several files and defaults, an
 
 from __future__ import annotations
 
-import socket as socketlib
 from pathlib import Path
 
 from nri_rdma.host.containerd.client import Containerd
-
-ASK_S = 5.0
-"""Time limit of the question; after it the question fails."""
+from nri_rdma.host.containerd.handlers import ASK_S, listens
 
 
 def reads_cdi_specs(socket: Path | None) -> bool | None:
     """Return whether the containerd at this socket reads CDI specs; None where nobody listens there, or its answer does
     not say. Raise ContainerdError where somebody listens and does not answer: it may still be starting. Blocks."""
-    if socket is None or not _listens(socket):
+    if socket is None or not listens(socket):
         return None
     with Containerd(socket, call_s=ASK_S) as containerd:
         told = containerd.configuration()
@@ -26,12 +23,3 @@ def reads_cdi_specs(socket: Path | None) -> bool | None:
         return None
     is_on = told.get("enableCDI", "cdiSpecDirs" in told or None)
     return is_on if isinstance(is_on, bool) else None
-
-
-def _listens(path: Path) -> bool:
-    with socketlib.socket(socketlib.AF_UNIX, socketlib.SOCK_STREAM) as connection:
-        try:
-            connection.connect(str(path))
-        except OSError:
-            return False
-    return True

@@ -1,0 +1,326 @@
+"""`nri-rdma install containerd` and `install crio`: the guard in the runtime's own configuration, and its removal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from nri_rdma.commands.cli.install import install, uninstall
+from nri_rdma.commands.cli.options import settings_options
+from nri_rdma.commands.cli.own_files import dry_run_option, packaged, show, specs_with, write
+from nri_rdma.commands.cli.screen import Screen
+from nri_rdma.config.settings import Settings
+from nri_rdma.errors import ErrorCode, NriRdmaError
+from nri_rdma.text.shares import GUARD_HOOK
+
+__all__ = ["install", "uninstall"]  # with the commands of this module
+
+if TYPE_CHECKING:
+    from nri_rdma.commands.install.changes import FileChange, OwnFile
+    from nri_rdma.commands.install.containerd import ContainerdFiles, GuardedHandler
+    from nri_rdma.host.containerd.program import ContainerdProgram
+
+_config_option = click.option(
+    "--containerd-config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="containerd's main file; default: that of the containerd that runs, else /etc/containerd/config.toml.",
+)
+_crio_socket_option = click.option(
+    "--crio-socket",
+    type=click.Path(path_type=Path),
+    default="/run/crio/crio.sock",
+    show_default=True,
+    metavar="PATH",
+    help="Socket of the CRI-O that runs.",
+)
+_hook_settings = settings_options(
+    "annotation_prefix",
+    "state_dir",
+    "control_socket",
+    "kubelet_plugins_dir",
+    "guard_hook",
+    "containerd_socket",
+    "cdi_dirs",
+)
+
+
+@install.command(name="containerd")
+@_hook_settings
+@_config_option
+@click.option("--handler", "chosen", multiple=True, metavar="NAME", help="Runtime handler; default: all that it has.")
+@click.option("--edit-config", is_flag=True, help="Where no drop-in can do it, add lines to containerd's main file.")
+@dry_run_option
+def install_containerd(
+    settings: Settings, containerd_config: Path | None, chosen: tuple[str, ...], edit_config: bool, dry_run: bool
+) -> None:
+    """Give the containers of containerd the guard.
+
+    It writes the hook, an OCI configuration with the hook for containerd's runtime handlers, and a drop-in that names
+    it, where containerd's main file imports one. containerd itself is asked whether it would read all else as before;
+    if not, everything is as it was. From its next start on, a container that asks for devices does not start without
+    them, whatever has become of the daemon. Do it again after an upgrade of containerd. Needs root.
+
+    \b
+    Example:
+      nri-rdma install containerd --dry-run
+      nri-rdma install containerd
+      systemctl restart containerd
+    """
+    from nri_rdma.commands.install.containerd import ContainerdFiles
+    from nri_rdma.commands.install.hook import program_files
+
+    hook = _hook_of(settings)
+    program = _containerd(settings, containerd_config)
+    before = program.configuration()
+    files = ContainerdFiles(config=program.config, release=program.version())
+    handlers = files.handlers(before, chosen, settings.annotation_prefix)
+    last = files.last_files(handlers, edit_config)
+    specs = _specs(program, handlers, hook, settings)
+
+    def check() -> None:
+        files.refuse_other_effects(before, program.configuration(), handlers)
+
+    write(
+        (*program_files(hook, packaged(GUARD_HOOK)), *specs, *last), "containerd", _next(program.unit), dry_run, check
+    )
+
+
+@uninstall.command(name="containerd")
+@_hook_settings
+@_config_option
+@dry_run_option
+def uninstall_containerd(settings: Settings, containerd_config: Path | None, dry_run: bool) -> None:
+    """Take the guard out of containerd, in two steps.
+
+    First containerd's configuration is as it was before. Then containerd has to be restarted. As long as it runs with
+    the guard, the hook stays: without it no container would start. Run again after the restart, it removes the hook and
+    the OCI configurations.
+
+    \b
+    Example:
+      nri-rdma uninstall containerd
+      systemctl restart containerd
+      nri-rdma uninstall containerd
+    """
+    from nri_rdma.commands.install.changes import to_remove, to_write
+    from nri_rdma.commands.install.containerd import MERGES_SINCE, ContainerdFiles
+    from nri_rdma.commands.install.crio import DEFINITION
+    from nri_rdma.host.containerd.handlers import CRIO_SOCKET
+
+    program = _containerd(settings, containerd_config)
+    files = ContainerdFiles(config=program.config, release=MERGES_SINCE)
+    restored, own = files.first_to_remove()
+    changes, specs = (*to_write(restored), *to_remove(own)), files.specs()
+    used = _named_by_hand(files, specs) or _runs_with(settings, specs)
+    others = [it / DEFINITION for it in _crio_folders(CRIO_SOCKET)]
+    _take_away(changes, specs, used, _Hook(settings, others), "containerd", program.unit, dry_run)
+
+
+@install.command(name="crio")
+@_hook_settings
+@_crio_socket_option
+@dry_run_option
+def install_crio(settings: Settings, crio_socket: Path, dry_run: bool) -> None:
+    """Give the containers of CRI-O the guard.
+
+    It writes the hook, and its definition into a folder that CRI-O reads hooks from. Needs root.
+
+    \b
+    Example:
+      nri-rdma install crio --dry-run
+      nri-rdma install crio
+      systemctl restart crio
+    """
+    from nri_rdma.commands.install.crio import chosen_folder, definition
+    from nri_rdma.commands.install.hook import program_files
+    from nri_rdma.daemon.device_plugins import hook_options
+
+    hook = _hook_of(settings)
+    folder = chosen_folder(_crio_folders(crio_socket))
+    file = definition(folder, hook, tuple(hook_options(settings)))
+    write((*program_files(hook, packaged(GUARD_HOOK)), file), "CRI-O", _next("crio"), dry_run)
+
+
+@uninstall.command(name="crio")
+@_hook_settings
+@_crio_socket_option
+@dry_run_option
+def uninstall_crio(settings: Settings, crio_socket: Path, dry_run: bool) -> None:
+    """Take the guard out of CRI-O, in two steps.
+
+    First the hook's definition goes. Then CRI-O has to be restarted. As long as one runs that has seen the definition,
+    the hook stays: without it no container would start. Run again after the restart, it removes the hook.
+
+    \b
+    Example:
+      nri-rdma uninstall crio
+      systemctl restart crio
+      nri-rdma uninstall crio
+    """
+    from nri_rdma.commands.install.changes import to_remove
+    from nri_rdma.commands.install.containerd import MERGES_SINCE, ContainerdFiles
+    from nri_rdma.commands.install.crio import definition, started_before
+    from nri_rdma.host.containerd.program import DEFAULT_CONFIG
+
+    folders = _crio_folders(crio_socket)
+    changes = to_remove(definition(folder, _hook_of(settings), ()) for folder in folders)
+    pid, used = _pid_at(crio_socket), ""
+    if pid and any(started_before(pid, folder) for folder in folders):
+        used = f"CRI-O (pid {pid}) was started before {', '.join(map(str, folders))} was changed, and may have the hook"
+    others = [it.path for it in ContainerdFiles(config=DEFAULT_CONFIG, release=MERGES_SINCE).specs()]
+    _take_away(changes, (), used, _Hook(settings, others), "CRI-O", "crio", dry_run)
+
+
+class _Hook:
+    """The guard's hook, and who else needs it: the CDI devices of the settings, and what is at these paths."""
+
+    def __init__(self, settings: Settings, others: Sequence[Path]) -> None:
+        self.path = _hook_of(settings)
+        self._settings = settings
+        self._others = others
+
+    @property
+    def other_user(self) -> str:
+        """Return somebody who needs it, "" where nobody does."""
+        there = next((str(it) for it in self._others if it.exists()), "")
+        return there or specs_with(self.path, self._settings)
+
+
+def _take_away(
+    changes: Sequence[FileChange],
+    specs: Sequence[OwnFile],
+    used: str,
+    hook: _Hook,
+    engine: str,
+    unit: str,
+    dry_run: bool,
+) -> None:
+    """Have the runtime's configuration forget the guard; where that was done before, remove what it named. `used`: why
+    that has to stay."""
+    from nri_rdma.commands.install.changes import carry_out_all, remove_empty, to_remove
+    from nri_rdma.commands.install.hook import program_files
+
+    screen = Screen()
+    if not changes and used:
+        hint = f"systemctl restart {unit}, then run this again"
+        raise NriRdmaError(ErrorCode.INSTALL, f"{used}: without it no container would start", hint=hint)
+    module, program = program_files(hook.path, packaged(GUARD_HOOK))
+    user = hook.other_user
+    removals = changes or to_remove(specs if user else (*specs, program, module))
+    if not changes and user and hook.path.exists():
+        screen.line(f"{hook.path} stays: {user} names it.")
+    if not removals:
+        screen.line(f"There is nothing of the guard for {engine} here; nothing was changed.")
+        return
+    show(removals)
+    if dry_run:
+        screen.line("Nothing was changed: this is what would be removed" + (" first." if changes else "."))
+        return
+    carry_out_all(removals)
+    for it in removals:
+        if it.is_removal and it.file.path.suffix != ".json":  # the folder of definitions is CRI-O's
+            remove_empty(it.file.path.parent)
+    if changes:
+        screen.line(
+            f"{engine} has no guard from its next start on. Next: systemctl restart {unit}, then run this again: it"
+            " removes the hook, without which no container would start now."
+        )
+    else:
+        screen.line(f"{engine} knows nothing of the guard any more.")
+
+
+def _next(unit: str) -> str:
+    return (
+        f"It reads that when it starts. Next: systemctl restart {unit}. Containers that run go on as they are; those"
+        " that are made from then on have the guard."
+    )
+
+
+def _hook_of(settings: Settings) -> Path:
+    if settings.guard_hook is None:
+        what, hint = "the setting guard_hook is empty: it says where the hook is to be", "give it a path"
+        raise NriRdmaError(ErrorCode.INSTALL, what, where="guard_hook", hint=hint)
+    return settings.guard_hook
+
+
+def _containerd(settings: Settings, config: Path | None) -> ContainerdProgram:
+    from nri_rdma.host.containerd.program import find_containerd
+
+    return find_containerd(_pid_at(settings.containerd_socket), config)
+
+
+def _pid_at(socket: Path | None) -> int:
+    """Return the process that listens there, 0 where none does or it cannot be seen."""
+    from nri_rdma.commands.doctor.runtime import served_by
+
+    try:
+        return served_by(socket) if socket is not None else 0
+    except OSError:
+        return 0
+
+
+def _specs(
+    program: ContainerdProgram, handlers: Sequence[GuardedHandler], hook: Path, settings: Settings
+) -> tuple[OwnFile, ...]:
+    """Return the OCI configurations that the handlers need: containerd's own, or the one that a handler has, each with
+    the hook. Raises NriRdmaError, OSError."""
+    from nri_rdma.commands.install.changes import OwnFile
+    from nri_rdma.commands.install.containerd import guarded_spec, is_guarded
+    from nri_rdma.daemon.device_plugins import hook_options
+
+    files = {}
+    for path, base in {it.spec: it.base for it in handlers}.items():
+        try:
+            text = base.read_text() if base is not None else program.oci_spec()
+            spec = guarded_spec(text, hook, tuple(hook_options(settings)), keeps_limits=base is not None)
+        except (ValueError, TypeError, AttributeError) as error:
+            what, hint = (
+                f"this is no OCI configuration: {error}",
+                "mend it, or take it out of containerd's configuration",
+            )
+            raise NriRdmaError(ErrorCode.INSTALL, what, where=str(base or "ctr oci spec"), hint=hint) from error
+        files[path] = OwnFile(path=path, data=spec.encode(), is_ours=is_guarded)
+    return tuple(files.values())
+
+
+def _named_by_hand(files: ContainerdFiles, specs: Sequence[OwnFile]) -> str:
+    """Return why containerd's next start would need our OCI configurations, "" where it does not."""
+    ours = {str(it.path) for it in specs}
+    named = [name for name, it in files.theirs().items() if it.get("base_runtime_spec") in ours]
+    return f"{files.config} gives {named[0]} the guard, by lines that nri-rdma did not write" if named else ""
+
+
+def _runs_with(settings: Settings, specs: Sequence[OwnFile]) -> str:
+    """Return why the containerd that runs needs our OCI configurations, "" where it does not."""
+    from nri_rdma.host.containerd.client import ContainerdError
+    from nri_rdma.host.containerd.handlers import RunningCrio, running_handlers
+
+    try:
+        running = running_handlers(settings.containerd_socket)
+    except ContainerdError as error:
+        return f"containerd runs and does not say what with ({error})"
+    if running is None or isinstance(running, RunningCrio):
+        return ""
+    ours = {str(it.path) for it in specs}
+    named = [it.name for it in running if it.base_spec in ours]
+    return f"the containerd that runs gives {', '.join(named)} the guard" if named else ""
+
+
+def _crio_folders(socket: Path) -> tuple[Path, ...]:
+    """Return the folders that CRI-O reads hooks from: the one that runs, else by its configuration. Raises
+    NriRdmaError."""
+    from nri_rdma.commands.doctor.configuration import crio_hook_folders
+    from nri_rdma.host.containerd.client import ContainerdError
+    from nri_rdma.host.containerd.handlers import RunningCrio, running_handlers
+
+    try:
+        running = running_handlers(socket)
+    except ContainerdError as error:
+        what, hint = f"CRI-O runs and does not say what with: {error}", "see its log"
+        raise NriRdmaError(ErrorCode.INSTALL, what, where=str(socket), hint=hint) from error
+    folders = running.hook_folders if isinstance(running, RunningCrio) else ()
+    return folders or crio_hook_folders(Path("/etc"), Path("/usr/share"))

@@ -1,0 +1,122 @@
+"""Lines of ours in a TOML file of somebody else. Pure.
+
+Law: taking them out gives the text of before, byte by byte, whatever else was changed meanwhile. Each line of ours ends
+with a mark, and a line that ours replaces stays as a comment.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any, TypeAlias  # Any: TOML documents
+
+MARK = "# by `nri-rdma install containerd`"
+"""At the end of each line of ours."""
+BEFORE = f"{MARK}, before: "
+"""At the beginning of a line that ours replaces."""
+TablePath: TypeAlias = tuple[str, ...]
+
+
+class CannotEditError(Exception):
+    """The text is written so that no single line can be added or replaced; says why."""
+
+
+def with_keys(text: str, path: TablePath, values: Mapping[str, Any]) -> str:
+    """Return the text with these keys in the table at `path` (empty: above all tables). Raises CannotEditError where
+    the result would not be exactly that, and tomllib's error for a text that is no TOML."""
+    wanted = deepcopy(tomllib.loads(text))
+    _table(wanted, path).update(values)
+    lines = text.splitlines(keepends=True)
+    first = _first_line(lines, path)
+    if first is None:
+        if text and not text.endswith("\n"):
+            raise CannotEditError("its last line has no end")
+        lines += [f"{header(path)}  {MARK}\n"]
+        first = len(lines)
+    last = next((number for number in range(first, len(lines)) if _header(lines[number]) is not None), len(lines))
+    body = lines[first:last]
+    for key, value in values.items():
+        line = f"{key} = {toml_value(value)}  {MARK}\n"
+        there = [number for number, it in enumerate(body) if _sets(it, key)]
+        if there:
+            body[there[0] : there[0] + 1] = [BEFORE + body[there[0]], line]
+        else:
+            body.insert(0, line)
+    edited = "".join((*lines[:first], *body, *lines[last:]))
+    if not _means(edited, wanted) or without_ours(edited) != without_ours(text):
+        raise CannotEditError(f"its table {'.'.join(path) or 'at the top'} is not written line by line")
+    return edited
+
+
+def without_ours(text: str) -> str:
+    """Return the text without our lines, and with those that they replaced."""
+    kept = []
+    for line in text.splitlines(keepends=True):
+        if line.startswith(BEFORE):
+            kept.append(line.removeprefix(BEFORE))
+        elif not line.rstrip().endswith(MARK):
+            kept.append(line)
+    return "".join(kept)
+
+
+def header(path: TablePath) -> str:
+    """Return the line that begins a table."""
+    return f"[{'.'.join(map(_key, path))}]"
+
+
+def toml_value(value: Any) -> str:
+    """Return a text, or a list of texts, as TOML has it: its strings may be written as those of JSON are."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _table(document: dict[str, Any], path: TablePath) -> dict[str, Any]:
+    for key in path:
+        document = document.setdefault(key, {})
+        if not isinstance(document, dict):
+            raise CannotEditError(f"{key} is no table in it")
+    return document
+
+
+def _first_line(lines: list[str], path: TablePath) -> int | None:
+    """Return the number of the first line of a table's body; None where no line begins the table."""
+    if not path:
+        return 0
+    return next((number for number, line in enumerate(lines, start=1) if _header(line) == path), None)
+
+
+def _header(line: str) -> TablePath | None:
+    """Return the table that begins with this line, () for an array of tables, None where none begins."""
+    if not line.lstrip().startswith("["):
+        return None
+    if line.lstrip().startswith("[["):
+        return ()
+    try:
+        found: Any = tomllib.loads(line)
+    except tomllib.TOMLDecodeError:
+        return None  # a line of a list
+    path = []
+    while isinstance(found, dict) and found:
+        (key, found), *_ = found.items()
+        path.append(key)
+    return tuple(path)
+
+
+def _sets(line: str, key: str) -> bool:
+    """Return whether this line sets the key, and nothing goes on behind it."""
+    try:
+        return key in tomllib.loads(line)
+    except tomllib.TOMLDecodeError:
+        return False
+
+
+def _means(text: str, wanted: Mapping[str, Any]) -> bool:
+    try:
+        return tomllib.loads(text) == wanted
+    except tomllib.TOMLDecodeError:
+        return False
+
+
+def _key(key: str) -> str:
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else toml_value(key)

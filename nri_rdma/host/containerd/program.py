@@ -1,0 +1,83 @@
+"""containerd's own program, asked for what nobody else knows: which release it is, and what its configuration comes to
+in its own reading; and the containerd that runs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any  # Any: containerd's configuration
+
+from nri_rdma.errors import ErrorCode, NriRdmaError
+from nri_rdma.host.engine_command import run
+
+PROGRAM = "containerd"
+DEFAULT_CONFIG = Path("/etc/containerd/config.toml")
+CONFIG_FLAGS = ("--config", "-config", "-c", "--c")
+"""As Go's package `flag` reads them."""
+_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerdProgram:
+    """A containerd: its program, its configuration, and the unit of systemd that it runs in."""
+
+    program: str = PROGRAM
+    config: Path = DEFAULT_CONFIG
+    unit: str = PROGRAM
+
+    def version(self) -> tuple[int, int]:
+        """Return the first two numbers of its version. Raises NriRdmaError."""
+        text = run(self.program, "--version", timeout_s=_TIMEOUT_S)
+        found = re.search(r"\sv?(\d+)\.(\d+)\.", text)
+        if found is None:
+            what = f"this is no version of containerd: {text.strip()!r}"
+            raise NriRdmaError(ErrorCode.INSTALL, what, where=f"{self.program} --version", hint="see what it is")
+        return int(found[1]), int(found[2])
+
+    def configuration(self) -> Mapping[str, Any]:
+        """Return the whole configuration, as containerd would have it after its next start. Raises NriRdmaError."""
+        text = run(self.program, "--config", str(self.config), "config", "dump", timeout_s=_TIMEOUT_S)
+        try:
+            return tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            what, where = f"containerd printed what is no TOML: {error}", f"{self.program} config dump"
+            raise NriRdmaError(ErrorCode.INSTALL, what, where=where, hint="see what it prints") from error
+
+    def oci_spec(self) -> str:
+        """Return the OCI configuration that containerd starts from, as ctr prints it. Raises NriRdmaError."""
+        beside = Path(self.program).with_name("ctr")
+        return run(str(beside) if beside.is_file() else "ctr", "oci", "spec", timeout_s=_TIMEOUT_S)
+
+
+def find_containerd(pid: int, config: Path | None, proc: Path = Path("/proc")) -> ContainerdProgram:
+    """Return the containerd that runs as this process, else (0) the one in PATH. `config`: with another configuration
+    than the one that it has. Raises NriRdmaError."""
+    found = _running(pid, proc) if pid else ContainerdProgram(program=shutil.which(PROGRAM) or PROGRAM)
+    return replace(found, config=(config or found.config).resolve())
+
+
+def config_in(arguments: Sequence[str]) -> Path:
+    """Return the configuration that a command line of containerd names."""
+    for number, argument in enumerate(arguments):
+        flag, equals, value = argument.partition("=")
+        if flag in CONFIG_FLAGS:
+            return Path(value if equals else next(iter(arguments[number + 1 :]), ""))
+    return DEFAULT_CONFIG
+
+
+def _running(pid: int, proc: Path) -> ContainerdProgram:
+    try:
+        program = (proc / str(pid) / "exe").readlink()
+        arguments = (proc / str(pid) / "cmdline").read_bytes().decode(errors="surrogateescape").split("\0")
+        groups = (proc / str(pid) / "cgroup").read_text()
+    except OSError as error:
+        what, hint = f"the process of containerd, {pid}, cannot be read: {error.strerror}", "run this as root"
+        raise NriRdmaError(ErrorCode.INSTALL, what, hint=hint) from error
+    unit = re.search(r"/([^/\n]+)\.service$", groups, re.MULTILINE)
+    return ContainerdProgram(
+        program=str(program), config=config_in(arguments), unit=unit[1] if unit is not None else PROGRAM
+    )

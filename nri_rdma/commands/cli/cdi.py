@@ -230,9 +230,9 @@ def guard(settings: Settings, file: Path, output: Path | None) -> None:
     from nri_rdma.cdi.encoding import encode
     from nri_rdma.cdi.reading import parse
     from nri_rdma.commands.guard_cdi import guarded_devices, with_guard
-    from nri_rdma.commands.install.hook import fault_of
     from nri_rdma.daemon.device_plugins import hook_options
     from nri_rdma.host.cdi.folder import read_file
+    from nri_rdma.host.hook_program import fault_of
     from nri_rdma.host.whole_file import write_whole
     from nri_rdma.text.shares import GUARD_MODULE
 

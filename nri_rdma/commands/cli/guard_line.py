@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any  # Any: the daemon's JSON document
 
 from nri_rdma.commands.cli.screen import age
-from nri_rdma.commands.doctor.guard import Setup
+from nri_rdma.host.guards import Setup
 
 
 def guard_facts(
@@ -19,7 +19,8 @@ def guard_facts(
     guard resource, "" where the kubelet knows none."""
     told = tuple(setups)
     guarded = [it.handler for it in told if not it.fault]
-    faults = "; ".join(f"{it.handler}: {it.fault}" for it in told if it.fault)
+    faults = "; ".join(f"{it.handler}: {it.fault}" for it in told if it.fault and it.is_known)
+    unknown = "; ".join(f"{it.handler}: {it.fault}" for it in told if not it.is_known)
     contact = _contact(guard, now)
     if guarded:
         yield "Guard", f"createRuntime hook for {', '.join(guarded)}: {contact}"
@@ -35,8 +36,11 @@ def guard_facts(
             yield "", f"earlier a createRuntime hook was there: {contact}"
     elif guard.get("asked"):
         yield "Guard", f"createRuntime hook: {contact}"
+        unknown = unknown or "no runtime says which handlers have it; `nri-rdma doctor` on the host reads more"
     else:
         yield "Guard", f"WARNING, not known: {contact}; `nri-rdma doctor` on the host reads the runtime's configuration"
+    if unknown:
+        yield "", f"WARNING, not known: {unknown}"
     if unguarded := guard.get("unguarded"):
         yield "", f"WARNING, {guard['warning']}: {'; '.join(unguarded)}"
 

@@ -11,7 +11,6 @@ import click
 from nri_rdma.commands.cli.options import settings_options
 from nri_rdma.commands.cli.own_files import dry_run_option, packaged, remove, specs_with, write
 from nri_rdma.commands.cli.screen import Screen
-from nri_rdma.commands.hooked_cdi import PROGRAM
 from nri_rdma.config.settings import Settings
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.text.annotations import asks
@@ -89,7 +88,7 @@ def install_podman(settings: Settings, dry_run: bool) -> None:
     files = _podman_files(settings)
     drop_in = files.drop_in(parse_version(version_text()))
     after = "Containers that are there already ask when they are started the next time."
-    write((*files.of_hooks(packaged(PROGRAM)), drop_in), "podman", after, dry_run, read_configuration)
+    write((*files.of_hooks(_hook()), drop_in), "podman", after, dry_run, read_configuration)
 
 
 @install.command(name="docker")
@@ -114,7 +113,7 @@ def install_docker(settings: Settings, dry_run: bool) -> None:
     refuse_version(version_text())
     files.refuse_lacking()
     after = f"Containers that are started with --runtime {RUNTIME} ask."
-    write(files.all(packaged(PROGRAM)), "Docker", after, dry_run)
+    write(files.all(_hook()), "Docker", after, dry_run)
 
 
 @install.command(name="host")
@@ -174,7 +173,7 @@ def uninstall_podman(settings: Settings, dry_run: bool, force: bool) -> None:
       podman rm -f trainer; nri-rdma uninstall podman
     """
     files, others = _podman_files(settings), _docker_files(settings)
-    module, program, *definitions = files.of_hooks(packaged(PROGRAM))
+    module, program, *definitions = files.of_hooks(_hook())
     used_by = specs_with(program.path, settings) or _there(others.oci_runtime)
 
     def refuse() -> None:
@@ -202,7 +201,7 @@ def uninstall_docker(settings: Settings, dry_run: bool, force: bool) -> None:
       docker rm -f trainer; nri-rdma uninstall docker
     """
     files, others = _docker_files(settings), _podman_files(settings)
-    module, program, oci_runtime, shim = files.all(packaged(PROGRAM))
+    module, program, oci_runtime, shim = files.all(_hook())
     used_by = specs_with(program.path, settings) or _there(others.any_drop_in)
 
     def refuse() -> None:
@@ -211,6 +210,13 @@ def uninstall_docker(settings: Settings, dry_run: bool, force: bool) -> None:
 
     kept = dict.fromkeys((program, module), used_by) if used_by else {}
     remove((shim, oci_runtime, program, module), "Docker", kept, dry_run, refuse, oci_runtime.path.parent)
+
+
+def _hook() -> Path:
+    """Return the hook of podman and Docker that came with this program."""
+    from nri_rdma.commands.hooked_cdi import PROGRAM
+
+    return packaged(PROGRAM)
 
 
 def _podman_files(settings: Settings) -> PodmanFiles:

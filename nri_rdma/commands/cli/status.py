@@ -17,7 +17,7 @@ from nri_rdma.doors.nri.link import unsynchronized
 from nri_rdma.model.request import UNLIMITED
 
 if TYPE_CHECKING:
-    from nri_rdma.commands.doctor.guard import Setup
+    from nri_rdma.host.guards import Setup
 
 EXIT_ATTENTION = 1
 _ID_LENGTH = 13
@@ -25,7 +25,7 @@ _ID_LENGTH = 13
 
 
 @click.command()
-@asking_options("state_dir", "control_socket")
+@asking_options("state_dir", "control_socket", "containerd_socket")
 @output_option
 @click.option("--check", is_flag=True, help="Show only what needs attention, and end with 1 if anything does.")
 @click.pass_context

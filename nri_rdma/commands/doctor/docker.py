@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem
 from nri_rdma.commands.install.docker import RUNTIME, DockerFiles
-from nri_rdma.commands.install.hook import OWN_FIX, HookSettings, fault_of, foreign_at
+from nri_rdma.commands.install.hook import OWN_FIX, HookSettings
 from nri_rdma.errors import NriRdmaError
+from nri_rdma.host.hook_program import fault_of, foreign_at
 
 if TYPE_CHECKING:
     from nri_rdma.commands.doctor.machine import Machine

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from nri_rdma.cdi.registry import ResolvedDevice
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
 from nri_rdma.commands.hooked_cdi import MODULE, PROGRAM
-from nri_rdma.commands.install.hook import OWN_FIX, fault_of, foreign_at
+from nri_rdma.commands.install.hook import OWN_FIX
 from nri_rdma.host.cdi.folder import read_registry
+from nri_rdma.host.hook_program import fault_of, foreign_at
 
 if TYPE_CHECKING:
     from nri_rdma.commands.doctor.machine import Machine

@@ -6,16 +6,14 @@ Law: the program is never there without its module, which is written first and r
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Self
 
-from nri_rdma.commands.hooked_cdi import HOOK, MODULE
+from nri_rdma.commands.hooked_cdi import HOOK
 from nri_rdma.commands.install.changes import OwnFile
 from nri_rdma.config.settings import Settings
-from nri_rdma.host.foreign import foreign_folder
 
 PROGRAM_MODE = 0o755
 _MODULE_MODE = 0o644
@@ -68,27 +66,6 @@ def program_files(program: Path, source: Path) -> tuple[OwnFile, OwnFile]:
         ),
         OwnFile(path=program, data=source.read_bytes(), is_ours=is_ours, mode=PROGRAM_MODE, copy_of=source),
     )
-
-
-def fault_of(program: Path, module_name: str = MODULE) -> str:
-    """Return what keeps a hook from being run; "" if nothing does."""
-    if not is_program(program):
-        return f"{program} is not there or no program"
-    module = program.with_name(module_name)
-    needs_module = module.stem.encode() in program.read_bytes()  # those of earlier releases are one file
-    return f"{module} is not there" if needs_module and not os.access(module, os.R_OK) else ""
-
-
-def is_program(path: Path) -> bool:
-    """Return whether this is a file that we may execute."""
-    return path.is_file() and os.access(path, os.X_OK)
-
-
-def foreign_at(program: Path) -> str:
-    """Return how others than root could replace a hook's program, its module or the compiled code of that, "" where
-    they cannot: root runs it."""
-    folder = foreign_folder(program.with_name("__pycache__"))
-    return f"others than root may replace files in {folder}" if folder else ""
 
 
 def _is_ours(name: str, data: bytes) -> bool:

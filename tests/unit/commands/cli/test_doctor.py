@@ -39,7 +39,7 @@ def test_warnings_count_when_it_is_strict(bench: Bench, eight: Path) -> None:
             done = nri_rdma("doctor", *_flags(bench, eight), *(["--strict"] if strict else []))
         bench.settings.nri_socket.unlink()
         assert done.returncode == code, done.stdout
-        assert "set the hook up as docs/guard.md says" in " ".join(done.stdout.split())
+        assert "run `nri-rdma install containerd`" in " ".join(done.stdout.split())
         assert "0 problems" in done.stdout
         assert "Nothing was changed." in done.stdout
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nri_rdma.commands.cli.guard_line import guard_facts
-from nri_rdma.commands.doctor.guard import Setup
+from nri_rdma.host.guards import Setup
 
 RUNC = Setup(handler="containerd's runc", fault="")
 BARE = Setup(handler="containerd's nvidia", fault="no base_runtime_spec")
@@ -50,7 +50,10 @@ def test_a_handler_without_guard_is_a_warning_beside_one_with() -> None:
 def test_where_no_configuration_can_be_seen_only_a_hook_that_asks_shows_a_guard() -> None:
     assert lines(ASKED) == [
         ("Guard", "createRuntime hook: asked about 3 containers (1 refused), last 11 min 50 s ago"),
+        ("", "WARNING, not known: no runtime says which handlers have it; `nri-rdma doctor` on the host reads more"),
     ]
+    hidden = Setup(handler="containerd's runc", fault="/base.json cannot be seen", is_known=False)
+    assert lines(ASKED, hidden)[1:] == [("", "WARNING, not known: containerd's runc: /base.json cannot be seen")]
     for guard in (NEVER, EARLIER, {"active": "none", "warning": "of an older daemon"}):
         ((name, words),) = lines(guard)
         assert (name, words.startswith("WARNING, not known: "), "doctor" in words) == ("Guard", True, True)

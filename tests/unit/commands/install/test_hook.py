@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.commands.install.changes import carry_out_all, to_remove, to_write
-from nri_rdma.commands.install.hook import fault_of, foreign_at, hook_files
+from nri_rdma.commands.install.hook import hook_files
 from nri_rdma.errors import ErrorCode, NriRdmaError
+from nri_rdma.host.hook_program import fault_of, foreign_at
 
 HOOK = Path(__file__).parents[4] / "hooks/nri-rdma-oci-hook"
 PLACE = "usr/local/lib/nri-rdma"

@@ -1,0 +1,230 @@
+"""Who of a runtime's handlers has the guard: what its base_runtime_spec, or CRI-O's definitions, come to on this host.
+
+The handlers are those that the runtime says it runs with, or those of its configuration files, which it reads when it
+starts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any  # Any: configurations of others
+
+from nri_rdma.config.settings import Settings
+from nri_rdma.host.containerd.handlers import Handler, RunningCrio, running_handlers
+from nri_rdma.host.hook_program import fault_of, foreign_at, is_program
+from nri_rdma.model.pool import PoolDoor
+from nri_rdma.text.kubelet_checkpoint import FILE as CHECKPOINT_FILE
+from nri_rdma.text.shares import GUARD_HOOK, GUARD_MODULE
+
+CRIO = "CRI-O"
+"""What all handlers of CRI-O are called, which have the same hooks."""
+_STAGE = "createRuntime"
+_FLAGS = ("--annotation-prefix", "--control-socket", "--kubelet-checkpoint")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """The guard of a handler's containers: `fault` is the reason why they have none, "" when they have one. `blocks`:
+    no container of the handler starts at all, whether it asks for anything or not. Not `is_known`: `fault` is the
+    reason why nobody can tell from here."""
+
+    handler: str
+    fault: str
+    blocks: bool = False
+    is_known: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fault:
+    """The reason why a hook guards nothing, "" when it does; `blocks` as in Setup."""
+
+    text: str = ""
+    blocks: bool = False
+
+
+class WrongError(Exception):
+    """A file of the runtime that cannot be used."""
+
+
+def running_setups(sockets: Iterable[Path | None], settings: Settings) -> tuple[Setup, ...] | None:
+    """Return how the handlers of the first runtime that answers at one of these sockets of CRI are guarded, by its own
+    word; None where none answers. Raises ContainerdError where one does not in time. Blocks."""
+    for socket in sockets:
+        match running_handlers(socket):
+            case RunningCrio(hook_folders=folders):
+                return (crio_setup(folders, settings),)
+            case tuple() as handlers:
+                return tuple(_seen_from_here(it, settings) for it in handlers)
+            case None:
+                continue
+    return None
+
+
+def containerd_setup(handler: Handler, settings: Settings) -> Setup:
+    """Return how a handler of containerd is guarded."""
+    fault = _fault_of_handler(handler, settings)
+    return Setup(handler=f"containerd's {handler.name}", fault=fault.text, blocks=fault.blocks)
+
+
+def crio_setup(folders: Sequence[Path], settings: Settings) -> Setup:
+    """Return how all containers of a CRI-O that reads hooks from these folders are guarded."""
+    definitions = [path for folder in folders for path in sorted(folder.glob("*.json"))]
+    faults = [fault for path in definitions if (fault := _fault_of_definition(path, settings)) is not None]
+    blocking = [fault.text for fault in faults if fault.blocks]
+    if blocking:
+        return Setup(handler=CRIO, fault="; ".join(blocking), blocks=True)
+    if _Fault() in faults:
+        return Setup(handler=CRIO, fault="")
+    missing = f"no {GUARD_HOOK} in {', '.join(map(str, folders))}"
+    return Setup(handler=CRIO, fault="; ".join(it.text for it in faults) or missing)
+
+
+def guard_hook_in(spec: Path) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
+    """Return the guard's hook in an OCI configuration, None where it has none, and the configuration. Raises
+    WrongError."""
+    document = _json(spec)
+    hooks = _table(document.get("hooks")).get(_STAGE)
+    return _ours(hooks if isinstance(hooks, list) else []), document
+
+
+def _seen_from_here(handler: Handler, settings: Settings) -> Setup:
+    """As containerd_setup, of a containerd that runs: a file that it names was there when it started, so one that is
+    not may lie in another mount namespace."""
+    if handler.base_spec and not Path(handler.base_spec).exists():
+        fault = f"whether {handler.base_spec} has the hook cannot be seen from here"
+        return Setup(handler=f"containerd's {handler.name}", fault=fault, is_known=False)
+    return containerd_setup(handler, settings)
+
+
+# containerd: an OCI configuration for each handler
+
+
+def _fault_of_handler(handler: Handler, settings: Settings) -> _Fault:
+    if not handler.base_spec:
+        return _Fault(text="no base_runtime_spec")
+    try:
+        hook, _ = guard_hook_in(Path(handler.base_spec))
+    except WrongError as error:
+        return _Fault(text=str(error))
+    if hook is None:
+        return _Fault(text=f"{handler.base_spec} has no {GUARD_HOOK} among its {_STAGE} hooks")
+    if fault := _fault_of_program(Path(hook["path"])):
+        return _Fault(text=fault, blocks=True)
+    prefix = settings.annotation_prefix
+    keys = (prefix, f"{prefix}/pod", f"{prefix}/container.a")
+    unseen = [key for key in keys if not any(_lets_through(it, key) for it in handler.annotations)]
+    if unseen:
+        return _Fault(text=f'pod_annotations hides {unseen[0]} from the hook: it needs ["{prefix}", "{prefix}/*"]')
+    return _Fault(text=_fault_of_hook(hook, settings))
+
+
+def _lets_through(pattern: str, key: str) -> bool:
+    """As Go's path.Match, which containerd uses: `*` stands for no slash."""
+    parts, names = pattern.split("/"), key.split("/")
+    return len(parts) == len(names) and all(map(fnmatchcase, names, parts))
+
+
+# CRI-O: definitions in folders, for all handlers
+
+
+def _fault_of_definition(path: Path, settings: Settings) -> _Fault | None:
+    """None: it is about another hook."""
+    try:
+        document = _json(path)
+    except WrongError:
+        return None  # CRI-O says that itself, and does not start
+    hook = _table(document.get("hook"))
+    if _ours([hook]) is None:
+        return None
+    if _STAGE not in _texts(document.get("stages")):
+        return _Fault(text=f"{path} has not the stage {_STAGE}")
+    if _table(document.get("when")).get("always") is not True:
+        return _Fault(text=f"{path} is not for every container (when: always)")
+    if fault := _fault_of_program(Path(hook["path"])):
+        return _Fault(text=f"{path}: {fault}", blocks=True)
+    return _Fault(text=_fault_of_hook(hook, settings))
+
+
+# Both
+
+
+def _ours(hooks: Iterable[Any]) -> Mapping[str, Any] | None:
+    """The guard's hook among these."""
+    for hook in hooks:
+        if (
+            isinstance(hook, dict)
+            and Path(str(hook.get("path"))).name == GUARD_HOOK
+            and "verify" in _texts(hook.get("args"))
+        ):
+            return hook
+    return None
+
+
+def _fault_of_program(program: Path) -> str:
+    """Return what keeps the hook from being run; "" if it, its interpreter and its module are there."""
+    if not (is_program(program) and is_program(_interpreter_of(program))):
+        return f"{program} cannot be run"
+    return fault_of(program.resolve(), GUARD_MODULE)
+
+
+def _interpreter_of(path: Path) -> Path:
+    """Return the program that the first line of a script names; the file itself if it is no script, or unreadable."""
+    try:
+        with path.open("rb") as file:
+            line = file.readline(256).decode(errors="replace")
+    except OSError:
+        return path
+    words = line[2:].split() if line.startswith("#!") else []
+    return Path(words[0]) if words else path
+
+
+def _fault_of_hook(hook: Mapping[str, Any], settings: Settings) -> str:
+    if foreign := foreign_at(Path(hook["path"])):
+        return foreign
+    wanted, standard = _values(settings), _values(Settings())
+    serves_claims = any(pool.door is PoolDoor.CLAIMS for pool in settings.pools)
+    for flag, ours, default in zip(_FLAGS if serves_claims else _FLAGS[:2], wanted, standard, strict=False):
+        given = _flag(_texts(hook.get("args")), flag) or default
+        if given != ours:
+            return f"the hook's {flag} is {given}, and the daemon's is {ours}"
+    return ""
+
+
+def _values(settings: Settings) -> tuple[str, ...]:
+    """Return what the hook's flags have to say."""
+    return (
+        settings.annotation_prefix,
+        str(settings.control_path),
+        str(settings.kubelet_plugins_dir.parent / CHECKPOINT_FILE),
+    )
+
+
+def _flag(arguments: Sequence[str], flag: str) -> str:
+    for number, argument in enumerate(arguments):
+        if argument == flag:
+            return next(iter(arguments[number + 1 :]), "")
+        if argument.startswith(f"{flag}="):
+            return argument.partition("=")[2]
+    return ""
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    try:
+        document = json.loads(path.read_text())
+    except OSError as error:
+        raise WrongError(f"{path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise WrongError(f"{path} is no JSON") from error
+    return _table(document)
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(it for it in value if isinstance(it, str)) if isinstance(value, list) else ()

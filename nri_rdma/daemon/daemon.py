@@ -22,6 +22,7 @@ from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.attach.work import Site, Work
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.claims import missing_package
+from nri_rdma.daemon.guards import RuntimeGuards
 from nri_rdma.daemon.kubelet_doors import KubeletDoors
 from nri_rdma.daemon.lacking import Lacking
 from nri_rdma.daemon.local_sockets import LocalSockets
@@ -186,6 +187,7 @@ class Daemon:
             pinned=lambda: asdict(self._kernel.held()),
             driver=self._kubelet_doors.driver,
             troubles=lambda: self._lacking.told(settings_are_others=self._reloader.has_taken),
+            guards=RuntimeGuards(settings, self._workers).told,
         )
         self._sockets = LocalSockets.make(facts, self._kernel, self._listeners, self._tally)
 

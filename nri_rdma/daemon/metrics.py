@@ -25,6 +25,7 @@ def make_metrics_server(address: ListenAddress, facts: DaemonFacts, tally: Tally
         driver=facts.driver,
         traces=facts.traces,
         troubles=facts.troubles,
+        guards=facts.guards,
     )
     return MetricsServer(address, Pages(partial(measured_now, source), health).answer, tally.settle)
 

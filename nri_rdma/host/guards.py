@@ -22,6 +22,7 @@ from nri_rdma.text.shares import GUARD_HOOK, GUARD_MODULE
 
 CRIO = "CRI-O"
 """What all handlers of CRI-O are called, which have the same hooks."""
+_OF_CONTAINERD = "containerd's "
 _STAGE = "createRuntime"
 _FLAGS = ("--annotation-prefix", "--control-socket", "--kubelet-checkpoint")
 
@@ -36,6 +37,11 @@ class Setup:
     fault: str
     blocks: bool = False
     is_known: bool = True
+
+    @property
+    def name(self) -> str:
+        """The handler's own name at the runtime; CRI-O's have one guard together."""
+        return self.handler.removeprefix(_OF_CONTAINERD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +73,7 @@ def running_setups(sockets: Iterable[Path | None], settings: Settings) -> tuple[
 def containerd_setup(handler: Handler, settings: Settings) -> Setup:
     """Return how a handler of containerd is guarded."""
     fault = _fault_of_handler(handler, settings)
-    return Setup(handler=f"containerd's {handler.name}", fault=fault.text, blocks=fault.blocks)
+    return Setup(handler=f"{_OF_CONTAINERD}{handler.name}", fault=fault.text, blocks=fault.blocks)
 
 
 def crio_setup(folders: Sequence[Path], settings: Settings) -> Setup:
@@ -96,7 +102,7 @@ def _seen_from_here(handler: Handler, settings: Settings) -> Setup:
     not may lie in another mount namespace."""
     if handler.base_spec and not Path(handler.base_spec).exists():
         fault = f"whether {handler.base_spec} has the hook cannot be seen from here"
-        return Setup(handler=f"containerd's {handler.name}", fault=fault, is_known=False)
+        return Setup(handler=f"{_OF_CONTAINERD}{handler.name}", fault=fault, is_known=False)
     return containerd_setup(handler, settings)
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.rig.cri import Cri
-from tests.rig.daemon import PROJECT, Daemon
+from tests.rig.daemon import EXCLUSIVE_FIRST, PROJECT, Daemon
+from tests.rig.deadline import wait_until
 from tests.rig.fabric import Fabric
 from tests.rig.guard import GUARDED
-from tests.rig.runtime import Runtime
+from tests.rig.runtime import SANDBOXED, Runtime
+from tests.rig.scrape import free_port, scrape
 
 pytestmark = [pytest.mark.root, pytest.mark.runtime]
 
@@ -46,6 +48,30 @@ def test_a_guard_is_shown_as_the_runtime_is_configured(
         assert "it has asked about no container since this daemon started, last " in shown
         assert doctor(daemon, tmp_path).startswith("warning none: ")
     (runtime.run / "nri-rdma/guard").unlink()
+
+
+def test_the_runtime_that_runs_says_which_handlers_have_it(host_equal: None, runtime: Runtime, node: Fabric) -> None:
+    """Whatever /etc says: k3s and others have their files elsewhere, and these may have been changed since."""
+    metrics = free_port()
+    flags = (*EXCLUSIVE_FIRST, "--metrics-address", f"127.0.0.1:{metrics}")
+    asked = ("--containerd-socket", str(runtime.cri_address))
+    bare = "no guard, so pods may start without their devices: no base_runtime_spec"
+    with Daemon(runtime, node, extra=flags) as daemon:
+        shown = " ".join(daemon.cli("status", *asked).stdout.split())
+        assert f"createRuntime hook for containerd's {GUARDED}: " in shown
+        assert "WARNING, not guarded: containerd's runc: no base_runtime_spec" in shown
+        assert daemon.cli("status", "--check", *asked).returncode == 0
+        required = daemon.cli("status", "--check", "--require-guard", "--except-handler", SANDBOXED, *asked)
+        assert (required.returncode, required.stdout) == (1, f"containerd's runc has {bare}\n")
+        wanted = {GUARDED: 1.0, "runc": 0.0, SANDBOXED: 0.0}
+        wait_until(lambda: _guarded(metrics) == wanted, lambda: f"the page to have {wanted}: {_guarded(metrics)}")
+
+
+def _guarded(port: int) -> dict[str, float]:
+    """The gauge, by handler."""
+    return {
+        dict(labels)["handler"]: value for labels, value in scrape(port).samples.get("nri_rdma_guarded", {}).items()
+    }
 
 
 def guard_in_status(daemon: Daemon, etc: Path) -> str:

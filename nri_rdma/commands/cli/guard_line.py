@@ -5,7 +5,7 @@ Neither is enough. A hook that was just set up has not asked yet; one that has a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any  # Any: the daemon's JSON document
 
 from nri_rdma.commands.cli.screen import age
@@ -43,6 +43,25 @@ def guard_facts(
         yield "", f"WARNING, not known: {unknown}"
     if unguarded := guard.get("unguarded"):
         yield "", f"WARNING, {guard['warning']}: {'; '.join(unguarded)}"
+
+
+def lacking_guard(setups: Iterable[Setup], excluded: Collection[str], resource: str) -> Iterator[str]:
+    """Yield a sentence for each runtime handler without the guard, and for what cannot be known, unless the kubelet
+    gives the guard with a `resource`. Handlers that are `excluded` need none."""
+    if resource:
+        return
+    told = tuple(setups)
+    if not told:
+        yield "it is not known who has the guard: no runtime says, and no configuration of one is here"
+    for it in told:
+        if it.name in excluded or not it.fault:
+            continue
+        if it.blocks:
+            yield f"no container of {it.handler} starts: {it.fault}"
+        elif it.is_known:
+            yield f"{it.handler} has no guard, so pods may start without their devices: {it.fault}"
+        else:
+            yield f"it is not known who has the guard: {it.handler}: {it.fault}"
 
 
 def _contact(guard: dict[str, Any], now: float) -> str:

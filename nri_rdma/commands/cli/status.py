@@ -28,8 +28,17 @@ _ID_LENGTH = 13
 @asking_options("state_dir", "control_socket", "containerd_socket")
 @output_option
 @click.option("--check", is_flag=True, help="Show only what needs attention, and end with 1 if anything does.")
+@click.option("--require-guard", is_flag=True, help="With --check: a runtime handler without the guard needs it, too.")
+@click.option("--except-handler", "excluded", multiple=True, metavar="NAME", help="A handler that needs no guard.")
 @click.pass_context
-def status(context: click.Context, settings: Settings, output: str, check: bool) -> None:
+def status(
+    context: click.Context,
+    settings: Settings,
+    output: str,
+    check: bool,
+    require_guard: bool,
+    excluded: tuple[str, ...],
+) -> None:
     """Show what the daemon is doing, and who holds which device.
 
     What containers use of a device, and may, is read from their cgroups when you ask.
@@ -42,30 +51,41 @@ def status(context: click.Context, settings: Settings, output: str, check: bool)
     cannot publish its devices, another driver publishes them, claims do not get devices whose netdevs are away, devices
     could not be brought home, pods run without their devices, or containers did not start. Refused pods do not count.
 
+    With --require-guard as well: containers of a runtime handler have no guard, or it cannot be known, and the kubelet
+    does not give the guard resource.
+
     \b
     Example:
       nri-rdma status
       nri-rdma status -o json
       nri-rdma status --check
+      nri-rdma status --check --require-guard --except-handler kata
     """
+    if require_guard and not check:
+        raise click.UsageError("--require-guard is for --check")
+    from nri_rdma.commands.cli.guard_line import lacking_guard
     from nri_rdma.commands.cli.status_check import look_through
-    from nri_rdma.commands.doctor.guard import ThisHost, setups_of
+    from nri_rdma.commands.doctor.guard import ThisHost, given_resource, setups_of
     from nri_rdma.doors.control.client import ask_status
 
     document = ask_status(settings.control_path)
+    host = ThisHost(settings=replace(settings, annotation_prefix=document["annotation_prefix"]))
+
+    def unguarded() -> Iterator[str]:
+        return lacking_guard(setups_of(host), excluded, given_resource(document.get("guard_resource")))
+
     if output == "json":
         print_json(document)
-        if check and any(attention(document)):
+        if check and (any(attention(document)) or (require_guard and any(unguarded()))):
             context.exit(EXIT_ATTENTION)
         return
     look_through(document)
     if check:
-        found = tuple(attention(document))
+        found = (*attention(document), *(unguarded() if require_guard else ()))
         for line in found:
             click.echo(printable(line))
         context.exit(EXIT_ATTENTION if found else 0)
     screen = Screen()
-    host = ThisHost(settings=replace(settings, annotation_prefix=document["annotation_prefix"]))
     screen.facts(tuple(_facts(document, setups_of(host))))
     for table in _tables(document):
         screen.line()

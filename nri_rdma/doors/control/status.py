@@ -65,6 +65,8 @@ class DaemonFacts:
     """What is known of the driver of claims, as DriverView has it; None: no pool is asked through claims."""
     troubles: Callable[[], tuple[Mapping[str, str], ...]] = tuple
     """What the daemon goes without since its start, as Trouble has it."""
+    guards: Callable[[], Mapping[str, bool]] = dict
+    """Whether containers have the guard, by the runtime's handlers of which that is known; for metrics only."""
 
 
 def guard_document(contacts: Contacts, sandboxes: Iterable[Attachment]) -> dict[str, Any]:

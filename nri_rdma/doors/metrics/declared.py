@@ -80,6 +80,9 @@ METRICS: Final = (
     _gauge("published_devices", "Devices in this node's ResourceSlices when they were last as they shall be."),
     _gauge("publishing_failing", "1 while the ResourceSlices are not as they shall be."),
     _gauge("claims", "Claims that the kubelet has prepared, by what became of them.", "state"),
+    _gauge("guarded", "1 while containers of a runtime handler have the guard, as the runtime runs; 0: while no daemon"
+           " runs, those that ask start without their devices.", "handler"),
+    _gauge("guard_resource_served", "1 while the kubelet gives the guard with its resource; 0: pods with that wait."),
     _gauge("configuration_refused", "1 while the settings are those from before a reload that was refused."),
     _gauge("troubles", "What the daemon goes without since its start, by its part; `status` says why.", "part"),
     _gauge("network_namespaces_held", "Network namespaces of pods that the daemon holds open."),

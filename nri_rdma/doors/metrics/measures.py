@@ -39,6 +39,8 @@ class MetricsSource:
     """What became of the spans that are sent to a collector, as ExportCounts has it; None: none are sent."""
     troubles: Callable[[], tuple[Mapping[str, str], ...]] = tuple
     """What the daemon goes without, as Trouble has it."""
+    guards: Callable[[], Mapping[str, bool]] = dict
+    """Whether containers have the guard, by the runtime's handlers of which that is known."""
 
 
 def measured_now(source: MetricsSource) -> Measured:
@@ -57,6 +59,8 @@ def measured_now(source: MetricsSource) -> Measured:
         **_of_devices(view),
         **_of_pods(view),
         **_of_driver(source.driver()),
+        "nri_rdma_guarded": {(handler,): has for handler, has in source.guards().items()},
+        "nri_rdma_guard_resource_served": _guard_resource(view),
         "nri_rdma_configuration_refused": {(): bool(source.reload_error())},
         "nri_rdma_troubles": {(part,): sum(it["part"] == part for it in troubles) for part in Part},
         "nri_rdma_network_namespaces_held": {(): view.namespaces_held},
@@ -112,6 +116,11 @@ def _of_driver(driver: Mapping[str, Any] | None) -> Measured:
         "nri_rdma_publishing_failing": {(): bool(driver["published"]["error"])},
         "nri_rdma_claims": {(state,): count for state, count in driver["claims"].items()},
     }
+
+
+def _guard_resource(view: View) -> Mapping[Labels, float]:
+    known = view.shares.of_guard
+    return {} if known is None else {(): view.shares.are_guarded and not known.error}
 
 
 def _spans(traces: Mapping[str, Any] | None) -> Mapping[Labels, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nri_rdma.commands.cli.guard_line import guard_facts
+from nri_rdma.commands.cli.guard_line import guard_facts, lacking_guard
 from nri_rdma.host.guards import Setup
 
 RUNC = Setup(handler="containerd's runc", fault="")
@@ -71,3 +71,19 @@ def test_a_resource_is_a_guard_for_containers_that_have_it() -> None:
 def test_containers_that_started_unasked_are_named_in_any_case() -> None:
     unasked = ASKED | {"warning": "some started unasked", "unguarded": ["a/b, container c"]}
     assert lines(unasked, RUNC)[-1] == ("", "WARNING, some started unasked: a/b, container c")
+
+
+def test_where_a_guard_is_required_each_handler_needs_one_or_the_resource_is_it() -> None:
+    hidden = Setup(handler="containerd's kata", fault="/base.json cannot be seen", is_known=False)
+    broken = Setup(handler="CRI-O", fault="/hook cannot be run", blocks=True)
+    assert list(lacking_guard([RUNC], (), "")) == []
+    assert list(lacking_guard([RUNC, BARE, hidden, broken], (), "")) == [
+        "containerd's nvidia has no guard, so pods may start without their devices: no base_runtime_spec",
+        "it is not known who has the guard: containerd's kata: /base.json cannot be seen",
+        "no container of CRI-O starts: /hook cannot be run",
+    ]
+    assert list(lacking_guard([RUNC, BARE, hidden], ("nvidia", "kata"), "")) == []
+    assert list(lacking_guard([], (), "")) == [
+        "it is not known who has the guard: no runtime says, and no configuration of one is here"
+    ]
+    assert list(lacking_guard([BARE], (), "a.example/guard")) == []

@@ -19,6 +19,7 @@ from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import GUARD_POOL
 from nri_rdma.model.registration import Registration
 from nri_rdma.observe.export import ExportCounts
+from tests.fakes.containerd import FakeContainerd
 from tests.unit.commands.cli.program import nri_rdma
 from tests.unit.rigs.attachments import SOON
 from tests.unit.rigs.inside_daemon import InsideDaemon
@@ -280,6 +281,19 @@ def test_a_check_says_what_needs_attention_only(daemon: InsideDaemon) -> None:
     assert code == 1
     assert lines == ["the runtime is disconnected, so that pods start without nri-rdma (/var/run/nri/nri.sock)"]
     assert nri_rdma("status", "--check", "-o", "json", "--state-dir", daemon.settings.state_dir).returncode == 1
+
+
+def test_a_guard_is_required_of_each_handler_only_if_that_is_asked_for(daemon: InsideDaemon) -> None:
+    with FakeContainerd() as containerd:
+        containerd.configuration = '{"containerd": {"runtimes": {"runc": {"baseRuntimeSpec": ""}}}}'
+        flags = ("--state-dir", daemon.settings.state_dir, "--containerd-socket", containerd.socket)
+        plain = nri_rdma("status", "--check", *flags).stdout.splitlines()
+        done = nri_rdma("status", "--check", "--require-guard", *flags)
+        sentence = "containerd's runc has no guard, so pods may start without their devices: no base_runtime_spec"
+        assert (done.returncode, done.stdout.splitlines()) == (1, [*plain, sentence])
+        excepted = nri_rdma("status", "--check", "--require-guard", "--except-handler", "runc", *flags)
+        assert excepted.stdout.splitlines() == plain
+    assert nri_rdma("status", "--require-guard").returncode == 2
 
 
 def test_where_nothing_needs_attention_a_check_is_silent(daemon: InsideDaemon) -> None:

@@ -15,9 +15,11 @@ from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.doors.metrics.declared import METRICS, Measured
 from nri_rdma.doors.metrics.measures import MetricsSource, measured_now
+from nri_rdma.engine.shares import Guarding
 from nri_rdma.engine.view import view_of
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.model.driver import DriverView, PreparedClaims, Published
+from nri_rdma.model.pool import GUARD_POOL
 from nri_rdma.model.registration import Registration
 from nri_rdma.observe.durations import Tally
 from nri_rdma.observe.export import ExportCounts
@@ -197,3 +199,19 @@ def test_what_needs_attention_is_1(daemon: InsideDaemon) -> None:
     measured = measured_now(source_of(daemon))
     assert values(measured, "nri_rdma_runtime_synchronized") == {"": 1}
     assert values(measured, "nri_rdma_configuration_refused") == {}
+
+
+def test_the_guard_is_measured_by_handler_and_not_where_it_is_not_known(daemon: InsideDaemon) -> None:
+    measured = measured_now(source_of(daemon))
+    assert (measured["nri_rdma_guarded"], measured["nri_rdma_guard_resource_served"]) == ({}, {})
+    source = replace(source_of(daemon), guards=lambda: {"runc": True, "kata": False})
+    assert measured_now(source)["nri_rdma_guarded"] == {("runc",): True, ("kata",): False}
+    view = view_of(daemon.engine)
+    for known, guarding, served in (
+        (Registration(error="", since=1.0), Guarding.ON, True),
+        (Registration(error="no kubelet", since=1.0), Guarding.ON, False),
+        (Registration(error="", since=1.0), Guarding.NO_HOOK, False),
+    ):
+        shares = replace(view.shares, registrations={GUARD_POOL: known}, guarding=guarding)
+        source = replace(source_of(daemon), view=partial(replace, view, shares=shares))
+        assert measured_now(source)["nri_rdma_guard_resource_served"] == {(): served}

@@ -1,5 +1,5 @@
 """`nri-rdma install containerd` and `install crio` give a runtime the guard without an edit by hand, and `uninstall`
-leaves its configuration as it was, byte by byte."""
+leaves its configuration as it was, byte by byte. `install systemd` writes the daemon's unit."""
 
 import os
 import subprocess
@@ -122,6 +122,31 @@ def test_install_crio_guards_all_handlers_and_uninstall_leaves_what_was_there(
     assert files(runtime) == before
     assert starts(runtime.cri, "plain")
     (runtime.run / "nri-rdma/guard").unlink()
+
+
+def test_the_unit_of_systemd_is_written_once_and_goes_when_it_is_disabled(tmp_path: Path) -> None:
+    """In a folder that is /etc."""
+    unit = tmp_path / "systemd/system/nri-rdma.service"
+    assert "Next: systemctl daemon-reload && systemctl enable --now nri-rdma" in in_etc(tmp_path, "install").stdout
+    made = unit.read_bytes()
+    assert in_etc(tmp_path, "install").stdout == "systemd is set up already; nothing was changed.\n"
+    wants = unit.parent / "multi-user.target.wants"
+    wants.mkdir()
+    (wants / unit.name).symlink_to("/etc/systemd/system/nri-rdma.service")
+    refused = in_etc(tmp_path, "uninstall")
+    assert (refused.returncode, unit.read_bytes()) == (1, made)
+    assert "systemctl disable --now nri-rdma" in refused.stderr
+    (wants / unit.name).unlink()
+    assert in_etc(tmp_path, "uninstall").returncode == 0
+    assert not unit.exists()
+    unit.write_text("# theirs\n")
+    assert (in_etc(tmp_path, "install").returncode, unit.read_text()) == (1, "# theirs\n")
+
+
+def in_etc(etc: Path, verb: str) -> subprocess.CompletedProcess[str]:
+    script = 'mount --bind "$0" /etc && exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", script, str(etc), str(cache.VENV / "bin/nri-rdma"), verb, "systemd"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "200"})
 
 
 def guards_after_restart(runtime: Runtime, node: Fabric) -> bool:

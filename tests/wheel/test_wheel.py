@@ -72,7 +72,8 @@ def test_the_guards_hook_is_there_as_it_is_and_needs_nothing_of_the_environment(
     hook = installed.with_name("nri-rdma-hook")
     for file in (hook, hook.with_name("nri_rdma_hook.py")):
         assert file.read_bytes() == (PROJECT / "hooks" / file.name).read_bytes()
-    assert (installed.parents[1] / "share/nri-rdma/nri-rdma-guard.json").exists()
+    for name in ("nri-rdma-guard.json", "nri-rdma.service"):
+        assert (installed.parents[1] / "share/nri-rdma" / name).exists()
     done = subprocess.run([hook, "verify"], input="{}", env={}, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

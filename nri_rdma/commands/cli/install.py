@@ -46,6 +46,7 @@ def install(context: click.Context) -> None:
       nri-rdma install docker
       nri-rdma install host
       nri-rdma install containerd
+      nri-rdma install systemd
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())

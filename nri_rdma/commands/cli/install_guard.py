@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nri_rdma.commands.cli.install import install, uninstall
 from nri_rdma.commands.cli.options import settings_options
 from nri_rdma.commands.cli.own_files import dry_run_option, packaged, show, specs_with, write
 from nri_rdma.commands.cli.screen import Screen
 from nri_rdma.config.settings import Settings
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.text.shares import GUARD_HOOK
-
-__all__ = ["install", "uninstall"]  # with the commands of this module
 
 if TYPE_CHECKING:
     from nri_rdma.commands.install.changes import FileChange, OwnFile
@@ -48,7 +45,7 @@ _hook_settings = settings_options(
 )
 
 
-@install.command(name="containerd")
+@click.command(name="containerd")
 @_hook_settings
 @_config_option
 @click.option("--handler", "chosen", multiple=True, metavar="NAME", help="Runtime handler; default: all that it has.")
@@ -89,7 +86,7 @@ def install_containerd(
     )
 
 
-@uninstall.command(name="containerd")
+@click.command(name="containerd")
 @_hook_settings
 @_config_option
 @dry_run_option
@@ -120,7 +117,7 @@ def uninstall_containerd(settings: Settings, containerd_config: Path | None, dry
     _take_away(changes, specs, used, _Hook(settings, others), "containerd", program.unit, dry_run)
 
 
-@install.command(name="crio")
+@click.command(name="crio")
 @_hook_settings
 @_crio_socket_option
 @dry_run_option
@@ -145,7 +142,7 @@ def install_crio(settings: Settings, crio_socket: Path, dry_run: bool) -> None:
     write((*program_files(hook, packaged(GUARD_HOOK)), file), "CRI-O", _next("crio"), dry_run)
 
 
-@uninstall.command(name="crio")
+@click.command(name="crio")
 @_hook_settings
 @_crio_socket_option
 @dry_run_option

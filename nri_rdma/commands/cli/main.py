@@ -24,7 +24,14 @@ from nri_rdma.commands.cli.config import config
 from nri_rdma.commands.cli.doctor import doctor
 from nri_rdma.commands.cli.errors import no_thread, told
 from nri_rdma.commands.cli.explain import explain
-from nri_rdma.commands.cli.install_guard import install, uninstall
+from nri_rdma.commands.cli.install import install, uninstall
+from nri_rdma.commands.cli.install_guard import (
+    install_containerd,
+    install_crio,
+    uninstall_containerd,
+    uninstall_crio,
+)
+from nri_rdma.commands.cli.install_systemd import install_systemd, uninstall_systemd
 from nri_rdma.commands.cli.inventory import inventory
 from nri_rdma.commands.cli.leave import uninstall_kubernetes, uninstall_node
 from nri_rdma.commands.cli.options import loaded_options, settings_options
@@ -165,6 +172,10 @@ for command in (
     commands.add_command(command)
 for leaving in (uninstall_kubernetes, uninstall_node):
     uninstall.add_command(leaving)
+for command in (install_containerd, install_crio, install_systemd):
+    install.add_command(command)
+for command in (uninstall_containerd, uninstall_crio, uninstall_systemd):
+    uninstall.add_command(command)
 
 
 def _print_whatever_there_is() -> None:

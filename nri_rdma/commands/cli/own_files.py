@@ -44,7 +44,7 @@ def remove(
     kept: Mapping[OwnFile, str],
     dry_run: bool,
     refuse: Callable[[], None],
-    folder: Path,
+    folder: Path | None,
 ) -> None:
     """Show and remove what is there, in this order, without what is `kept` for somebody; then the folder."""
     from nri_rdma.commands.install.changes import carry_out_all, remove_empty, to_remove
@@ -62,8 +62,9 @@ def remove(
         screen.line("Nothing was changed: this is what would be removed.")
         return
     carry_out_all(changes)
-    remove_empty(folder)
-    remove_empty(folder.parent)
+    if folder is not None:
+        remove_empty(folder)
+        remove_empty(folder.parent)
     screen.line(f"{engine} knows nothing of nri-rdma any more.")
 
 

@@ -1,0 +1,85 @@
+"""`nri-rdma install systemd`: the daemon's unit, and its removal."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from nri_rdma.commands.cli.own_files import dry_run_option, remove, write
+from nri_rdma.errors import ErrorCode, NriRdmaError
+
+if TYPE_CHECKING:
+    from nri_rdma.commands.install.changes import OwnFile
+
+_ASK_S = 10.0
+
+
+@click.command(name="systemd")
+@dry_run_option
+def install_systemd(dry_run: bool) -> None:
+    """Have systemd start the daemon.
+
+    It writes the unit, with the place of this program. systemd is not told; that is for you. Needs root.
+
+    \b
+    Example:
+      nri-rdma install systemd
+      systemctl daemon-reload
+      systemctl enable --now nri-rdma
+    """
+    after = (
+        "Next: systemctl daemon-reload && systemctl enable --now nri-rdma (where it runs already: restart nri-rdma)."
+    )
+    write((_unit(),), "systemd", after, dry_run)
+
+
+@click.command(name="systemd")
+@dry_run_option
+def uninstall_systemd(dry_run: bool) -> None:
+    """Remove the unit that `nri-rdma install systemd` wrote.
+
+    Refused as long as it is enabled, or the daemon runs. docs/guard.md has the order in which all of nri-rdma goes.
+
+    \b
+    Example:
+      systemctl disable --now nri-rdma
+      nri-rdma uninstall systemd
+    """
+    from nri_rdma.commands.install.systemd import FOLDER, WANTED_BY
+
+    def refuse() -> None:
+        if WANTED_BY.is_symlink() or _is_active():
+            what, hint = (
+                "the unit is enabled, or the daemon runs",
+                "systemctl disable --now nri-rdma, then run this again",
+            )
+            raise NriRdmaError(ErrorCode.INSTALL, what, where=str(FOLDER), hint=hint)
+
+    remove((_unit(),), "systemd", {}, dry_run, refuse, None)
+
+
+def _unit() -> OwnFile:
+    """Return the unit that came with this program. Raises NriRdmaError."""
+    from nri_rdma.commands.install.systemd import UNIT, unit_file
+
+    shared = Path(sysconfig.get_path("data")) / "share/nri-rdma" / UNIT
+    checked_out = Path(__file__).resolve().parents[3] / "systemd" / UNIT
+    for path in (shared, checked_out):
+        if path.is_file():
+            return unit_file(path.read_text(), Path(sysconfig.get_path("scripts")) / "nri-rdma")
+    what, hint = f"{UNIT} did not come with this program", "install nri-rdma from its wheel, or from its folder"
+    raise NriRdmaError(ErrorCode.INSTALL, what, where=str(shared), hint=hint)
+
+
+def _is_active() -> bool:
+    """Return whether systemd runs the daemon."""
+    from nri_rdma.host.engine_command import run
+
+    try:
+        run("systemctl", "is-active", "--quiet", "nri-rdma", timeout_s=_ASK_S)
+    except NriRdmaError:  # it says no by its exit code, and where it does not run it starts nobody
+        return False
+    return True

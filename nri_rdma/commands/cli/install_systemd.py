@@ -30,9 +30,7 @@ def install_systemd(dry_run: bool) -> None:
       systemctl daemon-reload
       systemctl enable --now nri-rdma
     """
-    after = (
-        "Next: systemctl daemon-reload && systemctl enable --now nri-rdma (where it runs already: restart nri-rdma)."
-    )
+    after = "Next: systemctl daemon-reload && systemctl enable --now nri-rdma; a daemon that runs has to be restarted."
     write((_unit(),), "systemd", after, dry_run)
 
 
@@ -52,10 +50,7 @@ def uninstall_systemd(dry_run: bool) -> None:
 
     def refuse() -> None:
         if WANTED_BY.is_symlink() or _is_active():
-            what, hint = (
-                "the unit is enabled, or the daemon runs",
-                "systemctl disable --now nri-rdma, then run this again",
-            )
+            what, hint = "the unit is enabled, or the daemon runs", "systemctl disable --now nri-rdma, then again"
             raise NriRdmaError(ErrorCode.INSTALL, what, where=str(FOLDER), hint=hint)
 
     remove((_unit(),), "systemd", {}, dry_run, refuse, None)

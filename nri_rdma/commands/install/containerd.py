@@ -34,6 +34,8 @@ _STAGE = "createRuntime"
 _MADE = "# Made by `nri-rdma install containerd`; `nri-rdma uninstall containerd` removes it.\n"
 _CRI_TABLES = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 _CONF_MODE = 0o644
+_OURS: Mapping[str, Any] = {"base_runtime_spec": "", "pod_annotations": []}
+"""The keys of ours, as a handler has them that does not say them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +161,7 @@ class ContainerdFiles:
             spec=plain if base is None else own,
             base=base,
             annotations=tuple(wanted),
-            others=now if theirs is None and self.release < MERGES_SINCE else {},
+            others=_said({**now, **_OURS}) if theirs is None and self.release < MERGES_SINCE else {},
         )
 
     def _documents(self) -> Iterator[tuple[Path, Mapping[str, Any]]]:
@@ -193,15 +195,16 @@ class ContainerdFiles:
         return None
 
     def _needs_edit(self) -> NriRdmaError:
-        old = "containerd before 2.0 takes a drop-in for the whole configuration of pods"
-        what = old if self.release < MERGES_SINCE else "this file imports no folder of drop-ins"
+        if self.release < MERGES_SINCE:
+            what = "containerd before 2.0 takes a drop-in for the whole configuration of pods"
+        else:
+            what = "no folder of drop-ins is imported"
         hint = (
             "write --edit-config, which adds lines to this file that `nri-rdma uninstall containerd` takes out again;"
             " with --dry-run it shows them"
         )
-        return NriRdmaError(
-            ErrorCode.INSTALL, f"{what}, so this file has to be edited", where=str(self.config), hint=hint
-        )
+        what = f"{what}, so containerd's main file has to be edited"
+        return NriRdmaError(ErrorCode.INSTALL, what, where=str(self.config), hint=hint)
 
     def _edited(self, text: str, changes: Mapping[tuple[str, ...], Mapping[str, Any]]) -> OwnFile:
         try:
@@ -273,11 +276,17 @@ def _without_guard(configuration: Mapping[str, Any], names: Sequence[str]) -> Ma
     """Return the configuration without what ours may change."""
     rest = deepcopy(dict(configuration))
     rest.pop("imports", None)
-    for name, handler in handlers_in(rest).items():
-        if name in names and isinstance(handler, dict):
-            handler.pop("base_runtime_spec", None)
-            handler.pop("pod_annotations", None)
+    for table in _CRI_TABLES.values():
+        runtimes = table_at(rest, "plugins", table, "containerd", "runtimes")
+        if isinstance(runtimes, dict):
+            runtimes.update({name: _said({**runtimes[name], **_OURS}) for name in names if name in runtimes})
     return rest
+
+
+def _said(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a table without the keys that have the value of one that is not there."""
+    said = {key: _said(value) if isinstance(value, dict) else value for key, value in table.items()}
+    return {key: value for key, value in said.items() if value}
 
 
 def _document(path: Path, text: str) -> Mapping[str, Any]:

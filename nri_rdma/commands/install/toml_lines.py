@@ -41,9 +41,9 @@ def with_keys(text: str, path: TablePath, values: Mapping[str, Any]) -> str:
         line = f"{key} = {toml_value(value)}  {MARK}\n"
         there = [number for number, it in enumerate(body) if _sets(it, key)]
         if there:
-            body[there[0] : there[0] + 1] = [BEFORE + body[there[0]], line]
+            body[there[0] : there[0] + 1] = [BEFORE + body[there[0]], _margin(body[there[0]]) + line]
         else:
-            body.insert(0, line)
+            body.insert(0, _margin(lines[first - 1]) + line if path else line)
     edited = "".join((*lines[:first], *body, *lines[last:]))
     if not _means(edited, wanted) or without_ours(edited) != without_ours(text):
         raise CannotEditError(f"its table {'.'.join(path) or 'at the top'} is not written line by line")
@@ -101,6 +101,10 @@ def _header(line: str) -> TablePath | None:
         (key, found), *_ = found.items()
         path.append(key)
     return tuple(path)
+
+
+def _margin(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
 
 
 def _sets(line: str, key: str) -> bool:

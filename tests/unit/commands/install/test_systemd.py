@@ -10,8 +10,8 @@ from tests.rig.unit_file import UNIT
 
 def test_only_the_place_of_the_program_is_another() -> None:
     packaged = UNIT.read_text()
-    made = unit_file(packaged, Path("/srv/a b/bin/nri-rdma"))
-    assert made.data.decode() == packaged.replace("/opt/nri-rdma/bin/nri-rdma run", "/srv/a b/bin/nri-rdma run")
+    made = unit_file(packaged, Path("/srv/venv/bin/nri-rdma"))
+    assert made.data.decode() == packaged.replace("/opt/nri-rdma/bin/nri-rdma run", "/srv/venv/bin/nri-rdma run")
     assert made.path == FOLDER / "nri-rdma.service"
     assert unit_file(packaged, Path("/opt/nri-rdma/bin/nri-rdma")).data == UNIT.read_bytes()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any  # Any: configurations of others
 
 from nri_rdma.config.settings import Settings
-from nri_rdma.host.containerd.handlers import Handler, RunningCrio, running_handlers
+from nri_rdma.host.containerd.handlers import RunningCrio, RuntimeHandler, running_handlers
 from nri_rdma.host.hook_program import fault_of, foreign_at, is_program
 from nri_rdma.model.pool import PoolDoor
 from nri_rdma.text.kubelet_checkpoint import FILE as CHECKPOINT_FILE
@@ -70,7 +70,7 @@ def running_setups(sockets: Iterable[Path | None], settings: Settings) -> tuple[
     return None
 
 
-def containerd_setup(handler: Handler, settings: Settings) -> Setup:
+def containerd_setup(handler: RuntimeHandler, settings: Settings) -> Setup:
     """Return how a handler of containerd is guarded."""
     fault = _fault_of_handler(handler, settings)
     return Setup(handler=f"{_OF_CONTAINERD}{handler.name}", fault=fault.text, blocks=fault.blocks)
@@ -97,7 +97,7 @@ def guard_hook_in(spec: Path) -> tuple[Mapping[str, Any] | None, Mapping[str, An
     return _ours(hooks if isinstance(hooks, list) else []), document
 
 
-def _seen_from_here(handler: Handler, settings: Settings) -> Setup:
+def _seen_from_here(handler: RuntimeHandler, settings: Settings) -> Setup:
     """As containerd_setup, of a containerd that runs: a file that it names was there when it started, so one that is
     not may lie in another mount namespace."""
     if handler.base_spec and not Path(handler.base_spec).exists():
@@ -109,7 +109,7 @@ def _seen_from_here(handler: Handler, settings: Settings) -> Setup:
 # containerd: an OCI configuration for each handler
 
 
-def _fault_of_handler(handler: Handler, settings: Settings) -> _Fault:
+def _fault_of_handler(handler: RuntimeHandler, settings: Settings) -> _Fault:
     if not handler.base_spec:
         return _Fault(text="no base_runtime_spec")
     try:

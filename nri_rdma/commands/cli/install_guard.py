@@ -274,11 +274,9 @@ def _specs(
         try:
             text = base.read_text() if base is not None else program.oci_spec()
             spec = guarded_spec(text, hook, tuple(hook_options(settings)), keeps_limits=base is not None)
-        except (ValueError, TypeError, AttributeError) as error:
-            what, hint = (
-                f"this is no OCI configuration: {error}",
-                "mend it, or take it out of containerd's configuration",
-            )
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            what = f"this cannot be used as an OCI configuration: {error}"
+            hint = "mend it, or take it out of containerd's configuration"
             raise NriRdmaError(ErrorCode.INSTALL, what, where=str(base or "ctr oci spec"), hint=hint) from error
         files[path] = OwnFile(path=path, data=spec.encode(), is_ours=is_guarded)
     return tuple(files.values())

@@ -18,7 +18,7 @@ from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, proble
 from nri_rdma.config.settings import Settings
 from nri_rdma.errors import NotReadyError
 from nri_rdma.host.containerd.client import ContainerdError
-from nri_rdma.host.containerd.handlers import Handler
+from nri_rdma.host.containerd.handlers import RuntimeHandler
 from nri_rdma.host.guards import Setup, WrongError, containerd_setup, crio_setup, guard_hook_in, running_setups
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _unknown(machine: Machine) -> str:
 
 def _containerd(host: ConfiguredHost) -> Iterator[Setup]:
     if _containerd_file(host).exists():
-        for handler in _handlers(host) or (Handler(name="runc"),):
+        for handler in _handlers(host) or (RuntimeHandler(name="runc"),):
             yield containerd_setup(handler, host.settings)
 
 
@@ -200,7 +200,7 @@ def _containerd_file(host: ConfiguredHost) -> Path:
     return host.etc / "containerd/config.toml"
 
 
-def _handlers(host: ConfiguredHost) -> tuple[Handler, ...]:
+def _handlers(host: ConfiguredHost) -> tuple[RuntimeHandler, ...]:
     """The runtime handlers of containerd's configuration and of the files that it imports, which come after it."""
     path = _containerd_file(host)
     main = read_toml(path)
@@ -218,9 +218,9 @@ def _handlers(host: ConfiguredHost) -> tuple[Handler, ...]:
     return tuple(_handler(name, it) for name, it in found.items())
 
 
-def _handler(name: str, table: Mapping[str, Any]) -> Handler:
+def _handler(name: str, table: Mapping[str, Any]) -> RuntimeHandler:
     base = table.get("base_runtime_spec")
-    return Handler(
+    return RuntimeHandler(
         name=name,
         base_spec=base if isinstance(base, str) else "",
         annotations=texts(table.get("pod_annotations")),

@@ -240,7 +240,9 @@ def resolved(config: Path, imports: Sequence[str]) -> list[Path]:
 
 def guarded_spec(text: str, hook: Path, flags: Sequence[str], *, keeps_limits: bool) -> str:
     """Return an OCI configuration with the hook, as `nri-rdma-hook spec` does. Raises ValueError, TypeError."""
-    spec = dict(json.loads(text))
+    spec = json.loads(text)
+    if not isinstance(spec, dict):
+        raise TypeError("it is no object")
     hooks = spec.setdefault("hooks", {})
     others = [it for it in hooks.get(_STAGE) or [] if Path(it.get("path", "")).name != GUARD_HOOK]
     ours = {"path": str(hook), "args": [GUARD_HOOK, "verify", *flags], "timeout": HOOK_TIMEOUT_S}

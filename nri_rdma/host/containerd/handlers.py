@@ -17,7 +17,7 @@ ASK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handler:
+class RuntimeHandler:
     """A runtime handler of containerd: its base_runtime_spec, "" without one, and its pod_annotations."""
 
     name: str
@@ -32,7 +32,7 @@ class RunningCrio:
     hook_folders: tuple[Path, ...]
 
 
-Running: TypeAlias = tuple[Handler, ...] | RunningCrio
+Running: TypeAlias = tuple[RuntimeHandler, ...] | RunningCrio
 
 
 def running_handlers(socket: Path | None) -> Running | None:
@@ -64,9 +64,9 @@ def listens(path: Path) -> bool:
     return True
 
 
-def _handler(name: str, told: Mapping[str, Any]) -> Handler:
+def _handler(name: str, told: Mapping[str, Any]) -> RuntimeHandler:
     base, annotations = told.get("baseRuntimeSpec"), told.get("PodAnnotations")
-    return Handler(
+    return RuntimeHandler(
         name=name,
         base_spec=base if isinstance(base, str) else "",
         annotations=tuple(it for it in annotations if isinstance(it, str)) if isinstance(annotations, list) else (),

@@ -11,12 +11,10 @@ import pytest
 
 from nri_rdma.config.settings import Settings
 from nri_rdma.host.containerd.client import ContainerdError
-from nri_rdma.host.containerd.handlers import Handler, RunningCrio, read_handlers
 from nri_rdma.host.guards import Setup, running_setups
 from tests.fakes.containerd import FakeContainerd, Mode
 
 PATTERNS = ["rdma.noderesource.dev", "rdma.noderesource.dev/*"]
-OLD_AND_NEW = [{"snapshotter": "overlayfs", "defaultRuntimeName": "runc"}, {"defaultRuntimeName": "runc"}]
 
 
 @pytest.fixture
@@ -83,18 +81,3 @@ def test_nobody_there_is_not_known_and_one_that_does_not_answer_is_an_error(
     containerd.mode = Mode.FAILS
     with pytest.raises(ContainerdError):
         running_setups((containerd.socket,), Settings())
-
-
-@pytest.mark.parametrize("told", [None, [], {}, {"containerd": []}, {"containerd": {"runtimes": {"runc": 1}}}])
-def test_a_configuration_of_another_form_says_nothing(told: object) -> None:
-    assert read_handlers(told) is None
-
-
-@pytest.mark.parametrize("more", OLD_AND_NEW, ids=["1.7", "2"])
-def test_handlers_are_read_in_the_order_of_their_names(more: dict[str, Any]) -> None:
-    runtimes = {"runc": {"baseRuntimeSpec": "/b"}, "kata": {"PodAnnotations": ["a", 1], "baseRuntimeSpec": None}}
-    assert read_handlers({"containerd": {**more, "runtimes": runtimes}}) == (
-        Handler(name="kata", annotations=("a",)),
-        Handler(name="runc", base_spec="/b"),
-    )
-    assert read_handlers({"crio": {"HooksDir": ["/a", 1]}}) == RunningCrio(hook_folders=(Path("/a"),))

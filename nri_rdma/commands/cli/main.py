@@ -170,11 +170,9 @@ for command in (
     uninstall,
 ):
     commands.add_command(command)
-for leaving in (uninstall_kubernetes, uninstall_node):
-    uninstall.add_command(leaving)
 for command in (install_containerd, install_crio, install_systemd):
     install.add_command(command)
-for command in (uninstall_containerd, uninstall_crio, uninstall_systemd):
+for command in (uninstall_containerd, uninstall_crio, uninstall_systemd, uninstall_node, uninstall_kubernetes):
     uninstall.add_command(command)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,8 @@ def test_where_nothing_was_copied_nothing_is_removed(tmp_path: Path) -> None:
     done = nri_rdma("uninstall", "host", "--mounted-at", tmp_path, columns=400)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("nothing was changed.\n")
+
+
 def test_the_unit_of_systemd_is_shown_with_this_program_and_the_next_command() -> None:
     if Path("/etc/systemd/system/nri-rdma.service").exists():
         pytest.skip("this machine has the unit")

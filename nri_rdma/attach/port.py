@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Protocol
 
 from nri_rdma.attach.ops import Op
-from nri_rdma.errors import AttachError
+from nri_rdma.errors import AttachError, ErrorCode
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaObject, RdmaPortState
@@ -45,13 +45,27 @@ class NamespaceError(KernelError):
 def explained(error: KernelError, *, device: str, where: str, path: str = "", what: str = "") -> AttachError:
     """Return the kernel's error as one for people, with what to do. `path` is that of the pod's network namespace,
     `what` the step that was refused."""
+    words, code = str(error), ErrorCode.ATTACH_FAILED
+    if _is_of_powerless(error):
+        words, code = f"the daemon lacks CAP_SYS_ADMIN: {words}", ErrorCode.PRIVILEGE
     return AttachError(
-        f"{what}: {error}" if what else str(error),
+        f"{what}: {words}" if what else words,
         device=device,
         where=where,
         hint=_next_step(error, path),
         errno=error.errno,
+        code=code,
     )
+
+
+def add_capability(name: str) -> str:
+    """Return how the daemon gets a capability."""
+    return f"add {name} to securityContext.capabilities of the daemon's container, or CAP_{name} to its unit"
+
+
+def _is_of_powerless(error: KernelError) -> bool:
+    """Return whether setns was refused for want of rights."""
+    return isinstance(error, NamespaceError) and error.errno == errno.EPERM
 
 
 _REFUSALS = {
@@ -70,6 +84,8 @@ def _next_step(error: KernelError, path: str) -> str:
     for (operation, number), step in _REFUSALS.items():
         if error.operation.startswith(operation) and error.errno == number:
             return step
+    if _is_of_powerless(error):
+        return add_capability("SYS_ADMIN")
     if error.errno in {errno.EPERM, errno.EACCES}:
         return "give the daemon CAP_SYS_ADMIN and CAP_NET_ADMIN, and see the log of the kernel (dmesg)"
     if not isinstance(error, NamespaceError) or error.errno not in _UNSEEN or not path:
@@ -195,6 +211,11 @@ class Kernel(Protocol):
 
     def routing(self, namespace: Namespace) -> Routing:
         """Return how a pod's namespace routes. Not for the host, which may have routes by the hundred thousand."""
+        ...
+
+    def may_change_links(self) -> bool:
+        """Return whether the kernel lets this process change the host's links (CAP_NET_ADMIN); asking changes
+        nothing."""
         ...
 
     def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from nri_rdma.attach.plan import NetdevMove, Plan, RdmaMove, plan_attach, plan_rdma_moves, with_carried, with_inherited
-from nri_rdma.attach.port import Kernel, Namespace, ProcessIdentity, Survey
+from nri_rdma.attach.port import Kernel, Namespace, ProcessIdentity, Survey, add_capability
 from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.decide.inject import AttachedDevice, AttachedRequest
 from nri_rdma.decide.inventory import in_use_reasons, kernel_use_reasons, open_reasons, socket_reasons
@@ -58,6 +58,17 @@ def needs_namespace(kernel: Host, placed: tuple[Placed, ...]) -> bool:
     if any(device.netdevs or device.lacks_netdev for device in alone):
         return True
     return bool(alone) and kernel.rdma_netns() is RdmaNetns.EXCLUSIVE
+
+
+def refuse_powerless(kernel: Kernel, where: str = "") -> None:
+    """Raise PlacementError where this process may not move anything: what it began it could not undo either."""
+    if not kernel.may_change_links():
+        raise PlacementError(
+            ErrorCode.PRIVILEGE,
+            "the daemon lacks CAP_NET_ADMIN: it can move no netdev and no RDMA device into a pod",
+            where=where,
+            hint=f"{add_capability('NET_ADMIN')}; a pod that asks for mode: shared needs none",
+        )
 
 
 def open_for(kernel: Host, pod: Pod) -> Namespace:

@@ -28,7 +28,7 @@ from nri_rdma.attach.return_netdev import remove_foreign_names
 from nri_rdma.attach.second_look import SecondLooks
 from nri_rdma.attach.states import Event
 from nri_rdma.attach.steps import steps_of
-from nri_rdma.attach.survey import needs_namespace, open_for, prepare
+from nri_rdma.attach.survey import needs_namespace, open_for, prepare, refuse_powerless
 from nri_rdma.attach.transaction import Boundary, do_steps, no_boundary, undo_steps
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.pod import Pod
@@ -233,6 +233,7 @@ class Work:
             self._ends.watch(attachment.pod)
             self._second_looks.take_now({netdev.ifindex for netdev in moving_netdevs(chosen.placed)})
             if needs_namespace(self._kernel, chosen.placed):
+                refuse_powerless(self._kernel, str(attachment.pod))
                 attachment.change(namespace=open_for(self._kernel, attachment.pod))
             process = self._ends.watch_process(attachment.pod)
             pod, namespace = attachment.pod, attachment.namespace

@@ -24,7 +24,7 @@ from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.claims import missing_package
 from nri_rdma.daemon.guards import RuntimeGuards
 from nri_rdma.daemon.kubelet_doors import KubeletDoors
-from nri_rdma.daemon.lacking import Lacking
+from nri_rdma.daemon.lacking import Lacking, missing_right
 from nri_rdma.daemon.local_sockets import LocalSockets
 from nri_rdma.daemon.locks import Sole
 from nri_rdma.daemon.news import News
@@ -114,6 +114,8 @@ class Daemon:
         self._workers = Workers()
         self._host = HostNode(settings, self._readers, self._workers, self._tell_contested)
         self._kernel, self._node = self._host.kernel, NodeCache(self._host.read)
+        policy = configured_policy(settings, closed)
+        self._lacking.add(missing_right(policy, self._kernel))
         self._planners = Workers(PLANNERS, name="planner")
         self._lookers = Workers(name="looker")  # as many as there are workers: none waits for another's look
         self._reservations = Reservations()
@@ -149,7 +151,7 @@ class Daemon:
         )
         self._engine = Engine.make(
             node=self._node,
-            policy=configured_policy(settings, closed),
+            policy=policy,
             reservations=self._reservations,
             evidence=self._sources.evidence,
             attachments=self._attachments,

@@ -6,6 +6,11 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
+from nri_rdma.attach.port import Kernel
+from nri_rdma.attach.survey import refuse_powerless
+from nri_rdma.decide.policy import Policy
+from nri_rdma.errors import PlacementError
+from nri_rdma.model.request import Mode
 from nri_rdma.model.trouble import Part, Trouble
 
 log = logging.getLogger(__name__)
@@ -28,3 +33,14 @@ class Lacking:
         """Return what is lacking, as Trouble has it. Settings that could not be read are no trouble any more when
         others are in their place."""
         return tuple(asdict(it) for it in self._troubles if not (it.part is Part.SETTINGS and settings_are_others))
+
+
+def missing_right(policy: Policy, kernel: Kernel) -> tuple[Trouble, ...]:
+    """Return why no pod gets a device exclusively, if a pool serves that and this process may move nothing."""
+    if not any(Mode.EXCLUSIVE in pool.modes for pool in policy.pools.values()):
+        return ()
+    try:
+        refuse_powerless(kernel)
+    except PlacementError as error:
+        return (Trouble(part=Part.RIGHTS, why=str(error)),)
+    return ()

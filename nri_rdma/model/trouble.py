@@ -10,6 +10,7 @@ class Part(StrEnum):
     """The part of the daemon that lacks something."""
 
     SETTINGS = "settings"
+    RIGHTS = "rights"
     LOG = "log"
     TRACES = "traces"
     CLAIMS = "claims"

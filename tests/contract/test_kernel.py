@@ -1,6 +1,8 @@
 """What attach.port.Kernel promises, held by the fake kernel and by Linux."""
 
 import errno
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_interface, ip_network
@@ -83,6 +85,20 @@ def _refused(errnos: set[int], work: Callable[[], object]) -> None:
     with pytest.raises(KernelError) as caught:
         work()
     assert caught.value.errno in errnos
+
+
+def test_whether_links_may_be_changed_is_asked_without_changing_any(machine: Machine) -> None:
+    machine.add_link("rail0", "02:00:00:00:00:01")
+    before = machine.see()
+    assert machine.kernel.may_change_links()
+    assert machine.see() == before
+
+
+@pytest.mark.root
+def test_who_has_no_right_to_links_is_told_so() -> None:
+    asks = "from nri_rdma.host.netlink.kernel import LinuxKernel; print(LinuxKernel().may_change_links())"
+    command = ("setpriv", "--bounding-set", "-net_admin", "--inh-caps", "-all", sys.executable, "-c", asks)
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 def test_a_link_is_told_as_it_is(machine: Machine, rail: int) -> None:

@@ -371,6 +371,7 @@ class World:
         self.bus_devices: set[str] = set()
         self.sockets: list[HostSocket] = []
         self.lifelines = Lifelines()
+        self.may_change_links = True
 
     def namespace(self, path: str) -> Netns | None:
         """The namespace at a path."""
@@ -601,7 +602,15 @@ class FakeKernel:
             has_ipv6=netns.has_ipv6,
         )
 
+    def may_change_links(self) -> bool:
+        return self._world.may_change_links
+
+    def _refuse_powerless(self, operation: str) -> None:
+        if not self._world.may_change_links:
+            raise KernelError(operation, errno.EPERM)
+
     def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:
+        self._refuse_powerless("move link")
         link, there = _link(source, ifindex), _netns(target)
         taken = there.taken_names()
         if any(alt_name in taken for alt_name in link.alt_names) or (link.name in taken and name in taken):
@@ -621,6 +630,7 @@ class FakeKernel:
         refused = []
         for op in ops:
             try:
+                self._refuse_powerless(op.describe())
                 CHANGES[type(op)](self, namespace, index, op)
             except KernelError as error:
                 refused.append(Refused(op=op, error=error))
@@ -660,6 +670,7 @@ class FakeKernel:
         return self._rdma(self.host, index).movable and self._world.rdma_netns is RdmaNetns.EXCLUSIVE
 
     def move_rdma(self, source: Namespace, index: int, target: Namespace) -> None:
+        self._refuse_powerless("move RDMA device")
         device, there = self._rdma(source, index), _netns(target)
         if not device.movable or self._world.rdma_netns is not RdmaNetns.EXCLUSIVE:
             raise KernelError("move RDMA device", errno.EOPNOTSUPP)
@@ -769,6 +780,9 @@ class FaultyKernel:
 
     def routing(self, namespace: Namespace) -> Routing:
         return self._do("routing", lambda: self._kernel.routing(namespace))
+
+    def may_change_links(self) -> bool:
+        return self._do("may_change_links", self._kernel.may_change_links)
 
     def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:
         self._do("move_link", lambda: self._kernel.move_link(source, ifindex, target, name, as_ifindex=as_ifindex))

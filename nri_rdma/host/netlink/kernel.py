@@ -31,6 +31,7 @@ from nri_rdma.host.netlink.link_contents import (
     read_neighbours,
 )
 from nri_rdma.host.netlink.links import (
+    empty_request,
     move_request,
     parse_link,
     parse_readable,
@@ -85,6 +86,7 @@ class LinuxKernel:
         self._is_as_read = is_as_read
         self._sysfs = sysfs
         self._host_reader = HostReader(lifelines)
+        self._may_change_links: bool | None = None
 
     @property
     def host(self) -> HeldNamespace:
@@ -157,6 +159,19 @@ class LinuxKernel:
 
     def routing(self, namespace: Namespace) -> Routing:
         return inside(namespace, "read how the pod routes", read_routing)
+
+    def may_change_links(self) -> bool:
+        if self._may_change_links is None:  # asked once: a process gets no rights that it lacks
+            self._may_change_links = self._ask_for_links()
+        return self._may_change_links
+
+    def _ask_for_links(self) -> bool:
+        request = empty_request()
+        try:
+            asked(self._host, request.operation, lambda route: route.do(request))
+        except KernelError as error:  # ENODEV: the kernel looks at the rights first (rtnetlink_rcv_msg)
+            return error.errno != errno.EPERM
+        return True
 
     def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:
         operation = f"move link {ifindex} to {target.identity.path} as {name}"

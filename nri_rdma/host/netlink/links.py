@@ -40,6 +40,7 @@ _PERM_ADDRESS, _PARENT_DEV_NAME, _PARENT_DEV_BUS_NAME = 54, 56, 57
 _INFO_KIND, _XDP_ATTACHED = 1, 2
 UNREADABLE: Final = "unreadable"
 """The kind of a link whose message cannot be parsed."""
+_NO_LINK = (1 << 31) - 1
 _SKIP_STATISTICS = encode_u32(_EXT_MASK, 0x8)  # RTEXT_FILTER_SKIP_STATS: a third of a message otherwise
 
 
@@ -160,6 +161,11 @@ def move_request(ifindex: int, fd: int, name: str, as_ifindex: int, operation: s
     if as_ifindex:
         body += encode_attribute(_NEW_IFINDEX, _I32.pack(as_ifindex))
     return Request(kind=NEWLINK, body=body, operation=operation)
+
+
+def empty_request() -> Request:
+    """Return a change of no link, to which the kernel says ENODEV, or EPERM to who may change none."""
+    return Request(kind=NEWLINK, body=_of(_NO_LINK), operation="ask whether links may be changed")
 
 
 def change_request(ifindex: int, change: SetLink) -> Request:

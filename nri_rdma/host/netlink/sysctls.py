@@ -151,6 +151,7 @@ def read_sysctls(link: bytes, name: str, neighbours: str) -> str:
 
 _READ_ONLY: Final = (
     "could not get its sysctls back: /proc/sys is read-only for the daemon, which may not mount a procfs of its own"
+    " (its container's securityContext: capability SYS_ADMIN, and a seccompProfile that allows fsopen)"
 )
 
 

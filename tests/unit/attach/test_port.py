@@ -37,12 +37,19 @@ def test_a_namespace_of_a_process_that_is_not_seen_asks_for_the_hosts_processes(
     assert "hostPID: true" in explained(refused, device="d", where="w", path="/proc/7/ns/net").hint
 
 
+def test_a_namespace_that_may_not_be_entered_names_the_capability_and_its_place() -> None:
+    error = explained(NamespaceError("enter the network namespace", errno.EPERM), device="d", where="w", path="/n/x")
+    assert str(error) == (
+        "nri-rdma: PRIVILEGE: the daemon lacks CAP_SYS_ADMIN: enter the network namespace: EPERM (d), w. Next: add "
+        "SYS_ADMIN to securityContext.capabilities of the daemon's container, or CAP_SYS_ADMIN to its unit."
+    )
+
+
 @pytest.mark.parametrize(
     ("refused", "words"),
     [
         (KernelError("move link", errno.EINVAL), "dmesg"),
         (NamespaceError("enter the network namespace", errno.EMFILE), "dmesg"),
-        (NamespaceError("enter the network namespace", errno.EPERM), "CAP_SYS_ADMIN"),
     ],
 )
 def test_every_other_refusal_has_a_next_step_without_a_mount(refused: KernelError, words: str) -> None:

@@ -41,6 +41,19 @@ def test_a_pod_on_the_hosts_network_is_refused_and_its_namespace_let_go(rig: Rig
     assert world.host.descriptors == before
 
 
+def test_a_daemon_that_may_change_no_link_refuses_before_it_begins(rig: Rig, world: World) -> None:
+    world.may_change_links = False
+    error = refusal(rig)
+    assert error.code is ErrorCode.PRIVILEGE
+    assert ("CAP_NET_ADMIN" in error.what, "add NET_ADMIN" in error.hint) == (True, True)
+    assert rig.sandboxes.held() == 0
+
+
+def test_a_daemon_that_may_change_no_link_gives_shared_devices_all_the_same(rig: Rig, world: World) -> None:
+    world.may_change_links, world.rdma_netns = False, RdmaNetns.SHARED
+    attach(rig, placed_on(world, "rail0", mode=Mode.SHARED))
+
+
 def refusal(rig: Rig, placed: tuple[Placed, ...] | None = None) -> PlacementError:
     before = rig.world.snapshot()
     with pytest.raises(PlacementError) as caught:

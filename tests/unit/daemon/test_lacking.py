@@ -6,8 +6,12 @@ import logging
 
 import pytest
 
-from nri_rdma.daemon.lacking import Lacking
+from nri_rdma.daemon.lacking import Lacking, missing_right
+from nri_rdma.decide.policy import policy_of
+from nri_rdma.model.pool import Pool
+from nri_rdma.model.request import Mode
 from nri_rdma.model.trouble import Part, Trouble
+from tests.fakes.kernel import FakeKernel, World
 
 SETTING, TRACES = Trouble(part=Part.SETTINGS, why="nice = 5"), Trouble(part=Part.TRACES, why="no exporter")
 
@@ -23,3 +27,13 @@ def test_each_is_logged_and_told_and_settings_until_others_are_in_their_place(ca
     traces = {"part": "traces", "why": "no exporter"}
     assert lacking.told(settings_are_others=False) == ({"part": "settings", "why": "nice = 5"}, traces)
     assert lacking.told(settings_are_others=True) == (traces,)
+
+
+@pytest.mark.parametrize(("may", "parts"), [(True, []), (False, ["rights"])])
+def test_a_daemon_that_may_move_nothing_is_told_where_a_pool_serves_mode_exclusive(may: bool, parts: list[str]) -> None:
+    world = World()
+    world.may_change_links = may
+    for modes, expected in ((tuple(Mode), parts), ((Mode.SHARED,), [])):
+        pools = (Pool(name="gold", modes=modes),)
+        policy = policy_of(pools, (), allow_default_pool=False)
+        assert [str(it.part) for it in missing_right(policy, FakeKernel(world))] == expected

@@ -14,7 +14,7 @@ from nri_rdma.doors.deviceplugin.plugins import DevicePlugins
 from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.parts import held_by_id
 from nri_rdma.engine.shares import Guarding, ShareBook
-from nri_rdma.host.cdi.write import write_spec
+from nri_rdma.host.cdi.write import write_own_spec
 from nri_rdma.host.containerd.cdi import reads_cdi_specs
 from nri_rdma.host.containerd.client import ContainerdError
 from nri_rdma.observe.spans import Recorder
@@ -64,7 +64,7 @@ def _supply(engine: Engine) -> Supply:
 
 def _write_guard(settings: Settings, shares: ShareBook, runtime: Callable[[], str]) -> Guarding:
     """Write the CDI spec with the guard of each pool, unless the hook is not on this host, or the runtime would not
-    read the spec. Raise OSError.
+    read the spec. Raise CdiError, and OSError where that is not known.
 
     The file stays when the daemon ends: a container that is made again must not start without the guard."""
     hook = settings.guard_hook
@@ -73,7 +73,7 @@ def _write_guard(settings: Settings, shares: ShareBook, runtime: Callable[[], st
     if runtime() == _CONTAINERD and not _reads_cdi_specs(settings):
         return Guarding.NO_CDI
     spec = guarded(shares.served, hook, tuple(hook_options(settings)))
-    write_spec(spec, settings.cdi_dirs[-1], file_name(KIND))
+    write_own_spec(spec, settings.cdi_dirs[-1], file_name(KIND))
     return Guarding.ON
 
 

@@ -16,7 +16,7 @@ from nri_rdma.doors.deviceplugin.answers import Supply
 from nri_rdma.doors.deviceplugin.guarded import cdi_device
 from nri_rdma.doors.deviceplugin.server import KUBELET_SOCKET, PoolServer
 from nri_rdma.engine.shares import Guarding, ShareBook
-from nri_rdma.errors import KubeletError
+from nri_rdma.errors import CdiError, KubeletError
 from nri_rdma.host.watch import inotify
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.listeners import Listeners, Source
@@ -49,8 +49,8 @@ class DevicePlugins:
         spans: Recorder,
     ) -> None:
         """`supply` returns what the node has for the pools as it was last read; `guard` makes the CDI devices that
-        bring the guard to containers with shares, or returns why there are none; it raises OSError. `schedule` calls
-        something after a pause and returns what cancels that."""
+        bring the guard to containers with shares, or returns why there are none; it raises CdiError and OSError.
+        `schedule` calls something after a pause and returns what cancels that."""
         self._folder = folder
         self._supply = supply
         self._shares = shares
@@ -137,7 +137,7 @@ class DevicePlugins:
             if not self._is_guard_known:
                 self._set_guard(self._guard())
                 self._is_guard_known = True
-        except OSError as error:
+        except (CdiError, OSError) as error:
             errors.append(f"the guard of the shares cannot be written: {error}")
             self._none_is_registered(errors[0])
         for server in self._servers if self._is_guard_known else ():

@@ -15,7 +15,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # Any: JSON
@@ -27,7 +26,7 @@ from nri_rdma.doors.dra.reporting import StatusWriter
 from nri_rdma.doors.dra.specs import SpecStyle, cdi_device, claim_spec, is_for, spec_file
 from nri_rdma.engine.claims import Claims
 from nri_rdma.errors import ApiServerError, ClaimError, ErrorCode, NriRdmaError, PlacementError
-from nri_rdma.host.cdi.write import write_spec
+from nri_rdma.host.cdi.write import remove_own_spec, write_own_spec
 from nri_rdma.model.claim import Claim, ClaimName
 from nri_rdma.observe.spans import Recorder, traceparent
 from nri_rdma.tasks.workers import Workers
@@ -128,13 +127,14 @@ class Preparer:
             what = f"claim {name} is another one by now: its uid is {claim.uid}"
             raise ClaimError(ErrorCode.CLAIM_CHANGED, what, where=f"uid {name.uid}", hint=_AGAIN)
         if claim.requests and not self._is_prepared(claim):
-            self._remove(claim.uid)  # one of an earlier allocation would give its devices to who asks before the end
+            # One of an earlier allocation would give its devices to who asks before the end.
+            remove_own_spec(self._folder, spec_file(claim.uid))
             with self._spans.span("admit") as span:
                 admitted = await self._admitted(claim, turn, by)
                 given = span.attributes["rdma.devices"] = ",".join(it.name for one in admitted for it in one.devices)
             with self._spans.span("write spec"):
                 spec = claim_spec(claim, admitted, self._claims.rdma_cm, self._style(), call)
-                write_spec(spec, self._folder, spec_file(claim.uid))
+                write_own_spec(spec, self._folder, spec_file(claim.uid))
             log.info("claim prepared", extra={"claim": str(name), "devices": given})
         answered = tuple(_answered(claim))
         self._expect([it for device in answered for it in device.cdi_devices])
@@ -175,29 +175,22 @@ class Preparer:
         """Return whether the claim was prepared in this boot for what it is allocated now."""
         try:
             return is_for((self._folder / spec_file(claim.uid)).read_bytes(), claim, self._style().boot)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
 
     def unprepare(self, name: ClaimName) -> None:
         """Remove the claim's spec: no container can get its devices any more. Calls that still prepare the claim end
-        with an error, and write nothing. Raise OSError."""
+        with an error, and write nothing. Raise CdiError."""
         turn = self._turns.pop(name.uid, None)
         if turn is not None:
             turn.over.set_result(None)
-        if self._remove(name.uid):
+        if remove_own_spec(self._folder, spec_file(name.uid)):
             log.info("claim unprepared", extra={"claim": str(name)})
         self._statuses.unprepared(name)
 
     def close(self) -> None:
         """End the threads; one that asks the API server ends with the process."""
         self._askers.close(0)
-
-    def _remove(self, uid: str) -> bool:
-        """Remove the spec of a claim; return whether there was one."""
-        with suppress(FileNotFoundError):
-            (self._folder / spec_file(uid)).unlink()
-            return True
-        return False
 
 
 def _answered(claim: Claim) -> list[PreparedDevice]:

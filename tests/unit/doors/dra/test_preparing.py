@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from nri_rdma.errors import ApiServerError, ClaimError, PlacementError, RequestError
+from nri_rdma.errors import ApiServerError, CdiError, ClaimError, PlacementError, RequestError
 from tests.unit.doors.dra.claimed import NAME, OURS, PATH, Claimed
 
 SPEC = "rdma.noderesource.dev-claim-u1.json"
@@ -41,6 +41,14 @@ def test_a_claim_of_the_same_name_with_another_uid_is_refused(node: Claimed) -> 
 
 def test_a_claim_that_is_gone_is_the_api_servers_refusal(node: Claimed) -> None:
     with pytest.raises(ApiServerError, match="404"):
+        node.prepare()
+
+
+def test_a_claim_whose_spec_cannot_be_written_is_refused_with_the_folder_and_a_next_step(node: Claimed) -> None:
+    node.allocate("mlx5_3")
+    node.folder.parent.mkdir(parents=True, exist_ok=True)
+    node.folder.write_text("no folder")
+    with pytest.raises(CdiError, match=r"CDI-FILE: the CDI spec cannot be written: .*hostPath"):
         node.prepare()
 
 

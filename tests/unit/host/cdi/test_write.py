@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ import pytest
 from nri_rdma.cdi.encoding import encode
 from nri_rdma.cdi.reading import parse
 from nri_rdma.cdi.spec import Device, Edits, Kind, Spec, Version
-from nri_rdma.host.cdi.write import write_spec
+from nri_rdma.errors import CdiError
+from nri_rdma.host.cdi.write import remove_own_spec, write_own_spec, write_spec
 
 KIND = Kind(vendor="vendor.example", device_class="nic")
 
@@ -98,3 +101,47 @@ def test_the_text_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypa
     monkeypatch.setattr("nri_rdma.host.whole_file.os.fsync", told_sync)
     write_spec(spec("a"), tmp_path, "a.json")
     assert told == [("file", False), ("directory", True)]
+
+
+def test_a_spec_of_the_daemons_own_that_cannot_be_written_says_where_and_what_next(tmp_path: Path) -> None:
+    (tmp_path / "cdi").write_text("no folder")
+    with pytest.raises(CdiError) as refused:
+        write_own_spec(spec("a"), tmp_path / "cdi", "a.json")
+    assert str(refused.value) == (
+        f"nri-rdma: CDI-FILE: the CDI spec cannot be written: File exists, {tmp_path}/cdi/a.json. Next: let the daemon"
+        f" write into {tmp_path}/cdi: in a container mount hostPath {tmp_path}/cdi there, writable."
+    )
+
+
+def test_a_spec_of_the_daemons_own_is_removed_once(tmp_path: Path) -> None:
+    write_own_spec(spec("a"), tmp_path, "a.json")
+    assert [remove_own_spec(tmp_path, "a.json"), remove_own_spec(tmp_path, "a.json")] == [True, False]
+
+
+READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
+TRIES = """\
+import pathlib, sys
+from nri_rdma.cdi.spec import Kind, Spec, Version
+from nri_rdma.errors import CdiError
+from nri_rdma.host.cdi.write import remove_own_spec, write_own_spec
+folder, kind = pathlib.Path(sys.argv[1]), Kind(vendor="vendor.example", device_class="nic")
+spec = Spec(version=Version.V0_3_0, kind=kind, devices=())
+print(remove_own_spec(folder, "b.json"))
+for work in (lambda: write_own_spec(spec, folder, "b.json"), lambda: remove_own_spec(folder, "a.json")):
+    try:
+        work()
+    except CdiError as error:
+        print(error.what)
+"""
+
+
+@pytest.mark.root
+def test_a_read_only_folder_is_told_and_what_it_does_not_have_is_no_error(tmp_path: Path) -> None:
+    write_own_spec(spec("a"), tmp_path, "a.json")
+    command = ["unshare", "--mount", "sh", "-c", READ_ONLY, str(tmp_path), sys.executable, "-c", TRIES, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "False",
+        "the CDI spec cannot be written: Read-only file system",
+        "the CDI spec cannot be removed: Read-only file system",
+    ]

@@ -30,7 +30,7 @@ def test_a_pod_is_refused_with_the_folder_that_has_to_be_mounted(
         result, fix = doctor(runtime, daemon)
         cri.delete_pod(plain)
         assert result == "problem"
-        assert f"mount {runtime.run}/" in fix
+        assert f"mount hostPath {runtime.run}/" in fix
 
 
 def test_a_daemon_that_has_the_runtimes_mounts_attaches_and_doctor_says_so(

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from nri_rdma.commands.doctor import docker, guard, hardware, hooks, kernel, mounts, podman, runtime, service, software
+from nri_rdma.commands.doctor import (
+    container,
+    docker,
+    guard,
+    hardware,
+    hooks,
+    kernel,
+    mounts,
+    podman,
+    runtime,
+    service,
+    software,
+)
 from nri_rdma.commands.doctor.finding import Finding
 from nri_rdma.commands.doctor.machine import Machine
 
@@ -18,6 +30,7 @@ CHECKS: tuple[Check, ...] = (
     kernel.release,
     kernel.privileges,
     kernel.sysctls,
+    container.host_network,
     kernel.rdma_netns,
     kernel.rdma_cgroup,
     hardware.devices,
@@ -30,6 +43,10 @@ CHECKS: tuple[Check, ...] = (
     runtime.cdi_specs,
     runtime.memlock,
     mounts.mounts,
+    container.cdi_folder,
+    container.device_plugins,
+    container.claims,
+    container.pod_resources,
     service.daemon,
     guard.guard,
     guard.limits,

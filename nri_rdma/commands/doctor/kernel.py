@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
@@ -9,7 +10,7 @@ from nri_rdma.commands.doctor.machine import Machine
 from nri_rdma.decide.policy import configured_policy
 from nri_rdma.doors.nri.runtimes import parse_release
 from nri_rdma.errors import InventoryError
-from nri_rdma.host.cgroup import RDMA_PEAK, has_rdma_controller
+from nri_rdma.host.cgroup import RDMA_PEAK, SUBTREE_CONTROL, has_rdma_controller
 from nri_rdma.host.netlink.proc_sys import NET
 from nri_rdma.model.device import RdmaNetns
 from nri_rdma.model.edits import RDMA_MAX
@@ -43,11 +44,15 @@ def privileges(machine: Machine) -> Finding:
     lacking = [name for name, bit in _CAPABILITIES.items() if not held >> bit & 1]
     if not lacking:
         return ok("privileges", " and ".join(_CAPABILITIES))
-    words = f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing: netdevs cannot be moved"
+    are = "is" if len(lacking) == 1 else "are"
+    words = f"{' and '.join(lacking)} {are} missing: pods that ask for a device exclusively are refused"
     if machine.is_root:
-        fix = f"give its container {', '.join(lacking)}, or run it on the host"
+        names = ", ".join(name.removeprefix("CAP_") for name in lacking)
+        fix = f"add {names} to securityContext.capabilities of the daemon's container, or run it on the host"
         return problem("privileges", words, fix)
-    return not_applicable("privileges", f"this user is not root; {words} by it", "run `nri-rdma doctor` as root, too")
+    return not_applicable(
+        "privileges", f"this user is not root; {words} by its daemon", "run `nri-rdma doctor` as root, too"
+    )
 
 
 def sysctls(machine: Machine) -> Finding:
@@ -55,11 +60,14 @@ def sysctls(machine: Machine) -> Finding:
     if not machine.is_root:
         return not_applicable("sysctls", "this user is not root", "run `nri-rdma doctor` as root, too")
     net = machine.writable_net()
+    if net is None and not (machine.proc / "sys").exists():
+        return problem("sysctls", f"no procfs is at {machine.proc}: the daemon does not start", "mount one there")
     if net is None:
         return problem(
             "sysctls",
             "/proc/sys is read-only here, and this process may not mount a procfs: no netdev can be moved into a pod",
-            "run its container privileged, or allow fsopen, fsconfig and fsmount in its seccomp and AppArmor profiles",
+            "add SYS_ADMIN to securityContext.capabilities of the daemon's container, with a seccompProfile and an"
+            " appArmorProfile that allow fsopen, fsconfig and fsmount (RuntimeDefault does); or run it privileged",
         )
     if net != NET:
         return ok("sysctls", "/proc/sys is read-only here; the daemon writes through a procfs of its own")
@@ -107,6 +115,12 @@ def rdma_netns(machine: Machine) -> Finding:
 def rdma_cgroup(machine: Machine) -> Finding:
     """Check that containers can have limits on RDMA resources."""
     root = machine.settings.cgroup_root
+    if machine.is_in_container and _is_own_cgroup(machine):
+        return warning(
+            "rdma cgroup",
+            f"{root} has this container's cgroup only: limits that the runtime does not write are refused",
+            f"mount hostPath {root} into the daemon's container, writable",
+        )
     if not (root / "cgroup.controllers").exists():
         return warning(
             "rdma cgroup",
@@ -119,7 +133,22 @@ def rdma_cgroup(machine: Machine) -> Finding:
             f"{root} has no rdma controller: requests with limits are refused",
             "use a kernel with CONFIG_CGROUP_RDMA, and load ib_core",
         )
+    if machine.is_root and not os.access(root / SUBTREE_CONTROL, os.W_OK):
+        return warning(
+            "rdma cgroup",
+            f"{root} is read-only here: limits that the runtime does not write are refused (of several devices, and"
+            " all with crun)",
+            f"in a container mount hostPath {root}, writable; elsewhere remount it rw",
+        )
     return ok("rdma cgroup", f"v2, with the rdma controller{_peak_words(root)}")
+
+
+def _is_own_cgroup(machine: Machine) -> bool:
+    """Return whether the hierarchy begins at the cgroup of this container: its first folder is no root of a hierarchy,
+    which has no cgroup.events, and it is not mounted from outside of the cgroup namespace (cgroup_namespaces(7))."""
+    root = machine.settings.cgroup_root
+    mounted = machine.mount_of(root)
+    return (root / "cgroup.events").exists() and (mounted is None or not mounted.root.startswith("/.."))
 
 
 def _peak_words(root: Path) -> str:

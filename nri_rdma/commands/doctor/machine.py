@@ -6,19 +6,33 @@ Every path is a parameter, so that a check can be given a machine with any fault
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any  # Any: the daemon's JSON document
 
+from nri_rdma.commands.doctor.mountinfo import (
+    ROOT,
+    TERMINATION_LOG,
+    MountPoint,
+    are_of_container,
+    mount_of,
+    read_mounts,
+)
 from nri_rdma.commands.doctor.visit import Visited, visit
 from nri_rdma.config.settings import DEFAULT_CONFIG_FILE, Settings
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.errors import InventoryError, NotReadyError, SettingError
 from nri_rdma.host.netlink.proc_sys import writable_net
 from nri_rdma.model.device import Node
+
+
+def _links() -> frozenset[str]:
+    """Return the names of the netdevs in this network namespace."""
+    return frozenset(name for _, name in socket.if_nameindex())
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: cached properties need a place
@@ -39,6 +53,7 @@ class Machine:
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     user: int = field(default_factory=os.geteuid)
     writable_net: Callable[[], Path | None] = writable_net
+    links: Callable[[], frozenset[str]] = _links
 
     @property
     def is_root(self) -> bool:
@@ -52,6 +67,36 @@ class Machine:
             return self.read_node()
         except InventoryError as error:
             return error
+
+    @cached_property
+    def mounts(self) -> tuple[MountPoint, ...]:
+        """The mounts of this process; none where they cannot be read."""
+        try:
+            return read_mounts(self.proc / "self")
+        except OSError:
+            return ()
+
+    @property
+    def is_in_container(self) -> bool:
+        """Return whether this process is in a container."""
+        return are_of_container(self.mounts)
+
+    @property
+    def is_in_pod(self) -> bool:
+        """Return whether a kubelet has started the container that this process is in."""
+        return any(it.point == TERMINATION_LOG for it in self.mounts)
+
+    def lacks(self, path: Path) -> bool:
+        """Return whether this process is in a container that has nothing mounted there: what is at the path is the
+        image's own."""
+        if not self.is_in_container:
+            return False
+        found = self.mount_of(path)
+        return found is None or found.point == ROOT
+
+    def mount_of(self, path: Path) -> MountPoint | None:
+        """Return the mount that a path is on, as this process sees it; None where that cannot be told."""
+        return mount_of(self.mounts, PurePosixPath(path.resolve()))
 
     @cached_property
     def runtime(self) -> Visited:

@@ -7,35 +7,25 @@ it each pod whose netdev is to move is refused, and nothing else shows it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
 from nri_rdma.commands.doctor.machine import Machine
+from nri_rdma.commands.doctor.mountinfo import ROOT, MountPoint, mount_of, read_mounts
 from nri_rdma.commands.doctor.runtime import served_by
 
 NETNS_FOLDER = PurePosixPath("/run/netns")
-"""Where containerd and CRI-O mount network namespaces, unless they are configured otherwise."""
+"""Where containerd and CRI-O mount network namespaces, unless they are configured otherwise; the last name stays."""
 _PROPAGATION = "mountPropagation: HostToContainer"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MountPoint:
-    """A line of mountinfo: `root` is the part of the file system that is mounted, `groups` are the numbers of the peer
-    groups whose mounts appear here, `sends` is the group to which mounts made here propagate (0: none)."""
-
-    root: str
-    point: PurePosixPath
-    groups: frozenset[int]
-    sends: int
+_NAMESPACE = "net:["
+"""The beginning of the root of a network namespace's mount."""
 
 
 def mounts(machine: Machine) -> Finding:
     """Compare the mounts of the daemon, or of this process if no daemon answers, with those of the runtime."""
     runtime = machine.runtime.pid
     if not runtime:
-        fix = "in a container, share the host's PID namespace (hostPID: true)" if machine.runtime.runtime else ""
-        return not_applicable("mounts", "the runtime's process cannot be seen", fix)
+        return _alone(machine, "the runtime's process cannot be seen")
     daemon = _daemon_pid(machine)
     who = f"the daemon (pid {daemon})" if daemon else "this process"
     ours = machine.proc / (str(daemon) if daemon else "self")
@@ -43,18 +33,35 @@ def mounts(machine: Machine) -> Finding:
     try:
         if (ours / "ns/mnt").readlink() == (theirs / "ns/mnt").readlink():
             return ok("mounts", f"{who} and the runtime (pid {runtime}) have the same mounts")
-        before, here, after = _read(theirs), _read(ours), _read(theirs)
-    except PermissionError:
-        return not_applicable("mounts", "this user may not see the runtime's mounts", "run `nri-rdma doctor` as root")
+        before, here, after = read_mounts(theirs), read_mounts(ours), read_mounts(theirs)
+    except PermissionError:  # in a container, this takes CAP_SYS_PTRACE
+        return _alone(machine, "this user may not see the runtime's mounts")
     except OSError as error:
-        return not_applicable("mounts", f"the mounts cannot be read: {error.strerror}")
+        return _alone(machine, f"the runtime's mounts cannot be read: {error.strerror}")
     lasting = {it.root for it in after}  # a pod that ended meanwhile is not missing
     return _compare(who, runtime, here, tuple(it for it in before if it.root in lasting))
 
 
+def _alone(machine: Machine, why: str) -> Finding:
+    """Look at the mounts of this process only: those of the runtime cannot be compared, and `why`."""
+    if not machine.is_in_container:
+        return not_applicable("mounts", why, "" if machine.is_root else "run `nri-rdma doctor` as root")
+    ours = machine.mounts
+    namespaces = [it for it in ours if it.root.startswith(_NAMESPACE) and it.point.parent.name == NETNS_FOLDER.name]
+    for folder in _parents(namespaces) or (NETNS_FOLDER,):
+        heard = [it for it in _at_names(ours, folder) if it.point != ROOT]
+        if not heard:
+            found = f"the host's {folder} is not mounted into this container"
+            return problem("mounts", f"{found}: pods whose netdev is to move are refused", _fix(str(folder)))
+        if not any(it.groups for it in heard):
+            found = f"mounts that the runtime makes in {folder} do not reach this container (no master: in mountinfo)"
+            return problem("mounts", f"{found}: new pods whose netdev is to move are refused", _fix(str(folder)))
+    return ok("mounts", "this container gets the network namespaces that the runtime mounts")
+
+
 def _compare(who: str, runtime: int, ours: tuple[MountPoint, ...], theirs: tuple[MountPoint, ...]) -> Finding:
     seen = {it.root for it in ours}
-    namespaces = [it for it in theirs if it.root.startswith("net:[")]
+    namespaces = [it for it in theirs if it.root.startswith(_NAMESPACE)]
     missing = [it for it in namespaces if it.root not in seen]
     if missing:
         folders = _folders(missing)
@@ -70,7 +77,7 @@ def _compare(who: str, runtime: int, ours: tuple[MountPoint, ...], theirs: tuple
 
 
 def _fix(folders: str) -> str:
-    return f"mount {folders} into the daemon's container with {_PROPAGATION}, and start it again"
+    return f"mount hostPath {folders} into the daemon's container with {_PROPAGATION}, and start it again"
 
 
 def _parents(namespaces: Iterable[MountPoint]) -> tuple[PurePosixPath, ...]:
@@ -82,35 +89,15 @@ def _folders(namespaces: Iterable[MountPoint]) -> str:
 
 
 def _follows(ours: tuple[MountPoint, ...], theirs: tuple[MountPoint, ...], folder: PurePosixPath) -> bool:
-    """Return whether mounts that the runtime makes in a folder appear in ours. An image without the link /var/run has
-    the folder under that name."""
-    there = _mount_of(theirs, folder)
+    """Return whether mounts that the runtime makes in a folder appear in ours."""
+    there = mount_of(theirs, folder)
+    return there is not None and bool(there.sends) and any(there.sends in it.groups for it in _at_names(ours, folder))
+
+
+def _at_names(ours: tuple[MountPoint, ...], folder: PurePosixPath) -> list[MountPoint]:
+    """Return the mounts that a folder is on by its names: an image without the link /var/run has /run/netns there."""
     names = (folder, PurePosixPath(f"/var{folder}")) if folder.is_relative_to("/run") else (folder,)
-    heard = [it for it in (_mount_of(ours, name) for name in names) if it is not None]
-    return there is not None and bool(there.sends) and any(there.sends in it.groups for it in heard)
-
-
-def _mount_of(mounts: tuple[MountPoint, ...], folder: PurePosixPath) -> MountPoint | None:
-    """Return the mount that a folder is on: the longest path, and of two the later one."""
-    found = None
-    for mount in mounts:
-        if folder.is_relative_to(mount.point) and (found is None or len(mount.point.parts) >= len(found.point.parts)):
-            found = mount
-    return found
-
-
-def _read(process: Path) -> tuple[MountPoint, ...]:
-    """Return the mounts of a process. Raises OSError."""
-    return tuple(map(_parse, (process / "mountinfo").read_text(errors="replace").splitlines()))
-
-
-def _parse(line: str) -> MountPoint:
-    """Read `36 35 98:0 /root /point options shared:1 master:2 - type source options` (proc_pid_mountinfo(5))."""
-    words = line.partition(" - ")[0].split()
-    numbers = {key: int(text) for key, _, text in (word.partition(":") for word in words[6:]) if text.isdecimal()}
-    groups = frozenset(numbers[key] for key in ("shared", "master") if key in numbers)
-    point = PurePosixPath(words[4].replace("\\040", " "))
-    return MountPoint(root=words[3], point=point, groups=groups, sends=numbers.get("shared", 0))
+    return [it for it in (mount_of(ours, name) for name in names) if it is not None]
 
 
 def _daemon_pid(machine: Machine) -> int:

@@ -40,6 +40,9 @@ def nri_socket(machine: Machine) -> Finding:
     seen = machine.runtime
     if seen.lacks_privilege:
         return not_applicable("NRI socket", f"{path}: this user may not connect", "run `nri-rdma doctor` as root")
+    if seen.refused and machine.lacks(path.parent):
+        found = f"the host's {path.parent} is not mounted into this container: the daemon hears of no pod"
+        return problem("NRI socket", found, f"mount hostPath {path.parent} into the daemon's container")
     if seen.refused:
         return problem("NRI socket", f"{path}: {seen.refused}{_off_words(machine)}", _how_to_turn_on(machine))
     if seen.unheard:
@@ -74,17 +77,19 @@ def containerd_socket(machine: Machine) -> Finding:
     harm = f"{facts.name} {facts.version} leaves parts of refused pods, with which it may not start again"
     if path is None:
         return warning(_CONTAINERD, f"{harm}: the setting containerd_socket is empty", f"set it, {_NEWER}")
-    return _reachable(path, machine.runtime.pid, harm)
+    return _reachable(machine, path, harm)
 
 
-def _reachable(path: Path, runtime_pid: int, harm: str) -> Finding:
+def _reachable(machine: Machine, path: Path, harm: str) -> Finding:
+    runtime_pid = machine.runtime.pid
     try:
         pid = served_by(path)
     except PermissionError:
         return not_applicable(_CONTAINERD, f"{path}: this user may not connect", "run `nri-rdma doctor` as root")
     except OSError as error:
         found = f"{harm}, and cannot be asked to remove them: {path}: {error.strerror or error}"
-        return warning(_CONTAINERD, found, f"set containerd_socket (in a container, mount it too), {_NEWER}")
+        fix = f"mount hostPath {path.parent} into the daemon's container" if machine.lacks(path.parent) else ""
+        return warning(_CONTAINERD, found, f"{fix or 'set containerd_socket (in a container, mount it too)'}, {_NEWER}")
     if 0 not in {pid, runtime_pid} and pid != runtime_pid:
         found = f"{harm}, and {path} is another process's (pid {pid}) than the NRI socket (pid {runtime_pid})"
         return warning(_CONTAINERD, found, "set containerd_socket to that of the runtime with our NRI socket")
@@ -117,7 +122,9 @@ def memlock(machine: Machine) -> Finding:
     """Say how much memory a container may lock: RDMA programs register what they send."""
     seen, setting = machine.runtime, machine.settings.memlock
     if seen.refused or not seen.pid:
-        return not_applicable("memlock", "the runtime's process cannot be seen")
+        fix = "hostPID: true in the daemon's pod" if machine.is_in_pod and not seen.refused else ""
+        found = "the runtime's process cannot be seen: it is taken to give containers any RLIMIT_MEMLOCK"
+        return not_applicable("memlock", found, fix)
     ceiling = memlock_ceiling(seen.pid, machine.proc)
     if ceiling == UNLIMITED:
         return ok("memlock", "the runtime may give a container any RLIMIT_MEMLOCK")

@@ -63,7 +63,8 @@ def state(machine: Machine) -> Finding:
             f"journal records that could not be read were set aside: {', '.join(map(str, aside))}",
             "compare each with `ip link`, bring its devices home by hand, then remove the file",
         )
-    kind = _file_system(there, machine.proc)
+    mounted = machine.mount_of(there)
+    kind = mounted.kind if mounted is not None else ""
     if kind and kind not in _DIES_WITH_THE_BOOT:
         return warning(
             "state",
@@ -112,6 +113,13 @@ def links(machine: Machine) -> Finding:
             f" {change}, because {machine.run / 'udev/control'} is missing",
             "start systemd-udevd; if the daemon runs in a container, mount the host's /run/udev there, read-only",
         )
+    if machine.lacks(machine.run / "udev"):
+        return warning(
+            "links",
+            f"the host's {machine.run / 'udev'} is not mounted into this container: what udev, networkd or"
+            " NetworkManager change on netdevs that return from pods is not restored",
+            f"mount hostPath {machine.run / 'udev'} into the daemon's container, readOnly",
+        )
     return ok("links", "no other program configures netdevs that return from pods")
 
 
@@ -137,18 +145,3 @@ def _exists(path: Path) -> bool:
         return path.exists()
     except PermissionError:
         return False
-
-
-def _file_system(path: Path, proc: Path) -> str:
-    """The type of the file system that a path is on; "" when that cannot be read."""
-    try:
-        lines = (proc / "self/mountinfo").read_text().splitlines()
-    except OSError:
-        return ""
-    real, best, kind = path.resolve(), "", ""
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        place = left.split()[4].replace("\\040", " ")
-        if real.is_relative_to(place) and len(place) >= len(best):  # of two at one place the later is on top
-            best, kind = place, right.split()[0]
-    return kind

@@ -27,11 +27,11 @@ def writable_net() -> Path | None:
 
     As /proc/sys/net itself, it has the settings of the network namespace that the calling thread is in.
     """
-    if not os.statvfs(NET).f_flag & os.ST_RDONLY:
-        return NET
     try:
+        if not os.statvfs(NET).f_flag & os.ST_RDONLY:
+            return NET
         mounted = _mount_unseen()
-    except OSError:  # a seccomp filter, a security module, or no CAP_SYS_ADMIN: who asks says what follows
+    except OSError:  # no /proc, a seccomp filter, a security module, no CAP_SYS_ADMIN: who asks says what follows
         return None
     return Path(f"/proc/self/fd/{mounted}/sys/net")
 

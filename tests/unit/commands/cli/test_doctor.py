@@ -76,5 +76,5 @@ def test_a_bad_file_is_a_finding_and_a_bad_flag_a_usage_error(bench: Bench, eigh
     file = bench.write("bad.toml", "\nno_such_setting = 1\n")
     done = nri_rdma("doctor", "--config", file, *_flags(bench, eight), columns=200)
     assert done.returncode == 1
-    assert f"problem  configuration  {file}:2: unknown setting no_such_setting" in done.stdout
+    assert f"problem  configuration   {file}:2: unknown setting no_such_setting" in done.stdout
     assert_one_error(nri_rdma("doctor", "--memlock", "much"), "SETTING", 2)

@@ -28,9 +28,11 @@ class Bench:
         self.cgroup, self.dev = folder / "cgroup", folder / "dev"
         self.packages = folder / "site-packages"
         self.write("proc/sys/kernel/osrelease", "6.12.57+deb13-amd64\n")
+        self.write("proc/sys/net/core/netdev_max_backlog", "1000\n")
         self.capabilities(ALL_CAPABILITIES)
         self.mounts("tmpfs")
         self.write("cgroup/cgroup.controllers", "cpu memory rdma\n")
+        self.write("cgroup/cgroup.subtree_control", "cpu memory\n")
         self.install("nri-rdma", __version__, "protobuf<8,>=6.31.1", 'grpcio>=1; extra == "otlp"')
         self.install("protobuf", "6.33.0")
         self.run.mkdir()
@@ -38,6 +40,7 @@ class Bench:
         self.user = 0
         self.environment: dict[str, str] = {}
         self.writable_net: Path | None = Path("/proc/sys/net")
+        self.links = frozenset[str]()
         self.python = (3, 12, 1)
         self.setting_error: SettingError | None = None
         self.settings = Settings(
@@ -65,6 +68,7 @@ class Bench:
             environment=self.environment,
             user=self.user,
             writable_net=lambda: self.writable_net,
+            links=lambda: self.links,
         )
 
     def finds(self, check: Callable[[Machine], Finding]) -> Finding:
@@ -82,6 +86,14 @@ class Bench:
     def mounts(self, kind: str) -> None:
         lines = f"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:5 / {self.folder.resolve()}/run rw - {kind} none rw\n"
         self.write("proc/self/mountinfo", lines)
+
+    def contain(self, *folders: str, groups: str = "") -> None:
+        """Have the machine be a container's of a kubelet, with mounts of the host on these of its folders."""
+        lines = ["1 0 0:50 / / ro master:1 - overlay overlay ro"]
+        own = ("/etc/hosts", "/dev/termination-log")
+        places = (*own, *(f"{self.folder.resolve()}/{it}" for it in folders))
+        lines += [f"{number} 1 8:1 /host{it} {it} rw {groups}- ext4 sda rw" for number, it in enumerate(places, 2)]
+        self.write("proc/self/mountinfo", "\n".join(lines) + "\n")
 
     def install(self, name: str, version: str, *requires: str) -> None:
         lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {item}" for item in requires)]

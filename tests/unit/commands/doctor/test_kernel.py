@@ -40,6 +40,8 @@ def test_sysctls_that_cannot_be_written_are_a_problem(bench: Bench) -> None:
     bench.writable_net = None
     found = bench.finds(kernel.sysctls)
     assert (found.result, "fsmount" in found.fix) == (PROBLEM, True)
+    (bench.proc / "sys").rename(bench.proc / "gone")
+    assert bench.finds(kernel.sysctls).found == f"no procfs is at {bench.proc}: the daemon does not start"
     bench.user = 1000
     assert bench.finds(kernel.sysctls).result is NA
 

@@ -44,8 +44,9 @@ def test_namespaces_that_are_not_seen_are_a_problem_with_the_folder_to_mount(ben
         "this process does not see 1 network namespace of the runtime (pid 4711) in /run/netns: pods whose netdev is "
         "to move are refused"
     )
-    assert (
-        fix == "mount /run/netns into the daemon's container with mountPropagation: HostToContainer, and start it again"
+    assert fix == (
+        "mount hostPath /run/netns into the daemon's container with mountPropagation: HostToContainer, and start it"
+        " again"
     )
 
 
@@ -82,6 +83,29 @@ def test_the_daemons_mounts_count_where_one_runs(bench: Bench) -> None:
         result, found, _ = finding(bench, FOLLOWING + SEEN_A, TREE + POD_A)
     assert result is PROBLEM
     assert found.startswith(f"the daemon (pid {os.getpid()}) does not see 1 network namespace ")
+
+
+CONTAINER = ROOT.replace("relatime -", "relatime master:1 -") + "310 300 8:1 /x /etc/hosts rw - ext4 sda rw\n"
+
+
+@pytest.mark.parametrize("pid", [0, RUNTIME + 1])
+@pytest.mark.parametrize(
+    ("ours", "result", "words"),
+    [
+        ("", PROBLEM, "the host's /run/netns is not mounted into this container"),
+        (PRIVATE + SEEN_A, PROBLEM, "mounts that the runtime makes in /run/netns do not reach this container"),
+        (PRIVATE.replace("/run/netns", "/var/run/netns"), PROBLEM, "do not reach this container"),
+        (FOLLOWING + SEEN_A, OK, "this container gets the network namespaces"),
+        (WITHOUT_LINK, OK, "this container gets the network namespaces"),
+        (FOLLOWING + SEEN_A.replace("/run/netns", "/dev/shm/rig"), OK, "this container gets"),
+    ],
+)
+def test_a_container_that_cannot_see_the_runtime_looks_at_its_own_mounts(
+    bench: Bench, pid: int, ours: str, result: object, words: str
+) -> None:
+    found = finding(bench, CONTAINER + ours, TREE, pid=pid)
+    assert (found[0], words in found[1]) == (result, True), found
+    assert ("mount hostPath /run/netns into" in found[2], "HostToContainer" in found[2]) == (result is PROBLEM,) * 2
 
 
 def test_a_runtime_that_cannot_be_seen_is_not_compared(bench: Bench) -> None:

@@ -1,0 +1,58 @@
+"""The mounts that a process sees, as the kernel lists them in mountinfo (proc_pid_mountinfo(5))."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+ROOT = PurePosixPath("/")
+TERMINATION_LOG = PurePosixPath("/dev/termination-log")
+"""What the kubelet mounts into each container."""
+_OF_CONTAINERS = frozenset({PurePosixPath("/etc/hosts"), TERMINATION_LOG})
+"""What kubelets, Docker and podman mount into containers, and no host has as a mount."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountPoint:
+    """A line of mountinfo: `root` is the part of the file system that is mounted, `groups` are the numbers of the peer
+    groups whose mounts appear here, `sends` is the group to which mounts made here propagate (0: none)."""
+
+    root: str
+    point: PurePosixPath
+    kind: str
+    groups: frozenset[int]
+    sends: int
+
+
+def read_mounts(process: Path) -> tuple[MountPoint, ...]:
+    """Return the mounts of a process, by its folder in /proc. Raises OSError."""
+    return tuple(map(_parse, (process / "mountinfo").read_text(errors="replace").splitlines()))
+
+
+def mount_of(mounts: Iterable[MountPoint], path: PurePosixPath) -> MountPoint | None:
+    """Return the mount that a path is on: the longest one, and of two at one place the later."""
+    found = None
+    for mount in mounts:
+        if path.is_relative_to(mount.point) and (found is None or len(mount.point.parts) >= len(found.point.parts)):
+            found = mount
+    return found
+
+
+def are_of_container(mounts: Iterable[MountPoint]) -> bool:
+    """Return whether a process with these mounts is in a container."""
+    return any(it.point in _OF_CONTAINERS for it in mounts)
+
+
+def _parse(line: str) -> MountPoint:
+    """Read `36 35 98:0 /root /point options shared:1 master:2 - type source options`."""
+    left, _, right = line.partition(" - ")
+    words = left.split()
+    numbers = {key: int(text) for key, _, text in (word.partition(":") for word in words[6:]) if text.isdecimal()}
+    return MountPoint(
+        root=words[3],
+        point=PurePosixPath(words[4].replace("\\040", " ")),
+        kind=right.partition(" ")[0],
+        groups=frozenset(numbers[key] for key in ("shared", "master") if key in numbers),
+        sends=numbers.get("shared", 0),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,16 +105,13 @@ def uninstall_containerd(settings: Settings, containerd_config: Path | None, dry
     """
     from nri_rdma.commands.install.changes import to_remove, to_write
     from nri_rdma.commands.install.containerd import MERGES_SINCE, ContainerdFiles
-    from nri_rdma.commands.install.crio import DEFINITION
-    from nri_rdma.host.containerd.handlers import CRIO_SOCKET
 
     program = _containerd(settings, containerd_config)
     files = ContainerdFiles(config=program.config, release=MERGES_SINCE)
     restored, own = files.first_to_remove()
     changes, specs = (*to_write(restored), *to_remove(own)), files.specs()
-    used = _named_by_hand(files, specs) or _runs_with(settings, specs)
-    others = [it / DEFINITION for it in _crio_folders(CRIO_SOCKET)]
-    _take_away(changes, specs, used, _Hook(settings, others), "containerd", program.unit, dry_run)
+    used = _named_by_hand(files, specs) or _runs_with(settings, files)
+    _take_away(changes, specs, used, settings, "containerd", program.unit, dry_run)
 
 
 @click.command(name="crio")
@@ -159,39 +156,22 @@ def uninstall_crio(settings: Settings, crio_socket: Path, dry_run: bool) -> None
       nri-rdma uninstall crio
     """
     from nri_rdma.commands.install.changes import to_remove
-    from nri_rdma.commands.install.containerd import MERGES_SINCE, ContainerdFiles
     from nri_rdma.commands.install.crio import definition, started_before
-    from nri_rdma.host.containerd.program import DEFAULT_CONFIG
+    from nri_rdma.host.containerd.program import processes_of
 
     folders = _crio_folders(crio_socket)
     changes = to_remove(definition(folder, _hook_of(settings), ()) for folder in folders)
-    pid, used = _pid_at(crio_socket), ""
+    pid, used = _pid_at(crio_socket) or next(processes_of("crio"), 0), ""
     if pid and any(started_before(pid, folder) for folder in folders):
         used = f"CRI-O (pid {pid}) was started before {', '.join(map(str, folders))} was changed, and may have the hook"
-    others = [it.path for it in ContainerdFiles(config=DEFAULT_CONFIG, release=MERGES_SINCE).specs()]
-    _take_away(changes, (), used, _Hook(settings, others), "CRI-O", "crio", dry_run)
-
-
-class _Hook:
-    """The guard's hook, and who else needs it: the CDI devices of the settings, and what is at these paths."""
-
-    def __init__(self, settings: Settings, others: Sequence[Path]) -> None:
-        self.path = _hook_of(settings)
-        self._settings = settings
-        self._others = others
-
-    @property
-    def other_user(self) -> str:
-        """Return somebody who needs it, "" where nobody does."""
-        there = next((str(it) for it in self._others if it.exists()), "")
-        return there or specs_with(self.path, self._settings)
+    _take_away(changes, (), used, settings, "CRI-O", "crio", dry_run)
 
 
 def _take_away(
     changes: Sequence[FileChange],
     specs: Sequence[OwnFile],
     used: str,
-    hook: _Hook,
+    settings: Settings,
     engine: str,
     unit: str,
     dry_run: bool,
@@ -205,11 +185,12 @@ def _take_away(
     if not changes and used:
         hint = f"systemctl restart {unit}, then run this again"
         raise NriRdmaError(ErrorCode.INSTALL, f"{used}: without it no container would start", hint=hint)
-    module, program = program_files(hook.path, packaged(GUARD_HOOK))
-    user = hook.other_user
+    hook = _hook_of(settings)
+    module, program = program_files(hook, packaged(GUARD_HOOK))
+    user = _other_user(hook, settings, {it.path for it in specs})
     removals = changes or to_remove(specs if user else (*specs, program, module))
-    if not changes and user and hook.path.exists():
-        screen.line(f"{hook.path} stays: {user} names it.")
+    if not changes and user and hook.exists():
+        screen.line(f"{hook} stays: {user} names it.")
     if not removals:
         screen.line(f"There is nothing of the guard for {engine} here; nothing was changed.")
         return
@@ -289,20 +270,38 @@ def _named_by_hand(files: ContainerdFiles, specs: Sequence[OwnFile]) -> str:
     return f"{files.config} gives {named[0]} the guard, by lines that nri-rdma did not write" if named else ""
 
 
-def _runs_with(settings: Settings, specs: Sequence[OwnFile]) -> str:
+def _runs_with(settings: Settings, files: ContainerdFiles) -> str:
     """Return why the containerd that runs needs our OCI configurations, "" where it does not."""
     from nri_rdma.host.containerd.client import ContainerdError
-    from nri_rdma.host.containerd.handlers import RunningCrio, running_handlers
+    from nri_rdma.host.containerd.handlers import running_handlers
+    from nri_rdma.host.containerd.program import running_configs
 
+    ours = {str(it.path) for it in files.specs()}
     try:
         running = running_handlers(settings.containerd_socket)
     except ContainerdError as error:
         return f"containerd runs and does not say what with ({error})"
-    if running is None or isinstance(running, RunningCrio):
-        return ""
-    ours = {str(it.path) for it in specs}
-    named = [it.name for it in running if it.base_spec in ours]
-    return f"the containerd that runs gives {', '.join(named)} the guard" if named else ""
+    if isinstance(running, tuple):
+        named = [it.name for it in running if it.base_spec in ours]
+        return f"the containerd that runs gives {', '.join(named)} the guard" if named else ""
+    pid = next((pid for pid, config in running_configs() if config == files.config), 0)
+    elsewhere = f"containerd (pid {pid}) runs with {files.config}, and does not answer at --containerd-socket"
+    return elsewhere if pid and ours else ""
+
+
+def _other_user(hook: Path, settings: Settings, besides: Collection[Path]) -> str:
+    """Return a file that gives the hook to containers, or a CDI device, "" where there is none: of CRI-O, of any
+    containerd here `besides` those files."""
+    from nri_rdma.commands.install.containerd import MERGES_SINCE, ContainerdFiles
+    from nri_rdma.commands.install.crio import DEFINITION
+    from nri_rdma.host.containerd.handlers import CRIO_SOCKET
+    from nri_rdma.host.containerd.program import DEFAULT_CONFIG, running_configs
+
+    mains = {DEFAULT_CONFIG.resolve(), *(config for _, config in running_configs())}
+    files = [spec.path for it in sorted(mains) for spec in ContainerdFiles(config=it, release=MERGES_SINCE).specs()]
+    files += [path for it in _crio_folders(CRIO_SOCKET) if (path := it / DEFINITION).is_file()]
+    naming = (it for it in files if it not in besides and f'"{hook}"' in it.read_text(errors="replace"))
+    return str(next(naming, "")) or specs_with(hook, settings)
 
 
 def _crio_folders(socket: Path) -> tuple[Path, ...]:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 import shutil
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any  # Any: containerd's configuration
@@ -58,6 +59,21 @@ def find_containerd(pid: int, config: Path | None, proc: Path = Path("/proc")) -
     than the one that it has. Raises NriRdmaError."""
     found = _running(pid, proc) if pid else ContainerdProgram(program=shutil.which(PROGRAM) or PROGRAM)
     return replace(found, config=(config or found.config).resolve())
+
+
+def running_configs(proc: Path = Path("/proc")) -> Iterator[tuple[int, Path]]:
+    """Yield the process of each containerd that runs here, whatever its socket is, with its configuration."""
+    for pid in processes_of(PROGRAM, proc):
+        with suppress(NriRdmaError):  # it has ended
+            yield pid, _running(pid, proc).config.resolve()
+
+
+def processes_of(program: str, proc: Path = Path("/proc")) -> Iterator[int]:
+    """Yield the processes of a program of this name."""
+    for folder in proc.glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if (folder / "comm").read_text() == f"{program}\n":
+                yield int(folder.name)
 
 
 def config_in(arguments: Sequence[str]) -> Path:

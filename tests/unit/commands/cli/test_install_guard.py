@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from nri_rdma.host.containerd.program import running_configs
 from tests.fakes.containerd import FakeContainerd
+from tests.rig.deadline import wait_until
 from tests.unit.commands.cli.program import assert_one_error, nri_rdma
 
 RUNC = '[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]'
@@ -97,6 +100,32 @@ def test_the_hook_stays_while_a_cdi_device_or_a_line_by_hand_names_it(node: Node
         nri_rdma("uninstall", *words, columns=200, environment=node.environment).stdout.split()
     )
     assert node.files() == ["etc/config.toml", "hook/nri-rdma-hook", "hook/nri_rdma_hook.py"]
+
+
+def test_the_hook_stays_while_a_containerd_that_is_elsewhere_may_need_it(node: Node) -> None:
+    """Its socket was not named: it cannot be asked, and its process shows which files it has."""
+    node.config.write_text('version = 3\nimports = ["conf.d/*.toml"]\n')
+    words = ("containerd", *node.flags, *node.main_file)
+    assert nri_rdma("install", *words, environment=node.environment).returncode == 0
+    (node.folder / "running").mkdir()
+    program = node.folder / "running/containerd"
+    program.write_text("#!/bin/sh\nread line\n")
+    program.chmod(0o755)
+    running = subprocess.Popen([program, "--config", node.config], stdin=subprocess.PIPE)
+    try:
+        wait_until(lambda: (running.pid, node.config) in running_configs(), "the process to have its name")
+        other = ("containerd", *node.flags, "--containerd-config", f"{node.folder}/other/config.toml")
+        for verb in (other, ("crio", *node.flags, "--crio-socket", f"{node.folder}/none.sock")):
+            done = nri_rdma("uninstall", *verb, columns=400, environment=node.environment)
+            assert (done.returncode, "stays: " in done.stdout) == (0, True), done
+        nri_rdma("uninstall", *words, environment=node.environment)
+        done = nri_rdma("uninstall", *words, environment=node.environment)
+        assert f"containerd (pid {running.pid}) runs with {node.config}" in assert_one_error(done, "INSTALL", 1)
+    finally:
+        running.communicate()
+    assert "hook/nri-rdma-hook" in node.files()
+    assert nri_rdma("uninstall", *words, environment=node.environment).returncode == 0
+    assert node.files() == ["etc/config.toml"]
 
 
 def test_without_containerd_nothing_is_set_up(tmp_path: Path) -> None:

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.errors import ErrorCode, NriRdmaError
-from nri_rdma.host.containerd.program import DEFAULT_CONFIG, ContainerdProgram, config_in, find_containerd
+from nri_rdma.host.containerd.program import (
+    DEFAULT_CONFIG,
+    ContainerdProgram,
+    config_in,
+    find_containerd,
+    running_configs,
+)
 
 
 def program(folder: Path, script: str) -> ContainerdProgram:
@@ -73,6 +79,11 @@ def test_the_one_that_runs_is_known_by_its_process(tmp_path: Path) -> None:
     assert find_containerd(7, None, tmp_path).unit == "containerd"
     with pytest.raises(NriRdmaError, match="cannot be read"):
         find_containerd(8, None, tmp_path)
+    (process / "comm").write_text("containerd\n")
+    (tmp_path / "9").mkdir()
+    (tmp_path / "9/comm").write_text("containerd-shim\n")
+    (tmp_path / "10").mkdir()
+    assert list(running_configs(tmp_path)) == [(7, Path("/etc/k3s.toml"))]
 
 
 def test_where_none_runs_it_is_the_one_in_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,13 @@ def guard_hook_in(spec: Path) -> tuple[Mapping[str, Any] | None, Mapping[str, An
     return _ours(hooks if isinstance(hooks, list) else []), document
 
 
+def fault_of_program(program: Path) -> str:
+    """Return what keeps the hook from being run; "" if it, its interpreter and its module are there."""
+    if not (is_program(program) and is_program(_interpreter_of(program))):
+        return f"{program} cannot be run"
+    return fault_of(program.resolve(), GUARD_MODULE)
+
+
 def _seen_from_here(handler: RuntimeHandler, settings: Settings) -> Setup:
     """As containerd_setup, of a containerd that runs: a file that it names was there when it started, so one that is
     not may lie in another mount namespace."""
@@ -118,7 +125,7 @@ def _fault_of_handler(handler: RuntimeHandler, settings: Settings) -> _Fault:
         return _Fault(text=str(error))
     if hook is None:
         return _Fault(text=f"{handler.base_spec} has no {GUARD_HOOK} among its {_STAGE} hooks")
-    if fault := _fault_of_program(Path(hook["path"])):
+    if fault := fault_of_program(Path(hook["path"])):
         return _Fault(text=fault, blocks=True)
     prefix = settings.annotation_prefix
     keys = (prefix, f"{prefix}/pod", f"{prefix}/container.a")
@@ -150,7 +157,7 @@ def _fault_of_definition(path: Path, settings: Settings) -> _Fault | None:
         return _Fault(text=f"{path} has not the stage {_STAGE}")
     if _table(document.get("when")).get("always") is not True:
         return _Fault(text=f"{path} is not for every container (when: always)")
-    if fault := _fault_of_program(Path(hook["path"])):
+    if fault := fault_of_program(Path(hook["path"])):
         return _Fault(text=f"{path}: {fault}", blocks=True)
     return _Fault(text=_fault_of_hook(hook, settings))
 
@@ -168,13 +175,6 @@ def _ours(hooks: Iterable[Any]) -> Mapping[str, Any] | None:
         ):
             return hook
     return None
-
-
-def _fault_of_program(program: Path) -> str:
-    """Return what keeps the hook from being run; "" if it, its interpreter and its module are there."""
-    if not (is_program(program) and is_program(_interpreter_of(program))):
-        return f"{program} cannot be run"
-    return fault_of(program.resolve(), GUARD_MODULE)
 
 
 def _interpreter_of(path: Path) -> Path:

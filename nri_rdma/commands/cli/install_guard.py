@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from nri_rdma.commands.install.containerd import ContainerdFiles, GuardedHandler
     from nri_rdma.host.containerd.program import ContainerdProgram
 
+_HOOK_S = 10.0
 _config_option = click.option(
     "--containerd-config",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -79,6 +81,7 @@ def install_containerd(
     specs = _specs(program, handlers, hook, settings)
 
     def check() -> None:
+        _refuse_broken(hook)
         files.refuse_other_effects(before, program.configuration(), handlers)
 
     write(
@@ -136,7 +139,8 @@ def install_crio(settings: Settings, crio_socket: Path, dry_run: bool) -> None:
     hook = _hook_of(settings)
     folder = chosen_folder(_crio_folders(crio_socket))
     file = definition(folder, hook, tuple(hook_options(settings)))
-    write((*program_files(hook, packaged(GUARD_HOOK)), file), "CRI-O", _next("crio"), dry_run)
+    ours = (*program_files(hook, packaged(GUARD_HOOK)), file)
+    write(ours, "CRI-O", _next("crio"), dry_run, partial(_refuse_broken, hook))
 
 
 @click.command(name="crio")
@@ -223,6 +227,17 @@ def _hook_of(settings: Settings) -> Path:
         what, hint = "the setting guard_hook is empty: it says where the hook is to be", "give it a path"
         raise NriRdmaError(ErrorCode.INSTALL, what, where="guard_hook", hint=hint)
     return settings.guard_hook
+
+
+def _refuse_broken(hook: Path) -> None:
+    """Raise NriRdmaError where the hook cannot be run on this host: then no container would start."""
+    from nri_rdma.host.engine_command import run
+    from nri_rdma.host.guards import fault_of_program
+
+    if fault := fault_of_program(hook):
+        what, hint = f"{fault}, so no container would start", "install the Python of its first line (3.9 or newer)"
+        raise NriRdmaError(ErrorCode.INSTALL, what, where=str(hook), hint=hint)
+    run(str(hook), "--help", timeout_s=_HOOK_S)
 
 
 def _containerd(settings: Settings, config: Path | None) -> ContainerdProgram:

@@ -12,6 +12,7 @@ import pytest
 
 from nri_rdma.host.containerd.program import running_configs
 from tests.fakes.containerd import FakeContainerd
+from tests.rig.cache import PROJECT
 from tests.rig.deadline import wait_until
 from tests.unit.commands.cli.program import assert_one_error, nri_rdma
 
@@ -57,7 +58,7 @@ class Node:
 
     def files(self) -> list[str]:
         found = [it for top in ("etc", "hook", "hooks.d") for it in (self.folder / top).rglob("*") if it.is_file()]
-        return sorted(str(it.relative_to(self.folder)) for it in found)
+        return sorted(str(it.relative_to(self.folder)) for it in found if it.suffix != ".pyc")
 
 
 @pytest.fixture
@@ -132,6 +133,26 @@ def test_without_containerd_nothing_is_set_up(tmp_path: Path) -> None:
     flags = ("--containerd-socket", tmp_path / "none.sock")
     done = nri_rdma("install", "containerd", *flags, environment={"PATH": str(tmp_path)})
     assert "no containerd in PATH" in assert_one_error(done, "INSTALL", 1)
+
+
+@pytest.mark.parametrize(("first", "words"), [("#!/gone/python3 -IS", "cannot be run"), ("#!/bin/false", "failed")])
+def test_a_hook_that_cannot_be_run_here_is_not_set_up(
+    node: Node, monkeypatch: pytest.MonkeyPatch, first: str, words: str
+) -> None:
+    """A node without that Python would start no container after the runtime's restart."""
+    broken = node.folder / "packaged"
+    broken.mkdir()
+    (broken / "nri_rdma_hook.py").write_bytes((PROJECT / "hooks/nri_rdma_hook.py").read_bytes())
+    whole = (PROJECT / "hooks/nri-rdma-hook").read_text()
+    (broken / "nri-rdma-hook").write_text(first + whole[whole.index("\n") :])
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(broken))
+    node.config.write_text('version = 3\nimports = ["conf.d/*.toml"]\n')
+    with FakeContainerd() as crio:
+        crio.configuration = json.dumps({"crio": {"HooksDir": [str(node.folder / "hooks.d")]}})
+        for target in (("containerd", *node.main_file), ("crio", "--crio-socket", str(crio.socket))):
+            done = nri_rdma("install", *target, *node.flags, environment=node.environment)
+            assert words in assert_one_error(done, "INSTALL", 1)
+            assert node.files() == ["etc/config.toml"]
 
 
 def test_a_base_spec_of_somebody_else_that_is_none_is_told(node: Node) -> None:

@@ -114,8 +114,6 @@ class Daemon:
         self._workers = Workers()
         self._host = HostNode(settings, self._readers, self._workers, self._tell_contested)
         self._kernel, self._node = self._host.kernel, NodeCache(self._host.read)
-        policy = configured_policy(settings, closed)
-        self._lacking.add(missing_right(policy, self._kernel))
         self._planners = Workers(PLANNERS, name="planner")
         self._lookers = Workers(name="looker")  # as many as there are workers: none waits for another's look
         self._reservations = Reservations()
@@ -151,7 +149,7 @@ class Daemon:
         )
         self._engine = Engine.make(
             node=self._node,
-            policy=policy,
+            policy=configured_policy(settings, closed),
             reservations=self._reservations,
             evidence=self._sources.evidence,
             attachments=self._attachments,
@@ -163,6 +161,7 @@ class Daemon:
             waits=settings.waits,
             memlock=MemlockBounds(default=settings.memlock.bytes),
         )
+        self._lacking.add(missing_right(self._engine.placer.offering.policy, self._kernel))
         self._kubelet_doors = KubeletDoors(
             settings, self._engine, self._workers, self._listeners, self._sources, self._runtime, self._spans
         )

@@ -1,10 +1,13 @@
 """`python -m deploy.chart` writes what of the chart follows from the daemon's own code: the rights and policies that
-`nri-rdma claims manifests` prints, and the schema of `config` in the values.
+`nri-rdma claims manifests` prints, and the schema of `config` in the values. With `--manifests HELM` it writes what this
+helm makes of the chart, for who has none.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -40,6 +43,11 @@ VALUES_DECIDE = frozenset(
 """Settings that the chart gives the daemon as variables, which count before the configuration file: there they would do
 nothing."""
 _OTHER_VARIABLES = "^(OTEL|GRPC|HTTP|HTTPS|NO)_[A-Z0-9_]+$"
+MANIFESTS = CHART.parents[1] / "kustomize/nri-rdma.yaml"
+_APIS = (
+    "resource.k8s.io/v1/DeviceClass",
+    "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy",
+)
 _HEAD = "{{- /* `make generate` writes this file. */}}\n"
 _LABELS, _NAMESPACE, _POOL, _PREFIX = "the-labels", "the-namespace", "the-pool", "the.prefix"
 _TEMPLATES = {
@@ -115,11 +123,22 @@ def _values_schema(schema: dict[str, Any]) -> str:
     return json.dumps(schema, indent=2) + "\n"
 
 
-def main() -> None:
+def manifests(helm: str) -> str:
+    """Return what helm makes of the chart with its default values, and a namespace, for Kubernetes 1.36 and later."""
+    chart = [helm, "template", "nri-rdma", str(CHART), "--namespace", "nri-rdma", "--no-hooks"]
+    how = ["--set", "namespace.create=true", *(word for api in _APIS for word in ("--api-versions", api))]
+    done = subprocess.run([*chart, *how], capture_output=True, text=True, check=True)
+    return f"# `python -m deploy.chart --manifests HELM` writes this file.\n{done.stdout}"
+
+
+def main(arguments: list[str]) -> None:
     """Write the files."""
+    if arguments[:1] == ["--manifests"]:
+        MANIFESTS.write_text(manifests(arguments[1]))
+        return
     for path, text in generated().items():
         path.write_text(text)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -13,6 +13,7 @@ import kubernetes_validate  # type: ignore[import-not-found]  # fetched by tests
 import pytest
 import yaml
 
+from deploy.chart import MANIFESTS, manifests
 from tests.chart.conftest import RUN
 from tests.rig.cache import PROJECT
 
@@ -194,3 +195,9 @@ def test_the_guards_policy_is_made_where_the_cluster_has_them(version: str, expe
 def test_device_classes_are_made_where_the_cluster_has_them(version: str, expected: list[str]) -> None:
     found = rendered(KINDS, version, apis=[CLAIMS] if version == "1.34" else [])
     assert list(of_kind(found, "DeviceClass")) == expected
+
+
+def test_the_manifests_for_who_has_no_helm_are_those_of_the_chart() -> None:
+    assert MANIFESTS.read_text() == manifests(os.environ[RUN]), (
+        f"run `python -m deploy.chart --manifests {os.environ[RUN]}`, which writes it anew"
+    )

@@ -1,0 +1,66 @@
+"""What an install does with values that a cluster shows to be wrong, and with a changed configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.helm import IMAGE_ARCHIVE, NAMESPACE, Helm
+from tests.rig.deadline import wait_until
+
+VALUES = {"config": {"pools": {"rails": {"select": {"device": "mlx5_0"}, "modes": ["exclusive"]}}}}
+SHARING = {"config": {"pools": {"rails": {"select": {"device": "mlx5_0"}, "modes": ["shared"]}}}}
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster whose nodes have the image, and no nri-rdma of their own."""
+    failed = request.session.testsfailed
+    made = Cluster(images=[IMAGE_ARCHIVE])
+    try:
+        yield made
+    finally:
+        made.close(keeps_logs=request.session.testsfailed > failed)
+
+
+@pytest.fixture(scope="module")
+def helm(cluster: Cluster) -> Helm:
+    """helm for that cluster."""
+    return Helm(cluster)
+
+
+def daemons(cluster: Cluster) -> set[str]:
+    """The daemon's pods by their uid."""
+    found = cluster.get("pods", "-n", NAMESPACE, "--selector=app.kubernetes.io/component=daemon")
+    return {it["metadata"]["uid"] for it in found["items"]}
+
+
+def test_an_install_with_a_wrong_socket_of_nri_fails(cluster: Cluster, helm: Helm) -> None:
+    """The daemon runs, and tries again and again: only its readiness says that it serves no pod."""
+    told = helm.upgrade({**VALUES, "nriSocket": "/var/run/nri/wrong.sock"}, "--timeout=45s", fails=True)
+    assert "Error" in told
+    (pod,) = cluster.get("pods", "-n", NAMESPACE)["items"]
+    (state,) = pod["status"]["containerStatuses"]
+    assert (state["ready"], state["restartCount"]) == (False, 0)
+    assert "disconnected" in helm.daemon("status", fails=True)
+    assert "nri-rdma runs on each node" in helm.upgrade(VALUES)
+
+
+def test_a_changed_configuration_restarts_the_daemon_and_is_used(cluster: Cluster, helm: Helm) -> None:
+    before = daemons(cluster)
+    helm.upgrade(VALUES)
+    assert daemons(cluster) == before
+    helm.upgrade(SHARING)
+    wait_until(lambda: len(daemons(cluster)) == 1, "the old daemon to be gone", 60)
+    assert daemons(cluster).isdisjoint(before)
+    assert "rails: shared" in helm.daemon("status")
+
+
+def test_a_second_release_is_refused(cluster: Cluster, helm: Helm) -> None:
+    before = daemons(cluster)
+    told = helm("install", "second", "deploy/helm/nri-rdma", "--namespace", "other", "--create-namespace", fails=True)
+    assert "nri-rdma is installed already, by release nri-rdma in namespace nri-rdma" in told
+    assert "Next: upgrade that release" in told
+    assert daemons(cluster) == before

@@ -1,6 +1,7 @@
 """`python -m deploy.chart` writes what of the chart follows from the daemon's own code: the rights and policies that
-`nri-rdma claims manifests` prints, and the schema of `config` in the values. With `--manifests HELM` it writes what this
-helm makes of the chart, for who has none.
+`nri-rdma claims manifests` prints, and the schema of `config` in the values.
+
+With `--manifests HELM` it writes what this helm makes of the chart, for who has none.
 """
 
 from __future__ import annotations

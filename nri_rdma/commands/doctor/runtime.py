@@ -42,7 +42,10 @@ def nri_socket(machine: Machine) -> Finding:
         return not_applicable("NRI socket", f"{path}: this user may not connect", "run `nri-rdma doctor` as root")
     if seen.refused and machine.lacks(path.parent):
         found = f"the host's {path.parent} is not mounted into this container: the daemon hears of no pod"
-        return problem("NRI socket", found, f"mount hostPath {path.parent} into the daemon's container")
+        harm = "without a guard those with annotations start without devices"
+        return problem(
+            "NRI socket", f"{found}, and {harm}", f"mount hostPath {path.parent} into the daemon's container"
+        )
     if seen.refused:
         return problem("NRI socket", f"{path}: {seen.refused}{_off_words(machine)}", _how_to_turn_on(machine))
     if seen.unheard:

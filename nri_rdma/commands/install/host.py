@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from nri_rdma.commands.install.release import BIN, HostRelease, ImageFolder
+from nri_rdma.commands.install.image_folder import BIN, HostRelease, ImageFolder
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.host.foreign import foreign_folder
 

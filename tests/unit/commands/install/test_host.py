@@ -16,27 +16,6 @@ PATH = "/var/lib/somewhere/nri-rdma"
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A folder as the image has it, but for what is in the interpreter."""
-    root = tmp_path / "image"
-    files = {
-        "bin/nri-rdma": f"#!{root}/bin/python3.13 -I\nmain()\n",
-        "bin/nri-rdma-hook": "#!/usr/bin/python3 -IS\n",
-        "bin/nri_rdma_hook.py": "def main(): ...\n",
-        "bin/python3.13": f"\x7fELF\0{root}/{'./' * 60}lib/ld.so\0{root}/{'./' * 60}lib\0end",
-        "lib/libc.so.6": f"{root}/{'./' * 60}lib",
-        "local/lib/deep/module.py": "pass\n",
-    }
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-        (root / name).parent.chmod(0o700)
-        (root / name).chmod(0o750 if text.startswith(("#!", "\x7f")) else 0o600)
-    (root / "bin/python3").symlink_to("python3.13")
-    return root
-
-
-@pytest.fixture
 def host(tmp_path: Path) -> HostFolder:
     (tmp_path / "host").mkdir(mode=0o755)
     return HostFolder(here=tmp_path / "host", path=PATH)
@@ -54,31 +33,6 @@ def content(folder: Path) -> dict[str, str | bytes]:
 
 def of_release(host: HostFolder) -> str:
     return str((host.here / "bin").readlink().parent)
-
-
-def test_a_copy_has_every_file_and_all_users_may_read_it(host: HostFolder, root: Path) -> None:
-    assert host.place(root) == 7
-    assert {str(it.relative_to(root)) for it in root.rglob("*")} == {
-        str(it.relative_to(host.here / "a")) for it in (host.here / "a").rglob("*")
-    }
-    modes = {it.name: it.stat().st_mode & 0o777 for it in (host.here / "a").rglob("*")}
-    programs = ("nri-rdma", "nri-rdma-hook", "python3", "python3.13")
-    assert all(modes[it] == 0o755 for it in (*programs, "bin", "deep")), modes
-    assert {modes[it] for it in ("libc.so.6", "module.py", "nri_rdma_hook.py")} == {0o644}
-
-
-def test_programs_name_the_release_and_nothing_else_is_changed(host: HostFolder, root: Path) -> None:
-    host.place(root)
-    there = host.here / "bin"
-    assert (there / "nri-rdma").read_text() == f"#!{PATH}/a/bin/python3.13 -I\nmain()\n"
-    assert (there / "nri-rdma-hook").read_text() == f"#!{PATH}/a/bin/python3 -IS\n"
-    before, after = ((it / "bin/python3.13").read_bytes() for it in (root, host.here))
-    assert len(after) == len(before)
-    elf, loader, folder, end = after.decode().split("\0")
-    assert (elf, end) == ("\x7fELF", "end")
-    assert Path(loader) == Path(f"{PATH}/a/lib/ld.so")
-    assert Path(folder) == Path(f"{PATH}/a/lib")
-    assert (host.here / "lib/libc.so.6").read_bytes() == (root / "lib/libc.so.6").read_bytes()
 
 
 def test_the_same_release_is_not_written_again(host: HostFolder, root: Path) -> None:
@@ -130,18 +84,6 @@ def test_a_file_that_was_damaged_there_is_made_good(host: HostFolder, root: Path
     assert (host.here / "bin/nri_rdma_hook.py").read_text() == "def main(): ...\n"
 
 
-def test_a_file_where_a_folder_was_takes_its_place(host: HostFolder, root: Path) -> None:
-    host.place(root)
-    (root / "more").touch()
-    host.place(root)  # b
-    (root / "more").unlink()
-    (root / "local/lib/deep/module.py").unlink()
-    (root / "local/lib/deep").rmdir()
-    (root / "local/lib/deep").write_text("a file")
-    host.place(root)
-    assert (host.here / "local/lib/deep").read_text() == "a file"
-
-
 def test_a_copy_can_be_copied(host: HostFolder, root: Path, tmp_path: Path) -> None:
     """The folder of a host is a source, too: its programs know another path then."""
     on_itself = HostFolder(here=host.here, path=str(host.here))
@@ -182,11 +124,6 @@ def test_a_path_without_room_in_a_first_line_is_refused(host: HostFolder, root: 
     HostFolder(here=host.here, path=fits).place(root)
     first = (host.here / "bin/nri-rdma").read_bytes().splitlines()[0]
     assert len(first) <= 127
-
-
-def test_an_interpreter_that_runs_only_where_it_is_is_refused(host: HostFolder, root: Path) -> None:
-    (root / "bin/python3.13").write_text("\x7fELF\0/lib64/ld.so\0")
-    assert_refused(host, root, "is not the interpreter of nri-rdma's image")
 
 
 def test_a_folder_that_is_not_there_is_named(host: HostFolder, root: Path) -> None:

@@ -48,7 +48,7 @@ CLUSTER = {
     "KubeRay": ("test_kuberay", "test_kuberay_one"),
 }
 """The files of tests/cluster, by turn; each is in one."""
-CHART_FILES = ("test_chart_uninstall", "test_chart_upgrade", "test_chart_values")
+CHART_FILES = ("test_chart_privileges", "test_chart_uninstall", "test_chart_upgrade", "test_chart_values")
 OLDER_KUBERNETES = {"1.35": "v1.35.8", "1.36": "v1.36.5"}
 OLDER_FILES = ("test_annotations", "test_shares", "test_claims")
 _PASSED = re.compile(r"\b(\d+) passed\b")

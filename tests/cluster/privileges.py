@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias  # Any: a manifest
 
 Spec: TypeAlias = dict[str, Any]
-RUNS, BARE = "runs", "runs without its devices"
-BEGIN, END = "<!-- privileges -->", "<!-- end -->"
+RUNS, WAITS = "runs", "waits"
+BEGIN, END = "<!-- privileges -->\n", "<!-- end -->"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One thing that is taken away from the pod's spec by `take`.
+    """One thing that `take` takes away from the pod's spec.
 
-    `annotation`, `share` and `claim` say of a pod that asks in that way that it runs, or words of the event that keeps
-    it from that; `doctor` are words of the line that doctor has then, "" for none."""
+    `annotation`, `share` and `claim` say what becomes of a pod that asks in that way: RUNS, WAITS, or the code of the
+    refusal that its events have. `doctor` are words of the line that doctor then has, "" for none."""
 
     what: str
     take: Callable[[Spec], None]
@@ -55,36 +55,96 @@ def _mount(name: str, **change: object) -> Callable[[Spec], None]:
     return take
 
 
+_DOWN: Mapping[str, str] = {"annotation": WAITS, "share": WAITS, "claim": WAITS}
 ROWS = (
-    Row(what="nothing", take=lambda _spec: None),
-    Row(what="capability SYS_ADMIN", take=_without("SYS_ADMIN")),
-    Row(what="capability NET_ADMIN", take=_without("NET_ADMIN")),
-    Row(what="`hostNetwork`", take=_key("hostNetwork")),
-    Row(what="`hostPID`", take=_key("hostPID")),
-    Row(what="mount of `/var/run/netns`", take=_mount("netns")),
-    Row(what="`mountPropagation` of `/var/run/netns`", take=_mount("netns", mountPropagation="None")),
-    Row(what="mount of the NRI socket's folder", take=_mount("nri")),
-    Row(what="mount of `/run/nri-rdma`", take=_mount("state")),
-    Row(what="mount of `/sys`", take=_mount("sys")),
-    Row(what="mount of `/dev`", take=_mount("dev")),
-    Row(what="mount of `/run/udev`", take=_mount("udev")),
-    Row(what="mount of `/var/run/cdi`", take=_mount("cdi-0")),
-    Row(what="writing to `/var/run/cdi`", take=_mount("cdi-0", readOnly=True)),
-    Row(what="mount of the kubelet's folder", take=_mount("kubelet")),
-    Row(what="mount of the containerd socket's folder", take=_mount("containerd")),
-    Row(what="mount of `hostDir`", take=_mount("host-dir")),
+    Row(what="(nothing)", take=lambda _spec: None),
+    Row(
+        what="capability SYS_ADMIN",
+        take=_without("SYS_ADMIN"),
+        annotation="DEVICES-EXHAUSTED",
+        claim="DEVICE-IN-USE",
+        doctor="CAP_SYS_ADMIN is missing: pods that ask for a device exclusively are refused",
+    ),
+    Row(
+        what="capability NET_ADMIN",
+        take=_without("NET_ADMIN"),
+        annotation="PRIVILEGE",
+        claim="PRIVILEGE",
+        doctor="CAP_NET_ADMIN is missing: pods that ask for a device exclusively are refused",
+    ),
+    Row(
+        what="`hostNetwork`",
+        take=_key("hostNetwork"),
+        annotation="DEVICES-EXHAUSTED",
+        claim=WAITS,
+        doctor="this container is not in the host's network namespace",
+    ),
+    Row(
+        what="`hostPID`",
+        take=_key("hostPID"),
+        doctor="the runtime's process cannot be seen: it is taken to give containers any RLIMIT_MEMLOCK",
+    ),
+    Row(
+        what="`/var/run/netns`",
+        take=_mount("netns"),
+        annotation="ATTACH-FAILED",
+        claim="ATTACH-FAILED",
+        doctor="the host's /run/netns is not mounted into this container",
+    ),
+    Row(
+        what="`mountPropagation` of `/var/run/netns`",
+        take=_mount("netns", mountPropagation="None"),
+        annotation="ATTACH-FAILED",
+        claim="ATTACH-FAILED",
+        doctor="mounts that the runtime makes in /run/netns do not reach this container",
+    ),
+    Row(
+        what="`/var/run/nri`",
+        take=_mount("nri"),
+        **_DOWN,
+        doctor="the host's /var/run/nri is not mounted into this container",
+    ),
+    Row(what="`/run/nri-rdma`", take=_mount("state"), **_DOWN, doctor="(the daemon does not start: SETTING)"),
+    Row(
+        what="`/var/run/cdi`",
+        take=_mount("cdi-0"),
+        annotation=WAITS,
+        share=WAITS,
+        claim="CDI-FILE",
+        doctor="the host's /var/run/cdi is not mounted into this container",
+    ),
+    Row(
+        what="writing to `/var/run/cdi`",
+        take=_mount("cdi-0", readOnly=True),
+        annotation=WAITS,
+        share=WAITS,
+        claim="CDI-FILE",
+        doctor="/var/run/cdi cannot be written",
+    ),
+    Row(
+        what="`/var/lib/kubelet`",
+        take=_mount("kubelet"),
+        **_DOWN,
+        doctor="the kubelet's /var/lib/kubelet is not mounted into this container as a whole",
+    ),
+    Row(
+        what="`/run/containerd`",
+        take=_mount("containerd"),
+        doctor="the host's /run/containerd is not mounted into this container",
+    ),
+    Row(what="`/run/udev`", take=_mount("udev"), doctor="the host's /run/udev is not mounted into this container"),
+    Row(
+        what="`hostDir`",
+        take=_mount("host-dir"),
+        doctor="is not mounted from the host into this container: containers with",
+    ),
 )
 
 
 def table() -> str:
     """Return the rows as the page has them."""
-    lines = ["| Without | Annotation | Share | Claim | doctor |", "|---|---|---|---|---|"]
-    lines += [f"| {it.what} | {it.annotation} | {it.share} | {it.claim} | {it.doctor} |" for it in ROWS]
+    lines = ["| without | annotation | share | claim | `nri-rdma doctor` |", "|---|---|---|---|---|"]
+    for row in ROWS:
+        doctor = f"{row.doctor} ..." if row.doctor and not row.doctor.startswith("(") else row.doctor
+        lines.append(f"| {row.what} | {row.annotation} | {row.share} | {row.claim} | {doctor} |")
     return "\n".join(lines)
-
-
-def outcome(phase: str, has_devices: bool, events: Mapping[str, object]) -> str:
-    """Return how a pod ended, in the words of the table."""
-    if phase == "Running":
-        return RUNS if has_devices else BARE
-    return "; ".join(map(str, events))

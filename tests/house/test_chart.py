@@ -3,6 +3,7 @@
 import pytest
 
 from deploy.chart import VALUES_DECIDE, generated
+from tests.cluster.privileges import BEGIN, END, table
 from tests.rig.cache import PROJECT
 
 
@@ -17,3 +18,9 @@ def test_the_settings_that_values_decide_are_those_of_the_template() -> None:
     templates = PROJECT / "deploy/helm/nri-rdma/templates"
     text = "".join((templates / name).read_text() for name in ("_helpers.tpl", "daemonset.yaml"))
     assert {it for it in VALUES_DECIDE if f"NRI_RDMA_{it.upper()}" not in text} == set()
+
+
+def test_the_page_has_the_rows_that_the_cluster_shows() -> None:
+    page = PROJECT / "docs/kubernetes.md"
+    found = page.read_text().partition(BEGIN)[2].partition(END)[0]
+    assert found.strip() == table(), f"put this between the marks in {page.name}:\n{table()}"

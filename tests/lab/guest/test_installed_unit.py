@@ -62,8 +62,8 @@ def program(daemon: Server) -> Iterator[None]:
     SETTINGS.parent.mkdir(exist_ok=True)
     (SETTINGS.parent / "config.toml").write_bytes(Path(settings.pop("CONFIG")).read_bytes())
     SETTINGS.write_text("".join(f"NRI_RDMA_{name}={value}\n" for name, value in settings.items()))
-    path = os.pathsep.join(filter(None, sys.path))
-    PROGRAM.write_text(f'#!/bin/sh\nexport PYTHONPATH={path}\nexec {sys.executable} -m nri_rdma "$@"\n')
+    modules = os.pathsep.join(filter(None, sys.path))
+    PROGRAM.write_text(f'#!/bin/sh\nexport PYTHONPATH={modules}\nexec {sys.executable} -m nri_rdma "$@"\n')
     PROGRAM.chmod(0o755)
     try:
         yield

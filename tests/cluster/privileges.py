@@ -127,15 +127,12 @@ ROWS = (
         **_DOWN,
         doctor="the kubelet's /var/lib/kubelet is not mounted into this container as a whole",
     ),
-    Row(
-        what="`/run/containerd`",
-        take=_mount("containerd"),
-        doctor="the host's /run/containerd is not mounted into this container",
-    ),
+    Row(what="`/run/containerd`, which releases before 2.3.3 are asked by", take=_mount("containerd")),
     Row(what="`/run/udev`", take=_mount("udev"), doctor="the host's /run/udev is not mounted into this container"),
     Row(
         what="`hostDir`",
         take=_mount("host-dir"),
+        annotation=WAITS,
         doctor="is not mounted from the host into this container: containers with",
     ),
 )

@@ -8,6 +8,7 @@ import itertools
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from nri_rdma.doors.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.doors.nri.session import Session
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
+from nri_rdma.ttrpc.wire import Request
 from tests.rig.nri_tap import RECORDINGS, TO_PLUGIN, TO_RUNTIME, read_recording
 from tests.unit.rigs.inside_daemon import InsideDaemon
 
@@ -63,6 +65,13 @@ class Call:
     payload: bytes
 
 
+class _PatientPlugin(Plugin):
+    """Has time for each answer: the runtimes that were recorded gave it two seconds, and this machine may be busy."""
+
+    def _deadline(self, request: Request) -> float:
+        return time.monotonic() + SOON
+
+
 class Runtime:
     """The runtime's end: says what was recorded, and looks into the answers."""
 
@@ -84,7 +93,7 @@ class Runtime:
     ) -> Iterator[tuple[Call, ttrpc.Response, ttrpc.Response]]:
         ours, theirs = socket.socketpair()
         ours.settimeout(SOON)
-        plugin = Plugin(self.inside.engine, self.inside.spans, self.facts.append)
+        plugin = _PatientPlugin(self.inside.engine, self.inside.spans, self.facts.append)
         thread = threading.Thread(target=Session(theirs, plugin, name="nri-rdma", index="90").run)
         thread.start()
         stream, answers = Stream(), Stream()

@@ -13,7 +13,7 @@ from nri_rdma.config.settings import Settings
 @click.command(name="kubernetes")
 @click.option("--namespace", required=True, metavar="NAME", help="Where the DaemonSets are.")
 @click.option("--resource", "resources", multiple=True, metavar="PREFIX/NAME", help="A resource that pods ask by.")
-@click.option("--host-dir", required=True, metavar="DIR", help="The folder that the chart has made on each node.")
+@click.option("--host-dir", default="", metavar="DIR", help="The chart's folder on each node, which is removed, too.")
 @click.option("--timeout", default=180.0, show_default=True, metavar="SECONDS", help="For all nodes together.")
 @annotation_prefix_option
 def uninstall_kubernetes(

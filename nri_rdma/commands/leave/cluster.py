@@ -35,7 +35,8 @@ def leave_cluster(
     say: Callable[[str], None],
 ) -> None:
     """Clear all nodes, or raise NriRdmaError: with a pod that has devices before anything is changed, and for a node
-    that is not cleared within so many seconds. `host_dir` is the folder that the chart has made on each node."""
+    that is not cleared within so many seconds. `host_dir` is the folder that the chart has made on each node; "" leaves
+    it there."""
     held = holding(_all(api, _PODS), _all(api, _CLAIMS), prefix, resources)
     if held:
         what = f"{len(held)} pods have devices, or wait for some: {'; '.join(held)}"
@@ -67,7 +68,7 @@ def clearing(daemons: Object, host_dir: str) -> dict[str, Any]:
     (daemon,) = (it for it in template["containers"] if it["name"] == "nri-rdma")
     clears = {key: deepcopy(it) for key, it in daemon.items() if not key.endswith("Probe")}
     clears["name"] = "clear-node"
-    clears["args"] = ["uninstall", "node", "--host-dir", host_dir]
+    clears["args"] = ["uninstall", "node", *(["--host-dir", host_dir] if host_dir else [])]
     for mount in clears["volumeMounts"]:
         if mount["mountPath"] == host_dir:
             mount["readOnly"] = False

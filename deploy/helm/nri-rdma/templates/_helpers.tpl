@@ -97,7 +97,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
 {{- define "nri-rdma.uninstallArguments" }}
-{{- $arguments := list "uninstall" "kubernetes" "--namespace" .Release.Namespace "--host-dir" .Values.hostDir "--annotation-prefix" .Values.annotationPrefix "--resource" (include "nri-rdma.guardResource" .) }}
+{{- $arguments := list "uninstall" "kubernetes" "--namespace" .Release.Namespace "--annotation-prefix" .Values.annotationPrefix "--resource" (include "nri-rdma.guardResource" .) }}
+{{- /* A runtime that is set up for a hook there would start no container without it. */}}
+{{- if ne .Values.guard "runtime" }}{{ $arguments = concat $arguments (list "--host-dir" .Values.hostDir) }}{{ end }}
 {{- range $kind := .Values.nodes }}
   {{- range (include "nri-rdma.config" (list $ $kind) | fromYaml).pools }}
     {{- with .resource }}{{ $arguments = concat $arguments (list "--resource" .) }}{{ end }}

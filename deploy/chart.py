@@ -39,10 +39,12 @@ VALUES_DECIDE = frozenset(
         "guard_resource",
         "node_name",
         "node_ip",
+        "state_dir",
+        "control_socket",
     }
 )
-"""Settings that the chart gives the daemon as variables, which count before the configuration file: there they would do
-nothing."""
+"""Settings that the chart decides: as variables of the daemon, which count before its configuration file, or by what it
+mounts."""
 _OTHER_VARIABLES = "^(OTEL|GRPC|HTTP|HTTPS|NO)_[A-Z0-9_]+$"
 MANIFESTS = CHART.parents[1] / "kustomize/nri-rdma.yaml"
 _APIS = (
@@ -118,7 +120,9 @@ def _values_schema(schema: dict[str, Any]) -> str:
     definitions = config.pop("$defs")
     del config["$schema"], config["title"], definitions["pool"]["required"]
     config["properties"] = {name: it for name, it in config["properties"].items() if name not in VALUES_DECIDE}
-    variables = sorted(f"{ENVIRONMENT_PREFIX}{it.name.upper()}" for it in fields(Settings))
+    taken = VALUES_DECIDE - {"dev_root"}  # simulated nodes have another one
+    free = (it.name for it in fields(Settings) if it.name not in taken)
+    variables = sorted(f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in free)
     schema["properties"]["env"]["propertyNames"] = {"anyOf": [{"enum": variables}, {"pattern": _OTHER_VARIABLES}]}
     schema["$defs"] |= {"config": config, **definitions}
     return json.dumps(schema, indent=2) + "\n"

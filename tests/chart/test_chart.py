@@ -123,7 +123,8 @@ def test_each_kind_of_node_has_its_daemons_and_its_configuration() -> None:
     kinds = {f"nri-rdma-{it['name']}": it for it in KINDS["nodes"]}
     assert set(daemons) == set(files) == set(kinds)
     for name, kind in kinds.items():
-        assert daemons[name]["spec"]["template"]["spec"]["nodeSelector"] == kind["nodeSelector"]
+        selector = daemons[name]["spec"]["template"]["spec"]["nodeSelector"]
+        assert selector == {"kubernetes.io/os": "linux", **kind["nodeSelector"]}
         assert tomllib.loads(files[name]["data"]["config.toml"]) == KINDS["config"] | kind["config"]
     selectors = [it["spec"]["selector"]["matchLabels"] for it in daemons.values()]
     assert len({json.dumps(it) for it in selectors}) == 3
@@ -136,6 +137,19 @@ def test_a_changed_configuration_restarts_the_daemons_of_its_kind_only() -> None
     before, after = (of_kind(rendered(it), "DaemonSet") for it in (KINDS, changed))
     differing = {name for name in before if before[name]["spec"]["template"] != after[name]["spec"]["template"]}
     assert differing == {"nri-rdma-hopper"}
+
+
+def test_a_daemon_is_asked_whether_it_is_ready_and_never_restarted_for_that() -> None:
+    (daemon,) = of_kind(rendered({"metrics": {"address": "[::]:9000"}}), "DaemonSet").values()
+    (container,) = daemon["spec"]["template"]["spec"]["containers"]
+    assert [key for key in container if key.endswith("Probe")] == ["readinessProbe"]
+    assert container["readinessProbe"]["httpGet"] == {"host": "127.0.0.1", "port": 9000, "path": "/healthz"}
+    assert container["ports"] == [{"name": "metrics", "containerPort": 9000}]
+
+
+def test_a_name_of_digits_is_a_name() -> None:
+    (daemon,) = of_kind(rendered({"nodes": [{"name": "100"}]}), "DaemonSet").values()
+    assert daemon["spec"]["selector"]["matchLabels"]["nri-rdma/nodes"] == "100"
 
 
 def test_daemons_without_claims_have_no_rights_in_the_cluster() -> None:
@@ -178,6 +192,16 @@ def test_the_daemon_has_two_capabilities_and_nothing_of_its_own_to_write() -> No
         ({"env": {"PATH": "/"}}, "invalid propertyName 'PATH'"),
         ({"env": {"NRI_RDMA_LOG_LEVLE": "debug"}}, "invalid propertyName 'NRI_RDMA_LOG_LEVLE'"),
         ({"kubeletRootDir": "var/lib"}, "/kubeletRootDir"),
+        ({"hostDir": "/srv/x/"}, "/hostDir"),
+        ({"containerdSocket": "/run/containerd.sock"}, "/containerdSocket"),
+        ({"annotationPrefix": "a.b/c"}, "/annotationPrefix"),
+        ({"metrics": {"address": ":9178"}}, "/metrics/address"),
+        ({"env": {"NRI_RDMA_METRICS_ADDRESS": "[::]:1"}}, "invalid propertyName 'NRI_RDMA_METRICS_ADDRESS'"),
+        ({"config": {"state_dir": "/var/lib/x"}}, "'state_dir' not allowed"),
+        ({"updateStrategy": {"rollingUpdate": {"maxSurge": 1}}}, "/updateStrategy/rollingUpdate/maxSurge"),
+        ({"podLabels": {"nri-rdma/nodes": "x"}}, "invalid propertyName 'nri-rdma/nodes'"),
+        ({"nodes": [{"name": "a"}, {"name": "a"}]}, "two kinds have the name a"),
+        ({"config": {"pools": {"Big": {"modes": ["shared"], "door": "claims"}}}}, "pool Big: with door = claims"),
     ],
 )
 def test_a_typo_is_refused_by_its_place(values: Mapping[str, Any], words: str) -> None:

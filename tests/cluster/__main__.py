@@ -17,7 +17,7 @@ from tests import namespaces
 from tests.cluster import demo, leaks
 from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError
-from tests.cluster.old_image import ensure_old_image
+from tests.cluster.old_image import make_old_images
 from tests.cluster.programs import ensure_helm, ensure_operator, ensure_programs
 from tests.rig.build_runtimes import BuildError, ensure
 from tests.rig.cache import CONTAINERD_2_3
@@ -46,7 +46,7 @@ def main() -> int:
                 ensure_helm()
                 _make_image()
             if not (options.demo or options.shell) and _has(chosen, "chart_upgrade"):
-                ensure_old_image()
+                make_old_images()
             if not (options.demo or options.shell) and _has(chosen, "kuberay"):
                 ensure_operator()
             return _isolated([sys.executable, "-m", "tests.cluster", *given])

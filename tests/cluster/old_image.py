@@ -1,4 +1,4 @@
-"""The image of an older release, made by today's recipe: its code, with the programs that an image needs since then."""
+"""Images of older commits, made by today's recipe: their code, with the programs that an image needs since then."""
 
 from __future__ import annotations
 
@@ -10,45 +10,52 @@ from pathlib import Path
 from tests.cluster.errors import ClusterError
 from tests.rig.cache import CACHE, PROJECT
 
-COMMIT = "fd34d808"
-"""The last commit before there was an image."""
-NAME = "localhost/nri-rdma:old"
-ARCHIVE = PROJECT / "build/nri-rdma-old.tar"
+COMMITS = {"first": "fd34d808", "before": "e0c336a6"}
+"""By the tags of their images: the last commit before there was an image, which has no guard resource either, and the
+last one before there was a chart."""
+ARCHIVES = {tag: PROJECT / f"build/nri-rdma-{tag}.tar" for tag in COMMITS}
 _OF_TODAY = (
     "deploy",
     "nri_rdma/commands/cli/install.py",
+    "nri_rdma/commands/cli/own_files.py",
     "nri_rdma/commands/install/changes.py",
     "nri_rdma/commands/install/host.py",
-    "nri_rdma/commands/install/release.py",
+    "nri_rdma/commands/install/image_folder.py",
     "nri_rdma/host/foreign.py",
 )
 """The recipe, and what the chart's init container runs."""
-_HOOK_OF_TODAY = '"nri_rdma_hook.py", '
-"""In the recipe's list of hooks: then the hook was one file."""
+_MODULE_OF_THE_HOOK = '"nri_rdma_hook.py", '
+"""In the recipe's list of hooks; the hook was one file once."""
 
 
-def ensure_old_image() -> None:
-    """Make the archive, if it is not there. Raises ClusterError."""
-    if ARCHIVE.exists():
-        return
-    tree = CACHE / f"old-{COMMIT}"
-    shutil.rmtree(tree, ignore_errors=True)
-    try:
-        _run("git", "clone", "-q", "--shared", "--no-checkout", str(PROJECT), str(tree))
-        _run("git", "-C", str(tree), "checkout", "-q", COMMIT)
-        for name in _OF_TODAY:
-            source, target = PROJECT / name, tree / name
-            if source.is_dir():
-                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy2(source, target)
+def make_old_images() -> None:
+    """Make the archives. Raises ClusterError."""
+    for tag, commit in COMMITS.items():
+        tree = CACHE / f"old-{commit}"
+        shutil.rmtree(tree, ignore_errors=True)
+        try:
+            _check_out(tree, commit)
+            archive = ("--out", str(ARCHIVES[tag]), "--name", f"localhost/nri-rdma:{tag}")
+            _run(sys.executable, "-m", "deploy.image", *archive, where=tree)
+        finally:
+            shutil.rmtree(tree, ignore_errors=True)
+
+
+def _check_out(tree: Path, commit: str) -> None:
+    _run("git", "clone", "-q", "--shared", "--no-checkout", str(PROJECT), str(tree))
+    _run("git", "-C", str(tree), "checkout", "-q", commit)
+    shutil.rmtree(tree / "deploy", ignore_errors=True)
+    for name in _OF_TODAY:
+        source, target = PROJECT / name, tree / name
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, target)
+    if not (tree / "hooks/nri_rdma_hook.py").exists():
         recipe = tree / "deploy/image/tree.py"
         text = recipe.read_text()
-        assert _HOOK_OF_TODAY in text, "the recipe's list of hooks is another one"
-        recipe.write_text(text.replace(_HOOK_OF_TODAY, ""))
-        _run(sys.executable, "-m", "deploy.image", "--out", str(ARCHIVE), "--name", NAME, where=tree)
-    finally:
-        shutil.rmtree(tree, ignore_errors=True)
+        assert _MODULE_OF_THE_HOOK in text, "the recipe's list of hooks is another one"
+        recipe.write_text(text.replace(_MODULE_OF_THE_HOOK, ""))
 
 
 def _run(*command: str, where: Path = PROJECT) -> None:

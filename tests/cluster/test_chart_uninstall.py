@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.helm import IMAGE_ARCHIVE, NAMESPACE, Helm
+from tests.cluster.helm import IMAGE_ARCHIVE, NAMESPACE, RELEASE, WAIT, Helm
 from tests.cluster.pods import delete, execute, pod, start
 from tests.cluster.test_claims import claim_spec, claiming, make, template, verbs
 
@@ -24,7 +24,10 @@ POOLS = {
 }
 VALUES = {"config": {"pools": POOLS}}
 KEY = "rdma.noderesource.dev/pod"
-FOLDERS = ("/run/nri-rdma", "/var/run/cdi", "/var/lib/nri-rdma", "/var/lib/kubelet/plugins", "/var/run/nri")
+FOLDERS = (
+    *("/run/nri-rdma", "/var/run/cdi", "/var/lib/nri-rdma", "/var/run/nri"),
+    *(f"/var/lib/kubelet/{it}" for it in ("plugins", "plugins_registry", "device-plugins/nri-rdma*")),
+)
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +78,10 @@ def test_with_pods_that_have_devices_it_is_refused_and_nothing_changes(cluster: 
     assert "fab0" in execute(cluster, "trainer", "ls /sys/class/net")
     assert before in {it["metadata"]["uid"] for it in cluster.get("pods", "-n", NAMESPACE)["items"]}
     assert helm.daemon("status").count("default/") >= 3
+    assert "has no deployed releases" in helm.upgrade(VALUES, fails=True)
+    helm("rollback", RELEASE, "1", "--namespace", NAMESPACE, "--wait", "--timeout", WAIT)
+    helm.upgrade(VALUES)
+    assert before in {it["metadata"]["uid"] for it in cluster.get("pods", "-n", NAMESPACE)["items"]}
 
 
 def test_without_such_pods_nothing_is_left(cluster: Cluster, helm: Helm) -> None:
@@ -94,15 +101,16 @@ def test_without_such_pods_nothing_is_left(cluster: Cluster, helm: Helm) -> None
 
 
 def test_it_can_be_installed_again_and_removed_by_force(cluster: Cluster, helm: Helm) -> None:
-    """What the refusal says of --no-hooks: the pod keeps its devices, and the slices stay."""
+    """What the refusal says of --no-hooks: the pod keeps its devices, and another install takes over."""
+    at_home = nics(cluster)
     helm.upgrade(VALUES)
     start(cluster, pod("trainer", annotations={KEY: "[{pool: rails, mode: exclusive, interface: {name: fab0}}]"}))
     helm.uninstall("--no-hooks")
     assert len(verbs(cluster, "trainer")) == 1
     assert any(it.startswith("/run/nri-rdma/journal") for it in files(cluster))
     helm.upgrade(VALUES)
-    before = nics(cluster)
+    assert nics(cluster) != at_home
     delete(cluster, "trainer")
-    cluster.wait("the NIC to be at home", lambda: "rail0" in nics(cluster) and nics(cluster) != before, 30)
+    cluster.wait("the NIC to be at home", lambda: nics(cluster) == at_home, 30)
     helm.uninstall()
     assert files(cluster) == []

@@ -58,6 +58,17 @@ def test_a_changed_configuration_restarts_the_daemon_and_is_used(cluster: Cluste
     assert "rails: shared" in helm.daemon("status")
 
 
+def test_of_two_kinds_that_choose_one_node_the_second_stays_pending(cluster: Cluster, helm: Helm) -> None:
+    before = daemons(cluster)
+    kinds = [{"name": "default"}, {"name": "twice"}]
+    assert "Error" in helm.upgrade({**SHARING, "nodes": kinds}, "--timeout=30s", fails=True)
+    found = cluster.get("pods", "-n", NAMESPACE, "--selector=nri-rdma/nodes=twice")["items"]
+    assert [it["status"]["phase"] for it in found] == ["Pending"]
+    assert before <= daemons(cluster)
+    helm.upgrade(SHARING)
+    assert daemons(cluster) == before
+
+
 def test_a_second_release_is_refused(cluster: Cluster, helm: Helm) -> None:
     before = daemons(cluster)
     told = helm("install", "second", "deploy/helm/nri-rdma", "--namespace", "other", "--create-namespace", fails=True)

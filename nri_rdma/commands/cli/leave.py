@@ -40,7 +40,7 @@ def uninstall_kubernetes(
 
 
 @click.command(name="node")
-@settings_options("state_dir", "nri_socket", "cdi_dirs", "kubelet_plugins_dir")
+@settings_options("state_dir", "nri_socket", "cdi_dirs", "device_plugin_dir", "kubelet_plugins_dir")
 @click.option("--host-dir", type=click.Path(path_type=Path), metavar="DIR", help="The chart's folder on this node.")
 def uninstall_node(settings: Settings, host_dir: Path | None) -> None:
     """Remove what the daemon has written on this node: its state, its CDI specs, its socket for the kubelet.

@@ -19,9 +19,19 @@ from nri_rdma.host.kubernetes.api import ApiServer
 LABEL = "app.kubernetes.io/name=nri-rdma"
 """Of the DaemonSets, as the chart has it."""
 _CLAIMS, _SLICES = "/apis/resource.k8s.io/v1/resourceclaims", "/apis/resource.k8s.io/v1/resourceslices"
-_PODS, _PAGE = "/api/v1/pods", 100
+_PODS, _PAGE = "/api/v1/pods", 20
+"""An answer has at most 3 MiB, and an object at most half of that."""
 _AGAIN_S = 1.0
 _ABSENT = 404
+_HELD_HINT = (
+    "delete these pods, and uninstall again. To keep nri-rdma instead: `helm rollback` to the last revision: helm"
+    " upgrades nothing before. With `helm uninstall --no-hooks` these pods keep their devices, nobody brings their netdevs back"
+    " to the host, and what nri-rdma has written stays on the nodes"
+)
+_LATE_HINT = (
+    "see `kubectl get pods -o wide` and the log of the container clear-node; if these nodes do not come back:"
+    " `helm uninstall --no-hooks`. To keep nri-rdma instead: `helm rollback --force-conflicts`"
+)
 _PAUSE = ("/opt/nri-rdma/bin/python3", "-I", "-S", "-c", "import signal; signal.sigwait([signal.SIGTERM])")
 
 
@@ -35,31 +45,29 @@ def leave_cluster(
     say: Callable[[str], None],
 ) -> None:
     """Clear all nodes, or raise NriRdmaError: with a pod that has devices before anything is changed, and for a node
-    that is not cleared within so many seconds. `host_dir` is the folder that the chart has made on each node; "" leaves
-    it there."""
+    that is not cleared within so many seconds; then daemons run everywhere as before. `host_dir` is the folder that the
+    chart has made on each node; "" leaves it there."""
     held = holding(_all(api, _PODS), _all(api, _CLAIMS), prefix, resources)
     if held:
         what = f"{len(held)} pods have devices, or wait for some: {'; '.join(held)}"
-        hint = (
-            "delete these pods, and uninstall again. With `helm uninstall --no-hooks` they keep their devices, nobody"
-            " brings their netdevs back to the host, and what nri-rdma has written stays on the nodes"
-        )
-        raise NriRdmaError(ErrorCode.INSTALL, what, hint=hint)
+        raise NriRdmaError(ErrorCode.INSTALL, what, hint=_HELD_HINT)
     path = f"/apis/apps/v1/namespaces/{namespace}/daemonsets"
-    names = [it["metadata"]["name"] for it in _all(api, path, LABEL)]
-    for name in names:
-        api.merge(f"{path}/{name}", clearing(api.get(f"{path}/{name}"), host_dir))
+    before = {it["metadata"]["name"]: it for it in _all(api, path, labelSelector=LABEL)}
+    slices = [it["metadata"]["name"] for it in _all(api, _SLICES, fieldSelector=f"spec.driver={DRIVER}")]
     by = time.monotonic() + within_s
-    for name in names:
-        while not _is_cleared(found := api.get(f"{path}/{name}")):
-            if time.monotonic() > by:
-                raise _late(name, found["status"], within_s)
-            time.sleep(_AGAIN_S)
-        say(f"{name}: {found['status'].get('desiredNumberScheduled', 0)} nodes are cleared")
-    for found in _all(api, _SLICES):
-        if found["spec"].get("driver") == DRIVER:
-            api.delete(f"{_SLICES}/{found['metadata']['name']}")
-            say(f"ResourceSlice {found['metadata']['name']} is deleted")
+    try:
+        for name, found in before.items():
+            api.merge(f"{path}/{name}", clearing(found, host_dir))
+        for name in before:
+            _await_cleared(api, f"{path}/{name}", by, within_s)
+            say(f"{name}: its nodes are cleared")
+    except NriRdmaError:
+        for name, found in before.items():
+            api.merge(f"{path}/{name}", {"spec": {key: found["spec"][key] for key in ("updateStrategy", "template")}})
+        raise
+    for name in slices:
+        api.delete(f"{_SLICES}/{name}")
+        say(f"ResourceSlice {name} is deleted")
 
 
 def clearing(daemons: Object, host_dir: str) -> dict[str, Any]:
@@ -81,26 +89,35 @@ def clearing(daemons: Object, host_dir: str) -> dict[str, Any]:
     }
 
 
-def _is_cleared(daemons: Object) -> bool:
+def _await_cleared(api: ApiServer, path: str, by: float, within_s: float) -> None:
+    """Wait until each pod of a DaemonSet has cleared its node, however often the API server fails meanwhile."""
+    while True:
+        missing = "its state is not known"
+        try:
+            found = api.get(path)
+            if not (missing := _uncleared(found)):
+                return
+        except ApiServerError as error:
+            missing = str(error)
+        if time.monotonic() > by:
+            what = f"nodes were not cleared within {within_s:.0f} s, and the daemons are started again: {missing}"
+            raise NriRdmaError(ErrorCode.INSTALL, what, where=path.rpartition("/")[2], hint=_LATE_HINT)
+        time.sleep(_AGAIN_S)
+
+
+def _uncleared(daemons: Object) -> str:
+    """Return how many nodes of how many are not cleared, "" when all are."""
     status = daemons.get("status", {})
     wanted = status.get("desiredNumberScheduled", 0)
-    counts = {status.get("updatedNumberScheduled", 0), status.get("numberReady", 0)}
-    return status.get("observedGeneration") == daemons["metadata"]["generation"] and counts == {wanted}
+    done = min(status.get("updatedNumberScheduled", 0), status.get("numberReady", 0))
+    if status.get("observedGeneration") == daemons["metadata"]["generation"] and done == wanted:
+        return ""
+    return f"{max(wanted - done, 0)} of {wanted}"
 
 
-def _late(name: str, status: Object, within_s: float) -> NriRdmaError:
-    missing = status.get("desiredNumberScheduled", 0) - status.get("numberReady", 0)
-    what = f"{missing} nodes of DaemonSet {name} were not cleared within {within_s:.0f} s"
-    hint = (
-        "see `kubectl get pods -o wide` and the log of their container clear-node; if these nodes do not come back:"
-        " `helm uninstall --no-hooks`"
-    )
-    return NriRdmaError(ErrorCode.INSTALL, what, hint=hint)
-
-
-def _all(api: ApiServer, path: str, labels: str = "") -> Iterator[dict[str, Any]]:
+def _all(api: ApiServer, path: str, **selector: str) -> Iterator[dict[str, Any]]:
     """Yield the objects of a collection, page by page; none where the cluster does not know their kind."""
-    query = {"limit": str(_PAGE), "labelSelector": labels}
+    query = {"limit": str(_PAGE), **selector}
     try:
         while True:
             page = api.get(path, query)

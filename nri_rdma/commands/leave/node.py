@@ -29,6 +29,9 @@ def leave_node(settings: Settings, host_dir: Path | None) -> Iterator[str]:
         yield from _remove_specs(settings.cdi_dirs[-1])
         for folder in (settings.kubelet_plugins_dir / DRIVER, settings.state_dir):
             yield from _empty(folder)
+        for path in _sockets(settings):  # of a daemon that was killed
+            path.unlink()
+            yield str(path)
         if (settings.kubelet_plugins_dir / DRIVER).exists():
             (settings.kubelet_plugins_dir / DRIVER).rmdir()
         if host_dir is not None and HostFolder(here=host_dir, path=str(host_dir)).remove():
@@ -57,6 +60,11 @@ def _remove_specs(folder: Path) -> Iterator[str]:
         if path.name.startswith(OWN_KINDS) and path.suffix in SUFFIXES:
             path.unlink()
             yield str(path)
+
+
+def _sockets(settings: Settings) -> Iterator[Path]:
+    yield from settings.device_plugin_dir.glob("nri-rdma_*.sock")
+    yield from settings.kubelet_plugins_dir.with_name("plugins_registry").glob(f"{DRIVER}*-reg.sock")
 
 
 def _empty(folder: Path) -> Iterator[str]:

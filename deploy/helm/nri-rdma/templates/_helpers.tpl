@@ -3,7 +3,7 @@
 
 {{- define "nri-rdma.selector" -}}
 app.kubernetes.io/name: nri-rdma
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "nri-rdma.labels" -}}

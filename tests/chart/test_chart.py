@@ -21,6 +21,7 @@ CHART = PROJECT / "deploy/helm/nri-rdma"
 VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 CLAIMS = "resource.k8s.io/v1/DeviceClass"
 POLICIES = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+PREFLIGHT = {"preflight": True}
 MONITORS = "monitoring.coreos.com/v1/PodMonitor"
 NAMESPACE = "rdma"
 KINDS: Mapping[str, Any] = {
@@ -102,7 +103,11 @@ def test_lint_has_no_complaint() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("values", [{}, KINDS, ALL], ids=["defaults", "three kinds of nodes", "all values"])
+@pytest.mark.parametrize(
+    "values",
+    [{}, KINDS, ALL, {**ALL, **PREFLIGHT}],
+    ids=["defaults", "three kinds of nodes", "all values", "preflight"],
+)
 def test_every_manifest_is_one_of_that_kubernetes(version: str, values: Mapping[str, Any]) -> None:
     found = [it for it in rendered(values, version) if it["kind"] != "PodMonitor"]  # of another project
     for manifest in found:
@@ -175,6 +180,37 @@ def test_the_daemon_has_two_capabilities_and_nothing_of_its_own_to_write() -> No
         assert spec["initContainers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
+def test_preflight_runs_doctor_where_and_as_the_daemons_will_run_before_anything_else_is_made() -> None:
+    found = rendered({**KINDS, **PREFLIGHT})
+    hooks = [it for it in found if "preflight" in it["metadata"]["name"]]
+    assert [it for it in found if it not in hooks] == rendered(KINDS)
+    for hook in hooks:
+        told = hook["metadata"]["annotations"]
+        assert told["helm.sh/hook"] == "pre-install,pre-upgrade"
+        gone = "before-hook-creation" + ("" if hook["kind"] == "Job" else ",hook-succeeded,hook-failed")
+        assert told["helm.sh/hook-delete-policy"] == gone
+    daemons, files = of_kind(found, "DaemonSet"), of_kind(found, "ConfigMap")
+    for kind in KINDS["nodes"]:
+        mine, theirs = (daemons[f"nri-rdma-{it}{kind['name']}"] for it in ("preflight-", ""))
+        assert files[f"nri-rdma-preflight-{kind['name']}"]["data"] == files[f"nri-rdma-{kind['name']}"]["data"]
+        spec, daemon = (it["spec"]["template"]["spec"] for it in (mine, theirs))
+        assert {key for key in daemon if spec.get(key) != daemon[key]} <= {
+            *("containers", "initContainers", "serviceAccountName", "automountServiceAccountToken", "volumes")
+        }
+        (doctor,), (runs,) = spec["containers"], daemon["containers"]
+        assert doctor["args"] == ["doctor", "-o", "json", "--stay"]
+        changed = {key for key in doctor.keys() | runs if doctor.get(key) != runs.get(key)}
+        assert changed == {"args", "env", "readinessProbe"}
+
+
+@pytest.mark.parametrize(("guard", "without"), [("resource", ["daemon", "guard"]), ("runtime", ["daemon"])])
+def test_what_the_chart_brings_is_no_problem_before_it_is_installed(guard: str, without: list[str]) -> None:
+    job = of_kind(rendered({"guard": guard, **PREFLIGHT}), "Job")["nri-rdma-preflight"]
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    asked = [word for check in without for word in ("--without", check)]
+    assert container["args"] == ["preflight", "--namespace", NAMESPACE, *asked]
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -187,6 +223,7 @@ def test_the_daemon_has_two_capabilities_and_nothing_of_its_own_to_write() -> No
         ({"nodes": [{"name": "a", "nodeSelectors": {}}]}, "'nodeSelectors' not allowed"),
         ({"nodes": []}, "minItems"),
         ({"guard": "on"}, "/guard"),
+        ({"preflight": "yes"}, "/preflight"),
         ({"metrics": {"address": ""}}, "/metrics/address"),
         ({"metrics": {"podMonitor": True}}, "metrics.podMonitor needs an address that Prometheus reaches"),
         ({"env": {"PATH": "/"}}, "invalid propertyName 'PATH'"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any  # Any: settings as flags, and JSON documents
 
@@ -35,8 +37,9 @@ EXIT_PROBLEMS = 1
     "control_socket",
 )
 @click.option("--strict", is_flag=True, help="End with 1 for warnings, too.")
+@click.option("--stay", is_flag=True, help="Then stay until a signal ends it: for a pod whose log somebody reads.")
 @output_option
-def doctor(config: Path | None, strict: bool, output: str, **flags: Any) -> None:
+def doctor(config: Path | None, strict: bool, stay: bool, output: str, **flags: Any) -> None:
     """Check this machine, and say how to mend what is wrong.
 
     Nothing is changed. Works without root as far as it can: what it may not see it says. The runtime is asked what it
@@ -77,6 +80,9 @@ def doctor(config: Path | None, strict: bool, output: str, **flags: Any) -> None
         print_json(_document(findings, problems, warnings))
     else:
         _show(findings, problems, warnings)
+    if stay:
+        sys.stdout.flush()
+        signal.pause()
     if problems or (strict and warnings):
         click.get_current_context().exit(EXIT_PROBLEMS)
 
@@ -98,7 +104,7 @@ def _show(findings: tuple[Finding, ...], problems: int, warnings: int) -> None:
         )
     )
     screen.line()
-    screen.line(f"{_counted(problems, 'problem')}, {_counted(warnings, 'warning')}. Nothing was changed.", bold=True)
+    screen.line(f"{counted(problems, 'problem')}, {counted(warnings, 'warning')}. Nothing was changed.", bold=True)
 
 
 def _document(findings: tuple[Finding, ...], problems: int, warnings: int) -> dict[str, Any]:
@@ -110,5 +116,6 @@ def _document(findings: tuple[Finding, ...], problems: int, warnings: int) -> di
     }
 
 
-def _counted(count: int, word: str) -> str:
+def counted(count: int, word: str) -> str:
+    """Return the number with its noun."""
     return f"{count} {word}{'' if count == 1 else 's'}"

@@ -35,6 +35,7 @@ from nri_rdma.commands.cli.install_systemd import install_systemd, uninstall_sys
 from nri_rdma.commands.cli.inventory import inventory
 from nri_rdma.commands.cli.leave import uninstall_kubernetes, uninstall_node
 from nri_rdma.commands.cli.options import loaded_options, settings_options
+from nri_rdma.commands.cli.preflight import preflight
 from nri_rdma.commands.cli.snapshot import snapshot
 from nri_rdma.commands.cli.status import status
 from nri_rdma.commands.cli.topology import topology
@@ -155,6 +156,7 @@ def run(loaded: Loaded, dry_run: bool, output: str) -> None:
 
 for command in (
     doctor,
+    preflight,
     cdi,
     claims,
     inventory,

@@ -25,8 +25,8 @@ _AGAIN_S = 1.0
 _ABSENT = 404
 _HELD_HINT = (
     "delete these pods, and uninstall again. To keep nri-rdma instead: `helm rollback` to the last revision: helm"
-    " upgrades nothing before. With `helm uninstall --no-hooks` these pods keep their devices, nobody brings their netdevs back"
-    " to the host, and what nri-rdma has written stays on the nodes"
+    " upgrades nothing before. With `helm uninstall --no-hooks` these pods keep their devices, nobody brings their netdevs"
+    " back to the host, and what nri-rdma has written stays on the nodes"
 )
 _LATE_HINT = (
     "see `kubectl get pods -o wide` and the log of the container clear-node; if these nodes do not come back:"
@@ -47,13 +47,13 @@ def leave_cluster(
     """Clear all nodes, or raise NriRdmaError: with a pod that has devices before anything is changed, and for a node
     that is not cleared within so many seconds; then daemons run everywhere as before. `host_dir` is the folder that the
     chart has made on each node; "" leaves it there."""
-    held = holding(_all(api, _PODS), _all(api, _CLAIMS), prefix, resources)
+    held = holding(all_of(api, _PODS), all_of(api, _CLAIMS), prefix, resources)
     if held:
         what = f"{len(held)} pods have devices, or wait for some: {'; '.join(held)}"
         raise NriRdmaError(ErrorCode.INSTALL, what, hint=_HELD_HINT)
     path = f"/apis/apps/v1/namespaces/{namespace}/daemonsets"
-    before = {it["metadata"]["name"]: it for it in _all(api, path, labelSelector=LABEL)}
-    slices = [it["metadata"]["name"] for it in _all(api, _SLICES, fieldSelector=f"spec.driver={DRIVER}")]
+    before = {it["metadata"]["name"]: it for it in all_of(api, path, labelSelector=LABEL)}
+    slices = [it["metadata"]["name"] for it in all_of(api, _SLICES, fieldSelector=f"spec.driver={DRIVER}")]
     by = time.monotonic() + within_s
     try:
         for name, found in before.items():
@@ -115,7 +115,7 @@ def _uncleared(daemons: Object) -> str:
     return f"{max(wanted - done, 0)} of {wanted}"
 
 
-def _all(api: ApiServer, path: str, **selector: str) -> Iterator[dict[str, Any]]:
+def all_of(api: ApiServer, path: str, **selector: str) -> Iterator[dict[str, Any]]:
     """Yield the objects of a collection, page by page; none where the cluster does not know their kind."""
     query = {"limit": str(_PAGE), **selector}
     try:

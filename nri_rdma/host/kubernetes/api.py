@@ -72,6 +72,11 @@ class ApiServer:
         """Return the object at a path in protobuf, which has each of its bytes. Raises ApiServerError."""
         return bytes(self._read(self._send("GET", path, {}, None, timeout_s, accept=PROTOBUF), path, MOST))
 
+    def get_text(self, path: str, query: Mapping[str, str], timeout_s: float = CALL_S) -> str:
+        """Return what is no object: a container's log. Raises ApiServerError."""
+        answer = self._send("GET", path, query, None, timeout_s, accept="*/*")
+        return self._read(answer, path, MOST).decode(errors="replace")
+
     def replace_bytes(self, path: str, changed: bytes, timeout_s: float = CALL_S) -> None:
         """Replace the object at a path by one in protobuf. Raises ApiServerError."""
         self._read(self._send("PUT", path, {}, changed, timeout_s), path, MOST)

@@ -1,6 +1,12 @@
 {{- /* The name of all objects: one release in a cluster, whose daemons would share sockets and state on each node. */}}
 {{- define "nri-rdma.name" }}nri-rdma{{ end }}
 
+{{- /* The name of a component's objects: (list $ component). */}}
+{{- define "nri-rdma.nameOf" }}{{ include "nri-rdma.name" (index . 0) }}{{ if ne (index . 1) "daemon" }}-{{ index . 1 }}{{ end }}{{ end }}
+
+{{- /* What runs on each node, as a JSON list: the daemon, and before it doctor. */}}
+{{- define "nri-rdma.components" }}{{ ternary (list "preflight" "daemon") (list "daemon") .Values.preflight | toJson }}{{ end }}
+
 {{- define "nri-rdma.selector" -}}
 app.kubernetes.io/name: nri-rdma
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
@@ -106,4 +112,54 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
   {{- end }}
 {{- end }}
 {{- $arguments | toJson }}
+{{- end }}
+
+{{- /* What is made before an install or upgrade, in the order of its weight, and is gone after it. */}}
+{{- define "nri-rdma.beforeInstall" -}}
+helm.sh/hook: pre-install,pre-upgrade
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded,hook-failed
+{{- end }}
+
+{{- /* A Job that asks the API server, by its own service account: (list $ name arguments). */}}
+{{- define "nri-rdma.jobSpec" -}}
+{{- $root := index . 0 }}{{ $name := index . 1 -}}
+backoffLimit: 0
+activeDeadlineSeconds: 240
+template:
+  metadata:
+    labels: {{- include "nri-rdma.labels" $root | nindent 6 }}
+      app.kubernetes.io/component: {{ $name }}
+  spec:
+    serviceAccountName: {{ include "nri-rdma.nameOf" (list $root $name) }}
+    restartPolicy: Never
+    hostNetwork: true
+    dnsPolicy: ClusterFirstWithHostNet
+    enableServiceLinks: false
+    nodeSelector: {kubernetes.io/os: linux}
+    tolerations: {{- /* not all: a pod that tolerates everything may come to a dead node */}}
+      - {key: node-role.kubernetes.io/control-plane, operator: Exists}
+    {{- with $root.Values.imagePullSecrets }}
+    imagePullSecrets: {{- toYaml . | nindent 6 }}
+    {{- end }}
+    securityContext:
+      seccompProfile: {type: RuntimeDefault}
+    containers:
+      - name: {{ $name }}
+        image: {{ include "nri-rdma.image" $root }}
+        imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+        args: {{ index . 2 }}
+        securityContext:
+          allowPrivilegeEscalation: false
+          readOnlyRootFilesystem: true
+          runAsNonRoot: true
+          runAsUser: 65532
+          capabilities: {drop: [ALL]}
+        env:
+          {{- with $root.Values.apiServer.host }}
+          - {name: KUBERNETES_SERVICE_HOST, value: {{ . | quote }}}
+          {{- end }}
+          {{- with $root.Values.apiServer.port }}
+          - {name: KUBERNETES_SERVICE_PORT, value: {{ . | quote }}}
+          {{- end }}
 {{- end }}

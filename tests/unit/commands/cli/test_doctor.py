@@ -1,6 +1,7 @@
 """The command `nri-rdma doctor`: its exit codes, its output for programs, and bad settings."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,17 @@ def test_warnings_count_when_it_is_strict(bench: Bench, eight: Path) -> None:
         assert "run `nri-rdma install containerd`" in " ".join(done.stdout.split())
         assert "0 problems" in done.stdout
         assert "Nothing was changed." in done.stdout
+
+
+def test_it_stays_until_it_is_ended_if_it_is_asked_to(bench: Bench, eight: Path) -> None:
+    command = [sys.executable, "-m", "nri_rdma", "doctor", "-o", "json", "--stay", *map(str, _flags(bench, eight))]
+    with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        told = "".join(iter(process.stdout.readline, "}\n")) + "}"
+        assert json.loads(told)["problems"] > 0
+        assert process.poll() is None
+        process.terminate()
+    assert process.returncode == -signal.SIGTERM
 
 
 @pytest.mark.root

@@ -16,6 +16,7 @@ from tests.unit.rigs.inside_daemon import InsideDaemon
 
 COMMANDS = (
     *("run", "doctor", "cdi", "inventory", "topology", "explain", "validate", "snapshot", "status", "trace"),
+    "preflight",
     "config",
     "completion",
     "install",

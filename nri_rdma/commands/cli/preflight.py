@@ -1,0 +1,69 @@
+"""`nri-rdma preflight`: one table of what doctor finds on all nodes of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from nri_rdma.commands.cli.doctor import EXIT_PROBLEMS, counted
+from nri_rdma.commands.cli.screen import Screen, TextTable
+
+if TYPE_CHECKING:
+    from nri_rdma.commands.doctor.finding import Finding
+
+_NAMED = 3
+"""Nodes with the same finding that are named."""
+
+
+@click.command()
+@click.option("--namespace", required=True, metavar="NAME", help="Where the DaemonSets are.")
+@click.option("--without", multiple=True, metavar="CHECK", help="A check of doctor that does not count.")
+@click.option("--timeout", default=180.0, show_default=True, metavar="SECONDS", help="For all nodes together.")
+def preflight(namespace: str, without: tuple[str, ...], timeout: float) -> None:
+    """Print what doctor finds on the nodes of a cluster that is not ok, before the chart is installed there.
+
+    The chart does that by itself, in a Job, with preflight=true. Ends with 1 when there is a problem on any node, or no
+    answer from it. Runs in a pod whose service account may read the logs of doctor's pods.
+
+    \b
+    Example:
+      nri-rdma preflight --namespace nri-rdma --without daemon
+    """
+    from nri_rdma.commands.preflight import examine_nodes
+    from nri_rdma.host.kubernetes.api import ApiServer
+
+    api = ApiServer(None)
+    try:
+        found = examine_nodes(api, namespace, without, timeout)
+    finally:
+        api.close()
+    if show(found):
+        click.get_current_context().exit(EXIT_PROBLEMS)
+
+
+def show(found: Mapping[str, Iterable[Finding]]) -> int:
+    """Print what is not ok on which nodes; return the number of problems."""
+    from nri_rdma.commands.doctor.finding import Result
+    from nri_rdma.commands.preflight import CLUSTER, rows
+
+    lines, screen = rows(found), Screen()
+    nodes = counted(len(found.keys() - {CLUSTER}), "node")
+    if not lines:
+        screen.line(f"{nodes}: all ok")
+        return 0
+    texts = tuple(
+        (_listed(names), it.result, it.check, it.found + (f"\nfix: {it.fix}" if it.fix else "")) for it, names in lines
+    )
+    screen.table(TextTable(headings=("NODE", "RESULT", "CHECK", "FOUND"), rows=texts))
+    screen.line()
+    problems, warnings = (sum(it.result is result for it, _ in lines) for result in (Result.PROBLEM, Result.WARNING))
+    ends = " Nothing was installed or changed." if problems else ""
+    screen.line(f"{nodes}: {counted(problems, 'problem')}, {counted(warnings, 'warning')}.{ends}", bold=True)
+    return problems
+
+
+def _listed(nodes: list[str]) -> str:
+    more = len(nodes) - _NAMED
+    return ", ".join(nodes[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -200,7 +200,7 @@ def test_preflight_runs_doctor_where_and_as_the_daemons_will_run_before_anything
         (doctor,), (runs,) = spec["containers"], daemon["containers"]
         assert doctor["args"] == ["doctor", "-o", "json", "--stay"]
         changed = {key for key in doctor.keys() | runs if doctor.get(key) != runs.get(key)}
-        assert changed == {"args", "env", "readinessProbe"}
+        assert changed == {"args", "env", "ports", "readinessProbe"}
 
 
 @pytest.mark.parametrize(("guard", "without"), [("resource", ["daemon", "guard"]), ("runtime", ["daemon"])])

@@ -1,8 +1,18 @@
-"""The pods that clear a node are those of the daemon, but for what they do."""
+"""The daemons of a chart are replaced by pods that clear their nodes, by a real HTTP server."""
 
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from nri_rdma.commands.leave.cluster import clearing
+import pytest
+
+from nri_rdma.commands.leave.cluster import clearing, leave_cluster
+from nri_rdma.errors import NriRdmaError
+from nri_rdma.host.kubernetes.api import ApiServer
+from tests.rig.api_server import Server, running, send
 
 DAEMON: dict[str, Any] = {
     "name": "nri-rdma",
@@ -31,3 +41,84 @@ def test_the_daemon_is_replaced_by_a_container_that_clears_the_node_first() -> N
     assert not [key for key in (*clears, *waits) if key.endswith("Probe")]
     assert "volumeMounts" not in waits
     assert DAEMON["volumeMounts"][0]["readOnly"] is True, "the DaemonSet that was read is not changed"
+
+
+class Cluster:
+    """Two DaemonSets and a slice behind a real HTTP server. `clears`: whether their pods clear their nodes."""
+
+    def __init__(self, server: Server) -> None:
+        self.sets = {name: _daemons(name) for name in ("a", "b")}
+        self.pods: list[dict[str, Any]] = []
+        self.clears = True
+        self.fails = 0
+        server.answer = self._answer
+
+    def _answer(self, handler: Any, seen: Any) -> bool:
+        kind, _, name = seen.path.partition("daemonsets")
+        if not name:
+            items = list(self.sets.values()) if kind != seen.path else self.pods if seen.path == "/api/v1/pods" else []
+            if seen.path.endswith("resourceslices"):
+                items = [{"metadata": {"name": "n1-slice"}}]
+            return send(handler, 200, {"items": items}) if seen.method == "GET" else send(handler, 200, {})
+        found = self.sets[name.strip("/")]
+        if seen.method == "PATCH":
+            found["spec"] = {**found["spec"], **seen.body["spec"]}
+            found["metadata"]["generation"] += 1
+        elif self.fails:
+            self.fails -= 1
+            return send(handler, 500, {"message": "busy"})
+        elif self.clears:
+            found["status"] |= {"observedGeneration": found["metadata"]["generation"]}
+        return send(handler, 200, found)
+
+
+def _daemons(name: str) -> dict[str, Any]:
+    status = {"observedGeneration": 1, "desiredNumberScheduled": 2, "updatedNumberScheduled": 2, "numberReady": 2}
+    return {**json.loads(json.dumps(DAEMONS)), "metadata": {"name": name, "generation": 1}, "status": status} | {
+        "spec": {**json.loads(json.dumps(DAEMONS["spec"])), "updateStrategy": {"type": "OnDelete"}}
+    }
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with running() as found:
+        yield found
+
+
+def leave(server: Server, folder: Path, within_s: float = 5.0) -> list[str]:
+    api, said = ApiServer(server.kubeconfig(folder)), list[str]()
+    try:
+        leave_cluster(api, "nri-rdma", "rdma.noderesource.dev", (), "/var/lib/nri-rdma", within_s, said.append)
+    finally:
+        api.close()
+    return said
+
+
+def test_every_node_is_cleared_before_the_slices_go(server: Server, tmp_path: Path) -> None:
+    cluster = Cluster(server)
+    cluster.fails = 2
+    said = leave(server, tmp_path)
+    assert said == ["a: its nodes are cleared", "b: its nodes are cleared", "ResourceSlice n1-slice is deleted"]
+    for found in cluster.sets.values():
+        assert found["spec"]["template"]["spec"]["initContainers"][0]["name"] == "clear-node"
+    assert [it.path.rpartition("/")[2] for it in server.writes] == ["a", "b", "n1-slice"]
+
+
+def test_where_a_node_is_not_cleared_the_daemons_run_again_and_the_slices_stay(server: Server, tmp_path: Path) -> None:
+    cluster = Cluster(server)
+    before = json.loads(json.dumps({name: it["spec"] for name, it in cluster.sets.items()}))
+    cluster.clears = False
+    with pytest.raises(NriRdmaError, match="the daemons are started again: 0 of 2"):
+        leave(server, tmp_path, within_s=0.1)
+    assert {name: it["spec"] for name, it in cluster.sets.items()} == before
+    assert "n1-slice" not in {it.path.rpartition("/")[2] for it in server.writes}
+
+
+def test_a_pod_that_has_devices_refuses_before_anything_is_written(server: Server, tmp_path: Path) -> None:
+    cluster = Cluster(server)
+    annotations = {"rdma.noderesource.dev/pod": "1"}
+    metadata = {"namespace": "default", "name": "trainer", "annotations": annotations}
+    cluster.pods = [{"metadata": metadata, "spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}]
+    with pytest.raises(NriRdmaError, match="1 pods have devices, or wait for some: default/trainer on n1"):
+        leave(server, tmp_path)
+    assert server.writes == []

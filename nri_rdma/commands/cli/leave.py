@@ -15,24 +15,35 @@ from nri_rdma.config.settings import Settings
 @click.option("--resource", "resources", multiple=True, metavar="PREFIX/NAME", help="A resource that pods ask by.")
 @click.option("--host-dir", default="", metavar="DIR", help="The chart's folder on each node, which is removed, too.")
 @click.option("--timeout", default=180.0, show_default=True, metavar="SECONDS", help="For all nodes together.")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="PATH",
+    help="File with the credentials; default: the service account of the pod.",
+)
 @annotation_prefix_option
 def uninstall_kubernetes(
-    namespace: str, resources: tuple[str, ...], host_dir: str, timeout: float, annotation_prefix: str
+    namespace: str,
+    resources: tuple[str, ...],
+    host_dir: str,
+    timeout: float,
+    kubeconfig: Path | None,
+    annotation_prefix: str,
 ) -> None:
-    """Clear all nodes of a cluster, before the chart is removed. The chart does that by itself, in a Job.
+    """Clear all nodes of a cluster, before the chart is removed. helm does that by itself, in a Job of the chart.
 
     Refused while pods have devices, with their names: then nothing is changed. Otherwise each daemon ends, what it has
     written on its node is removed, and the ResourceSlices are deleted. From then on pods with annotations start
-    without devices. Runs in a pod whose service account may do that.
+    without devices.
 
     \b
     Example:
-      nri-rdma uninstall kubernetes --namespace nri-rdma --host-dir /var/lib/nri-rdma
+      nri-rdma uninstall kubernetes --namespace nri-rdma --host-dir /var/lib/nri-rdma --kubeconfig ~/.kube/config
     """
     from nri_rdma.commands.leave.cluster import leave_cluster
     from nri_rdma.host.kubernetes.api import ApiServer
 
-    api = ApiServer(None)
+    api = ApiServer(kubeconfig)
     try:
         leave_cluster(api, namespace, annotation_prefix, resources, host_dir, timeout, click.echo)
     finally:

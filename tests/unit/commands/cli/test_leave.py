@@ -1,4 +1,4 @@
-"""`nri-rdma uninstall kubernetes` and `uninstall node` as they are typed; tests/unit/commands/leave has what they do."""
+"""`nri-rdma uninstall kubernetes` and `uninstall node` as they are typed; what they do: tests/unit/commands/leave."""
 
 from __future__ import annotations
 

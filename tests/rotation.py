@@ -115,7 +115,7 @@ def _turns() -> Iterator[Turn]:
     )
     yield Turn(
         name="chart",
-        what=f"helm, a real Kubernetes: tests/chart, `make cluster-demo`, and {', '.join(CHART_FILES)} of tests/cluster",
+        what=f"helm, a real Kubernetes: tests/chart, `make cluster-demo`, {', '.join(CHART_FILES)} of tests/cluster",
         commands=(("-m", "tests.chart", "--", "-q"), ("-m", "tests.cluster", "--demo"), _cluster(CHART_FILES)),
     )
     files = tuple(f"tests/lab/guest/{name}" for name in GUEST_FILES)

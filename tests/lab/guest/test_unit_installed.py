@@ -1,4 +1,7 @@
-"""`nri-rdma install systemd` with a real systemd: the unit's daemon does the main job, and uninstall leaves nothing."""
+"""`nri-rdma install systemd` with a real systemd: the unit's daemon does the main job, and uninstall leaves nothing.
+
+By its name this file comes after test_managed_host.py, whose daemon has to be the first one of the runtime.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,8 @@ CLUSTER = {
     "KubeRay": ("test_kuberay", "test_kuberay_one"),
 }
 """The files of tests/cluster, by turn; each is in one."""
-CHART_FILES = ("test_chart_privileges", "test_chart_uninstall", "test_chart_upgrade", "test_chart_values")
+CHART_FILES = ("test_chart_uninstall", "test_chart_upgrade", "test_chart_values")
+PRIVILEGES = ("test_chart_privileges",)
 OLDER_KUBERNETES = {"1.35": "v1.35.8", "1.36": "v1.36.5"}
 OLDER_FILES = ("test_annotations", "test_shares", "test_claims")
 _PASSED = re.compile(r"\b(\d+) passed\b")
@@ -117,6 +118,11 @@ def _turns() -> Iterator[Turn]:
         name="chart",
         what=f"helm, a real Kubernetes: tests/chart, `make cluster-demo`, {', '.join(CHART_FILES)} of tests/cluster",
         commands=(("-m", "tests.chart", "--", "-q"), ("-m", "tests.cluster", "--demo"), _cluster(CHART_FILES)),
+    )
+    yield Turn(
+        name="privileges",
+        what=f"what the daemon's pod may do and sees, one thing less at a time: {PRIVILEGES[0]} of tests/cluster",
+        commands=(_cluster(PRIVILEGES),),
     )
     files = tuple(f"tests/lab/guest/{name}" for name in GUEST_FILES)
     for kernel in KERNELS:

@@ -54,7 +54,7 @@ def test_every_runtime_kernel_and_file_of_the_cluster_is_tested_by_make_test_mak
     assert sorted(rotation.RUNTIMES) == sorted(runtimes)
     assert set(rotation.KERNELS) == set(KERNELS) - {DEFAULT_KERNEL}
     there = [it.stem for it in (rotation.PROJECT / "tests/cluster").glob("test_*.py")]
-    in_turns = (*rotation.CLUSTER.values(), rotation.CHART_FILES)
+    in_turns = (*rotation.CLUSTER.values(), rotation.CHART_FILES, rotation.PRIVILEGES)
     assert sorted(name for files in in_turns for name in files) == sorted(there)
 
 

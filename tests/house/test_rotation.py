@@ -67,16 +67,17 @@ def test_files_and_modules_that_turns_name_are_there() -> None:
     assert [it for it in places if not (it.with_suffix(".py").is_file() or (it / "__main__.py").is_file())] == []
 
 
-def test_the_turn_that_was_green_longest_ago_is_next_and_one_that_never_was_comes_first(page: Path) -> None:
+def test_the_turn_that_was_green_longest_ago_is_next_and_one_that_never_was_has_to_be_run_by_name(page: Path) -> None:
     first, second, third, *others = rotation.TURNS
     record = {first: green("2026-11-27 08:00"), third: green("2026-11-26 23:59")}
     record |= {name: green("2026-11-27 09:00") for name in others}
     rotation.write(record, page)
-    assert rotation.longest_ago(rotation.read(page)).name == second
-    record[second] = green("2026-11-28 00:00")
+    assert rotation.longest_ago(rotation.read(page)).name == third
+    record[second] = green("2026-11-26 00:00")
     rotation.write(record, page)
     assert rotation.read(page) == record
-    assert rotation.longest_ago(record).name == third
+    assert rotation.longest_ago(record).name == second
+    assert rotation.longest_ago({}).name == first
     assert page.read_text().startswith("Before.\n")
     assert page.read_text().endswith("\n\nAfter.\n")
 

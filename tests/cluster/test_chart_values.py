@@ -64,7 +64,7 @@ def test_preflight_ends_an_install_that_a_node_lacks_something_for(cluster: Clus
         print(table)
         assert "1 node: 0 problems" in table
     helm.uninstall()
-    assert left(cluster) == {"job.batch/nri-rdma-preflight"}
+    wait_until(lambda: left(cluster) == {"job.batch/nri-rdma-preflight"}, "all but the table to be gone", 60)
 
 
 def test_an_install_with_a_wrong_socket_of_nri_fails(cluster: Cluster, helm: Helm) -> None:
@@ -96,7 +96,7 @@ def test_of_two_kinds_that_choose_one_node_the_second_stays_pending(cluster: Clu
     assert [it["status"]["phase"] for it in found] == ["Pending"]
     assert before <= daemons(cluster)
     helm.upgrade(SHARING)
-    assert daemons(cluster) == before
+    wait_until(lambda: daemons(cluster) == before, "the second kind's pod to be gone", 60)
 
 
 def test_a_second_release_is_refused(cluster: Cluster, helm: Helm) -> None:

@@ -95,6 +95,8 @@ def test_of_two_kinds_that_choose_one_node_the_second_stays_pending(cluster: Clu
     found = cluster.get("pods", "-n", NAMESPACE, "--selector=nri-rdma/nodes=twice")["items"]
     assert [it["status"]["phase"] for it in found] == ["Pending"]
     assert before <= daemons(cluster)
+    # helm forgets what an upgrade made that failed.
+    cluster.kubectl("delete", "daemonset", "nri-rdma-twice", "-n", NAMESPACE, "--wait=true", "--timeout=60s")
     helm.upgrade(SHARING)
     wait_until(lambda: daemons(cluster) == before, "the second kind's pod to be gone", 60)
 

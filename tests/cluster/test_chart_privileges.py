@@ -16,7 +16,7 @@ import pytest
 from tests.cluster.cluster import Cluster
 from tests.cluster.helm import IMAGE_ARCHIVE, NAMESPACE, Helm
 from tests.cluster.pods import delete, pod, runs
-from tests.cluster.privileges import ROWS, RUNS, WAITS, Row
+from tests.cluster.privileges import HANGS, ROWS, RUNS, WAITS, Row
 from tests.cluster.test_chart_uninstall import KEY, VALUES
 from tests.cluster.test_claims import claim_spec, claiming, make, template, verbs
 
@@ -90,7 +90,7 @@ def outcomes(cluster: Cluster, names: list[str]) -> list[str]:
             elif code := _code(cluster, name):
                 found[name] = code
         time.sleep(0.5)
-    return [ended or (WAITS if _is_unplaced(cluster, name) else "hangs") for name, ended in found.items()]
+    return [ended or (WAITS if _is_unplaced(cluster, name) else HANGS) for name, ended in found.items()]
 
 
 def _is_unplaced(cluster: Cluster, name: str) -> bool:

@@ -17,8 +17,8 @@ BEGIN, END = "<!-- privileges -->\n", "<!-- end -->"
 class Row:
     """One thing that `take` takes away from the pod's spec.
 
-    `annotation`, `share` and `claim` say what becomes of a pod that asks in that way: RUNS, WAITS, HANGS, or the code of
-    the refusal that its events have. `doctor` are words of the line that doctor then has, "" for none."""
+    `annotation`, `share` and `claim` say what becomes of a pod that asks in that way: RUNS, WAITS, HANGS, or the code
+    of the refusal that its events have. `doctor` are words of the line that doctor then has, "" for none."""
 
     what: str
     take: Callable[[Spec], None]

@@ -58,7 +58,7 @@ def builder(work: Path) -> Iterator[Builder]:
     disk, nodes = work / "disk", work / "nodes"
     for folder in (disk, nodes):
         folder.mkdir()
-    shared = {PROJECT: "/src", work / "cache": "/cache", work: "/work", disk: "/disk"}
+    shared = {PROJECT: "/src", work / "cache": "/cache", work: "/made", disk: "/disk"}
     command = [
         *("unshare", "--mount", "--propagation", "private", "sh", "-c", IN_MEMORY, str(disk)),
         *(sys.executable, "-IS", str(become_host.__file__), str(ensure_root(TRIXIE)), str(disk), str(nodes)),
@@ -87,10 +87,10 @@ def built(architecture: Architecture, root: Root, tmp_path_factory: pytest.TempP
         shutil.copytree(fetched, work / "cache" / fetched.name, copy_function=os.link)
     subprocess.run(["tar", "-C", str(ensure_root(TRIXIE)), "-cf", str(work / "base.tar"), "."], check=True)
     with builder(work) as run:
-        run("podman", "import", "/work/base.tar", BASE)
+        run("podman", "import", "/made/base.tar", BASE)
         words = (f"--build-arg={name}={value}" for name, value in arguments.items())
         run(*BUILD, f"--platform=linux/{architecture.name}", *words, "--tag=localhost/built", "/src")
-        run("podman", "save", "--format=oci-archive", "--output=/work/built.tar", "localhost/built")
+        run("podman", "save", "--format=oci-archive", "--output=/made/built.tar", "localhost/built")
     return unpack(work / "built.tar", work / "root", architecture)
 
 

@@ -21,6 +21,7 @@ LABEL = "app.kubernetes.io/name=nri-rdma"
 _CLAIMS, _SLICES = "/apis/resource.k8s.io/v1/resourceclaims", "/apis/resource.k8s.io/v1/resourceslices"
 _PODS, _PAGE = "/api/v1/pods", 20
 """An answer has at most 3 MiB, and an object at most half of that."""
+_CLEARS = "clear-node"
 _AGAIN_S = 1.0
 _ABSENT = 404
 _HELD_HINT = (
@@ -57,7 +58,8 @@ def leave_cluster(
     by = time.monotonic() + within_s
     try:
         for name, found in before.items():
-            api.merge(f"{path}/{name}", clearing(found, host_dir))
+            if not _is_clearing(found):  # else an uninstall was broken off
+                api.merge(f"{path}/{name}", clearing(found, host_dir))
         for name in before:
             _await_cleared(api, f"{path}/{name}", by, within_s)
             say(f"{name}: its nodes are cleared")
@@ -75,7 +77,7 @@ def clearing(daemons: Object, host_dir: str) -> dict[str, Any]:
     template = daemons["spec"]["template"]["spec"]
     (daemon,) = (it for it in template["containers"] if it["name"] == "nri-rdma")
     clears = {key: deepcopy(it) for key, it in daemon.items() if not key.endswith("Probe")}
-    clears["name"] = "clear-node"
+    clears["name"] = _CLEARS
     clears["args"] = ["uninstall", "node", *(["--host-dir", host_dir] if host_dir else [])]
     for mount in clears["volumeMounts"]:
         if mount["mountPath"] == host_dir:
@@ -87,6 +89,10 @@ def clearing(daemons: Object, host_dir: str) -> dict[str, Any]:
             "template": {"spec": {"initContainers": [clears], "containers": [{**waits, "command": list(_PAUSE)}]}},
         }
     }
+
+
+def _is_clearing(daemons: Object) -> bool:
+    return any(it["name"] == _CLEARS for it in daemons["spec"]["template"]["spec"].get("initContainers") or ())
 
 
 def _await_cleared(api: ApiServer, path: str, by: float, within_s: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -106,15 +105,3 @@ def test_where_nothing_was_copied_nothing_is_removed(tmp_path: Path) -> None:
     done = nri_rdma("uninstall", "host", "--mounted-at", tmp_path, columns=400)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("nothing was changed.\n")
-
-
-def test_the_unit_of_systemd_is_shown_with_this_program_and_the_next_command() -> None:
-    if Path("/etc/systemd/system/nri-rdma.service").exists():
-        pytest.skip("this machine has the unit")
-    done = nri_rdma("install", "systemd", "--dry-run", columns=200)
-    assert done.returncode == 0, done.stderr
-    assert f"+ExecStart={Path(sys.executable).parent}/nri-rdma run" in done.stdout.splitlines()
-    assert done.stdout.endswith("Nothing was changed: this is what would be written.\n")
-    assert not Path("/etc/systemd/system/nri-rdma.service").exists()
-    done = nri_rdma("uninstall", "systemd", columns=200)
-    assert (done.returncode, done.stdout[-21:]) == (0, "nothing was changed.\n")

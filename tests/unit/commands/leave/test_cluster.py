@@ -26,7 +26,9 @@ DAEMON: dict[str, Any] = {
         {"name": "sys", "mountPath": "/sys", "readOnly": True},
     ],
 }
-DAEMONS = {"spec": {"template": {"spec": {"containers": [{"name": "sidecar"}, DAEMON], "initContainers": [{}]}}}}
+DAEMONS = {
+    "spec": {"template": {"spec": {"containers": [{"name": "sidecar"}, DAEMON], "initContainers": [{"name": "copy"}]}}}
+}
 
 
 def test_the_daemon_is_replaced_by_a_container_that_clears_the_node_first() -> None:
@@ -122,3 +124,10 @@ def test_a_pod_that_has_devices_refuses_before_anything_is_written(server: Serve
     with pytest.raises(NriRdmaError, match="1 pods have devices, or wait for some: default/trainer on n1"):
         leave(server, tmp_path)
     assert server.writes == []
+
+
+def test_an_uninstall_that_was_broken_off_goes_on(server: Server, tmp_path: Path) -> None:
+    cluster = Cluster(server)
+    cluster.sets["a"]["spec"] |= clearing(cluster.sets["a"], "/var/lib/nri-rdma")["spec"]
+    assert leave(server, tmp_path)[-1] == "ResourceSlice n1-slice is deleted"
+    assert [it.path.rpartition("/")[2] for it in server.writes] == ["b", "n1-slice"]

@@ -26,7 +26,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster of one node, or of as many as the module's NODES says; its DESCRIBED is the nodes' hardware, its CONFIG
-    nri-rdma's configuration, its KUBELET has settings of the kubelets, and its GATES are feature gates that are on."""
+    nri-rdma's configuration, its KUBELET has settings of the kubelets, its GATES are feature gates that are on, and its
+    IMAGES are archives that the nodes have instead of a daemon of their own."""
     failed = request.session.testsfailed
     made = Cluster(
         getattr(request.module, "NODES", 1),
@@ -34,6 +35,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         config=getattr(request.module, "CONFIG", ""),
         kubelet=getattr(request.module, "KUBELET", {}),
         gates=getattr(request.module, "GATES", ()),
+        images=getattr(request.module, "IMAGES", ()),
     )
     try:
         yield made

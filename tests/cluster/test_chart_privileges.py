@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from tests.cluster.privileges import HANGS, ROWS, RUNS, WAITS, Row
 from tests.cluster.test_chart_uninstall import KEY, VALUES
 from tests.cluster.test_claims import claim_spec, claiming, make, template, verbs
 
+IMAGES = [IMAGE_ARCHIVE]
 DAEMONS = ("daemonset", "nri-rdma-default", "-n", NAMESPACE)
 SETTLES_S = 5.0
 """After a start the kubelet and the scheduler learn what the daemon offers."""
@@ -27,17 +27,6 @@ DECIDED_S = 45.0
 COMES_S = 90.0
 _CODE = re.compile(r"nri-rdma: (?!NOT-READY)([A-Z-]+):")
 _OWN = ("resourceVersion", "uid", "generation", "creationTimestamp", "managedFields")
-
-
-@pytest.fixture(scope="module")
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A cluster whose nodes have the image, and no nri-rdma of their own."""
-    failed = request.session.testsfailed
-    made = Cluster(images=[IMAGE_ARCHIVE])
-    try:
-        yield made
-    finally:
-        made.close(keeps_logs=request.session.testsfailed > failed)
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.cluster.cluster import Cluster
@@ -11,6 +9,7 @@ from tests.cluster.helm import IMAGE_ARCHIVE, NAMESPACE, RELEASE, WAIT, Helm
 from tests.cluster.pods import delete, execute, pod, start
 from tests.cluster.test_claims import claim_spec, claiming, make, template, verbs
 
+IMAGES = [IMAGE_ARCHIVE]
 POOLS = {
     "rails": {"select": {"device": ["mlx5_0", "mlx5_1"]}, "modes": ["exclusive", "shared"]},
     "hcas-a": {
@@ -28,17 +27,6 @@ FOLDERS = (
     *("/run/nri-rdma", "/var/run/cdi", "/var/lib/nri-rdma", "/var/run/nri"),
     *(f"/var/lib/kubelet/{it}" for it in ("plugins", "plugins_registry", "device-plugins/nri-rdma*")),
 )
-
-
-@pytest.fixture(scope="module")
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A cluster whose nodes have the image, and no nri-rdma of their own."""
-    failed = request.session.testsfailed
-    made = Cluster(images=[IMAGE_ARCHIVE])
-    try:
-        yield made
-    finally:
-        made.close(keeps_logs=request.session.testsfailed > failed)
 
 
 @pytest.fixture(scope="module")

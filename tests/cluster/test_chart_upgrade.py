@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,6 +19,8 @@ from tests.cluster.pods import execute, pod
 from tests.cluster.test_claims import claim_spec, claiming, make, template
 from tests.rig.deadline import wait_until
 
+IMAGES = [IMAGE_ARCHIVE, *old_image.ARCHIVES.values()]
+KUBELET = {"maxPods": 250}
 KEY = "rdma.noderesource.dev/pod"
 SHARE = "rdma/rdma_shared_device_a"
 GUARD = "rdma.noderesource.dev/guard"
@@ -50,17 +52,6 @@ def values(image: str, guard: str) -> Mapping[str, Any]:
         "guard": guard,
         "config": {"pools": POOLS},
     }
-
-
-@pytest.fixture(scope="module")
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A node that has all three images."""
-    failed = request.session.testsfailed
-    made = Cluster(images=[IMAGE_ARCHIVE, *old_image.ARCHIVES.values()], kubelet={"maxPods": 250})
-    try:
-        yield made
-    finally:
-        made.close(keeps_logs=request.session.testsfailed > failed)
 
 
 @pytest.fixture(scope="module")

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.helm import IMAGE_ARCHIVE, NAMESPACE, Helm
 from tests.rig.deadline import wait_until
 
+IMAGES = [IMAGE_ARCHIVE]
 VALUES = {"config": {"pools": {"rails": {"select": {"device": "mlx5_0"}, "modes": ["exclusive"]}}}}
 DAEMONS = "--selector=app.kubernetes.io/component=daemon"
 SHARING = {"config": {"pools": {"rails": {"select": {"device": "mlx5_0"}, "modes": ["shared"]}}}}
-
-
-@pytest.fixture(scope="module")
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A cluster whose nodes have the image, and no nri-rdma of their own."""
-    failed = request.session.testsfailed
-    made = Cluster(images=[IMAGE_ARCHIVE])
-    try:
-        yield made
-    finally:
-        made.close(keeps_logs=request.session.testsfailed > failed)
 
 
 @pytest.fixture(scope="module")

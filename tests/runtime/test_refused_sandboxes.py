@@ -59,7 +59,7 @@ def test_a_pod_that_was_refused_twice_and_then_admitted_survives_a_restart_of_th
 
 def _run_late(cri: Cri) -> Sandbox:
     """Start the pod as the kubelet does: again while containerd has not yet given the name of the refused one free."""
-    until = time.monotonic() + 15
+    until = time.monotonic() + CLEANED_S
     while True:
         try:
             return cri.run_pod("late", annotations=ASKS, uid=UID)
@@ -130,7 +130,8 @@ def _left(runtime: Runtime) -> set[str]:
     """What the runtime has of sandboxes and containers beyond what CRI lists: records, processes, files of theirs."""
     cri = runtime.cri
     listed = {pod.id for pod in cri.pods()} | {container.id for container in cri.containers()}
-    return (_recorded(runtime) | _mounted(runtime) | _running(runtime)) - listed
+    kinds = {"record": _recorded(runtime), "mount": _mounted(runtime), "process": _running(runtime)}
+    return {f"{kind} of {id_}" for kind, ids in kinds.items() for id_ in ids - listed}
 
 
 def _recorded(runtime: Runtime) -> set[str]:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bnri_rdma/pb/sandboxes.proto\x12\x1e\x63ontainerd.services.sandbox.v1\"%\n\x0fStoreGetRequest\x12\x12\n\nsandbox_id\x18\x01 \x01(\t\"\x12\n\x10StoreGetResponse\"B\n\x19\x43ontrollerShutdownRequest\x12\x12\n\nsandbox_id\x18\x01 \x01(\t\x12\x11\n\tsandboxer\x18\n \x01(\t\"\x1c\n\x1a\x43ontrollerShutdownResponse2q\n\x05Store\x12h\n\x03Get\x12/.containerd.services.sandbox.v1.StoreGetRequest\x1a\x30.containerd.services.sandbox.v1.StoreGetResponse2\x90\x01\n\nController\x12\x81\x01\n\x08Shutdown\x12\x39.containerd.services.sandbox.v1.ControllerShutdownRequest\x1a:.containerd.services.sandbox.v1.ControllerShutdownResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bnri_rdma/pb/sandboxes.proto\x12\x1e\x63ontainerd.services.sandbox.v1\"%\n\x0fStoreGetRequest\x12\x12\n\nsandbox_id\x18\x01 \x01(\t\"\x12\n\x10StoreGetResponse\">\n\x15\x43ontrollerStopRequest\x12\x12\n\nsandbox_id\x18\x01 \x01(\t\x12\x11\n\tsandboxer\x18\n \x01(\t\"\x18\n\x16\x43ontrollerStopResponse\"B\n\x19\x43ontrollerShutdownRequest\x12\x12\n\nsandbox_id\x18\x01 \x01(\t\x12\x11\n\tsandboxer\x18\n \x01(\t\"\x1c\n\x1a\x43ontrollerShutdownResponse2q\n\x05Store\x12h\n\x03Get\x12/.containerd.services.sandbox.v1.StoreGetRequest\x1a\x30.containerd.services.sandbox.v1.StoreGetResponse2\x87\x02\n\nController\x12u\n\x04Stop\x12\x35.containerd.services.sandbox.v1.ControllerStopRequest\x1a\x36.containerd.services.sandbox.v1.ControllerStopResponse\x12\x81\x01\n\x08Shutdown\x12\x39.containerd.services.sandbox.v1.ControllerShutdownRequest\x1a:.containerd.services.sandbox.v1.ControllerShutdownResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,12 +35,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STOREGETREQUEST']._serialized_end=100
   _globals['_STOREGETRESPONSE']._serialized_start=102
   _globals['_STOREGETRESPONSE']._serialized_end=120
-  _globals['_CONTROLLERSHUTDOWNREQUEST']._serialized_start=122
-  _globals['_CONTROLLERSHUTDOWNREQUEST']._serialized_end=188
-  _globals['_CONTROLLERSHUTDOWNRESPONSE']._serialized_start=190
-  _globals['_CONTROLLERSHUTDOWNRESPONSE']._serialized_end=218
-  _globals['_STORE']._serialized_start=220
-  _globals['_STORE']._serialized_end=333
-  _globals['_CONTROLLER']._serialized_start=336
-  _globals['_CONTROLLER']._serialized_end=480
+  _globals['_CONTROLLERSTOPREQUEST']._serialized_start=122
+  _globals['_CONTROLLERSTOPREQUEST']._serialized_end=184
+  _globals['_CONTROLLERSTOPRESPONSE']._serialized_start=186
+  _globals['_CONTROLLERSTOPRESPONSE']._serialized_end=210
+  _globals['_CONTROLLERSHUTDOWNREQUEST']._serialized_start=212
+  _globals['_CONTROLLERSHUTDOWNREQUEST']._serialized_end=278
+  _globals['_CONTROLLERSHUTDOWNRESPONSE']._serialized_start=280
+  _globals['_CONTROLLERSHUTDOWNRESPONSE']._serialized_end=308
+  _globals['_STORE']._serialized_start=310
+  _globals['_STORE']._serialized_end=423
+  _globals['_CONTROLLER']._serialized_start=426
+  _globals['_CONTROLLER']._serialized_end=689
 # @@protoc_insertion_point(module_scope)

@@ -14,6 +14,18 @@ class StoreGetResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ControllerStopRequest(_message.Message):
+    __slots__ = ("sandbox_id", "sandboxer")
+    SANDBOX_ID_FIELD_NUMBER: _ClassVar[int]
+    SANDBOXER_FIELD_NUMBER: _ClassVar[int]
+    sandbox_id: str
+    sandboxer: str
+    def __init__(self, sandbox_id: _Optional[str] = ..., sandboxer: _Optional[str] = ...) -> None: ...
+
+class ControllerStopResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class ControllerShutdownRequest(_message.Message):
     __slots__ = ("sandbox_id", "sandboxer")
     SANDBOX_ID_FIELD_NUMBER: _ClassVar[int]

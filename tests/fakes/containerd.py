@@ -27,7 +27,7 @@ _LOOK_S = 0.01
 _METHODS = {
     "containerd.services.containers.v1.Containers": ("Get",),
     "containerd.services.sandbox.v1.Store": ("Get",),
-    "containerd.services.sandbox.v1.Controller": ("Shutdown",),
+    "containerd.services.sandbox.v1.Controller": ("Stop", "Shutdown"),
     "runtime.v1.RuntimeService": ("Status",),
 }
 
@@ -53,6 +53,9 @@ class FakeContainerd:
         """The labels of each container's record, by id."""
         self.sandboxes: set[str] = set()
         """What its store of sandboxes has."""
+        self.processes: set[str] = set()
+        """The sandboxes that have a shim and a pause process. A Shutdown without a Stop leaves them, as the real one's
+        does at times."""
         self.controller = "podsandbox"
         self.configuration: str | None = '{"enableCDI": true}'
         """What its CRI service says of its configuration in detail; None: nothing."""
@@ -75,6 +78,7 @@ class FakeContainerd:
     def add_left(self, sandbox_id: str) -> None:
         """A sandbox whose RunPodSandbox has failed."""
         self.containers[sandbox_id] = SANDBOX
+        self.processes.add(sandbox_id)
 
     def add_running(self, sandbox_id: str) -> None:
         """A sandbox that starts, or runs."""
@@ -107,6 +111,7 @@ class FakeContainerd:
         answers = {
             "Containers/Get": self._container,
             "Store/Get": self._sandbox,
+            "Controller/Stop": self._stop,
             "Controller/Shutdown": self._shut_down,
             "RuntimeService/Status": self._status,
         }
@@ -151,6 +156,12 @@ class FakeContainerd:
         conditions = message(1, message(1, text(1, "RuntimeReady")))
         told = {"golang": '"go1.24.1"'} | ({"config": self.configuration} if self.configuration is not None else {})
         return conditions + b"".join(message(2, text(1, key) + text(2, value)) for key, value in told.items())
+
+    def _stop(self, asked: Mapping[int, str], context: Any) -> bytes:
+        if asked.get(10) != self.controller or self.mode is Mode.FORGETS:
+            context.abort(grpc.StatusCode.NOT_FOUND, "not found")
+        self.processes.discard(asked[1])
+        return b""
 
     def _shut_down(self, asked: Mapping[int, str], context: Any) -> bytes:
         if asked.get(10) != self.controller:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self  # Any: grpc has no types
@@ -92,7 +93,14 @@ class Containerd:
         return True
 
     def shut_down(self, sandbox_id: str) -> None:
-        """End the sandbox's process and remove its container, snapshot and folders. Repeating it is no error."""
+        """End the sandbox's process and remove its container, snapshot and folders. Repeating it is no error.
+
+        A process that Shutdown ends is deleted twice at the same time, by Shutdown and by the controller, which has
+        seen its end; of two such calls the shim may survive both (seen with 2.1.9 on a busy disk). Stop waits until the
+        controller has deleted it."""
+        stop = sandboxes.ControllerStopRequest(sandbox_id=sandbox_id, sandboxer=SANDBOXER)
+        with suppress(_NotFoundError):  # the controller has forgotten the sandbox, or Shutdown says what is wrong
+            self._call("containerd.services.sandbox.v1.Controller/Stop", stop)
         request = sandboxes.ControllerShutdownRequest(sandbox_id=sandbox_id, sandboxer=SANDBOXER)
         try:
             self._call("containerd.services.sandbox.v1.Controller/Shutdown", request)

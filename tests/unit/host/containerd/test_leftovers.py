@@ -79,7 +79,7 @@ def test_what_is_left_is_shut_down_by_containerd_itself(containerd: FakeContaine
     containerd.add_left(ID)
     containerd.add_left(OTHER)
     assert look_at(containerd) is Look.REMOVED
-    assert (containerd.shut_down, list(containerd.containers)) == ([ID], [OTHER])
+    assert (containerd.shut_down, list(containerd.containers), containerd.processes) == ([ID], [OTHER], {OTHER})
 
 
 def test_what_is_gone_needs_nothing(containerd: FakeContainerd) -> None:

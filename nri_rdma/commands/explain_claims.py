@@ -7,6 +7,7 @@ decides: each pool of claims is told.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any  # Any: a manifest before it is read
@@ -43,11 +44,15 @@ class ExplainedClaim:
     pool: str
     parameters: Mapping[str, Any] | None = None
     refusal: NriRdmaError | None = None
+    count: int | None = None
+    """None: all that the pool has."""
+    together: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Constraints of the claim: an attribute that it has in common with the devices of these requests."""
 
 
 def explain_claims(documents: Iterable[object], node: Node, policy: Policy) -> tuple[ExplainedClaim, ...]:
-    """Return the requests with parameters for our driver, their own or their class's, each for every pool of claims. Of
-    the documents' pods it counts which of them are on the host's network."""
+    """Return the requests for devices of our driver, each for every pool of claims that it may get them from. Of the
+    documents' pods it counts which of them are on the host's network."""
     every = [item for document in documents for item, _ in items_of(document) if isinstance(item, dict)]
     classes = classes_in(every)
     pools = [it for it in policy.pools.values() if it.door is PoolDoor.CLAIMS]
@@ -57,9 +62,24 @@ def explain_claims(documents: Iterable[object], node: Node, policy: Policy) -> t
         for claim in every
         if is_claim(claim)
         for request in requests_in(claim, DRIVER, classes)
-        if request.parameters
-        for pool in pools
+        for pool in _pools_for(request, pools, classes)
     )
+
+
+_POOL_NAMED = re.compile(r"""\.pool\s*==\s*["']([^"']+)["']""")
+"""In a selector: the attribute of our devices, as the classes of `claims manifests` ask for it."""
+
+
+def _pools_for(request: WrittenRequest, pools: Iterable[Pool], classes: Container[str]) -> Iterator[Pool]:
+    """Yield the pools whose devices a request may get; none for a request that nobody says to be for our devices. A
+    class that the manifest has not is probably that of `claims manifests`, which has the name of its pool."""
+    named = {name for it in request.selectors for name in _POOL_NAMED.findall(it)}
+    of_class = {request.device_class} if request.device_class not in classes else set()
+    same = [pool for pool in pools if pool.name in (named or of_class)]
+    if same or named:
+        yield from same
+    elif request.is_of(DRIVER):
+        yield from pools
 
 
 def _explained(
@@ -81,6 +101,8 @@ def _explained(
         "device_class": written.device_class,
         "lacks_class": written.device_class not in classes,
         "pool": pool.name,
+        "count": written.count,
+        "together": written.together,
     }
     request = ClaimRequest(
         name=written.name,
@@ -93,7 +115,10 @@ def _explained(
     where = f"claim {namespace}/{name}, request {written.name}"
     try:
         request, admitted = admit_request(policy, node, asker, pool, request, written.count, where)
-        return ExplainedClaim(**told, parameters=asked_words(name, request, admitted))
+        words = dict(asked_words(name, request, admitted))
+        if kind == "ResourceClaimTemplate" and "name" not in written.parameters:
+            del words["name"]  # each pod has its own name for a claim that is made from a template
+        return ExplainedClaim(**told, parameters=words)
     except NriRdmaError as error:
         return ExplainedClaim(**told, refusal=error)
 

@@ -136,10 +136,15 @@ def _of_pool(request: DeviceRequest, pool: Pool) -> DeviceRequest:
     return replace(request, pool=pool.name, name=request.name or "claim", cdi_device=pool.name)
 
 
+def request_name(label: str, request: str) -> str:
+    """Return the name that a request of a claim has where its parameters give it none; a claim's name may have dots."""
+    return f"{label.replace('.', '-')}-{main_request(request)}"[:63].strip("-")
+
+
 def asked_words(label: str, request: ClaimRequest, admitted: Admitted) -> Mapping[str, Any]:
     """Return the parameters with all that the pool adds to them; `label` is the claim's name in the pod, which the
     author of a claim may write. Raise RequestError for one that is none."""
-    name = f"{label.replace('.', '-')}-{main_request(request.name)}"[:63].strip("-")  # a claim's name may have dots
+    name = request_name(label, request.name)
     if LABEL.fullmatch(name) is None:
         raise refused(f"annotation {POD_CLAIM_NAME}", f"{quoted(label)} is no claim's name in a pod", LABEL_HINT)
     asked = {"name": name, **request.parameters}

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias  # Any: a manifest before it is read
 
 from nri_rdma.model.claim import Parameters
 from nri_rdma.text.claims import main_request, merged
+from nri_rdma.text.manifest import CLAIM_KINDS
 from nri_rdma.text.templates import Way, items_of, ways_to_pods
 
 DEVICES: Mapping[str, tuple[str, ...]] = {
@@ -26,7 +27,8 @@ API_GROUP = "resource.k8s.io/"
 class WrittenRequest:
     """A request of a claim with all of its parameters: `configs` are the numbers of those that the claim has, in their
     order, and `others` says in words where more of them are from than the last of these; "" where none are.
-    `from_claim` are the claim's alone. `count` None: unknown, or all."""
+    `from_claim` are the claim's alone. `count` None: unknown, or all. `selectors` are the CEL expressions of both.
+    `together` has for each constraint of the claim its attribute and the other requests that it is about."""
 
     name: str
     device_class: str
@@ -36,6 +38,12 @@ class WrittenRequest:
     from_claim: Parameters
     others: str
     is_admin: bool
+    selectors: tuple[str, ...] = ()
+    together: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def is_of(self, driver: str) -> bool:
+        """Return whether class or claim say that its devices are the driver's."""
+        return bool(self.parameters) or any(driver in it for it in self.selectors)
 
 
 def is_claim(document: Mapping[str, Any]) -> bool:
@@ -55,8 +63,6 @@ def classes_in(documents: Iterable[object]) -> dict[str, Mapping[str, Any]]:
 
 Reference: TypeAlias = tuple[str, str, str]
 """Kind, namespace and name of a claim, or of a template of one."""
-_REFERENCES = {"resourceClaimName": "ResourceClaim", "resourceClaimTemplateName": "ResourceClaimTemplate"}
-"""How a pod names a claim, and of which kind that is."""
 
 
 def claims_on_host_network(documents: Iterable[object]) -> frozenset[Reference]:
@@ -67,7 +73,7 @@ def claims_on_host_network(documents: Iterable[object]) -> frozenset[Reference]:
         for item, _ in items_of(document)
         for way in ways_to_pods(item)
         for claim in _claims_on_host_network(item, way)
-        for key, kind in _REFERENCES.items()
+        for key, kind in CLAIM_KINDS.items()
         if key in claim
     )
 
@@ -110,7 +116,27 @@ def requests_in(
             from_claim=merged([it for _, it in own]),
             others=others,
             is_admin=exactly.get("adminAccess") is True,
+            selectors=(*_selectors(devices_of(classes.get(class_name, {}))), *_selectors(exactly)),
+            together=tuple(_together(devices, name)),
         )
+
+
+def _selectors(value: Mapping[str, Any]) -> Iterator[str]:
+    selectors = value.get("selectors")
+    for it in selectors if isinstance(selectors, list) else ():
+        cel = it.get("cel") if isinstance(it, dict) else None
+        if isinstance(cel, dict):
+            yield str(cel.get("expression"))
+
+
+def _together(devices: Mapping[str, Any], request: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the constraints that are about a request: one without `requests` is about all of the claim."""
+    constraints, requests = devices.get("constraints"), devices.get("requests")
+    every = [str(it.get("name")) for it in requests if isinstance(it, dict)] if isinstance(requests, list) else []
+    for it in constraints if isinstance(constraints, list) else ():
+        if isinstance(it, dict) and it.get("matchAttribute") and _is_for(it, request):
+            named = [str(other) for other in it["requests"]] if it.get("requests") else every
+            yield str(it["matchAttribute"]), tuple(other for other in named if main_request(other) != request)
 
 
 def devices_of(document: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -14,6 +14,9 @@ from nri_rdma.model.request import PodRequest
 from nri_rdma.text.refusals import MAX_QUOTED, listed, quoted, refused
 from nri_rdma.text.templates import Way, makes_several, pod_suffix, ways_to_pods
 
+CLAIM_KINDS = {"resourceClaimName": "ResourceClaim", "resourceClaimTemplateName": "ResourceClaimTemplate"}
+"""How a pod names a claim, and of which kind that is."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerManifest:
@@ -29,6 +32,15 @@ class ContainerManifest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PodClaim:
+    """A claim of a pod: its name there, and the object that it is, or is made from (`kind` says which)."""
+
+    name: str
+    kind: str
+    object: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodManifest:
     """A pod of a manifest, or the template of one: `kind` says of what, `containers` has init containers first."""
 
@@ -40,6 +52,7 @@ class PodManifest:
     host_network: bool = False
     labels: tuple[tuple[str, str], ...] = ()
     runtime_class: str = ""
+    claims: tuple[PodClaim, ...] = ()
     is_of_several: bool = False
     """Whether other pods may be made from the same template."""
 
@@ -100,7 +113,17 @@ def _pod(kind: str, owner: Mapping[str, Any], pod: Mapping[str, Any], where: str
         host_network=spec.get("hostNetwork") is True,
         labels=tuple(_texts(metadata.get("labels"), f"{where}.metadata.labels").items()),
         runtime_class=str(spec.get("runtimeClassName") or ""),
+        claims=tuple(_pod_claims(spec, where)),
     )
+
+
+def _pod_claims(spec: Mapping[str, Any], where: str) -> Iterator[PodClaim]:
+    """Yield the claims that name an object; the API server refuses others."""
+    for number, item in enumerate(_list(spec.get("resourceClaims"), f"{where}.spec.resourceClaims")):
+        claim = _mapping(item, f"{where}.spec.resourceClaims[{number}]")
+        for key, kind in CLAIM_KINDS.items():
+            if claim.get(key):
+                yield PodClaim(name=str(claim.get("name")), kind=kind, object=str(claim[key]))
 
 
 def _container_manifest(value: object, where: str) -> ContainerManifest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any  # Any: JSON documents and manifests
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nri_rdma.commands.cli.gather import FactsSource
     from nri_rdma.commands.explain import Candidate, ExplainedContainer, ExplainedRequest, Explanation
     from nri_rdma.commands.explain_claims import ExplainedClaim
+    from nri_rdma.commands.explain_pod_claims import ClaimOfPod
     from nri_rdma.model.request import DeviceRequest
     from nri_rdma.text.manifest import PodManifest
 
@@ -107,6 +108,7 @@ def explain(
     from nri_rdma.commands.cli.gather import gather
     from nri_rdma.commands.explain import explain as explain_pod
     from nri_rdma.commands.explain_claims import claim_lines, explain_claims
+    from nri_rdma.commands.explain_pod_claims import claims_of_pod
 
     source = gather(settings, snapshot, problem)
     if cdi_devices:
@@ -120,15 +122,43 @@ def explain(
     if source.claims and any(container.claims for pod in pods for container in pod.containers):
         source = replace(source, sentences=(*source.sentences, source.claims))
     claims = explain_claims(documents, source.facts.node, source.facts.policy)
-    explanations = [explain_pod(pod, source.facts) for pod in pods]
+    told = [
+        ToldPod(explanation=explain_pod(pod, source.facts), claims=claims_of_pod(pod, documents, claims, source.facts))
+        for pod in pods
+    ]
+    explanations = [it.explanation for it in told]
     if output == "json":
-        print_json(_document(explanations, claims, source, unread))
+        print_json(_document(told, claims, source, unread))
         _report_refusals(explanations)
     else:
         sentences = (*source.sentences, *(f"Skipped: {it}." for it in unread), *claim_lines(claims))
-        _show(explanations, sentences, source.memlock_reason)
+        _show(told, sentences, source)
     if any(item.refusal is not None for item in explanations) or any(item.refusal is not None for item in claims):
         context.exit(EXIT_REFUSED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldPod:
+    """A pod with what it asks for itself, and what by claims."""
+
+    explanation: Explanation
+    claims: tuple[ClaimOfPod, ...]
+
+    @property
+    def claimed(self) -> int | None:
+        """Return how many devices its claims bring; None where that is not a number."""
+        known = [it.devices for it in self.claims if it.is_ours]
+        return None if None in known else sum(it for it in known if it is not None)
+
+    @property
+    def has_claims(self) -> bool:
+        """Return whether any of its claims brings devices of ours."""
+        return any(it.is_ours for it in self.claims)
+
+    @property
+    def is_allocated(self) -> bool:
+        """Return whether it is known which devices these are."""
+        return all(it.allocated is not None for it in self.claims if it.is_ours)
 
 
 def _report_refusals(explanations: list[Explanation]) -> None:
@@ -199,23 +229,29 @@ def _documents(path: Path) -> Iterator[tuple[str, object]]:
 # For people
 
 
-def _show(explanations: list[Explanation], sentences: tuple[str, ...], memlock_reason: str) -> None:
+def _show(every: list[ToldPod], sentences: tuple[str, ...], source: FactsSource) -> None:
     screen = Screen()
     for sentence in sentences:
         screen.line(sentence)
-    for item in explanations:
+    for told in every:
         screen.line()
-        _show_one(screen, item, memlock_reason)
+        _show_one(screen, told, source)
 
 
-def _show_one(screen: Screen, item: Explanation, memlock_reason: str) -> None:
-    screen.line(f"{item.pod.kind} {item.pod}: {_result(item)}", bold=True)
+def _show_one(screen: Screen, told: ToldPod, source: FactsSource) -> None:
+    from nri_rdma.commands.explain_pod_claims import claim_sentences
+
+    item = told.explanation
+    screen.line(f"{item.pod.kind} {item.pod}: {_result(told)}", bold=True)
     if item.refusal is not None:
         screen.raw(str(item.refusal))  # on one line, for grep
     if item.holds:
         screen.line(f"It holds {', '.join(item.holds)} now, and would give that back before.")
     for note in item.notes:
         screen.line(note)
+    for claim in told.claims:
+        for sentence in claim_sentences(item.pod, claim, source.facts):
+            screen.line(sentence)
     for request in (it for it in item.requests if it.candidates):  # a machine without devices has none
         screen.line()
         screen.table(_request_table(request))
@@ -229,18 +265,34 @@ def _show_one(screen: Screen, item: Explanation, memlock_reason: str) -> None:
             continue  # a pod that asks for nothing is told so above
         screen.line()
         screen.line(f"Container {container.container.name}", bold=True)
-        screen.facts(tuple(_container_facts(container, memlock_reason)), indent=2)
+        screen.facts(tuple(_container_facts(container, told.claims, source.memlock_reason)), indent=2)
 
 
-def _result(item: Explanation) -> str:
+def _result(told: ToldPod) -> str:
+    item = told.explanation
     if item.refusal is not None:
         return f"refused, {item.refusal.code}"
-    if item.undetermined:
-        return "cannot be told without --gpu"
-    count = sum(1 for request in item.requests for candidate in request.candidates if candidate.given)
-    if not item.requests:
-        return "asks for nothing and gets nothing"
-    return f"gets {count} device{'' if count == 1 else 's'}"
+    for claim in told.claims:
+        if claim.refused is not None and claim.refused.refusal is not None:
+            return f"refused by its claim {claim.claim.name}, {claim.refused.refusal.code}"
+    return "cannot be told without --gpu" if item.undetermined else _gotten(told)
+
+
+def _gotten(told: ToldPod) -> str:
+    requests = told.explanation.requests
+    given = sum(1 for request in requests for candidate in request.candidates if candidate.given)
+    by_claim = f"{'devices' if told.claimed is None else _devices(told.claimed)} by claim"
+    if requests:
+        return f"gets {_devices(given)}{f', and {by_claim}' if told.has_claims else ''}"
+    if told.has_claims:
+        return f"gets {by_claim}{'' if told.is_allocated else ', and the scheduler decides which'}"
+    if told.claims:
+        return "asks for nothing itself, and none of its claims is known to be for devices of this node"
+    return "asks for nothing and gets nothing"
+
+
+def _devices(count: int) -> str:
+    return f"{count} device{'' if count == 1 else 's'}"
 
 
 def _request_table(item: ExplainedRequest) -> TextTable:
@@ -317,12 +369,15 @@ def _address_words(move: NetdevMove) -> str:
     return ", ".join(map(str, move.addresses)) or "none"
 
 
-def _container_facts(item: ExplainedContainer, memlock_reason: str) -> Iterator[tuple[str, str]]:
+def _container_facts(
+    item: ExplainedContainer, claims: tuple[ClaimOfPod, ...], memlock_reason: str
+) -> Iterator[tuple[str, str]]:
     if item.container.privileged:
         yield "note", "it is privileged: it sees every device of the host, whatever it is given"
-    yield from _from_others(item)
+    ours = [it.claim.name for it in claims if it.is_ours and item.container.name in it.containers]
+    yield from _from_others(item, ours)
     if not item.requests:
-        yield "gets", "nothing"
+        yield "gets", "what its claims bring" if ours or item.container.claims else "nothing"
         return
     yield "requests", ", ".join(item.requests)
     for number, char in enumerate(item.edits.char_devices):
@@ -337,8 +392,9 @@ def _container_facts(item: ExplainedContainer, memlock_reason: str) -> Iterator[
         yield ("" if number else RDMA_MAX), line
 
 
-def _from_others(item: ExplainedContainer) -> Iterator[tuple[str, str]]:
-    """Yield what a container gets that nri-rdma has no say in: a label, then the words beside it."""
+def _from_others(item: ExplainedContainer, ours: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield what a container gets otherwise than by an annotation: a label, then the words beside it. `ours` are the
+    claims that nri-rdma prepares for it."""
     container = item.container
     if item.gpus:
         yield "GPUs", f"{', '.join(map(str, item.gpus))}, as --gpu says"
@@ -349,7 +405,9 @@ def _from_others(item: ExplainedContainer) -> Iterator[tuple[str, str]]:
             yield "resource", f"{name}: {count}, shares of this node that the kubelet counts"
         else:
             yield "resource", f"{name}: {count}, which a device plugin gives; annotations are not needed for it"
-    for name in container.claims:
+    for name in ours:
+        yield "claim", f"{name}, which nri-rdma prepares"
+    for name in (it for it in container.claims if it not in ours):
         hint = f"--cdi-device {container.name}=VENDOR/CLASS=NAME says what its CDI device would do here"
         yield "claim", f"{name}, which its DRA driver prepares; {hint}"
 
@@ -364,15 +422,34 @@ def _memlock(value: int | None) -> str:
 
 
 def _document(
-    explanations: list[Explanation], claims: tuple[ExplainedClaim, ...], source: FactsSource, unread: tuple[str, ...]
+    every: list[ToldPod], claims: tuple[ExplainedClaim, ...], source: FactsSource, unread: tuple[str, ...]
 ) -> dict[str, Any]:
+    from nri_rdma.commands.explain_pod_claims import claim_sentences
     from nri_rdma.doors.control.document import DOCUMENT_VERSION
 
     return {
         "version": DOCUMENT_VERSION,
         "source": list(source.sentences),
         "skipped": list(unread),
-        "pods": [_pod_document(item) for item in explanations],
+        "pods": [
+            {
+                **_pod_document(it.explanation),
+                "claims": [
+                    {
+                        "name": claim.claim.name,
+                        "kind": claim.claim.kind,
+                        "object": claim.claim.object,
+                        "is_ours": claim.is_ours,
+                        "containers": list(claim.containers),
+                        "count": claim.devices,
+                        "allocated": None if claim.allocated is None else list(claim.allocated),
+                        "sentences": list(claim_sentences(it.explanation.pod, claim, source.facts)),
+                    }
+                    for claim in it.claims
+                ],
+            }
+            for it in every
+        ],
         "claims": [_claim_document(item) for item in claims],
     }
 
@@ -411,6 +488,7 @@ def _claim_document(item: ExplainedClaim) -> dict[str, Any]:
         "device_class": item.device_class,
         "lacks_class": item.lacks_class,
         "pool": item.pool,
+        "count": item.count,
         "parameters": item.parameters,
         "refusal": _refusal_document(item.refusal) if item.refusal is not None else None,
     }

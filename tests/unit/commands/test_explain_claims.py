@@ -50,8 +50,8 @@ def explained(*texts: str, rules: tuple[Rule, ...] = (), pools: tuple[Pool, ...]
 def test_class_and_claim_are_told_as_one_for_each_request() -> None:
     first, second = explained(TEMPLATE, CLASS)
     interface: dict[str, Any] = {"interface": {"name": "rail0"}}
-    assert first.parameters == {"name": "rail-a", "mode": "exclusive", "memlock": "unlimited", **interface}
-    assert second.parameters == {"name": "rail-b", "mode": "shared", "memlock": "unlimited", "adminAccess": True}
+    assert first.parameters == {"mode": "exclusive", "memlock": "unlimited", **interface}
+    assert second.parameters == {"mode": "shared", "memlock": "unlimited", "adminAccess": True}
     assert [(it.claim, it.request, it.pool, it.lacks_class) for it in (first, second)] == [
         ("team/rail", "a", "nics", False),
         ("team/rail", "b", "nics", False),
@@ -59,7 +59,7 @@ def test_class_and_claim_are_told_as_one_for_each_request() -> None:
 
 
 def test_without_the_class_the_claim_is_judged_alone_and_that_is_said() -> None:
-    (told,) = explained(TEMPLATE)  # request b has no parameters then
+    told, _ = explained(TEMPLATE)
     assert told.lacks_class
     assert told.refusal is not None
     (line,) = claim_lines([told])
@@ -118,10 +118,10 @@ def test_explain_shows_claims_and_ends_with_1_where_one_is_refused(daemon: Insid
     manifest, state = tmp_path / "claims.yaml", ("--state-dir", daemon.settings.state_dir)
     manifest.write_text(f"{TEMPLATE}\n---\n{CLASS}")
     done = nri_rdma("explain", manifest, *state, columns=400)
-    line = 'Claim template team/rail, request a of class nics from pool nics is prepared with {"name": "rail-a", "mode"'
+    line = 'Claim template team/rail, request a of class nics from pool nics is prepared with {"mode"'
     assert (done.returncode, line in done.stdout) == (0, True)
     manifest.write_text(TEMPLATE)
     done = nri_rdma("explain", manifest, *state, "-o", "json")
     assert done.returncode == 1
-    (told,) = json.loads(done.stdout)["claims"]
+    told, _ = json.loads(done.stdout)["claims"]
     assert (told["parameters"], told["lacks_class"], told["refusal"]["code"]) == (None, True, "ANNOTATION-VALUE")

@@ -1,0 +1,168 @@
+"""What a pod gets by the claims that it names, and what of that the scheduler decides. Pure.
+
+A claim's parameters are explained elsewhere (nri_rdma.commands.explain_claims); here it is told whose containers get
+its devices, how many and from which pool. Which devices they are is known of an allocated claim only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any  # Any: a manifest before it is read
+
+from nri_rdma.commands.explain import Facts
+from nri_rdma.commands.explain_claims import ExplainedClaim
+from nri_rdma.decide.advertised import DRIVER, slice_name
+from nri_rdma.decide.claims import request_name
+from nri_rdma.model.device import RdmaDevice
+from nri_rdma.model.pool import PoolDoor
+from nri_rdma.model.request import env_name
+from nri_rdma.text.claim_manifest import is_claim, reference_of
+from nri_rdma.text.manifest import PodClaim, PodManifest
+from nri_rdma.text.refusals import bounded, listed
+from nri_rdma.text.templates import items_of
+
+MAX_NAMED = 8
+"""Devices of a pool that a sentence names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimOfPod:
+    """A claim of a pod. `requests` are those for our devices, each once for every pool that may have them; none when it
+    is for others' devices, or when the manifest lacks it. `containers` get the devices."""
+
+    claim: PodClaim
+    containers: tuple[str, ...]
+    is_named: bool
+    """Whether a container names it; else the whole pod has it."""
+    is_known: bool
+    """Whether the manifest has the object."""
+    requests: tuple[ExplainedClaim, ...] = ()
+    allocated: tuple[str, ...] | None = None
+    """The names of our devices that it was allocated; None before that, or when the manifest does not say it."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Return whether nri-rdma prepares something of it."""
+        return bool(self.requests or self.allocated)
+
+    @property
+    def devices(self) -> int | None:
+        """Return how many of our devices it gets; None where that is not a number."""
+        if self.allocated is not None:
+            return len(self.allocated)
+        counts = {it.request: it.count for it in self.requests}
+        known = [count for count in counts.values() if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
+    @property
+    def refused(self) -> ExplainedClaim | None:
+        """Return the request that no pool serves, or None."""
+        for name in dict.fromkeys(it.request for it in self.requests):
+            told = [it for it in self.requests if it.request == name]
+            if all(it.refusal is not None for it in told):
+                return told[0]
+        return None
+
+
+def claims_of_pod(
+    pod: PodManifest, documents: Iterable[object], claims: Iterable[ExplainedClaim], facts: Facts
+) -> tuple[ClaimOfPod, ...]:
+    """Return the claims of a pod, in its order."""
+    explained = tuple(claims)
+    objects = {
+        reference_of(item): item
+        for document in documents
+        for item, _ in items_of(document)
+        if isinstance(item, dict) and is_claim(item)
+    }
+    return tuple(_claim_of_pod(pod, claim, objects, explained, facts) for claim in pod.claims)
+
+
+def _claim_of_pod(
+    pod: PodManifest,
+    claim: PodClaim,
+    objects: Mapping[tuple[str, str, str], Mapping[str, Any]],
+    claims: tuple[ExplainedClaim, ...],
+    facts: Facts,
+) -> ClaimOfPod:
+    naming = tuple(it.name for it in pod.containers if claim.name in it.claims)
+    found = objects.get((claim.kind, pod.namespace, claim.object))
+    full = f"{pod.namespace}/{claim.object}"
+    return ClaimOfPod(
+        claim=claim,
+        containers=naming or tuple(it.name for it in pod.containers),
+        is_named=bool(naming),
+        is_known=found is not None,
+        requests=tuple(it for it in claims if it.kind == claim.kind and it.claim == full),
+        allocated=_allocated(found, facts.node.devices) if found is not None else None,
+    )
+
+
+def _allocated(claim: Mapping[str, Any], devices: tuple[RdmaDevice, ...]) -> tuple[str, ...] | None:
+    value: object = claim
+    for key in ("status", "allocation", "devices", "results"):
+        value = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(value, list):
+        return None
+    names = {slice_name(it.id): it.name for it in devices}
+    ours = (str(it.get("device")) for it in value if isinstance(it, dict) and it.get("driver") == DRIVER)
+    return tuple(names.get(name, name) for name in ours)
+
+
+def claim_sentences(pod: PodManifest, told: ClaimOfPod, facts: Facts) -> Iterator[str]:
+    """Yield what a person reads of a pod's claim."""
+    claim = told.claim
+    whom = f"container{'s' if len(told.containers) > 1 else ''} {listed(map(bounded, told.containers))}"
+    whose = whom if told.is_named else f"every container, because no container names it ({whom})"
+    head = f"Claim {bounded(claim.name)} ({claim.kind} {bounded(claim.object)})"
+    if not told.is_known:
+        yield (
+            f"{head} is not in the manifest, so that nothing is known of its devices: put it, and its device class,"
+            f" into the file (kubectl get {claim.kind.lower()} {bounded(claim.object)} -n {pod.namespace} -o yaml)."
+        )
+        return
+    if told.allocated:
+        yield f"{head} is allocated {listed(told.allocated)}, for {whose}."
+        return
+    if not told.requests:
+        yield f"{head} asks for nothing of a pool of this node: {_why_nothing(facts)}."
+        return
+    yield f"{head} is for {whose}."
+    for name in dict.fromkeys(it.request for it in told.requests):
+        yield from _request_sentences(claim.name, name, [it for it in told.requests if it.request == name], facts)
+
+
+def _why_nothing(facts: Facts) -> str:
+    if any(it.door is PoolDoor.CLAIMS for it in facts.policy.pools.values()):
+        return f"neither it nor a device class of the manifest names the driver {DRIVER} or one of the node's pools"
+    return "the node has no pool with door = claims, and the scheduler takes another node for our driver's devices"
+
+
+def _request_sentences(claim: str, name: str, of_pools: list[ExplainedClaim], facts: Facts) -> Iterator[str]:
+    served = [it for it in of_pools if it.parameters is not None]
+    if not served:
+        return  # why it is refused was told with the claim
+    first = served[0]
+    number = "all devices" if first.count is None else f"{first.count} device{'' if first.count == 1 else 's'}"
+    origins = [f"{it.pool} (mode {it.parameters['mode']})" for it in served if it.parameters is not None]
+    yield f"Its request {bounded(name)} is for {number} of pool {' or '.join(origins)}."
+    yield (
+        f"The scheduler decides which, when it binds the pod to a node; on this one there are "
+        f"{'; '.join(_devices_words(it.pool, facts) for it in served)}."
+    )
+    for attribute, others in first.together:
+        same = f"as those of request {listed(map(bounded, others))}" if others else "one for all of them"
+        yield f"Alignment: its devices have the same {bounded(attribute)}, {same}."
+    own = request_name(claim, name)
+    variables = dict.fromkeys(env_name(it.parameters.get("name", own)) for it in served if it.parameters is not None)
+    yield f"The containers find them in {listed(f'RDMA_DEVICES_{it}' for it in variables)}."
+
+
+def _devices_words(pool: str, facts: Facts) -> str:
+    devices = [it for it in facts.node.devices if facts.policy.pools[pool].has(it)]
+    names = [it.name for it in devices[:MAX_NAMED]]
+    more = [f"{len(devices) - MAX_NAMED} more"] if len(devices) > MAX_NAMED else []
+    held = sum(1 for it in devices if facts.taken.get(it.id))
+    free = "none of them held" if not held else f"{held} of them held by pods"
+    return f"{listed([*names, *more])} in pool {pool}, {free}" if names else f"no device in pool {pool}"

@@ -18,14 +18,15 @@ from nri_rdma.cdi.version import minimum_version
 from nri_rdma.commands.generate_cdi import Generated
 from nri_rdma.decide.policy import Policy, offer
 from nri_rdma.errors import ErrorCode, PlacementError
+from nri_rdma.host.engine_setups import OCI_HOOK
 from nri_rdma.model.device import Node, RdmaDevice, RdmaNetns
 from nri_rdma.model.pool import Pool, PoolDoor
 from nri_rdma.model.request import Mode, env_name
 
-PROGRAM = "nri-rdma-oci-hook"
+PROGRAM = OCI_HOOK.name
 MODULE = "nri_rdma_oci_hook.py"
 """The file beside the program that has all of it but the start."""
-HOOK = Path("/usr/local/lib/nri-rdma") / PROGRAM
+HOOK = OCI_HOOK
 HOOK_TIMEOUT_S = 15
 """For the OCI runtime, which then ends the hook and refuses the container; the hook's own waits are shorter."""
 

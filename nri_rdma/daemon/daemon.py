@@ -39,7 +39,7 @@ from nri_rdma.decide.policy import configured_policy
 from nri_rdma.doors.control.status import DaemonFacts
 from nri_rdma.doors.nri.counted import CountedPlugin
 from nri_rdma.doors.nri.identity import identify
-from nri_rdma.doors.nri.link import Door
+from nri_rdma.doors.nri.link import Door, Link
 from nri_rdma.doors.nri.runner import Runner
 from nri_rdma.doors.nri.session import Answers
 from nri_rdma.engine.engine import Engine
@@ -48,6 +48,7 @@ from nri_rdma.engine.reservations import Reservations
 from nri_rdma.errors import SettingError
 from nri_rdma.host.containerd.leftovers import Leftovers
 from nri_rdma.host.containerd.notes import RefusalNotes
+from nri_rdma.host.engine_setups import engines_without_runtime
 from nri_rdma.host.host_node import HostNode, resolve_on_host
 from nri_rdma.host.limits import ContainerLimits
 from nri_rdma.host.netlink.kernel import LinuxKernel
@@ -110,8 +111,7 @@ class Daemon:
         self._lacking.add(missing_package(settings))
         self._tally = Tally() if settings.metrics_address is not None else None
         self._spans = _recorder(settings, self._exporter, self._tally)
-        self._readers = Workers(1, name="node-reader")
-        self._workers = Workers()
+        self._readers, self._workers = Workers(1, name="node-reader"), Workers()
         self._host = HostNode(settings, self._readers, self._workers, self._tell_contested)
         self._kernel, self._node = self._host.kernel, NodeCache(self._host.read)
         self._planners = Workers(PLANNERS, name="planner")
@@ -173,6 +173,7 @@ class Daemon:
             settings.memlock,
             door=lambda: self._door,
             on_synchronized=self._begin_later,
+            engines=partial(engines_without_runtime, settings),
         )
         self._door: Door = door or _runner(settings, self.make_plugin)
         # A runtime that starts the daemon is the service itself: its own service manager is none of ours.
@@ -195,7 +196,7 @@ class Daemon:
     def run(self) -> None:
         """Recover, open the doors, serve."""
         self.open()
-        self._service_manager.serving()
+        self._service_manager.serving(alone=self._sessions.view().link == Link.NONE)
         try:
             self._door.run()
         finally:

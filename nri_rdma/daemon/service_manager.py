@@ -37,10 +37,12 @@ class ServiceManager:
         self._is_ready = not address
         self._is_stopping = not address
 
-    def serving(self) -> None:
+    def serving(self, *, alone: bool = False) -> None:
         """Announce that the daemon serves: it will be ready when the runtime has reported its pods, and after
-        READY_WITHIN_S at the latest."""
-        if self._address:
+        READY_WITHIN_S at the latest; at once where there is no runtime that would (`alone`)."""
+        if alone:
+            self.ready()
+        elif self._address:
             self._schedule(READY_WITHIN_S, self.ready)
 
     def ready(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from nri_rdma.config.settings import Memlock
 from nri_rdma.doors.control.status import RuntimeView
-from nri_rdma.doors.nri.link import Door
+from nri_rdma.doors.nri.link import Door, Link
 from nri_rdma.doors.nri.peer import memlock_ceiling
 from nri_rdma.doors.nri.plugin import Plugin, Refusals, RuntimeFacts
 from nri_rdma.engine.engine import Engine
@@ -31,15 +31,20 @@ class Sessions:
         *,
         door: Callable[[], Door],
         on_synchronized: Callable[[], None],
+        engines: Callable[[], tuple[str, ...]],
     ) -> None:
-        """`on_synchronized` is called when the runtime has reported its pods, before any of their events."""
+        """`on_synchronized` is called when the runtime has reported its pods, before any of their events. `engines` are
+        those that ask by hooks where no runtime with NRI is to be expected."""
         self._engine = engine
         self._spans = spans
         self._refusals = refusals
         self._memlock = memlock
         self._door = door
         self._on_synchronized = on_synchronized
+        self._engines = engines
         self._runtime = RuntimeFacts()
+        self._was_heard = False
+        """Whether a runtime has ever registered us: from then on one is expected."""
 
     def make_plugin(self, runtime_pid: int) -> Plugin:
         """Return the handlers of a new session with the runtime that is this process (0: it cannot be seen)."""
@@ -50,6 +55,11 @@ class Sessions:
     def view(self) -> RuntimeView:
         """Return what `status` shows of the runtime."""
         runtime, door = self._runtime, self._door()
+        waits_alone = door.link is Link.DISCONNECTED and not (door.launched or self._was_heard)
+        if waits_alone and (engines := self._engines()):
+            return RuntimeView(
+                link=Link.NONE, name="", version="", nri="", lacks=(), launched=False, error="", engines=engines
+            )
         return RuntimeView(
             link=str(door.link),
             name=runtime.name,
@@ -62,7 +72,7 @@ class Sessions:
         )
 
     def _configured(self, runtime: RuntimeFacts) -> None:
-        self._runtime = runtime
+        self._runtime, self._was_heard = runtime, True
         set_memlock(self._engine, self._memlock, runtime)
         if runtime.abilities.nri is None:
             log.info("the runtime's release is not known: it is taken to apply all that we ask for")

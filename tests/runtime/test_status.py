@@ -62,5 +62,5 @@ def test_a_daemon_that_is_stopped_is_late_and_not_absent(host_equal: None, runti
             done = daemon.cli("status", "--check")
         finally:
             os.kill(daemon.pid, signal.SIGCONT)
-        assert (done.returncode, done.stderr.split(":")[1]) == (3, " DAEMON-LATE")
+        assert (done.returncode, done.stdout.split(":")[1]) == (1, " DAEMON-LATE")
         assert daemon.cli("status", "--check").returncode == 0

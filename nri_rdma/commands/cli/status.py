@@ -13,7 +13,8 @@ from nri_rdma.commands.cli.driver_line import UNSERVED_S, driver_attention, driv
 from nri_rdma.commands.cli.options import asking_options, output_option
 from nri_rdma.commands.cli.screen import Screen, TextTable, age, print_json, printable
 from nri_rdma.config.settings import Settings
-from nri_rdma.doors.nri.link import unsynchronized
+from nri_rdma.doors.nri.link import Link, hooks_only, unsynchronized
+from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.model.request import UNLIMITED
 
 if TYPE_CHECKING:
@@ -46,10 +47,11 @@ def status(
     Warnings: no guard, pods that run without their devices, devices that could not be brought home. Ends with 3 when
     the daemon does not answer.
 
-    With --check: for probes and monitoring. The runtime is not connected, a configuration was refused, metrics are not
-    served, a resource has not been registered with the kubelet for a minute, the driver of claims has not been or
-    cannot publish its devices, another driver publishes them, claims do not get devices whose netdevs are away, devices
-    could not be brought home, pods run without their devices, or containers did not start. Refused pods do not count.
+    With --check: for probes and monitoring. The daemon does not answer, the runtime is not connected, a configuration
+    was refused, metrics are not served, a resource has not been registered with the kubelet for a minute, the driver of
+    claims has not been or cannot publish its devices, another driver publishes them, claims do not get devices whose
+    netdevs are away, devices could not be brought home, pods run without their devices, or containers did not start.
+    Refused pods do not count.
 
     With --require-guard as well: containers of a runtime handler have no guard, or it cannot be known, and the kubelet
     does not give the guard resource.
@@ -66,9 +68,8 @@ def status(
     from nri_rdma.commands.cli.guard_line import lacking_guard
     from nri_rdma.commands.cli.status_check import look_through
     from nri_rdma.commands.doctor.guard import ThisHost, given_resource, setups_of
-    from nri_rdma.doors.control.client import ask_status
 
-    document = ask_status(settings.control_path)
+    document = _asked(context, settings, check=check and output != "json")
     host = ThisHost(settings=replace(settings, annotation_prefix=document["annotation_prefix"]))
 
     def unguarded() -> Iterator[str]:
@@ -90,6 +91,19 @@ def status(
     for table in _tables(document):
         screen.line()
         screen.table(table)
+
+
+def _asked(context: click.Context, settings: Settings, *, check: bool) -> dict[str, Any]:
+    """Return the daemon's document. For a `check`, a daemon that does not answer is a line like another."""
+    from nri_rdma.doors.control.client import ask_status
+
+    try:
+        return ask_status(settings.control_path)
+    except NotReadyError as error:
+        if not check or error.code is ErrorCode.PRIVILEGE:
+            raise
+        click.echo(printable(str(error)))
+        context.exit(EXIT_ATTENTION)
 
 
 def attention(document: dict[str, Any]) -> Iterator[str]:
@@ -135,21 +149,13 @@ def _facts(document: dict[str, Any], setups: tuple[Setup, ...] = ()) -> Iterator
     """Yield the lines above the tables. `setups` is what the runtime's configuration here says of the guard."""
     daemon, runtime = document["daemon"], document["runtime"]
     yield "Daemon", f"nri-rdma {daemon['version']}, pid {daemon['pid']}, up {age(time.time() - daemon['started'])}"
-    who = f"{runtime['name']} {runtime['version']}".strip() or "not known yet"
-    how = "which started this daemon" if runtime.get("launched") else runtime["socket"]
-    yield "Runtime", f"{who}: {runtime['link']}, {how}"
-    if runtime["error"]:
-        since = runtime.get("error_since")  # a daemon before this field has none
-        yield "", f"last error{f', for {age(time.time() - since)}' if since else ''}: {runtime['error']}"
-    if runtime.get("name"):
-        yield "", f"NRI {runtime.get('nri') or 'of a release that is not known'}"
-    for lack in runtime.get("lacks", ()):
-        yield "", f"does not apply: {lack}"
+    yield from _runtime(runtime)
     if document.get("reload_error"):  # a daemon before this field has none
         yield "Settings", f"WARNING, as before: {document['reload_error']}"
     for it in document.get("troubles", ()):
         yield it["part"].capitalize(), f"WARNING: {it['why']}"
-    yield from _guard(document, setups)
+    if runtime["link"] != Link.NONE:
+        yield from _guard(document, setups)
     for pool in document["pools"]:
         yield "Pool", f"{pool['name']}: {', '.join(pool['modes'])}; {_devices_of(pool)}"
         if resource := pool.get("resource"):
@@ -175,6 +181,22 @@ def _facts(document: dict[str, Any], setups: tuple[Setup, ...] = ()) -> Iterator
     yield "Namespaces", f"{document['namespaces_held']} held open"
     if closing := document.get("pinned", {}).get("closing"):
         yield "", f"WARNING, {closing} cannot be let go: a call of the kernel inside does not return"
+
+
+def _runtime(runtime: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if runtime["link"] == Link.NONE:
+        yield "Runtime", f"not needed: {hooks_only(runtime['engines'])}"
+        return
+    who = f"{runtime['name']} {runtime['version']}".strip() or "not known yet"
+    how = "which started this daemon" if runtime.get("launched") else runtime["socket"]
+    yield "Runtime", f"{who}: {runtime['link']}, {how}"
+    if runtime["error"]:
+        since = runtime.get("error_since")  # a daemon before this field has none
+        yield "", f"last error{f', for {age(time.time() - since)}' if since else ''}: {runtime['error']}"
+    if runtime.get("name"):
+        yield "", f"NRI {runtime.get('nri') or 'of a release that is not known'}"
+    for lack in runtime.get("lacks", ()):
+        yield "", f"does not apply: {lack}"
 
 
 def _guard(document: dict[str, Any], setups: tuple[Setup, ...]) -> Iterator[tuple[str, str]]:

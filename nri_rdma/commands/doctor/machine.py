@@ -26,6 +26,7 @@ from nri_rdma.commands.doctor.visit import Visited, visit
 from nri_rdma.config.settings import DEFAULT_CONFIG_FILE, Settings
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.errors import InventoryError, NotReadyError, SettingError
+from nri_rdma.host.engine_setups import engines_without_runtime
 from nri_rdma.host.netlink.proc_sys import writable_net
 from nri_rdma.model.device import Node
 
@@ -102,6 +103,11 @@ class Machine:
     def runtime(self) -> Visited:
         """Return what the runtime says of itself."""
         return visit(self.settings.nri_socket)
+
+    @cached_property
+    def engines(self) -> tuple[str, ...]:
+        """The engines that ask by our hook, where nobody else can ask."""
+        return engines_without_runtime(self.settings, self.etc.parent)
 
     @cached_property
     def daemon(self) -> dict[str, Any] | NotReadyError:

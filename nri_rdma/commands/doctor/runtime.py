@@ -9,6 +9,7 @@ from pathlib import Path
 from nri_rdma.commands.doctor.configuration import crio_files, read_toml, table_at
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
 from nri_rdma.commands.doctor.machine import Machine
+from nri_rdma.doors.nri.link import hooks_only
 from nri_rdma.doors.nri.peer import memlock_ceiling, peer_pid
 from nri_rdma.errors import NotReadyError
 from nri_rdma.host.containerd.cdi import reads_cdi_specs
@@ -34,10 +35,9 @@ _CONTAINERD_PLUGIN = "io.containerd.nri.v1.nri"
 
 def nri_socket(machine: Machine) -> Finding:
     """Check that the runtime has NRI, and takes plugins that connect."""
-    path, daemon = machine.settings.nri_socket, machine.daemon
-    if not isinstance(daemon, NotReadyError) and daemon["runtime"].get("launched"):
-        return ok("NRI socket", "not needed: the runtime has started the daemon itself")
-    seen = machine.runtime
+    path, seen = machine.settings.nri_socket, machine.runtime
+    if why := _unneeded(machine):
+        return ok("NRI socket", f"not needed: {why}")
     if seen.lacks_privilege:
         return not_applicable("NRI socket", f"{path}: this user may not connect", "run `nri-rdma doctor` as root")
     if seen.refused and machine.lacks(path.parent):
@@ -55,6 +55,14 @@ def nri_socket(machine: Machine) -> Finding:
             "see the runtime's log; another plugin may keep it waiting",
         )
     return ok("NRI socket", f"{path}: the runtime lets plugins register")
+
+
+def _unneeded(machine: Machine) -> str:
+    """Say why the daemon connects to no runtime; "" where it has to."""
+    daemon = machine.daemon
+    if not isinstance(daemon, NotReadyError) and daemon["runtime"].get("launched"):
+        return "the runtime has started the daemon itself"
+    return hooks_only(machine.engines) if machine.engines else ""
 
 
 def runtime(machine: Machine) -> Finding:

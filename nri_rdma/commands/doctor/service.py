@@ -11,6 +11,7 @@ from nri_rdma import __version__
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
 from nri_rdma.commands.doctor.machine import Machine
 from nri_rdma.commands.guard_cdi import lacks_guard
+from nri_rdma.doors.nri.link import Link, hooks_only
 from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.host.cdi.folder import read_registry
 
@@ -33,7 +34,8 @@ def daemon(machine: Machine) -> Finding:
         return warning("daemon", f"{found}: {status['reload_error']}", "mend the file, then SIGHUP")
     if status["daemon"]["version"] != __version__:
         return warning("daemon", f"{found}, and this program is {__version__}", "restart the daemon: pods keep theirs")
-    return ok("daemon", f"{found}, {status['runtime']['link']}")
+    link = status["runtime"]["link"]
+    return ok("daemon", f"{found}, {hooks_only(status['runtime']['engines']) if link == Link.NONE else link}")
 
 
 def _unanswered(machine: Machine, error: NotReadyError) -> Finding:
@@ -43,6 +45,11 @@ def _unanswered(machine: Machine, error: NotReadyError) -> Finding:
             return not_applicable("daemon", error.what, "run `nri-rdma doctor` as root")
         case ErrorCode.DAEMON_LATE:
             return problem("daemon", f"{error.what}, {error.where}", error.hint)
+        case _ if machine.engines:
+            found = f"none answers on {machine.settings.control_path}: no container of {' or '.join(machine.engines)}"
+            return problem(
+                "daemon", f"{found} that asks for a device starts", "systemctl start nri-rdma, or nri-rdma run"
+            )
         case _:
             return not_applicable("daemon", f"none answers on {machine.settings.control_path}", "nri-rdma run")
 
@@ -130,7 +137,7 @@ def _listed(names: list[str]) -> str:
 
 def _ills(status: dict[str, Any]) -> Iterator[str]:
     runtime = status["runtime"]
-    if runtime["link"] != "synchronized":
+    if runtime["link"] not in {Link.SYNCHRONIZED, Link.NONE}:
         yield f"{runtime['link']} from the runtime" + (f" ({runtime['error']})" if runtime["error"] else "")
     for sandbox in status["sandboxes"]:
         if sandbox["undo_error"]:

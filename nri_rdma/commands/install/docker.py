@@ -17,10 +17,11 @@ from nri_rdma.commands.hooked_cdi import HOOK
 from nri_rdma.commands.install.changes import OwnFile
 from nri_rdma.commands.install.hook import PROGRAM_MODE, HookSettings, at, hook_files
 from nri_rdma.errors import ErrorCode, NriRdmaError
+from nri_rdma.host.engine_setups import DOCKER_SHIM
 
 RUNTIME = "nri-rdma.v1"
 """The name for `docker run --runtime`: containerd makes the name of the shim of it."""
-SHIM = Path("/usr/local/bin/containerd-shim-nri-rdma-v1")
+SHIM = DOCKER_SHIM
 OCI_RUNTIME = HOOK.parent / "docker/runc"
 """The shim of runc looks for a program of that name in PATH."""
 SINCE = (23, 0)

@@ -20,10 +20,11 @@ from nri_rdma.commands.hooked_cdi import HOOK, HOOK_TIMEOUT_S, MODULE, PROGRAM
 from nri_rdma.commands.install.changes import OwnFile
 from nri_rdma.commands.install.hook import HookSettings, at, hook_files
 from nri_rdma.errors import ErrorCode, NriRdmaError
+from nri_rdma.host.engine_setups import PODMAN_DROP_IN
 
 FOLDER = HOOK.parent / "podman-hooks.d"
 ETC = Path("/etc/containers")
-DROP_IN = ETC / "containers.conf.d/90-nri-rdma.conf"
+DROP_IN = PODMAN_DROP_IN
 SHARED = Path("/usr/share/containers/containers.conf")
 STAGES = (("precreate", "prepare"), ("createRuntime", "attach-prepared"), ("poststop", "return"))
 """The stages of podman's hooks, each with what our hook does in it."""

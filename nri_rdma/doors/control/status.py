@@ -31,7 +31,7 @@ class RuntimeView:
     """The runtime as `status` shows it; empty texts where nothing is known yet."""
 
     link: str
-    """How far the session is: disconnected, connected or synchronized."""
+    """How far the session is: disconnected, connected or synchronized; none: there is no runtime to be connected to."""
     name: str
     version: str
     nri: str
@@ -43,6 +43,8 @@ class RuntimeView:
     """Why there is no session, or why the last one ended; "" while the runtime is synchronized."""
     error_since: float = 0.0
     """Since when that is the reason, in seconds since the epoch; 0 without an error."""
+    engines: tuple[str, ...] = ()
+    """With the link "none": the engines that ask by our hook."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +175,8 @@ def _share_limits(told: ShareLimits) -> dict[str, Any]:
 
 def _runtime(facts: DaemonFacts) -> dict[str, Any]:
     runtime = asdict(facts.runtime())
-    return {**runtime, "lacks": list(runtime["lacks"]), "socket": str(facts.settings.nri_socket)}
+    lists = {"lacks": list(runtime["lacks"]), "engines": list(runtime["engines"])}
+    return {**runtime, **lists, "socket": str(facts.settings.nri_socket)}
 
 
 def _memlock(memlock: MemlockBounds, *, automatic: bool) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Protocol
 
@@ -12,6 +13,8 @@ class Link(StrEnum):
     DISCONNECTED = "disconnected"
     CONNECTED = "connected"
     SYNCHRONIZED = "synchronized"
+    NONE = "none"
+    """There is no runtime with NRI here, and none is needed: podman or Docker asks by hooks."""
 
 
 class Door(Protocol):
@@ -43,8 +46,14 @@ class Door(Protocol):
         """The runtime has told us its pods: from now on events come."""
 
 
+def hooks_only(engines: Iterable[str]) -> str:
+    """Return the sentence for people about a host on which only these engines ask, by their hooks."""
+    return f"there is no runtime with NRI here, and our hook serves {' and '.join(engines)}"
+
+
 def unsynchronized(link: str, socket: str, error: str) -> str:
-    """Return the sentence for people about a link through which no events come; "" for one through which they do."""
-    if link == Link.SYNCHRONIZED:
+    """Return the sentence for people about a link through which no events come; "" for one through which they do, and
+    where nobody would send any."""
+    if link in {Link.SYNCHRONIZED, Link.NONE}:
         return ""
     return f"the runtime is {link}, so that pods start without nri-rdma ({socket}){f': {error}' if error else ''}"

@@ -17,7 +17,9 @@ from tests.rig.scrape import ask, free_port, scrape
 from tests.unit.rigs.inside_daemon import InsideDaemon
 
 
-@pytest.mark.parametrize(("link", "status"), [("synchronized", 200), ("connected", 503), ("disconnected", 503)])
+@pytest.mark.parametrize(
+    ("link", "status"), [("synchronized", 200), ("none", 200), ("connected", 503), ("disconnected", 503)]
+)
 def test_the_daemon_is_well_when_its_runtime_has_reported_its_pods(
     daemon: InsideDaemon, link: str, status: int
 ) -> None:

@@ -58,6 +58,11 @@ class Later:
         return lambda: None
 
 
+def test_where_no_runtime_will_come_the_daemon_is_ready_at_once(systemd: Systemd) -> None:
+    ServiceManager(systemd.address).serving(alone=True)
+    assert systemd.told == [b"READY=1"]
+
+
 def test_ready_and_the_end_are_told_once_each(systemd: Systemd) -> None:
     manager = ServiceManager(systemd.address, Later())
     manager.serving()

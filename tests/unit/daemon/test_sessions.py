@@ -53,6 +53,7 @@ def sessions(daemon: InsideDaemon, door: _Door) -> Sessions:
         Memlock(bytes=GIVEN),
         door=lambda: door,
         on_synchronized=lambda: door.calls.append("daemon"),
+        engines=lambda: ("podman",),
     )
 
 
@@ -74,6 +75,19 @@ def test_status_shows_the_runtime_of_the_present_session(sessions: Sessions, doo
     view = sessions.view()
     assert (view.name, view.version, view.launched, view.error) == ("containerd", "v2.1.9", False, "gone")
     assert view.error_since == 7.5
+
+
+def test_where_only_podman_asks_no_runtime_is_missed(sessions: Sessions, door: _Door) -> None:
+    door.link, door.last_error = Link.DISCONNECTED, "No such file or directory"
+    view = sessions.view()
+    assert (view.link, view.engines, view.error) == (Link.NONE, ("podman",), "")
+    _configure(sessions.make_plugin(0), "v2.1.9")
+    assert sessions.view().link == Link.DISCONNECTED, "a runtime that was there once is missed"
+
+
+def test_a_daemon_that_the_runtime_started_misses_it(sessions: Sessions, door: _Door) -> None:
+    door.link, door.launched = Link.DISCONNECTED, True
+    assert sessions.view().link == Link.DISCONNECTED
 
 
 def test_the_daemon_is_called_when_the_runtime_has_reported_its_pods(sessions: Sessions, door: _Door) -> None:

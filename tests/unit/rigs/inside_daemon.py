@@ -104,6 +104,7 @@ class InsideDaemon:
             memlock=MemlockBounds(default=MEMLOCK),
         )
         self.settings_now = self.settings
+        self.runtime = RuntimeView(link="disconnected", name="", version="", nri="", lacks=(), launched=False, error="")
         self.export_counts: ExportCounts | None = None
         self.driver: DriverView | None = None
         self.reloader = Reloader(self.settings, self._read_settings, self.engine.placer)
@@ -111,9 +112,7 @@ class InsideDaemon:
             settings=self.settings,
             engine=self.engine,
             spans=self.spans,
-            runtime=lambda: RuntimeView(
-                link="disconnected", name="", version="", nri="", lacks=(), launched=False, error=""
-            ),
+            runtime=lambda: self.runtime,
             reload_error=lambda: self.reloader.error,
             traces=lambda: asdict(self.export_counts) if self.export_counts else None,
             driver=lambda: asdict(self.driver) if self.driver else None,

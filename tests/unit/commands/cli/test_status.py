@@ -4,6 +4,7 @@ import json
 import time
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -281,6 +282,22 @@ def test_a_check_says_what_needs_attention_only(daemon: InsideDaemon) -> None:
     assert code == 1
     assert lines == ["the runtime is disconnected, so that pods start without nri-rdma (/var/run/nri/nri.sock)"]
     assert nri_rdma("status", "--check", "-o", "json", "--state-dir", daemon.settings.state_dir).returncode == 1
+
+
+def test_for_a_check_a_daemon_that_is_dead_is_a_line(tmp_path: Path) -> None:
+    done = nri_rdma("status", "--check", "--state-dir", tmp_path)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("nri-rdma: DAEMON-ABSENT: ")
+    assert nri_rdma("status", "--state-dir", tmp_path).returncode == 3
+
+
+def test_where_only_podman_asks_no_runtime_and_no_guard_are_missed(daemon: InsideDaemon) -> None:
+    daemon.runtime = replace(daemon.runtime, link="none", engines=("podman", "Docker"))
+    shown = status(daemon, 120)
+    words = "not needed: there is no runtime with NRI here, and our hook serves podman and Docker"
+    assert f"Runtime      {words}" in shown
+    assert "WARNING" not in shown
+    assert check(daemon) == (0, [])
 
 
 def test_a_guard_is_required_of_each_handler_only_if_that_is_asked_for(daemon: InsideDaemon) -> None:

@@ -4,11 +4,18 @@ from pathlib import Path
 
 import pytest
 
+from nri_rdma.commands.doctor import guard, runtime, service
+from nri_rdma.commands.doctor.examination import examine
+from nri_rdma.commands.doctor.finding import Finding
+from nri_rdma.commands.doctor.machine import Machine
 from nri_rdma.commands.doctor.podman import podman
 from nri_rdma.commands.install.changes import carry_out_all, to_write
 from nri_rdma.commands.install.hook import HookSettings
 from nri_rdma.commands.install.podman import PodmanFiles
-from tests.unit.commands.doctor.bench import NA, OK, PROBLEM, Bench
+from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.nri.link import Link
+from tests.unit.commands.doctor.bench import NA, OK, PROBLEM, WARNING, Bench
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 SOURCE = Path(__file__).parents[4] / "hooks/nri-rdma-oci-hook"
 HOOK = "usr/local/lib/nri-rdma/nri-rdma-oci-hook"
@@ -57,3 +64,26 @@ def test_a_later_file_that_hides_the_folder_is_named(bench: Bench, root: Path) -
     later.write_text('[engine]\nhooks_dir = ["/z", {append=false}]\n')
     found = bench.finds(podman)
     assert (found.result, str(later) in found.found) == (PROBLEM, True)
+
+
+def faults(machine: Machine) -> list[Finding]:
+    """What is wrong with a machine, but that the bench has no device nodes."""
+    return [it for it in examine(machine) if it.result in {PROBLEM, WARNING} and it.check != "device nodes"]
+
+
+def test_a_host_with_podman_only_is_well_with_a_daemon(bench: Bench, root: Path, daemon: InsideDaemon) -> None:
+    machine = bench.machine
+    status = ask_status(daemon.settings.control_path)
+    status["runtime"] |= {"link": str(Link.NONE), "engines": ["podman"]}
+    vars(machine)["daemon"] = status
+    assert faults(machine) == []
+    sentence = "there is no runtime with NRI here, and our hook serves podman"
+    assert runtime.nri_socket(machine).found == f"not needed: {sentence}"
+    assert service.daemon(machine).found.endswith(sentence)
+    assert guard.guard(machine).result is OK
+
+
+def test_a_host_with_podman_only_has_a_problem_without_a_daemon(bench: Bench, root: Path) -> None:
+    found = faults(bench.machine)
+    assert [(it.check, it.result) for it in found] == [("daemon", PROBLEM)]
+    assert found[0].found.endswith(": no container of podman that asks for a device starts")

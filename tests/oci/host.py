@@ -62,7 +62,7 @@ class Host:
         write_root(cache.busybox(), files / "box.tar")
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", self.run / "disk"], check=True)
         shared = {self.state_dir: STATE, self.cdi_dir: CDI, cache.PROJECT: _SOURCE, files: "/run/files"}
-        shared[_STDLIB] = str(_STDLIB)
+        shared |= {folder: str(folder) for folder in (_STDLIB, fabric.run)}
         program = Path(__file__).with_name("become_host.py")
         self._process = subprocess.Popen(
             [
@@ -112,8 +112,7 @@ class Host:
 
     def nri_rdma(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command of nri-rdma on the host."""
-        variables = (f"PYTHONPATH={_SOURCE}:{_SOURCE}/{_LIBRARIES}", "PYTHONHOME=/usr", "COLUMNS=200")
-        return self.run_command("env", *variables, _PYTHON, "-B", "-m", "nri_rdma", *arguments)
+        return self.run_command(*nri_rdma(*arguments))
 
     def put_hook(self) -> None:
         """Put the hook that CDI specs name in its place, as docs/podman.md says."""
@@ -186,6 +185,12 @@ class Podman(PodmanOf):
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start a command of podman."""
         return self.host.start("podman", *arguments)
+
+
+def nri_rdma(*arguments: str) -> tuple[str, ...]:
+    """Return the words that run a command of nri-rdma on a host."""
+    variables = (f"PYTHONPATH={_SOURCE}:{_SOURCE}/{_LIBRARIES}", "PYTHONHOME=/usr", "COLUMNS=200")
+    return ("env", *variables, _PYTHON, "-B", "-m", "nri_rdma", *arguments)
 
 
 def _cgroups(parent: str) -> list[Path]:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.gpu_driver import DRIVER as GPUS
@@ -33,6 +34,7 @@ from tests.cluster.test_claims import (
     template,
     verbs,
 )
+from tests.rig.cache import PROJECT
 from tests.rig.deadline import wait_until
 
 CONFIG = f"""{PLAIN}
@@ -271,6 +273,14 @@ def test_four_pairs_have_a_root_each(served: Cluster) -> None:
     ]
     make(served, template("pairs", spec))
     with run(served, claiming("pairs", {"pairs": "pairs"}), nics=4) as name:
+        assert [f"gpu-{number}" for number in sorted(verbs(served, name))] == chosen(served, name, GPUS)
+
+
+def test_our_example_of_two_gpus_gives_each_the_nic_of_its_root(served: Cluster) -> None:
+    text = (PROJECT / "docs/examples/aligned-claim.yaml").read_text().replace("gpu.nvidia.com", "gpus")
+    of_nics, made, _ = yaml.safe_load_all(text)
+    make(served, of_nics, made)
+    with run(served, claiming("two-pairs", {"pairs": made["metadata"]["name"]}), nics=2) as name:
         assert [f"gpu-{number}" for number in sorted(verbs(served, name))] == chosen(served, name, GPUS)
 
 

@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import yaml
 
 from nri_rdma.config.settings import Settings
 from nri_rdma.text.annotations import PREFIX
@@ -19,6 +20,7 @@ from nri_rdma.text.network import RULE_KEYS as RULE_KEYS_OF_REQUESTS
 from nri_rdma.text.placed_yaml import Placed, Value, read_documents
 from nri_rdma.text.pools import POOL_KEYS, RULE_KEYS, SELECTOR_KEYS
 from nri_rdma.text.requests import ALIGN_KEYS, INTERFACE_KEYS, LIMITS_KEYS, MATCH_KEYS, REQUEST_KEYS
+from tests.rig.expect import described_root
 from tests.rig.node import load
 from tests.rig.systree import build_proc, build_tree
 from tests.unit.commands.cli.program import nri_rdma
@@ -48,7 +50,9 @@ def _pod(annotations: str) -> str:
 
 
 def files(suffix: str) -> dict[str, str]:
-    return {path.name: path.read_text() for path in sorted((PROJECT / "docs/examples").glob(f"*{suffix}"))}
+    """The example files, but for Prometheus' rules (test_metrics_page.py)."""
+    found = sorted((PROJECT / "docs/examples").glob(f"*{suffix}"))
+    return {path.name: path.read_text() for path in found if path.name != "alerts.yaml"}
 
 
 def examples(language: str) -> dict[str, str]:
@@ -199,3 +203,29 @@ def test_a_pod_whose_nics_are_counted_gets_them() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "gets 2 devices" in done.stdout
     assert "rdma.noderesource.dev/nic: 2, which the scheduler counts; no device plugin gives it" in done.stdout
+
+
+def test_a_container_with_a_share_of_each_pool_has_all_their_nics() -> None:
+    shares = PROJECT / "docs/examples/shares-ray-cluster.yaml"
+    pools = PROJECT / "docs/examples/shares.toml"
+    done = nri_rdma("explain", shares, "--config", pools, "--snapshot", NODE, "-o", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    for pod in json.loads(done.stdout)["pods"]:
+        (container,) = pod["containers"]
+        for resource, numbers in (("A", range(4)), ("B", range(4, 8))):
+            names = ",".join(f"mlx5_{number}" for number in numbers)
+            assert container["env"][f"RDMA_DEVICES_RDMA_SHARED_DEVICE_{resource}"] == names
+
+
+def test_each_gpu_of_the_claim_has_a_nic_of_its_own_that_the_node_has_below_its_root() -> None:
+    documents = list(yaml.safe_load_all((PROJECT / "docs/examples/aligned-claim.yaml").read_text()))
+    (asked,) = (it["spec"]["spec"]["devices"] for it in documents if it["kind"] == "ResourceClaimTemplate")
+    classes = {it["name"]: it["exactly"]["deviceClassName"] for it in asked["requests"]}
+    pairs = [it["requests"] for it in asked["constraints"]]
+    assert {it["matchAttribute"] for it in asked["constraints"]} == {"resource.kubernetes.io/pcieRoot"}
+    assert sorted(name for pair in pairs for name in pair) == sorted(classes)  # each request is in one pair
+    assert all(sorted(classes[name] for name in pair) == ["gpu.nvidia.com", "rdma-nic"] for pair in pairs)
+    node = load("eight")
+    gpus = {described_root(node, it.function) for it in node.gpus}
+    nics = {described_root(node, it.function) for it in node.rdma if it.function}
+    assert len(gpus & nics) >= len(pairs)

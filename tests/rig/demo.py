@@ -10,11 +10,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 
 from tests.rig import cache, fabric, leftovers
 from tests.rig.record import own_network, read_in_bases
 
+_HOSTS = Path("/etc/hosts")
 _TITLE = """
 nri-rdma: containers get their own RDMA hardware
 ================================================
@@ -84,6 +86,8 @@ def _problem() -> str:
         return "it needs root: it makes links, device nodes and containers. Next: sudo make demo"
     if missing := cache.missing():
         return f"{missing[0]} is missing. Next: make setup"
+    if not _HOSTS.exists():
+        return f"this machine has no {_HOSTS}, which each pod gets. Next: write `127.0.0.1 localhost` into it."
     return ""
 
 

@@ -20,6 +20,12 @@ EXAMPLES = Path(__file__).resolve().parents[4] / "docs/examples"
 NAMES = sorted(path.stem for path in NODES.glob("*.toml") if path.stem != "lab-systemd")  # its hardware is lab-small's
 ORDER = ("PIX", "PXB", "PHB", "NODE", "SYS")
 CLAIM = "dra.example.com/nic=claim-1"
+CLAIMING = """kind: Pod
+metadata: {name: claiming}
+spec:
+  resourceClaims: [{name: nic, resourceClaimName: of-another-driver}]
+  containers: [{name: trainer, resources: {claims: [{name: nic}]}}]
+"""
 
 
 def _way(node: Node, address: str) -> list[str]:
@@ -64,7 +70,7 @@ class Machine:
         self._saved = nri_rdma("snapshot", "--sysfs-root", work / "sys", "--proc-root", work / "proc", "-o", self.file)
         assert self._saved.returncode == 0, self._saved.stderr
 
-    def explain(self, example: str, *flags: str | Path, code: int = 0) -> list[dict[str, Any]]:
+    def explain(self, example: str | Path, *flags: str | Path, code: int = 0) -> list[dict[str, Any]]:
         """The pods of an example, on this node."""
         where = ("--snapshot", self.file, "--allow-default-pool", "--state-dir", self._work)
         done = nri_rdma("explain", EXAMPLES / example, *where, *flags, "-o", "json")
@@ -143,7 +149,7 @@ def _mode(node: Node) -> str:
 
 
 def test_a_claims_device_is_told_with_its_distance(machine: Machine, tmp_path: Path) -> None:
-    """Its driver chose one that the aligned claim allows, and wrote its spec."""
+    """A claim of another driver, which chose the device and wrote its spec."""
     chosen = machine.nearest(machine.gpus[0])[1][0] if machine.gpus else machine.node.rdma[-1].name
     uverbs = machine.node.device(chosen).uverbs
     assert uverbs is not None
@@ -156,7 +162,9 @@ def test_a_claims_device_is_told_with_its_distance(machine: Machine, tmp_path: P
     (tmp_path / "claim.json").write_text(json.dumps(spec))
     told = ["--cdi-dirs", str(tmp_path), "--cdi-device", f"trainer={CLAIM}"]
     told += ["--gpu", f"trainer={machine.gpus[0]}"] if machine.gpus else []
-    (pod,) = machine.explain("aligned-claim.yaml", *told)
+    manifest = tmp_path / "pod.yaml"
+    manifest.write_text(CLAIMING)
+    (pod,) = machine.explain(manifest, *told)
     (given,) = _given(pod)
     assert given["device"] == chosen
     assert given["why"].startswith(f"CDI device {CLAIM}")

@@ -26,7 +26,7 @@ from nri_rdma.decide.inject import AttachedRequest, inject
 from nri_rdma.decide.placement import Holding, Placed, Taken, mismatch, place
 from nri_rdma.decide.policy import Admitted, Offer, Policy, isolation_of, offer
 from nri_rdma.decide.share_limits import share_limits
-from nri_rdma.decide.shares import share_requests
+from nri_rdma.decide.shares import down_words, share_requests
 from nri_rdma.decide.topology import Distance, distance
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.adoption import Adoption
@@ -561,7 +561,9 @@ def _why_not(facts: Facts, offered: Offer, admitted: Admitted, device: RdmaDevic
     failed = mismatch(request.match, device)
     if failed:
         return failed
-    only = replace(request, match=replace(request.match, device=device.name), count=1, align=None, gpus=())
+    anywhere = Align(to=AlignTo.NONE, strict=request.align is not None and request.align.strict)
+    match = replace(request.match, device=device.name)
+    only = replace(request, match=match, count=1, if_free=False, align=anywhere, gpus=())
     try:
         place(facts.node, offered, facts.taken, (replace(admitted, request=only),))
     except PlacementError as error:
@@ -573,7 +575,8 @@ def _why_not(facts: Facts, offered: Offer, admitted: Admitted, device: RdmaDevic
 
 def _why_later(node: Node, admitted: Admitted, device: RdmaDevice) -> str:
     gpus = [gpu for gpu in node.gpus if gpu.pci in admitted.request.gpus]
-    if not gpus:
-        return "free"
-    nearest = min(gpus, key=lambda gpu: distance(device, gpu))
-    return f"free; from GPU {nearest.pci} it is {distance(device, nearest).words}"
+    words = ["free", down_words(device)]
+    if gpus:
+        nearest = min(gpus, key=lambda gpu: distance(device, gpu))
+        words.append(f"from GPU {nearest.pci} it is {distance(device, nearest).words}")
+    return "; ".join(filter(None, words))

@@ -21,7 +21,7 @@ from typing import TypeAlias
 from nri_rdma.decide.layout import READINGS_KEPT, layout_of
 from nri_rdma.decide.policy import Admitted, Offer
 from nri_rdma.decide.ranking import Pick, Surroundings, anywhere, near_gpus
-from nri_rdma.decide.shares import is_up
+from nri_rdma.decide.shares import down_words, is_up
 from nri_rdma.decide.topology import FARTHEST_ALIGNED, Distance, roots
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharKind, DeviceId, Gpu, Node, RdmaDevice, RdmaNetns
@@ -106,10 +106,10 @@ def place(node: Node, offer: Offer, taken: Taken, request: tuple[Admitted, ...])
     busy = {pci for holders in taken.values() for holding in holders for pci in holding.gpus}
     busy.update(pci for item in request for pci in item.request.gpus)
     idle = tuple(gpu for gpu in node.gpus if gpu.pci not in busy)
-    shares = _shares_given(taken, request)
+    shares, pods = _shares_given(taken, request), _pods_beside(taken, request)
     placed: dict[int, Placed] = {}
     for number in _pickiest_first(offer, request):
-        search = _Search.of(node, offer, taken, used, served, idle, shares, request[number])
+        search = _Search.of(node, offer, taken, used, served, idle, shares, pods, request[number])
         placed[number] = search.run()
         used |= {device.id: search.request.name for device in placed[number].devices}
         shares.update({device_id: len(holding.shares) for device_id, holding in placed[number].holdings("")})
@@ -132,6 +132,16 @@ def _shares_given(taken: Taken, request: tuple[Admitted, ...]) -> Counter[Device
     for device_id, holders in taken.items() if own else ():
         given[device_id] = len({share for holding in holders for share in holding.shares} - own)
     return given
+
+
+def _pods_beside(taken: Taken, request: tuple[Admitted, ...]) -> Counter[DeviceId]:
+    """Count the pods that have each device, where a request shares devices with them; pods whose shares count as such
+    are left out."""
+    counts_shares = any(it.request.shares for it in request)
+    pods: Counter[DeviceId] = Counter()
+    for device_id, holders in taken.items() if any(it.mode is Mode.SHARED for it in request) else ():
+        pods[device_id] = len({it.owner for it in holders if not (it.looks_on or (counts_shares and it.shares))})
+    return pods
 
 
 def _pickiest_first(offer: Offer, request: tuple[Admitted, ...]) -> list[int]:
@@ -249,6 +259,7 @@ class _Search:
     served: Mapping[PciAddress, int]
     idle: tuple[Gpu, ...]
     shares: Mapping[DeviceId, int]
+    pods: Mapping[DeviceId, int]
     admitted: Admitted
     gpus: tuple[Gpu, ...]
     matching: tuple[RdmaDevice, ...]
@@ -265,6 +276,7 @@ class _Search:
         served: Mapping[PciAddress, int],
         idle: tuple[Gpu, ...],
         shares: Mapping[DeviceId, int],
+        pods: Mapping[DeviceId, int],
         admitted: Admitted,
     ) -> _Search:
         matching = _matching(admitted.request.match, offer.by_pool[admitted.request.pool])
@@ -278,14 +290,14 @@ class _Search:
             if (obstacle := _obstacle(device, admitted, node, taken.get(device.id, frozenset()), used.get(device.id)))
             or (obstacle := _all_shares_given(shares.get(device.id, 0), most))
         }
-        if admitted.request.shares and admitted.request.count is not None:
-            obstacles |= _down(matching, obstacles)
+        obstacles |= _down(matching, obstacles, offer, admitted.request)
         return cls(
             node=node,
             offer=offer,
             served=served,
             idle=idle,
             shares=shares,
+            pods=pods,
             admitted=admitted,
             gpus=_named_gpus(node, admitted.request),
             matching=matching,
@@ -299,26 +311,46 @@ class _Search:
 
     @property
     def count(self) -> int:
-        """The number of devices; all means all that are free, and at least one. Shares are never too many: the kubelet
-        counts them, so that one device may stand for several of them."""
-        if self.request.count is None or self.request.shares:
+        """The number of devices; all means all that match, of which none may be missing, or all that are free, and at
+        least one. Shares are never too many: the kubelet counts them, so that one device may stand for several of
+        them."""
+        if self.request.if_free or self.request.shares:
             return max(1, min(len(self.free), self.request.count or len(self.free)))
-        return self.request.count
+        return len(self.matching) if self.request.count is None else self.request.count
+
+    @property
+    def usable(self) -> tuple[RdmaDevice, ...]:
+        """The free devices that can carry data; all free ones where these are too few."""
+        up = tuple(device for device in self.free if is_up(device))
+        return up if len(up) >= self.count else self.free
+
+    @property
+    def load(self) -> Mapping[DeviceId, int]:
+        """The number of pods that have each free device, or of shares that it stands for; empty for an exclusive
+        request."""
+        if self.admitted.mode is Mode.EXCLUSIVE:
+            return {}
+        return {it.id: self.shares.get(it.id, 0) + self.pods.get(it.id, 0) for it in self.free}
 
     @property
     def around(self) -> Surroundings:
         """The surroundings that the choice must heed."""
-        shares = self.shares if self.request.shares else {}
         layout = layout_of(self.node)
-        return Surroundings(layout=layout, idle=self.idle, rails=layout.rails if self.gpus else {}, shares=shares)
+        return Surroundings(
+            layout=layout,
+            idle=self.idle,
+            rails=layout.rails if self.gpus else {},
+            load=self.load,
+            down=frozenset(device.id for device in self.free if not is_up(device)),
+        )
 
     def distance(self, device: RdmaDevice, gpu: Gpu) -> Distance:
         """Return the distance of a device from a GPU."""
         return layout_of(self.node).distance(gpu.pci, device.id)
 
     def nearest(self, gpu: Gpu) -> Distance:
-        """Return the distance of the nearest free device from a GPU."""
-        return min(self.distance(device, gpu) for device in self.free)
+        """Return the distance of the nearest free device from a GPU, one that can carry data if there is any."""
+        return min(self.distance(device, gpu) for device in self.usable)
 
     def run(self) -> Placed:
         if not self.matching:
@@ -329,7 +361,9 @@ class _Search:
         return Placed(
             admitted=self.admitted,
             devices=tuple(it.device for it in choices),
-            reasons=tuple(f"{it.device.name}: {it.why}" for it in choices),
+            reasons=tuple(
+                f"{it.device.name}: {'; '.join(filter(None, (it.why, down_words(it.device))))}" for it in choices
+            ),
             serves=tuple(it.gpu.pci for it in choices if it.gpu is not None),
         )
 
@@ -396,14 +430,28 @@ def _clear(reading: Same[Node], mode: Mode, char_kinds: frozenset[CharKind]) -> 
     return frozenset(it.id for it in node.devices if _own_obstacle(it, request, mode, node, it.uses) is None)
 
 
-def _down(matching: Iterable[RdmaDevice], obstacles: Mapping[DeviceId, _Obstacle]) -> Mapping[DeviceId, _Obstacle]:
-    """Return the obstacle of each device without an active port, as long as another one can be given: the kubelet was
-    told of fewer shares then."""
+def _down(
+    matching: Iterable[RdmaDevice], obstacles: Mapping[DeviceId, _Obstacle], offer: Offer, request: DeviceRequest
+) -> Mapping[DeviceId, _Obstacle]:
+    """Return the obstacle of each device without an active port, for who does not take such a device: a strict request,
+    any request of a pool that refuses it, and a share as long as another device can be given. The kubelet was told of
+    fewer shares then."""
     free = [device for device in matching if device.id not in obstacles]
-    down = [device for device in free if not is_up(device)]
-    hint = "wait until its port is active"
-    what = _Obstacle(code=ErrorCode.DEVICE_IN_USE, what="without an active port", hint=hint)
-    return {device.id: what for device in down} if len(down) < len(free) else {}
+    down = {device.id: _without_port(device) for device in free if not is_up(device)}
+    if _is_strict(request) or request.pool in offer.refusing_down:
+        return down
+    is_share = bool(request.shares) and request.count is not None
+    return down if is_share and len(down) < len(free) else {}
+
+
+def _without_port(device: RdmaDevice) -> _Obstacle:
+    netdev = next((it.name for it in device.netdevs if not it.up), "")
+    set_up = f" (ip link set {netdev} up)" if netdev else ""
+    return _Obstacle(
+        code=ErrorCode.PORT_DOWN,
+        what=f"without an active port: {down_words(device)}",
+        hint=f"bring the port up on the node{set_up}, or ask for another device, or leave strict out",
+    )
 
 
 def _all_shares_given(given: int, most: int) -> _Obstacle | None:
@@ -465,13 +513,19 @@ def _choose_unaligned(search: _Search, why: str) -> list[_Choice]:
     count, beside_idle = search.count, roots(around.idle)
     passed = {device.id: number for number, device in enumerate(search.free)}  # the lowest index comes first
     spares = search.free[0].pci_root in beside_idle
-    return [
-        _Choice(
-            device=it,
-            why=f"{_choice_of(search, passed[it.id], count, spares and it.pci_root not in beside_idle)}{words}",
-        )
-        for it in chosen
-    ]
+
+    def reason(device: RdmaDevice) -> str:
+        is_spare = spares and device.pci_root not in beside_idle
+        return _least_held(search, device) or _choice_of(search, passed[device.id], count, is_spare)
+
+    return [_Choice(device=it, why=f"{reason(it)}{words}") for it in chosen]
+
+
+def _least_held(search: _Search, device: RdmaDevice) -> str:
+    """Return the reason of a device that fewer pods have than one with a lower index; "" for others."""
+    load = search.load
+    held_more = (it for it in search.usable if it.index < device.index and load and load[it.id] > load[device.id])
+    return f"held by the fewest pods of {len(search.free)} free" if next(held_more, None) else ""
 
 
 def _named(search: _Search) -> str:
@@ -510,7 +564,7 @@ def _choose_without_gpus(search: _Search, problem: str) -> list[_Choice]:
 
 def _why_near(search: _Search, pick: Pick) -> str:
     told = f", told by {search.request.gpus_from}" if search.request.gpus_from else ""
-    if pick.far == search.nearest(pick.gpu):
+    if pick.far <= search.nearest(pick.gpu):
         return f"nearest free device to GPU {pick.gpu.pci} ({pick.far.words}){told}"
     return f"for GPU {pick.gpu.pci} ({pick.far.words}){told}; what is nearer is this pod's, too"
 
@@ -534,7 +588,7 @@ def _choose_on_numa(search: _Search) -> list[_Choice]:
 
 
 def _one_numa_node(search: _Search) -> set[int]:
-    free_on = Counter(device.numa_node for device in search.free if device.numa_node is not None)
+    free_on = Counter(device.numa_node for device in search.usable if device.numa_node is not None)
     if not free_on:
         return set()
     return {min(free_on, key=lambda home: _tightest(free_on[home], search.count, home))}
@@ -619,17 +673,25 @@ def _too_few(search: _Search) -> PlacementError:
         device = search.matching[0]
         obstacle = search.obstacles[device.id]
         return PlacementError(obstacle.code, f"{device.name} is {obstacle.what}", where=where, hint=obstacle.hint)
-    asked = "all" if search.request.count is None else str(search.count)
+    asked = search.request.count_words
     return PlacementError(
         ErrorCode.DEVICES_EXHAUSTED,
         f"asked {asked}, free {len(search.free)} of {len(search.matching)} devices of pool {search.request.pool}"
         f"{' that match' if search.request.match != Match() else ''}",
         where=where,
-        hint="ask for fewer devices, or wait until a pod that holds some has ended"
-        if search.obstacles
-        else "ask for fewer devices: there are no more",
+        hint=_instead(search),
         detail=_why_not(search) if search.obstacles else "",
     )
+
+
+def _instead(search: _Search) -> str:
+    if search.request.count is None and search.free:
+        return (
+            "write count: free for those that are free now, or wait; the administrator keeps the host's out of a pool"
+        )
+    if search.obstacles:
+        return "ask for fewer devices, or wait until a pod that holds some has ended"
+    return "ask for fewer devices: there are no more"
 
 
 def _why_not(search: _Search) -> str:

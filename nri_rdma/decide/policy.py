@@ -16,7 +16,7 @@ from typing import Protocol
 
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.device import CharKind, DeviceId, Node, RdmaDevice, RdmaNetns
-from nri_rdma.model.pool import DEFAULT_POOL, Asker, Pool, PoolDoor, Rule, ShareGives, any_matches
+from nri_rdma.model.pool import DEFAULT_POOL, Asker, DownPorts, Pool, PoolDoor, Rule, ShareGives, any_matches
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, DeviceRequest, Isolation, Mode, PodRequest, RdmaLimits
 from nri_rdma.model.rights import DEFAULT_RIGHTS, rights_needed
 from nri_rdma.text.modefit import interface_misfit, isolation_misfit
@@ -62,6 +62,8 @@ class Offer:
     contested: Mapping[DeviceId, tuple[str, ...]]
     shares_per_device: Mapping[str, int] = field(default_factory=dict)
     """How many shares of a pool each of its devices may have, for pools whose shares give one device each."""
+    refusing_down: frozenset[str] = frozenset()
+    """The pools that give no device without an active port."""
 
     def home_of(self, device: RdmaDevice) -> str:
         """Return the pool that has the device, "" when no pool has it."""
@@ -143,6 +145,7 @@ def offer(policy: Policy, node: Node) -> Offer:
             for name, devices in by_pool.items()
             if devices and policy.pools[name].shares and policy.pools[name].gives is ShareGives.ONE
         },
+        refusing_down=frozenset(name for name, pool in policy.pools.items() if pool.down_ports is DownPorts.REFUSE),
     )
 
 

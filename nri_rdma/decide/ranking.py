@@ -4,15 +4,16 @@ Pure.
 What is better is decided in this order, exactly (nri_rdma.decide.assignment), over the pairs of a device and the GPU
 that it serves:
 
-1. For the pod: the fewest pairs beyond a root complex, then the fewest beyond a NUMA node, then the fewest over the
+1. A device that can carry data. One without an active port is the last choice.
+2. For the pod: the fewest pairs beyond a root complex, then the fewest beyond a NUMA node, then the fewest over the
    root complex, then the fewest over several switches. A GPU gets its second device when each has its first.
-2. For pods to come: the same, for the best that the idle GPUs of the node could still get of what is left. So a pod
+3. For a request that shares: the device that the fewest pods have, in a pool of shares that stands for the fewest.
+4. For pods to come: as 2, for the best that the idle GPUs of the node could still get of what is left. So a pod
    without a GPU takes the device that no GPU will miss.
-3. Of a pool that is given in shares: the device that stands for the fewest.
-4. A device whose neighbours are taken comes before one of an intact group: below its switch, its root complex, its NUMA
+5. A device whose neighbours are taken comes before one of an intact group: below its switch, its root complex, its NUMA
    node.
-5. A GPU gets the device of its own rail.
-6. The lowest index.
+6. A GPU gets the device of its own rail.
+7. The lowest index.
 """
 
 from __future__ import annotations
@@ -44,8 +45,10 @@ class Surroundings:
     layout: Layout
     idle: tuple[Gpu, ...] = ()
     rails: Mapping[DeviceId, int] = field(default_factory=dict)
-    shares: Mapping[DeviceId, int] = field(default_factory=dict)
-    """The shares that each device stands for already; empty where no share is placed."""
+    load: Mapping[DeviceId, int] = field(default_factory=dict)
+    """How many pods have each device already, or for how many shares it stands; empty for a pod that shares nothing."""
+    down: frozenset[DeviceId] = frozenset()
+    """The devices that cannot carry data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +138,9 @@ def _enough(free: Sequence[RdmaDevice], rows: int, must: Sequence[_Row], around:
     found = []
     for device in free:  # lowest index first
         path = below_root(device.pci_root, device.pci_path)
-        rail, shares = around.rails.get(device.id), around.shares.get(device.id, 0)
-        kind = (device.pci_root or device.id, path[:-1], device.numa_node, rail, shares, penalty(device))
+        rail, load = around.rails.get(device.id), around.load.get(device.id, 0)
+        is_down = device.id in around.down
+        kind = (device.pci_root or device.id, path[:-1], device.numa_node, rail, load, is_down, penalty(device))
         kept[kind] += 1
         if kept[kind] <= rows:
             found.append(device)
@@ -156,7 +160,7 @@ def _one_by_one(free: Sequence[RdmaDevice], rows: Sequence[_Row], scale: _Scale)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scale:
-    """Costs of the six criteria as one number each: a step of one outweighs all steps of the next ones together."""
+    """Costs of the seven criteria as one number each: a step of one outweighs all steps of the next ones together."""
 
     free: Sequence[RdmaDevice]
     places: Sequence[int]
@@ -164,10 +168,12 @@ class _Scale:
     around: Surroundings
     rows: int
     by_distance: Mapping[Distance, int]
-    first: int
-    second: int
-    ties: tuple[int, ...]
-    """The cost of each device by the third, fourth and sixth criterion."""
+    near: int
+    """A step of the second criterion."""
+    idle_near: int
+    """A step of the fourth."""
+    own_costs: tuple[int, ...]
+    """The cost of each device by the first, third, fifth and seventh criterion."""
     rail: int
 
     @classmethod
@@ -185,13 +191,18 @@ class _Scale:
         index = (_MAX_INDEX + 1) * base
         rail = index
         group = rail * base
-        share = group * (_MAX_NEIGHBOURS + 1) ** 3 * base
-        given = [around.shares.get(device.id, 0) for device in free]
-        second = share * (max(given, default=0) + 1) * base if around.shares else share
-        first = second * (by_distance[Distance.SYS] + 1) * base
-        ties = tuple(
-            shares * share + neighbours[device.id] * group + min(device.index, _MAX_INDEX)
-            for device, shares in zip(free, given, strict=True)
+        idle_near = group * (_MAX_NEIGHBOURS + 1) ** 3 * base
+        farthest = (by_distance[Distance.SYS] + 1) * base
+        load = idle_near * farthest
+        loads = [around.load.get(device.id, 0) for device in free]
+        near = load * (max(loads, default=0) + 1) * base
+        down = near * farthest
+        own_costs = tuple(
+            (device.id in around.down) * down
+            + loaded * load
+            + neighbours[device.id] * group
+            + min(device.index, _MAX_INDEX)
+            for device, loaded in zip(free, loads, strict=True)
         )
         return cls(
             free=free,
@@ -199,21 +210,21 @@ class _Scale:
             around=around,
             rows=rows,
             by_distance=by_distance,
-            first=first,
-            second=second,
-            ties=ties,
+            near=near,
+            idle_near=idle_near,
+            own_costs=own_costs,
             rail=rail,
         )
 
     @property
     def never(self) -> int:
         """A cost above everything that all rows together can cost otherwise."""
-        return self.first * (self.by_distance[Distance.SYS] + 1) * (self.rows + 1)
+        return self.near * ((self.by_distance[Distance.SYS] + 1) * (self.rows + 1)) ** 2
 
     @property
     def without(self) -> int:
         """The cost of an idle GPU that would get no device: the farthest distance."""
-        return self.second * self.by_distance[Distance.SYS]
+        return self.idle_near * self.by_distance[Distance.SYS]
 
     def each_own(self, rows: Iterable[_Row], whole: Callable[[list[int]], list[int]]) -> Iterator[list[int]]:
         """Return the costs `own` of each row, made `whole`, once for equal rows: a GPU in several rounds, a pod without
@@ -227,16 +238,21 @@ class _Scale:
     def own(self, row: _Row) -> list[int]:
         """Return the costs of each device for a row of the pod."""
         if not isinstance(row, Gpu):
-            return [row(device) * self.first + tie for device, tie in zip(self.free, self.ties, strict=True)]
+            return [row(device) * self.near + cost for device, cost in zip(self.free, self.own_costs, strict=True)]
         rails, own_rail = self.around.rails, self.around.layout.rail_of_gpu.get(row.pci)
         return [
-            far + (0 if rails.get(device.id) == own_rail else self.rail) + tie
-            for far, device, tie in zip(self._far(row, self.first), self.free, self.ties, strict=True)
+            far + (0 if rails.get(device.id) == own_rail else self.rail) + cost
+            for far, device, cost in zip(self._far(row, self.near), self.free, self.own_costs, strict=True)
         ]
 
     def idle(self, gpu: Gpu) -> list[int]:
-        """Return the costs of each device when an idle GPU gets it."""
-        return self._far(gpu, self.second)
+        """Return the costs of each device when an idle GPU gets it; one that cannot carry data is as good as none."""
+        far = self._far(gpu, self.idle_near)
+        if not self.around.down:
+            return far
+        return [
+            self.without if device.id in self.around.down else cost for device, cost in zip(self.free, far, strict=True)
+        ]
 
     def _far(self, gpu: Gpu, step: int) -> list[int]:
         """Return the costs of each device's distance from a GPU, by the criterion with that step."""

@@ -60,7 +60,14 @@ def device_request(pool: Pool, device_id: str, containers: frozenset[str]) -> De
 
 def is_up(device: RdmaDevice) -> bool:
     """Return whether a device can carry data: one of its ports is active, or nothing is known of its ports."""
-    return not device.ports or any(port.state == _ACTIVE for port in device.ports)
+    return device.port_state in {"", _ACTIVE}
+
+
+def down_words(device: RdmaDevice) -> str:
+    """Return why a device cannot carry data, in words; "" when it can."""
+    if is_up(device):
+        return ""
+    return f"its {'port is' if len(device.ports) == 1 else 'ports are'} {device.port_state}"
 
 
 def share_name(resource: str) -> str:

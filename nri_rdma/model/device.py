@@ -205,6 +205,12 @@ class RdmaDevice:
         return not self.netdevs and self.link_layer is not LinkLayer.INFINIBAND
 
     @property
+    def port_state(self) -> str:
+        """The state of its ports, in the kernel's word: ACTIVE when one of them is, "" when none is known."""
+        states = list(dict.fromkeys(port.state for port in self.ports))
+        return "ACTIVE" if "ACTIVE" in states else " and ".join(states)
+
+    @property
     def speed_gbps(self) -> int:
         """The speed of the fastest port."""
         return max((port.speed_gbps for port in self.ports), default=0)

@@ -44,6 +44,13 @@ class ShareGives(StrEnum):
     DEVICE = "device"
 
 
+class DownPorts(StrEnum):
+    """The handling of devices without an active port: they are given last, or to nobody."""
+
+    LAST = "last"
+    REFUSE = "refuse"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
     """A name that pods ask by, with the modes it serves; the first is for requests that name none.
@@ -69,6 +76,7 @@ class Pool:
     """PREFIX/NAME, as containers write it in `resources.limits`; "" with another door."""
     shares: int = 0
     gives: ShareGives = ShareGives.ONE
+    down_ports: DownPorts = DownPorts.LAST
     closed: str = ""
 
     @property

@@ -155,7 +155,9 @@ class DeviceRequest:
     pool: str = "default"
     match: Match = field(default_factory=Match)
     count: int | None = 1
-    """None means all."""
+    """None means all that match."""
+    if_free: bool = False
+    """With count None: only those that are free, and at least one, rather than all or none."""
     scope: Scope = field(default_factory=Scope)
     align: Align | None = None
     """None: near the GPUs when the request names some, else anywhere."""
@@ -186,6 +188,11 @@ class DeviceRequest:
     """Whether its pod only looks on: it has device nodes beside whoever has the devices, and holds none of them."""
     shares: tuple[str, ...] = ()
     """Ids of the shares of the pool that the kubelet allocated; none for a request that came otherwise."""
+
+    @property
+    def count_words(self) -> str:
+        """The number of devices as it is written in a request."""
+        return "free" if self.if_free else "all" if self.count is None else str(self.count)
 
     def shares_of(self, index: int, devices: int) -> frozenset[str]:
         """Return the shares that the device of that index stands for, of so many devices."""

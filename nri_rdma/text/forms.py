@@ -169,9 +169,12 @@ def number(low: int, high: int, *, hint: str = "") -> Form:
     return Form(whole(low, high, hint=hint), {"type": "integer", "minimum": low, "maximum": high})
 
 
-def number_or(special: str, meaning: object, numbers: Form) -> Form:
-    """Make the form of a word with a meaning of its own, or a number."""
-    return Form(word_or(special, meaning, numbers.read), {"anyOf": [{"enum": [special]}, numbers.schema]})
+def number_or(special: Mapping[str, object], numbers: Form) -> Form:
+    """Make the form of a word that has its own meaning, or a number."""
+    read = numbers.read
+    for word, meaning in special.items():
+        read = word_or(word, meaning, read)
+    return Form(read, {"anyOf": [{"enum": [*special]}, numbers.schema]})
 
 
 FLAG = Form(boolean, {"type": "boolean"})

@@ -17,6 +17,7 @@ from nri_rdma.model.pool import (
     DEFAULT_POOL,
     HANDLER_CHARACTER,
     RESOURCE,
+    DownPorts,
     Pool,
     PoolDoor,
     Rule,
@@ -427,6 +428,12 @@ POOL_KEYS = (
         word_of(ShareGives),
         "What a share gives: one, the best aligned device; all, every device of the pool; device: there are no shares,"
         " each device of the pool is one of the resource and has one owner; default: one",
+    ),
+    Key(
+        "downPorts",
+        "down_ports",
+        word_of(DownPorts),
+        "Devices without an active port: last, given when there is no other; refuse, given to nobody; default: last",
     ),
     Key(
         "requireIsolation",

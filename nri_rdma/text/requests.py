@@ -130,6 +130,8 @@ def _read(
     written = Fields(node, where, _NAMES[stands_in], unknown_request_key, errors)
     first: dict[str, Any] = {"count": count, "scope": scope, **given(written, _FIRST, errors=errors)}
     first["scope"] = Scope(only=first["scope"].only, but=scope.but)
+    if first["count"] == _FREE:
+        first |= {"count": None, "if_free": True}
     rest = given(written, _REST, first["count"], errors)
     refuse_all(errors)
     request = DeviceRequest(**{"name": "", "where": where, **first, **rest})
@@ -287,7 +289,11 @@ _FLAT = list_of(interface_address)
 # Forms
 
 NUMBER_OF_DEVICES = number(1, MAX_COUNT)
-_COUNT = number_or("all", None, number(1, MAX_COUNT, hint=f"write a whole number from 1 to {MAX_COUNT}, or all"))
+_FREE = "free"
+_COUNT = number_or(
+    {"all": None, _FREE: _FREE},
+    number(1, MAX_COUNT, hint=f"write a whole number from 1 to {MAX_COUNT}, or all, or free"),
+)
 _MEMLOCK_HINT = "write unlimited, a number of bytes, or a quantity such as 512Mi"
 _MOST_MEMLOCK = 2**63 - 1
 _MEMLOCK_BYTES = number(1, _MOST_MEMLOCK, hint=_MEMLOCK_HINT)
@@ -438,7 +444,8 @@ COUNT = Key(
     "count",
     "count",
     _COUNT,
-    "How many devices",
+    "How many devices; `all`: every one of the pool that matches, or the pod is refused; `free`: those of them that are"
+    " free now, and at least one",
     refused_in=_chosen("in count or allocationMode of the request"),
 )
 CONTAINERS = Key(

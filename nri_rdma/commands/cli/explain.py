@@ -297,16 +297,16 @@ def _devices(count: int) -> str:
 
 def _request_table(item: ExplainedRequest) -> TextTable:
     request = item.admitted.request
-    count = "all" if request.count is None else str(request.count)
     return TextTable(
-        title=f"Request {request.name}: {count} of {_origin(request)}, mode {item.admitted.mode}"
+        title=f"Request {request.name}: {request.count_words} of {_origin(request)}, mode {item.admitted.mode}"
         f"{f', isolation {item.isolation}' if item.isolation else ''}{_gpu_words(request)} ({request.where})",
-        headings=("DEVICE", "PCI", "NUMA", "", "WHY"),
+        headings=("DEVICE", "PCI", "NUMA", "STATE", "", "WHY"),
         rows=tuple(
             (
                 candidate.device.name,
                 str(candidate.device.pci or "-"),
                 "-" if candidate.device.numa_node is None else str(candidate.device.numa_node),
+                candidate.device.port_state or "-",
                 _verdict(candidate),
                 candidate.why,
             )
@@ -517,6 +517,7 @@ def _request_document(item: ExplainedRequest) -> dict[str, Any]:
 def _candidate_document(item: Candidate) -> dict[str, Any]:
     return {
         "device": item.device.name,
+        "state": item.device.port_state,
         "given": item.given,
         "free": item.free,
         "why": item.why,

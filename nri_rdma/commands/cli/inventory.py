@@ -95,7 +95,7 @@ def _devices(node: Node) -> TextTable:
                 _numa(device.numa_node),
                 device.link_layer or "-",
                 f"{device.speed_gbps}G" if device.speed_gbps else "-",
-                device.ports[0].state if device.ports else "-",
+                device.port_state or "-",
                 _use_words(device),
             )
             for device in node.devices

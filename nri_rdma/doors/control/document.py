@@ -73,7 +73,7 @@ def node_document(node: Node) -> dict[str, Any]:
             told["virtual"]["pf"] = str(device.virtual.pf)
         told["link_layer"] = device.link_layer
         told["speed_gbps"] = device.speed_gbps
-        told["state"] = device.ports[0].state if device.ports else None
+        told["state"] = device.port_state or None
     return document
 
 

@@ -89,6 +89,25 @@ def test_the_device_near_the_gpu_is_given_and_the_others_say_how_far_they_are(fa
     assert why(explanation)["mlx5_7"] == "free; from GPU 0000:80:00.0 it is SYS, elsewhere"
 
 
+def without_port(on: Node, name: str) -> Node:
+    devices = (
+        replace(it, ports=tuple(replace(port, state="DOWN") for port in it.ports)) if it.name == name else it
+        for it in on.devices
+    )
+    return replace(on, devices=tuple(devices))
+
+
+def test_a_device_whose_port_is_down_is_left_and_told(facts: Facts) -> None:
+    facts = replace(facts, node=without_port(facts.node, "mlx5_3"))
+    explanation = explain(pod('[{gpus: ["0000:80:00.0"]}]'), facts)
+    assert given(explanation) == ["mlx5_0"]
+    assert why(explanation)["mlx5_3"] == "free; its port is DOWN; from GPU 0000:80:00.0 it is PHB, same root complex"
+    strict = explain(pod('[{gpus: ["0000:80:00.0"], align: {to: numa, strict: true}}]'), facts)
+    assert why(strict)["mlx5_3"] == "without an active port: its port is DOWN"
+    named = explain(pod("[{match: {device: mlx5_3}}]"), facts)
+    assert why(named)["mlx5_3"] == "named by the request (device mlx5_3); its port is DOWN"
+
+
 STRICT = "[{align: {to: gpu, strict: true}}]"
 
 

@@ -146,8 +146,10 @@ def _gpu(number: int, place: Place) -> tuple[Gpu, Place]:
 
 
 def _nics(random: Random, places: list[Place], wanted: int) -> list[tuple[RdmaDevice, Place]]:
-    """Cards with one or several devices, with virtual functions, and soft devices without a place."""
+    """Cards with one or several devices, with virtual functions, and soft devices without a place; on some nodes some
+    ports are down."""
     found: list[tuple[RdmaDevice, Place]] = []
+    dead = random.choice((0.0, 0.0, 0.2, 0.6))
     while len(found) < wanted:
         kind = random.random()
         if kind < 0.05:
@@ -159,7 +161,10 @@ def _nics(random: Random, places: list[Place], wanted: int) -> list[tuple[RdmaDe
         makes = _virtual if kind < 0.8 else _siblings
         for device in makes(place, len(found), min(size, wanted - len(found))):
             busy = ("enslaved",) if random.random() < 0.08 else ()
-            found.append((replace(device, in_use=busy, vendor=random.choice(VENDORS)), place))
+            ports = tuple(replace(port, state="DOWN") for port in device.ports) if random.random() < dead else ()
+            found.append(
+                (replace(device, in_use=busy, vendor=random.choice(VENDORS), ports=ports or device.ports), place)
+            )
     return found
 
 
@@ -210,5 +215,6 @@ def _taken(random: Random, devices: list[RdmaDevice], gpus: list[PciAddress]) ->
             unused.pop(random.randrange(len(unused))) for _ in range(min(random.randint(0, 2), len(unused)))
         )
         mode = random.choice((Mode.EXCLUSIVE, Mode.EXCLUSIVE, Mode.SHARED))
-        taken[device.id] = frozenset({Holding(owner=f"ns/pod-{number}", mode=mode, gpus=own)})
+        pods = range(random.randint(1, 3) if mode is Mode.SHARED else 1)
+        taken[device.id] = frozenset(Holding(owner=f"ns/pod-{number}-{pod}", mode=mode, gpus=own) for pod in pods)
     return taken

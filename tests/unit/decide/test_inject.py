@@ -15,7 +15,7 @@ from nri_rdma.model.device import CharDevice, CharKind, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, UNLIMITED, DeviceRequest, Mode, RdmaLimits, Scope
 from nri_rdma.text.annotations import PREFIX, parse_pod_request
-from tests.unit.model.hardware import RDMA_CM, eight, nic, umad, uverbs
+from tests.unit.model.hardware import RDMA_CM, eight, gpu_address, nic, umad, uverbs
 from tests.unit.rigs.policies import EXCLUSIVE_FIRST
 
 
@@ -198,6 +198,17 @@ def injected(annotations: Mapping[str, str], container: str) -> list[str]:
     return [
         path.removeprefix("/dev/infiniband/") for path in paths(edits(*attached, container=container, rdma_cm=None))
     ]
+
+
+@given(st.permutations(range(8)), st.integers(1, 8))
+def test_the_devices_of_a_request_are_named_in_the_order_of_its_gpus(order: list[int], count: int) -> None:
+    """On this node the nearest device of each GPU has its number."""
+    named = ", ".join(f'"{gpu_address(number)}"' for number in order[:count])
+    request = parse_pod_request({f"{PREFIX}/pod": f"- {{name: rails, count: {count}, gpus: [{named}]}}"})
+    assert request is not None
+    (item,) = place(eight(), offer(EXCLUSIVE_FIRST, eight()), {}, admit(EXCLUSIVE_FIRST, eight(), request, Asker()))
+    env = dict(edits(having(*item.devices, name="rails")).env)
+    assert env["RDMA_DEVICES_RAILS"] == ",".join(f"mlx5_{number}" for number in order[:count])
 
 
 def test_a_pods_list_gives_both_containers_the_same_device() -> None:

@@ -106,7 +106,7 @@ def _kinds_of_devices() -> tuple[RdmaDevice, ...]:
 @pytest.mark.parametrize("mode", Mode)
 @given(devices=st.lists(st.sampled_from(_kinds_of_devices()), unique_by=lambda it: it.id))
 def test_all_that_nothing_speaks_against_is_given_and_nothing_else(devices: list[RdmaDevice], mode: Mode) -> None:
-    on, request = node(tuple(devices)), asking(count=None, mode=mode)
+    on, request = node(tuple(devices)), asking(count=None, if_free=True, mode=mode)
     free = [device.name for device in devices if not why_not_free(device, request, on, frozenset())]
     try:
         assert sorted(*chosen(on, request)) == sorted(free)

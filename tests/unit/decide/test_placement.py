@@ -65,7 +65,8 @@ def test_an_infiniband_device_needs_no_netdev() -> None:
 
 
 def test_a_device_that_others_share_can_be_shared() -> None:
-    assert chosen(eight(), asking(mode=Mode.SHARED), taken=held(0, mode=Mode.SHARED)) == (["mlx5_0"],)
+    shared = asking(mode=Mode.SHARED, match=Match(device="mlx5_0"))
+    assert chosen(eight(), shared, taken=held(0, mode=Mode.SHARED)) == (["mlx5_0"],)
 
 
 def test_a_device_that_others_share_cannot_be_had_alone() -> None:
@@ -76,10 +77,19 @@ def test_a_device_that_another_has_alone_cannot_be_shared() -> None:
     assert chosen(eight(), asking(mode=Mode.SHARED), taken=held(0)) == (["mlx5_1"],)
 
 
-def test_all_devices_are_all_that_are_free() -> None:
-    assert chosen(node((nic(0), nic(1, in_use=("bond",)), nic(2), nic(3))), asking(count=None), taken=held(3)) == (
-        ["mlx5_0", "mlx5_2"],
-    )
+def test_free_devices_are_all_that_are_free_now_and_at_least_one() -> None:
+    on, free = node((nic(0), nic(1, in_use=("bond",)), nic(2), nic(3))), asking(count=None, if_free=True)
+    assert chosen(on, free, taken=held(3)) == (["mlx5_0", "mlx5_2"],)
+    with pytest.raises(PlacementError, match="DEVICES-EXHAUSTED: asked free, free 0 of 4"):
+        chosen(on, free, taken=held(0, 2, 3))
+
+
+@pytest.mark.parametrize("on", [node((nic(0), nic(1, in_use=("bond",)))), node((nic(0), nic(1), nic(2)))])
+def test_all_devices_are_every_one_of_the_pool_or_a_refusal_that_says_how_to_get_the_others(on: Node) -> None:
+    with pytest.raises(PlacementError, match=r"DEVICES-EXHAUSTED: asked all, free \d of \d devices of pool") as refused:
+        chosen(on, asking(count=None), taken=held(2))
+    assert "write count: free" in str(refused.value)
+    assert chosen(eight(), asking(count=None)) == ([f"mlx5_{number}" for number in range(8)],)
 
 
 @pytest.mark.parametrize(
@@ -108,9 +118,9 @@ def test_a_request_for_anything_leaves_the_device_that_another_names() -> None:
     assert chosen(eight(), asking("0"), named("mlx5_0", "1")) == (["mlx5_1"], ["mlx5_0"])
 
 
-def test_a_request_for_all_leaves_the_devices_that_others_ask() -> None:
+def test_a_request_for_what_is_free_leaves_the_devices_that_others_ask() -> None:
     both = node((nic(0), nic(1)))
-    assert chosen(both, asking("0", count=None), asking("1")) == (["mlx5_1"], ["mlx5_0"])
+    assert chosen(both, asking("0", count=None, if_free=True), asking("1")) == (["mlx5_1"], ["mlx5_0"])
 
 
 def test_a_request_that_can_have_less_is_served_first() -> None:

@@ -1,6 +1,7 @@
 """Placement against independent searches, on random nodes whose distances are known because they were built that way.
 
-Compared are the values of docs/placement.md: A, how well the pod is served, and then B, what is left for the idle GPUs.
+Compared are the values of docs/placement.md: A, how many devices have a dead port and how well the pod is served; how
+many pods have the devices of a request that shares; and then B, what is left for the idle GPUs.
 Small nodes are compared with trying everything; all of them with another algorithm (bench.exact), which trying
 everything has to confirm.
 """
@@ -89,10 +90,11 @@ def question(seed: int) -> Question:
     room = max(1, len(free_for(made, offer, Admitted(request=request, mode=mode), ())))
     counts: list[int | None] = [min(room, random.choice((1, 1, 2, 2, 3, 4, 8, len(gpus) or 1, room)))]
     left = room - (counts[0] or 0)
+    if_free = False
     if random.random() < 0.05:
         counts = [room + 1]
     elif random.random() < 0.1:
-        counts = [None]
+        counts, if_free = [None], random.random() < 0.5
     elif left and random.random() < 0.3:
         counts.append(random.randint(1, left))
     return Question(
@@ -101,7 +103,13 @@ def question(seed: int) -> Question:
         admitted=tuple(
             Admitted(
                 request=DeviceRequest(
-                    name=name, where=f"HERE[{name}]", match=match, gpus=gpus, align=align, count=number
+                    name=name,
+                    where=f"HERE[{name}]",
+                    match=match,
+                    gpus=gpus,
+                    align=align,
+                    count=number,
+                    if_free=if_free,
                 ),
                 mode=mode,
             )
@@ -126,8 +134,19 @@ def free_for(made: MadeNode, offer: Offer, admitted: Admitted, used: Sequence[Rd
         held = device.id in made.taken and Mode.EXCLUSIVE in modes
         return not (device.in_use or held or device in used)
 
-    vendor = admitted.request.match.vendor
-    return [it for it in offer.by_pool["default"] if is_free(it) and vendor in {None, it.vendor}]
+    align = admitted.request.align
+    takes_down = align is None or not align.strict
+    return [it for it in matching(offer, admitted) if is_free(it) and (takes_down or not is_down(it))]
+
+
+def matching(offer: Offer, admitted: Admitted) -> list[RdmaDevice]:
+    """What the request is about, free or not."""
+    return [it for it in offer.by_pool["default"] if admitted.request.match.vendor in {None, it.vendor}]
+
+
+def is_down(device: RdmaDevice) -> bool:
+    """Whether none of its ports can carry data."""
+    return all(port.state != "ACTIVE" for port in device.ports)
 
 
 # Values
@@ -144,6 +163,15 @@ class Case:
     served: Mapping[PciAddress, int]
     near: AlignTo
     """What A counts: pairs by how far they are, devices that are not on a NUMA node of the GPUs, or nothing."""
+    shares: bool
+
+    def load(self, device: RdmaDevice) -> int:
+        """How many pods have it beside this one."""
+        return len(self.made.taken.get(device.id, ())) if self.shares else 0
+
+    def far_from_idle(self, device: RdmaDevice, gpu: PciAddress) -> Far:
+        """To an idle GPU a device that cannot carry data is as good as none."""
+        return Far.SYS if is_down(device) else self.made.far(device, gpu)
 
     @property
     def idle(self) -> list[PciAddress]:
@@ -171,50 +199,80 @@ class Case:
         return (len(off) if self.near is AlignTo.NUMA else 0, 0, 0, 0)
 
 
-def value_of(case: Case, given: Placed) -> tuple[Value, Value]:
-    """A and B of what was given."""
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Worth:
+    """Of a placement, the less the better: devices without an active port, A, pods that have its devices, and B."""
+
+    down: int
+    near: Value
+    load: int
+    left: Value
+
+
+def worth(case: Case, near: Value, devices: Sequence[RdmaDevice], left: Value) -> Worth:
+    return Worth(down=sum(map(is_down, devices)), near=near, load=sum(map(case.load, devices)), left=left)
+
+
+def worth_of(case: Case, given: Placed) -> Worth:
+    """That of what was given."""
     if case.near is AlignTo.GPU:
         first = case.of_pairs(list(zip(given.devices, given.serves, strict=True)))
     else:
         first = case.off_home(given.devices)
-    return first, best_for_idle(case, [device for device in case.free if device not in given.devices])
+    left = best_for_idle(case, [device for device in case.free if device not in given.devices])
+    return worth(case, first, given.devices, left)
 
 
 def best_for_idle(case: Case, left: Sequence[RdmaDevice]) -> Value:
     """B; a GPU that gets none counts as one that gets one elsewhere."""
     blank = [as_number(Far.SYS)] * len(case.idle)
-    costs = [[as_number(case.made.far(device, gpu)) for device in left] + blank for gpu in case.idle]
+    costs = [[as_number(case.far_from_idle(device, gpu)) for device in left] + blank for gpu in case.idle]
     columns = cheapest(costs)
     assert columns is not None
     far = [
-        case.made.far(left[it], gpu) if it < len(left) else Far.SYS for gpu, it in zip(case.idle, columns, strict=True)
+        case.far_from_idle(left[it], gpu) if it < len(left) else Far.SYS
+        for gpu, it in zip(case.idle, columns, strict=True)
     ]
     return value(far)
 
 
-def best(case: Case) -> tuple[Value, Value]:
-    """A, and for that the best B, in one assignment of all rows: the pod's and the idle GPUs'."""
-    first, last = _BASE**4, _BASE**9  # a step of A outweighs all of B; a device less than asked outweighs all
+def best(case: Case) -> Worth:
+    """The best one, in one assignment of all rows: the pod's and the idle GPUs'."""
+    # A step of each outweighs all that come before it; a device less than asked outweighs all.
+    load, first, down, last = _BASE**4, _BASE**5, _BASE**9, _BASE**10
     free = case.free
+    always = {device.id: is_down(device) * down + case.load(device) * load for device in free}
     own: list[Sequence[int | None]]
     if case.near is AlignTo.GPU:
         sure, turn, some = case.rounds
         spare = len(turn) - some
-        own = [[as_number(case.made.far(device, gpu)) * first for device in free] + [None] * spare for gpu in sure]
-        own += [[last + as_number(case.made.far(device, gpu)) * first for device in free] + [0] * spare for gpu in turn]
+        near = {
+            gpu: [always[device.id] + as_number(case.made.far(device, gpu)) * first for device in free]
+            for gpu in case.gpus
+        }
+        own = [near[gpu] + [None] * spare for gpu in sure]
+        own += [[last + cost for cost in near[gpu]] + [0] * spare for gpu in turn]
     else:
         spare = 0
-        own = [[as_digits(case.off_home([device])) * first for device in free] for _ in range(case.count)]
+        own = [
+            [always[device.id] + as_digits(case.off_home([device])) * first for device in free]
+            for _ in range(case.count)
+        ]
     blank = len(case.idle)
     costs: list[list[int | None]] = [[*line, *[None] * blank] for line in own]
     costs += [
-        [as_number(case.made.far(device, gpu)) for device in free] + [None] * spare + [as_number(Far.SYS)] * blank
+        [as_number(case.far_from_idle(device, gpu)) for device in free] + [None] * spare + [as_number(Far.SYS)] * blank
         for gpu in case.idle
     ]
     columns = cheapest(costs)
     assert columns is not None
     total = sum((costs[row][column] or 0) for row, column in enumerate(columns)) % last
-    return from_number(total // first), from_number(total % first)
+    return Worth(
+        down=total // down,
+        near=from_number(total % down // first),
+        load=total % first // load,
+        left=from_number(total % load),
+    )
 
 
 def as_digits(it: Value) -> int:
@@ -232,22 +290,25 @@ def ways(case: Case) -> int:
     return perm(len(case.free), case.count) * (1 << len(case.gpus)) * idle
 
 
-def best_of_all(case: Case) -> tuple[Value, Value]:
+def best_of_all(case: Case) -> Worth:
     """The same by trying everything."""
-    return min((first, best_for_idle_of_all(case, left)) for first, left in _choices(case))
+    return min(
+        worth(case, near, devices, best_for_idle_of_all(case, [it for it in case.free if it not in devices]))
+        for near, devices in _choices(case)
+    )
 
 
-def _choices(case: Case) -> Iterator[tuple[Value, list[RdmaDevice]]]:
-    """Every way to serve the pod, with what it leaves."""
+def _choices(case: Case) -> Iterator[tuple[Value, Sequence[RdmaDevice]]]:
+    """Every way to serve the pod: how near its devices are, and which they are."""
     if case.near is not AlignTo.GPU:
         for devices in combinations(case.free, case.count):
-            yield case.off_home(devices), [device for device in case.free if device not in devices]
+            yield case.off_home(devices), devices
         return
     sure, turn, some = case.rounds
     for lucky in combinations(turn, some):
         for devices in permutations(case.free, case.count):
             pairs = list(zip(devices, (*sure, *lucky), strict=True))
-            yield case.of_pairs(pairs), [device for device in case.free if device not in devices]
+            yield case.of_pairs(pairs), devices
 
 
 def best_for_idle_of_all(case: Case, left: list[RdmaDevice]) -> Value:
@@ -257,7 +318,7 @@ def best_for_idle_of_all(case: Case, left: list[RdmaDevice]) -> Value:
     else:
         ways_to = [list(zip(left, gpus, strict=True)) for gpus in permutations(idle, len(left))]
     without = [Far.SYS] * (len(idle) - min(len(left), len(idle)))
-    return min(value([case.made.far(device, gpu) for device, gpu in pairs] + without) for pairs in ways_to)
+    return min(value([case.far_from_idle(device, gpu) for device, gpu in pairs] + without) for pairs in ways_to)
 
 
 # Answers
@@ -278,10 +339,11 @@ def case_of(asked: Question, number: int, before: Sequence[Placed]) -> Case:
     return Case(
         made=asked.made,
         free=free,
-        count=max(1, len(free)) if request.count is None else request.count,
+        count=request.count or (max(1, len(free)) if request.if_free else len(matching(asked.offer, admitted))),
         gpus=request.gpus,
         served=Counter(gpu for placed in before for gpu in placed.serves),
         near=_near(request),
+        shares=admitted.mode is Mode.SHARED,
     )
 
 
@@ -317,13 +379,13 @@ def _problem(case: Case, given: Placed, request: DeviceRequest) -> str | None:
         return f"asked {case.count}, got {names}"
     if case.near is AlignTo.GPU and not _is_even(case, given.serves):
         return f"not evenly: {given.serves} beside {dict(case.served)}"
-    got, wanted = value_of(case, given), best(case)
+    got, wanted = worth_of(case, given), best(case)
     if ways(case) <= FEW_WAYS:
         assert best_of_all(case) == wanted, "the two ways to check disagree"
     if got != wanted:
         return f"expected {wanted}, got {got} with {names} for {[*map(str, given.serves)]}"
-    if request.align is not None and request.align.strict and wanted[0][0]:
-        return f"strict, and given although the best has {wanted[0][0]} pairs too far"
+    if request.align is not None and request.align.strict and (wanted.near[0] or wanted.down):
+        return f"strict, and given although the best has {wanted.near[0]} pairs too far, {wanted.down} dead ports"
     return None
 
 
@@ -342,7 +404,7 @@ def _problem_of_refusal(asked: Question, refusal: PlacementError) -> list[str]:
         if len(case.free) < case.count:
             return [] if refusal.code in {ErrorCode.DEVICES_EXHAUSTED, *_NO_MATCH} else [f"too few, said {refusal}"]
         if request.align is not None and request.align.strict and request.align.to is not AlignTo.NONE:
-            far = best(case)[0][0] if request.gpus else 1  # near to nothing known
+            far = best(case).near[0] if request.gpus else 1  # near to nothing known
             return (
                 [] if far and refusal.code is ErrorCode.NOT_ALIGNED else [f"refused, expected {far} too far: {refusal}"]
             )
@@ -390,20 +452,23 @@ def test_the_questions_are_of_every_kind() -> None:
         kinds["refused, too far"] += isinstance(answered, PlacementError) and answered.code is ErrorCode.NOT_ALIGNED
         if isinstance(answered, PlacementError):
             continue
-        (first, second), strict = best(case), asked.admitted[0].request.align
+        found, strict = best(case), asked.admitted[0].request.align
         kinds["tried in every way"] += ways(case) <= FEW_WAYS
         kinds["more than ten devices and ten GPUs"] += len(case.free) > 10 and len(case.gpus) + len(case.idle) > 10
         kinds["two requests"] += len(asked.admitted) > 1
         kinds["strict"] += case.near is AlignTo.GPU and strict is not None and strict.strict
-        kinds["not all near"] += case.near is AlignTo.GPU and first[0] > 0
+        kinds["not all near"] += case.near is AlignTo.GPU and found.near[0] > 0
         kinds["more devices than GPUs"] += case.near is AlignTo.GPU and case.count > len(case.gpus)
         kinds["fewer devices than GPUs"] += case.near is AlignTo.GPU and case.count < len(case.gpus)
-        kinds["no GPU, idle ones beside"] += not case.gpus and bool(case.idle) and second < worst(case)
+        kinds["no GPU, idle ones beside"] += not case.gpus and bool(case.idle) and found.left < worst(case)
         kinds["by NUMA node"] += case.near is AlignTo.NUMA
         kinds["several devices of a function"] += any("/" in device.id for device in case.free)
+        kinds["a dead port is passed over"] += found.down < sum(map(is_down, case.free))
+        kinds["a dead port is given"] += found.down > 0
+        kinds["pods share its devices"] += found.load > 0
         kinds["virtual functions"] += any(device.virtual is not None for device in case.free)
     assert all(number >= SHORT // 50 for number in kinds.values()), kinds
-    assert len(kinds) == 12
+    assert len(kinds) == 15
 
 
 def worst(case: Case) -> Value:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,11 +13,12 @@ from hypothesis import strategies as st
 
 from nri_rdma.decide import ranking
 from nri_rdma.decide.assignment import cheapest
-from nri_rdma.decide.placement import place
+from nri_rdma.decide.placement import Holding, place
 from nri_rdma.decide.policy import Admitted
 from nri_rdma.decide.topology import distance
-from nri_rdma.model.device import Node, VirtualFunction
-from nri_rdma.model.request import Align, AlignTo
+from nri_rdma.errors import PlacementError
+from nri_rdma.model.device import DeviceId, Node, VirtualFunction
+from nri_rdma.model.request import Align, AlignTo, Match, Mode
 from tests.unit.decide.placing import NODES, STRICT_GPU, STRICT_NUMA, asking, chosen, everything, held, named
 from tests.unit.model.hardware import eight, gpu, nic, node
 
@@ -156,3 +160,110 @@ def test_devices_that_are_all_alike_do_not_make_the_search_longer(monkeypatch: p
     assert chosen(on, asking(count=2, gpus=(0, 1)))
     assert widths
     assert max(widths) < 10
+
+
+# Pods that share
+
+
+def shared(*gpus: int, count: int = 1) -> Admitted:
+    return asking(mode=Mode.SHARED, gpus=gpus, count=count)
+
+
+def given_one_after_the_other(on: Node, *pods: Admitted) -> list[str]:
+    """The devices of the first pod, the second, and so on, none of which ends."""
+    taken: dict[DeviceId, frozenset[Holding]] = {}
+    names: list[str] = []
+    for number, admitted in enumerate(pods):
+        (placed,) = place(on, everything(on), taken, (admitted,))
+        names += [device.name for device in placed.devices]
+        for device_id, holding in placed.holdings(f"ns/pod-{number}"):
+            taken[device_id] = taken.get(device_id, frozenset()) | {holding}
+    return names
+
+
+def test_sixteen_pods_that_share_eight_devices_are_two_on_each() -> None:
+    names = given_one_after_the_other(eight(), *[shared()] * 16)
+    assert Counter(names) == {f"mlx5_{number}": 2 for number in range(8)}
+    twos = given_one_after_the_other(eight(), *[shared(count=2)] * 8)
+    assert Counter(twos) == {f"mlx5_{number}": 2 for number in range(8)}
+
+
+def test_a_pod_that_shares_is_not_put_on_the_device_of_a_gpu_job_because_that_gpu_is_busy() -> None:
+    names = given_one_after_the_other(eight(), shared(5), *[shared()] * 7)
+    assert Counter(names) == {f"mlx5_{number}": 1 for number in range(8)}
+
+
+def test_the_nearest_device_counts_more_than_the_pods_that_have_it() -> None:
+    assert given_one_after_the_other(eight(), *[shared(5)] * 3) == ["mlx5_5"] * 3
+
+
+def test_of_equally_near_devices_the_one_that_fewer_pods_have_is_taken() -> None:
+    on = node((nic(0, root=0), nic(1, root=0), nic(2, root=1)), (gpu(0, root=0),))
+    assert given_one_after_the_other(on, *[shared(0)] * 4) == ["mlx5_0", "mlx5_1", "mlx5_0", "mlx5_1"]
+
+
+def test_the_reason_of_a_device_that_fewer_pods_have_says_so() -> None:
+    (placed,) = place(eight(), everything(eight()), held(0, mode=Mode.SHARED), (shared(),))
+    assert placed.reasons == ("mlx5_1: held by the fewest pods of 8 free",)
+
+
+def test_a_pod_that_only_looks_on_does_not_count() -> None:
+    looking = frozenset({Holding(owner="ns/monitor", mode=Mode.SHARED, looks_on=True)})
+    assert chosen(eight(), shared(), taken={nic(0).id: looking}) == (["mlx5_0"],)
+
+
+# Ports that are down
+
+
+def lost(on: Node, *numbers: int) -> Node:
+    """The node with these devices' ports down."""
+    devices = [
+        replace(
+            device,
+            ports=tuple(replace(port, state="DOWN") for port in device.ports) if number in numbers else device.ports,
+        )
+        for number, device in enumerate(on.devices)
+    ]
+    return replace(on, devices=tuple(devices))
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("near", [{}, {"gpus": (0,)}, {"gpus": (0,), "align": NUMA}, {"align": NUMA}])
+def test_a_device_whose_port_is_down_is_given_when_it_is_the_only_one_left(mode: Mode, near: Mapping[str, Any]) -> None:
+    on, admitted = lost(eight(), 0), asking(mode=mode, **near)
+    (one,) = chosen(on, admitted)
+    assert one != ["mlx5_0"]
+    assert chosen(on, admitted, taken=held(1, 2, 3, 4, 5, 6, 7)) == (["mlx5_0"],)
+    (seven,) = chosen(on, asking(mode=mode, count=7))
+    assert "mlx5_0" not in seven
+
+
+def test_the_reason_says_that_the_port_is_down() -> None:
+    near = asking(gpus=(0,))
+    on = lost(eight(), 0)
+    (placed,) = place(on, everything(on), held(1, 2, 3, 4, 5, 6, 7), (near,))
+    assert placed.reasons == (
+        "mlx5_0: nearest free device to GPU 0001:10:00.0 (PHB, same root complex); its port is DOWN",
+    )
+
+
+def test_the_numa_node_without_active_ports_is_not_the_one_that_is_chosen() -> None:
+    assert chosen(lost(eight(), 0, 1, 2, 3), asking(count=3, align=NUMA)) == (["mlx5_4", "mlx5_5", "mlx5_6"],)
+
+
+@pytest.mark.parametrize("align", [STRICT_GPU, STRICT_NUMA])
+def test_a_strict_request_takes_no_device_whose_port_is_down(align: Align) -> None:
+    on = lost(eight(), 0)
+    with pytest.raises(PlacementError, match="mlx5_0 is without an active port: its port is DOWN"):
+        chosen(on, asking(gpus=(0,), align=align), taken=held(1, 2, 3))
+    with pytest.raises(PlacementError, match="PORT-DOWN: mlx5_0 is without an active port: its port is DOWN"):
+        chosen(on, asking(gpus=(0,), align=align, match=Match(device="mlx5_0")))
+
+
+def test_a_pool_that_refuses_dead_ports_gives_no_such_device() -> None:
+    on = lost(eight(), 0)
+    refusing = replace(everything(on), refusing_down=frozenset({"default"}))
+    (seven,) = place(on, refusing, {}, (asking(count=None, if_free=True),))
+    assert [device.name for device in seven.devices] == [f"mlx5_{number}" for number in range(1, 8)]
+    with pytest.raises(PlacementError, match=r"asked all, free 7 of 8 .*mlx5_0 is without an active port"):
+        place(on, refusing, {}, (asking(count=None),))

@@ -111,8 +111,8 @@ def test_a_default_is_told_as_people_write_it_or_not_at_all() -> None:
         (one_or_more(number(1, 2)), [2, 1], (2, 1)),
         (any_of(word_of(CharKind)), [], frozenset()),
         (any_of(word_of(CharKind)), ["umad"], frozenset({CharKind.UMAD})),
-        (number_or("all", None, number(1, 2)), "all", None),
-        (number_or("all", None, number(1, 2)), 2, 2),
+        (number_or({"all": None}, number(1, 2)), "all", None),
+        (number_or({"all": None}, number(1, 2)), 2, 2),
     ],
 )
 def test_forms_are_made_of_forms(form: Form, value: object, read: object) -> None:

@@ -40,8 +40,8 @@ def test_it_shows_devices_reasons_netdevs_and_what_each_container_gets(eight: Pa
     assert (done.returncode, done.stderr) == (0, "")
     for line in (
         "Pod default/train-0: gets 2 devices",
-        "  mlx5_3  0000:81:00.0  0     GIVEN  nearest free device to GPU 0000:80:00.0 (PHB, same root complex)",
-        "  mlx5_0  0000:19:00.0  0     left   free; from GPU 0000:80:00.0 it is NODE, same NUMA node",
+        "  mlx5_3  0000:81:00.0  0     ACTIVE  GIVEN  nearest free device to GPU 0000:80:00.0 (PHB, same root complex)",
+        "  mlx5_0  0000:19:00.0  0     ACTIVE  left   free; from GPU 0000:80:00.0 it is NODE, same NUMA node",
         "  mlx5_5  rail5        rdma1       4200  10.0.1.2/24  routes, rules, neighbours",
         "  What they leave on the host is not known: this machine does not show these netdevs.",
         "  nodes     /dev/infiniband/uverbs3  231:195  mode 0666",

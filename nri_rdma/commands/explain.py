@@ -17,6 +17,7 @@ from nri_rdma.attach.numbers import Resolved, refuse_missing
 from nri_rdma.attach.plan import NetdevMove, Plan, plan_attach, with_inherited
 from nri_rdma.attach.survey import attached_requests
 from nri_rdma.cdi.grants import CdiGrant
+from nri_rdma.commands.remarks import remarks, sentence
 from nri_rdma.decide.decision import MemlockBounds, Question, decide
 from nri_rdma.decide.device_ids import offered_devices, preferred
 from nri_rdma.decide.gpus import KnownGpus, PodGpus, is_gpu_resource, is_next_to_gpus, may_use_gpus
@@ -162,14 +163,14 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
         refuse_unknown_containers(pod, request, facts.annotation_prefix)
         shares = _shares(pod, facts)
         if request is None and not shares and not requests_of(facts.grants, facts.adoption):
+            notes += tuple(_remark_notes(pod, request, facts))
             containers = tuple(_container(item, (), Plan(), facts) for item in pod.containers)
             return Explanation(pod=pod, holds=holds, notes=notes, containers=containers)
     except NriRdmaError as error:
         return Explanation(pod=pod, holds=holds, notes=notes, refusal=error)
     notes += tuple(_word_notes(pod, request, facts)) if request is not None else ()
-    notes += tuple(
-        f"{it.what[:1].upper()}{it.what[1:]} ({it.where}): {it.hint}." for it in shared_addresses(pod, request)
-    )
+    notes += tuple(map(sentence, shared_addresses(pod, request)))
+    notes += tuple(_remark_notes(pod, request, facts))
     request = PodRequest(requests=(*(request.requests if request is not None else ()), *shares))
     awaiting = _awaiting_gpus(pod, request, facts)
     decision = decide(_question(pod, _relaxed(request, awaiting), facts), facts.taken)
@@ -297,6 +298,13 @@ def _spelling_notes(pod: PodManifest, prefix: str) -> Iterator[str]:
             yield f"Nothing reads {bounded(key)}: its prefix has a typo. Write {bounded(meant)}."
 
 
+def _remark_notes(pod: PodManifest, request: PodRequest | None, facts: Facts) -> Iterator[str]:
+    """Yield what stands around the request; that a container is privileged is told with the container."""
+    for remark in remarks(pod, request, facts.annotation_prefix):
+        if remark.path[-1:] != ("privileged",):
+            yield sentence(remark.error)
+
+
 def _gpu_notes(pod: PodManifest, request: PodRequest, facts: Facts, awaiting: frozenset[str]) -> Iterator[str]:
     """Yield what keeps requests for GPUs from knowing them: a manifest has their number only."""
     for container in pod.containers:
@@ -306,7 +314,7 @@ def _gpu_notes(pod: PodManifest, request: PodRequest, facts: Facts, awaiting: fr
         for name, count in container.resources:
             if is_gpu_resource(name):
                 chosen = "The kubelet chooses the GPUs and reports them to the daemon"
-                here = f"here --gpu {container.name}=ID[,ID] names them"
+                here = f"here --gpu {container.name}=ID[,ID] names them, and without it the devices are a guess"
                 yield f"Container {container.name} gets {name}: {count}. {chosen}; {here}."
         for name in container.claims if any(it.name in awaiting for it in asking) else ():
             here = f"here --gpu {container.name}=ID[,ID] names them"

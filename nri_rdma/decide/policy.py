@@ -18,7 +18,7 @@ from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.device import CharKind, DeviceId, Node, RdmaDevice, RdmaNetns
 from nri_rdma.model.pool import DEFAULT_POOL, Asker, DownPorts, Pool, PoolDoor, Rule, ShareGives, any_matches
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, DeviceRequest, Isolation, Mode, PodRequest, RdmaLimits
-from nri_rdma.model.rights import DEFAULT_RIGHTS, rights_needed
+from nri_rdma.model.rights import DEFAULT_RIGHTS, keys_of, rights_needed
 from nri_rdma.text.modefit import interface_misfit, isolation_misfit
 
 __all__ = [
@@ -448,7 +448,7 @@ def _interface_is_permitted(question: _Question) -> NriRdmaError | None:
         )
     else:
         what, who = f"{question.rule} does not permit {keys}", "changes that rule"
-    remedy = f"say only {', '.join(sorted(rights))}" if rights else f"leave {keys} out"
+    remedy = f"say only {', '.join(keys_of(rights))}" if rights else f"leave {keys} out"
     return PlacementError(
         ErrorCode.POLICY_INTERFACE,
         what,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from enum import StrEnum
 from typing import Final
 
@@ -44,6 +44,11 @@ DEFAULT_RIGHTS: Final = frozenset(
 )
 """What every pod may say where no rule says otherwise: nothing of it leads packets of the pod's cluster network away,
 pretends to be another station, or outlives the pod."""
+
+
+def keys_of(rights: Collection[InterfaceRight]) -> tuple[str, ...]:
+    """Return the keys that these rights are for, as pod authors write them."""
+    return tuple(sorted({key for right, _, key in (*_OF_INTERFACE, *_OF_REQUEST) if right in rights}))
 
 
 def rights_needed(request: DeviceRequest) -> Iterator[tuple[InterfaceRight, str]]:

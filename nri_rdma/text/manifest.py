@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any  # Any: a manifest before it is read
 
 from nri_rdma.errors import ErrorCode, RequestError
@@ -29,6 +29,10 @@ class ContainerManifest:
     """The extended resources that it asks device plugins for, each with its number."""
     claims: tuple[str, ...] = ()
     """The claims of the pod that it refers to."""
+    way: Way = ()
+    """To it from its pod."""
+    written: Mapping[str, Any] = field(default_factory=dict)
+    """As it is written, for who says something about the rest of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +57,8 @@ class PodManifest:
     labels: tuple[tuple[str, str], ...] = ()
     runtime_class: str = ""
     claims: tuple[PodClaim, ...] = ()
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    """As it is written."""
     is_of_several: bool = False
     """Whether other pods may be made from the same template."""
 
@@ -106,7 +112,7 @@ def _pod(kind: str, owner: Mapping[str, Any], pod: Mapping[str, Any], where: str
         name=str(owner.get("name") or owner.get("generateName") or "unnamed"),
         annotations=_texts(metadata.get("annotations"), f"{where}.metadata.annotations"),
         containers=tuple(
-            _container_manifest(item, f"{where}.spec.{key}[{number}]")
+            _container_manifest(item, f"{where}.spec.{key}[{number}]", ("spec", key, number))
             for key in ("initContainers", "containers", "ephemeralContainers")
             for number, item in enumerate(_list(spec.get(key), f"{where}.spec.{key}"))
         ),
@@ -114,6 +120,7 @@ def _pod(kind: str, owner: Mapping[str, Any], pod: Mapping[str, Any], where: str
         labels=tuple(_texts(metadata.get("labels"), f"{where}.metadata.labels").items()),
         runtime_class=str(spec.get("runtimeClassName") or ""),
         claims=tuple(_pod_claims(spec, where)),
+        spec=spec,
     )
 
 
@@ -126,7 +133,7 @@ def _pod_claims(spec: Mapping[str, Any], where: str) -> Iterator[PodClaim]:
                 yield PodClaim(name=str(claim.get("name")), kind=kind, object=str(claim[key]))
 
 
-def _container_manifest(value: object, where: str) -> ContainerManifest:
+def _container_manifest(value: object, where: str, way: Way) -> ContainerManifest:
     container = _mapping(value, where)
     security = _mapping(container.get("securityContext"), f"{where}.securityContext")
     variables = _list(container.get("env"), f"{where}.env")
@@ -137,6 +144,8 @@ def _container_manifest(value: object, where: str) -> ContainerManifest:
         privileged=security.get("privileged") is True,
         resources=_extended(container, where),
         claims=_claims(container, where),
+        way=way,
+        written=container,
     )
 
 

@@ -222,7 +222,7 @@ def _documents(path: Path) -> Iterator[tuple[str, object]]:
         if not isinstance(document, Placed):
             where = ":".join(str(part) for part in (path, document.line, document.column) if part)
             what = f"the manifest cannot be read: {document.what}"
-            raise SettingError(ErrorCode.SETTING, what, where=where, hint=document.hint) from document
+            raise SettingError(document.code, what, where=where, hint=document.hint) from document
         yield f"{path.name}:{document.place_of(()).line}", document.value
 
 
@@ -386,8 +386,11 @@ def _container_facts(
         yield ("" if number else "env"), f'{name}="{value}"'
     if item.kept_env:
         yield "env kept", f"{', '.join(item.kept_env)}: the container sets it itself"
+    from nri_rdma.commands.cli.gather import AUTOMATIC_MEMLOCK
+
     because = "asked by the pod" if item.asks_memlock else memlock_reason
-    yield "memlock", f"{_memlock(item.edits.memlock)} ({because})"
+    is_open = item.edits.memlock is None and because == AUTOMATIC_MEMLOCK
+    yield "memlock", because if is_open else f"{_memlock(item.edits.memlock)} ({because})"
     for number, line in enumerate(item.edits.rdma_max):
         yield ("" if number else RDMA_MAX), line
 
@@ -399,12 +402,15 @@ def _from_others(item: ExplainedContainer, ours: list[str]) -> Iterator[tuple[st
     if item.gpus:
         yield "GPUs", f"{', '.join(map(str, item.gpus))}, as --gpu says"
     for name, count in container.resources:
-        if name in item.counted:
-            yield "resource", f"{name}: {count}, which the scheduler counts; no device plugin gives it"
-        elif name in item.shares:
+        if name in item.shares:
             yield "resource", f"{name}: {count}, shares of this node that the kubelet counts"
+        elif name in item.counted:
+            yield "resource", f"{name}: {count}, which the scheduler counts; no device plugin gives it"
+        elif "rdma" in name:
+            hint = "another device plugin may, else write it as the resource of a pool with door = resource"
+            yield "resource", f"{name}: {count}, which no pool of this node has, so that nri-rdma gives nothing; {hint}"
         else:
-            yield "resource", f"{name}: {count}, which a device plugin gives; annotations are not needed for it"
+            yield "resource", f"{name}: {count}, which its device plugin gives"
     for name in ours:
         yield "claim", f"{name}, which nri-rdma prepares"
     for name in (it for it in container.claims if it not in ours):

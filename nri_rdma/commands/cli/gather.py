@@ -27,6 +27,9 @@ from nri_rdma.errors import NotReadyError, SettingError
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.device import Netdev
 
+AUTOMATIC_MEMLOCK = "unlimited, unless the runtime may not raise its own limit"
+"""What a container gets where no daemon has asked the runtime."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactsSource:
@@ -82,7 +85,7 @@ def _from_node(settings: Settings, sentence: str, snapshot: Path | None = None) 
         lifelines=settings.lifelines(os.environ),
         host=read_host_network(node) if snapshot is None else None,
     )
-    reason = "or unlimited, where the runtime may raise it" if settings.memlock.automatic else MEMLOCK_IS_SET
+    reason = AUTOMATIC_MEMLOCK if settings.memlock.automatic else MEMLOCK_IS_SET
     return FactsSource(
         facts=facts,
         sentences=(f"Decided on {source}. {sentence}", *notes, *(() if snapshot or node.devices else (_NO_DEVICE,))),

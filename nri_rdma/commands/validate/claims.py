@@ -27,7 +27,7 @@ from nri_rdma.text.claim_manifest import (
 )
 from nri_rdma.text.placed_yaml import Placed
 from nri_rdma.text.pools import node_of
-from nri_rdma.text.refusals import each_of, quoted
+from nri_rdma.text.refusals import each_of, listed, nearest, quoted
 from nri_rdma.text.requests import read_parameters, read_part
 from nri_rdma.text.yaml import Node, Path
 
@@ -65,6 +65,7 @@ def claim_problems(
                 raise _misspelt(opaque, path_text((*path, "driver")), driver)
             if _is_for(opaque, driver):
                 read = read_part if index in parts else read_parameters
+                _refuse_unknown_requests(document, index, path_text(path[:-1]))
                 _check(opaque, path_text((*path, "parameters")), _count(devices_of(document), index), read)
         except RequestError as error:
             is_wrong = True
@@ -111,6 +112,18 @@ def _meant(opaque: Mapping[str, Any], driver: str) -> bool:
 def _misspelt(opaque: Mapping[str, Any], where: str, driver: str) -> RequestError:
     what = f"{quoted(opaque['driver'])} is our driver's name with a typo: nothing reads these parameters"
     return RequestError(ErrorCode.MANIFEST_VALUE, what, where=where, hint=f"write {driver}")
+
+
+def _refuse_unknown_requests(document: Mapping[str, Any], index: int, where: str) -> None:
+    """Raise RequestError for a config that is for a request that the claim has not, as the API server would."""
+    devices = devices_of(document)
+    requests = devices.get("requests")
+    known = [str(it.get("name")) for it in requests if isinstance(it, dict)] if isinstance(requests, list) else []
+    for name in _names(devices["config"][index].get("requests")):
+        if name not in known:
+            what = f"the claim has no request {quoted(name)}"
+            hint = f"{nearest(name, tuple(known))}the requests are {listed(known) or 'none'}"
+            raise RequestError(ErrorCode.MANIFEST_VALUE, what, where=where, hint=hint)
 
 
 def _check(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any  # Any: a manifest before it is read
 
 from nri_rdma.cdi.problems import path_text
+from nri_rdma.commands.remarks import remarks
 from nri_rdma.commands.validate.problem import Problem, steps_of
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.network import MAIN_TABLE
@@ -82,6 +83,13 @@ def _pod_problems(document: Mapping[str, Any], way: Way, at: Path, checked: _Che
         yield Problem.of(error, file, placed.place_of((*path, error.key)), path_text(path))
         return
     yield from _of_all(pod, prefix, checked, asked, is_sound=not problems)
+    for remark in remarks(pod, PodRequest(requests=tuple(asked)), prefix):
+        if remark.path:
+            path = (*at, *way, *remark.path)
+            problem = Problem.of(remark.error, file, placed.place_of(path), path_text(path))
+        else:
+            problem = checked.problem(remark.error, _key_of(remark.error, pod))
+        yield replace(problem, is_warning=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,7 @@ def test_it_shows_devices_reasons_netdevs_and_what_each_container_gets(eight: Pa
         "  nodes     /dev/infiniband/uverbs3  231:195  mode 0666",
         '            RDMA_NETDEVS_RAILS="rdma0,rdma1"',
         "  env kept  NCCL_IB_HCA: the container sets it itself",
-        "  memlock   as the runtime has it (or unlimited, where the runtime may raise it)",
+        "  memlock   unlimited, unless the runtime may not raise its own limit",
         "  note  it is privileged: it sees every device of the host, whatever it is given",
         "  gets  nothing",
     ):
@@ -171,23 +171,23 @@ def test_a_pod_that_asks_for_nothing_is_told_so(eight: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "code"),
     [
-        "kind: Pod\nmetadata: [",
-        "kind: Service\n",
-        "",
-        "\x00",
+        ("kind: Pod\nmetadata: [", "MANIFEST-SYNTAX"),
+        ("kind: Service\n", "SETTING"),
+        ("", "SETTING"),
+        ("\x00", "MANIFEST-SYNTAX"),
     ],
 )
-def test_a_file_that_is_no_manifest_ends_with_two(text: str, eight: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_no_manifest_ends_with_two(text: str, code: str, eight: Path, tmp_path: Path) -> None:
     manifest = write(tmp_path / "pod.yaml", text)
-    assert_one_error(nri_rdma("explain", manifest, "--sysfs-root", eight, "--state-dir", tmp_path), "SETTING", 2)
+    assert_one_error(nri_rdma("explain", manifest, "--sysfs-root", eight, "--state-dir", tmp_path), code, 2)
 
 
 def test_bytes_that_are_no_text_end_with_two(eight: Path, tmp_path: Path) -> None:
     (tmp_path / "pod.yaml").write_bytes(b"\xff\xfe\xff")
     done = nri_rdma("explain", tmp_path / "pod.yaml", "--sysfs-root", eight, "--state-dir", tmp_path)
-    assert_one_error(done, "SETTING", 2)
+    assert_one_error(done, "MANIFEST-SYNTAX", 2)
 
 
 def test_an_annotation_that_is_no_text_is_refused(eight: Path, tmp_path: Path) -> None:

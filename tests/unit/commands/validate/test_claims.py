@@ -205,3 +205,9 @@ def test_a_claim_for_a_netdev_of_a_pod_that_shall_be_on_the_hosts_network_is_tol
 )
 def test_a_workload_without_a_pod_has_no_claims(spec: str) -> None:
     assert not checked(f"apiVersion: batch/v1\nkind: Job\nspec: {spec}\n---\n{claim('{mode: exclusive}')}").warnings
+
+
+def test_parameters_for_a_request_that_the_claim_has_not_are_told_with_the_near_one() -> None:
+    (problem,) = checked(claim("{mode: shared}", ONE, "requests: [nics]")).problems
+    assert (problem.code, problem.what) == (ErrorCode.MANIFEST_VALUE, "the claim has no request 'nics'")
+    assert problem.hint == "write nic; the requests are nic"

@@ -1,0 +1,160 @@
+"""What stands around a pod's request in its manifest and works against it. Pure.
+
+Kubernetes takes all of it, and no node needs to be known: each is a warning, as an error that nobody raises.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any  # Any: a manifest before it is read
+
+from nri_rdma.decide.gpus import is_gpu_resource
+from nri_rdma.errors import ErrorCode, RequestError
+from nri_rdma.model.request import DeviceRequest, PodRequest
+from nri_rdma.text.annotations import asks
+from nri_rdma.text.manifest import ContainerManifest, PodManifest
+from nri_rdma.text.refusals import bounded, quoted, refused
+from nri_rdma.text.yaml import Path
+
+BOOTSTRAP = "NCCL_SOCKET_IFNAME"
+_POD_NETDEVS = ("eth0", "lo")
+"""What a pod's namespace has before us: runtimes have every CNI plugin name the pod's interface eth0."""
+_EXPANDED = re.compile(r"(?<!\$)\$\(((?:RDMA_(?:DEVICES|NETDEVS)|NCCL|UCX|GLOO)_[A-Z0-9_]+)\)")
+_FOLDERS = ("/dev", "/dev/infiniband")
+_SEGMENTS_GPUS = 3
+"""With so many GPUs NCCL's segments (9.6 MB for each neighbour of a GPU) come near the 64 MiB that runtimes give to
+/dev/shm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remark:
+    """A warning, and its place below the pod; () where the error has it, in an annotation."""
+
+    path: Path
+    error: RequestError
+
+
+def remarks(pod: PodManifest, request: PodRequest | None, prefix: str) -> Iterator[Remark]:
+    """Yield what is probably not meant so in a pod whose annotations ask for this."""
+    requests = request.requests if request is not None else ()
+    for key, _ in pod.labels:
+        if asks({key: ""}, prefix):
+            yield _of(("metadata", "labels", key), "nri-rdma reads annotations, and no labels", _move(key))
+    for item in requests:
+        yield from _names(pod, item)
+    for container in pod.containers:
+        yield from _expansions(container)
+        if not requests:
+            yield from _resources(container, prefix)
+        if any(item.scope.covers(container.name) for item in requests) or _asks_by_resource(container):
+            yield from _beside(pod, container)
+    if requests or any(map(_asks_by_resource, pod.containers)):
+        yield from _volumes(pod)
+
+
+def _of(path: Path, what: str, hint: str) -> Remark:
+    return Remark(path=path, error=RequestError(ErrorCode.MANIFEST_VALUE, what, hint=hint))
+
+
+def _move(key: str) -> str:
+    return f"move {bounded(key)} to the annotations of the pod"
+
+
+def _asks_by_resource(container: ContainerManifest) -> bool:
+    return any("rdma" in name for name, _ in container.resources)
+
+
+# In the annotation
+
+
+def _names(pod: PodManifest, item: DeviceRequest) -> Iterator[Remark]:
+    name, where = item.interface.name or "", f"{item.where}.interface.name"
+    if name in _POD_NETDEVS:
+        what = f"the pod has a netdev {name} of its own, so that every node refuses it (NAME-CONFLICT)"
+        yield Remark(path=(), error=refused(where, what, "write another name, such as rdma%d"))
+    elif name.startswith("ib") and not all(BOOTSTRAP in it.env for it in pod.containers if item.scope.covers(it.name)):
+        what = f"NCCL takes a netdev whose name begins with ib for its bootstrap, and {quoted(name)} does"
+        hint = f"write another name, such as rdma%d, or set {BOOTSTRAP}=eth0 in the container"
+        yield Remark(path=(), error=refused(where, what, hint))
+
+
+# In a container
+
+
+def _expansions(container: ContainerManifest) -> Iterator[Remark]:
+    """Yield the variables of ours that the kubelet shall put into a text: it does that before they are set."""
+    for below, text in _texts(container.written):
+        for name in dict.fromkeys(_EXPANDED.findall(text)):
+            if name not in container.env:
+                what = f"the kubelet expands $({name}) before nri-rdma sets the variable: the program gets it literally"
+                hint = f"let a shell expand it, as in command [sh, -c] with args ['exec PROGRAM --device ${name}']"
+                yield _of((*container.way, *below), what, hint)
+
+
+def _texts(written: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    for key in ("command", "args"):
+        values = written.get(key)
+        for number, text in enumerate(values if isinstance(values, list) else ()):
+            yield (key, number), str(text)
+    for number, variable in enumerate(written.get("env") or ()):
+        yield ("env", number, "value"), str((variable or {}).get("value") or "")
+
+
+def _resources(container: ContainerManifest, prefix: str) -> Iterator[Remark]:
+    """Yield those of our domain in a pod without an annotation."""
+    domain = prefix.partition("/")[0]
+    for name, count in container.resources:
+        if name.startswith(f"{domain}/") and not name.endswith("/guard"):
+            what = f"{bounded(name)} is counted by the scheduler, and alone gives the container nothing"
+            hint = (
+                f'ask for the NICs in the pod\'s annotations, too: {prefix}/pod: "{bounded(count)}"; leave it so if'
+                " a pool of the nodes has this resource"
+            )
+            yield _of((*container.way, "resources"), what, hint)
+
+
+def _beside(pod: PodManifest, container: ContainerManifest) -> Iterator[Remark]:
+    """Yield what a container that gets devices should not have, or lacks."""
+    if container.privileged:
+        what = (
+            f"container {bounded(container.name)} is privileged: it sees every device of the host, whatever it is given"
+        )
+        hint = "remove privileged: nri-rdma gives it its device nodes and its memlock limit without"
+        yield _of((*container.way, "securityContext", "privileged"), what, hint)
+    gpus = sum(int(count) for name, count in container.resources if is_gpu_resource(name) and count.isdecimal())
+    if gpus >= _SEGMENTS_GPUS and not _has_shm(pod, container.written):
+        what = (
+            f"/dev/shm of container {bounded(container.name)} has 64 MiB, which is too small for NCCL with {gpus} GPUs"
+        )
+        hint = "mount a volume {emptyDir: {medium: Memory}} at /dev/shm"
+        yield _of(container.way, what, hint)
+
+
+def _has_shm(pod: PodManifest, written: Mapping[str, Any]) -> bool:
+    mounts = written.get("volumeMounts")
+    paths = [it.get("mountPath") for it in mounts if isinstance(it, dict)] if isinstance(mounts, list) else []
+    return "/dev/shm" in [str(it).rstrip("/") for it in paths] or pod.spec.get("hostIPC") is True
+
+
+# Around the containers
+
+
+def _volumes(pod: PodManifest) -> Iterator[Remark]:
+    volumes = pod.spec.get("volumes")
+    for number, volume in enumerate(volumes if isinstance(volumes, list) else ()):
+        source = volume.get("hostPath") if isinstance(volume, dict) else None
+        folder = str(source.get("path")) if isinstance(source, dict) else ""
+        if folder.rstrip("/") in _FOLDERS or folder.startswith("/dev/infiniband/"):
+            what = (
+                f"the volume {bounded(str(volume.get('name')))} shows the host's {bounded(folder)} beside the request"
+            )
+            hint = "remove the volume and its mounts: nri-rdma gives the containers the nodes of their devices"
+            yield _of(("spec", "volumes", number), what, hint)
+
+
+def sentence(warning: RequestError) -> str:
+    """Return a warning for people who see no lines of the manifest."""
+    where = f" ({warning.where})" if warning.where else ""
+    return f"{warning.what[:1].upper()}{warning.what[1:]}{where}: {warning.hint}."

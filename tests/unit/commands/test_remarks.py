@@ -1,0 +1,95 @@
+"""What stands around a request and works against it is told, by `validate` with its line and by `explain` as a note."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.commands.cli.program import PROJECT, nri_rdma
+from tests.unit.commands.validate.checking import PREFIX, checked
+
+ASKS = f'{{{PREFIX}: "{{mode: shared}}"}}'
+SNAPSHOT = PROJECT / "docs/examples/node.json"
+
+
+def pod(container: str = "", spec: str = "", annotations: str = ASKS, labels: str = "{}") -> str:
+    return (
+        f"kind: Pod\nmetadata:\n  name: a\n  labels: {labels}\n  annotations: {annotations}\n"
+        f"spec:\n  containers:\n  - name: main\n    {container}\n  {spec}\n"
+    )
+
+
+def named(name: str) -> str:
+    return f'{{{PREFIX}: "{{mode: exclusive, interface: {{name: {name}}}}}"}}'
+
+
+GPUS = "resources: {limits: {nvidia.com/gpu: 8}}"
+TOLD = {
+    "args": (pod('args: ["--device=$(RDMA_DEVICES_0)"]'), "args[0]", "$RDMA_DEVICES_0'"),
+    "command": (pod('command: [a, "$(NCCL_IB_HCA)"]'), "command[1]", "[sh, -c]"),
+    "env": (pod('env: [{name: X, value: "$(UCX_NET_DEVICES),lo"}]'), "env[0].value", "let a shell expand it"),
+    "label": (pod(labels=f'{{{PREFIX}/pod: "1"}}', annotations="{}"), "metadata.labels", "move"),
+    "eth0": (pod(annotations=named("eth0")), "interface.name", "another name"),
+    "ib0": (pod(annotations=named("ib0")), "interface.name", "set NCCL_SOCKET_IFNAME=eth0"),
+    "counted": (
+        pod(f"resources: {{limits: {{{PREFIX}/nic: 2}}}}", annotations="{}"),
+        "spec.containers[0].resources",
+        f'{PREFIX}/pod: "2"',
+    ),
+    "privileged": (pod("securityContext: {privileged: true}"), "securityContext.privileged", "remove privileged"),
+    "hostPath": (
+        pod(spec="volumes: [{name: ib, hostPath: {path: /dev/infiniband/}}]"),
+        "spec.volumes[0]",
+        "remove the volume",
+    ),
+    "shm": (pod(GPUS), "spec.containers[0]", "{emptyDir: {medium: Memory}} at /dev/shm"),
+    "share": (
+        pod("resources: {limits: {rdma/hca: 1}}, securityContext: {privileged: true}".replace("}, s", "}\n    s")),
+        "securityContext.privileged",
+        "remove privileged",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TOLD)
+def test_each_is_a_warning_at_its_place_with_what_to_write(case: str) -> None:
+    text, path, hint = TOLD[case]
+    told = checked(text)
+    (warning,) = told.warnings
+    assert told.problems == ()
+    assert path in warning.path
+    assert hint in warning.hint
+    assert warning.line >= 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pod('args: ["$$(RDMA_DEVICES_0)", "$RDMA_DEVICES_0", "$(HOME)"]'),
+        pod('env: [{name: NCCL_IB_HCA, value: mlx5_0}]\n    args: ["$(NCCL_IB_HCA)"]'),
+        pod("securityContext: {privileged: true}", annotations="{}"),
+        pod(f"{GPUS}\n    volumeMounts: [{{name: shm, mountPath: /dev/shm}}]"),
+        pod(GPUS, spec="hostIPC: true"),
+        pod(GPUS.replace("8", "2")),
+        pod(f"resources: {{limits: {{{PREFIX}/nic: 2}}}}"),
+        pod(f"resources: {{limits: {{{PREFIX}/guard: 1}}}}", annotations="{}"),
+        pod("env: [{name: NCCL_SOCKET_IFNAME, value: eth0}]", annotations=named("ib0")),
+        pod(spec="volumes: [{name: ib, hostPath: {path: /data}}, {name: tmp, emptyDir: {}}]"),
+    ],
+)
+def test_what_works_has_no_warning(text: str) -> None:
+    told = checked(text)
+    assert (told.problems, told.warnings) == ((), ())
+
+
+@pytest.mark.parametrize("case", sorted(set(TOLD) - {"privileged", "share"}))
+def test_explain_tells_it_too(case: str) -> None:
+    text, _, hint = TOLD[case]
+    done = nri_rdma("explain", "-", "--snapshot", SNAPSHOT, "--allow-default-pool", columns=999, text=text)
+    assert hint in done.stdout
+
+
+def test_explain_says_of_a_resource_that_no_pool_has_it() -> None:
+    text = pod("resources: {limits: {rdma/hca: 1}}", annotations="{}")
+    done = nri_rdma("explain", "-", "--snapshot", SNAPSHOT, columns=999, text=text)
+    assert "rdma/hca: 1, which no pool of this node has" in done.stdout
+    assert "door = resource" in done.stdout

@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from ipaddress import ip_network
 from pathlib import Path
@@ -27,7 +27,7 @@ from nri_rdma.model.request import ANNOTATION_PREFIX, ANNOTATION_PREFIX_HINT, UN
 from nri_rdma.model.usage import Address, Lifelines, Network, parse_address
 from nri_rdma.model.waits import Waits
 from nri_rdma.text.quantities import QUANTITY, bytes_of
-from nri_rdma.text.refusals import bounded, is_deeper, nearest
+from nri_rdma.text.refusals import bounded, is_deeper, meant
 from nri_rdma.text.toml import line_of, lines_of
 
 DEFAULT_CONFIG_FILE = Path("/etc/nri-rdma/config.toml")
@@ -122,7 +122,7 @@ def _handlers(name: str, value: Any) -> tuple[str, ...]:
 def _flag(name: str, value: Any) -> bool:
     if isinstance(value, bool):
         return value
-    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    words = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
     if isinstance(value, str) and value.lower() in words:
         return words[value.lower()]
     raise _refused(name, value, "true or false")
@@ -636,6 +636,20 @@ def read_setting(
     return _parsed(item.metadata["parse"], item.name, value, origin, line), origin
 
 
+def misnamed_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the variables that are no setting's, each with the one that was probably meant. Those that Kubernetes makes
+    of a Service whose name begins with nri-rdma are none."""
+    known = {f"{ENVIRONMENT_PREFIX}{it.name.upper()}" for it in fields(Settings) if not it.metadata.get("table")}
+    for name in environment:
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in known and not _OF_SERVICE.fullmatch(name):
+            near = meant(name.removeprefix(ENVIRONMENT_PREFIX), (it.removeprefix(ENVIRONMENT_PREFIX) for it in known))
+            if near:
+                yield name, f"{ENVIRONMENT_PREFIX}{near}"
+
+
+_OF_SERVICE = re.compile(r"[A-Z0-9_]+?_(SERVICE_(HOST|PORT)|PORT)(_.*)?")
+
+
 def needless_default_pool(document: Document, origin: str) -> SettingError:
     """Return the error of allow_default_pool beside pools."""
     return SettingError(
@@ -704,7 +718,7 @@ def refuse_unknown(key: str, document: Document) -> None:
             ErrorCode.SETTING,
             f"unknown setting {bounded(key)}",
             where=document.place_of(key),
-            hint=f"{nearest(key, known)}known are {', '.join(sorted(known))}",
+            hint=f"write {near}" if (near := meant(key, known)) else f"known are {', '.join(sorted(known))}",
             line=document.line_of(key),
             path=bounded(key),
         )

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from nri_rdma.attach.port import Kernel
 from nri_rdma.attach.survey import refuse_powerless
+from nri_rdma.config.settings import misnamed_variables
 from nri_rdma.decide.policy import Policy
 from nri_rdma.errors import PlacementError
 from nri_rdma.model.request import Mode
@@ -33,6 +34,12 @@ class Lacking:
         """Return what is lacking, as Trouble has it. Settings that could not be read are no trouble any more when
         others are in their place."""
         return tuple(asdict(it) for it in self._troubles if not (it.part is Part.SETTINGS and settings_are_others))
+
+
+def warn_of_variables(environment: Mapping[str, str]) -> None:
+    """Log the variables that were probably meant to be a setting's, and are none."""
+    for written, near in misnamed_variables(environment):
+        log.warning("nothing reads a variable of the environment", extra={"variable": written, "meant": near})
 
 
 def missing_right(policy: Policy, kernel: Kernel) -> tuple[Trouble, ...]:

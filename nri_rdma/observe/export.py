@@ -296,6 +296,10 @@ def _otlp_exporter(environment: Mapping[str, str]) -> SpanExporter:
     if protocol not in _OTLP_MODULES:
         hint = "set it to http/protobuf (collectors listen on port 4318) or grpc (port 4317)"
         raise _refused(name, protocol, hint)
+    for it in ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT") if protocol != "grpc" else ():
+        endpoint = environment.get(it, "").strip()
+        if endpoint and not endpoint.startswith(("http://", "https://")):
+            raise _refused(it, endpoint, f"write http://{endpoint}", ", because it has no scheme")
     try:
         module = import_module(_OTLP_MODULES[protocol])  # an extra: it may be missing
     except ImportError as error:

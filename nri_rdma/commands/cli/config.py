@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -11,7 +12,7 @@ import click
 
 from nri_rdma.commands.cli.options import loaded_options, output_option, snapshot_option
 from nri_rdma.commands.cli.screen import Screen, TextTable, print_json, printable
-from nri_rdma.config.settings import Document, Loaded, Settings, load
+from nri_rdma.config.settings import Document, Loaded, Settings, load, misnamed_variables
 from nri_rdma.errors import InventoryError, SettingError
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ def check(context: click.Context, file: Path) -> None:
         click.echo(str(problem), err=True)
     if problems:
         context.exit(EXIT_REFUSED)
+    for written, near in misnamed_variables(os.environ):
+        click.echo(f"warning: nothing reads the variable {written}: no setting has it. Next: write {near}.", err=True)
     settings = load({}, {}, document).settings
     Screen().line(f"{file} can be used: {_counted(settings.pools, 'pool')}, {_counted(settings.rules, 'rule')}.")
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from importlib.metadata import Distribution
 
 from nri_rdma import __version__
-from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem
+from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
 from nri_rdma.commands.doctor.machine import Machine
+from nri_rdma.config.settings import misnamed_variables
 from nri_rdma.model.pool import PoolDoor
 
 OLDEST_PYTHON = (3, 11)
@@ -53,6 +54,13 @@ def configuration(machine: Machine) -> Finding:
     if error is not None:
         where = f"{error.where}: " if error.where else ""
         return problem("configuration", f"{where}{error.what}", error.hint or "nri-rdma config check FILE")
+    misnamed = dict(misnamed_variables({**_of_unit(machine), **machine.environment}))
+    if misnamed:
+        return warning(
+            "configuration",
+            f"nothing reads {' and '.join(misnamed)}: no setting has that variable",
+            f"write {' and '.join(misnamed.values())}, and restart the daemon",
+        )
     if not machine.config_file.exists():
         return ok("configuration", f"{machine.config_file} is not there: defaults, flags and environment count")
     pools, rules = _counted(len(machine.settings.pools), "pool"), _counted(len(machine.settings.rules), "rule")
@@ -75,12 +83,16 @@ def _extras(machine: Machine) -> Iterator[tuple[str, str]]:
 def _exporter(machine: Machine) -> str:
     """Return the exporter that this environment names, else the one that the unit's file does."""
     name = "OTEL_TRACES_EXPORTER"
+    return (machine.environment.get(name) or _of_unit(machine).get(name, "")).strip(" '\"").lower()
+
+
+def _of_unit(machine: Machine) -> dict[str, str]:
+    """Return the variables of the file that the unit reads, as they are written there."""
     try:
         lines = (machine.etc / "nri-rdma/environment").read_text(errors="replace").splitlines()
     except OSError:  # the file need not be there
-        lines = []
-    of_unit = dict(line.split("=", 1) for line in lines if "=" in line)
-    return (machine.environment.get(name) or of_unit.get(name, "")).strip(" '\"").lower()
+        return {}
+    return {name.strip(): value for name, _, value in (line.partition("=") for line in lines if "=" in line)}
 
 
 def _faults(ours: Distribution, machine: Machine, extra: str = "") -> Iterator[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from nri_rdma.config import settings as config
 from nri_rdma.config.schema import setting_text
-from nri_rdma.config.settings import Document, Settings, load, load_settings
+from nri_rdma.config.settings import Document, Settings, load, load_settings, misnamed_variables
 from nri_rdma.errors import ErrorCode, SettingError
 from nri_rdma.model.request import Mode
 
@@ -232,7 +232,7 @@ def test_what_is_wrong_in_the_environment_is_named_with_the_variable() -> None:
 
 
 def test_an_unknown_setting_names_the_nearest_one() -> None:
-    assert refusal('loglevel = "info"').hint.startswith("write log_level; known are ")
+    assert refusal('loglevel = "info"').hint == "write log_level"
 
 
 def test_rules_without_pools_are_about_the_default_one() -> None:
@@ -278,3 +278,19 @@ def test_a_fifo_in_the_files_place_is_refused_and_keeps_nobody_waiting(tmp_path:
     os.mkfifo(path)
     with pytest.raises(SettingError, match="it is a FIFO"):
         load_settings({}, {}, path)
+
+
+def test_variables_that_are_no_settings_are_named_with_the_one_that_was_meant() -> None:
+    environment = {
+        "NRI_RDMA_METRICS_ADRESS": "x",
+        "NRI_RDMA_LOG_FORAMT": "json",
+        "NRI_RDMA_LOG_LEVEL": "info",
+        "NRI_RDMA_SERVICE_HOST": "10.0.0.1",  # Kubernetes' own, of a Service nri-rdma
+        "NRI_RDMA_METRICS_PORT_9178_TCP_ADDR": "10.0.0.1",
+        "NRI_RDMA_QQQQ": "nothing is near",
+        "OTHER_METRICS_ADRESS": "x",
+    }
+    assert dict(misnamed_variables(environment)) == {
+        "NRI_RDMA_METRICS_ADRESS": "NRI_RDMA_METRICS_ADDRESS",
+        "NRI_RDMA_LOG_FORAMT": "NRI_RDMA_LOG_FORMAT",
+    }

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from nri_rdma.daemon.lacking import Lacking, missing_right
+from nri_rdma.daemon.lacking import Lacking, missing_right, warn_of_variables
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.model.pool import Pool
 from nri_rdma.model.request import Mode
@@ -37,3 +37,13 @@ def test_a_daemon_that_may_move_nothing_is_told_where_a_pool_serves_mode_exclusi
         pools = (Pool(name="gold", modes=modes),)
         policy = policy_of(pools, (), allow_default_pool=False)
         assert [str(it.part) for it in missing_right(policy, FakeKernel(world))] == expected
+
+
+def test_a_variable_with_a_typo_is_logged_with_the_one_that_was_meant(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_variables({"NRI_RDMA_LOG_FORAMT": "json", "NRI_RDMA_LOG_LEVEL": "info"})
+    (record,) = caplog.records
+    assert (record.levelno, vars(record)["variable"], vars(record)["meant"]) == (
+        logging.WARNING,
+        "NRI_RDMA_LOG_FORAMT",
+        "NRI_RDMA_LOG_FORMAT",
+    )

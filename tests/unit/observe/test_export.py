@@ -277,6 +277,10 @@ def test_console_prints_spans() -> None:
             "OTEL_EXPORTER_OTLP_PROTOCOL = 'http/json' cannot be used. Next: set it to http/protobuf",
         ),
         (
+            {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": "127.0.0.1:4318"},
+            "OTEL_EXPORTER_OTLP_ENDPOINT = '127.0.0.1:4318' cannot be used, because it has no scheme. Next: write http://",
+        ),
+        (
             {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "thrift"},
             "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL = 'thrift' cannot be used. Next: set it to http/protobuf",
         ),

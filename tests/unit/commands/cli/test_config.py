@@ -125,6 +125,14 @@ def test_check_ends_with_one_and_names_line_and_key(config: Path, wrong: str, to
     assert told.format(config) in assert_one_error(nri_rdma("config", "check", config), "SETTING", 1)
 
 
+def test_check_warns_of_a_variable_with_a_typo(config: Path) -> None:
+    done = nri_rdma("config", "check", config, environment={"NRI_RDMA_LOG_FORAMT": "json"})
+    told = (
+        "warning: nothing reads the variable NRI_RDMA_LOG_FORAMT: no setting has it. Next: write NRI_RDMA_LOG_FORMAT."
+    )
+    assert (done.returncode, done.stderr) == (0, f"{told}\n")
+
+
 def test_check_tells_everything_that_is_wrong_at_once(config: Path) -> None:
     config.write_text(f'{POOLS}alow = false\n[pools.tin]\nmodes = ["both"]\n'.replace('"debug"', '"loud"'))
     done = nri_rdma("config", "check", config)

@@ -11,7 +11,7 @@ from nri_rdma.config.settings import Document, load
 from nri_rdma.errors import SettingError
 from nri_rdma.model.pool import Pool, PoolDoor
 from nri_rdma.model.request import Mode
-from tests.unit.commands.doctor.bench import NA, OK, PROBLEM, Bench
+from tests.unit.commands.doctor.bench import NA, OK, PROBLEM, WARNING, Bench
 
 
 def test_a_python_that_is_too_old_is_a_problem(bench: Bench) -> None:
@@ -93,3 +93,15 @@ def test_a_configuration_that_cannot_be_used_is_told_with_file_line_and_key(benc
     assert f"{file}:" in found.found
     assert "modez" in found.found
     assert "modes" in found.fix
+
+
+@pytest.mark.parametrize("where", ["environment", "file of the unit"])
+def test_a_variable_with_a_typo_is_named_with_the_one_that_was_meant(bench: Bench, where: str) -> None:
+    if where == "environment":
+        bench.environment["NRI_RDMA_METRICS_ADRESS"] = "x"
+    else:
+        bench.write("etc/nri-rdma/environment", "# of the unit\nNRI_RDMA_METRICS_ADRESS=x\n")
+    found = software.configuration(bench.machine)
+    assert found.result is WARNING
+    assert found.found == "nothing reads NRI_RDMA_METRICS_ADRESS: no setting has that variable"
+    assert found.fix == "write NRI_RDMA_METRICS_ADDRESS, and restart the daemon"

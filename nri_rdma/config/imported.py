@@ -17,6 +17,8 @@ from itertools import chain, count
 
 from nri_rdma.errors import ErrorCode, RequestError, SettingError
 from nri_rdma.model.device import LinkLayer
+from nri_rdma.model.pool import LEAST_OBJECTS
+from nri_rdma.text.placed_yaml import Placed, read_documents
 from nri_rdma.text.pools import MAX_SHARED_NAME, node_of, read_pools
 from nri_rdma.text.reading import Fields, list_of, matching, string, whole
 from nri_rdma.text.refusals import bounded, quoted, refused
@@ -27,6 +29,8 @@ MAX_BYTES = 1 << 20
 _MOST = 10_000
 """Most shares of a pool of ours."""
 _PARTS = "a share may have its part of a device, unless you write limits"
+_USUAL_OBJECTS = 1 << 17
+"""The scarcest kind of objects of usual HCAs: the queue pairs of a ConnectX (`ibv_devinfo -v`, max_qp)."""
 _RESOURCE_NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_]{0,61}[a-zA-Z0-9])?")
 """Theirs also take names that begin or end with _, which no pod can ask for: Kubernetes refuses them."""
 _PREFIX = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
@@ -82,14 +86,36 @@ def imported(text: str, file: str) -> Imported:
     if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise SettingError(ErrorCode.SETTING, f"longer than {MAX_BYTES} bytes", where=file, hint="give a shorter file")
     try:
-        return _document(read_yaml(text, "configuration"))
+        return _document(read_yaml(_of_config_map(text), "configuration"))
     except RequestError as error:
         place = error.where.removeprefix("configuration").lstrip(".")
         where = f"{file}: {place}" if place else file
         raise SettingError(ErrorCode.SETTING, error.what, where=where, hint=error.hint) from error
 
 
+def _of_config_map(text: str) -> str:
+    """Return the file in a ConfigMap (`kubectl get configmap -o yaml`), and any other text as it is."""
+    documents = read_documents(text.encode(errors="surrogatepass"))
+    value = documents[0].value if documents and isinstance(documents[0], Placed) else None
+    if not isinstance(value, dict) or value.get("kind") != "ConfigMap":
+        return text
+    data = value.get("data")
+    files = [it for it in data.values() if isinstance(it, str)] if isinstance(data, dict) else []
+    if len(files) != 1:
+        what = f"a ConfigMap with {len(files)} files"
+        raise refused("configuration.data", what, "give the file that the device plugin reads, such as config.json")
+    return files[0]
+
+
 def _document(node: Node | None) -> Imported:
+    if isinstance(node, dict) and "resourceList" in node:
+        what = "this is a configuration of sriov-network-device-plugin, which is not converted"
+        hint = (
+            'write a pool for each of its resources: door = "resource", gives = "device", modes = ["exclusive"],'
+            ' resource = "PREFIX/NAME", and its selectors in select: vendors is vendor, devices deviceID, drivers'
+            " driver, pfNames pfName, pciAddresses pci, linkTypes linkLayer (docs/configuration.md)"
+        )
+        raise refused("configuration.resourceList", what, hint)
     if not isinstance(node, dict):
         raise refused("configuration", "it is no JSON object", 'give the file with "configList" of the device plugin')
     notes: list[Note] = []
@@ -178,14 +204,25 @@ def _notes(entry: Mapping[str, Node], path: str, pool: str, shares: int) -> Iter
     if "resourcePrefix" in entry:
         yield Note(path=f"{path}.resourcePrefix", fate=Fate.TAKEN, words="the part of resource before the slash")
     if shares > _MOST:
-        yield Note(path=f"{path}.rdmaHcaMax", fate=Fate.CHANGED, words=f"shares, at most {_MOST}; {_PARTS}")
+        yield Note(path=f"{path}.rdmaHcaMax", fate=Fate.CHANGED, words=f"shares, at most {_MOST}; {_limited(_MOST)}")
     else:
-        yield Note(path=f"{path}.rdmaHcaMax", fate=Fate.TAKEN, words=f"shares; {_PARTS}")
+        yield Note(path=f"{path}.rdmaHcaMax", fate=Fate.TAKEN, words=f"shares; {_limited(shares)}")
     if "devices" in entry:
         yield Note(path=f"{path}.devices", fate=Fate.TAKEN, words="select.netdev")
     selectors = entry.get("selectors")
     for key in (it for it in selectors if it in _SELECTORS) if isinstance(selectors, dict) else ():
         yield Note(path=f"{path}.selectors.{key}", fate=Fate.TAKEN, words=f"select.{_SELECTORS[key]}")
+
+
+def _limited(shares: int) -> str:
+    """Return what the shares may have of a device."""
+    if (shares + 1) * LEAST_OBJECTS <= _USUAL_OBJECTS:
+        return _PARTS
+    most = _USUAL_OBJECTS // LEAST_OBJECTS - 1
+    return (
+        f"no share has a limit where its part is smaller than {LEAST_OBJECTS} objects, as with so many shares on a"
+        f" usual HCA ({_USUAL_OBJECTS} queue pairs): write limits, or at most {most} shares"
+    )
 
 
 def _conditions(fields: Fields, where: str, unknown: list[Note]) -> Mapping[str, tuple[str, ...]]:

@@ -24,7 +24,7 @@ from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.claims import missing_package
 from nri_rdma.daemon.guards import RuntimeGuards
 from nri_rdma.daemon.kubelet_doors import KubeletDoors
-from nri_rdma.daemon.lacking import Lacking, missing_right, warn_of_variables
+from nri_rdma.daemon.lacking import Lacking, missing_right
 from nri_rdma.daemon.local_sockets import LocalSockets
 from nri_rdma.daemon.locks import Sole
 from nri_rdma.daemon.news import News
@@ -106,7 +106,6 @@ class Daemon:
     ) -> None:
         self._settings = settings
         self._lacking = Lacking(troubles)
-        warn_of_variables(os.environ)
         self._sole = Sole(settings.state_dir, settings.nri_socket, by)
         self._exporter = _exporter(self._lacking) if settings.tracing else None
         self._lacking.add(missing_package(settings))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from nri_rdma.decide.placement import Placed
 from nri_rdma.decide.policy import Offer
 from nri_rdma.model.device import Node, RdmaDevice
-from nri_rdma.model.pool import Pool
+from nri_rdma.model.pool import LEAST_OBJECTS, Pool
 from nri_rdma.model.request import DeviceRequest, RdmaLimits
 
 CONTEXTS = 1024
@@ -21,8 +21,6 @@ CONTEXTS = 1024
 number is chosen."""
 LEAST_CONTEXTS = 16
 """Fewest contexts of a share. Each process of a container opens one or two, and many jobs have a process per GPU."""
-LEAST_OBJECTS = 1024
-"""Fewest objects of a share. With fewer a usual job fails at its limit, so that a smaller part is no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

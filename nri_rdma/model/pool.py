@@ -24,6 +24,8 @@ RESOURCE = re.compile(
     r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
 """The name of a resource as Kubernetes lets plugins have it, but for those that `is_kubernetes_own`."""
+LEAST_OBJECTS = 1024
+"""Fewest objects of a share. With fewer a usual job fails at its limit, so that a smaller part is no limit."""
 
 
 class PoolDoor(StrEnum):

@@ -79,6 +79,7 @@ class _Process:
     def start(self, door: Launched, sent: str, by: float) -> Answers:
         """Make the daemon from the settings of this moment. Raises NriRdmaError: the runtime is told."""
         from nri_rdma.daemon.daemon import Daemon
+        from nri_rdma.daemon.lacking import warn_of_variables
         from nri_rdma.daemon.priority import prefer
 
         try:
@@ -86,6 +87,7 @@ class _Process:
             settings = loaded.settings
             self._prefix = settings.annotation_prefix
             troubles = start_troubles(loaded, self._log_as(settings))
+            warn_of_variables(self._environment)
             prefer(settings.nice)
             self.daemon = Daemon(
                 settings, door=door, by=by, reread=loaded.again, troubles=troubles, closed=loaded.closed

@@ -144,9 +144,11 @@ def run(loaded: Loaded, dry_run: bool, output: str) -> None:
     gc.disable()  # until the daemon is made: it is no garbage
     from nri_rdma.config.start import start_troubles
     from nri_rdma.daemon.daemon import Daemon
+    from nri_rdma.daemon.lacking import warn_of_variables
     from nri_rdma.daemon.priority import prefer
 
     prefer(settings.nice)
+    warn_of_variables(os.environ)
     troubles = start_troubles(loaded, log_error)
     try:
         Daemon(settings, reread=loaded.again, troubles=troubles, closed=loaded.closed).run()

@@ -289,3 +289,27 @@ def test_control_characters_of_a_file_do_not_reach_the_terminal(text: str) -> No
     except SettingError as error:
         shown = str(error)
     assert shown.isprintable(), ascii(shown)
+
+
+def test_so_many_shares_that_none_has_a_limit_are_told_with_what_to_write() -> None:
+    (few,), (many,) = (
+        [it.words for it in took(one(rdmaHcaMax=shares, devices=["ib0"])).notes if it.path.endswith("rdmaHcaMax")]
+        for shares in (127, 128)
+    )
+    assert few == "shares; a share may have its part of a device, unless you write limits"
+    assert "no share has a limit where its part is smaller than 1024 objects" in many
+    assert many.endswith("(131072 queue pairs): write limits, or at most 127 shares")
+
+
+def test_a_config_map_is_read_as_the_file_in_it() -> None:
+    config_map = {"kind": "ConfigMap", "data": {"config.json": json.dumps(TWO)}}
+    assert took(config_map) == took(TWO)
+    two = {"kind": "ConfigMap", "data": {"a": "{}", "b": "{}"}}
+    with pytest.raises(SettingError, match="a ConfigMap with 2 files, FILE: data"):
+        took(two)
+
+
+def test_a_configuration_of_the_sriov_plugin_is_called_by_its_name() -> None:
+    with pytest.raises(SettingError, match="sriov-network-device-plugin") as refusal:
+        took({"resourceList": [{"resourceName": "mlx", "selectors": {"vendors": ["15b3"]}}]})
+    assert 'gives = "device"' in refusal.value.hint

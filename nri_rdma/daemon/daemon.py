@@ -34,6 +34,7 @@ from nri_rdma.daemon.service_manager import NOTIFY_SOCKET, ServiceManager
 from nri_rdma.daemon.sessions import Sessions, preload_grammar
 from nri_rdma.daemon.signals import Signals
 from nri_rdma.daemon.sources import Sources
+from nri_rdma.daemon.telemetry import Telemetry
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.policy import configured_policy
 from nri_rdma.doors.control.status import DaemonFacts
@@ -45,7 +46,6 @@ from nri_rdma.doors.nri.session import Answers
 from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.engine.reservations import Reservations
-from nri_rdma.errors import SettingError
 from nri_rdma.host.containerd.leftovers import Leftovers
 from nri_rdma.host.containerd.notes import RefusalNotes
 from nri_rdma.host.engine_setups import engines_without_runtime
@@ -55,9 +55,7 @@ from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.host.netlink.uevents import last_sequence
 from nri_rdma.host.watch.namespaces import NamespaceWatcher
 from nri_rdma.host.watch.processes import ProcessWatcher
-from nri_rdma.model.trouble import Part, Trouble
-from nri_rdma.observe.durations import Tally
-from nri_rdma.observe.export import SpanExportThread, make_exporter
+from nri_rdma.model.trouble import Trouble
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
@@ -70,9 +68,6 @@ over: a start must not wait for the work on a thousand pods."""
 
 PLANNERS = 2
 """Threads that plan: the runtime waits for a plan, so it must not queue behind attaches."""
-
-KEPT_SPANS = 4096
-"""About three hundred pods of one device each."""
 
 UDEV_CONTROL = Path("/run/udev/control")
 """udevd's socket: where it is, returning netdevs are configured by udev, and by networkd or NetworkManager after it."""
@@ -107,10 +102,9 @@ class Daemon:
         self._settings = settings
         self._lacking = Lacking(troubles)
         self._sole = Sole(settings.state_dir, settings.nri_socket, by)
-        self._exporter = _exporter(self._lacking) if settings.tracing else None
+        self._telemetry = Telemetry(settings, self._lacking)
+        self._spans, self._tally = self._telemetry.spans, self._telemetry.tally
         self._lacking.add(missing_package(settings))
-        self._tally = Tally() if settings.metrics_address is not None else None
-        self._spans = _recorder(settings, self._exporter, self._tally)
         self._readers, self._workers = Workers(1, name="node-reader"), Workers()
         self._host = HostNode(settings, self._readers, self._workers, self._tell_contested)
         self._kernel, self._node = self._host.kernel, NodeCache(self._host.read)
@@ -184,7 +178,7 @@ class Daemon:
             spans=self._spans,
             runtime=self._sessions.view,
             reload_error=lambda: self._reloader.error,
-            traces=lambda: asdict(self._exporter.counts()) if self._exporter else None,
+            traces=self._telemetry.traces,
             metrics=lambda: self._sockets.metrics(),  # noqa: PLW0108 - made below
             pinned=lambda: asdict(self._kernel.held()),
             driver=self._kubelet_doors.driver,
@@ -224,6 +218,7 @@ class Daemon:
         self._host.read_later()  # nobody listened between the first reading and now; contested devices are told then
 
     def _recover(self) -> None:
+        self._telemetry.begin(self._engine.refused)
         for error in self._attachments.recover(self._releases.hold, later=True):
             log.error("journal record set aside", extra={"error": str(error)})
         self._engine.recovered()
@@ -250,8 +245,7 @@ class Daemon:
         self._listeners.close()
         self._processes.close()
         self._attachments.close(busy=running)
-        if self._exporter is not None:
-            self._exporter.close()
+        self._telemetry.close()
         if not running:  # else the locks go with the process, and the last thread that touches hardware
             self._kernel.host.close()
             self._sole.release()
@@ -287,28 +281,10 @@ class Daemon:
         self._contested.tell(self._engine.placer.offering.policy, self._node.current)
 
 
-def _exporter(lacking: Lacking) -> SpanExportThread | None:
-    """Return the exporter that the environment asks for, None where there is none."""
-    try:
-        return make_exporter(os.environ)
-    except SettingError as error:
-        lacking.add((Trouble(part=Part.TRACES, why=str(error)),))
-        return None
-
-
 def _load(doors: KubeletDoors) -> None:
     """Import what pods would wait for."""
     preload_grammar()
     doors.begin()
-
-
-def _recorder(settings: Settings, exporter: SpanExportThread | None, tally: Tally | None) -> Recorder:
-    """Return the recorder of spans: they are kept for `trace`, exported, and counted, as far as the settings say so."""
-    return Recorder(
-        capacity=KEPT_SPANS if settings.tracing else 0,
-        sink=exporter.put if exporter is not None else None,
-        counter=tally.span_ended if tally is not None else None,
-    )
 
 
 def _site(

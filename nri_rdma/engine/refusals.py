@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from nri_rdma.attach.record import refuse_unusable
@@ -190,6 +190,15 @@ class RefusedLately:
                 last=now,
             )
             if len(self._rows) > KEPT:
+                self._rows.popitem(last=False)
+
+    def take_up(self, rows: Iterable[RefusalRow]) -> None:
+        """Remember rows of the daemon before, the oldest first. They do not count as refusals since the start."""
+        with self._lock:
+            for row in rows:
+                self._rows.pop(key := (row.pod, row.call, row.code), None)
+                self._rows[key] = row
+            while len(self._rows) > KEPT:
                 self._rows.popitem(last=False)
 
     def rows(self) -> tuple[RefusalRow, ...]:

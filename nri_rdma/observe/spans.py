@@ -215,6 +215,15 @@ class Recorder:
             if span.unsampled is event:
                 yield span
 
+    def take_up(self, spans: Iterable[Span]) -> None:
+        """Keep finished spans of a recorder before this one. Before any other."""
+        self._ring.extend(spans)
+
+    @property
+    def newest(self) -> Span | None:
+        """The span that was finished last."""
+        return self._ring[-1] if self._ring else None
+
     def recent(self) -> tuple[Span, ...]:
         """Return the finished spans that are still kept, oldest first."""
         return tuple(self._ring)

@@ -2,10 +2,12 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
+from nri_rdma.daemon.past import PAUSE_S
 from tests.rig.cri import Cri, CriError
 from tests.rig.daemon import Daemon
 from tests.rig.deadline import wait_until
@@ -34,6 +36,29 @@ def test_a_refused_pod_is_in_log_and_status_after_it_is_gone(
         assert (row["pod"], row["code"], row["count"]) == ("default/greedy", "DEVICES-EXHAUSTED", 1)
         assert daemon.cli("status", "--check").returncode == 0
         assert daemon.cli("trace", "--errors").stdout.startswith("RunPodSandbox  default/greedy")
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_what_a_daemon_did_is_told_by_the_one_after_it(
+    host_equal: None, runtime: Runtime, node: Fabric, cri: Cri, how: signal.Signals
+) -> None:
+    with Daemon(runtime, node) as daemon:
+        pod = cri.run_pod("trainer", annotations={POD: TWO})
+        cri.run_container(pod, "main")
+        with pytest.raises(CriError):
+            cri.run_pod("greedy", annotations={POD: "99"})
+        before, refused = daemon.cli("trace", "default/trainer").stdout, daemon.status()["refused"]
+        time.sleep(2 * PAUSE_S)  # the last moment of a daemon that is killed is lost
+        daemon.end(how)
+        daemon.start()
+        after = daemon.cli("trace", "default/trainer").stdout
+        assert before.partition("The daemon remembers")[0] in after
+        assert "move-netdev" in after
+        assert "what is older, a daemon before it did" in after
+        assert daemon.status()["refused"] == refused
+        assert "RunPodSandbox  default/greedy" in daemon.cli("trace", "--errors").stdout
+        cri.delete_pod(pod)
+        wait_until(lambda: daemon.status()["sandboxes"] == [], "the devices to be back")
 
 
 def test_a_restarted_daemon_knows_what_its_pods_have_from_it(

@@ -11,6 +11,7 @@ from nri_rdma import __version__
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
 from nri_rdma.commands.doctor.machine import Machine
 from nri_rdma.commands.guard_cdi import lacks_guard
+from nri_rdma.daemon.past_file import ASIDE
 from nri_rdma.doors.nri.link import Link, hooks_only
 from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.host.cdi.folder import read_registry
@@ -70,6 +71,9 @@ def state(machine: Machine) -> Finding:
             f"journal records that could not be read were set aside: {', '.join(map(str, aside))}",
             "compare each with `ip link`, bring its devices home by hand, then remove the file",
         )
+    if aside := sorted(folder.glob(f"past*{ASIDE}")):
+        found = f"what an earlier daemon did could not all be read: {', '.join(map(str, aside))}"
+        return warning("state", found, "`nri-rdma trace` lacks it; look into the file, or remove it")
     mounted = machine.mount_of(there)
     kind = mounted.kind if mounted is not None else ""
     if kind and kind not in _DIES_WITH_THE_BOOT:

@@ -90,11 +90,11 @@ class ControlServer:
         return answer
 
     def _ring(self, recent: Sequence[Span]) -> dict[str, Any]:
-        """Return how many spans are kept, how many there can be, and since when, in seconds since the epoch, none is
-        missing."""
-        capacity = self._facts.spans.capacity
-        since = recent[0].end_ns / 1e9 if recent and len(recent) >= capacity else self._started
-        return {"spans": len(recent), "capacity": capacity, "since": since}
+        """Return how many spans are kept, how many there can be, since when, in seconds since the epoch, none is
+        missing but those of times without a daemon, and when this one started."""
+        capacity, oldest = self._facts.spans.capacity, recent[0].end_ns / 1e9 if recent else self._started
+        since = oldest if len(recent) >= capacity else min(oldest, self._started)
+        return {"spans": len(recent), "capacity": capacity, "since": since, "started": self._started}
 
 
 def _decoded(kind: Any, call: Call) -> Any:

@@ -73,6 +73,12 @@ def test_journal_records_that_were_set_aside_are_a_problem(bench: Bench) -> None
     assert (found.result, "abc.unreadable" in found.found) == (PROBLEM, True)
 
 
+def test_what_an_earlier_daemon_did_and_cannot_be_read_is_a_warning(bench: Bench) -> None:
+    bench.write("run/nri-rdma/past.jsonl.unreadable", "{")
+    found = bench.finds(service.state)
+    assert (found.result, "past.jsonl.unreadable" in found.found) == (WARNING, True)
+
+
 def test_a_state_directory_that_is_no_directory_is_a_problem(bench: Bench) -> None:
     bench.settings = replace(bench.settings, state_dir=bench.write("run/file", "") / "state")
     assert bench.finds(service.state).result is PROBLEM

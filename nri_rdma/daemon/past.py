@@ -1,0 +1,137 @@
+"""What the daemon did and refused, for the daemon after it: `trace` and `status` answer for the time before a restart.
+
+A thread writes what is new, twice a second, into the state folder. Whoever serves a pod does nothing for it, and a
+daemon that is killed loses its last half second. Counters begin anew, as Prometheus expects:
+docs/adr/0058-what-a-daemon-did-outlives-it.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from nri_rdma.daemon.past_file import PastFile
+from nri_rdma.engine.refusals import RefusalRow, RefusedLately
+from nri_rdma.observe.spans import AttributeValue, Recorder, Span
+
+log = logging.getLogger(__name__)
+
+PAUSE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptSpan:
+    name: str
+    trace: str
+    span: str
+    parent: str
+    start: int
+    end: int
+    error: str = ""
+    attributes: dict[str, AttributeValue] = field(default_factory=dict)
+    links: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    span: _KeptSpan | None = None
+    refusal: RefusalRow | None = None
+
+
+class Past:
+    """The thread that writes, from `begin` to `close`."""
+
+    def __init__(self, folder: Path, spans: Recorder, refused: RefusedLately, *, pause_s: float = PAUSE_S) -> None:
+        self._file = PastFile(folder)
+        self._spans = spans
+        self._refused = refused
+        self._pause_s = pause_s
+        self._last_span: Span | None = None
+        self._rows: frozenset[RefusalRow] = frozenset()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="past", daemon=True)
+
+    def begin(self) -> None:
+        """Have the memory be what it was when the daemon before ended, then write what is new. Before anything
+        happens."""
+        self._take_up()
+        self._thread.start()
+
+    def _take_up(self) -> None:
+        spans: list[Span] = []
+        rows: list[RefusalRow] = []
+        before: Iterator[Span | RefusalRow] = self._file.read(self._decoded)
+        try:
+            for said in before:
+                if isinstance(said, Span):
+                    spans.append(said)
+                else:
+                    rows.append(said)
+        except OSError as error:
+            log.warning("what an earlier daemon did cannot be read", extra={"error": str(error)})
+        self._spans.take_up(spans)
+        self._refused.take_up(rows)
+        self._last_span, self._rows = self._spans.newest, frozenset(self._refused.rows())
+
+    def close(self) -> None:
+        """Write the rest, and end the thread; closing twice is no error."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        is_last = False
+        while not is_last:
+            is_last = self._closing.wait(self._pause_s)
+            try:
+                if lines := [*map(msgspec.json.encode, self._new())]:
+                    self._file.append(lines)
+            except OSError as error:  # a full folder: pods are served all the same
+                log.warning("what is done is not kept for the next daemon", extra={"error": str(error)})
+                return
+
+    def _new(self) -> Iterator[_Line]:
+        """Yield what is not written yet."""
+        if self._spans.newest is not self._last_span:
+            recent = self._spans.recent()
+            written = next((number for number in range(len(recent), 0, -1) if recent[number - 1] is self._last_span), 0)
+            self._last_span = recent[-1]
+            yield from (_Line(span=_kept(span)) for span in recent[written:])
+        rows, before = self._refused.rows(), self._rows
+        self._rows = frozenset(rows)
+        yield from (_Line(refusal=row) for row in reversed(rows) if row not in before)
+
+    def _decoded(self, text: bytes) -> Span | RefusalRow | None:
+        """Return what a line says; None when it says nothing that this release knows."""
+        try:
+            line = msgspec.json.decode(text, type=_Line)
+            return line.refusal if line.span is None else _span(line.span, self._spans)
+        except (msgspec.MsgspecError, ValueError):
+            return None
+
+
+def _kept(span: Span) -> _KeptSpan:
+    return _KeptSpan(
+        name=span.name,
+        trace=f"{span.trace_id:x}",
+        span=f"{span.span_id:x}",
+        parent=f"{span.parent_id:x}",
+        start=span.start_ns,
+        end=span.end_ns,
+        error=span.error,
+        attributes=dict(span.attributes),
+        links=tuple((f"{trace:x}", f"{linked:x}") for trace, linked in span.links),
+    )
+
+
+def _span(kept: _KeptSpan, recorder: Recorder) -> Span:
+    """Return the span again. Raises ValueError for ids that are no numbers."""
+    span = Span(recorder, kept.name, int(kept.trace, 16), int(kept.parent, 16), kept.attributes)
+    span.span_id, span.start_ns, span.end_ns, span.error = int(kept.span, 16), kept.start, kept.end, kept.error
+    span.links = tuple((int(trace, 16), int(linked, 16)) for trace, linked in kept.links)
+    return span

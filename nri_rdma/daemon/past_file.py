@@ -1,0 +1,69 @@
+"""Lines in a folder that dies with the boot, of which the newest are kept: between one megabyte and two.
+
+Two files: when one is full it becomes the older one, in place of that before. A line is appended by one system call and
+nothing is synced: a process that is killed loses at most the line that it was writing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+FILE_BYTES: Final = 1 << 20
+"""Size from which a file is full: about 4,500 steps."""
+ASIDE: Final = ".unreadable"
+
+
+class PastFile:
+    """For one thread."""
+
+    def __init__(self, folder: Path, *, file_bytes: int = FILE_BYTES) -> None:
+        self.path = folder / "past.jsonl"
+        self._older = folder / "past.1.jsonl"
+        self._file_bytes = file_bytes
+
+    def read(self, decode: Callable[[bytes], T | None]) -> Iterator[T]:
+        """Yield what the lines say, the oldest first; `decode` returns None for one that this release cannot read. A
+        file with such lines is put aside, and that is logged; a line that was being written when its process was killed
+        is passed over. Raises OSError."""
+        for path in (self._older, self.path):
+            with suppress(FileNotFoundError):
+                *lines, cut = _content(path, 2 * self._file_bytes).split(b"\n")
+                known = [said for line in lines if (said := decode(line)) is not None]
+                if unknown := len(lines) - len(known):
+                    path.replace(path.with_name(path.name + ASIDE))
+                    facts = {"file": f"{path}{ASIDE}", "lines": unknown}
+                    log.error("what an earlier daemon did cannot all be read, its file is put aside", extra=facts)
+                elif cut:
+                    os.truncate(path, path.stat().st_size - len(cut))
+                yield from known
+
+    def append(self, lines: Sequence[bytes]) -> None:
+        """Add lines. Raises OSError."""
+        data = b"".join(line + b"\n" for line in lines)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self.path, flags, 0o600)
+        with os.fdopen(descriptor, "ab") as file:
+            file.write(data)
+            is_full = file.tell() >= self._file_bytes
+        if is_full:
+            self.path.replace(self._older)
+
+
+def _content(path: Path, most: int) -> bytes:
+    """Return the last bytes of a file, from the beginning of a line on."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        size = os.fstat(descriptor).st_size
+        if size <= most:
+            return file.read()
+        file.seek(size - most)
+        return file.read().partition(b"\n")[2]

@@ -28,7 +28,7 @@ from tests.unit.golden import assert_in_file
 
 PROJECT = Path(__file__).resolve().parents[2]
 NODE = PROJECT / "docs/examples/node.json"
-PAGES = ("README.md", "docs/requests.md", "docs/configuration.md")
+PAGES = ("README.md", "docs/requests.md", "docs/configuration.md", "docs/check.md", "docs/coming-from.md")
 
 PLACE = f"a file in docs/examples, or a block of {', '.join(PAGES)}"
 """Where an example belongs."""
@@ -229,3 +229,12 @@ def test_each_gpu_of_the_claim_has_a_nic_of_its_own_that_the_node_has_below_its_
     gpus = {described_root(node, it.function) for it in node.gpus}
     nics = {described_root(node, it.function) for it in node.rdma if it.function}
     assert len(gpus & nics) >= len(pairs)
+
+
+def test_the_page_shows_what_becomes_of_the_shared_plugin_s_configuration(tmp_path: Path) -> None:
+    page = PROJECT / "docs/coming-from.md"
+    (there,) = re.findall(r"^```json\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "config.json").write_text(there)
+    done = nri_rdma("config", "import", tmp_path / "config.json")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout in blocks("docs/coming-from.md", "toml"), "docs/coming-from.md: write what import prints"

@@ -15,11 +15,11 @@ from nri_rdma.attach.plan import NetdevMove, Plan, RdmaMove, plan_attach, plan_r
 from nri_rdma.attach.port import Kernel, Namespace, ProcessIdentity, Survey, add_capability
 from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.decide.inject import AttachedDevice, AttachedRequest
-from nri_rdma.decide.inventory import in_use_reasons, kernel_use_reasons, open_reasons, socket_reasons
+from nri_rdma.decide.inventory import in_use_reasons, ipoib_is_idle, kernel_use_reasons, open_reasons, socket_reasons
 from nri_rdma.decide.placement import Placed
 from nri_rdma.decide.policy import refuse_misfits
 from nri_rdma.errors import ErrorCode, PlacementError
-from nri_rdma.model.device import CharDevice, RdmaNetns
+from nri_rdma.model.device import IPOIB, CharDevice, LinkLayer, RdmaNetns
 from nri_rdma.model.inherited import Takes
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import RdmaDeviceState, RdmaObject
@@ -129,8 +129,10 @@ def refuse_held(kernel: Host, record: SandboxRecord) -> None:
     for it."""
     placed = placed_of(record)
     ifindexes = _ifindexes(placed)
+    if any(device.link_layer is LinkLayer.INFINIBAND for item in placed for device in item.devices):
+        ifindexes |= {link.ifindex for link in kernel.links(kernel.host) if link.kind == IPOIB}
     use = kernel.survey(ifindexes, sockets=True).use if ifindexes else HostUse()
-    _refuse_use((*_uses_by_host(placed, use), *_rdma_uses(kernel, placed)))
+    _refuse_use((*_uses_by_host(placed, use), *_rdma_uses(kernel, placed, use)))
 
 
 def completed(
@@ -200,11 +202,11 @@ def _uses_by_host(placed: tuple[Placed, ...], use: HostUse) -> tuple[str, ...]:
     )
 
 
-def _rdma_uses(kernel: Host, placed: tuple[Placed, ...]) -> Iterator[str]:
+def _rdma_uses(kernel: Host, placed: tuple[Placed, ...], use: HostUse) -> Iterator[str]:
     """Yield who holds something on an RDMA device by now. The processes that have a shared or a watched device open may
     be those of other pods."""
     numbered = [
-        (item.admitted, device.kernel_index)
+        (item.admitted, device, device.kernel_index)
         for item in placed
         for device in item.devices
         if device.kernel_index is not None
@@ -212,9 +214,9 @@ def _rdma_uses(kernel: Host, placed: tuple[Placed, ...]) -> Iterator[str]:
     if not numbered:
         return
     rdma_netns = kernel.rdma_netns()
-    for admitted, index in numbered:
+    for admitted, device, index in numbered:
         objects = kernel.rdma_objects(index)
-        yield from kernel_use_reasons(objects, rdma_netns)
+        yield from kernel_use_reasons(objects, rdma_netns, ipoib_is_idle=ipoib_is_idle(device, use))
         if admitted.mode is Mode.EXCLUSIVE and not admitted.is_watched:
             yield from open_reasons(objects)
 

@@ -16,10 +16,10 @@ from nri_rdma.decide.placement import Placed, Taken, place
 from nri_rdma.decide.policy import Admitted, Asker, Offer, Policy, admit, refuse_handler, refuse_memlock
 from nri_rdma.decide.scoping import scoped
 from nri_rdma.decide.share_limits import with_share_limits
-from nri_rdma.errors import NriRdmaError
+from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.allocation import PodAllocation
-from nri_rdma.model.device import Node
+from nri_rdma.model.device import IPOIB, Node, RdmaNetns
 from nri_rdma.model.request import UNLIMITED, Mode, PodRequest
 
 
@@ -108,4 +108,30 @@ def _placed(
     free = with_grants(taken, given, question.owner) if given else taken
     placed = place(question.node, question.offer, free, admitted)
     pools = question.policy.pools.values()
-    return (*with_share_limits(question.node, question.offer, pools, placed), *given)
+    items_placed = (*with_share_limits(question.node, question.offer, pools, placed), *given)
+    if question.node.rdma_netns is not RdmaNetns.EXCLUSIVE:
+        return items_placed
+    return tuple(_without_ipoib(it) if it.admitted.mode is Mode.EXCLUSIVE else it for it in items_placed)
+
+
+def _without_ipoib(item: Placed) -> Placed:
+    """Return the devices without their IPoIB netdevs: the kernel removes these when it moves the RDMA device, and makes
+    new ones in the pod. Raise PlacementError for a request that configures one."""
+    request = item.admitted.request
+    configures = not request.interface.is_empty or request.routes or request.rules or request.neighbours
+    for device in item.devices if configures else ():
+        for netdev in device.netdevs:
+            if netdev.kind == IPOIB:
+                raise PlacementError(
+                    ErrorCode.INTERFACE_UNFIT,
+                    f"{netdev.name} of {device.name} does not go into the pod: the kernel removes it with the RDMA"
+                    " device's move, and makes another one there",
+                    where=request.where,
+                    hint="leave the interface's keys out and set it up in the pod, or `rdma system set netns shared`",
+                )
+    return replace(
+        item,
+        devices=tuple(
+            replace(device, netdevs=tuple(it for it in device.netdevs if it.kind != IPOIB)) for device in item.devices
+        ),
+    )

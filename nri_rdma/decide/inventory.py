@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from nri_rdma.decide.own_tables import default_route_reasons
-from nri_rdma.model.device import EbpfPrograms, Netdev, Node, RdmaDevice, RdmaNetns, Scan
+from nri_rdma.model.device import IPOIB, EbpfPrograms, Netdev, Node, RdmaDevice, RdmaNetns, Scan
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import ObjectKind, RdmaNetdevs, RdmaObject
 from nri_rdma.model.usage import Address, Change, HostSocket, HostUse, Watched
@@ -59,6 +59,7 @@ def assemble(
             ),
             scan.rdma_netns,
             others,
+            use,
         )
         for device in scan.devices
     )
@@ -143,15 +144,25 @@ def socket_reasons(link: LinkState, use: HostUse) -> tuple[str, ...]:
     )
 
 
-def kernel_use_reasons(objects: Collection[RdmaObject], rdma_netns: RdmaNetns) -> tuple[str, ...]:
+def kernel_use_reasons(
+    objects: Collection[RdmaObject], rdma_netns: RdmaNetns, *, ipoib_is_idle: bool = False
+) -> tuple[str, ...]:
     """Return the parts of the kernel that use an RDMA device, and would lose it by a move. Empty when none does.
 
-    IPoIB counts only where the RDMA device would move without it: else its netdev goes into the pod, and takes along
-    what it holds.
+    IPoIB counts only where the RDMA device would move without it, unless it is idle: else its netdev goes into the pod,
+    and takes along what it holds.
     """
-    idle = _DRIVERS | {_RDMA_CORE} | (set() if rdma_netns is RdmaNetns.EXCLUSIVE else {_IPOIB})
+    goes_along = rdma_netns is not RdmaNetns.EXCLUSIVE or ipoib_is_idle
+    idle = _DRIVERS | {_RDMA_CORE} | ({_IPOIB} if goes_along else set())
     users = sorted({item.kernel_user for item in objects} - idle - {""})
     return tuple(f"{user} uses it ({_kinds(user, objects)})" for user in users)
+
+
+def ipoib_is_idle(device: RdmaDevice, use: HostUse) -> bool:
+    """Return whether the host has the IPoIB netdevs of a device, and none of them is up or has an address. The module
+    ib_ipoib makes them, and holds queue pairs for them, as soon as it is loaded."""
+    own = [it for it in use.links if it.kind == IPOIB and device.pci is not None and it.parent == f"{_PCI}{device.pci}"]
+    return bool(own) and not any(link.up or use.addresses.get(link.ifindex) for link in own)
 
 
 def open_reasons(objects: Collection[RdmaObject]) -> tuple[str, ...]:
@@ -194,14 +205,15 @@ def _socket_words(sockets: Collection[HostSocket]) -> str:
 
 
 def _with_holders(
-    device: RdmaDevice, rdma_netns: RdmaNetns, holders: Mapping[int, Collection[RdmaObject]]
+    device: RdmaDevice, rdma_netns: RdmaNetns, holders: Mapping[int, Collection[RdmaObject]], use: HostUse
 ) -> RdmaDevice:
     objects = holders.get(device.kernel_index, ()) if device.kernel_index is not None else ()
     if not objects:
         return device
+    by_kernel = kernel_use_reasons(objects, rdma_netns, ipoib_is_idle=ipoib_is_idle(device, use))
     return replace(
         device,
-        in_use=(*device.in_use, *kernel_use_reasons(objects, rdma_netns)),
+        in_use=(*device.in_use, *by_kernel),
         used_by_some=(*device.used_by_some, *open_reasons(objects)),
     )
 

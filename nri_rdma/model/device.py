@@ -44,6 +44,10 @@ class CharKind(StrEnum):
     __hash__ = str.__hash__  # Enum's own is a call of Python, and this one is asked for every container
 
 
+IPOIB = "ipoib"
+"""The kernel's word for a netdev of IPoIB."""
+
+
 class RdmaNetns(StrEnum):
     """The kernel's `rdma system` netns setting."""
 

@@ -7,8 +7,9 @@ import pytest
 
 from nri_rdma.decide.placement import Placed
 from nri_rdma.errors import ErrorCode, PlacementError
-from nri_rdma.model.device import RdmaNetns
+from nri_rdma.model.device import LinkLayer, RdmaNetns
 from nri_rdma.model.nldev import ObjectKind, RdmaObject
+from nri_rdma.model.pci import parse_pci_address
 from nri_rdma.model.request import Isolation, Mode
 from nri_rdma.model.usage import HostSocket
 from tests.fakes.kernel import Address, World
@@ -151,3 +152,26 @@ def test_a_second_device_that_cannot_move_keeps_the_first_from_moving(rig: Rig, 
     add_rail(world, "rail1", physical=True)
     world.add_rdma("mlx5_rail1", movable=False)
     assert refusal(rig, placed_on(world, "rail0", "rail1")).code is ErrorCode.RDMA_NETNS
+
+
+@pytest.mark.parametrize("is_up", [True, False])
+def test_ipoib_uses_a_device_that_moves_only_while_its_netdev_is_up_or_has_an_address(
+    rig: Rig, world: World, is_up: bool
+) -> None:
+    """As the decision has it, the netdev does not move: the kernel removes it."""
+    device_of(world).objects = (MANAGEMENT, replace(STORAGE, kernel_user="ib_ipoib"))
+    ib0 = next(iter(world.host.links.values()))
+    ib0.kind, ib0.parent, ib0.up, ib0.addresses = "ipoib", "pci/0000:17:00.0", is_up, []
+    (item,) = placed_on(world, "rail0")
+    pci = parse_pci_address("0000:17:00.0")
+    ib = replace(
+        item.devices[0],
+        netdevs=(),
+        pci=pci,
+        ports=tuple(replace(it, link_layer=LinkLayer.INFINIBAND) for it in item.devices[0].ports),
+    )
+    placed = (replace(item, devices=(ib,)),)
+    if is_up:
+        assert "ib_ipoib uses it (qp)" in refusal(rig, placed).what
+    else:
+        attach(rig, placed)

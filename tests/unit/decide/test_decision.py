@@ -14,9 +14,10 @@ from nri_rdma.decide.placement import Holding
 from nri_rdma.errors import ErrorCode
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
+from nri_rdma.model.device import LinkLayer, RdmaNetns
 from nri_rdma.model.pool import Asker
-from nri_rdma.model.request import DeviceRequest, Mode, PodRequest
-from tests.unit.decide.questions import POLICY, names, question
+from nri_rdma.model.request import DeviceRequest, InterfaceConfig, Mode, PodRequest
+from tests.unit.decide.questions import ONE, POLICY, names, question
 from tests.unit.model.hardware import nic, node, tied
 
 
@@ -93,3 +94,19 @@ def test_a_reading_helps_where_a_gpu_is_not_known_or_a_device_is_tied() -> None:
     on = node((tied(nic(0)), nic(1)))
     assert decide(question(on=on, has_ties=True), {}).reading_helps
     assert not decide(question(on=on, has_ties=False), {}).reading_helps
+
+
+IB = replace(nic(0, link_layer=LinkLayer.INFINIBAND), netdevs=(replace(nic(0).netdevs[0], name="ib0", kind="ipoib"),))
+
+
+@pytest.mark.parametrize("netns", RdmaNetns)
+def test_the_netdev_of_ipoib_is_not_moved_where_the_kernel_removes_it_with_the_rdma_device(netns: RdmaNetns) -> None:
+    on = replace(node((IB,)), rdma_netns=netns)
+    (item,) = decide(question(on=on), {}).placed
+    assert [it.name for it in item.devices[0].netdevs] == ([] if netns is RdmaNetns.EXCLUSIVE else ["ib0"])
+    configured = decide(question(replace(ONE, interface=InterfaceConfig(mtu=4092)), on=on), {})
+    if netns is RdmaNetns.EXCLUSIVE:
+        assert configured.refusal is not None
+        assert str(configured.refusal).startswith("nri-rdma: INTERFACE-UNFIT: ib0 of mlx5_0 does not go into the pod")
+    else:
+        assert configured.refusal is None

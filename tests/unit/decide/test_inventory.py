@@ -9,6 +9,7 @@ import pytest
 from nri_rdma.decide.inventory import (
     assemble,
     in_use_reasons,
+    ipoib_is_idle,
     kernel_use_reasons,
     matters,
     open_reasons,
@@ -21,9 +22,10 @@ from nri_rdma.model.link import LinkState
 from nri_rdma.model.network import RouteConfig
 from nri_rdma.model.nldev import ObjectKind, RdmaNetdevs, RdmaObject
 from nri_rdma.model.routing import Routing
-from nri_rdma.model.usage import Change, HostSocket, HostUse, Lifelines, Watched
+from nri_rdma.model.usage import Address, Change, HostSocket, HostUse, Lifelines, Watched
 from tests.rig import node as description
 from tests.rig.systree import build_tree
+from tests.unit.model.hardware import nic
 
 NONE: frozenset[int] = frozenset()
 
@@ -260,6 +262,19 @@ def test_ipoib_uses_a_device_only_where_that_would_move_without_it() -> None:
     held = [_object(ObjectKind.QP, "ib_ipoib")]
     assert kernel_use_reasons(held, RdmaNetns.SHARED) == ()
     assert kernel_use_reasons(held, RdmaNetns.EXCLUSIVE) == ("ib_ipoib uses it (qp)",)
+    assert kernel_use_reasons(held, RdmaNetns.EXCLUSIVE, ipoib_is_idle=True) == ()
+
+
+@pytest.mark.parametrize(("up", "addresses", "is_idle"), [(False, (), True), (True, (), False), (False, (OWN,), False)])
+def test_ipoib_is_idle_while_its_netdev_is_down_and_has_no_address(
+    up: bool, addresses: tuple[Address, ...], is_idle: bool
+) -> None:
+    """The module ib_ipoib holds a queue pair for each netdev as soon as it is loaded."""
+    hca = nic(0)
+    ib0 = replace(RAIL, kind="ipoib", parent=f"pci/{hca.pci}", up=up)
+    assert ipoib_is_idle(hca, HostUse(links=(ib0,), addresses={RAIL.ifindex: frozenset(addresses)})) is is_idle
+    assert not ipoib_is_idle(hca, HostUse(links=(replace(ib0, parent="pci/0000:ff:00.0"),)))
+    assert not ipoib_is_idle(hca, HostUse())  # it is in some pod
 
 
 def test_the_processes_that_have_a_device_open_are_told_once_each() -> None:

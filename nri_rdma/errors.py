@@ -7,6 +7,7 @@ cuts long texts: the code and the cause come first. docs/operations.md has an en
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 
 
@@ -101,12 +102,31 @@ class NriRdmaError(Exception):
         self.detail = detail
         self.is_logged = False
         """Whether somebody who knew more of it has logged it."""
+        self.names_holders = False
+        """Whether the author of the pod may read the names of other pods that hold devices."""
 
     def __str__(self) -> str:
+        return self._text(self.what, self.detail)
+
+    def _text(self, what: str, detail: str) -> str:
         place = f", {self.where}" if self.where else ""
         step = f" Next: {self.hint}." if self.hint else ""
-        rest = f" Because {self.detail}." if self.detail else ""
-        return f"nri-rdma: {self.code}: {self.what}{place}.{step}{rest}"
+        rest = f" Because {detail}." if detail else ""
+        return f"nri-rdma: {self.code}: {what}{place}.{step}{rest}"
+
+    @property
+    def for_author(self) -> str:
+        """Return the text for who made the pod, as its events have it."""
+        if self.names_holders or not (_HELD.search(self.what) or _HELD.search(self.detail)):
+            return str(self)
+        return self._text(*(_HELD.sub("held by another pod", it) for it in (self.what, self.detail)))
+
+
+_OWNER = (
+    r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?/[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?(?: \((?:exclusive|shared|CDI device [^)]*)\))?"
+)
+_HELD = re.compile(rf"held by (?:pod )?{_OWNER}(?:, {_OWNER})*(?:, and [0-9]+ more)?")
+"""How errors name the pods that hold a device."""
 
 
 class RequestError(NriRdmaError):

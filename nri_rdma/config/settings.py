@@ -271,6 +271,11 @@ _METRICS_ADDRESS = (
     " for this host only, [::]:9178 for whoever reaches it. Empty: nowhere."
 )
 
+_NAME_HOLDERS = (
+    "Name the pods that hold devices where another pod is refused because of them, also to that pod's author, in"
+    " events. The log and `nri-rdma status` name them in any case."
+)
+_TRACING = "Record a span for every event and step of pods that ask for devices."
 _GUARD_RESOURCE = (
     "A resource that gives a container the guard and nothing else, such as rdma.noderesource.dev/guard, for nodes whose"
     " runtime is not set up for the guard: the daemon serves it to the kubelet. Empty: none."
@@ -315,6 +320,7 @@ class Settings:
     memlock: Memlock = _setting(
         Memlock(automatic=True), "RLIMIT_MEMLOCK of containers with devices.", _memlock, "auto|unlimited|keep|BYTES"
     )
+    name_holders: bool = _setting(False, _NAME_HOLDERS, _flag, "true|false")
     attach: str = _setting(
         "overlapped",
         "`overlapped` attaches while the pod starts, and its containers wait; `blocking` attaches before RunPodSandbox"
@@ -412,9 +418,7 @@ class Settings:
         None, "Socket of `status` and `trace`; default: control.sock in the state directory.", _path, "PATH"
     )
     metrics_address: ListenAddress | None = _setting(None, _METRICS_ADDRESS, _listen_address, "ADDRESS:PORT")
-    tracing: bool = _setting(
-        True, "Record a span for every event and step of pods that ask for devices.", _flag, "true|false"
-    )
+    tracing: bool = _setting(True, _TRACING, _flag, "true|false")
     log_level: str = _setting(
         "info", "Lowest level that is logged.", _Choice(("debug", "info", "warning", "error")), "LEVEL"
     )

@@ -37,7 +37,7 @@ from nri_rdma.text.refusals import bounded, meant
 BESIDE_THE_JOB = frozenset({
     "plugin_name", "plugin_index", "allow_default_pool", "memlock", "attach", "sandbox_wait", "barrier_wait", "nice",
     "kubelet_wait", "control_socket", "metrics_address", "tracing", "log_level", "log_format", "log_file",
-    "guard_resource",
+    "guard_resource", "name_holders",
 })  # fmt: skip
 """The settings that do not decide who gets which device: pods are served without them. `allow_default_pool` is one of
 them because its default refuses more, not less; so does that of `guard_resource`: pods that have it are not placed."""

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import TypeAlias
 
 from nri_rdma.decide.layout import READINGS_KEPT, layout_of
@@ -30,6 +31,8 @@ from nri_rdma.model.request import DEFAULT_CHAR_KINDS, Align, AlignTo, DeviceReq
 from nri_rdma.model.same import Same
 
 _MAX_NAMED = 16
+_MAX_REASONS = 600
+"""Characters of the reasons in one refusal: an event of Kubernetes has 1,024, with what the kubelet says before."""
 """Most devices that one refusal names; further ones are left out."""
 
 
@@ -696,8 +699,14 @@ def _instead(search: _Search) -> str:
 
 def _why_not(search: _Search) -> str:
     names = {device.id: device.name for device in search.matching}
-    reasons = [f"{names[device_id]} is {obstacle.what}" for device_id, obstacle in search.obstacles.items()]
-    return _listed(reasons)
+    alike: dict[str, list[str]] = {}
+    for device_id, obstacle in search.obstacles.items():
+        alike.setdefault(obstacle.what, []).append(names[device_id])
+    reasons = [f"{_listed(them)} {'is' if len(them) == 1 else 'are'} {what}" for what, them in alike.items()]
+    lengths = accumulate(len(it) + 2 for it in reasons)
+    told = sum(1 for length in lengths if length <= _MAX_REASONS) or 1
+    more = [f"and {len(reasons) - told} more"] if len(reasons) > told else []
+    return ", ".join([*reasons[:told], *more])
 
 
 def _too_far(search: _Search, pair: Pick) -> PlacementError:

@@ -50,6 +50,8 @@ class Policy:
     sandboxed_handlers: tuple[str, ...] = ()
     """The runtime handlers whose containers have a kernel of their own, with ``*`` and ``?``."""
     char_kinds: frozenset[CharKind] = DEFAULT_CHAR_KINDS
+    names_holders: bool = False
+    """Whether a refusal names other pods to its pod's author; the log and the status do."""
     closed: str = ""
     """Why it is not known who may have what, so that who asks is refused; "" where it is."""
 
@@ -109,6 +111,9 @@ class PolicySettings(Protocol):
     @property
     def sandboxed_handlers(self) -> tuple[str, ...]: ...
 
+    @property
+    def name_holders(self) -> bool: ...
+
 
 def configured_policy(settings: PolicySettings, closed: str = "") -> Policy:
     """Return the policy of the settings. `closed` says why they cannot be read, "" where they can."""
@@ -118,7 +123,7 @@ def configured_policy(settings: PolicySettings, closed: str = "") -> Policy:
         allow_default_pool=settings.allow_default_pool,
         sandboxed_handlers=settings.sandboxed_handlers,
     )
-    return replace(policy, closed=closed)
+    return replace(policy, closed=closed, names_holders=settings.name_holders)
 
 
 def default_policy(allow_exclusive: bool) -> Policy:

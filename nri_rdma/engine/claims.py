@@ -32,6 +32,11 @@ class Claims:
         engine.placer.node.cache.on_read.append(self._note_change)
         engine.placer.reservations.on_release.append(self._note_change)
 
+    @property
+    def names_holders(self) -> bool:
+        """Return whether who made a claim may read which other pods hold a device."""
+        return self._offering.policy.names_holders
+
     def advertise(self) -> tuple[Advertised, ...]:
         """Return what the scheduler may allocate: devices that pods have as they were on the host, and of the others
         those that a pod could have now."""

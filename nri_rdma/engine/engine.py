@@ -112,7 +112,7 @@ class Engine:
         barrier = Barrier(attachments, known, spans, waits)
         limiter = Limiter(limits, spans)
         alignment = AlignmentCheck(evidence.specs, known, spans)
-        refused = RefusedLately()
+        refused = RefusedLately(names_holders=lambda: offering.policy.names_holders)
         pods = PodStart(attachments, placer, barrier, refused, Promises(attachments.knows, placer, refused))
 
         late = LateAttach(attachments, spans, placer, barrier)

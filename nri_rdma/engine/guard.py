@@ -116,10 +116,11 @@ class Guard:
                     raise _made_without_us(subject)
                 self._limit(subject, parts)
             except NriRdmaError as error:
-                refusal = span.error = str(error)
+                span.error = str(error)
+                refusal = error.for_author
                 log.warning(
                     "the guard keeps a container from starting",
-                    extra={"pod": subject.pod, "container": subject.container, "error": refusal},
+                    extra={"pod": subject.pod, "container": subject.container, "error": span.error},
                 )
         self._note(bool(refusal))
         answered = _answered(subject, parts)

@@ -152,8 +152,11 @@ class RefusalRow:
 class RefusedLately:
     """Safe for use by several threads."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.time, names_holders: Callable[[], bool] = lambda: False
+    ) -> None:
         self._clock = clock
+        self._names_holders = names_holders
         self._lock = threading.Lock()
         self._rows: OrderedDict[tuple[str, str, str], RefusalRow] = OrderedDict()
         self._by_code: Counter[str] = Counter()
@@ -170,7 +173,7 @@ class RefusedLately:
         facts = {"call": call, "pod": str(pod), "uid": pod.uid, "sandbox": pod.sandbox_id}
         if container:
             facts["container"] = container
-        error.is_logged = True
+        error.is_logged, error.names_holders = True, self._names_holders()
         log.warning("refused", extra={**facts, "code": str(error.code), "error": str(error)})
         now, key = self._clock(), (str(pod), call, str(error.code))
         with self._lock:

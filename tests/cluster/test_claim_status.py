@@ -191,7 +191,7 @@ def test_a_second_pod_of_a_claim_that_one_has_alone_is_told_how_both_can_have_de
     served.wait("the refusal", lambda: any("nri-rdma:" in it for it in events(served, "a2")), 60)
     told = next(it[it.index("nri-rdma:") :] for it in events(served, "a2") if "nri-rdma:" in it)
     print(told)
-    assert "is held by default/a1 (exclusive), by the same claim" in told
+    assert "is held by another pod, by the same claim" in told
     assert "Next: ask for mode: shared, or give each pod a claim of its own (resourceClaimTemplateName)." in told
     assert ready(claim_named(served, "alone")()) == ("True", "Attached")
     delete(served, "a1")

@@ -61,3 +61,22 @@ def test_every_error_that_the_program_raises_is_given_a_next_step() -> None:
 def test_code_and_cause_come_first_because_the_kubelet_cuts_the_rest() -> None:
     error = StateError(ErrorCode.STATE_UNREADABLE, "the checksum is wrong", where="w" * 300, hint="h", detail="d" * 900)
     assert str(error)[:64].startswith("nri-rdma: STATE-UNREADABLE: the checksum is wrong, ")
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("mlx5_0 is held by pod ns/a.b-1", "mlx5_0 is held by another pod"),
+        ("mlx5_0, mlx5_1 are held by pod a/b, c/d, and 2 more", "mlx5_0, mlx5_1 are held by another pod"),
+        ("x is held by pod a/b, mlx5_1 is in use", "x is held by another pod, mlx5_1 is in use"),
+        ("x is held by a/b (exclusive), by the same claim", "x is held by another pod, by the same claim"),
+        ("x is still held by a/b", "x is still held by another pod"),
+        ("x is held by pod a/b (CDI device v.example/c=n), c/d", "x is held by another pod"),
+        ("x is in use by the host: eth0", "x is in use by the host: eth0"),
+    ],
+)
+def test_the_author_of_a_pod_reads_no_names_of_others_unless_a_setting_allows_it(what: str, told: str) -> None:
+    error = NriRdmaError(ErrorCode.DEVICE_IN_USE, what, where="ns/own", hint="wait", detail=what)
+    assert error.for_author == f"nri-rdma: DEVICE-IN-USE: {told}, ns/own. Next: wait. Because {told}."
+    error.names_holders = True
+    assert error.for_author == str(error)

@@ -113,7 +113,10 @@ class Preparer:
         except (ApiServerError, ClaimError):
             raise  # about another claim of the name, or none
         except (NriRdmaError, OSError) as error:
-            self._statuses.refused(name, str(error))
+            if isinstance(error, NriRdmaError):
+                error.names_holders = self._claims.names_holders
+            told = error.for_author if isinstance(error, NriRdmaError) else str(error)
+            self._statuses.refused(name, told)
             raise
         if devices:
             self._statuses.prepared(name)

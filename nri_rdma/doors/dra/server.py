@@ -222,7 +222,7 @@ def _told(what: str, claim: dra.Claim, error: Exception) -> str:
     extra = {"claim": f"{claim.namespace}/{claim.name}", "error": str(error)}
     if isinstance(error, NriRdmaError | OSError):
         log.warning(what, extra=extra)
-        return str(error)
+        return error.for_author if isinstance(error, NriRdmaError) else str(error)
     log.error(what, extra=extra, exc_info=error)
     return f"nri-rdma: INTERNAL: {error!r}. Next: the daemon's log has the traceback."
 

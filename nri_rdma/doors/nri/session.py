@@ -167,7 +167,7 @@ class Session:
         except NriRdmaError as error:
             if not error.is_logged:  # the engine logs refusals with the pod
                 log.warning("refused", extra={"call": request.method, "code": str(error.code), "error": str(error)})
-            return _Failure(status_code(error), str(error))
+            return _Failure(status_code(error), error.for_author)
         except DecodeError as error:
             log.warning("the runtime sent what cannot be read", extra={"call": request.method, "error": str(error)})
             return _Failure(Code.INVALID_ARGUMENT, f"{request.method} cannot be read: {error}")

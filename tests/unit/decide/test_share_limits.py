@@ -14,13 +14,13 @@ from nri_rdma.decide.decision import Question, decide
 from nri_rdma.decide.inject import rdma_max
 from nri_rdma.decide.placement import Placed
 from nri_rdma.decide.policy import offer, policy_of
-from nri_rdma.decide.share_limits import LEAST_OBJECTS, ShareLimits, share_limits
+from nri_rdma.decide.share_limits import ShareLimits, share_limits
 from nri_rdma.decide.shares import share_requests
 from nri_rdma.errors import ErrorCode
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
 from nri_rdma.model.capacity import RdmaCapacity
 from nri_rdma.model.device import Node
-from nri_rdma.model.pool import Asker, Pool, PoolDoor, Rule, ShareGives
+from nri_rdma.model.pool import LEAST_OBJECTS, Asker, Pool, PoolDoor, Rule, ShareGives
 from nri_rdma.model.request import Mode, PodRequest, RdmaLimits
 from tests.unit.model.hardware import nic, node
 

@@ -101,7 +101,7 @@ def test_a_call_that_the_kubelet_gave_up_writes_nothing(served: Path, node: Clai
 def test_a_call_is_answered_with_the_reason_before_the_kubelet_gives_it_up(served: Path, node: Claimed) -> None:
     began = time.monotonic()
     with begun(served, ("rails", "u1"), seconds=4) as waiting:
-        assert "mlx5_2 is still held by default/holder" in answer(waiting).claims["u1"].error
+        assert "mlx5_2 is still held by another pod" in answer(waiting).claims["u1"].error
     assert 0.9 < time.monotonic() - began < 3
 
 

@@ -1,6 +1,7 @@
 """The NRI door against a runtime-side peer on a real socket: from RegisterPlugin to the end."""
 
 import threading
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -192,6 +193,23 @@ def test_a_refusal_is_told_with_its_code_and_the_session_goes_on(door: Door, cap
     assert refused.value.code == Code.FAILED_PRECONDITION
     assert len(logged(caplog, "POOL-UNKNOWN")) == 1
     runtime.run_pod_sandbox(make_pod(door.inside))
+    runtime.close()
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_another_pods_name_is_in_the_log_and_where_a_setting_allows_it_in_the_answer(
+    door: Door, caplog: pytest.LogCaptureFixture, allowed: bool
+) -> None:
+    offering = door.inside.engine.placer.offering
+    offering.policy = replace(offering.policy, names_holders=allowed)
+    runtime, asks = connected(door), {"rdma.noderesource.dev": "{mode: exclusive, match: {device: mlx5_0}}"}
+    runtime.run_pod_sandbox(make_pod(door.inside, "first", asks))
+    with pytest.raises(RpcError) as refused:
+        runtime.run_pod_sandbox(make_pod(door.inside, "second", asks))
+    named = "mlx5_0 is held by pod default/first"
+    assert (named if allowed else "mlx5_0 is held by another pod, ") in refused.value.message
+    assert len(logged(caplog, named)) == 1
+    assert named in door.inside.engine.refused.rows()[0].error
     runtime.close()
 
 

@@ -67,8 +67,8 @@ def inject(
 
 
 def shown_as(path: str, numbers: DeviceNumbers, devices: Iterable[RdmaDevice]) -> tuple[RdmaDevice, CharDevice] | None:
-    """Return the character device of the node that a container shows at another device's path; None when no device has
-    the numbers now, or when they were this path's own: such numbers are out of date."""
+    """Return the character device of the node that a container shows at another device's path. Return None if no
+    device has these numbers, or if they are old numbers of this same path."""
     for device in devices:
         for char in device.char_devices:
             if (char.major, char.minor) == numbers and char.path != path:

@@ -401,7 +401,7 @@ POOL_KEYS = (
         _SELECTORS,
         "Conditions on the pool's devices: all of a table, any of a list; default: all devices",
     ),
-    Key("exclude", "exclude", _SELECTORS, "Devices that it has not, although they are selected"),
+    Key("exclude", "exclude", _SELECTORS, "Devices to leave out of the pool, even if `select` matches them"),
     Key("modes", "modes", some(word_of(Mode)), "What it serves; the first is for requests that name none"),
     Key(
         "door",

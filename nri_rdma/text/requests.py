@@ -452,7 +452,7 @@ CONTAINERS = Key(
     "containers",
     "scope",
     Form(_containers, _LABELS.schema),
-    "Containers that get the device nodes; the netdev is the pod's anyway",
+    "Containers that get the device nodes; a netdev is visible in the whole pod",
     default="every container",
     refused_in={
         StandsIn.CONTAINER: "leave it out, or move the request to the pod's list",
@@ -573,8 +573,8 @@ REQUEST_KEYS = (
         "adminAccess",
         "admin_access",
         FLAG,
-        "Whether the devices' owner does not matter, and the container is none: it gets device nodes to look on, in"
-        " `mode: shared`",
+        "Device nodes for monitoring only, in `mode: shared`. It does not matter who has the devices, and the"
+        " container does not become their owner",
         refused_in={
             StandsIn.POD: _BY_CLAIM,
             StandsIn.CONTAINER: _BY_CLAIM,

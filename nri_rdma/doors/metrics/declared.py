@@ -70,15 +70,15 @@ METRICS: Final = (
            " machine does not show it.", "state"),
     _gauge("attachments", "What pods asked for, by how far that is.", "state"),
     _gauge("attached_pods", "Pods that have devices now."),
-    _gauge("attachments_failing_to_return", "Attachments of pods that have ended whose devices could not be brought"
-           " home yet: it is tried again."),
+    _gauge("attachments_failing_to_return", "Attachments of pods that have ended whose devices could not be given"
+           " back to the host yet: it is tried again."),
     _counter("lost_netdevs", "Netdevs that were not there when their pods ended."),
     _gauge("unserved_pods", "Pods that run, or wait, without what they ask for."),
     _gauge("pool_devices", "Devices of a pool, given or not.", "pool"),
     _gauge("pool_shares", "Shares, or devices by their ids, that a pool has for the kubelet.", "pool"),
     _gauge("pool_shares_given", "Those of them that pods have.", "pool"),
-    _gauge("published_devices", "Devices in this node's ResourceSlices when they were last as they shall be."),
-    _gauge("publishing_failing", "1 while the ResourceSlices are not as they shall be."),
+    _gauge("published_devices", "Devices in this node's ResourceSlices after the last successful update."),
+    _gauge("publishing_failing", "1 while the ResourceSlices could not be updated."),
     _gauge("claims", "Claims that the kubelet has prepared, by what became of them.", "state"),
     _gauge("guarded", "1 while containers of a runtime handler have the guard, as the runtime runs; 0: while no daemon"
            " runs, those that ask start without their devices.", "handler"),

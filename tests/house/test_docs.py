@@ -53,6 +53,12 @@ def test_the_readme_names_what_doctor_checks_and_the_runtimes_that_were_run() ->
     )
 
 
+def test_each_page_is_in_the_list_of_pages() -> None:
+    listed = set(re.findall(r"\]\(([^)]+\.md)\)", (PROJECT / "docs/README.md").read_text()))
+    pages = {path.name for path in (PROJECT / "docs").glob("*.md")} - {"README.md"}
+    assert pages - listed == set(), "docs/README.md: write a row for these pages"
+
+
 INSTALLER = re.compile(r"\b(?:pipx?3?|uvx?)\b.*")
 OUR_NAME = re.compile(r"nri[-_.]rdma(?:\[[^]]*\])?(?:[=<>~!].*)?")
 

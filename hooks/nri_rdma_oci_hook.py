@@ -48,7 +48,7 @@ PREFIX = "--annotation-prefix"
 DEFAULT_PREFIX = "rdma.noderesource.dev"
 PREPARED = ".prepared"
 """Behind the prefix, the annotation that `prepare` leaves in config.json: the variables that it has set."""
-VARIABLES = ("NCCL_IB_HCA", "UCX_NET_DEVICES", "RDMA_DEVICES_", "RDMA_NETDEVS_")
+VARIABLES = ("NCCL_", "UCX_", "NVSHMEM_", "FI_", "MC_", "GLOO_SOCKET_IFNAME", "RDMA_DEVICES_", "RDMA_NETDEVS_")
 """The beginnings of the variables that the daemon may set."""
 DEFAULT_SOCKET = "/run/nri-rdma/oci.sock"
 HOOK_TIMEOUT_S = 15

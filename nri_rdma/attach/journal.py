@@ -25,7 +25,7 @@ import msgspec
 from nri_rdma.attach.plain import from_plain
 from nri_rdma.attach.plan import NetdevMove, Plan
 from nri_rdma.attach.record import SandboxRecord, refuse_unusable
-from nri_rdma.decide.inject import AttachedRequest
+from nri_rdma.decide.inject import USUAL_INTERFACE, AttachedRequest
 from nri_rdma.decide.policy import Admitted
 from nri_rdma.errors import ErrorCode, StateError
 from nri_rdma.model.device import EbpfPrograms
@@ -130,7 +130,7 @@ _OF_THE_CHOICE = ("gpus_from", "gpus_problem")
 know them, can bring the devices home."""
 
 _NO_PROGRAMS: Any = msgspec.to_builtins(EbpfPrograms())
-_RARE: Mapping[str, object] = {"admin_access": False, "shares": ()}
+_RARE: Mapping[str, object] = {"admin_access": False, "shares": (), "use": None}
 _OF_JOBS = ("routes", "rules", "neighbours", "ethtool")
 """Fields of a request that the pods of a job have in common; most have none of them."""
 _RARE_OF_INTERFACE: Mapping[str, object] = {
@@ -181,13 +181,15 @@ def _attached_text(attached: Same[tuple[AttachedRequest, ...]]) -> bytes:
 
 def _attached(item: AttachedRequest) -> dict[str, Any]:
     admitted = _fields(item.admitted, "request")
-    _leave_defaults(admitted, {"is_watched": False})
+    _leave_defaults(admitted, {"is_watched": False, "env": ()})
     devices = _plain(item.devices)
     for device in devices:
         _leave_defaults(device, {"limits": None})
         for netdev in device["device"]["netdevs"]:
             _leave_defaults(netdev, {"programs": _NO_PROGRAMS})
-    return {"admitted": admitted | {"request": _request(item.admitted.request)}, "devices": devices}
+    body = {"admitted": admitted | {"request": _request(item.admitted.request)}, "devices": devices}
+    # As above: almost every pod has this one.
+    return body if item.pod_interface == USUAL_INTERFACE else body | {"pod_interface": item.pod_interface}
 
 
 def _request(request: DeviceRequest) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Nothing on the host changes here. The kernel is asked, the decisions are plan.py
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import zip_longest
 from types import MappingProxyType
@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from nri_rdma.attach.plan import NetdevMove, Plan, RdmaMove, plan_attach, plan_rdma_moves, with_carried, with_inherited
 from nri_rdma.attach.port import Kernel, Namespace, ProcessIdentity, Survey, add_capability
 from nri_rdma.attach.record import Phase, SandboxRecord
-from nri_rdma.decide.inject import AttachedDevice, AttachedRequest
+from nri_rdma.decide.inject import USUAL_INTERFACE, AttachedDevice, AttachedRequest
 from nri_rdma.decide.inventory import in_use_reasons, ipoib_is_idle, kernel_use_reasons, open_reasons, socket_reasons
 from nri_rdma.decide.placement import Placed
 from nri_rdma.decide.policy import refuse_misfits
@@ -22,13 +22,16 @@ from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import IPOIB, CharDevice, LinkLayer, RdmaNetns
 from nri_rdma.model.inherited import Takes
 from nri_rdma.model.link import LinkState
+from nri_rdma.model.network import MAIN_TABLE
 from nri_rdma.model.nldev import RdmaDeviceState, RdmaObject
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import Mode
+from nri_rdma.model.routing import Routing
 from nri_rdma.model.usage import HostUse, Lifelines
 
 _NO_LIFELINES = Lifelines()
 _NO_INDEXES: Final[Mapping[str, int]] = MappingProxyType({})
+_LOOPBACK = "lo"
 
 
 class Host(Protocol):
@@ -40,6 +43,8 @@ class Host(Protocol):
     def open_namespace(self, path: str) -> Namespace: ...
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]: ...
+
+    def routing(self, namespace: Namespace) -> Routing: ...
 
     def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey: ...
 
@@ -107,16 +112,18 @@ def prepare(
     _refuse_use(_uses_by_host(placed, survey.use))
     rdma_netns = kernel.rdma_netns()
     refuse_misfits(rdma_netns, (item.admitted for item in placed))
-    plan = Plan()
+    plan, own = Plan(), USUAL_INTERFACE
     if namespace is not None:
-        moves = plan_attach(placed, survey.links, kernel.links(namespace)).moves
+        links = kernel.links(namespace)
+        moves = plan_attach(placed, survey.links, links).moves
         plan = Plan(moves=moves, rdma_moves=_rdma_moves(kernel, namespace, placed, rdma_netns))
+        own = pod_interface(links, lambda: kernel.routing(namespace)) if moves else own
     return SandboxRecord(
         pod=pod,
         state=Phase.PLANNED,
         namespace=namespace.identity if namespace is not None else None,
         plan=plan,
-        attached=attached_requests(placed, plan),
+        attached=attached_requests(placed, plan, own),
         rdma_cm=rdma_cm,
         process=process,
         part=part,
@@ -238,20 +245,44 @@ def placed_of(record: SandboxRecord) -> tuple[Placed, ...]:
     )
 
 
-def attached_requests(placed: tuple[Placed, ...], plan: Plan) -> tuple[AttachedRequest, ...]:
+def pod_interface(links: Iterable[LinkState], routing: Callable[[], Routing]) -> str:
+    """Return the name of the interface over which a pod reaches other pods, of those that it has before anything moves;
+    "" where it has none. Of several it is the one with the default route, so only then `routing` is called."""
+    own = [link for link in links if link.up and link.name != _LOOPBACK]
+    if len(own) < 2:
+        return own[0].name if own else ""
+    routes = routing().routes
+
+    def preference(link: LinkState) -> tuple[bool, int, int]:
+        defaults = [
+            it for it in routes.get(link.ifindex, ()) if it.destination.prefixlen == 0 and it.table == MAIN_TABLE
+        ]
+        return not defaults, min((it.metric for it in defaults), default=0), link.ifindex
+
+    return min(own, key=preference).name
+
+
+def attached_requests(
+    placed: tuple[Placed, ...], plan: Plan, pod_interface: str = USUAL_INTERFACE
+) -> tuple[AttachedRequest, ...]:
     """Return what the pod will have, with the netdev names as they will be in it."""
     in_pod = {move.link.ifindex: move.pod_name for move in plan.moves}
-    return expected_requests(placed, in_pod, {move.device: move.index for move in plan.rdma_moves})
+    indexes = {move.device: move.index for move in plan.rdma_moves}
+    return expected_requests(placed, in_pod, pod_interface, indexes)
 
 
 def expected_requests(
-    placed: tuple[Placed, ...], in_pod: Mapping[int, str], indexes: Mapping[str, int] = _NO_INDEXES
+    placed: tuple[Placed, ...],
+    in_pod: Mapping[int, str],
+    pod_interface: str | None,
+    indexes: Mapping[str, int] = _NO_INDEXES,
 ) -> tuple[AttachedRequest, ...]:
     """Return what a pod will have, with the names of its netdevs by their ifindex on the host, and the kernel's indexes
-    of the RDMA devices that move, by name."""
+    of the RDMA devices that move, by name. `pod_interface`: as in AttachedRequest."""
     return tuple(
         AttachedRequest(
             admitted=item.admitted,
+            pod_interface=pod_interface,
             devices=tuple(
                 AttachedDevice(
                     device=replace(device, kernel_index=indexes[device.name]) if device.name in indexes else device,

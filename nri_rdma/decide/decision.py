@@ -11,9 +11,18 @@ from dataclasses import dataclass, field, replace
 
 from nri_rdma.cdi.grants import CdiGrant
 from nri_rdma.decide.gpus import PodGpus, informed
-from nri_rdma.decide.granted import Wanted, place_granted, requests_of, with_grants
+from nri_rdma.decide.granted import Wanted, place_granted, requests_of, with_grants, with_pools
 from nri_rdma.decide.placement import Placed, Taken, place
-from nri_rdma.decide.policy import Admitted, Asker, Offer, Policy, admit, refuse_handler, refuse_memlock
+from nri_rdma.decide.policy import (
+    Admitted,
+    Asker,
+    Offer,
+    Policy,
+    admit,
+    refuse_handler,
+    refuse_memlock,
+    refuse_two_values,
+)
 from nri_rdma.decide.scoping import scoped
 from nri_rdma.decide.share_limits import with_share_limits
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
@@ -105,6 +114,8 @@ def _placed(
     question: Question, taken: Taken, items: tuple[Wanted, ...], admitted: tuple[Admitted, ...]
 ) -> tuple[Placed, ...]:
     given = place_granted(question.node, taken, items, question.asker, question.owner)
+    given = with_pools(question.policy, question.offer, given)
+    refuse_two_values((*admitted, *(item.admitted for item in given)))
     free = with_grants(taken, given, question.owner) if given else taken
     placed = place(question.node, question.offer, free, admitted)
     pools = question.policy.pools.values()

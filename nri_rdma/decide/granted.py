@@ -14,7 +14,7 @@ from nri_rdma.cdi.grants import CdiGrant
 from nri_rdma.cdi.meaning import label_of
 from nri_rdma.decide.advertised import DRIVER
 from nri_rdma.decide.placement import Holding, Placed, Taken
-from nri_rdma.decide.policy import Asker, admit_granted
+from nri_rdma.decide.policy import Asker, Offer, Policy, admit_granted, refuse_two_values
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.adoption import Adopt, Adoption
 from nri_rdma.model.device import CharKind, DeviceId, DeviceNumbers, Node, RdmaDevice
@@ -112,6 +112,26 @@ def _granted_one(node: Node, taken: Taken, item: Wanted, asker: Asker) -> Placed
     reasons = tuple(f"{device.name}: CDI device {item.request.cdi_device}" for device in item.devices)
     is_watched = any(holding.looks_on for holdings in holders.values() for holding in holdings)
     return Placed(admitted=replace(admitted, is_watched=is_watched), devices=item.devices, reasons=reasons)
+
+
+def with_pools(policy: Policy, offer: Offer, given: tuple[Placed, ...]) -> tuple[Placed, ...]:
+    """Return the same with the use and the variables that the pools of the devices say. Raise PlacementError where the
+    pools of one request give a variable two values."""
+    if not given or not any(pool.env or pool.use is not None for pool in policy.pools.values()):
+        return given
+    return tuple(_with_pools(policy, offer, item) for item in given)
+
+
+def _with_pools(policy: Policy, offer: Offer, item: Placed) -> Placed:
+    homes = dict.fromkeys(offer.home_of(device) for device in item.devices)
+    pools = [policy.pools[name] for name in homes if name]
+    refuse_two_values(replace(item.admitted, env=pool.env) for pool in pools)
+    uses = {pool.use for pool in pools}
+    request = item.admitted.request
+    if request.use is None and len(uses) == 1:
+        request = replace(request, use=uses.pop())
+    env = {name: value for pool in pools for name, value in pool.env}
+    return replace(item, admitted=replace(item.admitted, request=request, env=tuple(env.items())))
 
 
 def _refuse_taken(device: RdmaDevice, mode: Mode, holders: Collection[Holding], request: DeviceRequest) -> None:

@@ -12,15 +12,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from nri_rdma.decide.policy import Admitted
+from nri_rdma.decide.policy import Admitted, refuse_two_values
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharDevice, CharKind, DeviceNumbers, RdmaDevice
-from nri_rdma.model.edits import ContainerEdits
-from nri_rdma.model.request import RdmaLimits, env_name
+from nri_rdma.model.edits import DEVICES, NETDEVS, ContainerEdits
+from nri_rdma.model.request import Mode, RdmaLimits, Use, env_name
 
 NOTHING = ContainerEdits()
-ENV_PREFIXES = ("NCCL_IB_HCA", "UCX_NET_DEVICES", "RDMA_DEVICES_", "RDMA_NETDEVS_")
-"""The beginnings of all variables that are set here."""
+USUAL_INTERFACE = "eth0"
+"""The pod's own interface where runtimes and podman name it as they do by default."""
+SOCKET_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+"""The variables that are only known once the pod has its network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,13 @@ class AttachedRequest:
 
     admitted: Admitted
     devices: tuple[AttachedDevice, ...]
+    pod_interface: str | None = USUAL_INTERFACE
+    """The interface over which the pod reaches other pods, "" where it has none; None: the pod has no network yet."""
+
+    @property
+    def moved(self) -> tuple[str, ...]:
+        """Return the netdevs that are in the pod for this request."""
+        return tuple([name for attached in self.devices for name in attached.netdev_names])
 
 
 def inject(
@@ -60,7 +69,7 @@ def inject(
         return NOTHING
     return ContainerEdits(
         char_devices=_char_devices(covering, rdma_cm, present_devices),
-        env=tuple([pair for pair in _env(covering) if pair[0] not in present_env]),
+        env=tuple([pair for pair in _env(attached, covering) if pair[0] not in present_env]),
         memlock=_memlock(covering, default_memlock),
         rdma_max=_rdma_max(covering),
     )
@@ -100,6 +109,11 @@ def refuse_conflicts(
     return replaced
 
 
+def refuse_two_pools(attached: tuple[AttachedRequest, ...], container: str) -> None:
+    """Raise PlacementError where the pools of a container's devices give a variable two values."""
+    refuse_two_values(item.admitted for item in attached if item.admitted.request.scope.covers(container))
+
+
 def rdma_max(attached: tuple[AttachedRequest, ...], container: str) -> tuple[str, ...]:
     """Return the lines of the container's rdma.max alone: one per limited device, in the order of the requests."""
     return _rdma_max([item for item in attached if item.admitted.request.scope.covers(container)])
@@ -120,30 +134,95 @@ def _char_devices(
     return tuple([char for path, char in by_path.items() if present.get(path) != (char.major, char.minor)])
 
 
-def _env(covering: list[AttachedRequest]) -> Iterable[tuple[str, str]]:
-    """Yield hints for NCCL (``=`` means exactly these, else ``mlx5_1`` would also select ``mlx5_10``) and UCX
-    (device:port), which name the devices that can be used through verbs; then the devices of each request."""
+def _env(attached: tuple[AttachedRequest, ...], covering: list[AttachedRequest]) -> Iterable[tuple[str, str]]:
+    """Yield what libraries are told, then the variables of the pools, then the devices of each request."""
+    computing = [item for item in covering if item.admitted.request.use is not Use.STORAGE]
+    yield from _hints(computing)
+    interfaces = _interfaces(attached, computing)
+    if interfaces:
+        yield "NCCL_SOCKET_IFNAME", f"={interfaces}"
+        yield "GLOO_SOCKET_IFNAME", interfaces
+    yield from {pair[0]: pair for item in reversed(covering) for pair in item.admitted.env}.values()
+    yield from _devices(attached, covering)
+
+
+def _hints(computing: list[AttachedRequest]) -> Iterable[tuple[str, str]]:
+    """Yield the devices that can be used through verbs, for NCCL (``=`` means exactly these, else ``mlx5_1`` would also
+    select ``mlx5_10``) and UCX. UCX takes its list for all networks, so that it needs ``lo`` for TCP within the
+    container. Of ports only the active ones are named; where none is, all are: one may become active later."""
     usable = {
-        attached.device.id: attached.device
-        for item in covering
+        it.device.id: (it.device, _live_ports(it.device, item.admitted.mode))
+        for item in computing
         if CharKind.UVERBS in item.admitted.request.char_kinds
-        for attached in item.devices
+        for it in item.devices
     }.values()
-    if usable:
-        yield "NCCL_IB_HCA", "=" + ",".join([device.name for device in usable])
-        yield (
-            "UCX_NET_DEVICES",
-            ",".join([f"{device.name}:{port.number}" for device in usable for port in device.ports]),
-        )
+    if not usable:
+        return
+    named = [(device, ports) for device, ports in usable if ports] or [(it, _port_numbers(it)) for it, _ in usable]
+    words = []
+    for device, ports in named:
+        is_whole = len(ports) >= len(device.ports)
+        words += [device.name] if is_whole else [f"{device.name}:{number}" for number in ports]
+    yield "NCCL_IB_HCA", "=" + ",".join(words)
+    yield (
+        "UCX_NET_DEVICES",
+        ",".join([*[f"{device.name}:{number}" for device, ports in named for number in ports], "lo"]),
+    )
+
+
+def _live_ports(device: RdmaDevice, mode: Mode) -> list[int]:
+    """Return the numbers of the ports that can carry data. What a netdev that is down on the host makes of its port is
+    over when it moves, because it is raised in the pod."""
+    if mode is Mode.EXCLUSIVE and any(not netdev.up for netdev in device.netdevs):
+        return _port_numbers(device)
+    return [port.number for port in device.ports if port.is_active] if device.ports else _port_numbers(device)
+
+
+def _port_numbers(device: RdmaDevice) -> list[int]:
+    return [port.number for port in device.ports] or [1]
+
+
+def _interfaces(attached: tuple[AttachedRequest, ...], computing: list[AttachedRequest]) -> str:
+    """Return the interfaces for connections by TCP, where netdevs have moved into the pod: its own one, over which the
+    other pods are reached, else those netdevs; "" where there is nothing to choose, or where it is not known yet."""
+    moving = [item for item in attached if item.moved]
+    if not moving or moving[0].pod_interface is None:
+        return ""
+    own = next((item.pod_interface for item in moving if item.pod_interface), "")
+    return own or ",".join(dict.fromkeys(name for item in computing for name in item.moved))
+
+
+def _devices(attached: tuple[AttachedRequest, ...], covering: list[AttachedRequest]) -> Iterable[tuple[str, str]]:
+    """Yield the devices and netdevs of each request by its name. A request without one is called by its number in the
+    container, and besides, for one release, by its number in the pod, as far as no other request has that."""
     told: dict[str, dict[str, None]] = {}  # requests of one name come with CDI devices: their values are joined
+    in_pod = {id(item): number for number, item in enumerate(filter(_is_of_annotation, attached))}
+    old: list[tuple[str, AttachedRequest]] = []
+    number = 0
     for item in covering:
-        suffix = env_name(item.admitted.request.name)
-        for attached in item.devices:
-            told.setdefault(f"RDMA_DEVICES_{suffix}", {})[attached.device.name] = None
-            for name in attached.netdev_names:
-                told.setdefault(f"RDMA_NETDEVS_{suffix}", {})[name] = None
+        name = item.admitted.request.name
+        if id(item) in in_pod:
+            if name == str(in_pod[id(item)]):
+                old.append((name, item))
+                name = str(number)
+            number += 1
+        _tell(told, env_name(name), item)
+    for suffix, item in old:
+        if f"{DEVICES}{suffix}" not in told:
+            _tell(told, suffix, item)
     for variable, names in told.items():
         yield variable, ",".join(names)
+
+
+def _is_of_annotation(item: AttachedRequest) -> bool:
+    return not item.admitted.request.cdi_device and not item.admitted.request.shares
+
+
+def _tell(told: dict[str, dict[str, None]], suffix: str, item: AttachedRequest) -> None:
+    for attached in item.devices:
+        told.setdefault(f"{DEVICES}{suffix}", {})[attached.device.name] = None
+        for name in attached.netdev_names:
+            told.setdefault(f"{NETDEVS}{suffix}", {})[name] = None
 
 
 def _memlock(covering: list[AttachedRequest], default: int | None) -> int | None:

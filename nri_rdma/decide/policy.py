@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from types import MappingProxyType
 from typing import Protocol
 
@@ -80,6 +81,8 @@ class Admitted:
     request: DeviceRequest
     mode: Mode
     is_watched: bool = False
+    env: tuple[tuple[str, str], ...] = ()
+    """The variables of the fabric that the pool gives."""
 
 
 def policy_of(
@@ -245,6 +248,22 @@ def refuse_memlock(request: PodRequest, ceiling: int, dropped_by: str = "") -> N
             )
 
 
+def refuse_two_values(admitted: Iterable[Admitted]) -> None:
+    """Raise PlacementError where two requests that a container may have together give a variable two values."""
+    for one, other in combinations([item for item in admitted if item.env], 2):
+        known = dict(one.env)
+        differing = [(name, value) for name, value in other.env if known.get(name, value) != value]
+        if differing and one.request.scope.meets(other.request.scope):
+            name, value = differing[0]
+            raise PlacementError(
+                ErrorCode.POOL_ENV,
+                f"one container would get devices of two pools that set {name} differently: {known[name]} and {value}",
+                where=other.request.where,
+                hint="ask for devices of one of the pools, or give each container its own (containers:), or the"
+                " administrator makes env of the pools agree",
+            )
+
+
 def refuse_misfits(rdma_netns: RdmaNetns, admitted: Iterable[Admitted]) -> None:
     """Raise PlacementError when the kernel's present setting does not fit: it may have changed since the node was
     read."""
@@ -260,10 +279,10 @@ def _admit_one(policy: Policy, node: Node, request: DeviceRequest, asker: Asker)
         refusal = check(question)
         if refusal is not None:
             raise refusal
-    limits, isolation = question.limits, question.isolation
-    if limits != request.limits or isolation is not request.isolation:
-        request = replace(request, limits=limits, isolation=isolation)
-    return Admitted(request=request, mode=question.mode)
+    limits, isolation, use = question.limits, question.isolation, request.use or question.pool.use
+    if limits != request.limits or isolation is not request.isolation or use is not request.use:
+        request = replace(request, limits=limits, isolation=isolation, use=use)
+    return Admitted(request=request, mode=question.mode, env=question.pool.env)
 
 
 def _question(policy: Policy, node: Node, request: DeviceRequest, asker: Asker) -> _Question:

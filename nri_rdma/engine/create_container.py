@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any  # Any: attachments
 
 from nri_rdma.attach.attachments import Attachments
-from nri_rdma.decide.inject import inject, refuse_conflicts
+from nri_rdma.decide.inject import inject, refuse_conflicts, refuse_two_pools
 from nri_rdma.engine.alignment_check import AlignmentCheck
 from nri_rdma.engine.barrier import Barrier
 from nri_rdma.engine.container import Container
@@ -82,6 +82,8 @@ class ContainerCreation:
         if not parts:
             return ContainerEdits()
         self._alignment.refuse_far(parts[0].pod, attached, container.name, lambda: container.gpus)
+        if len(parts) > 1:  # what one attach gives was looked at when it was decided
+            refuse_two_pools(attached, container.name)
         with self._spans.span("inject") as span:
             # Of a container that no runtime lists its door sets the limit, and knows its own default.
             memlock = self._placer.offering.memlock.default if parts[0].pod.is_listed else None

@@ -99,7 +99,7 @@ class Promises:
             what = "this container is on the host's network: a netdev cannot be moved into it"
             hint = "take the host's network away, or ask for mode: shared"
             raise PlacementError(ErrorCode.HOST_NETWORK, what, where=str(pod), hint=hint)
-        attached = expected_requests(chosen.placed, names)
+        attached = expected_requests(chosen.placed, names, None)
         edits = inject(attached, chosen.rdma_cm, container.name, container.env, container.devices, None)
         refuse_conflicts(edits, container.devices, self._placer.node.cache.current.devices, str(pod))
         return edits

@@ -83,6 +83,11 @@ class Port:
     speed_gbps: int
     pkeys: tuple[int, ...] = ()
 
+    @property
+    def is_active(self) -> bool:
+        """Return whether the port can carry data."""
+        return self.state == "ACTIVE"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EbpfPrograms:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from nri_rdma.model.device import CharKind, RdmaDevice
-from nri_rdma.model.request import DEFAULT_CHAR_KINDS, Mode, RdmaLimits
+from nri_rdma.model.request import DEFAULT_CHAR_KINDS, Mode, RdmaLimits, Use
 from nri_rdma.model.rights import DEFAULT_RIGHTS, InterfaceRight
 from nri_rdma.model.selector import Selector
 
@@ -71,6 +71,10 @@ class Pool:
     door: PoolDoor = PoolDoor.ANNOTATIONS
     requires_isolation: bool = False
     """Whether a device that the kernel does not hide from others must not be given."""
+    use: Use | None = None
+    """The use of requests that name none."""
+    env: tuple[tuple[str, str], ...] = ()
+    """Variables of the fabric, for containers that get devices of the pool."""
     limits: RdmaLimits | None = None
     max_limits: RdmaLimits | None = None
     where: str = ""

@@ -33,6 +33,13 @@ class Mode(StrEnum):
     SHARED = "shared"
 
 
+class Use(StrEnum):
+    """Purpose of devices: libraries that send the data of GPUs are told only of those for computing."""
+
+    COMPUTE = "compute"
+    STORAGE = "storage"
+
+
 class Isolation(StrEnum):
     """The isolation that a pod demands: soft accepts a device that other pods can see and open."""
 
@@ -136,6 +143,11 @@ class Scope:
         """Return whether the container of that name is in the scope."""
         return (self.only is None or container in self.only) and container not in self.but
 
+    def meets(self, other: Scope) -> bool:
+        """Return whether a container may be in both."""
+        named = self.only if self.only is not None else other.only
+        return named is None or any(self.covers(name) and other.covers(name) for name in named)
+
 
 DEFAULT_CHAR_KINDS = frozenset({CharKind.UVERBS, CharKind.RDMA_CM})
 
@@ -171,6 +183,8 @@ class DeviceRequest:
     """None: the first mode of the pool."""
     isolation: Isolation = Isolation.SOFT
     """HARD: refuse rather than give a device that the kernel does not hide from others."""
+    use: Use | None = None
+    """None: the pool's, else COMPUTE."""
     interface: InterfaceConfig = InterfaceConfig()
     routes: tuple[RouteConfig, ...] = ()
     rules: tuple[RoutingRule, ...] = ()

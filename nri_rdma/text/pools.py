@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from nri_rdma.errors import RequestError
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.device import CharKind, LinkLayer, Protocol
+from nri_rdma.model.edits import FABRIC_PREFIXES, OWN_VARIABLES
 from nri_rdma.model.pci import parse_pci_address
 from nri_rdma.model.pool import (
     DEFAULT_POOL,
@@ -24,7 +25,7 @@ from nri_rdma.model.pool import (
     ShareGives,
     is_kubernetes_own,
 )
-from nri_rdma.model.request import Mode
+from nri_rdma.model.request import Mode, Use
 from nri_rdma.model.rights import DEFAULT_RIGHTS, InterfaceRight
 from nri_rdma.model.selector import FunctionsOf, Selector
 from nri_rdma.text.forms import (
@@ -244,6 +245,18 @@ def _labels(node: Node, where: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple((key, _LABEL_VALUE.read(item, f"{where}.{key}")) for key, item in node.items())
 
 
+def _variables(node: Node, where: str) -> tuple[tuple[str, str], ...]:
+    if not isinstance(node, dict) or not node:
+        raise refused(where, f"{shown(node)} is no table of variables", 'write { NCCL_IB_TC = "106" }')
+    for name in node:
+        if not _VARIABLE.fullmatch(name):
+            what = f"{quoted(name)} is no variable of a fabric"
+            raise refused(where, what, f"write names that begin with {listed(FABRIC_PREFIXES)}")
+        if name in OWN_VARIABLES:
+            raise refused(f"{where}.{name}", "nri-rdma sets this variable for each container", "leave it out")
+    return tuple((name, _VARIABLE_VALUE.read(item, f"{where}.{name}")) for name, item in node.items())
+
+
 # Values
 
 
@@ -323,6 +336,8 @@ _HANDLER = re.compile(f"{HANDLER_CHARACTER}{{0,253}}")
 _LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 _LABEL_VALUE = one_or_more(text_of(re.compile(r"[-A-Za-z0-9_.*?]{0,63}"), "write a label's value; * and ? are wild"))
+_VARIABLE = re.compile(f"({'|'.join(FABRIC_PREFIXES)})[A-Z0-9_]{{1,100}}")
+_VARIABLE_VALUE = text_of(re.compile(r"[ -~]{0,1000}"), "write a text in quotes, without line breaks")
 _PERMISSIONS = frozenset({"modes", "char_kinds", "interface", "max_limits"})
 
 # The keys
@@ -440,6 +455,23 @@ POOL_KEYS = (
         "requires_isolation",
         FLAG,
         "Refuse a node whose kernel does not hide the device from others",
+    ),
+    Key("use", "use", word_of(Use), "The `use` of requests that name none ([requests.md](requests.md#variables))"),
+    Key(
+        "env",
+        "env",
+        Form(
+            _variables,
+            {
+                "type": "object",
+                "propertyNames": pattern_schema(_VARIABLE),
+                "additionalProperties": _VARIABLE_VALUE.schema,
+                "minProperties": 1,
+            },
+        ),
+        "Variables of the fabric for the containers that get devices of the pool"
+        " ([requests.md](requests.md#variables)): names that begin with `NCCL_`, `UCX_`, `NVSHMEM_`, `FI_` or `MC_`,"
+        " except those that nri-rdma sets itself",
     ),
     Key("limits", "limits", LIMITS, "Limits per device for requests that name none"),
     Key("maxLimits", "max_limits", LIMITS, "Most that a request may have per device; what names no limit gets it"),

@@ -28,6 +28,7 @@ from nri_rdma.model.request import (
     Mode,
     RdmaLimits,
     Scope,
+    Use,
 )
 from nri_rdma.text.forms import (
     FLAG,
@@ -518,6 +519,13 @@ REQUEST_KEYS = (
         word_of(Isolation),
         "`hard`: refused where the kernel's setting rdmaNetns is not `exclusive`, so that other pods could see and open"
         " the device; only with `mode: exclusive`",
+    ),
+    Key(
+        "use",
+        "use",
+        word_of(Use),
+        "`storage`: the variables for NCCL and UCX leave the devices out",
+        default="the pool's, else `compute`",
     ),
     Key(
         "interface",

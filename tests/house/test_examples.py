@@ -182,18 +182,25 @@ def test_the_first_pod_of_the_readme_gets_the_devices_next_to_its_gpus_without_n
     assert [item["devices"] for item in explained["requests"]] == [["mlx5_6", "mlx5_7"]]
 
 
-@pytest.mark.parametrize("mode", ["shared", "exclusive"])
-def test_the_page_names_the_variables_that_a_mode_sets(mode: str) -> None:
+def test_the_table_of_variables_has_those_that_a_pod_gets() -> None:
     page = (PROJECT / "docs/requests.md").read_text()
-    (row,) = re.findall(r"^\| Variables that nri-rdma sets \|(.*)\|(.*)\|$", page, re.MULTILINE)
-    said = {name for cell in row[: 1 if mode == "shared" else 2] for name in re.findall(r"`([A-Z_]+)[<`]", cell)}
-    pod = f"kind: Pod\nmetadata: {{annotations: {{{PREFIX}: '{{name: a, mode: {mode}}}'}}}}\n"
-    pod += "spec: {containers: [{name: trainer}]}\n"
-    done = nri_rdma("explain", "-", "--snapshot", NODE, "--allow-default-pool", "-o", "json", text=pod)
-    (container,) = json.loads(done.stdout)["pods"][0]["containers"]
-    assert {name.removesuffix("A") if name.startswith("RDMA_") else name for name in container["env"]} == said, (
-        "docs/requests.md: write these variables into the row `Variables that nri-rdma sets`"
-    )
+    table = page[page.index("| variable | set when |") :].partition("\n\n")[0].splitlines()[2:]
+    rows = [re.split(r"(?<!\\)\|", line)[1:4] for line in table]
+    known = {name: (when, value) for row, when, value in rows for name in re.findall(r"`([A-Z_]+)[<`]", row)}
+    for mode in ("shared", "exclusive"):
+        pod = f"kind: Pod\nmetadata: {{annotations: {{{PREFIX}: '{{name: a, count: 2, mode: {mode}}}'}}}}\n"
+        pod += "spec: {containers: [{name: trainer}]}\n"
+        done = nri_rdma("explain", "-", "--snapshot", NODE, "--allow-default-pool", "-o", "json", text=pod)
+        (container,) = json.loads(done.stdout)["pods"][0]["containers"]
+        set_here = {
+            name.removesuffix("A") if name.startswith("RDMA_") else name: it for name, it in container["env"].items()
+        }
+        due = {
+            name for name, (when, _) in known.items() if mode == "exclusive" or not re.search("exclusive|moved", when)
+        }
+        assert set_here.keys() == due, "docs/requests.md: the table of variables"
+        for name, value in set_here.items():
+            assert f"`{value}`" in known[name][1], f"docs/requests.md: the example of {name}"
 
 
 def test_a_pod_whose_nics_are_counted_gets_them() -> None:

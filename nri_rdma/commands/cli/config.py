@@ -194,6 +194,10 @@ def _pool_facts(pool: Pool, node: Node | None, offered: Offer | None) -> Iterato
         yield ("" if number else "exclude"), str(selector)
     if pool.requires_isolation:
         yield "requireIsolation", "true"
+    if pool.use is not None:
+        yield "use", pool.use
+    for number, (name, value) in enumerate(pool.env):
+        yield ("" if number else "env"), f"{name}={value}"
     yield from _limits_facts(pool.limits, "limits")
     yield from _limits_facts(pool.max_limits, "maxLimits")
     if node is None or offered is None:

@@ -11,6 +11,7 @@ from nri_rdma.commands.dryrun.tasks import Unopened
 from nri_rdma.model.device import RdmaNetns
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import RdmaDeviceState, RdmaObject
+from nri_rdma.model.routing import Routing
 
 _OWN = Path("/proc/self/ns/net")
 
@@ -38,6 +39,10 @@ class Onlooker:
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
         """Of a pod those that every pod has."""
         return self._kernel.links(namespace) if namespace is self._kernel.host else self._pod_links
+
+    def routing(self, namespace: Namespace) -> Routing:
+        """Return nothing: of one interface nobody asks."""
+        return Routing()
 
     def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
         return self._kernel.survey(ifindexes, sockets=sockets)

@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any  # Any: generated messages
 
 from nri_rdma.decide.gpus import VISIBLE_DEVICES, GpuEvidence
-from nri_rdma.decide.inject import ENV_PREFIXES
-from nri_rdma.model.edits import RDMA_MAX, ContainerEdits
+from nri_rdma.model.edits import ENV_PREFIXES, RDMA_MAX, ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
 from nri_rdma.pb import nri_pb2 as pb

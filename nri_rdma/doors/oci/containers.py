@@ -13,6 +13,7 @@ from typing import Protocol
 
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.port import ProcessIdentity
+from nri_rdma.decide.inject import SOCKET_VARIABLES
 from nri_rdma.doors.oci.questions import Given, HookQuestion, Prepared, annotation_of, memlock_of
 from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.engine import Engine
@@ -236,9 +237,11 @@ def _refuse_lacking(question: HookQuestion, edits: ContainerEdits, pod: Pod) -> 
 
 def _refuse_other_variables(question: HookQuestion, edits: ContainerEdits, pod: Pod) -> None:
     """Raise PlacementError where the container's variables name what it has not got: nothing can change them later."""
-    if dict(edits.env) == dict(question.prepared):
+    # The interface was not known when the container was made.
+    env = [(name, value) for name, value in edits.env if name in question.prepared or name not in SOCKET_VARIABLES]
+    if dict(env) == dict(question.prepared):
         return
-    differing = {name for name, _ in {*edits.env} ^ {*question.prepared.items()}}
+    differing = {name for name, _ in {*env} ^ {*question.prepared.items()}}
     raise PlacementError(
         ErrorCode.NAME_CONFLICT,
         f"the container was made with other devices or names than it has now: {', '.join(sorted(differing))}",

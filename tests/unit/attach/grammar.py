@@ -27,6 +27,7 @@ NOT_OF_THE_NETDEV = frozenset(
         "gpus",
         "mode",
         "isolation",
+        "use",
         "devices",
         "memlock",
         "limits",

@@ -33,6 +33,7 @@ from nri_rdma.model.request import (
     Mode,
     RdmaLimits,
     Scope,
+    Use,
 )
 from nri_rdma.observe.spans import Recorder
 from tests.fakes.kernel import FakeKernel
@@ -103,6 +104,22 @@ def test_limits_of_a_device_are_read_back_and_a_daemon_of_before_reads_a_record_
     limited = replace(last, devices=(replace(device, limits=RdmaLimits(hca_handles=204, hca_objects=6553)),))
     shared = replace(record, attached=(*others, limited))
     assert decode_record(encode_record(shared), where="memory") == shared
+
+
+def test_what_is_for_the_environment_is_read_back_and_a_daemon_of_before_reads_a_record_without_any(
+    record: SandboxRecord,
+) -> None:
+    usual = replace(record, attached=tuple(replace(item, pod_interface="eth0") for item in record.attached))
+    attached = json.loads(encode_record(usual))["record"]["attached"]
+    assert not any({"pod_interface"} & set(item) or {"env"} & set(item["admitted"]) for item in attached)
+    assert not any("use" in item["admitted"]["request"] for item in attached)
+    *others, last = record.attached
+    admitted = replace(
+        last.admitted, env=(("NCCL_IB_TC", "106"),), request=replace(last.admitted.request, use=Use.STORAGE)
+    )
+    for interface in ("net7", ""):
+        told = replace(record, attached=(*others, replace(last, admitted=admitted, pod_interface=interface)))
+        assert decode_record(encode_record(told), where="memory") == told
 
 
 def test_programs_on_a_netdev_are_read_back_and_a_daemon_of_before_reads_a_record_without_any(

@@ -1,7 +1,7 @@
 """What a fresh look at the host refuses before anything moves."""
 
 from dataclasses import replace
-from ipaddress import ip_address, ip_interface
+from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
 
@@ -12,7 +12,7 @@ from nri_rdma.model.nldev import ObjectKind, RdmaObject
 from nri_rdma.model.pci import parse_pci_address
 from nri_rdma.model.request import Isolation, Mode
 from nri_rdma.model.usage import HostSocket
-from tests.fakes.kernel import Address, World
+from tests.fakes.kernel import Address, Route, World
 from tests.unit.attach.builders import POD_PATH
 from tests.unit.attach.rdma_life import attach, begin, device_of
 from tests.unit.rigs.attachments import SOON, Rig, add_rail, placed_on
@@ -32,6 +32,36 @@ def test_a_shared_device_stays_and_needs_no_namespace(rig: Rig, world: World) ->
     attach(rig, placed_on(world, "rail0", mode=Mode.SHARED))
     assert device_of(world).netns is world.host
     assert rig.sandboxes.held() == 0
+
+
+DEFAULT_V4, DEFAULT_V6 = ip_network("0.0.0.0/0"), ip_network("::/0")
+
+
+@pytest.mark.parametrize(
+    ("links", "own"),
+    [
+        ((("eth0", (Route(to=DEFAULT_V4),)),), "eth0"),
+        ((("net7", ()),), "net7"),
+        ((("net1", ()), ("cilium0", (Route(to=DEFAULT_V4),))), "cilium0"),
+        ((("net1", (Route(to=DEFAULT_V4, metric=100),)), ("eth0", (Route(to=DEFAULT_V4),))), "eth0"),
+        ((("net1", (Route(to=DEFAULT_V4, table=101),)), ("eth0", (Route(to=DEFAULT_V6),))), "eth0"),
+        ((("net1", ()), ("net2", ())), "net1"),
+        ((), ""),
+    ],
+    ids=["one", "one without a route", "by its route", "by the metric", "table of its own", "no route", "none"],
+)
+def test_the_pods_own_interface_is_found_and_of_several_it_is_that_of_the_default_route(
+    rig: Rig, world: World, links: tuple[tuple[str, tuple[Route, ...]], ...], own: str
+) -> None:
+    pod = world.namespace(POD_PATH)
+    assert pod is not None
+    world.add_link(pod, "lo", up=True)
+    world.add_link(pod, "tunl0")
+    for name, routes in links:
+        world.add_link(pod, name, up=True).routes = list(routes)
+    record = attach(rig, placed_on(world, "rail0")).record
+    assert record is not None
+    assert [item.pod_interface for item in record.attached] == [own]
 
 
 def test_a_pod_on_the_hosts_network_is_refused_and_its_namespace_let_go(rig: Rig, world: World) -> None:

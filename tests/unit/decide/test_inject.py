@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import timeit
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_rdma.decide.inject import ENV_PREFIXES, AttachedDevice, AttachedRequest, inject, rdma_max, shown_as
+from nri_rdma.decide.inject import AttachedDevice, AttachedRequest, inject, rdma_max, shown_as
 from nri_rdma.decide.placement import place
 from nri_rdma.decide.policy import Admitted, Asker, admit, offer
 from nri_rdma.model.device import CharDevice, CharKind, RdmaDevice
-from nri_rdma.model.edits import ContainerEdits
-from nri_rdma.model.request import DEFAULT_CHAR_KINDS, UNLIMITED, DeviceRequest, Mode, RdmaLimits, Scope
+from nri_rdma.model.edits import ENV_PREFIXES, ContainerEdits
+from nri_rdma.model.request import DEFAULT_CHAR_KINDS, UNLIMITED, DeviceRequest, Mode, RdmaLimits, Scope, Use
 from nri_rdma.text.annotations import PREFIX, parse_pod_request
 from tests.unit.model.hardware import RDMA_CM, eight, gpu_address, nic, umad, uverbs
 from tests.unit.rigs.policies import EXCLUSIVE_FIRST
@@ -27,8 +29,11 @@ def having(
     memlock: int | None = None,
     limits: RdmaLimits | None = None,
     netdevs: bool = True,
+    use: Use | None = None,
+    env: tuple[tuple[str, str], ...] = (),
+    pod_interface: str | None = "eth0",
 ) -> AttachedRequest:
-    """A request of that name with those devices attached."""
+    """A request of that name with those devices attached: alone with their netdevs, shared without."""
     request = DeviceRequest(
         name=name,
         where="HERE",
@@ -36,9 +41,11 @@ def having(
         scope=scope or Scope(),
         memlock=memlock,
         limits=limits,
+        use=use,
     )
     return AttachedRequest(
-        admitted=Admitted(request=request, mode=Mode.EXCLUSIVE),
+        admitted=Admitted(request=request, mode=Mode.EXCLUSIVE if netdevs else Mode.SHARED, env=env),
+        pod_interface=pod_interface,
         devices=tuple(
             AttachedDevice(device=device, netdev_names=(f"rdma{device.index}",) if netdevs else ())
             for device in devices
@@ -109,7 +116,9 @@ def test_numbers_of_nobody_or_of_the_path_itself_are_no_other_device() -> None:
 def test_the_environment_names_devices_and_netdevs() -> None:
     assert dict(edits(having(nic(0), nic(1), name="my-rails")).env) == {
         "NCCL_IB_HCA": "=mlx5_0,mlx5_1",
-        "UCX_NET_DEVICES": "mlx5_0:1,mlx5_1:1",
+        "UCX_NET_DEVICES": "mlx5_0:1,mlx5_1:1,lo",
+        "NCCL_SOCKET_IFNAME": "=eth0",
+        "GLOO_SOCKET_IFNAME": "eth0",
         "RDMA_DEVICES_MY_RAILS": "mlx5_0,mlx5_1",
         "RDMA_NETDEVS_MY_RAILS": "rdma0,rdma1",
     }
@@ -130,7 +139,133 @@ def test_the_hints_name_the_devices_of_all_requests_of_the_container() -> None:
 def test_the_hints_name_no_device_without_verbs() -> None:
     device = nic(0, chars=(umad(0),))
     env = edits(having(device, kinds=frozenset({CharKind.UMAD}))).env
-    assert [name for name, _ in env] == ["RDMA_DEVICES_0", "RDMA_NETDEVS_0"]
+    names = {name for name, _ in env}
+    assert not names & {"NCCL_IB_HCA", "UCX_NET_DEVICES"}
+    assert names >= {"RDMA_DEVICES_0", "RDMA_NETDEVS_0"}
+
+
+def test_ucx_keeps_the_loopback_without_which_it_has_no_tcp() -> None:
+    assert dict(edits(having(nic(0), netdevs=False)).env)["UCX_NET_DEVICES"] == "mlx5_0:1,lo"
+
+
+def ports(number: int, *states: str, up: bool = True) -> RdmaDevice:
+    """A NIC whose ports are in these states, with a netdev that the host has raised, or not."""
+    device = nic(number)
+    (port,), (netdev,) = device.ports, device.netdevs
+    return replace(
+        device,
+        ports=tuple(replace(port, number=index, state=state) for index, state in enumerate(states, 1)),
+        netdevs=(replace(netdev, up=up),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("devices", "nccl", "ucx"),
+    [
+        ((ports(0, "DOWN"), ports(1, "ACTIVE")), "=mlx5_1", "mlx5_1:1,lo"),
+        ((ports(0, "INIT"), ports(1, "ACTIVE")), "=mlx5_1", "mlx5_1:1,lo"),
+        ((ports(0, "ACTIVE", "ACTIVE"),), "=mlx5_0", "mlx5_0:1,mlx5_0:2,lo"),
+        ((ports(0, "DOWN", "ACTIVE"), ports(1, "ACTIVE")), "=mlx5_0:2,mlx5_1", "mlx5_0:2,mlx5_1:1,lo"),
+        ((ports(0, "DOWN"), ports(1, "DOWN")), "=mlx5_0,mlx5_1", "mlx5_0:1,mlx5_1:1,lo"),
+        ((ports(0),), "=mlx5_0", "mlx5_0:1,lo"),
+    ],
+    ids=["down", "not yet active", "two ports", "one of two ports down", "none active", "ports unknown"],
+)
+def test_the_hints_name_active_ports_and_all_where_none_is(
+    devices: tuple[RdmaDevice, ...], nccl: str, ucx: str
+) -> None:
+    env = dict(edits(having(*devices, netdevs=False)).env)
+    assert (env["NCCL_IB_HCA"], env["UCX_NET_DEVICES"]) == (nccl, ucx)
+    assert env["RDMA_DEVICES_0"] == ",".join(device.name for device in devices)
+
+
+def test_a_port_that_is_down_with_its_netdev_on_the_host_comes_up_with_it_in_the_pod() -> None:
+    devices = ports(0, "DOWN", up=False), ports(1, "ACTIVE")
+    assert dict(edits(having(*devices)).env)["NCCL_IB_HCA"] == "=mlx5_0,mlx5_1"
+    assert dict(edits(having(*devices, netdevs=False)).env)["NCCL_IB_HCA"] == "=mlx5_1"
+
+
+def test_a_storage_nic_stays_out_of_the_hints_and_keeps_its_own_variable() -> None:
+    storage = having(nic(6), name="disk", use=Use.STORAGE, netdevs=False)
+    env = dict(edits(having(nic(0), nic(1), name="rails", use=Use.COMPUTE, netdevs=False), storage).env)
+    assert env == {
+        "NCCL_IB_HCA": "=mlx5_0,mlx5_1",
+        "UCX_NET_DEVICES": "mlx5_0:1,mlx5_1:1,lo",
+        "RDMA_DEVICES_RAILS": "mlx5_0,mlx5_1",
+        "RDMA_DEVICES_DISK": "mlx5_6",
+    }
+    assert dict(edits(storage).env) == {"RDMA_DEVICES_DISK": "mlx5_6"}
+
+
+def test_variables_of_a_pool_are_set_once_for_all_its_requests_beside_those_of_others() -> None:
+    one = having(nic(0), name="a", netdevs=False, env=(("NCCL_IB_TC", "106"), ("NCCL_IB_SL", "3")))
+    other = having(nic(1), name="b", netdevs=False, env=(("NCCL_IB_TC", "106"), ("UCX_IB_TRAFFIC_CLASS", "106")))
+    elsewhere = having(nic(2), name="c", scope=Scope(only=frozenset({"b"})), env=(("NVSHMEM_IB_TRAFFIC_CLASS", "1"),))
+    env = edits(one, other, elsewhere, env=["NCCL_IB_SL"]).env
+    own = {"NCCL_IB_HCA", "UCX_NET_DEVICES"}
+    assert sorted(pair for pair in env if not pair[0].startswith("RDMA_") and pair[0] not in own) == [
+        ("GLOO_SOCKET_IFNAME", "eth0"),
+        ("NCCL_IB_TC", "106"),
+        ("NCCL_SOCKET_IFNAME", "=eth0"),
+        ("UCX_IB_TRAFFIC_CLASS", "106"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("own", "nccl", "gloo"),
+    [("eth0", "=eth0", "eth0"), ("cilium0", "=cilium0", "cilium0"), ("", "=rdma0,rdma1", "rdma0,rdma1")],
+    ids=["as runtimes name it", "another name", "no interface of its own"],
+)
+def test_where_netdevs_move_in_tcp_goes_over_the_pods_own_interface(own: str, nccl: str, gloo: str) -> None:
+    env = dict(edits(having(nic(0), nic(1), pod_interface=own)).env)
+    assert (env["NCCL_SOCKET_IFNAME"], env["GLOO_SOCKET_IFNAME"]) == (nccl, gloo)
+
+
+def test_a_container_whose_devices_are_shared_is_told_of_netdevs_that_others_of_its_pod_brought_in() -> None:
+    shared = having(nic(0), name="a", netdevs=False, pod_interface="eth0")
+    moved = having(nic(1), name="b", scope=Scope(only=frozenset({"other"})), pod_interface="net7")
+    assert dict(edits(shared, moved).env)["NCCL_SOCKET_IFNAME"] == "=net7"
+
+
+def test_nothing_is_said_of_interfaces_where_none_moved_or_the_network_is_not_made_yet() -> None:
+    for attached in (having(nic(0), netdevs=False), having(nic(0), pod_interface=None)):
+        assert not dict(edits(attached).env).keys() & {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}
+
+
+def test_a_request_without_a_name_has_its_number_in_the_container_and_for_one_release_that_in_the_pod() -> None:
+    left = having(nic(0), name="0", scope=Scope(only=frozenset({"left"})), netdevs=False)
+    right = having(nic(1), name="1", scope=Scope(only=frozenset({"right"})), netdevs=False)
+    assert numbered(left, right, container="left") == {"RDMA_DEVICES_0": "mlx5_0"}
+    assert numbered(left, right, container="right") == {"RDMA_DEVICES_0": "mlx5_1", "RDMA_DEVICES_1": "mlx5_1"}
+
+
+def test_of_two_requests_that_would_have_one_number_the_one_of_the_container_has_it() -> None:
+    first = having(nic(0), name="0", scope=Scope(only=frozenset({"left"})), netdevs=False)
+    second = having(nic(1), name="1", scope=Scope(only=frozenset({"right"})))
+    third = having(nic(2), name="2", scope=Scope(only=frozenset({"right"})), netdevs=False)
+    assert numbered(first, second, third, container="right") == {
+        "RDMA_DEVICES_0": "mlx5_1",
+        "RDMA_NETDEVS_0": "rdma1",
+        "RDMA_DEVICES_1": "mlx5_2",
+        "RDMA_DEVICES_2": "mlx5_2",
+    }
+
+
+def test_requests_with_names_count_and_keep_their_names() -> None:
+    named = having(nic(0), name="rails", netdevs=False)
+    assert numbered(named, having(nic(1), name="1", netdevs=False)) == {
+        "RDMA_DEVICES_RAILS": "mlx5_0",
+        "RDMA_DEVICES_1": "mlx5_1",
+    }
+
+
+def numbered(*attached: AttachedRequest, container: str = "a") -> dict[str, str]:
+    """The variables that name devices and netdevs."""
+    return {
+        name: value
+        for name, value in edits(*attached, container=container).env
+        if name.startswith(("RDMA_D", "RDMA_N"))
+    }
 
 
 def test_a_request_without_netdevs_has_no_variable_for_them() -> None:
@@ -139,7 +274,15 @@ def test_a_request_without_netdevs_has_no_variable_for_them() -> None:
 
 def test_a_variable_that_the_container_sets_stays() -> None:
     env = dict(edits(having(nic(0)), env=["NCCL_IB_HCA", "RDMA_DEVICES_0"]).env)
-    assert sorted(env) == ["RDMA_NETDEVS_0", "UCX_NET_DEVICES"]
+    assert sorted(env) == ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "RDMA_NETDEVS_0", "UCX_NET_DEVICES"]
+
+
+def test_no_variable_of_ours_goes_over_the_containers_own() -> None:
+    attached = having(nic(0), env=(("NCCL_IB_TC", "106"),))
+    names = [name for name, _ in edits(attached).env]
+    assert len(names) == 7
+    for name in names:
+        assert [it for it, _ in edits(attached, env=[name]).env] == [it for it in names if it != name]
 
 
 def test_memlock_is_the_default_when_no_request_asks() -> None:

@@ -412,7 +412,7 @@ def test_two_shared_claims_on_one_device_name_it_once_with_the_smaller_limits_of
     node.start(annotations={})
     edits = node.create("main", 0, cdi=(CLAIM_A, CLAIM_B) if told == "by the runtime" else ())
     env = dict(edits.env)
-    assert (env["NCCL_IB_HCA"], env["UCX_NET_DEVICES"]) == ("=mlx5_0", "mlx5_0:1")
+    assert (env["NCCL_IB_HCA"], env["UCX_NET_DEVICES"]) == ("=mlx5_0", "mlx5_0:1,lo")
     assert (env["RDMA_DEVICES_CLAIM_A"], env["RDMA_DEVICES_CLAIM_B"]) == ("mlx5_0", "mlx5_0")
     assert edits.rdma_max == ("mlx5_0 hca_handle=4 hca_object=30",)
 

@@ -23,7 +23,7 @@ def test_the_calls_of_the_guide_give_a_pod_its_device_and_take_it_back(tmp_path:
     with InsideDaemon(tmp_path, tmp_path / "sys") as inside:
         namespace = inside.world.add_namespace("/run/netns/guide")
         for interface in ("lo", "eth0"):
-            inside.world.add_link(namespace, interface)
+            inside.world.add_link(namespace, interface, up=True)
         pod = Pod(sandbox_id="guide", uid="u", name="guide", namespace="default", netns_path="/run/netns/guide")
         facts: dict[str, object] = {
             "engine": inside.engine,

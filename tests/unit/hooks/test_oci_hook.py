@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from nri_rdma.model.edits import ENV_PREFIXES
 from tests.unit.hooks.ended import Ended
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -274,6 +275,15 @@ def test_a_wrong_command_line_is_a_usage_error(arguments: list[str]) -> None:
 def test_help_is_printed_and_is_no_error() -> None:
     done = subprocess.run([sys.executable, "-I", "-S", str(HOOK), "--help"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("usage: nri-rdma-oci-hook attach")
+
+
+def test_the_hook_tells_of_all_variables_that_the_daemon_may_set() -> None:
+    values = {
+        node.targets[0].id: node.value
+        for node in ast.parse(MODULE.read_text()).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    assert ast.literal_eval(values["VARIABLES"]) == ENV_PREFIXES
 
 
 @pytest.mark.parametrize("file", [HOOK, MODULE], ids=lambda it: it.name)

@@ -29,7 +29,7 @@ from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
 from nri_rdma.ttrpc.wire import Request
 from tests.fakes.kernel import FakeKernel, World
 from tests.rig.dra_state import ClaimState, checkpoint
-from tests.unit.attach.builders import make_pod
+from tests.unit.attach.builders import POD_PATH, make_pod
 from tests.unit.model.hardware import RDMA_CM, uverbs
 from tests.unit.rigs.attachments import SOON, Rig, add_rail, make_world
 from tests.unit.rigs.engine import PREFIX, Daemon, MakeEvidence
@@ -220,6 +220,10 @@ def world() -> World:
     made = make_world()
     add_rail(made, "rail1")
     made.add_namespace(OTHER_PATH)
+    for path in (POD_PATH, OTHER_PATH):
+        pod = made.namespace(path)
+        assert pod is not None
+        made.add_link(pod, "eth0", up=True)
     return made
 
 

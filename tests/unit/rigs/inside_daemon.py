@@ -142,7 +142,7 @@ class InsideDaemon:
         path = f"/run/netns/{name}"
         namespace = self.world.add_namespace(path)
         for interface in ("lo", "eth0"):
-            self.world.add_link(namespace, interface)
+            self.world.add_link(namespace, interface, up=True)
         pod = Pod(sandbox_id=f"sandbox-{name}", uid=f"uid-{name}", name=name, namespace="default", netns_path=path)
         attributes = {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}
         with self.spans.span("RunPodSandbox", attributes):

@@ -100,7 +100,7 @@ class Handlers:
             path = f"/run/netns/{manifest.name}"
             namespace = self.inside.world.add_namespace(path)
             for interface in ("lo", "eth0"):
-                self.inside.world.add_link(namespace, interface)
+                self.inside.world.add_link(namespace, interface, up=True)
             pod.linux.namespaces.add(type="network", path=path)
         self._call("RunPodSandbox", nri.RunPodSandboxRequest(pod=pod))
         sandbox = self.inside.sandboxes.get(pod.id)

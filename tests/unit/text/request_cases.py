@@ -21,6 +21,7 @@ FULL: dict[str, object] = {
     "gpus": ["0000:1b:00.0", "1c:00.0"],
     "mode": "exclusive",
     "isolation": "hard",
+    "use": "storage",
     "interface": {
         "name": "rail%d",
         "mtu": 9000,
@@ -118,6 +119,7 @@ REFUSED: list[tuple[str, str]] = [
     ("{gpus: [0]}", ".gpus[0]"),
     ("{gpus: ['1b:00.0', '0000:1b:00.0']}", ".gpus[1]"),
     ("{mode: alone}", ".mode"),
+    ("{use: disk}", ".use"),
     ("{interface: rdma0}", ".interface"),
     ("{interface: {name: aaaaaaaaaaaaaaaa}}", ".interface.name"),
     ("{interface: {name: ''}}", ".interface.name"),

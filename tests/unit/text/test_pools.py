@@ -12,7 +12,7 @@ from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.device import CharKind, LinkLayer, Protocol
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.pool import Pool, PoolDoor, Rule
-from nri_rdma.model.request import Mode, RdmaLimits
+from nri_rdma.model.request import Mode, RdmaLimits, Use
 from nri_rdma.model.selector import FunctionsOf, Selector
 from nri_rdma.text.pools import (
     POOL_KEYS,
@@ -100,6 +100,8 @@ def test_every_key_of_a_pool_is_read() -> None:
         modes = ["exclusive"]
         door = "annotations"
         requireIsolation = true
+        use = "storage"
+        env = { NCCL_IB_TC = "106", UCX_IB_TRAFFIC_CLASS = "106" }
         limits = { hcaHandles = 8 }
         maxLimits = { hcaHandles = 16, hcaObjects = 1000 }
         """
@@ -112,6 +114,8 @@ def test_every_key_of_a_pool_is_read() -> None:
         modes=(Mode.EXCLUSIVE,),
         door=PoolDoor.ANNOTATIONS,
         requires_isolation=True,
+        use=Use.STORAGE,
+        env=(("NCCL_IB_TC", "106"), ("UCX_IB_TRAFFIC_CLASS", "106")),
         limits=RdmaLimits(hca_handles=8),
         max_limits=RdmaLimits(hca_handles=16, hca_objects=1000),
     )
@@ -233,6 +237,17 @@ def test_what_is_no_vendors_name_is_refused(name: str) -> None:
         (f'{A}door = "resource"\nresource = "rdma/a"\nshares = 8\ngives = "two"', "pools.a.gives", "'two'"),
         (f"{A}requireIsolation = 1", "pools.a.requireIsolation", "'1' is not allowed"),
         (f"{A}requireIsolation = true", "pools.a.requireIsolation", "cannot be hidden"),
+        (f'{A}use = "disk"', "pools.a.use", "'disk' is not allowed"),
+        (f"{A}env = {{}}", "pools.a.env", "a mapping is no table of variables"),
+        (f'{A}env = {{ PATH = "/tmp" }}', "pools.a.env", "'PATH' is no variable of a fabric"),
+        (f'{A}env = {{ LD_PRELOAD = "/tmp/a.so" }}', "pools.a.env", "'LD_PRELOAD' is no variable of a fabric"),
+        (f'{A}env = {{ RDMA_DEVICES_0 = "a" }}', "pools.a.env", "'RDMA_DEVICES_0' is no variable of a fabric"),
+        (f'{A}env = {{ NRI_RDMA_POOL = "a" }}', "pools.a.env", "'NRI_RDMA_POOL' is no variable of a fabric"),
+        (f'{A}env = {{ NCCL_ = "a" }}', "pools.a.env", "'NCCL_' is no variable of a fabric"),
+        (f'{A}env = {{ "NCCL_A=B" = "a" }}', "pools.a.env", "'NCCL_A=B' is no variable of a fabric"),
+        (f'{A}env = {{ NCCL_IB_HCA = "mlx5_0" }}', "pools.a.env.NCCL_IB_HCA", "sets this variable for each container"),
+        (f"{A}env = {{ NCCL_IB_TC = 106 }}", "pools.a.env.NCCL_IB_TC", "'106' is not allowed, not text"),
+        (f'{A}env = {{ NCCL_IB_TC = "a\\nb" }}', "pools.a.env.NCCL_IB_TC", "is not allowed"),
         (f"{A}limits = {{}}", "pools.a.limits", "there is no limit in it"),
         (f"{A}limits = {{ hcaHandles = 0 }}", "pools.a.limits.hcaHandles", "'0' is not allowed"),
         (

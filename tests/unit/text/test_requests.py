@@ -32,6 +32,7 @@ from nri_rdma.model.request import (
     Mode,
     RdmaLimits,
     Scope,
+    Use,
 )
 from nri_rdma.text.forms import StandsIn, names_of
 from nri_rdma.text.requests import ALIGN_KEYS, INTERFACE_KEYS, LIMITS_KEYS, MATCH_KEYS, REQUEST_KEYS
@@ -82,6 +83,7 @@ def test_a_full_request_is_read() -> None:
         ),
         count=2,
         isolation=Isolation.HARD,
+        use=Use.STORAGE,
         scope=Scope(only=frozenset({"trainer"})),
         align=Align(to=AlignTo.GPU, strict=True),
         gpus=(PciAddress(0, 0x1B, 0, 0), PciAddress(0, 0x1C, 0, 0)),

@@ -117,8 +117,15 @@ def test_a_variable_of_ours_is_found_in_the_bytes_of_its_message(name: str) -> N
     assert has_our_names(nri.CreateContainerRequest(container=container).SerializeToString())
 
 
+@pytest.mark.parametrize("name", ["NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_TC", "UCX_IB_SL", "MC_IB_TC"])
+def test_a_variable_that_we_or_a_pool_may_set_is_seen_where_the_container_sets_it(name: str) -> None:
+    container = nri.Container(name="main", env=["PATH=/bin", f"{name}=mine"])
+    assert has_our_names(nri.CreateContainerRequest(container=container).SerializeToString())
+    assert env_names(container) == {name}
+
+
 def test_other_variables_are_none_of_ours() -> None:
-    container = nri.Container(name="main", env=["PATH=/bin", "NCCL_DEBUG=INFO", "UCX_TLS=rc"])
+    container = nri.Container(name="main", env=["PATH=/bin", "OMP_NUM_THREADS=8", "RDMA_CORE=1"])
     assert not has_our_names(nri.CreateContainerRequest(container=container).SerializeToString())
 
 

@@ -275,6 +275,15 @@ def test_a_container_that_was_made_for_another_device_is_refused_and_leaves_noth
     assert (door.inside.world.snapshot(), door.state()) == (before, None)
 
 
+def test_its_interface_is_not_known_before_it_has_a_network_and_is_no_difference(door: Door) -> None:
+    prepared = door.containers.prepare(prepares())
+    assert not {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} & dict(prepared.env).keys()
+    namespace = door.inside.world.namespace(f"/proc/{PID}/ns/net")
+    assert namespace is not None
+    door.inside.world.add_link(namespace, "eth0", up=True)
+    assert door.containers.attach(starts(prepared, prepares()), 9) == DEFAULT
+
+
 def test_a_variable_that_the_container_sets_itself_is_no_difference(door: Door) -> None:
     own = prepares(variables=frozenset({"NCCL_IB_HCA"}))
     prepared = door.containers.prepare(own)

@@ -93,7 +93,7 @@ def test_what_the_request_says_of_the_netdev_is_done(host_equal: None, daemon: D
 def test_what_the_container_sets_itself_stays(host_equal: None, daemon: Daemon, engine: Engine) -> None:
     words = engine.run("--rm", *asks(engine, [FIFTH]), "--env", "NCCL_IB_HCA=mine", command=["sh", "-c", LOOK])
     seen = seen_in(engine(*words))
-    assert (seen.env["NCCL_IB_HCA"], seen.env["UCX_NET_DEVICES"]) == ("mine", "mlx5_5:1")
+    assert (seen.env["NCCL_IB_HCA"], seen.env["UCX_NET_DEVICES"]) == ("mine", "mlx5_5:1,lo")
 
 
 def test_a_shared_device_serves_two_containers(host_equal: None, daemon: Daemon, engine: Engine, node: Fabric) -> None:

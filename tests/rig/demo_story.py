@@ -334,7 +334,8 @@ def _check_grant(stage: Stage, seen: Seen, grant: Grant) -> None:
         page.check("  its addresses", grant.addresses[number], _names(addresses))
     variables = {
         "NCCL_IB_HCA": "=" + ",".join(grant.devices),
-        "UCX_NET_DEVICES": ",".join(f"{name}:1" for name in grant.devices),
+        "UCX_NET_DEVICES": ",".join([*(f"{name}:1" for name in grant.devices), "lo"]),
+        "NCCL_SOCKET_IFNAME": "=eth0",
         f"RDMA_DEVICES_{grant.name}": ",".join(grant.devices),
         f"RDMA_NETDEVS_{grant.name}": ",".join(links),
     }

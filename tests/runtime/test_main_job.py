@@ -32,7 +32,7 @@ def test_a_container_gets_the_nodes_the_netdev_and_the_environment_of_its_device
     assert seen.macs["rdma0"] == described_mac(node, "rail2")
     assert host_link("rail2") is None
     assert seen.env["NCCL_IB_HCA"] == "=mlx5_2"
-    assert seen.env["UCX_NET_DEVICES"] == "mlx5_2:1"
+    assert seen.env["UCX_NET_DEVICES"] == "mlx5_2:1,lo"
     assert seen.env["RDMA_DEVICES_FABRIC"] == "mlx5_2"
     assert seen.env["RDMA_NETDEVS_FABRIC"] == "rdma0"
     assert seen.memlock_kib == str(MEMLOCK // 1024)

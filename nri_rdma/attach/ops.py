@@ -247,7 +247,7 @@ class Restore:
     thing: Captured
 
     def describe(self) -> str:
-        return f"restore {self.thing.text}"
+        return f"restore {self.thing.words}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +261,7 @@ class Remove:
     thing: Captured
 
     def describe(self) -> str:
-        return f"remove {self.thing.text}"
+        return f"remove {self.thing.words}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -266,6 +266,7 @@ _SCHEMAS: Mapping[Callable[[str, Any], object], Mapping[str, object]] = {
 """The JSON Schema of the values that each of these reads from a file."""
 
 
+_LOG_LEVEL = "Lowest level that is logged; debug: each step of a pod's way, with its time and reason, too."
 _METRICS_ADDRESS = (
     "Where /metrics (for Prometheus) and /healthz are served over HTTP, without encryption or password: 127.0.0.1:9178"
     " for this host only, [::]:9178 for whoever reaches it. Empty: nowhere."
@@ -419,9 +420,7 @@ class Settings:
     )
     metrics_address: ListenAddress | None = _setting(None, _METRICS_ADDRESS, _listen_address, "ADDRESS:PORT")
     tracing: bool = _setting(True, _TRACING, _flag, "true|false")
-    log_level: str = _setting(
-        "info", "Lowest level that is logged.", _Choice(("debug", "info", "warning", "error")), "LEVEL"
-    )
+    log_level: str = _setting("info", _LOG_LEVEL, _Choice(("debug", "info", "warning", "error")), "LEVEL")
     log_format: str = _setting("text", "Log lines for people or for machines.", _Choice(("text", "json")), "text|json")
 
     node_ip: tuple[Address, ...] | None = _setting(

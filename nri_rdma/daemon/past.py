@@ -1,16 +1,17 @@
 """What the daemon did and refused, for the daemon after it: `trace` and `status` answer for the time before a restart.
 
-A thread writes what is new, twice a second, into the state folder. Whoever serves a pod does nothing for it, and a
-daemon that is killed loses its last half second. Counters begin anew, as Prometheus expects:
-docs/adr/0058-what-a-daemon-did-outlives-it.md.
+A thread writes what is new, twice a second, into the state folder, and with log_level = debug into the log. Whoever
+serves a pod does nothing for it, and a daemon that is killed loses its last half second. Counters begin anew, as
+Prometheus expects: docs/adr/0058-what-a-daemon-did-outlives-it.md.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,8 @@ from nri_rdma.observe.spans import AttributeValue, Recorder, Span
 log = logging.getLogger(__name__)
 
 PAUSE_S = 0.5
+_LOGGED = frozenset({"rdma.device", "rdma.devices", "k8s.container.name", "reason"})
+"""Attributes of steps that are logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class Past:
         self._pause_s = pause_s
         self._last_span: Span | None = None
         self._rows: frozenset[RefusalRow] = frozenset()
+        self._has_failed = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="past", daemon=True)
 
@@ -88,23 +92,34 @@ class Past:
         is_last = False
         while not is_last:
             is_last = self._closing.wait(self._pause_s)
-            try:
-                if lines := [*map(msgspec.json.encode, self._new())]:
-                    self._file.append(lines)
-            except OSError as error:  # a full folder: pods are served all the same
-                log.warning("what is done is not kept for the next daemon", extra={"error": str(error)})
-                return
+            spans, rows = self._new_spans(), self._new_rows()
+            _log_steps(spans, self._spans)
+            if spans or rows:
+                self._keep([*(_Line(span=_kept(span)) for span in spans), *(_Line(refusal=row) for row in rows)])
 
-    def _new(self) -> Iterator[_Line]:
-        """Yield what is not written yet."""
-        if self._spans.newest is not self._last_span:
-            recent = self._spans.recent()
-            written = next((number for number in range(len(recent), 0, -1) if recent[number - 1] is self._last_span), 0)
-            self._last_span = recent[-1]
-            yield from (_Line(span=_kept(span)) for span in recent[written:])
+    def _keep(self, lines: Sequence[_Line]) -> None:
+        try:
+            self._file.append([*map(msgspec.json.encode, lines)])
+        except OSError as error:  # a full folder: pods are served all the same
+            if not self._has_failed:
+                log.warning("what is done is not kept for the next daemon", extra={"error": str(error)})
+            self._has_failed = True
+        else:
+            self._has_failed = False
+
+    def _new_spans(self) -> Sequence[Span]:
+        if self._spans.newest is self._last_span:
+            return ()
+        recent = self._spans.recent()
+        known = next((number for number in range(len(recent), 0, -1) if recent[number - 1] is self._last_span), 0)
+        self._last_span = recent[-1]
+        return recent[known:]
+
+    def _new_rows(self) -> Sequence[RefusalRow]:
+        """Return the refusals that are new or were repeated, the oldest first."""
         rows, before = self._refused.rows(), self._rows
         self._rows = frozenset(rows)
-        yield from (_Line(refusal=row) for row in reversed(rows) if row not in before)
+        return [row for row in reversed(rows) if row not in before]
 
     def _decoded(self, text: bytes) -> Span | RefusalRow | None:
         """Return what a line says; None when it says nothing that this release knows."""
@@ -113,6 +128,19 @@ class Past:
             return line.refusal if line.span is None else _span(line.span, self._spans)
         except (msgspec.MsgspecError, ValueError):
             return None
+
+
+def _log_steps(spans: Sequence[Span], recorder: Recorder) -> None:
+    """Log each step with what `trace` shows of it. The pod is said by the step that a call of the runtime is."""
+    if not spans or not log.isEnabledFor(logging.DEBUG):
+        return
+    pods = {it.trace_id: it.attributes["k8s.pod.name"] for it in recorder.recent() if "k8s.pod.name" in it.attributes}
+    for span in spans:
+        ended = datetime.fromtimestamp(span.end_ns / 1e9, UTC).isoformat(timespec="milliseconds")
+        facts = {"step": span.name, "ms": round((span.end_ns - span.start_ns) / 1e6, 3), "ended": ended}
+        facts |= {"pod": pods[span.trace_id]} if span.trace_id in pods else {}
+        facts |= {key: value for key, value in span.attributes.items() if key in _LOGGED and value != span.name}
+        log.debug("step done", extra={**facts, **({"error": span.error} if span.error else {})})
 
 
 def _kept(span: Span) -> _KeptSpan:

@@ -106,7 +106,7 @@ class _Netdev:
         self._routes = [(thing, said) for thing, said in routes if said is not None]
         addresses = [(thing, carried_address(thing)) for thing in link.addresses if takes.anything]
         self._addresses = [(thing, said) for thing, said in addresses if said is not None]
-        self._left_out += (f"{thing.text}: it is not of IP" for thing, said in (*addresses, *routes) if said is None)
+        self._left_out += (f"{thing.words}: it is not of IP" for thing, said in (*addresses, *routes) if said is None)
         self._no_ipv6 = self._why_no_ipv6()
 
     @property

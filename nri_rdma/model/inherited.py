@@ -43,7 +43,7 @@ class Brought:
     table: int = 0
 
     def __str__(self) -> str:
-        words = [self.thing.text]
+        words = [self.thing.words]
         words += ["without src"] if self.is_sourceless else []
         words += ["without the route to its network"] if self.is_alone else []
         words += [f"in table {self.table}"] if self.table else []

@@ -8,6 +8,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
+from nri_rdma.model.ip_words import ip_words
+
 STABLE_SECRET: Final = "ipv6/conf/stable_secret"
 """The key of LinkState.sysctls that is not always there, and that has a side effect: setting it sets addr_gen_mode to 2
 (stable-privacy)."""
@@ -15,7 +17,7 @@ STABLE_SECRET: Final = "ipv6/conf/stable_secret"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """An address, a route or a neighbour as the kernel reported it: as text for people, and whole for its restoration.
+    """An address, a route or a neighbour as the kernel reported it: as text, and whole for its restoration.
 
     `raw` is the kernel's netlink message with all attributes, known to us or not; sent again it restores the thing.
     Two are the same when their `text` is, which holds what identifies them and every attribute that we know.
@@ -25,6 +27,11 @@ class Captured:
     raw: bytes
     kernel_made: bool
     """Whether the kernel makes it by itself, perhaps late (IPv6 link-local): restored when missing, never removed."""
+
+    @property
+    def words(self) -> str:
+        """The text as iproute2 would write it."""
+        return ip_words(self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,6 +142,26 @@ def test_a_folder_that_cannot_be_written_is_told_once(
     assert [record.getMessage() for record in caplog.records] == ["what is done is not kept for the next daemon"]
 
 
+def test_the_level_debug_has_each_step_with_its_time_and_reason(
+    tmp_path: Path, lives: list[Life], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        lives.append(life := Life(tmp_path))
+        with life.spans.span("RunPodSandbox", {"k8s.pod.name": "default/one"}):
+            with life.spans.span("place", {"reason": "mlx5_0: lowest index of 8 free"}):
+                pass
+            with life.spans.span("move-netdev", {"rdma.device": "mlx5_0", "step": "move rail0"}) as moved:
+                moved.error = "EBUSY"
+        life.past.close()
+    steps = [record for record in caplog.records if record.getMessage() == "step done"]
+    told = [{key: getattr(it, key, None) for key in ("step", "pod", "reason", "rdma.device", "error")} for it in steps]
+    place = {"step": "place", "reason": "mlx5_0: lowest index of 8 free", "rdma.device": None, "error": None}
+    move = {"step": "move-netdev", "reason": None, "rdma.device": "mlx5_0", "error": "EBUSY"}
+    event = {"step": "RunPodSandbox", "reason": None, "rdma.device": None, "error": None}
+    assert told == [it | {"pod": "default/one"} for it in (place, move, event)]
+    assert all(0 <= it.ms < 1000 for it in steps)  # type: ignore[attr-defined]  # an extra field
+
+
 def test_who_serves_a_pod_writes_nothing(tmp_path: Path, lives: list[Life]) -> None:
     lives.append(life := Life(tmp_path))
     before = {thread.name for thread in threading.enumerate()}

@@ -260,7 +260,7 @@ def test_the_routes_that_others_lead_through_come_first() -> None:
         "10.2.0.0/16 via 10.99.0.1 onlink table 254",
     )
     found = _one(_link(addresses=("10.0.0.1/32",), routes=routes))
-    assert _texts(found.things)[0] == "10.5.0.1/32"
+    assert _texts(found.things)[0] == "10.5.0.1"
     assert found.left_out == ()
 
 
@@ -375,7 +375,7 @@ def test_a_netdev_that_came_earlier_is_no_part_of_the_cluster_network() -> None:
 def test_what_is_not_ip_stays_and_is_told() -> None:
     label = _thing("00064100/20 type 1 proto 4 scope 0 tos 0")
     found = _one(replace(_link(addresses=("10.0.0.1/31",)), routes=(label,)))
-    assert (found.things, found.left_out) == ((), (f"{label.text}: it is not of IP",))
+    assert (found.things, found.left_out) == ((), (f"{label.words}: it is not of IP",))
 
 
 LABEL = _thing("00064100/20 type 1 proto 4 scope 0 tos 0")
@@ -386,7 +386,7 @@ def test_an_address_that_is_not_of_ip_stays_and_is_told_where_addresses_come_alo
     link = _link(addresses=("10.0.0.1/31",))
     link = replace(link, addresses=(LABEL, *link.addresses))
     found = _one(link)
-    assert (_texts(found.addresses), found.left_out) == (["10.0.0.1/31"], (f"{LABEL.text}: it is not of IP",))
+    assert (_texts(found.addresses), found.left_out) == (["10.0.0.1/31"], (f"{LABEL.words}: it is not of IP",))
     assert _one(link, takes=Takes()) == Inherited()
 
 

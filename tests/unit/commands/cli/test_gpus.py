@@ -119,7 +119,7 @@ def test_a_pod_whose_gpu_nobody_names_is_told_so(machine: Machine) -> None:
     (pod,) = machine.explain("aligned-pod.yaml")
     assert pod["notes"] == [
         "Container trainer gets nvidia.com/gpu: 1. The kubelet chooses the GPUs and reports them to the daemon;"
-        " here --gpu trainer=ID[,ID] names them."
+        " here --gpu trainer=ID[,ID] names them, and without it the devices are a guess."
     ]
     (given,) = _given(pod)
     assert (given["gpu"], given["distance"]) == (None, None)

@@ -12,6 +12,7 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 
 from tests import namespaces
 from tests.cluster import demo, leaks
@@ -23,6 +24,7 @@ from tests.rig.build_runtimes import BuildError, ensure
 from tests.rig.cache import CONTAINERD_2_3
 
 FOLDER = "tests/cluster"
+SETTLED_S = 60.0
 
 
 def main() -> int:
@@ -62,11 +64,14 @@ def main() -> int:
 
 
 def _isolated(command: list[str]) -> int:
-    """Run a command in namespaces of its own, and compare the host before and after."""
+    """Run a command in namespaces of its own, and compare the host before and after. What other programs of this machine
+    make and remove meanwhile has SETTLED_S to go."""
     run = secrets.token_hex(2)
     before = leaks.look(run)
     ended = subprocess.run(namespaces.wrapped(command), env={**os.environ, leaks.RUN: run}, check=False)
-    found = leaks.left(before, leaks.look(run))
+    until = time.monotonic() + SETTLED_S
+    while (found := leaks.left(before, leaks.look(run))) and time.monotonic() < until:
+        time.sleep(1)
     for line in found:
         print(f"cluster: the host is not as it was: {line}", file=sys.stderr)
     if not found:

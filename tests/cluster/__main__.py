@@ -64,8 +64,8 @@ def main() -> int:
 
 
 def _isolated(command: list[str]) -> int:
-    """Run a command in namespaces of its own, and compare the host before and after. What other programs of this machine
-    make and remove meanwhile has SETTLED_S to go."""
+    """Run a command in namespaces of its own, and compare the host before and after. What other programs of this
+    machine make and remove meanwhile has SETTLED_S to go."""
     run = secrets.token_hex(2)
     before = leaks.look(run)
     ended = subprocess.run(namespaces.wrapped(command), env={**os.environ, leaks.RUN: run}, check=False)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from nri_rdma.model.edits import ENV_PREFIXES, OWN_VARIABLES
 from tests.rig.containerd import Containerd
 from tests.rig.cri import Cri, CriError, Sandbox
 from tests.rig.daemon import EXCLUSIVE_FIRST, Daemon
@@ -31,7 +32,6 @@ PODS = int(os.environ.get("NRI_RDMA_PODS", "50"))
 SEED = int(os.environ.get("NRI_RDMA_SEED") or random.SystemRandom().randrange(1 << 32))
 AT_ONCE = 3
 """Pods that hold devices while another one asks."""
-OWN_VARIABLES = ("NCCL_IB_HCA", "UCX_NET_DEVICES")
 POD_LINKS = {"lo", "eth0"}
 POOLS = """
 [pools.default]
@@ -216,5 +216,5 @@ def found(seen: Seen) -> Got:
             for name, mac in seen.macs.items()
             if name not in POD_LINKS
         },
-        env={key: value for key, value in seen.env.items() if key in OWN_VARIABLES or key.startswith("RDMA_")},
+        env={key: value for key, value in seen.env.items() if key.startswith(ENV_PREFIXES)},
     )

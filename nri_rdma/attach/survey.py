@@ -263,7 +263,7 @@ def pod_interface(links: Iterable[LinkState], routing: Callable[[], Routing]) ->
 
 
 def attached_requests(
-    placed: tuple[Placed, ...], plan: Plan, pod_interface: str = USUAL_INTERFACE
+    placed: tuple[Placed, ...], plan: Plan, pod_interface: str | None = USUAL_INTERFACE
 ) -> tuple[AttachedRequest, ...]:
     """Return what the pod will have, with the netdev names as they will be in it."""
     in_pod = {move.link.ifindex: move.pod_name for move in plan.moves}

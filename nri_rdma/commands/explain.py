@@ -23,7 +23,7 @@ from nri_rdma.decide.device_ids import offered_devices, preferred
 from nri_rdma.decide.gpus import KnownGpus, PodGpus, is_gpu_resource, is_next_to_gpus, may_use_gpus
 from nri_rdma.decide.granted import requests_of
 from nri_rdma.decide.inheritance import leading_away
-from nri_rdma.decide.inject import AttachedRequest, inject
+from nri_rdma.decide.inject import USUAL_INTERFACE, AttachedRequest, inject
 from nri_rdma.decide.placement import Holding, Placed, Taken, mismatch, place
 from nri_rdma.decide.policy import Admitted, Offer, Policy, isolation_of, offer
 from nri_rdma.decide.share_limits import share_limits
@@ -89,6 +89,8 @@ class Facts:
     lifelines: Lifelines = field(default_factory=Lifelines)
     host: HostNetwork | None = None
     """None: what the netdevs carry is not known here."""
+    pods_have_networks: bool = True
+    """Whether a pod has its network before its containers are made; not so with podman and Docker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -477,7 +479,7 @@ POD_LINKS = tuple(
 def _container(
     container: ContainerManifest, placed: tuple[Placed, ...], plan: Plan, facts: Facts
 ) -> ExplainedContainer:
-    attached = attached_requests(placed, plan)
+    attached = attached_requests(placed, plan, USUAL_INTERFACE if facts.pods_have_networks else None)
     edits, everything = (
         inject(
             attached,

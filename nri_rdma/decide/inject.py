@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from nri_rdma.decide.policy import Admitted, refuse_two_values
 from nri_rdma.errors import ErrorCode, PlacementError
-from nri_rdma.model.device import CharDevice, CharKind, DeviceNumbers, RdmaDevice
+from nri_rdma.model.device import CharDevice, CharKind, DeviceNumbers, LinkLayer, RdmaDevice
 from nri_rdma.model.edits import DEVICES, NETDEVS, ContainerEdits
 from nri_rdma.model.request import Mode, RdmaLimits, Use, env_name
 
@@ -171,11 +171,12 @@ def _hints(computing: list[AttachedRequest]) -> Iterable[tuple[str, str]]:
 
 
 def _live_ports(device: RdmaDevice, mode: Mode) -> list[int]:
-    """Return the numbers of the ports that can carry data. What a netdev that is down on the host makes of its port is
-    over when it moves, because it is raised in the pod."""
-    if mode is Mode.EXCLUSIVE and any(not netdev.up for netdev in device.netdevs):
+    """Return the numbers of the ports that can carry data. An Ethernet port that is down with its netdev on the host
+    comes up in the pod, where the netdev is raised."""
+    if not device.ports:
         return _port_numbers(device)
-    return [port.number for port in device.ports if port.is_active] if device.ports else _port_numbers(device)
+    rises = mode is Mode.EXCLUSIVE and any(not netdev.up for netdev in device.netdevs)
+    return [it.number for it in device.ports if it.is_active or (rises and it.link_layer is LinkLayer.ETHERNET)]
 
 
 def _port_numbers(device: RdmaDevice) -> list[int]:

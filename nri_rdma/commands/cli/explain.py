@@ -111,6 +111,8 @@ def explain(
     from nri_rdma.commands.explain_pod_claims import claims_of_pod
 
     source = gather(settings, snapshot, problem)
+    if podman_container is not None:
+        source = replace(source, facts=replace(source.facts, pods_have_networks=False))
     if cdi_devices:
         from nri_rdma.commands.cli.with_cdi import with_cdi_devices
 

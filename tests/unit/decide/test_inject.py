@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nri_rdma.decide.inject import AttachedDevice, AttachedRequest, inject, rdma_max, shown_as
 from nri_rdma.decide.placement import place
 from nri_rdma.decide.policy import Admitted, Asker, admit, offer
-from nri_rdma.model.device import CharDevice, CharKind, RdmaDevice
+from nri_rdma.model.device import CharDevice, CharKind, LinkLayer, RdmaDevice
 from nri_rdma.model.edits import ENV_PREFIXES, ContainerEdits
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, UNLIMITED, DeviceRequest, Mode, RdmaLimits, Scope, Use
 from nri_rdma.text.annotations import PREFIX, parse_pod_request
@@ -183,6 +183,9 @@ def test_a_port_that_is_down_with_its_netdev_on_the_host_comes_up_with_it_in_the
     devices = ports(0, "DOWN", up=False), ports(1, "ACTIVE")
     assert dict(edits(having(*devices)).env)["NCCL_IB_HCA"] == "=mlx5_0,mlx5_1"
     assert dict(edits(having(*devices, netdevs=False)).env)["NCCL_IB_HCA"] == "=mlx5_1"
+    (port,) = devices[0].ports
+    infiniband = replace(devices[0], ports=(replace(port, link_layer=LinkLayer.INFINIBAND),))
+    assert dict(edits(having(infiniband, devices[1])).env)["NCCL_IB_HCA"] == "=mlx5_1"
 
 
 def test_a_storage_nic_stays_out_of_the_hints_and_keeps_its_own_variable() -> None:

@@ -77,6 +77,7 @@ def test_a_container_of_podman_is_explained_by_its_annotations(eight: Path, tmp_
     assert (done.returncode, done.stderr) == (0, "")
     assert "Pod oci/0123456789ab: gets 1 device" in done.stdout.splitlines()
     assert 'RDMA_NETDEVS_FAST="rdma0"' in done.stdout
+    assert "SOCKET_IFNAME" not in done.stdout, "the container is made before its network"
     podman = podman_with(tmp_path, {"rdma.noderesource.dev/pod": asks}, "host")
     done = nri_rdma("explain", "--podman", "trainer", *given, environment=podman)
     assert (done.returncode, "HOST-NETWORK" in done.stdout) == (1, True)

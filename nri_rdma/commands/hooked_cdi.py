@@ -8,8 +8,9 @@ container's author sets would be lost. A container has the nodes of its own devi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from nri_rdma.cdi.meaning import label_of
@@ -70,8 +71,27 @@ def hooked(generated: Generated, node: Node, policy: Policy, style: HookStyle) -
         hint = "`nri-rdma config show` tells the pools and their modes; without any, write allow_default_pool = true"
         what = "no RDMA device can be given by hooks"
         raise PlacementError(ErrorCode.POOL_MODE, what, hint=hint, detail=" ".join(left_out))
-    spec = replace(generated.spec, devices=tuple(devices))
+    spec = replace(generated.spec, devices=(*devices, *_all_of(devices)))
     return Generated(spec=_versioned(spec), left_out=tuple(left_out))
+
+
+ALL = "all"
+"""The CDI device that is all of the spec's, as those of other vendors are called."""
+
+
+def _all_of(devices: Sequence[Device]) -> Iterator[Device]:
+    """Yield a device that brings what each brings; a container with it gets all of them or does not start."""
+    if any(it.name == ALL for it in devices):
+        return
+    edits = [it.edits for it in devices]
+    yield Device(
+        name=ALL,
+        edits=Edits(
+            env=tuple(dict.fromkeys(chain.from_iterable(it.env for it in edits))),
+            device_nodes=tuple(dict.fromkeys(chain.from_iterable(it.device_nodes for it in edits))),
+            hooks=tuple(dict.fromkeys(chain.from_iterable(it.hooks for it in edits))),
+        ),
+    )
 
 
 def _versioned(spec: Spec) -> Spec:

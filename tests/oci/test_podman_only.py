@@ -6,12 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.oci.host import Host, nri_rdma
+from tests.oci.host import Host, Podman, nri_rdma
 from tests.rig.deadline import wait_until
 from tests.rig.fabric import Fabric
 from tests.rig.scrape import ask, free_port
 
+SLEEP = ("sleep", "1000")
+
 pytestmark = [pytest.mark.root, pytest.mark.usefixtures("installed")]
+
+
+NIC = "rdma.noderesource.dev/nic"
 
 
 class InsideHost:
@@ -64,3 +69,36 @@ def test_all_is_green_while_the_daemon_lives_and_red_when_it_is_dead(host_equal:
     assert (done.returncode, done.stdout.split(":")[1]) == (1, " DAEMON-ABSENT")
     code, results = daemon.doctor()
     assert (code, results["NRI socket"], results["daemon"]) == (1, "ok", "problem")
+
+
+def test_one_command_sets_up_annotations_and_cdi_devices(
+    host_equal: None, host: Host, node: Fabric, podman: Podman, daemon: InsideHost
+) -> None:
+    flags = ("--sysfs-root", str(node.sysfs), "--dev-root", str(node.dev))
+    spec = host.cdi_dir / "nri-rdma-podman.json"
+    shown = host.nri_rdma("install", "podman", "--dry-run", *flags).stdout
+    assert f"+++ /etc/cdi/{spec.name}" in shown
+    assert len(shown.splitlines()) < 10
+    for words in ("podman is set up. ", "podman is set up already; nothing was changed."):
+        done = host.nri_rdma("install", "podman", *flags)
+        assert (done.returncode, words in done.stdout) == (0, True), done.stderr
+    seen = podman.must(*podman.run("--rm", "--device", f"{NIC}=all", command=["env"]))
+    assert {f"RDMA_DEVICES_MLX5_{number}=mlx5_{number}" for number in range(8)} <= {*seen.split()}
+    done = host.nri_rdma("uninstall", "podman")
+    assert (done.returncode, spec.exists()) == (0, False), done.stderr
+    assert host.nri_rdma("install", "podman").returncode == 0  # as the other tests have it
+
+
+def test_a_container_is_shown_and_traced_by_its_name(
+    host_equal: None, host: Host, podman: Podman, daemon: InsideHost
+) -> None:
+    asks = podman.annotation("rdma.noderesource.dev/pod=1")
+    podman.must(*podman.run("-d", "--name", "keep", *asks, command=SLEEP))
+    try:
+        assert "(keep) (shared)" in daemon.status()
+        done = host.nri_rdma("trace", "keep", "--state-dir", "/run/nri-rdma")
+        assert (done.returncode, "  oci/" in done.stdout.splitlines()[0]) == (0, True), done.stdout
+        done = host.nri_rdma("explain", "--podman", "keep", "--state-dir", "/run/nri-rdma")
+        assert done.returncode == 0, done.stderr
+    finally:
+        podman.remove("keep")

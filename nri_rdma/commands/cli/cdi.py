@@ -333,7 +333,7 @@ def generate(
     from nri_rdma.cdi.names import file_name
     from nri_rdma.commands.cli.node import read_node
     from nri_rdma.commands.generate_cdi import NIC, SpecAsks, of_pool, spec_of
-    from nri_rdma.commands.hooked_cdi import HOOK, HookStyle, hooked
+    from nri_rdma.commands.hooked_cdi import ALL, HOOK, HookStyle, hooked
     from nri_rdma.decide.policy import configured_policy
     from nri_rdma.host.cdi.write import write_spec
 
@@ -366,7 +366,8 @@ def generate(
         return
     path = write_spec(generated.spec, output, file_name(generated.spec.kind))
     screen = Screen()
-    screen.line(f"{path} has {len(generated.spec.devices)} of this node's devices:")
+    count = sum(device.name != ALL for device in generated.spec.devices)
+    screen.line(f"{path} has {count} of this node's devices:")
     for device in generated.spec.devices:
         screen.raw(f"  {generated.spec.kind.qualified(device.name)}")
 

@@ -10,7 +10,7 @@ import click
 
 from nri_rdma.commands.cli.options import settings_options
 from nri_rdma.commands.cli.own_files import dry_run_option, packaged, remove, specs_with, write
-from nri_rdma.commands.cli.screen import Screen
+from nri_rdma.commands.cli.screen import Screen, printable
 from nri_rdma.config.settings import Settings
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.text.annotations import asks
@@ -69,19 +69,30 @@ def uninstall(context: click.Context) -> None:
 
 
 @install.command(name="podman")
-@settings_options("annotation_prefix", "state_dir")
+@settings_options(
+    "sysfs_root",
+    "dev_root",
+    "cgroup_root",
+    "node_ip",
+    "allow_default_pool",
+    "annotation_prefix",
+    "state_dir",
+    "cdi_dirs",
+)
 @dry_run_option
 def install_podman(settings: Settings, dry_run: bool) -> None:
-    """Have podman's containers ask for devices by annotations, as pods do.
+    """Have podman's containers ask for devices: by annotations, as pods do, and by CDI devices.
 
-    It writes the hook, a folder with the definitions of three hooks, and a drop-in of containers.conf that names the
-    folder. From then on a container of root with our annotation gets its devices or does not start; all others are as
-    before. Needs podman 4.3 or newer, and root.
+    It writes the hook, a folder with the definitions of three hooks, a drop-in of containers.conf that names the
+    folder, and the CDI devices of this node. From then on a container of root with our annotation or one of these
+    devices gets all of it or does not start; all others are as before. Do it again after an upgrade, and when the
+    hardware or the pools have changed. Needs podman 4.3 or newer, and root.
 
     \b
     Example:
       nri-rdma install podman
       podman run --annotation rdma.noderesource.dev/pod=1 IMAGE
+      podman run --device rdma.noderesource.dev/nic=all IMAGE
     """
     from nri_rdma.commands.install.podman import parse_version
     from nri_rdma.host.podman import read_configuration, version_text
@@ -89,7 +100,8 @@ def install_podman(settings: Settings, dry_run: bool) -> None:
     files = _podman_files(settings)
     drop_in = files.drop_in(parse_version(version_text()))
     after = "Containers that are there already ask when they are started the next time."
-    write((*files.of_hooks(_hook()), drop_in), "podman", after, dry_run, read_configuration)
+    written = (*files.of_hooks(_hook()), *_cdi_devices(settings), drop_in)
+    write(written, "podman", after, dry_run, read_configuration)
 
 
 @install.command(name="docker")
@@ -173,16 +185,20 @@ def uninstall_podman(settings: Settings, dry_run: bool, force: bool) -> None:
       nri-rdma uninstall podman --dry-run
       podman rm -f trainer; nri-rdma uninstall podman
     """
+    from nri_rdma.commands.install.cdi_devices import cdi_file
+
     files, others = _podman_files(settings), _docker_files(settings)
     module, program, *definitions = files.of_hooks(_hook())
-    used_by = specs_with(program.path, settings) or _there(others.oci_runtime)
+    spec = cdi_file(settings.cdi_dirs[0], None)
+    used_by = specs_with(program.path, settings, but=spec.path) or _there(others.oci_runtime)
 
     def refuse() -> None:
         if not force:
             _refuse_asking_podman(settings.annotation_prefix)
 
     kept = dict.fromkeys((program, module), used_by) if used_by else {}
-    remove((files.any_drop_in, *definitions, program, module), "podman", kept, dry_run, refuse, files.folder)
+    removed = (files.any_drop_in, spec, *definitions, program, module)
+    remove(removed, "podman", kept, dry_run, refuse, files.folder)
 
 
 @uninstall.command(name="docker")
@@ -218,6 +234,34 @@ def _hook() -> Path:
     from nri_rdma.commands.hooked_cdi import PROGRAM
 
     return packaged(PROGRAM)
+
+
+def _cdi_devices(settings: Settings) -> tuple[OwnFile, ...]:
+    """Return the file with the CDI devices of this node; nothing where there can be none, which is told: annotations
+    are set up all the same."""
+    from nri_rdma.commands.cli.node import read_node
+    from nri_rdma.commands.generate_cdi import spec_of
+    from nri_rdma.commands.hooked_cdi import HookStyle, hooked
+    from nri_rdma.commands.install.cdi_devices import cdi_file, made_by_others
+    from nri_rdma.commands.install.hook import HookSettings
+    from nri_rdma.decide.policy import configured_policy
+    from nri_rdma.host.cdi.folder import read_registry
+
+    folder = settings.cdi_dirs[0]
+    if file := made_by_others(read_registry(settings.cdi_dirs), folder):
+        click.echo(printable(f"The CDI devices are those of {file}, which stays as it is."), err=True)
+        return ()
+    try:
+        node, _ = read_node(settings, None)
+        made = hooked(
+            spec_of(node), node, configured_policy(settings), HookStyle(socket=HookSettings.of(settings).socket)
+        )
+    except NriRdmaError as error:
+        click.echo(printable(f"There are no CDI devices yet: {error}"), err=True)
+        return ()
+    for sentence in made.left_out:
+        click.echo(printable(sentence), err=True)
+    return (cdi_file(folder, made.spec),)
 
 
 def _podman_files(settings: Settings) -> PodmanFiles:

@@ -89,11 +89,12 @@ def show(changes: Iterable[FileChange]) -> None:
             screen.raw(line)
 
 
-def specs_with(hook: Path, settings: Settings) -> str:
-    """Return a CDI device whose spec names this hook; "" where there is none."""
+def specs_with(hook: Path, settings: Settings, but: Path | None = None) -> str:
+    """Return a CDI device whose spec names this hook; "" where there is none. The file `but` does not count."""
     from nri_rdma.host.cdi.folder import read_registry
 
     for name, device in read_registry(settings.cdi_dirs).devices.items():
-        if any(it.path == str(hook) for it in (*device.spec_edits.hooks, *device.device.edits.hooks)):
+        hooks = (*device.spec_edits.hooks, *device.device.edits.hooks)
+        if device.file != str(but) and any(it.path == str(hook) for it in hooks):
             return f"the CDI device {name}"
     return ""

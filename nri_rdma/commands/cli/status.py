@@ -65,6 +65,7 @@ def status(
     """
     if require_guard and not check:
         raise click.UsageError("--require-guard is for --check")
+    from nri_rdma.commands.cli.container_pods import with_names
     from nri_rdma.commands.cli.guard_line import lacking_guard
     from nri_rdma.commands.cli.status_check import look_through
     from nri_rdma.commands.doctor.guard import ThisHost, given_resource, setups_of
@@ -81,6 +82,7 @@ def status(
             context.exit(EXIT_ATTENTION)
         return
     look_through(document)
+    document = with_names(document)
     if check:
         found = (*attention(document), *(unguarded() if require_guard else ()))
         for line in found:

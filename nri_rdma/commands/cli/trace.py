@@ -37,9 +37,9 @@ EXIT_NOTHING = 1
 def trace(context: click.Context, pod: str, last: int, errors: bool, settings: Settings, output: str) -> None:
     """Show what the daemon did for a pod, step by step.
 
-    POD is namespace/name, name, UID or sandbox id; without it, all pods. One waterfall per event of the runtime, oldest
-    first; the daemon remembers recent ones only, and the last line says since when. Ends with 1 when it remembers
-    nothing of POD.
+    POD is namespace/name, name, UID or sandbox id, or the name of a container of podman or Docker; without it, all
+    pods. One waterfall per event of the runtime, oldest first; the daemon remembers recent ones only, and the last line
+    says since when. Ends with 1 when it remembers nothing of POD.
 
     FILE is what -o json printed, under a name that ends with .json, or - for stdin: it is shown on any machine, and no
     daemon is asked.
@@ -77,9 +77,13 @@ def _saved(path: Path) -> dict[str, Any]:
 
 
 def _asked(settings: Settings, pod: str) -> dict[str, Any]:
+    from nri_rdma.commands.cli.container_pods import id_of
     from nri_rdma.doors.control.client import ask_trace
 
-    return ask_trace(settings.control_path, pod)
+    document = ask_trace(settings.control_path, pod)
+    if pod and not document["spans"] and (container := id_of(pod)):
+        return ask_trace(settings.control_path, container)
+    return document
 
 
 def _say_nothing(pod: str, *, is_file: bool, is_known: bool) -> None:

@@ -12,6 +12,7 @@ from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, proble
 from nri_rdma.commands.hooked_cdi import MODULE, PROGRAM
 from nri_rdma.commands.install.hook import OWN_FIX
 from nri_rdma.host.cdi.folder import read_registry
+from nri_rdma.host.engine_setups import OCI_HOOK
 from nri_rdma.host.hook_program import fault_of, foreign_at
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ def hooks(machine: Machine) -> Finding:
 
 
 def _copy_to(path: Path) -> str:
-    """Return the commands that put a hook there, its module first."""
+    """Return the command that puts a hook there; for a place of its own: its module first."""
+    if path == OCI_HOOK:
+        return "nri-rdma install podman, or install docker"
     module = f"install -D -m 644 /opt/nri-rdma/bin/{MODULE} {path.with_name(MODULE)}"
     return f"{module} && install -D -m 755 /opt/nri-rdma/bin/{PROGRAM} {path} (docs/podman.md)"
 

@@ -30,6 +30,8 @@ class OwnFile:
     mode: int = 0o644
     copy_of: Path | None = None
     """The file that it is a copy of: its lines are not shown."""
+    about: str = ""
+    """What it does, shown instead of lines that are for a machine."""
     is_module: bool = False
     """Whether Python imports it, and keeps its compiled code beside it."""
 
@@ -107,8 +109,8 @@ class FileChange:
         path, lines = str(self.file.path), () if self.is_removal else _lines(self.file.data)
         before = _lines(self.before.data) if self.before is not None else ()
         old, new = path if self.before is not None else _NOTHING, _NOTHING if self.is_removal else path
-        if self.file.copy_of is not None:
-            what = "" if self.is_removal else f"(a copy of {self.file.copy_of}, {len(lines)} lines)\n"
+        if about := self.file.about or (f"a copy of {self.file.copy_of}" if self.file.copy_of is not None else ""):
+            what = "" if self.is_removal else f"({about}, {len(lines)} lines)\n"
             return f"--- {old}\n+++ {new}\n{what}"
         return "".join(difflib.unified_diff(before, lines, old, new)) or f"--- {old}\n+++ {new}\n"
 

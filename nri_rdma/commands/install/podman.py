@@ -69,6 +69,8 @@ class PodmanFiles:
                 data=definition(stage, verb, self.settings).encode(),
                 is_ours=_is_our_definition,
                 mode=_CONF_MODE,
+                about=f"for containers with {self.settings.annotation_prefix}: {stage} runs"
+                f" `{shlex.join((PROGRAM, *self.settings.words(verb)))}`",
             )
             for stage, verb in STAGES
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def policy(*pools: Pool) -> Policy:
 
 def test_each_device_asks_for_itself_and_gives_back() -> None:
     found = devices(eight())
-    assert list(found) == [f"mlx5_{number}" for number in range(8)]
+    assert list(found) == [*(f"mlx5_{number}" for number in range(8)), "all"]
     attach, give_back = hooks(found["mlx5_3"])[HookName.CREATE_RUNTIME], hooks(found["mlx5_3"])[HookName.POSTSTOP]
     program = "/usr/local/lib/nri-rdma/nri-rdma-oci-hook"
     assert (attach.path, give_back.path) == (program, program)
@@ -56,11 +57,30 @@ def test_each_device_asks_for_itself_and_gives_back() -> None:
 
 def test_the_nodes_stay_those_of_a_spec_without_hooks() -> None:
     plain = {device.name: device.edits.device_nodes for device in spec_of(eight()).spec.devices}
-    assert {name: device.edits.device_nodes for name, device in devices(eight()).items()} == plain
+    found = {name: device.edits.device_nodes for name, device in devices(eight()).items()}
+    assert found.pop("all") == tuple(chain.from_iterable(plain.values()))
+    assert found == plain
+
+
+def test_the_device_all_is_each_of_them() -> None:
+    *single, every = devices(eight()).values()
+    assert every.edits.env == tuple(chain.from_iterable(it.edits.env for it in single))
+    attaches = [it for it in every.edits.hooks if it.hook_name is HookName.CREATE_RUNTIME]
+    assert attaches == [hooks(it)[HookName.CREATE_RUNTIME] for it in single]
+    assert (
+        [*every.edits.hooks].count(hooks(single[0])[HookName.POSTSTOP]) == len(every.edits.hooks) - len(attaches) == 1
+    )
+
+
+def test_an_rdma_device_that_is_called_all_is_only_itself() -> None:
+    node = eight()
+    (other,) = devices(replace(node, devices=(replace(node.devices[0], name="all"),))).values()
+    assert hooks(other)[HookName.CREATE_RUNTIME].args[2:4] == ("--device", "all")
 
 
 def test_variables_of_two_devices_do_not_meet() -> None:
-    names = [entry.partition("=")[0] for device in devices(eight()).values() for entry in device.edits.env]
+    single = [device for name, device in devices(eight()).items() if name != "all"]
+    names = [entry.partition("=")[0] for device in single for entry in device.edits.env]
     assert len(names) == len(set(names)) == 16
     netdev = eight().devices[3].netdevs[0].name
     assert devices(eight())["mlx5_3"].edits.env == ("RDMA_DEVICES_MLX5_3=mlx5_3", f"RDMA_NETDEVS_MLX5_3={netdev}")
@@ -106,7 +126,7 @@ def test_devices_that_no_pool_gives_to_containers_are_left_out_with_the_reason()
         Pool(name="claimed", modes=(Mode.EXCLUSIVE,), select=(two,), door=PoolDoor.CLAIMS),
     )
     generated = hooked(spec_of(eight()), eight(), pools, DEFAULT)
-    assert [device.name for device in generated.spec.devices] == ["mlx5_0"]
+    assert [device.name for device in generated.spec.devices] == ["mlx5_0", "all"]
     assert generated.left_out[0] == "mlx5_1 is left out: pool claimed is asked through Kubernetes (claims)."
     assert generated.left_out[1] == "mlx5_2 is left out: no pool has it, or several."
 

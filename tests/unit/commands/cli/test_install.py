@@ -39,7 +39,31 @@ def test_settings_of_the_daemon_are_in_the_hooks(path: dict[str, str], tmp_path:
     flags = ("--annotation-prefix", "rdma.example", "--state-dir", tmp_path / "state")
     done = nri_rdma("install", "podman", "--dry-run", *flags, columns=400, environment=path)
     assert f"prepare --annotation-prefix rdma.example --socket {tmp_path}/state/oci.sock" in done.stdout
-    assert '"^rdma\\\\.example(/.*)?$"' in done.stdout
+    assert "(for containers with rdma.example: precreate runs " in done.stdout
+
+
+def test_the_nodes_devices_are_written_as_cdi_devices_and_nothing_for_a_machine_is_shown(
+    path: dict[str, str], eight: Path, tmp_path: Path
+) -> None:
+    cdi = tmp_path / "cdi"
+    flags = ("--dry-run", "--sysfs-root", eight, "--dev-root", tmp_path, "--cdi-dirs", cdi, "--allow-default-pool")
+    done = nri_rdma("install", "podman", *flags, columns=400, environment=path)
+    lines = done.stdout.splitlines()
+    names = ", ".join(f"mlx5_{number}" for number in range(8))
+    at = lines.index(f"+++ {cdi}/nri-rdma-podman.json")
+    assert lines[at + 1].startswith(f"(for `podman run --device rdma.noderesource.dev/nic=NAME`: {names}, all, ")
+    assert len(lines) < 35
+    assert not cdi.exists()
+
+
+def test_cdi_devices_of_the_user_stay_and_are_named(path: dict[str, str], eight: Path, tmp_path: Path) -> None:
+    flags = ("--sysfs-root", eight, "--dev-root", tmp_path, "--allow-default-pool")
+    assert nri_rdma("cdi", "generate", "--hooks", "--output", tmp_path / "cdi", *flags).returncode == 0
+    more = ("--dry-run", "--cdi-dirs", tmp_path / "cdi")
+    done = nri_rdma("install", "podman", *flags, *more, columns=400, environment=path)
+    mine = tmp_path / "cdi/rdma.noderesource.dev-nic.json"
+    assert done.stderr == f"The CDI devices are those of {mine}, which stays as it is.\n"
+    assert "nri-rdma-podman.json" not in done.stdout
 
 
 def test_without_podman_nothing_is_set_up(tmp_path: Path) -> None:

@@ -1,0 +1,42 @@
+"""The CDI devices that `nri-rdma install podman` makes of a node's own: one file, which nothing else writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from nri_rdma.cdi.encoding import encode
+from nri_rdma.cdi.registry import Registry
+from nri_rdma.cdi.spec import Spec
+from nri_rdma.commands.generate_cdi import NIC
+from nri_rdma.commands.hooked_cdi import PROGRAM
+from nri_rdma.commands.install.changes import OwnFile
+from nri_rdma.text.refusals import listed
+
+FILE = "nri-rdma-podman.json"
+
+
+def cdi_file(folder: Path, spec: Spec | None) -> OwnFile:
+    """Return the file with this spec; without one, to be removed."""
+    devices = [device.name for device in spec.devices] if spec is not None else []
+    return OwnFile(
+        path=folder / FILE,
+        data=encode(spec) if spec is not None else b"",
+        is_ours=_is_ours,
+        about=f"for `podman run --device {NIC}=NAME`: {listed(devices)}",
+    )
+
+
+def made_by_others(registry: Registry, folder: Path) -> str:
+    """Return the file that has CDI devices of these names already; "" where there is none. CDI takes a name that two
+    files have for an error."""
+    files = (it.file for name, it in registry.devices.items() if name.startswith(f"{NIC}="))
+    return next((file for file in files if Path(file) != folder / FILE), "")
+
+
+def _is_ours(data: bytes) -> bool:
+    try:
+        document = json.loads(data)
+        return document["kind"] == str(NIC) and PROGRAM.encode() in data
+    except (ValueError, KeyError, TypeError):
+        return False

@@ -11,6 +11,11 @@ from nri_rdma.errors import ErrorCode
 PROJECT = Path(__file__).resolve().parents[2]
 
 
+def pages() -> list[Path]:
+    """The pages that people read."""
+    return [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")]
+
+
 def test_every_error_code_has_its_entry_and_every_entry_its_code() -> None:
     entries = re.findall(r"^### ([A-Z-]+)$", (PROJECT / "docs/operations.md").read_text(), re.MULTILINE)
     codes = [code.value for code in ErrorCode]
@@ -31,7 +36,7 @@ def test_every_error_code_is_raised_somewhere() -> None:
 
 
 def test_links_between_documents_lead_somewhere() -> None:
-    for page in [PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md")]:
+    for page in pages():
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
             is_there = "://" in target or (page.parent / target).exists()
             assert is_there, f"{page.relative_to(PROJECT)} links to {target}, which is not there: mend the link"
@@ -53,10 +58,18 @@ def test_the_readme_names_what_doctor_checks_and_the_runtimes_that_were_run() ->
     )
 
 
+def test_a_page_says_make_with_targets_that_are_there() -> None:
+    makefile = (PROJECT / "Makefile").read_text()
+    for page in pages():
+        for target in re.findall(r"(?:`|^)make ([a-z][a-z-]*)", page.read_text(), re.MULTILINE):
+            is_there = re.search(rf"^{target}:", makefile, re.MULTILINE)
+            assert is_there, f"{page.relative_to(PROJECT)} says make {target}: name a target of the Makefile"
+
+
 def test_each_page_is_in_the_list_of_pages() -> None:
     listed = set(re.findall(r"\]\(([^)]+\.md)\)", (PROJECT / "docs/README.md").read_text()))
-    pages = {path.name for path in (PROJECT / "docs").glob("*.md")} - {"README.md"}
-    assert pages - listed == set(), "docs/README.md: write a row for these pages"
+    names = {path.name for path in (PROJECT / "docs").glob("*.md")} - {"README.md"}
+    assert names - listed == set(), "docs/README.md: write a row for these pages"
 
 
 INSTALLER = re.compile(r"\b(?:pipx?3?|uvx?)\b.*")
@@ -115,12 +128,11 @@ def test_the_contents_of_the_operations_page_are_its_headings() -> None:
 
 
 def test_links_to_headings_lead_to_one() -> None:
-    pages = [PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md")]
     anchors = {
         page.resolve(): {anchor_of(title) for title in re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)}
-        for page in pages
+        for page in pages()
     }
-    for page in pages:
+    for page in pages():
         for target, anchor in re.findall(r"\]\(([^):#]*)#([^)]+)\)", page.read_text()):
             there = (page.parent / target).resolve() if target else page.resolve()
             step = f"{page.relative_to(PROJECT)} links to {target}#{anchor}: name a heading of {there.name}"

@@ -159,7 +159,7 @@ def add_devices(spec: "dict[str, Any]", flags: "dict[str, str]", container: str)
         "network": any(it.get("type") == "network" for it in linux.get("namespaces") or ()),
         "links": links_in(linux),
     }
-    given = ask(path, question, container, ABSENT_S)
+    given = ask(path, question, container, ABSENT_S, network_in(linux))
     nodes, env = given.get("nodes"), given.get("env")
     if nodes is None or env is None:
         raise refusal("OCI-STATE", "the daemon's answer has no devices", container, "install hook and daemon anew")
@@ -186,6 +186,19 @@ def links_in(linux: "dict[str, Any]") -> "list[str]":
             return [line.partition(":")[0].strip() for line in file.readlines()[2:]]  # two lines of headings
     except OSError as error:
         what, hint = f"{error.filename} cannot be read: {error.strerror}", "start the pod again"
+        raise refusal("OCI-STATE", what, "stdin", hint) from error
+
+
+def network_in(linux: "dict[str, Any]") -> int:
+    """A descriptor of the network namespace that is made already; -1 where the OCI runtime makes it. Raises
+    RefusalError."""
+    paths = [str(it.get("path", "")) for it in linux.get("namespaces") or () if it.get("type") == "network"]
+    if not paths or not paths[0]:
+        return -1
+    try:
+        return posix.open(paths[0], posix.O_RDONLY)
+    except OSError as error:
+        what, hint = f"{paths[0]} cannot be read: {error.strerror}", "start the container again"
         raise refusal("OCI-STATE", what, "stdin", hint) from error
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self  # Any: a document of JSON
 
+from nri_rdma.attach.survey import pod_interface
 from nri_rdma.config.settings import Memlock, Settings
 from nri_rdma.doors.control.server import ControlServer
 from nri_rdma.doors.control.status import DaemonFacts
@@ -43,7 +46,9 @@ class LocalSockets:
     def make(cls, facts: DaemonFacts, kernel: LinuxKernel, listeners: Listeners, tally: Tally | None) -> Self:
         """Wire them for a daemon. `tally` is what it counts for metrics; None: they are off."""
         default = default_given(facts.settings.memlock)
-        containers = Containers(facts.engine, kernel.handed, start_of, facts.spans, default)
+        containers = Containers(
+            facts.engine, kernel.handed, partial(_interface_of, kernel), start_of, facts.spans, default
+        )
         hooks = HookServer(containers, listeners, tally.hook_calls if tally is not None else None)
         return cls(facts.settings, ControlServer(facts), hooks, _metrics_server(facts, tally))
 
@@ -85,6 +90,13 @@ def _metrics_server(facts: DaemonFacts, tally: Tally | None) -> MetricsServer | 
     from nri_rdma.daemon.metrics import make_metrics_server
 
     return make_metrics_server(address, facts, tally)
+
+
+def _interface_of(kernel: LinuxKernel, namespace: int) -> str:
+    """Return a container's own interface, by a descriptor of its network namespace. Raises KernelError."""
+    path = f"/proc/self/fd/{namespace}"
+    with closing(kernel.open_namespace(path)) as opened:
+        return pod_interface(kernel.links(opened), lambda: kernel.routing(opened))
 
 
 def default_given(memlock: Memlock) -> Given:

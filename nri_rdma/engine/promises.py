@@ -48,11 +48,13 @@ class Promises:
         self._lock = threading.Lock()
         self._kept: dict[str, tuple[Selection, Callable[[], None]]] = {}
 
-    def make(self, container: Container, links: Collection[str], deadline: float) -> ContainerEdits:
+    def make(
+        self, container: Container, links: Collection[str], interface: str | None, deadline: float
+    ) -> ContainerEdits:
         """Decide, reserve, and return the edits of a container that stands for itself; `links` are the netdevs that its
-        network has already. Raise what refuses it."""
+        network has already, `interface` its own one as in AttachedRequest. Raise what refuses it."""
         try:
-            return self._make(container, links, deadline)
+            return self._make(container, links, interface, deadline)
         except NriRdmaError as error:
             self._refused.note("precreate", container.pod, error)
             raise
@@ -71,7 +73,9 @@ class Promises:
         if self.redeem(sandbox_id) is not None:
             self._release(sandbox_id)
 
-    def _make(self, container: Container, links: Collection[str], deadline: float) -> ContainerEdits:
+    def _make(
+        self, container: Container, links: Collection[str], interface: str | None, deadline: float
+    ) -> ContainerEdits:
         pod, placer = container.pod, self._placer
         placer.await_specs(pod, deadline)
         asked = placer.asked(pod, container.annotations)
@@ -84,14 +88,16 @@ class Promises:
         placed = placer.choose(pod, asked, container.asker, deadline)
         chosen = Selection(placed=placed, rdma_cm=placer.node.cache.current.rdma_cm)
         try:
-            edits = self._edits(container, links, chosen)
+            edits = self._edits(container, links, interface, chosen)
         except NriRdmaError:
             self._release(pod.sandbox_id)
             raise
         self._keep(pod.sandbox_id, chosen)
         return edits
 
-    def _edits(self, container: Container, links: Collection[str], chosen: Selection) -> ContainerEdits:
+    def _edits(
+        self, container: Container, links: Collection[str], interface: str | None, chosen: Selection
+    ) -> ContainerEdits:
         """Return the edits for these devices. Raise PlacementError for netdevs of a container without a network of its
         own, and for nodes and names that are taken."""
         pod, names = container.pod, names_in_pod(chosen.placed, {_LOOPBACK, *links})
@@ -99,7 +105,7 @@ class Promises:
             what = "this container is on the host's network: a netdev cannot be moved into it"
             hint = "take the host's network away, or ask for mode: shared"
             raise PlacementError(ErrorCode.HOST_NETWORK, what, where=str(pod), hint=hint)
-        attached = expected_requests(chosen.placed, names, None)
+        attached = expected_requests(chosen.placed, names, interface)
         edits = inject(attached, chosen.rdma_cm, container.name, container.env, container.devices, None)
         refuse_conflicts(edits, container.devices, self._placer.node.cache.current.devices, str(pod))
         return edits

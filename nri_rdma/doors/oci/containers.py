@@ -46,23 +46,31 @@ class Containers:
     """Safe for use by several threads, with one call at a time for each container. All calls block."""
 
     def __init__(
-        self, engine: Engine, handed: Handed, start_of: Callable[[int], int], spans: Recorder, default: Given
+        self,
+        engine: Engine,
+        handed: Handed,
+        interface_of: Callable[[int], str],
+        start_of: Callable[[int], int],
+        spans: Recorder,
+        default: Given,
     ) -> None:
-        """`start_of` returns when a process started, in ticks since the boot, and raises ProcessLookupError. `default`
-        is the answer for a container that asks for no limit."""
+        """`interface_of` returns a namespace's own interface (nri_rdma.attach.survey.pod_interface). `start_of` returns
+        when a process started, in ticks since the boot, and raises ProcessLookupError. `default` is the answer for a
+        container that asks for no limit."""
         self._engine = engine
         self._handed = handed
+        self._interface_of = interface_of
         self._start_of = start_of
         self._spans = spans
         self._default = default
 
-    def prepare(self, question: HookQuestion) -> Prepared:
-        """Decide what a container gets that is about to be made, and reserve it for a while. Raise NriRdmaError, and
-        leave nothing reserved."""
+    def prepare(self, question: HookQuestion, namespace: int | None = None) -> Prepared:
+        """Decide what a container gets that is about to be made, and reserve it for a while; `namespace` is a
+        descriptor of its network namespace, where that is made. Raise NriRdmaError, and leave nothing reserved."""
         pod = self._pod(question)
         with self._spans.span("precreate", _attributes(pod)) as span:
             try:
-                return self._prepare(question, pod)
+                return self._prepare(question, pod, namespace)
             except NriRdmaError as error:
                 span.error = str(error)
                 if not error.is_logged:
@@ -104,14 +112,15 @@ class Containers:
             raise NriRdmaError(ErrorCode.OCI_STATE, what, where=pod.sandbox_id, hint=hint)
         return pod
 
-    def _prepare(self, question: HookQuestion, pod: Pod) -> Prepared:
+    def _prepare(self, question: HookQuestion, pod: Pod, namespace: int | None) -> Prepared:
         deadline = time.monotonic() + ATTACH_S
         self._refuse_unclear(question, pod)
         undo = self._engine.attachments.end(pod.sandbox_id)
         if undo is not None:  # of an earlier start, whose end nobody told
             _await(undo, pod, deadline)
         container = _container(question, pod, question.annotations, is_made=False)
-        edits = self._engine.promise(container, question.links, deadline)
+        own = (self._interface_of(namespace) or None) if namespace is not None else None
+        edits = self._engine.promise(container, question.links, own, deadline)
         return Prepared(nodes=edits.char_devices, env=edits.env)
 
     def _refuse_unclear(self, question: HookQuestion, pod: Pod) -> None:
@@ -237,7 +246,7 @@ def _refuse_lacking(question: HookQuestion, edits: ContainerEdits, pod: Pod) -> 
 
 def _refuse_other_variables(question: HookQuestion, edits: ContainerEdits, pod: Pod) -> None:
     """Raise PlacementError where the container's variables name what it has not got: nothing can change them later."""
-    # The interface was not known when the container was made.
+    # The interface is not known everywhere when a container is made.
     env = [(name, value) for name, value in edits.env if name in question.prepared or name not in SOCKET_VARIABLES]
     if dict(env) == dict(question.prepared):
         return

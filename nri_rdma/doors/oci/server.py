@@ -50,7 +50,7 @@ _CREDENTIALS = struct.Struct("=iII")  # struct ucred, include/linux/socket.h
 class Answering(Protocol):
     """The receiver of questions, in workers: nri_rdma.doors.oci.containers. Raises NriRdmaError."""
 
-    def prepare(self, question: HookQuestion) -> Prepared: ...
+    def prepare(self, question: HookQuestion, namespace: int | None) -> Prepared: ...
 
     def attach(self, question: HookQuestion, namespace: int) -> Given: ...
 
@@ -167,7 +167,7 @@ class HookServer:
 
     def _made_or_done(self, question: HookQuestion, descriptors: tuple[int, ...]) -> bytes:
         if question.verb is Verb.PREPARE:
-            return made_with(self._containers.prepare(question))
+            return made_with(self._containers.prepare(question, descriptors[0] if descriptors else None))
         return yes(self._done(question, descriptors))
 
     def _done(self, question: HookQuestion, descriptors: tuple[int, ...]) -> Given:

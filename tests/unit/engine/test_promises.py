@@ -43,6 +43,7 @@ class Rig:
     promises: Promises
     attached: set[str]
     links: tuple[str, ...] = ()
+    interface: str | None = None
 
     def make(
         self, name: str = "box", *, network: bool = True, env: tuple[str, ...] = (), **asked: Any
@@ -57,7 +58,7 @@ class Rig:
         )
         annotations = {f"{PREFIX}/{key.replace('_', '.')}": json.dumps(value) for key, value in asked.items()}
         container = KnownContainer(pod=pod, name=name, annotations=annotations, asker=Asker(namespace="oci"), env=env)
-        return self.promises.make(container, self.links, time.monotonic() + 5)
+        return self.promises.make(container, self.links, self.interface, time.monotonic() + 5)
 
     @property
     def taken(self) -> set[str]:

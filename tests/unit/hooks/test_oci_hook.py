@@ -417,6 +417,12 @@ def test_the_links_of_a_network_that_another_container_has_are_told(box: Box, se
     assert sorted(daemon.asked[0]["links"]) == sorted(name for _, name in socket.if_nameindex())
 
 
+def test_a_network_that_is_made_already_is_handed_over(box: Box, serve: Serve) -> None:
+    daemon = serve(lambda _: (HEARD, GIVEN))
+    prepare(box.path, podmans(linux={"namespaces": [{"type": "network", "path": "/proc/self/ns/net"}]}))
+    assert daemon.handed == [[str(Path("/proc/self/ns/net").readlink())]]
+
+
 def test_a_network_whose_container_has_ended_refuses(box: Box, serve: Serve) -> None:
     serve(lambda _: (HEARD, GIVEN))
     after, _ = prepare(box.path, podmans(linux={"namespaces": [{"type": "network", "path": "/proc/0/ns/net"}]}))

@@ -44,7 +44,9 @@ class Door:
         self.inside = inside
         self.handing = Handing()
         self.running = {PID: START}
-        self.containers = Containers(inside.engine, self.handing, self._start_of, inside.spans, DEFAULT)
+        self.containers = Containers(
+            inside.engine, self.handing, {8: "", 9: "eth0"}.__getitem__, self._start_of, inside.spans, DEFAULT
+        )
 
     def add_container(self, pid: int = PID, start: int = START) -> None:
         """A process in a network namespace of its own."""
@@ -284,6 +286,19 @@ def test_its_interface_is_not_known_before_it_has_a_network_and_is_no_difference
     assert door.containers.attach(starts(prepared, prepares()), 9) == DEFAULT
 
 
+def test_the_interface_of_a_network_that_is_made_is_told(door: Door) -> None:
+    prepared = door.containers.prepare(prepares(), 9)
+    assert dict(prepared.env)["NCCL_SOCKET_IFNAME"] == "=eth0"
+    namespace = door.inside.world.namespace(f"/proc/{PID}/ns/net")
+    assert namespace is not None
+    door.inside.world.add_link(namespace, "eth0", up=True)
+    assert door.containers.attach(starts(prepared, prepares()), 9) == DEFAULT
+
+
+def test_a_network_without_an_interface_may_get_one_later_and_nothing_is_told(door: Door) -> None:
+    assert not {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} & dict(door.containers.prepare(prepares(), 8).env).keys()
+
+
 def test_a_variable_that_the_container_sets_itself_is_no_difference(door: Door) -> None:
     own = prepares(variables=frozenset({"NCCL_IB_HCA"}))
     prepared = door.containers.prepare(own)
@@ -300,7 +315,7 @@ def test_the_memlock_of_the_request_must_be_set(door: Door) -> None:
 def test_without_one_in_the_request_the_door_says_it_and_no_runtime(door: Door) -> None:
     soft = Given(memlock=1 << 10)
     assert soft.memlock != door.inside.engine.placer.offering.memlock.default, "what a runtime would be told"
-    own = Containers(door.inside.engine, door.handing, lambda pid: door.running[pid], door.inside.spans, soft)
+    own = Containers(door.inside.engine, door.handing, str, lambda pid: door.running[pid], door.inside.spans, soft)
     assert own.attach(starts(own.prepare(prepares()), prepares()), 9) == soft
 
 
@@ -410,7 +425,7 @@ def test_the_id_of_a_pods_sandbox_takes_a_running_pod_nothing(door: Door, verb: 
     annotations = {"rdma.noderesource.dev": "1"} if verb is Verb.PREPARE else {}
     question = replace(asks(container=pod.sandbox_id), verb=verb, annotations=annotations)
     calls = {
-        Verb.PREPARE: door.containers.prepare,
+        Verb.PREPARE: lambda asked: door.containers.prepare(asked, 9),
         Verb.ATTACH: lambda asked: door.containers.attach(asked, 9),
         Verb.RETURN: door.containers.give_back,
     }

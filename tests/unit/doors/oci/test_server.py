@@ -41,10 +41,12 @@ class Asked:
         self.may_go_on = threading.Event()
         self.may_go_on.set()
 
-    def prepare(self, question: HookQuestion) -> Prepared:
+    def prepare(self, question: HookQuestion, namespace: int | None) -> Prepared:
         if self.error is not None:
             raise self.error
-        return Prepared(env=(("FOR", question.container_id),))
+        if namespace is None:
+            return Prepared(env=(("FOR", question.container_id),))
+        return Prepared(env=(("IN", str(Path(f"/proc/self/fd/{namespace}").readlink())),))
 
     def attach(self, question: HookQuestion, namespace: int) -> Given:
         self.may_go_on.wait(SOON)
@@ -243,8 +245,10 @@ def test_another_user_is_not_heard_wherever_the_socket_is() -> None:
     assert (done.stdout, done.stderr) == ("b''\n", "")
 
 
-def test_what_a_container_is_to_be_made_with_is_answered(place: Place) -> None:
+def test_what_a_container_is_to_be_made_with_is_answered(place: Place, tmp_path: Path) -> None:
     question = {"version": 1, "ask": "prepare", "id": "box", "annotations": {"rdma.noderesource.dev": "1"}}
     assert ask(place, question)[-1] == {"version": 1, "nodes": [], "env": [["FOR", "box"]]}
+    with (tmp_path / "namespace").open("w") as file:
+        assert ask(place, question, (file.fileno(),))[-1]["env"] == [["IN", file.name]]
     place.asked.error = PlacementError(ErrorCode.DEVICE_IN_USE, "taken")
     assert ask(place, question)[-1] == {"version": 1, "refusal": "nri-rdma: DEVICE-IN-USE: taken."}

@@ -17,9 +17,10 @@ from nri_rdma.config.settings import ENVIRONMENT_PREFIX, Settings
 from nri_rdma.doors.metrics.declared import METRICS
 from nri_rdma.model.request import DeviceRequest
 from nri_rdma.text.forms import Key, StandsIn, default_of, pattern_schema
-from nri_rdma.text.pools import ADOPT_KEYS, POOL_KEYS, RULE_KEYS, SELECTOR_KEYS
+from nri_rdma.text.pools import ADOPT_KEYS, POOL_KEYS, RULE_KEYS
 from nri_rdma.text.quantities import QUANTITY
 from nri_rdma.text.requests import REQUEST_KEYS
+from nri_rdma.text.selectors import SELECTOR_KEYS
 
 DOCS = Path(__file__).resolve().parent
 

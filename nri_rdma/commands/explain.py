@@ -174,6 +174,7 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
     notes += tuple(map(sentence, shared_addresses(pod, request)))
     notes += tuple(_remark_notes(pod, request, facts))
     request = PodRequest(requests=(*(request.requests if request is not None else ()), *shares))
+    request = _counted_by_manifest(pod, request, facts)
     awaiting = _awaiting_gpus(pod, request, facts)
     decision = decide(_question(pod, _relaxed(request, awaiting), facts), facts.taken)
     notes += tuple(_gpu_notes(pod, decision.request, facts, awaiting))
@@ -274,6 +275,19 @@ def _awaiting_gpus(pod: PodManifest, request: PodRequest, facts: Facts) -> froze
         if _is_strict(item) and not item.gpus and not any(item.scope.covers(name) for name in facts.gpus)
         if any(_may_have_gpus(container) for container in pod.containers if item.scope.covers(container.name))
     )
+
+
+def _counted_by_manifest(pod: PodManifest, request: PodRequest, facts: Facts) -> PodRequest:
+    """Return the request with the numbers of devices that depend on GPUs: a manifest has their number."""
+    return PodRequest(requests=tuple(_for_gpus_of(pod, item, facts) for item in request.requests))
+
+
+def _for_gpus_of(pod: PodManifest, item: DeviceRequest, facts: Facts) -> DeviceRequest:
+    if item.per_gpu is None or item.gpus or not facts.gpus_are_reported:
+        return item
+    covered = (it for it in pod.containers if item.scope.covers(it.name))
+    gpus = sum(_whole(number) for it in covered for name, number in it.resources if is_gpu_resource(name))
+    return replace(item, count=item.per_gpu * gpus or None)
 
 
 def _is_strict(request: DeviceRequest) -> bool:

@@ -22,6 +22,8 @@ BOOTSTRAP = "NCCL_SOCKET_IFNAME"
 _POD_NETDEVS = ("eth0", "lo")
 """What a pod's namespace has before us: runtimes have every CNI plugin name the pod's interface eth0."""
 _EXPANDED = re.compile(r"(?<!\$)\$\(((?:RDMA_(?:DEVICES|NETDEVS)|NCCL|UCX|GLOO)_[A-Z0-9_]+)\)")
+_WITH_SHM = ("RayCluster", "RayJob", "RayService")
+"""Kinds whose operator (KubeRay) mounts memory at /dev/shm itself."""
 _FOLDERS = ("/dev", "/dev/infiniband")
 _SEGMENTS_GPUS = 3
 """With so many GPUs NCCL's segments (9.6 MB for each neighbour of a GPU) come near the 64 MiB that runtimes give to
@@ -124,7 +126,7 @@ def _beside(pod: PodManifest, container: ContainerManifest) -> Iterator[Remark]:
         hint = "remove privileged: nri-rdma gives it its device nodes and its memlock limit without"
         yield _of((*container.way, "securityContext", "privileged"), what, hint)
     gpus = sum(int(count) for name, count in container.resources if is_gpu_resource(name) and count.isdecimal())
-    if gpus >= _SEGMENTS_GPUS and not _has_shm(pod, container.written):
+    if gpus >= _SEGMENTS_GPUS and pod.kind not in _WITH_SHM and not _has_shm(pod, container.written):
         what = (
             f"/dev/shm of container {bounded(container.name)} has 64 MiB, which is too small for NCCL with {gpus} GPUs"
         )

@@ -9,8 +9,9 @@ from typing import Any  # Any: a JSON document
 from nri_rdma.config.settings import Memlock, Settings
 from nri_rdma.model.request import UNLIMITED
 from nri_rdma.text.forms import DRAFT, schema_of
-from nri_rdma.text.pools import ADOPT_KEYS, POOL_KEYS, RULE_KEYS, SELECTOR_KEYS
+from nri_rdma.text.pools import ADOPT_KEYS, POOL_KEYS, RULE_KEYS
 from nri_rdma.text.requests import POOL_NAME
+from nri_rdma.text.selectors import SELECTOR_KEYS
 
 
 def config_schema() -> dict[str, Any]:

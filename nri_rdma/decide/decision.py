@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from nri_rdma.cdi.grants import CdiGrant
-from nri_rdma.decide.gpus import PodGpus, informed
+from nri_rdma.decide.gpus import PodGpus, counted, informed, refuse_uncounted
 from nri_rdma.decide.granted import Wanted, place_granted, requests_of, with_grants, with_pools
 from nri_rdma.decide.placement import Placed, Taken, place
 from nri_rdma.decide.policy import (
@@ -90,6 +90,7 @@ def decide(question: Question, taken: Taken) -> Decision:
         items = tuple(_informed(item, question.gpus) for item in requests_of(question.grants, question.adoption))
         asked = PodRequest(requests=(*request.requests, *(item.request for item in items)))
         refuse_handler(question.policy, asked, question.asker)
+        refuse_uncounted(request.requests)
         refuse_memlock(asked, question.memlock.ceiling, question.memlock.dropped_by)
         admitted = admit(question.policy, question.node, request, question.asker)
         is_tied = question.has_ties and any(item.mode is Mode.EXCLUSIVE for item in admitted)
@@ -101,7 +102,7 @@ def decide(question: Question, taken: Taken) -> Decision:
 
 def narrowed(request: PodRequest, allocation: PodAllocation | None, gpus: PodGpus | None) -> PodRequest:
     """Return the request for the containers to which the kubelet gave devices, with the GPUs that they have."""
-    return PodRequest(requests=tuple(informed(scoped(item, allocation), gpus) for item in request.requests))
+    return PodRequest(requests=tuple(counted(informed(scoped(item, allocation), gpus)) for item in request.requests))
 
 
 def _informed(item: Wanted, gpus: PodGpus | None) -> Wanted:

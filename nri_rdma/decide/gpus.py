@@ -29,6 +29,7 @@ from dataclasses import dataclass, field, replace
 
 from nri_rdma.cdi.names import parse_qualified
 from nri_rdma.cdi.registry import ResolvedDevice
+from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.allocation import ContainerAllocation, PodAllocation
 from nri_rdma.model.device import DeviceNumbers, Gpu
 from nri_rdma.model.pci import PciAddress, parse_pci_address
@@ -271,6 +272,25 @@ def may_use_gpus(request: DeviceRequest) -> bool:
 def is_next_to_gpus(request: DeviceRequest) -> bool:
     """Return whether the request's devices shall be next to the GPUs."""
     return request.align is None or request.align.to is AlignTo.GPU
+
+
+def counted(request: DeviceRequest) -> DeviceRequest:
+    """Return the request with the number of its devices, where that is so many for each GPU and GPUs are known."""
+    if request.per_gpu is None or not request.gpus:
+        return request
+    return replace(request, count=request.per_gpu * len(request.gpus))
+
+
+def refuse_uncounted(requests: Iterable[DeviceRequest]) -> None:
+    """Raise PlacementError for a request whose number of devices depends on GPUs that nobody knows."""
+    for it in requests:
+        if it.per_gpu is not None and it.count is None:
+            raise PlacementError(
+                ErrorCode.NOT_ALIGNED,
+                f"perGPU counts the GPUs of the containers: {it.gpus_problem or 'no GPU is known'}",
+                where=f"{it.where}.perGPU",
+                hint="give the containers GPUs, name the GPUs in gpus, or write count instead",
+            )
 
 
 def informed(request: DeviceRequest, told: PodGpus | None) -> DeviceRequest:

@@ -29,6 +29,7 @@ from nri_rdma.model.device import CharKind, DeviceId, Gpu, Node, RdmaDevice, Rdm
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, Align, AlignTo, DeviceRequest, Match, Mode, RdmaLimits
 from nri_rdma.model.same import Same
+from nri_rdma.model.selector import Selector
 
 _MAX_NAMED = 16
 _MAX_REASONS = 600
@@ -162,7 +163,7 @@ def _pickiest_first(offer: Offer, request: tuple[Admitted, ...]) -> list[int]:
 
 # Matching
 
-_SPEED = "minSpeedGbps"
+_SPEED, _EXCLUDE = "minSpeedGbps", "exclude"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,21 +176,53 @@ class _Condition:
     has: Callable[[RdmaDevice], object]
 
 
+def _physical_names(device: RdmaDevice) -> str:
+    return ", ".join(device.virtual.pf_netdevs if device.virtual is not None else ())
+
+
+def _pkeys(device: RdmaDevice) -> str:
+    return ", ".join(sorted({f"{key:#06x}" for port in device.ports for key in port.pkeys}))
+
+
+def _is(has: object, wanted: object) -> bool:
+    return has in wanted if isinstance(wanted, tuple) else has == wanted
+
+
+def _selected(word: str, of: Callable[[Match], Selector], has: Callable[[RdmaDevice], object]) -> _Condition:
+    """Return the condition for a key that pools have in the same form."""
+    return _Condition(
+        word,
+        lambda m: None if of(m) == Selector() else _value(of(m)),
+        lambda m, it: of(m).selects(it),
+        has,
+    )
+
+
+def _value(selector: Selector) -> str:
+    return str(selector).partition(" ")[2]
+
+
 _CONDITIONS: tuple[_Condition, ...] = (
-    _Condition("device", lambda m: m.device, lambda m, it: it.name == m.device, lambda it: it.name),
+    _Condition("device", lambda m: m.device, lambda m, it: _is(it.name, m.device), lambda it: it.name),
     _Condition(
         "netdev",
         lambda m: m.netdev,
-        lambda m, it: any(netdev.name == m.netdev for netdev in it.netdevs),
+        lambda m, it: any(_is(netdev.name, m.netdev) for netdev in it.netdevs),
         lambda it: ", ".join(netdev.name for netdev in it.netdevs),
     ),
-    _Condition("pci", lambda m: m.pci, lambda m, it: it.pci == m.pci, lambda it: it.pci),
-    _Condition("vendor", lambda m: m.vendor, lambda m, it: it.vendor == m.vendor, lambda it: it.vendor),
-    _Condition("driver", lambda m: m.driver, lambda m, it: it.driver == m.driver, lambda it: it.driver),
+    _Condition("pci", lambda m: m.pci, lambda m, it: _is(it.pci, m.pci), lambda it: it.pci),
+    _Condition("vendor", lambda m: m.vendor, lambda m, it: _is(it.vendor, m.vendor), lambda it: it.vendor),
+    _selected("deviceID", lambda m: Selector(device_id=m.device_id), lambda it: it.device_id),
+    _Condition("driver", lambda m: m.driver, lambda m, it: _is(it.driver, m.driver), lambda it: it.driver),
+    _selected("pfName", lambda m: Selector(pf_name=m.pf_name), _physical_names),
     _Condition(
-        "linkLayer", lambda m: m.link_layer, lambda m, it: it.link_layer == m.link_layer, lambda it: it.link_layer
+        "linkLayer", lambda m: m.link_layer, lambda m, it: _is(it.link_layer, m.link_layer), lambda it: it.link_layer
     ),
-    _Condition("numaNode", lambda m: m.numa_node, lambda m, it: it.numa_node == m.numa_node, lambda it: it.numa_node),
+    _selected("protocol", lambda m: Selector(protocol=m.protocol), lambda it: it.protocol),
+    _selected("pkey", lambda m: Selector(pkey=m.pkey), _pkeys),
+    _Condition(
+        "numaNode", lambda m: m.numa_node, lambda m, it: _is(it.numa_node, m.numa_node), lambda it: it.numa_node
+    ),
     _Condition(
         "id",
         lambda m: m.id,
@@ -201,6 +234,12 @@ _CONDITIONS: tuple[_Condition, ...] = (
         lambda m: m.min_speed_gbps,
         lambda m, it: it.speed_gbps >= (m.min_speed_gbps or 0),
         lambda it: it.speed_gbps,
+    ),
+    _Condition(
+        _EXCLUDE,
+        lambda m: " or ".join(map(str, m.exclude)) or None,
+        lambda m, it: not any(selector.may_select(it) for selector in m.exclude),
+        lambda it: it.name,
     ),
 )
 
@@ -223,15 +262,23 @@ def mismatch(match: Match, device: RdmaDevice) -> str:
 def _failed(key: str, wanted: object, has: object) -> str:
     if key == _SPEED:
         return f"speed is {has} Gbit/s, and match asks for at least {wanted}"
-    return f"{f'it has no {key}' if has in {None, ''} else f'{key} is {has}'}, and match asks for {wanted}"
+    if key == _EXCLUDE:
+        return f"match excludes {wanted}"
+    return f"{f'it has no {key}' if has in {None, ''} else f'{key} is {has}'}, and match asks for {_any(wanted)}"
+
+
+def _any(wanted: object) -> str:
+    return " or ".join(map(str, wanted)) if isinstance(wanted, tuple) else str(wanted)
 
 
 def _names_device(match: Match) -> bool:
-    return any(name is not None for name in (match.id, match.device, match.netdev, match.pci))
+    """Return whether a match is for one device that it names; a list of names is a choice."""
+    names = (match.id, match.device, match.netdev, match.pci)
+    return any(name is not None and not isinstance(name, tuple) for name in names)
 
 
 def _describe(match: Match) -> str:
-    words = [f"{it.key} {it.wanted(match)}" for it in _asked(match)]
+    words = [f"{it.key} {_any(it.wanted(match))}" for it in _asked(match)]
     return " and ".join(words) or "anything"
 
 
@@ -663,7 +710,8 @@ def _nearest(match: Match, node: Node) -> str:
         (match.netdev, [netdev.name for device in node.devices for netdev in device.netdevs]),
         (match.pci, [str(device.pci) for device in node.devices if device.pci]),
     )
-    for wanted, names in spellings:
+    each = ((one, names) for it, names in spellings for one in (it if isinstance(it, tuple) else (it,)))
+    for wanted, names in each:
         if wanted is not None and str(wanted) not in names:
             near = difflib.get_close_matches(str(wanted), names, n=3)
             return f"nearest are {_listed(near)}; there are {_listed(names)}" if near else f"there are {_listed(names)}"

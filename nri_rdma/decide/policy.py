@@ -368,8 +368,24 @@ def _unknown_pool(policy: Policy, request: DeviceRequest) -> PlacementError:
         ErrorCode.POOL_UNKNOWN,
         f"this node has no pool {request.pool}",
         where=request.where,
-        hint=f"ask for one of its pools: {', '.join(sorted(policy.pools)) or 'there is none'}",
+        hint=_instead_of_pool(policy, request),
     )
+
+
+def _instead_of_pool(policy: Policy, request: DeviceRequest) -> str:
+    asked = sorted(name for name, pool in policy.pools.items() if pool.door is PoolDoor.ANNOTATIONS)
+    pools = f"ask for one of its pools: {', '.join(asked)}" if asked else _other_doors(policy)
+    if request.word and request.pool in {"all", "free"}:
+        return f"write {{count: {request.pool}}} for {request.pool} NICs of a pool; {pools}"
+    return pools
+
+
+def _other_doors(policy: Policy) -> str:
+    """Return how the pools are asked that no annotation can ask."""
+    resources = sorted(pool.resource for pool in policy.pools.values() if pool.door is PoolDoor.RESOURCE)
+    ways = [f"{', '.join(resources)} in resources.limits of a container"] if resources else []
+    ways += ["a ResourceClaim"] if any(it.door is PoolDoor.CLAIMS for it in policy.pools.values()) else []
+    return f"ask by {' or '.join(ways)}: no pool of this node is asked by annotations" if ways else "there is no pool"
 
 
 def _closed(request: DeviceRequest, why: str) -> PlacementError:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from ipaddress import IPv4Interface, IPv6Interface
 
-from nri_rdma.model.device import CharKind, DeviceId, LinkLayer
+from nri_rdma.model.device import CharKind, DeviceId, LinkLayer, Protocol
 from nri_rdma.model.network import EthtoolConfig, NeighbourConfig, RouteConfig, RoutingRule, VrfConfig
 from nri_rdma.model.pci import PciAddress
+from nri_rdma.model.selector import FunctionsOf, Selector
 
 UNLIMITED = 2**64 - 1
 """RLIM_INFINITY as NRI spells it."""
@@ -65,17 +66,24 @@ class Align:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """Conditions on a device; None is no condition."""
+    """Conditions on a device, all of them; of several values any will do. None, or an empty tuple, is no condition."""
 
-    device: str | None = None
-    netdev: str | None = None
-    pci: PciAddress | None = None
-    vendor: str | None = None
+    device: str | tuple[str, ...] | None = None
+    netdev: str | tuple[str, ...] | None = None
+    pci: PciAddress | tuple[PciAddress, ...] | None = None
+    vendor: str | tuple[str, ...] | None = None
     """Four hexadecimal digits, lower case."""
-    driver: str | None = None
-    link_layer: LinkLayer | None = None
-    numa_node: int | None = None
+    device_id: tuple[str, ...] = ()
+    """As vendor."""
+    driver: str | tuple[str, ...] | None = None
+    pf_name: tuple[FunctionsOf, ...] = ()
+    link_layer: LinkLayer | tuple[LinkLayer, ...] | None = None
+    protocol: tuple[Protocol, ...] = ()
+    pkey: tuple[int, ...] = ()
+    numa_node: int | tuple[int, ...] | None = None
     min_speed_gbps: int | None = None
+    exclude: tuple[Selector, ...] = ()
+    """None of these may hold, as for a pool."""
     id: DeviceId | None = None
     """Of a device that the kubelet allocated by its id: no other pod may have it, whatever the mode."""
 
@@ -170,6 +178,8 @@ class DeviceRequest:
     """None means all that match."""
     if_free: bool = False
     """With count None: only those that are free, and at least one, rather than all or none."""
+    per_gpu: int | None = None
+    """So many for each GPU of its containers: `count` is None until these are known, then their number times this."""
     scope: Scope = field(default_factory=Scope)
     align: Align | None = None
     """None: near the GPUs when the request names some, else anywhere."""
@@ -206,6 +216,8 @@ class DeviceRequest:
     @property
     def count_words(self) -> str:
         """The number of devices as it is written in a request."""
+        if self.per_gpu is not None and self.count is None:
+            return f"{self.per_gpu} per GPU"
         return "free" if self.if_free else "all" if self.count is None else str(self.count)
 
     def shares_of(self, index: int, devices: int) -> frozenset[str]:

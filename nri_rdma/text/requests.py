@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any  # Any: fields of a request
 
-from nri_rdma.errors import RequestError
+from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.device import CharKind, LinkLayer
-from nri_rdma.model.pci import PCI_ADDRESS, PciAddress, parse_pci_address
+from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import (
     LABEL,
     LABEL_HINT,
@@ -62,12 +62,25 @@ from nri_rdma.text.network import (
     network_misfits,
 )
 from nri_rdma.text.quantities import QUANTITY, bytes_of
-from nri_rdma.text.reading import Fields, Reader, core_value, each_read, list_of, shown, string, word_or
-from nri_rdma.text.refusals import listed, quoted, refuse_all, refused
+from nri_rdma.text.reading import Fields, Reader, core_value, each_read, list_of, shown, word_or
+from nri_rdma.text.refusals import listed, quoted, refuse_all, refused, unknown_key
+from nri_rdma.text.selectors import (
+    DEVICE_ID,
+    KERNEL_NAME,
+    PCI,
+    PF_NAME,
+    PKEY,
+    PROTOCOL,
+    SELECTOR_KEYS,
+    SPEED,
+    pci_address,
+    read_selectors,
+)
 from nri_rdma.text.unsupported import unknown_request_key
 from nri_rdma.text.yaml import Node, Scalar, read_yaml
 
 MAX_COUNT = 1024
+MAX_PER_GPU = 64
 
 
 def read_requests(text: str, where: str, scope: Scope, *, own: bool) -> list[DeviceRequest]:
@@ -128,17 +141,38 @@ def _read(
         if isinstance(node, dict) and name in node
     ]
     refuse_all(errors)
-    written = Fields(node, where, _NAMES[stands_in], unknown_request_key, errors)
+    written = Fields(node, where, _NAMES[stands_in], _unknown_key, errors)
     first: dict[str, Any] = {"count": count, "scope": scope, **given(written, _FIRST, errors=errors)}
     first["scope"] = Scope(only=first["scope"].only, but=scope.but)
     if first["count"] == _FREE:
         first |= {"count": None, "if_free": True}
+    if "per_gpu" in first:
+        if "count" in written.node:
+            errors.append(refused(f"{where}.perGPU", "count says it already", "write one of count and perGPU"))
+        first["count"] = None
     rest = given(written, _REST, first["count"], errors)
     refuse_all(errors)
     request = DeviceRequest(**{"name": "", "where": where, **first, **rest})
     if is_whole:
         refuse_all(list(_misfits(request)))
     return request
+
+
+def _unknown_key(key: str, known: tuple[str, ...], where: str) -> RequestError:
+    """Make the error for a key that a request does not have; some of these are keys of its `match`."""
+    if key in names_of(MATCH_KEYS) and "match" in known:
+        what, hint = f"{quoted(key)} is a key of match", f"write it there: match: {{{key}: ...}}"
+        return RequestError(ErrorCode.ANNOTATION_UNKNOWN_KEY, what, where=where, hint=hint, key=key)
+    return unknown_request_key(key, known, where)
+
+
+def _unknown_match_key(key: str, known: tuple[str, ...], where: str) -> RequestError:
+    """Make the error for a key that `match` does not have; some of these a pool has."""
+    if key in names_of(SELECTOR_KEYS):
+        what = f"{quoted(key)} is for pools only"
+        hint = f"ask for a pool of the node whose select has it (pool: NAME); the keys here are {listed(known)}"
+        return RequestError(ErrorCode.ANNOTATION_UNKNOWN_KEY, what, where=where, hint=hint, key=key)
+    return unknown_key(key, known, where)
 
 
 def _misfits(request: DeviceRequest) -> Iterator[RequestError]:
@@ -152,6 +186,9 @@ def _misfits(request: DeviceRequest) -> Iterator[RequestError]:
     if request.admin_access and request.mode is not Mode.SHARED:
         what = "who looks on is given device nodes only, and others may have the device"
         yield refused(f"{where}.adminAccess", what, "write mode: shared beside it")
+    if request.per_gpu is not None and request.align is not None and request.align.to is AlignTo.NONE:
+        what = "with align: none nobody asks for the GPUs, whose number it needs"
+        yield refused(f"{where}.perGPU", what, "write count, or another align")
     if request.mode is not None:  # else the pool says it
         for misfit in (interface_misfit(request, request.mode), isolation_misfit(request, request.mode)):
             if misfit is not None:
@@ -188,7 +225,6 @@ def _containers(node: Node, where: str) -> Scope:
 
 POOL_NAME = re.compile(r"[A-Za-z][-A-Za-z0-9_.]{0,62}")
 POOL_NAME_HINT = "name a pool: a letter, then letters, digits, dots, - and _"
-KERNEL_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}")
 _VENDOR = re.compile(r"(0x)?([0-9a-fA-F]{4})")
 
 
@@ -208,22 +244,13 @@ def _macs_for(count: int | None) -> Reader[tuple[str, ...]]:
     return read
 
 
-def _pci_address(node: Node, where: str) -> PciAddress:
-    """Read a PCI address, with or without its domain."""
-    hint = "write a PCI address such as 0000:1b:00.0"
-    address = parse_pci_address(string(node, where, hint))
-    if address is None:
-        raise refused(where, f"{shown(node)} is not a PCI address", hint)
-    return address
-
-
 def _gpu(node: Node, where: str) -> PciAddress:
     """Read the PCI address of a GPU; the hint for another name of a GPU says what to write instead."""
     name = node.text if isinstance(node, Scalar) else ""
     for pattern, what in _GPU_NAMES:
         if pattern.fullmatch(name):
             raise refused(where, f"{shown(node)} is {what} of a GPU, and gpus takes PCI addresses", _GPU_HINT)
-    return _pci_address(node, where)
+    return pci_address(node, where)
 
 
 _GPU_NAMES = ((re.compile(r"[0-9]{1,4}"), "the index"), (re.compile(r"(?:MIG-)?GPU-.+|MIG-.+"), "the UUID"))
@@ -249,6 +276,16 @@ def _vendor(node: Node, where: str) -> str:
     if found is None:
         raise refused(where, f"{shown(node)} is not a vendor", "write its four hexadecimal digits, such as 15b3")
     return found[2].lower()
+
+
+def _any_of(form: Form) -> Form:
+    """Make the form of one value, or of a list of them, of which any will do."""
+    several = list_of(form.read)
+
+    def read(node: Node, where: str) -> object:
+        return several(node, where) if isinstance(node, list) else form.read(node, where)
+
+    return Form(read, {"anyOf": [form.schema, list_schema(form.schema)]})
 
 
 def _name_template_for(count: int | None) -> Reader[str]:
@@ -302,34 +339,51 @@ MEMLOCK = Form(
     word_or("unlimited", UNLIMITED, _memlock),
     {"anyOf": [{"enum": ["unlimited"]}, _MEMLOCK_BYTES.schema, pattern_schema(QUANTITY)]},
 )
-PCI = Form(_pci_address, pattern_schema(PCI_ADDRESS))
 _LABEL = text_of(LABEL, LABEL_HINT)
 _LABELS = some(_LABEL)
 _ALIGN_TO = word_of(AlignTo)
 _LIMIT = number(1, 2**31 - 1)  # the kernel reads an int
+_SELECTOR = {**schema_of(SELECTOR_KEYS), "minProperties": 1}
 _ADDRESS_LIST = list_schema(INTERFACE_ADDRESS.schema)
 
 # The keys
 
+_VENDOR_SCHEMA = {"anyOf": [pattern_schema(_VENDOR), {"type": "number", "minimum": 0}]}  # 8086 is a number
+
 MATCH_KEYS = (
-    Key("device", "device", text_of(KERNEL_NAME, "write an RDMA device's name such as mlx5_0"), "RDMA device by name"),
-    Key("netdev", "netdev", NETDEV, "Netdev by name, on the host"),
-    Key("pci", "pci", PCI, "PCI address of the function"),
+    Key(
+        "device",
+        "device",
+        _any_of(text_of(KERNEL_NAME, "write an RDMA device's name such as mlx5_0")),
+        "RDMA device by name",
+    ),
+    Key("netdev", "netdev", _any_of(NETDEV), "Netdev by name, on the host"),
+    Key("pci", "pci", _any_of(PCI), "PCI address of the function"),
     Key(
         "vendor",
         "vendor",
-        Form(_vendor, {"anyOf": [pattern_schema(_VENDOR), {"type": "number", "minimum": 0}]}),  # 8086 is a number
+        _any_of(Form(_vendor, _VENDOR_SCHEMA)),  # 8086: a number
         "PCI vendor id, four hexadecimal digits",
     ),
+    Key("deviceID", "device_id", DEVICE_ID, "PCI device id, four hexadecimal digits in quotes"),
     Key(
         "driver",
         "driver",
-        text_of(KERNEL_NAME, "write a driver's name such as mlx5_core"),
+        _any_of(text_of(KERNEL_NAME, "write a driver's name such as mlx5_core")),
         "Driver of the function",
     ),
-    Key("linkLayer", "link_layer", word_of(LinkLayer), "Link layer of the first port"),
-    Key("numaNode", "numa_node", number(0, 1023), "NUMA node"),
-    Key("minSpeedGbps", "min_speed_gbps", number(1, 100_000), "Least speed of the fastest port now", unit="Gbit/s"),
+    Key("pfName", "pf_name", PF_NAME, "Virtual functions of a physical one, by its netdev; NAME#0-3,7: these only"),
+    Key("linkLayer", "link_layer", _any_of(word_of(LinkLayer)), "Link layer of the first port"),
+    Key("protocol", "protocol", PROTOCOL, "What the device speaks"),
+    Key("pkey", "pkey", PKEY, "Partition of an InfiniBand port, such as 0x8001"),
+    Key("numaNode", "numa_node", _any_of(number(0, 1023)), "NUMA node"),
+    Key("minSpeedGbps", "min_speed_gbps", SPEED, "Least speed of the fastest port now", unit="Gbit/s"),
+    Key(
+        "exclude",
+        "exclude",
+        Form(read_selectors, {"anyOf": [_SELECTOR, list_schema(_SELECTOR)]}),
+        "Not these devices: conditions as in `match`, or a list of such, of which none may hold",
+    ),
 )
 
 ALIGN_KEYS = (
@@ -449,6 +503,13 @@ COUNT = Key(
     " free now, and at least one",
     refused_in=_chosen("in count or allocationMode of the request"),
 )
+PER_GPU = Key(
+    "perGPU",
+    "per_gpu",
+    number(1, MAX_PER_GPU),
+    "So many devices for each GPU of the containers, instead of `count`; refused where no GPU is known",
+    refused_in=_chosen("in count of the request"),
+)
 CONTAINERS = Key(
     "containers",
     "scope",
@@ -478,12 +539,13 @@ REQUEST_KEYS = (
     Key(
         "match",
         "match",
-        table(Match, MATCH_KEYS),
+        table(Match, MATCH_KEYS, _unknown_match_key),
         "Conditions on the device, all of them",
         default="none",
         refused_in=_chosen("in selectors of the request"),
     ),
     COUNT,
+    PER_GPU,
     CONTAINERS,
     Key(
         "align",
@@ -594,7 +656,7 @@ _NAMES: Mapping[StandsIn, tuple[str, ...]] = {
     place: tuple(key.name for key in REQUEST_KEYS if place not in key.refused_in) for place in StandsIn
 }
 """The keys that a request may have in a place."""
-_FIRST = (COUNT, CONTAINERS)
+_FIRST = (COUNT, PER_GPU, CONTAINERS)
 """Read before the others: how an interface is written depends on the number of devices."""
 _REST = tuple(key for key in REQUEST_KEYS if key not in _FIRST)
 _REFUSED: Mapping[StandsIn, tuple[tuple[str, str], ...]] = {

@@ -18,8 +18,9 @@ from nri_rdma.text.forms import StandsIn, names_of
 from nri_rdma.text.network import NEIGHBOUR_KEYS, ROUTE_KEYS, VRF_KEYS
 from nri_rdma.text.network import RULE_KEYS as RULE_KEYS_OF_REQUESTS
 from nri_rdma.text.placed_yaml import Placed, Value, read_documents
-from nri_rdma.text.pools import POOL_KEYS, RULE_KEYS, SELECTOR_KEYS
+from nri_rdma.text.pools import POOL_KEYS, RULE_KEYS
 from nri_rdma.text.requests import ALIGN_KEYS, INTERFACE_KEYS, LIMITS_KEYS, MATCH_KEYS, REQUEST_KEYS
+from nri_rdma.text.selectors import SELECTOR_KEYS
 from tests.rig.expect import described_root
 from tests.rig.node import load
 from tests.rig.systree import build_proc, build_tree

@@ -534,3 +534,13 @@ def test_of_a_pool_of_devices_free_ones_that_go_well_together_are_shown_and_too_
     assert refused is not None
     assert str(refused).startswith("nri-rdma: DEVICE-IN-USE: mlx5_0 is held by pod ns/other")
     assert "DEVICE-UNKNOWN" in str(explain(asking("9"), replace(facts, taken={})).refusal)
+
+
+@pytest.mark.parametrize(("gpus", "count"), [(1, 2), (3, 6)])
+def test_devices_per_gpu_are_as_many_as_the_gpus_of_the_manifest_need(facts: Facts, gpus: int, count: int) -> None:
+    asking = pod("{perGPU: 2}")
+    container = ContainerManifest(name="main", resources=(("nvidia.com/gpu", str(gpus)),))
+    assert len(given(explain(replace(asking, containers=(container,)), facts))) == count
+    refused = explain(replace(asking, containers=(ContainerManifest(name="main"),)), facts).refusal
+    assert refused is not None
+    assert refused.code is ErrorCode.NOT_ALIGNED

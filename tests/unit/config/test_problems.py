@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from nri_rdma.config.problems import problems_of
 from nri_rdma.config.settings import Document, Settings
 from nri_rdma.errors import ErrorCode, SettingError
-from nri_rdma.text.pools import POOL_KEYS, RULE_KEYS, SELECTOR_KEYS
+from nri_rdma.text.pools import POOL_KEYS, RULE_KEYS
+from nri_rdma.text.selectors import SELECTOR_KEYS
 from tests.unit.golden import assert_as_before
 from tests.unit.rigs.bad_input import assert_complete, in_time
 

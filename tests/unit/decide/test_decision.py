@@ -9,8 +9,9 @@ import pytest
 from nri_rdma.cdi.grants import CdiGrant, Origin
 from nri_rdma.cdi.meaning import CdiMeaning
 from nri_rdma.decide.decision import MemlockBounds, decide
-from nri_rdma.decide.gpus import PodGpus
+from nri_rdma.decide.gpus import KnownGpus, PodGpus
 from nri_rdma.decide.placement import Holding
+from nri_rdma.decide.policy import offer
 from nri_rdma.errors import ErrorCode
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
@@ -18,7 +19,7 @@ from nri_rdma.model.device import LinkLayer, RdmaNetns
 from nri_rdma.model.pool import Asker
 from nri_rdma.model.request import DeviceRequest, InterfaceConfig, Mode, PodRequest
 from tests.unit.decide.questions import ONE, POLICY, names, question
-from tests.unit.model.hardware import nic, node, tied
+from tests.unit.model.hardware import eight, nic, node, tied
 
 
 def test_a_refusal_is_an_answer_and_says_what_was_admitted_before_it() -> None:
@@ -110,3 +111,17 @@ def test_the_netdev_of_ipoib_is_not_moved_where_the_kernel_removes_it_with_the_r
         assert str(configured.refusal).startswith("nri-rdma: INTERFACE-UNFIT: ib0 of mlx5_0 does not go into the pod")
     else:
         assert configured.refusal is None
+
+
+def test_so_many_devices_for_each_gpu_are_counted_when_the_gpus_are_known() -> None:
+    hardware = eight()
+    each = DeviceRequest(name="0", where="HERE[0]", count=None, per_gpu=2)
+    asked = replace(question(each), node=hardware, offer=offer(POLICY, hardware))
+    gpus = {"main": KnownGpus(gpus=(hardware.gpus[0].pci, hardware.gpus[1].pci), source="the kubelet")}
+    decision = decide(replace(asked, gpus=PodGpus(by_container=gpus)), {})
+    assert (decision.refusal, len(names(decision))) == (None, 4)
+    unknown = decide(asked, {}).refusal
+    assert unknown is not None
+    assert (unknown.code, unknown.where) == (ErrorCode.NOT_ALIGNED, "HERE[0].perGPU")
+    assert unknown.what == "perGPU counts the GPUs of the containers: no GPU is known"
+    assert unknown.hint == "give the containers GPUs, name the GPUs in gpus, or write count instead"

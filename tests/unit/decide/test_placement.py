@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_rdma.decide.placement import Holding, Placed, place
+from nri_rdma.decide.placement import Holding, Placed, mismatch, place
 from nri_rdma.decide.policy import Admitted, Policy, Pool, offer
 from nri_rdma.decide.topology import Distance, distance
 from nri_rdma.errors import ErrorCode, PlacementError
-from nri_rdma.model.device import CharKind, DeviceId, LinkLayer, Node, RdmaNetns
+from nri_rdma.model.device import CharKind, DeviceId, LinkLayer, Node, Protocol, RdmaNetns
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import Align, AlignTo, Match, Mode
-from nri_rdma.model.selector import Selector
+from nri_rdma.model.selector import FunctionsOf, Selector
 from tests.unit.decide.placing import NODES, STRICT_GPU, STRICT_NUMA, asking, chosen, everything, held, named
 from tests.unit.model.hardware import TIE, eight, gpu, nic, node, tied, umad, uverbs
 
@@ -526,3 +526,34 @@ def test_requests_of_a_pod_with_the_same_gpus_have_devices_next_to_different_one
     on = node(tuple(nic(number, root=number // 2) for number in range(4)), (gpu(0, root=0), gpu(1, root=1)))
     requests = [asking(name, gpus=(0, 1)) for name in ("a", "b")]
     assert chosen(on, *requests) == (["mlx5_0"], ["mlx5_2"])
+
+
+# Lists and exclusion
+
+
+def test_a_list_of_names_is_a_choice_among_them() -> None:
+    among = Match(device=("mlx5_2", "mlx5_5"))
+    assert chosen(eight(), asking(match=among)) == (["mlx5_2"],)
+    assert chosen(eight(), asking(match=among), taken=held(2)) == (["mlx5_5"],)
+    assert chosen(eight(), asking(match=Match(device=("mlx5_2", "mlx5_5"), numa_node=(1, 3)))) == (["mlx5_5"],)
+    error = refusal(eight(), asking(match=Match(device=("mlx5_2", "mlx_9"))), taken=held(2))
+    assert error.code is ErrorCode.DEVICES_EXHAUSTED
+    error = refusal(eight(), asking(match=Match(device=("mlx_8", "mlx_9"))))
+    assert error.what == "no RDMA device of this node matches device mlx_8 or mlx_9"
+
+
+def test_what_match_excludes_is_not_given() -> None:
+    without = Match(exclude=(Selector(device=("mlx5_0", "mlx5_1")), Selector(numa_node=(1,))))
+    assert chosen(eight(), asking(match=without)) == (["mlx5_2"],)
+    assert mismatch(without, eight().devices[0]) == "match excludes device mlx5_0 or mlx5_1 or numaNode 1"
+
+
+def test_match_takes_the_conditions_of_pools() -> None:
+    device, partition = replace(eight().devices[0], device_id="101d"), Match(pkey=(0x8001,))
+    assert mismatch(Match(protocol=(Protocol.ROCE,)), device) == ""
+    assert mismatch(Match(protocol=(Protocol.IB,)), device) == "protocol is roce, and match asks for ib"
+    assert mismatch(Match(device_id=("1017",)), device) == "deviceID is 101d, and match asks for 1017"
+    assert mismatch(partition, device) == "it has no pkey, and match asks for 0x8001"
+    assert (
+        mismatch(Match(pf_name=(FunctionsOf(function="ens1"),)), device) == "it has no pfName, and match asks for ens1"
+    )

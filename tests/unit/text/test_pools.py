@@ -17,13 +17,13 @@ from nri_rdma.model.selector import FunctionsOf, Selector
 from nri_rdma.text.pools import (
     POOL_KEYS,
     RULE_KEYS,
-    SELECTOR_KEYS,
     check_rules,
     node_of,
     read_adoption,
     read_pools,
     read_rules,
 )
+from nri_rdma.text.selectors import SELECTOR_KEYS
 
 EVERY_CONDITION = """
 device = "mlx5_0"

@@ -12,11 +12,12 @@ from nri_rdma.text.forms import names_of
 from nri_rdma.text.pools import node_of
 from nri_rdma.text.requests import REQUEST_KEYS, read_granted, read_parameters, read_requests
 
-CHOOSE = {"pool": "a", "match": {}, "count": 1, "containers": ["a"], "align": "gpu", "gpus": ["1b:00.0"]}
+CHOOSE = {"pool": "a", "match": {}, "count": 1, "perGPU": 1, "containers": ["a"], "align": "gpu", "gpus": ["1b:00.0"]}
 WHERE_A_CLAIM_SAYS_IT = {
     "pool": "in deviceClassName",
     "match": "in selectors of the request",
     "count": "in count or allocationMode of the request",
+    "perGPU": "in count of the request",
     "containers": "in resources.claims of the containers",
     "align": "in constraints of the claim",
     "gpus": "in constraints of the claim",

@@ -33,7 +33,7 @@ OF_POD = DEFS["request"] | {
     }
 }
 """What a request of a pod's annotation may have."""
-CHOOSE = ("pool", "match", "count", "containers", "align", "gpus")
+CHOOSE = ("pool", "match", "count", "perGPU", "containers", "align", "gpus")
 
 BEYOND = {
     "{align: {to: none, strict: true}}",
@@ -148,7 +148,7 @@ def _values(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
         case "boolean":
             return st.booleans()
         case "string":
-            return st.sampled_from(_WORDS) | st.from_regex(schema["pattern"], fullmatch=True)
+            return st.sampled_from(_WORDS) | st.from_regex(schema.get("pattern", ".*"), fullmatch=True)
     return st.integers(schema["minimum"] - 1, min(schema.get("maximum", 9999), 2**63) + 1)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_rdma.errors import ErrorCode, RequestError
-from nri_rdma.model.device import CharKind, LinkLayer
+from nri_rdma.model.device import CharKind, LinkLayer, Protocol
 from nri_rdma.model.network import (
     SCOPE_LINK,
     EthtoolConfig,
@@ -34,6 +34,7 @@ from nri_rdma.model.request import (
     Scope,
     Use,
 )
+from nri_rdma.model.selector import FunctionsOf, Selector
 from nri_rdma.text.forms import StandsIn, names_of
 from nri_rdma.text.requests import ALIGN_KEYS, INTERFACE_KEYS, LIMITS_KEYS, MATCH_KEYS, REQUEST_KEYS
 from tests.unit.text.asking import POD, VALUE, refusal, requests
@@ -76,10 +77,15 @@ def test_a_full_request_is_read() -> None:
             netdev="eth2",
             pci=PciAddress(0, 0x10, 0, 0),
             vendor="15b3",
+            device_id=("101d",),
             driver="mlx5_core",
+            pf_name=(FunctionsOf(function="ens1f0", numbers=((0, 3),)),),
             link_layer=LinkLayer.INFINIBAND,
+            protocol=(Protocol.IB,),
+            pkey=(0x8001,),
             numa_node=0,
             min_speed_gbps=400,
+            exclude=(Selector(device=("mlx5_0", "mlx5_1")),),
         ),
         count=2,
         isolation=Isolation.HARD,
@@ -169,7 +175,8 @@ def test_yaml_without_quotes_reads_as_json_with_them() -> None:
 
 def test_the_example_of_the_keys_has_every_key() -> None:
     """Whoever adds a key to the grammar adds it to FULL, which is read above."""
-    assert tuple(FULL) == tuple(key.name for key in REQUEST_KEYS if StandsIn.POD not in key.refused_in)
+    known_here = tuple(key.name for key in REQUEST_KEYS if StandsIn.POD not in key.refused_in)
+    assert tuple(FULL) == tuple(name for name in known_here if name != "perGPU")  # it is in count's place
     for key, known in {
         "match": MATCH_KEYS,
         "align": ALIGN_KEYS,
@@ -209,7 +216,32 @@ def test_an_unknown_key_names_the_nearest_known_one(text: str, nearest: str) -> 
 
 
 def test_an_unknown_key_that_is_near_to_none_names_them_all() -> None:
-    assert refusal("{zzz: 1}").hint == f"the keys are {', '.join(FULL)}"
+    assert refusal("{zzz: 1}").hint == f"the keys are {', '.join(FULL)}".replace("count,", "count, perGPU,")
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("{exclude: {device: mlx5_0}}", "write it there: match: {exclude: ...}"),
+        ("{pkey: 0x8001}", "write it there: match: {pkey: ...}"),
+        ("{match: {rootDevice: pci0000:3a}}", "ask for a pool of the node whose select has it (pool: NAME)"),
+        ("{count: 2, perGPU: 1}", "write one of count and perGPU"),
+        ("{perGPU: 1, align: none}", "write count, or another align"),
+        ("{perGPU: 1, interface: {addresses: [10.0.0.2/24]}}", "write count: N instead of all"),
+    ],
+)
+def test_what_a_request_says_elsewhere_or_not_at_all_is_told_with_the_place(text: str, hint: str) -> None:
+    assert refusal(text).hint.startswith(hint)
+
+
+def test_a_list_in_match_is_a_choice_and_a_speed_is_read_as_ip_writes_it() -> None:
+    match = only("{match: {device: [mlx5_0, mlx5_1], numaNode: [0, 1], minSpeedGbps: 200G}}").match
+    assert match == Match(device=("mlx5_0", "mlx5_1"), numa_node=(0, 1), min_speed_gbps=200)
+
+
+def test_so_many_devices_per_gpu_are_no_number_yet() -> None:
+    request = only("{perGPU: 2, mode: exclusive, interface: {name: rail%d}}")
+    assert (request.count, request.per_gpu, request.count_words) == (None, 2, "2 per GPU")
 
 
 def test_keys_of_later_versions_are_unknown() -> None:

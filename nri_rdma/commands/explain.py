@@ -45,6 +45,9 @@ from nri_rdma.text.manifest import ContainerManifest, PodManifest, shared_addres
 from nri_rdma.text.pools import MAX_SHARES
 from nri_rdma.text.refusals import bounded, listed
 
+MULTUS_NETWORKS = "k8s.v1.cni.cncf.io/networks"
+"""The annotation by which pods ask Multus for networks beside the cluster's."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Away:
@@ -307,11 +310,13 @@ def _relaxed(request: PodRequest, names: frozenset[str]) -> PodRequest:
 
 
 def _spelling_notes(pod: PodManifest, prefix: str) -> Iterator[str]:
-    """Yield a note for each annotation that was probably meant for nri-rdma."""
+    """Yield a note for each annotation that was probably meant for nri-rdma, or is about NICs and is another's."""
     for key in pod.annotations:
         meant = meant_key(key, prefix)
         if meant is not None:
             yield f"Nothing reads {bounded(key)}: its prefix has a typo. Write {bounded(meant)}."
+        if key == MULTUS_NETWORKS:
+            yield f"The annotation {key} is Multus's: nri-rdma reads nothing of it, and shows none of its networks."
 
 
 def _remark_notes(pod: PodManifest, request: PodRequest | None, facts: Facts) -> Iterator[str]:

@@ -15,10 +15,9 @@ from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.request import DeviceRequest, PodRequest
 from nri_rdma.text.annotations import asks
 from nri_rdma.text.manifest import ContainerManifest, PodManifest
-from nri_rdma.text.refusals import bounded, quoted, refused
+from nri_rdma.text.refusals import bounded, refused
 from nri_rdma.text.yaml import Path
 
-BOOTSTRAP = "NCCL_SOCKET_IFNAME"
 _POD_NETDEVS = ("eth0", "lo")
 """What a pod's namespace has before us: runtimes have every CNI plugin name the pod's interface eth0."""
 _EXPANDED = re.compile(r"(?<!\$)\$\(((?:RDMA_(?:DEVICES|NETDEVS)|NCCL|UCX|GLOO)_[A-Z0-9_]+)\)")
@@ -45,7 +44,7 @@ def remarks(pod: PodManifest, request: PodRequest | None, prefix: str) -> Iterat
         if asks({key: ""}, prefix):
             yield _of(("metadata", "labels", key), "nri-rdma reads annotations, and no labels", _move(key))
     for item in requests:
-        yield from _names(pod, item)
+        yield from _names(item)
     for container in pod.containers:
         yield from _expansions(container)
         if not requests:
@@ -71,15 +70,11 @@ def _asks_by_resource(container: ContainerManifest) -> bool:
 # In the annotation
 
 
-def _names(pod: PodManifest, item: DeviceRequest) -> Iterator[Remark]:
+def _names(item: DeviceRequest) -> Iterator[Remark]:
     name, where = item.interface.name or "", f"{item.where}.interface.name"
     if name in _POD_NETDEVS:
         what = f"the pod has a netdev {name} of its own, so that every node refuses it (NAME-CONFLICT)"
         yield Remark(path=(), error=refused(where, what, "write another name, such as rdma%d"))
-    elif name.startswith("ib") and not all(BOOTSTRAP in it.env for it in pod.containers if item.scope.covers(it.name)):
-        what = f"NCCL takes a netdev whose name begins with ib for its bootstrap, and {quoted(name)} does"
-        hint = f"write another name, such as rdma%d, or set {BOOTSTRAP}=eth0 in the container"
-        yield Remark(path=(), error=refused(where, what, hint))
 
 
 # In a container

@@ -29,7 +29,6 @@ TOLD = {
     "env": (pod('env: [{name: X, value: "$(UCX_NET_DEVICES),lo"}]'), "env[0].value", "let a shell expand it"),
     "label": (pod(labels=f'{{{PREFIX}/pod: "1"}}', annotations="{}"), "metadata.labels", "move"),
     "eth0": (pod(annotations=named("eth0")), "interface.name", "another name"),
-    "ib0": (pod(annotations=named("ib0")), "interface.name", "set NCCL_SOCKET_IFNAME=eth0"),
     "counted": (
         pod(f"resources: {{limits: {{{PREFIX}/nic: 2}}}}", annotations="{}"),
         "spec.containers[0].resources",
@@ -72,7 +71,7 @@ def test_each_is_a_warning_at_its_place_with_what_to_write(case: str) -> None:
         pod(GPUS.replace("8", "2")),
         pod(f"resources: {{limits: {{{PREFIX}/nic: 2}}}}"),
         pod(f"resources: {{limits: {{{PREFIX}/guard: 1}}}}", annotations="{}"),
-        pod("env: [{name: NCCL_SOCKET_IFNAME, value: eth0}]", annotations=named("ib0")),
+        pod(annotations=named("ib0")),  # NCCL would bootstrap over it, had it not NCCL_SOCKET_IFNAME from us
         pod(spec="volumes: [{name: ib, hostPath: {path: /data}}, {name: tmp, emptyDir: {}}]"),
     ],
 )

@@ -163,7 +163,7 @@ def _pickiest_first(offer: Offer, request: tuple[Admitted, ...]) -> list[int]:
 
 # Matching
 
-_SPEED, _EXCLUDE = "minSpeedGbps", "exclude"
+_SPEED, _EXCLUDE, _PKEY = "minSpeedGbps", "exclude", "pkey"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,18 +188,14 @@ def _is(has: object, wanted: object) -> bool:
     return has in wanted if isinstance(wanted, tuple) else has == wanted
 
 
-def _selected(word: str, of: Callable[[Match], Selector], has: Callable[[RdmaDevice], object]) -> _Condition:
+def _selected(word: str, field: str, has: Callable[[RdmaDevice], object]) -> _Condition:
     """Return the condition for a key that pools have in the same form."""
     return _Condition(
         word,
-        lambda m: None if of(m) == Selector() else _value(of(m)),
-        lambda m, it: of(m).selects(it),
+        lambda m: getattr(m, field) or None,
+        lambda m, it: Selector(**{field: getattr(m, field)}).selects(it),
         has,
     )
-
-
-def _value(selector: Selector) -> str:
-    return str(selector).partition(" ")[2]
 
 
 _CONDITIONS: tuple[_Condition, ...] = (
@@ -212,14 +208,14 @@ _CONDITIONS: tuple[_Condition, ...] = (
     ),
     _Condition("pci", lambda m: m.pci, lambda m, it: _is(it.pci, m.pci), lambda it: it.pci),
     _Condition("vendor", lambda m: m.vendor, lambda m, it: _is(it.vendor, m.vendor), lambda it: it.vendor),
-    _selected("deviceID", lambda m: Selector(device_id=m.device_id), lambda it: it.device_id),
+    _selected("deviceID", "device_id", lambda it: it.device_id),
     _Condition("driver", lambda m: m.driver, lambda m, it: _is(it.driver, m.driver), lambda it: it.driver),
-    _selected("pfName", lambda m: Selector(pf_name=m.pf_name), _physical_names),
+    _selected("pfName", "pf_name", _physical_names),
     _Condition(
         "linkLayer", lambda m: m.link_layer, lambda m, it: _is(it.link_layer, m.link_layer), lambda it: it.link_layer
     ),
-    _selected("protocol", lambda m: Selector(protocol=m.protocol), lambda it: it.protocol),
-    _selected("pkey", lambda m: Selector(pkey=m.pkey), _pkeys),
+    _selected("protocol", "protocol", lambda it: it.protocol),
+    _selected(_PKEY, "pkey", _pkeys),
     _Condition(
         "numaNode", lambda m: m.numa_node, lambda m, it: _is(it.numa_node, m.numa_node), lambda it: it.numa_node
     ),
@@ -264,11 +260,12 @@ def _failed(key: str, wanted: object, has: object) -> str:
         return f"speed is {has} Gbit/s, and match asks for at least {wanted}"
     if key == _EXCLUDE:
         return f"match excludes {wanted}"
-    return f"{f'it has no {key}' if has in {None, ''} else f'{key} is {has}'}, and match asks for {_any(wanted)}"
+    return f"{f'it has no {key}' if has in {None, ''} else f'{key} is {has}'}, and match asks for {_any(key, wanted)}"
 
 
-def _any(wanted: object) -> str:
-    return " or ".join(map(str, wanted)) if isinstance(wanted, tuple) else str(wanted)
+def _any(key: str, wanted: object) -> str:
+    values = wanted if isinstance(wanted, tuple) else (wanted,)
+    return " or ".join(f"{it:#06x}" if key == _PKEY else str(it) for it in values)
 
 
 def _names_device(match: Match) -> bool:
@@ -278,7 +275,7 @@ def _names_device(match: Match) -> bool:
 
 
 def _describe(match: Match) -> str:
-    words = [f"{it.key} {_any(it.wanted(match))}" for it in _asked(match)]
+    words = [f"{it.key} {_any(it.key, it.wanted(match))}" for it in _asked(match)]
     return " and ".join(words) or "anything"
 
 

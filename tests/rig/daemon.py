@@ -54,6 +54,8 @@ class AnyDaemon(ABC):
 
     def __init__(self, place: Place) -> None:
         self.state_dir = place.run / "nri-rdma"
+        for path in self.state_dir.glob("past*"):  # of the tests before: each has a daemon that remembers nothing
+            path.unlink()
         self.log_path = place.work / "nri-rdma.log"
         self._log_start = 0
 

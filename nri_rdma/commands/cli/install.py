@@ -100,8 +100,10 @@ def install_podman(settings: Settings, dry_run: bool) -> None:
     files = _podman_files(settings)
     drop_in = files.drop_in(parse_version(version_text()))
     after = "Containers that are there already ask when they are started the next time."
-    written = (*files.of_hooks(_hook()), *_cdi_devices(settings), drop_in)
-    write(written, "podman", after, dry_run, read_configuration)
+    devices, notes = _cdi_devices(settings)
+    write((*files.of_hooks(_hook()), *devices, drop_in), "podman", after, dry_run, read_configuration)
+    for sentence in notes:
+        click.echo(printable(sentence), err=True)
 
 
 @install.command(name="docker")
@@ -236,9 +238,9 @@ def _hook() -> Path:
     return packaged(PROGRAM)
 
 
-def _cdi_devices(settings: Settings) -> tuple[OwnFile, ...]:
-    """Return the file with the CDI devices of this node; nothing where there can be none, which is told: annotations
-    are set up all the same."""
+def _cdi_devices(settings: Settings) -> tuple[tuple[OwnFile, ...], tuple[str, ...]]:
+    """Return the file with the CDI devices of this node, and sentences about what is not in it; no file where there can
+    be none: annotations are set up all the same."""
     from nri_rdma.commands.cli.node import read_node
     from nri_rdma.commands.generate_cdi import spec_of
     from nri_rdma.commands.hooked_cdi import HookStyle, hooked
@@ -249,19 +251,15 @@ def _cdi_devices(settings: Settings) -> tuple[OwnFile, ...]:
 
     folder = settings.cdi_dirs[0]
     if file := made_by_others(read_registry(settings.cdi_dirs), folder):
-        click.echo(printable(f"The CDI devices are those of {file}, which stays as it is."), err=True)
-        return ()
+        return (), (f"The CDI devices are those of {file}, which stays as it is.",)
     try:
         node, _ = read_node(settings, None)
         made = hooked(
             spec_of(node), node, configured_policy(settings), HookStyle(socket=HookSettings.of(settings).socket)
         )
     except NriRdmaError as error:
-        click.echo(printable(f"There are no CDI devices yet: {error}"), err=True)
-        return ()
-    for sentence in made.left_out:
-        click.echo(printable(sentence), err=True)
-    return (cdi_file(folder, made.spec),)
+        return (), (f"There are no CDI devices yet: {error}",)
+    return (cdi_file(folder, made.spec),), made.left_out
 
 
 def _podman_files(settings: Settings) -> PodmanFiles:

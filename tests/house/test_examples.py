@@ -246,3 +246,16 @@ def test_the_page_shows_what_becomes_of_the_shared_plugin_s_configuration(tmp_pa
     done = nri_rdma("config", "import", tmp_path / "config.json")
     assert done.returncode == 0, done.stderr
     assert done.stdout in blocks("docs/coming-from.md", "toml"), "docs/coming-from.md: write what import prints"
+
+
+def test_the_commands_about_examples_that_pages_show_can_be_run() -> None:
+    shown = [
+        line.partition(" #")[0].split()[1:]
+        for page in PAGES
+        for line in (PROJECT / page).read_text().splitlines()
+        if re.match(r"nri-rdma (explain|validate) docs/examples/", line)
+    ]
+    assert shown
+    for words in shown:
+        done = nri_rdma(*(PROJECT / it if it.startswith("docs/") else it for it in words))
+        assert (done.returncode, done.stderr) == (0, ""), words

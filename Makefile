@@ -20,8 +20,8 @@ setup-venv: ## only the virtual environment (no root)
 containerd: setup
 	@$(PYTHON) -m tests.rig.build_runtimes containerd-2.3
 
-demo: setup ## a real containerd starts pods that get their RDMA devices (root)
-	@$(PYTHON) -m tests.rig.demo
+demo: setup ## a real containerd starts pods that get their RDMA devices (root); KEEP=1: a prompt on that node
+	@$(PYTHON) -m tests.rig.demo $(if $(KEEP),--keep)
 
 unit: setup-venv ## tests that need neither root nor Linux, in parts at the same time
 	@$(PYTHON) -m tests.parts tests/unit -m "not root" -q

@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--check-against", metavar="NODE.toml", help="the description to check against, if not the one that was built"
     )
+    parser.add_argument("--keep", action="store_true", help="no story, but a prompt on its node")
     chosen = parser.parse_args(arguments)
     if problem := _problem():
         print(f"demo: {problem}", file=sys.stderr)
@@ -40,9 +41,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if others:
         print(f"demo: a test run or another demo is under way ({others[0]}). Next: wait for its end.", file=sys.stderr)
         return 1
-    code = story.tell()
+    code = story.tell() if not chosen.keep else _prompt()
     sweep()
     return code
+
+
+def _prompt() -> int:
+    """Has the terminal's shell be on the node; Ctrl-C is the shell's."""
+    process = subprocess.Popen([sys.executable, "-m", "tests.rig.demo_prompt"], cwd=cache.PROJECT)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda given, _frame: None if given == signal.SIGINT else process.terminate())
+    return process.wait()
 
 
 def sweep() -> None:

@@ -129,3 +129,32 @@ def _left() -> list[Path]:
     records = [*read_in_bases("nrirdma-*/rig.json"), *read_in_bases("nrirdma-*/fabric.json")]
     here = [record for record in records if record["network"] == own_network()]
     return [Path(record["run"]) for record in here if int(record["owner_pid"]) != os.getpid()]
+
+
+PROMPT = """
+pod run one 1
+pod run two '[{name: fast, count: 2, mode: exclusive}]'
+pod exec two sh -c 'env | grep RDMA_DEVICES_FAST'
+pod run greedy 99
+nri-rdma status
+nri-rdma trace two
+nri-rdma explain docs/examples/own-addresses.yaml
+pod list
+pod delete one
+pod exec one true
+"""
+
+
+def test_a_kept_node_takes_pods_and_is_given_back(host_equal: None) -> None:
+    command = [*COMMAND, "--keep"]
+    done = subprocess.run(
+        command, cwd=cache.PROJECT, input=PROMPT, capture_output=True, text=True, check=False, timeout=_SECONDS
+    )
+    lines = done.stdout.splitlines()
+    assert "default/one runs" in lines, done.stdout + done.stderr
+    assert "RDMA_DEVICES_FAST=mlx5_1,mlx5_2" in lines
+    assert "DEVICES-EXHAUSTED" in done.stderr
+    assert any(line.startswith("RunPodSandbox  default/two  ") for line in lines)
+    assert {"default/one  main", "default/two  main"} <= set(lines)
+    assert done.stderr.splitlines()[-1] == "pod: there is no pod one; `pod list` shows those there are"
+    assert done.returncode == 0

@@ -20,7 +20,7 @@ from nri_rdma.cdi.grants import CdiGrant
 from nri_rdma.commands.remarks import remarks, sentence
 from nri_rdma.decide.decision import MemlockBounds, Question, decide
 from nri_rdma.decide.device_ids import offered_devices, preferred
-from nri_rdma.decide.gpus import KnownGpus, PodGpus, is_gpu_resource, is_next_to_gpus, may_use_gpus
+from nri_rdma.decide.gpus import KnownGpus, PodGpus, is_gpu_resource, is_near_numa, may_use_gpus
 from nri_rdma.decide.granted import requests_of
 from nri_rdma.decide.inheritance import leading_away
 from nri_rdma.decide.inject import USUAL_INTERFACE, AttachedRequest, inject
@@ -272,11 +272,16 @@ def _awaiting_gpus(pod: PodManifest, request: PodRequest, facts: Facts) -> froze
     """Return the names of the strict requests whose GPUs the kubelet would report, and nobody has named here."""
     if not facts.gpus_are_reported:
         return frozenset()
+
+    def waits(item: DeviceRequest, container: ContainerManifest) -> bool:
+        has_some = _may_have_gpus(container) or (is_near_numa(item) and container.has_whole_cpus)
+        return has_some and item.scope.covers(container.name)
+
     return frozenset(
         item.name
         for item in request.requests
         if _is_strict(item) and not item.gpus and not any(item.scope.covers(name) for name in facts.gpus)
-        if any(_may_have_gpus(container) for container in pod.containers if item.scope.covers(container.name))
+        if any(waits(item, container) for container in pod.containers)
     )
 
 
@@ -294,8 +299,8 @@ def _for_gpus_of(pod: PodManifest, item: DeviceRequest, facts: Facts) -> DeviceR
 
 
 def _is_strict(request: DeviceRequest) -> bool:
-    """Return whether a request takes no device that is far from its GPUs."""
-    return request.align is not None and request.align.strict and is_next_to_gpus(request)
+    """Return whether a request takes no device that is far from its GPUs, or from its CPUs."""
+    return request.align is not None and request.align.strict and may_use_gpus(request)
 
 
 def _may_have_gpus(container: ContainerManifest) -> bool:
@@ -304,9 +309,12 @@ def _may_have_gpus(container: ContainerManifest) -> bool:
 
 def _relaxed(request: PodRequest, names: frozenset[str]) -> PodRequest:
     """Return the request with these not strict: what refuses them now would refuse them near any GPU."""
-    near = Align(to=AlignTo.GPU)
-    items = (replace(item, align=near) if item.name in names else item for item in request.requests)
-    return PodRequest(requests=tuple(items))
+    return PodRequest(
+        requests=tuple(
+            replace(item, align=replace(item.align, strict=False)) if item.align and item.name in names else item
+            for item in request.requests
+        )
+    )
 
 
 def _spelling_notes(pod: PodManifest, prefix: str) -> Iterator[str]:
@@ -337,6 +345,9 @@ def _gpu_notes(pod: PodManifest, request: PodRequest, facts: Facts, awaiting: fr
                 chosen = "The kubelet chooses the GPUs and reports them to the daemon"
                 here = f"here --gpu {container.name}=ID[,ID] names them, and without it the devices are a guess"
                 yield f"Container {container.name} gets {name}: {count}. {chosen}; {here}."
+        if container.has_whole_cpus and any(it.name in awaiting and is_near_numa(it) for it in asking):
+            needs = "that needs its CPU manager's policy static and a pod of the class Guaranteed, else it is refused"
+            yield f"The kubelet chooses the CPUs of container {container.name} and reports them to the daemon; {needs}."
         for name in container.claims if any(it.name in awaiting for it in asking) else ():
             here = f"here --gpu {container.name}=ID[,ID] names them"
             yield f"Claim {name} of container {container.name} does not say which GPUs it has: {here}."

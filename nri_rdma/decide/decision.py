@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from nri_rdma.cdi.grants import CdiGrant
-from nri_rdma.decide.gpus import PodGpus, counted, informed, refuse_uncounted
+from nri_rdma.decide.gpus import PodGpus, counted, informed, is_near_numa, refuse_uncounted
 from nri_rdma.decide.granted import Wanted, place_granted, requests_of, with_grants, with_pools
 from nri_rdma.decide.placement import Placed, Taken, place
 from nri_rdma.decide.policy import (
@@ -29,7 +29,7 @@ from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.device import IPOIB, Node, RdmaNetns
-from nri_rdma.model.request import UNLIMITED, Mode, PodRequest
+from nri_rdma.model.request import UNLIMITED, DeviceRequest, Mode, PodRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +101,16 @@ def decide(question: Question, taken: Taken) -> Decision:
 
 
 def narrowed(request: PodRequest, allocation: PodAllocation | None, gpus: PodGpus | None) -> PodRequest:
-    """Return the request for the containers to which the kubelet gave devices, with the GPUs that they have."""
-    return PodRequest(requests=tuple(counted(informed(scoped(item, allocation), gpus)) for item in request.requests))
+    """Return the request for the containers to which the kubelet gave devices, with their GPUs and CPUs."""
+    items = (counted(informed(scoped(item, allocation), gpus)) for item in request.requests)
+    return PodRequest(requests=tuple(_with_cpus(item, allocation) for item in items))
+
+
+def _with_cpus(request: DeviceRequest, allocation: PodAllocation | None) -> DeviceRequest:
+    if allocation is None or not is_near_numa(request):
+        return request
+    cpus = {cpu for it in allocation.containers if request.scope.covers(it.name) for cpu in it.cpus}
+    return replace(request, cpus=tuple(sorted(cpus)))
 
 
 def _informed(item: Wanted, gpus: PodGpus | None) -> Wanted:

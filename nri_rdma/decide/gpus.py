@@ -293,6 +293,11 @@ def refuse_uncounted(requests: Iterable[DeviceRequest]) -> None:
             )
 
 
+def is_near_numa(request: DeviceRequest) -> bool:
+    """Return whether the request's devices shall be on the NUMA nodes of the pod's GPUs or CPUs."""
+    return request.align is not None and request.align.to is AlignTo.NUMA
+
+
 def informed(request: DeviceRequest, told: PodGpus | None) -> DeviceRequest:
     """Return the request with the GPUs of its containers. `told` is the kubelet's report, which goes before the
     request's own GPUs; None: there is no kubelet to ask."""

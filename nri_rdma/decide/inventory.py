@@ -69,6 +69,7 @@ def assemble(
         rdma_cm=scan.rdma_cm,
         rdma_netns=scan.rdma_netns,
         rdma_cgroup=rdma_cgroup,
+        numa_nodes=scan.numa_nodes,
     )
 
 

@@ -617,21 +617,44 @@ def _why_near(search: _Search, pick: Pick) -> str:
 
 
 def _choose_on_numa(search: _Search) -> list[_Choice]:
-    """Choose devices of the GPUs' NUMA nodes; without GPUs, devices of one NUMA node: of the tightest that suffices."""
+    """Choose devices of the NUMA nodes of the GPUs, else of the CPUs, else those that the request names; without any,
+    devices of one NUMA node: of the tightest that suffices."""
     if search.request.gpus_problem and _is_numa_strict(search.request):
         raise _not_aligned(search, search.request.gpus_problem, "see that it can be told, or leave strict out")
-    homes = {gpu.numa_node for gpu in search.gpus if gpu.numa_node is not None} or _one_numa_node(search)
-    if not homes and not _is_numa_strict(search.request):
+    homes = {gpu.numa_node for gpu in search.gpus if gpu.numa_node is not None} or _of_cpus(search)
+    if not homes and _is_numa_strict(search.request):
+        lacking = "the NUMA nodes of its GPUs are" if search.gpus else "the pod's GPUs, or CPUs that it has alone, are"
+        what = f"there is nothing to be near to: {lacking} not known"
+        raise _not_aligned(search, what, f"{_NEAR_TO_SOMETHING}, or leave strict out")
+    homes = homes or _one_numa_node(search)
+    if not homes:
         return _choose_unaligned(search, "no NUMA node is known")
     chosen = anywhere(search.free, search.count, search.around, lambda device: device.numa_node not in homes)
     aligned = [device for device in chosen if device.numa_node in homes]
-    home = f"NUMA node {_listed(sorted(str(number) for number in homes))}"
+    home = f"NUMA node {_listed(sorted(str(number) for number in homes))}{_whose(search)}"
     if len(aligned) < len(chosen) and _is_numa_strict(search.request):
         what = f"{len(aligned)} of {search.count} devices are free on {home}{_why_not(search)}"
         raise _not_aligned(search, what, "ask for fewer devices, or leave strict out")
     return [
         _Choice(device=it, why=f"on {home}" if it in aligned else f"{home} has no other free device") for it in chosen
     ]
+
+
+_NEAR_TO_SOMETHING = (
+    "ask for whole CPUs (requests = limits) on a node whose kubelet has cpuManagerPolicy: static, or for a GPU, or"
+    " write match.numaNode"
+)
+
+
+def _of_cpus(search: _Search) -> set[int]:
+    """Return the NUMA nodes of the CPUs that the pod has alone; without these, the one that the request names."""
+    homes = {it.number for it in search.node.numa_nodes if any(map(it.has, search.request.cpus))}
+    named = search.request.match.numa_node
+    return homes or (set() if named is None else {named})
+
+
+def _whose(search: _Search) -> str:
+    return ", as the pod's CPUs" if search.request.cpus and not search.gpus else ""
 
 
 def _one_numa_node(search: _Search) -> set[int]:

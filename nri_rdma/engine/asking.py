@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from nri_rdma.decide.decision import narrowed
-from nri_rdma.decide.gpus import PodGpus, gpus_of, may_use_gpus, source_words
+from nri_rdma.decide.gpus import PodGpus, gpus_of, is_near_numa, may_use_gpus, source_words
 from nri_rdma.decide.scoping import scope_words
 from nri_rdma.engine.kubelet import KubeletEvidence
 from nri_rdma.model.allocation import PodAllocation
@@ -49,6 +49,7 @@ def gather(
     with spans.span("parse"):
         request = parse_pod_request(annotations, prefix) or PodRequest(requests=())
     asks_gpus = kubelet.asks_about_gpus and any(map(may_use_gpus, request.requests))
+    asks_gpus = asks_gpus or (kubelet.is_there and any(map(is_near_numa, request.requests)))
     asks_scope = kubelet.kubelet is not None and any(it.word for it in request.requests)
     if not (asks_gpus or asks_scope or claimed or kubelet.asks_about_devices or kubelet.asks_about_shares):
         return Asked(request=request)
@@ -69,10 +70,11 @@ def gather(
 
 
 def _gpu_words(requests: Iterable[DeviceRequest]) -> dict[str, str]:
-    """Return a span's attributes for the GPUs that requests are for."""
+    """Return a span's attributes for the GPUs and CPUs that requests are for."""
     asking = tuple(filter(may_use_gpus, requests))
     return {
         "rdma.gpus": ",".join(map(str, gpus_of(asking))),
         "rdma.gpus.source": ", ".join(dict.fromkeys(filter(None, map(source_words, asking)))),
+        "rdma.cpus": ",".join(map(str, dict.fromkeys(cpu for item in asking for cpu in item.cpus))),
         "rdma.gpus.problem": "; ".join(dict.fromkeys(item.gpus_problem for item in asking if item.gpus_problem)),
     }

@@ -77,6 +77,11 @@ class KubeletEvidence:
         return self.kubelet is not None and self.kubelet.tells
 
     @property
+    def is_there(self) -> bool:
+        """Return whether there is a kubelet to ask."""
+        return self.kubelet is not None and self.kubelet.is_there
+
+    @property
     def asks_about_devices(self) -> bool:
         """Return whether there are CDI devices that concern us and may be any pod's, and a kubelet that allocates
         them."""
@@ -85,7 +90,7 @@ class KubeletEvidence:
     @property
     def asks_about_gpus(self) -> bool:
         """Return whether the node has GPUs, and a kubelet that may report whose they are."""
-        return bool(self._specs.now.gpu_names.gpus) and self.kubelet is not None and self.kubelet.is_there
+        return bool(self._specs.now.gpu_names.gpus) and self.is_there
 
     @property
     def asks_about_shares(self) -> bool:

@@ -32,6 +32,8 @@ class ContainerAllocation:
     name: str
     resources: tuple[DeviceIds, ...] = ()
     claims: tuple[ClaimDevice, ...] = ()
+    cpus: tuple[int, ...] = ()
+    """The CPUs that it has alone, by number; none unless the kubelet's CPU manager gives such."""
 
     @property
     def cdi_devices(self) -> tuple[str, ...]:

@@ -244,6 +244,18 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NumaNode:
+    """A NUMA node and its CPUs, as ranges with both ends."""
+
+    number: int
+    cpus: tuple[tuple[int, int], ...]
+
+    def has(self, cpu: int) -> bool:
+        """Return whether the CPU is one of its own."""
+        return any(first <= cpu <= last for first, last in self.cpus)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
     """The hardware that sysfs shows. `netdev_names` has the netdevs of each device, in the order of its ports."""
 
@@ -252,6 +264,7 @@ class Scan:
     gpus: tuple[Gpu, ...]
     rdma_cm: CharDevice | None
     rdma_netns: RdmaNetns
+    numa_nodes: tuple[NumaNode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +277,7 @@ class Node:
     rdma_netns: RdmaNetns
     rdma_cgroup: bool
     """Whether containers' cgroups can have rdma limits: cgroup v2 with the rdma controller."""
+    numa_nodes: tuple[NumaNode, ...] = ()
     capacities: Mapping[DeviceId, RdmaCapacity] = field(default_factory=dict)
     """The capacity of each device that was asked for it, and answered."""
     capacity_problems: Mapping[DeviceId, str] = field(default_factory=dict)

@@ -189,6 +189,8 @@ class DeviceRequest:
     gpus_problem: str = ""
     """Why the pod's GPUs are not known for sure: their source does not answer, or two sources contradict each other.
     Then a strict request is refused, and another one is placed by the NUMA nodes of the known GPUs."""
+    cpus: tuple[int, ...] = ()
+    """The CPUs that its containers have alone, as the kubelet reports them; only of a request near a NUMA node."""
     mode: Mode | None = None
     """None: the first mode of the pool."""
     isolation: Isolation = Isolation.SOFT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any  # Any: a manifest before it is read
@@ -27,6 +28,8 @@ class ContainerManifest:
     privileged: bool = False
     resources: tuple[tuple[str, str], ...] = ()
     """The extended resources that it asks device plugins for, each with its number."""
+    has_whole_cpus: bool = False
+    """Whether its limit of CPUs is a whole number, and its request the same: the kubelet may give it CPUs alone."""
     claims: tuple[str, ...] = ()
     """The claims of the pod that it refers to."""
     way: Way = ()
@@ -144,6 +147,7 @@ def _container_manifest(value: object, where: str, way: Way) -> ContainerManifes
         privileged=security.get("privileged") is True,
         resources=_extended(container, where),
         claims=_claims(container, where),
+        has_whole_cpus=_has_whole_cpus(_mapping(container.get("resources"), f"{where}.resources"), where),
         way=way,
         written=container,
     )
@@ -157,6 +161,12 @@ def _extended(container: Mapping[str, Any], where: str) -> tuple[tuple[str, str]
         **_mapping(resources.get("requests"), f"{where}.resources.requests"),
     }
     return tuple((str(name), str(count)) for name, count in asked.items() if "/" in str(name))
+
+
+def _has_whole_cpus(resources: Mapping[str, Any], where: str) -> bool:
+    limit = _mapping(resources.get("limits"), f"{where}.resources.limits").get("cpu")
+    request = _mapping(resources.get("requests"), f"{where}.resources.requests").get("cpu", limit)
+    return limit is not None and str(limit) == str(request) and re.fullmatch(r"[1-9][0-9]*", str(limit)) is not None
 
 
 def _claims(container: Mapping[str, Any], where: str) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs/cdi.md").read_text()
 KEY, COMMON, NETDEVS = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 CHOOSING = {"pool", "match", "count", "if_free", "per_gpu", "scope", "align", "gpus"}
 """Fields of a request that a CDI device decides."""
-OURS = {"where", "word", "cdi_device", "gpus_from", "gpus_problem", "shares"}
+OURS = {"where", "word", "cdi_device", "gpus_from", "gpus_problem", "cpus", "shares"}
 
 
 def told(spec: str) -> dict[str, CdiMeaning]:

@@ -73,6 +73,8 @@ class Given:
     name: str
     resources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
+    cpus: tuple[int, ...] = ()
+    """Those that it has alone."""
 
 
 class FakeKubelet:
@@ -273,9 +275,10 @@ def _container(given: Given) -> bytes:
         for resource, ids in given.resources.items()
         for device_id in reversed(ids)  # the real one takes them from a map
     ]
+    processors = message(3, b"".join(map(varint, given.cpus))) if given.cpus else b""
     memory = message(4, text(1, "memory") + whole(2, 1 << 30) + message(3, numa))
     claims = [message(5, _claim(claim)) for claim in given.claims]
-    return b"".join([text(1, given.name), *devices, message(3, bytes([0, 1])), memory, *claims])
+    return b"".join([text(1, given.name), *devices, processors, memory, *claims])
 
 
 def _claim(claim: Claim) -> bytes:

@@ -277,7 +277,12 @@ def _result(told: ToldPod) -> str:
     for claim in told.claims:
         if claim.refused is not None and claim.refused.refusal is not None:
             return f"refused by its claim {claim.claim.name}, {claim.refused.refusal.code}"
-    return "cannot be told without --gpu" if item.undetermined else _gotten(told)
+    if item.undetermined:
+        from nri_rdma.decide.gpus import is_near_numa
+
+        is_near_cpus = any(is_near_numa(request.admitted.request) for request in item.requests)
+        return "depends on the CPUs that the kubelet gives it" if is_near_cpus else "cannot be told without --gpu"
+    return _gotten(told)
 
 
 def _gotten(told: ToldPod) -> str:

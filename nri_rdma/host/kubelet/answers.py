@@ -27,6 +27,8 @@ MAX_POD_BYTES = 1 << 20
 may have, has 150 KiB: the kubelet repeats CDI devices (see _claims)."""
 MAX_ENTRIES = 16384
 """Containers, device ids, claimed devices and CDI names of one pod, counted together."""
+MAX_CPUS = 8192
+"""Most CPUs of one container, as many as Linux can have (NR_CPUS)."""
 MAX_TEXT = 1024
 """Most characters of a name. The kubelet does not bound device ids and CDI names; no known name is this long."""
 
@@ -99,6 +101,9 @@ def _pod(message: Any, namespace: str, name: str) -> PodAllocation:
             raise refused(f"'{bounded(container)}' is no container's name", namespace, name)
         if names.count(container) > 1:
             raise refused(f"the container {container} is in it twice", namespace, name)
+    for item in containers:
+        if len(item.cpus) > MAX_CPUS:
+            raise refused(f"the container {item.name} has more than {MAX_CPUS} CPUs", namespace, name)
     return PodAllocation(containers=containers)
 
 
@@ -122,6 +127,7 @@ def _container(message: Any) -> ContainerAllocation:
         name=message.name,
         resources=tuple(_resources(message.devices)),
         claims=tuple(_claims(message.dynamic_resources)),
+        cpus=tuple(sorted(set(message.cpu_ids))),
     )
 
 

@@ -70,6 +70,13 @@ def numbers(text: str) -> tuple[int, int] | None:
     return None if major is None or minor is None else (major, minor)
 
 
+def ranges(text: str) -> tuple[tuple[int, int], ...]:
+    """Return the ranges of a list of CPUs (``0-47,96``), each with both ends; what is no range is left out."""
+    ends = (part.partition("-") for part in text.strip().split(","))
+    pairs = ((whole_number(first), whole_number(last or first)) for first, _, last in ends)
+    return tuple((first, last) for first, last in pairs if first is not None and last is not None)
+
+
 def pci_path(place: str) -> tuple[str, ...]:
     """Return root complex, bridges and function that lead to a device's folder; empty when the device is not on PCI."""
     parts = place.split("/")

@@ -22,6 +22,7 @@ from nri_rdma.host.sysfs.attributes import (
     numa_node,
     numbers,
     pci_path,
+    ranges,
     read,
     read_of,
     whole_number,
@@ -32,6 +33,7 @@ from nri_rdma.model.device import (
     CharKind,
     DeviceId,
     LinkLayer,
+    NumaNode,
     Port,
     RdmaDevice,
     RdmaNetns,
@@ -41,6 +43,7 @@ from nri_rdma.model.device import (
 from nri_rdma.model.pci import PciAddress, parse_pci_address
 
 _REPRESENTOR = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+")  # phys_port_name, Documentation/networking/devlink
+_NUMA_NODE = re.compile(r"node[0-9]{1,4}")
 _MAX_UPPER = 8
 """Greatest depth of stacked netdevs that is followed: MAX_NEST_DEV of include/linux/netdevice.h."""
 _CLASSES = {CharKind.UVERBS: "infiniband_verbs", CharKind.UMAD: "infiniband_mad", CharKind.ISSM: "infiniband_mad"}
@@ -116,6 +119,7 @@ def scan(sysfs_root: Path, dev_root: Path, proc_root: Path | None = None) -> Sca
         gpus=read_gpus(sysfs_root, proc_root),
         rdma_cm=_rdma_cm(root, dev_root),
         rdma_netns=_rdma_netns(root),
+        numa_nodes=tuple(_numa_nodes(f"{root}/devices/system/node")),
     )
 
 
@@ -335,6 +339,12 @@ def _char_device(folder: str, name: str, kind: CharKind, dev_root: Path) -> Char
         uid=uid,
         gid=gid,
     )
+
+
+def _numa_nodes(folder: str) -> Iterator[NumaNode]:
+    for name in in_order(entries(folder)):
+        if _NUMA_NODE.fullmatch(name):
+            yield NumaNode(number=int(name.removeprefix("node")), cpus=ranges(read(f"{folder}/{name}/cpulist")))
 
 
 def _rdma_netns(root: str) -> RdmaNetns:

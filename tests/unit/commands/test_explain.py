@@ -122,6 +122,17 @@ def test_what_a_strict_request_gets_is_undetermined_until_its_gpus_are_known(fac
     assert (told.undetermined, given(told)) == (False, ["mlx5_3"])
 
 
+def test_what_is_near_cpus_that_the_kubelet_chooses_is_undetermined_and_else_refused(facts: Facts) -> None:
+    strict = "[{align: {to: numa, strict: true}}]"
+    whole = ContainerManifest(name="trainer", has_whole_cpus=True)
+    explanation = explain(replace(pod(strict), containers=(whole,)), facts)
+    assert (explanation.refusal, explanation.undetermined) == (None, True)
+    assert any("The kubelet chooses the CPUs of container trainer" in note for note in explanation.notes)
+    refusal = explain(pod(strict), facts).refusal
+    assert refusal is not None
+    assert refusal.code is ErrorCode.NOT_ALIGNED
+
+
 def test_a_strict_request_that_no_gpu_can_help_is_refused(facts: Facts) -> None:
     container = ContainerManifest(name="trainer", resources=(("nvidia.com/gpu", "1"),))
     for asked, has, code in (

@@ -8,18 +8,18 @@ import pytest
 
 from nri_rdma.cdi.grants import CdiGrant, Origin
 from nri_rdma.cdi.meaning import CdiMeaning
-from nri_rdma.decide.decision import MemlockBounds, decide
+from nri_rdma.decide.decision import Decision, MemlockBounds, decide
 from nri_rdma.decide.gpus import KnownGpus, PodGpus
 from nri_rdma.decide.placement import Holding
 from nri_rdma.decide.policy import offer
 from nri_rdma.errors import ErrorCode
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
-from nri_rdma.model.device import LinkLayer, RdmaNetns
+from nri_rdma.model.device import LinkLayer, NumaNode, RdmaNetns
 from nri_rdma.model.pool import Asker
-from nri_rdma.model.request import DeviceRequest, InterfaceConfig, Mode, PodRequest
+from nri_rdma.model.request import Align, AlignTo, DeviceRequest, InterfaceConfig, Mode, PodRequest, Scope
 from tests.unit.decide.questions import ONE, POLICY, names, question
-from tests.unit.model.hardware import eight, nic, node, tied
+from tests.unit.model.hardware import eight, gpu_address, nic, node, tied
 
 
 def test_a_refusal_is_an_answer_and_says_what_was_admitted_before_it() -> None:
@@ -125,3 +125,40 @@ def test_so_many_devices_for_each_gpu_are_counted_when_the_gpus_are_known() -> N
     assert (unknown.code, unknown.where) == (ErrorCode.NOT_ALIGNED, "HERE[0].perGPU")
     assert unknown.what == "perGPU counts the GPUs of the containers: no GPU is known"
     assert unknown.hint == "give the containers GPUs, name the GPUs in gpus, or write count instead"
+
+
+TWO_SOCKETS = replace(
+    eight(),
+    numa_nodes=(NumaNode(number=0, cpus=((0, 15), (32, 47))), NumaNode(number=1, cpus=((16, 31), (48, 63)))),
+)
+
+
+def near_cpus(*cpus: int, strict: bool = True, gpus: PodGpus | None = None) -> Decision:
+    """The decision for a pod with a container that has these CPUs alone, beside a sidecar whose CPUs do not count."""
+    align = Align(to=AlignTo.NUMA, strict=strict)
+    request = replace(ONE, count=2, align=align, scope=Scope(only=frozenset({"main"})))
+    main, sidecar = ContainerAllocation(name="main", cpus=cpus), ContainerAllocation(name="sidecar", cpus=(0,))
+    told = PodAllocation(containers=(main, sidecar))
+    return decide(question(request, on=TWO_SOCKETS, allocation=told, gpus=gpus), {})
+
+
+@pytest.mark.parametrize(("cpus", "names_of"), [((20, 50), ["mlx5_4", "mlx5_5"]), ((3, 40), ["mlx5_0", "mlx5_1"])])
+def test_a_pod_near_a_numa_node_gets_the_devices_of_that_of_its_own_cpus(
+    cpus: tuple[int, ...], names_of: list[str]
+) -> None:
+    decision = near_cpus(*cpus)
+    assert names(decision) == names_of
+    home = "NUMA node 1" if cpus[0] == 20 else "NUMA node 0"
+    assert {reason.partition(": ")[2] for reason in decision.placed[0].reasons} == {f"on {home}, as the pod's CPUs"}
+
+
+def test_the_gpus_of_a_pod_count_before_its_cpus() -> None:
+    known = KnownGpus(gpus=(gpu_address(6),), source="the kubelet")
+    assert names(near_cpus(3, gpus=PodGpus(by_container={"main": known}))) == ["mlx5_4", "mlx5_6"]
+
+
+def test_a_pod_without_cpus_of_its_own_is_near_to_nothing() -> None:
+    refusal = near_cpus().refusal
+    assert refusal is not None
+    assert refusal.code is ErrorCode.NOT_ALIGNED
+    assert names(near_cpus(strict=False)) == ["mlx5_0", "mlx5_1"]

@@ -181,7 +181,7 @@ def test_a_pod_that_asks_much_of_hundreds_of_functions_is_answered_soon() -> Non
 
 
 def test_strict_numa_alignment_that_does_not_fit_is_refused() -> None:
-    error = refusal(eight(), asking(align=STRICT_NUMA, count=4), taken=held(0, 4))
+    error = refusal(eight(), asking(align=STRICT_NUMA, gpus=(0,), count=4), taken=held(0, 4))
     assert error.code is ErrorCode.NOT_ALIGNED
     assert "3 of 4 devices are free on NUMA node 0" in error.what
 

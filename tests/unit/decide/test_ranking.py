@@ -111,7 +111,17 @@ def test_numa_alignment_takes_the_numa_nodes_of_the_gpus() -> None:
 
 
 def test_numa_alignment_without_gpus_keeps_a_request_on_one_numa_node() -> None:
-    assert chosen(eight(), asking(align=STRICT_NUMA, count=3), taken=held(0, 1)) == (["mlx5_4", "mlx5_5", "mlx5_6"],)
+    assert chosen(eight(), asking(align=NUMA, count=3), taken=held(0, 1)) == (["mlx5_4", "mlx5_5", "mlx5_6"],)
+
+
+def test_strict_numa_alignment_without_anything_to_be_near_to_is_refused_with_what_to_do() -> None:
+    with pytest.raises(PlacementError, match=r"NOT-ALIGNED: .* there is nothing to be near to") as refused:
+        chosen(eight(), asking(align=STRICT_NUMA))
+    assert "ask for whole CPUs" in str(refused.value)
+
+
+def test_a_numa_node_that_the_request_names_is_something_to_be_near_to() -> None:
+    assert chosen(eight(), asking(align=STRICT_NUMA, match=Match(numa_node=1))) == (["mlx5_4"],)
 
 
 def test_numa_alignment_fills_the_fuller_numa_node_first() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from nri_rdma.engine.asking import Asked, gather
 from nri_rdma.errors import RequestError
+from nri_rdma.model.allocation import ContainerAllocation, PodAllocation
 from nri_rdma.model.pci import parse_pci_address
 from tests.unit.attach.builders import make_pod
 from tests.unit.engine.gpu_machine import KEY, Machine, machine
@@ -52,6 +53,25 @@ def test_a_request_that_cannot_be_read_is_refused_and_the_kubelet_is_not_asked(n
     with pytest.raises(RequestError):
         ask(node, "[not: {yaml")
     assert node.kubelet.asked == 0
+
+
+@pytest.mark.parametrize(("align", "asked"), [("numa", 1), ("none", 0)])
+def test_the_kubelet_is_asked_for_the_cpus_of_a_pod_near_a_numa_node(node: Node, align: str, asked: int) -> None:
+    """This node has no GPU."""
+    node.kubelet.given[str(make_pod())] = PodAllocation(containers=(ContainerAllocation(name="trainer", cpus=(3, 4)),))
+    told = ask(node, f"[{{align: {align}}}]")
+    assert node.kubelet.asked == asked
+    if asked:
+        assert told.allocation is not None
+        (span,) = [it for it in node.rig.spans.recent() if it.name == "kubelet"]
+        assert span.attributes["rdma.cpus"] == "3,4"
+
+
+def test_a_kubelet_that_is_late_with_the_cpus_is_a_problem_of_the_request(node: Node) -> None:
+    node.kubelet.is_late = True
+    told = ask(node, "[{align: {to: numa, strict: true}}]")
+    assert told.gpus is not None
+    assert "no answer" in told.gpus.unanswered
 
 
 def test_a_request_that_says_all_itself_needs_no_kubelet(node: Node) -> None:

@@ -92,6 +92,25 @@ def test_a_container_asks_for_the_resources_with_a_domain_and_the_claims_that_ha
 
 
 @pytest.mark.parametrize(
+    ("resources", "has_whole"),
+    [
+        ({"limits": {"cpu": 8}}, True),
+        ({"limits": {"cpu": "8"}, "requests": {"cpu": 8}}, True),
+        ({"limits": {"cpu": 8}, "requests": {"cpu": 4}}, False),
+        ({"limits": {"cpu": "500m"}}, False),
+        ({"requests": {"cpu": 8}}, False),
+        ({}, False),
+    ],
+)
+def test_a_container_may_have_cpus_alone_whose_limit_is_a_whole_number_and_its_request(
+    resources: dict[str, object], has_whole: bool
+) -> None:
+    pod = {"kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"name": "main", "resources": resources}]}}
+    (container,) = read_pods(pod, "pod.yaml")[0].containers
+    assert container.has_whole_cpus is has_whole
+
+
+@pytest.mark.parametrize(
     ("value", "written"),
     [
         (True, '"true"'),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from nri_rdma.errors import ErrorCode, KubeletError
 from nri_rdma.host.kubelet.answers import (
+    MAX_CPUS,
     MAX_ENTRIES,
     MAX_POD_BYTES,
     MAX_PODS,
@@ -45,6 +46,7 @@ BAD = {
     "too many bytes": (get_answer(Given(name="main", resources={"r/x": ("x" * MAX_POD_BYTES,)})), "bytes"),
     "a long id": (get_answer(Given(name="main", resources={"r/x": ("x" * (MAX_TEXT + 1),)})), "characters"),
     "a long resource": (get_answer(Given(name="main", resources={"x" * (MAX_TEXT + 1): ("0",)})), "characters"),
+    "too many CPUs": (get_answer(Given(name="main", cpus=tuple(range(MAX_CPUS + 1)))), f"more than {MAX_CPUS} CPUs"),
     "a long claim": (
         get_answer(Given(name="main", claims=(Claim(namespace="web", name="x" * (MAX_TEXT + 1)),))),
         "characters",
@@ -65,6 +67,12 @@ def test_as_many_entries_as_are_allowed_are_read() -> None:
     ids = tuple(map(str, range(MAX_ENTRIES // 2 - 1)))  # each comes with the resource's name, beside the container's
     told = allocation_of(get_answer(Given(name="main", resources={"r/x": ids})), "web", "a")
     assert len(told.containers[0].resources[0].ids) == len(ids)
+
+
+def test_the_cpus_that_a_container_has_alone_are_read() -> None:
+    told = allocation_of(get_answer(Given(name="main", cpus=(200, 8, 9)), Given(name="sidecar")), "web", "a")
+    assert [(it.name, it.cpus) for it in told.containers] == [("main", (8, 9, 200)), ("sidecar", ())]
+    assert not told.named  # CPUs are no devices
 
 
 def test_a_pod_with_many_claimed_devices_is_read() -> None:

@@ -154,6 +154,10 @@ def test_gpus_and_the_namespace_mode_are_the_described_ones(node: description.No
         (function.address, _root_of(node, function.address), function.numa_node) for function in expected
     ]
     assert found.rdma_netns is NETNS[node.rdma_netns_mode]
+    assert [(it.number, it.cpus) for it in found.numa_nodes] == [
+        (number, ((number * node.cpus_per_socket, (number + 1) * node.cpus_per_socket - 1),))
+        for number in range(node.sockets)
+    ]
 
 
 def test_gpus_have_the_names_and_numbers_that_their_drivers_tell(node: description.Node, scanned: Scanned) -> None:

@@ -107,6 +107,13 @@ def test_a_shared_device_serves_two_containers(host_equal: None, daemon: Daemon,
     assert host_link("rail5") is not None
 
 
+def test_containers_that_share_are_each_on_a_nic_of_their_own(host_equal: None, daemon: Daemon, engine: Engine) -> None:
+    for name in PAIR:
+        engine.must(*engine.run("-d", "--name", name, *asks(engine, [{"mode": "shared"}]), command=SLEEP))
+    held = {device["name"]: len(device["holders"]) for device in daemon.status()["devices"] if device["holders"]}
+    assert sorted(held.values()) == [1, 1]
+
+
 def test_a_privileged_container_gets_its_netdev(host_equal: None, daemon: Daemon, engine: Engine) -> None:
     seen = seen_in(engine(*engine.run("--rm", "--privileged", *asks(engine, [FIFTH]), command=["sh", "-c", LOOK])))
     assert ("rdma0" in seen.macs, seen.env["RDMA_DEVICES_FAST"]) == (True, "mlx5_5")

@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime]
 POD = "rdma.noderesource.dev/pod"
 ONE, THREE = {POD: "1"}, {POD: "3"}
 STRICT = {POD: "[{align: {to: gpu, strict: true}}]"}
+NAMED = "[{match: {device: mlx5_0}, align: {to: gpu, strict: true}}]"
 NVIDIA, AMD = "nvidia.com/gpu", "amd.com/gpu"
 NVIDIA_MAJOR = 195
 GIVEN_ORDER = (5, 2, 7, 0, 3, 6, 1, 4)
@@ -172,6 +173,62 @@ def test_what_a_container_shows_of_its_gpu_is_held_against_what_the_kubelet_told
     assert look(cri, container).nodes["uverbs1"] == tree_number(node, "uverbs1")
     (aligned,) = told.status()["alignment"]
     assert (aligned["container"], aligned["gpus"], aligned["words"]) == ("trainer", [gpu(node, 1)], "aligned: PHB")
+
+
+def holders(daemon: Daemon) -> dict[str, int]:
+    """How many pods have each device, by `status`."""
+    return {device["name"]: len(device["holders"]) for device in daemon.status()["devices"]}
+
+
+def test_sixteen_pods_that_share_are_two_on_each_of_eight_nics(
+    host_equal: None, node: Fabric, cri: Cri, gave: FakeKubelet, told: Daemon
+) -> None:
+    for number in range(16):
+        cri.run_pod(f"sharing-{number}", annotations={POD: "[{mode: shared}]"})
+    assert holders(told) == {f"mlx5_{number}": 2 for number in range(8)}
+
+
+@pytest.fixture
+def without_port(node: Fabric, told: Daemon) -> Iterator[None]:
+    """The port of mlx5_0 is down while the daemon reads the node, and active afterwards."""
+    state = node.sysfs / "class/infiniband/mlx5_0/ports/1/state"
+    active = state.read_text()
+    told.stop()
+    state.write_text("1: DOWN\n")
+    told.start()
+    yield
+    told.stop()
+    state.write_text(active)
+    told.start()
+
+
+def test_nobody_is_on_the_nic_whose_port_is_down_until_it_is_the_only_one(
+    without_port: None, host_equal: None, node: Fabric, cri: Cri, gave: FakeKubelet, told: Daemon
+) -> None:
+    pods = [cri.run_pod(f"sharing-{number}", annotations={POD: "[{mode: shared}]"}) for number in range(8)]
+    assert holders(told) == {"mlx5_0": 0, "mlx5_1": 2} | {f"mlx5_{number}": 1 for number in range(2, 8)}
+    for pod in pods:
+        cri.delete_pod(pod)
+    allocate(gave, "near", uuid(node, 0))
+    assert "mlx5_0 is without an active port: its port is DOWN" in refusal(cri, "near", {POD: NAMED})
+    for number in range(1, 8):
+        cri.run_pod(f"alone-{number}", annotations=ONE)
+    assert holders(told) == {"mlx5_0": 0} | {f"mlx5_{number}": 1 for number in range(1, 8)}
+    cri.run_pod("near", annotations=ONE)
+    assert holders(told)["mlx5_0"] == 1
+    assert spans(told, "near")["place"]["reason"].endswith("told by the kubelet; its port is DOWN")
+
+
+def test_a_pod_with_cpus_of_its_own_gets_a_nic_of_their_socket(
+    host_equal: None, node: Fabric, cri: Cri, gave: FakeKubelet, told: Daemon
+) -> None:
+    cpu = node.node.cpus_per_socket + 2  # of the second socket
+    gave.add_pod("default", "pinned", Given(name="trainer", cpus=(cpu, cpu + 1)))
+    asked = {POD: "[{align: {to: numa, strict: true}}]"}
+    pod = cri.run_pod("pinned", annotations=asked)
+    assert sockets_of(node.node, nics(cri, pod, node.node)) == {1}
+    gave.add_pod("default", "floating", Given(name="trainer"))
+    assert "NOT-ALIGNED: not aligned to numa: there is nothing to be near to" in refusal(cri, "floating", asked)
 
 
 def nvidia_node(folder: Path, minor: int) -> str:

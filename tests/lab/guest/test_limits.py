@@ -69,7 +69,7 @@ def test_a_container_at_its_limit_gets_no_object_more_while_its_neighbour_does(
     limit = verbs.asks("mode: shared, limits: {hcaObjects: 4}")
     with (
         verbs.pod(cri, "limited", limit) as limited_pod,
-        verbs.pod(cri, "free", verbs.asks("mode: shared")) as free_pod,
+        verbs.pod(cri, "free", verbs.asks(f"mode: shared, match: {{device: {rdma_device}}}")) as free_pod,
     ):
         limited = verbs.start(cri, limited_pod, "main", keep_sixteen)
         assert _got(cri, limited) == "4 EAGAIN"

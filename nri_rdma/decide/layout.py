@@ -1,4 +1,4 @@
-"""Where the devices and GPUs of a node are: distances, groups and rails.
+"""Where the devices and GPUs of a node are: distances, groups and rails; and which devices cannot carry data.
 
 All of it is worked out when the node is read, and kept for the pods that start afterwards: each waits for its
 placement. Devices are numbered by their place. Those of one place are equally far from every GPU, and in the same
@@ -14,6 +14,7 @@ from functools import lru_cache
 from itertools import count
 from typing import Self
 
+from nri_rdma.decide.shares import is_up
 from nri_rdma.decide.topology import Distance, distance, rails, rails_of_gpus
 from nri_rdma.model.device import DeviceId, Node, RdmaDevice
 from nri_rdma.model.pci import PciAddress, below_root
@@ -59,6 +60,8 @@ class Layout:
     """By GPU, and in it by the number of the place."""
     rails: Mapping[DeviceId, int]
     rail_of_gpu: Mapping[PciAddress, int]
+    down: frozenset[DeviceId]
+    """The devices that cannot carry data."""
 
     def distance(self, gpu: PciAddress, device: DeviceId) -> Distance:
         """Return the distance of a device from a GPU."""
@@ -79,6 +82,7 @@ def _layout(reading: Same[Node]) -> Layout:
         far={gpu.pci: tuple(distance(device, gpu) for device in places.samples) for gpu in node.gpus},
         rails=rail_of,
         rail_of_gpu=rails_of_gpus(node.gpus, len(set(rail_of.values()))),
+        down=frozenset(device.id for device in node.devices if not is_up(device)),
     )
 
 

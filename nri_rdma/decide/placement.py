@@ -22,7 +22,7 @@ from typing import TypeAlias
 from nri_rdma.decide.layout import READINGS_KEPT, layout_of
 from nri_rdma.decide.policy import Admitted, Offer
 from nri_rdma.decide.ranking import Pick, Surroundings, anywhere, near_gpus
-from nri_rdma.decide.shares import down_words, is_up
+from nri_rdma.decide.shares import down_words
 from nri_rdma.decide.topology import FARTHEST_ALIGNED, Distance, roots
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharKind, DeviceId, Gpu, Node, RdmaDevice, RdmaNetns
@@ -337,7 +337,8 @@ class _Search:
             if (obstacle := _obstacle(device, admitted, node, taken.get(device.id, frozenset()), used.get(device.id)))
             or (obstacle := _all_shares_given(shares.get(device.id, 0), most))
         }
-        obstacles |= _down(matching, obstacles, offer, admitted.request)
+        if down := layout_of(node).down:
+            obstacles |= _down([it for it in matching if it.id in down], matching, obstacles, offer, admitted.request)
         return cls(
             node=node,
             offer=offer,
@@ -368,7 +369,8 @@ class _Search:
     @property
     def usable(self) -> tuple[RdmaDevice, ...]:
         """The free devices that can carry data; all free ones where these are too few."""
-        up = tuple(device for device in self.free if is_up(device))
+        down = layout_of(self.node).down
+        up = tuple(device for device in self.free if device.id not in down) if down else self.free
         return up if len(up) >= self.count else self.free
 
     @property
@@ -388,7 +390,7 @@ class _Search:
             idle=self.idle,
             rails=layout.rails if self.gpus else {},
             load=self.load,
-            down=frozenset(device.id for device in self.free if not is_up(device)),
+            down=layout.down,
         )
 
     def distance(self, device: RdmaDevice, gpu: Gpu) -> Distance:
@@ -478,17 +480,20 @@ def _clear(reading: Same[Node], mode: Mode, char_kinds: frozenset[CharKind]) -> 
 
 
 def _down(
-    matching: Iterable[RdmaDevice], obstacles: Mapping[DeviceId, _Obstacle], offer: Offer, request: DeviceRequest
+    down: Iterable[RdmaDevice],
+    matching: Collection[RdmaDevice],
+    obstacles: Mapping[DeviceId, _Obstacle],
+    offer: Offer,
+    request: DeviceRequest,
 ) -> Mapping[DeviceId, _Obstacle]:
     """Return the obstacle of each device without an active port, for who does not take such a device: a strict request,
     any request of a pool that refuses it, and a share as long as another device can be given. The kubelet was told of
     fewer shares then."""
-    free = [device for device in matching if device.id not in obstacles]
-    down = {device.id: _without_port(device) for device in free if not is_up(device)}
+    without_port = {device.id: _without_port(device) for device in down if device.id not in obstacles}
     if _is_strict(request) or request.pool in offer.refusing_down:
-        return down
+        return without_port
     is_share = bool(request.shares) and request.count is not None
-    return down if is_share and len(down) < len(free) else {}
+    return without_port if is_share and len(without_port) < len(matching) - len(obstacles) else {}
 
 
 def _without_port(device: RdmaDevice) -> _Obstacle:
@@ -563,16 +568,16 @@ def _choose_unaligned(search: _Search, why: str) -> list[_Choice]:
 
     def reason(device: RdmaDevice) -> str:
         is_spare = spares and device.pci_root not in beside_idle
-        return _least_held(search, device) or _choice_of(search, passed[device.id], count, is_spare)
+        return _least_held(search, around.load, device) or _choice_of(search, passed[device.id], count, is_spare)
 
     return [_Choice(device=it, why=f"{reason(it)}{words}") for it in chosen]
 
 
-def _least_held(search: _Search, device: RdmaDevice) -> str:
+def _least_held(search: _Search, load: Mapping[DeviceId, int], device: RdmaDevice) -> str:
     """Return the reason of a device that fewer pods have than one with a lower index; "" for others."""
-    load = search.load
-    held_more = (it for it in search.usable if it.index < device.index and load and load[it.id] > load[device.id])
-    return f"held by the fewest pods of {len(search.free)} free" if next(held_more, None) else ""
+    passed = (it for it in search.usable if it.index < device.index) if load else ()
+    is_less = any(load[it.id] > load[device.id] for it in passed)
+    return f"held by the fewest pods of {len(search.free)} free" if is_less else ""
 
 
 def _named(search: _Search) -> str:

@@ -652,10 +652,10 @@ _NEAR_TO_SOMETHING = (
 
 
 def _of_cpus(search: _Search) -> set[int]:
-    """Return the NUMA nodes of the CPUs that the pod has alone; without these, the one that the request names."""
+    """Return the NUMA nodes of the CPUs that the pod has alone; without these, those that the request names."""
     homes = {it.number for it in search.node.numa_nodes if any(map(it.has, search.request.cpus))}
     named = search.request.match.numa_node
-    return homes or (set() if named is None else {named})
+    return homes or set(() if named is None else (named,) if isinstance(named, int) else named)
 
 
 def _whose(search: _Search) -> str:

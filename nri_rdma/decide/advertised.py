@@ -67,8 +67,9 @@ def lacks_netdev_for_claims(device: RdmaDevice, pool: Pool) -> bool:
 
 
 def advertised(node: Node, devices: Iterable[tuple[RdmaDevice, str]]) -> tuple[Advertised, ...]:
-    """Return these devices, each with the pool that it is in, by index."""
-    ordered = sorted(devices, key=lambda it: it[0].index)
+    """Return these devices, each with the pool that it is in, by index; those that cannot carry data come last, because
+    the scheduler takes the first that fits."""
+    ordered = sorted(devices, key=lambda it: (not is_up(it[0]), it[0].index))
     return tuple(
         Advertised(
             name=slice_name(device.id),

@@ -14,10 +14,11 @@ from nri_rdma.attach.attachment import Attachment
 from nri_rdma.decide.advertised import Advertised, advertised, lacks_netdev_for_claims, slice_name
 from nri_rdma.decide.claims import AdmittedClaim, admit_claim, holder_of
 from nri_rdma.decide.policy import Policy
+from nri_rdma.decide.shares import is_up
 from nri_rdma.engine.engine import Engine
 from nri_rdma.model.claim import Claim, ClaimRequest
 from nri_rdma.model.device import CharDevice, RdmaDevice
-from nri_rdma.model.pool import Pool, PoolDoor
+from nri_rdma.model.pool import DownPorts, Pool, PoolDoor
 from nri_rdma.model.request import Mode
 
 
@@ -41,7 +42,9 @@ class Claims:
         """Return what the scheduler may allocate: devices that pods have as they were on the host, and of the others
         those that a pod could have now."""
         shown = {
-            device.id: (device, pool.name) for device, pool in self._unused() if not self._is_withheld(device, pool)
+            device.id: (device, pool.name)
+            for device, pool in self._unused()
+            if not self._is_withheld(device, pool) and not self._is_refused(device, pool)
         }
         for device in _attached(self._engine.attachments.all()):
             pool_name = next((pool.name for pool in self._pools() if pool.has(device)), None)
@@ -64,9 +67,14 @@ class Claims:
     def _is_withheld(self, device: RdmaDevice, pool: Pool) -> bool:
         """Return whether new claims cannot have a device for want of its netdev. One that is held has its netdev in a
         pod, or on its way from there or to there, so that it does not go for a moment."""
-        if not lacks_netdev_for_claims(device, pool):
-            return False
-        return all(it.looks_on for it in self._engine.placer.reservations.taken().get(device.id, ()))
+        return lacks_netdev_for_claims(device, pool) and not self._is_held(device)
+
+    def _is_refused(self, device: RdmaDevice, pool: Pool) -> bool:
+        """Return whether the pool gives the device to nobody for want of an active port."""
+        return pool.down_ports is DownPorts.REFUSE and not is_up(device) and not self._is_held(device)
+
+    def _is_held(self, device: RdmaDevice) -> bool:
+        return not all(it.looks_on for it in self._engine.placer.reservations.taken().get(device.id, ()))
 
     @property
     def rdma_cm(self) -> CharDevice | None:

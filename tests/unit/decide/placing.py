@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -51,6 +52,18 @@ def named(device: str, name: str = "0") -> Admitted:
 
 def held(*numbers: int, mode: Mode = Mode.EXCLUSIVE) -> dict[DeviceId, frozenset[Holding]]:
     return {nic(number).id: frozenset({Holding(owner="ns/other", mode=mode)}) for number in numbers}
+
+
+def lost(on: Node, *numbers: int) -> Node:
+    """The node with these devices' ports down."""
+    devices = [
+        replace(
+            device,
+            ports=tuple(replace(port, state="DOWN") for port in device.ports) if number in numbers else device.ports,
+        )
+        for number, device in enumerate(on.devices)
+    ]
+    return replace(on, devices=tuple(devices))
 
 
 def chosen(

@@ -12,6 +12,7 @@ from nri_rdma.decide.advertised import Advertised, advertised, slice_name
 from nri_rdma.model.device import DeviceId, EbpfPrograms, LinkLayer, Node, RdmaDevice, RdmaNetns, VirtualFunction
 from nri_rdma.model.pci import PciAddress
 from tests.rig.cache import PROJECT
+from tests.unit.decide.placing import lost
 from tests.unit.model.hardware import eight, nic, node
 
 OURS = "rdma.noderesource.dev/"
@@ -210,3 +211,10 @@ def test_devices_are_told_by_their_index() -> None:
     on = eight()
     told = advertised(on, [(device, "rails") for device in reversed(on.devices)])
     assert [it.attributes[f"{OURS}rdmaDevice"]["string"] for it in told] == [f"mlx5_{number}" for number in range(8)]
+
+
+def test_devices_that_cannot_carry_data_come_last_because_the_scheduler_takes_the_first() -> None:
+    on = lost(eight(), 0, 2)
+    told = advertised(on, [(device, "rails") for device in on.devices])
+    numbers = (1, 3, 4, 5, 6, 7, 0, 2)
+    assert [it.attributes[f"{OURS}rdmaDevice"]["string"] for it in told] == [f"mlx5_{number}" for number in numbers]

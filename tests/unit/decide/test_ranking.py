@@ -19,7 +19,7 @@ from nri_rdma.decide.topology import distance
 from nri_rdma.errors import PlacementError
 from nri_rdma.model.device import DeviceId, Node, VirtualFunction
 from nri_rdma.model.request import Align, AlignTo, Match, Mode
-from tests.unit.decide.placing import NODES, STRICT_GPU, STRICT_NUMA, asking, chosen, everything, held, named
+from tests.unit.decide.placing import NODES, STRICT_GPU, STRICT_NUMA, asking, chosen, everything, held, lost, named
 from tests.unit.model.hardware import eight, gpu, nic, node
 
 NUMA = Align(to=AlignTo.NUMA)
@@ -223,18 +223,6 @@ def test_a_pod_that_only_looks_on_does_not_count() -> None:
 
 
 # Ports that are down
-
-
-def lost(on: Node, *numbers: int) -> Node:
-    """The node with these devices' ports down."""
-    devices = [
-        replace(
-            device,
-            ports=tuple(replace(port, state="DOWN") for port in device.ports) if number in numbers else device.ports,
-        )
-        for number, device in enumerate(on.devices)
-    ]
-    return replace(on, devices=tuple(devices))
 
 
 @pytest.mark.parametrize("mode", Mode)

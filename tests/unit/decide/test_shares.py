@@ -15,6 +15,7 @@ from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocat
 from nri_rdma.model.device import DeviceId, Node
 from nri_rdma.model.pool import Asker, Pool, PoolDoor, ShareGives
 from nri_rdma.model.request import DeviceRequest, Mode, PodRequest
+from tests.unit.decide.placing import lost
 from tests.unit.model.hardware import eight, gpu_address
 
 RESOURCE = "rdma/hca_shared"
@@ -98,6 +99,19 @@ def test_without_gpus_the_device_with_the_fewest_shares_is_next() -> None:
         holding = Holding(owner=f"ns/{number}", mode=Mode.SHARED, shares=frozenset({f"hcas-{number + 10}"}))
         taken[on.devices[number].id] = frozenset({holding})
     assert placed(pool(), on, allocation(a=1), taken) == [["mlx5_3"]]
+
+
+def test_sixteen_shares_of_pods_without_gpus_are_two_on_each_and_none_where_the_port_is_down() -> None:
+    for on, expected in ((eight(), {0: 2}), (lost(eight(), 0), {0: 0, 1: 3, 2: 3})):
+        taken: dict[DeviceId, frozenset[Holding]] = {device.id: frozenset() for device in on.devices}
+        for number in range(16):
+            ids = DeviceIds(resource=RESOURCE, ids=(f"hcas-{number:02}",))
+            told = PodAllocation(containers=(ContainerAllocation(name="a", resources=(ids,)),))
+            ((name,),) = placed(pool(), on, told, taken)
+            device = next(it for it in on.devices if it.name == name)
+            taken[device.id] |= {Holding(owner=f"ns/{number}", mode=Mode.SHARED, shares=frozenset(ids.ids))}
+        numbers = dict.fromkeys(range(8), 2) | expected
+        assert [len(taken[device.id]) for device in on.devices] == list(numbers.values())
 
 
 def test_a_device_whose_shares_are_all_given_is_passed_over_although_it_is_the_nearest() -> None:

@@ -13,11 +13,12 @@ from nri_rdma.decide.policy import policy_of
 from nri_rdma.engine.claims import Claims
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.claim import Claim, ClaimRequest
-from nri_rdma.model.pool import Pool, PoolDoor
+from nri_rdma.model.pool import DownPorts, Pool, PoolDoor
 from nri_rdma.model.request import Mode
 from nri_rdma.model.selector import Selector
 from tests.fakes.kernel import Link, World
 from tests.unit.attach.builders import make_pod
+from tests.unit.decide.placing import lost
 from tests.unit.rigs.engine_with_kubelet import CLAIM_A, MOVE, NIC, OTHER_PATH, Node, names, node, on_host, spec, world
 from tests.unit.rigs.inside_daemon import InsideDaemon
 
@@ -223,6 +224,20 @@ def test_a_device_that_a_pod_holds_stays_advertised_without_its_netdev(daemon: I
     daemon.read_again()
     assert next(it for it in daemon.node.devices if it.name == "mlx5_2").lacks_netdev
     assert (len(claims.advertise()), claims.withheld()) == (8, ())
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_device_whose_port_is_down_is_last_in_the_slice_or_not_in_it(
+    daemon: InsideDaemon, claims: Claims, refuses: bool
+) -> None:
+    serve_claims(daemon, replace(RAILS, down_ports=DownPorts.REFUSE if refuses else DownPorts.LAST))
+    cache = daemon.engine.placer.node.cache
+    cache.current = lost(cache.current, 3)
+    others = [it.name for it in daemon.node.devices if it.name != "mlx5_3"]
+    assert advertised_names(claims) == [*others, *["mlx5_3"] * (not refuses)]
+    holding = Holding(owner="ns/has-it", mode=Mode.SHARED)
+    daemon.engine.placer.reservations.hold("sandbox", [(cache.current.devices[3].id, holding)])
+    assert advertised_names(claims) == [*others, "mlx5_3"]
 
 
 def test_who_looks_on_at_a_device_without_its_netdev_does_not_keep_it_advertised(

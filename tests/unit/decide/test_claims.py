@@ -15,7 +15,7 @@ from nri_rdma.errors import NriRdmaError, PlacementError
 from nri_rdma.model.claim import Claim, ClaimRequest
 from nri_rdma.model.device import RdmaNetns
 from nri_rdma.model.pool import Asker, Pool, PoolDoor, Rule
-from nri_rdma.model.request import DeviceRequest, Mode, PodRequest, RdmaLimits
+from nri_rdma.model.request import DeviceRequest, Mode, PodRequest, RdmaLimits, Use
 from nri_rdma.model.rights import InterfaceRight
 from nri_rdma.text.requests import read_granted
 from tests.unit.model.hardware import eight
@@ -66,6 +66,11 @@ def test_the_text_has_the_parameters_the_mode_and_a_name_of_claim_and_request() 
     assert json.loads(told.text) == {"name": "rails-req", "mode": "exclusive", "interface": {"mtu": 9000}}
     assert (told.mode, told.pool, [it.name for it in told.devices]) == (Mode.EXCLUSIVE, "rails", ["mlx5_0"])
     assert json.loads(admitted(request()).text)["mode"] == "shared"
+
+
+def test_a_claim_says_what_its_devices_are_for() -> None:
+    told = admitted(request(from_claim={"use": "storage"}))
+    assert read_granted(told.text, "CDI device", "claim", 1).use is Use.STORAGE
 
 
 @pytest.mark.parametrize("namespace", ["team", "other"])

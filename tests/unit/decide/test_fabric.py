@@ -10,9 +10,11 @@ from nri_rdma.cdi.grants import CdiGrant, Origin
 from nri_rdma.cdi.meaning import CdiMeaning
 from nri_rdma.decide.decision import Decision, Question, decide
 from nri_rdma.decide.policy import Asker, offer, policy_of
+from nri_rdma.decide.shares import share_requests
 from nri_rdma.errors import ErrorCode
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
-from nri_rdma.model.pool import Pool
+from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
+from nri_rdma.model.pool import Pool, PoolDoor, ShareGives
 from nri_rdma.model.request import DeviceRequest, Mode, PodRequest, Scope, Use
 from nri_rdma.model.selector import Selector
 from tests.unit.model.hardware import nic, node
@@ -68,6 +70,14 @@ def test_a_pool_says_the_use_of_requests_that_name_none() -> None:
 def test_a_request_has_the_variables_of_its_pool() -> None:
     items = decided(asking("0", "rails"), asking("1", "disks")).placed
     assert [item.admitted.env for item in items] == [RAILS.env, ()]
+
+
+def test_shares_and_whole_devices_have_what_their_pool_says() -> None:
+    for gives, shares, ids in ((ShareGives.ONE, 4, ("s1",)), (ShareGives.DEVICE, 0, (str(nic(0).id),))):
+        pool = replace(RAILS, door=PoolDoor.RESOURCE, resource="rdma/a", gives=gives, shares=shares, use=Use.STORAGE)
+        asked = ContainerAllocation(name="main", resources=(DeviceIds(resource="rdma/a", ids=ids),))
+        (item,) = decided(*share_requests({"rails": pool}, PodAllocation(containers=(asked,))), pools=(pool,)).placed
+        assert (item.admitted.env, item.admitted.request.use) == (RAILS.env, Use.STORAGE)
 
 
 def test_devices_that_others_gave_are_judged_by_the_pool_that_has_them() -> None:

@@ -275,8 +275,8 @@ def is_next_to_gpus(request: DeviceRequest) -> bool:
 
 
 def counted(request: DeviceRequest) -> DeviceRequest:
-    """Return the request with the number of its devices, where that is so many for each GPU and GPUs are known."""
-    if request.per_gpu is None or not request.gpus:
+    """Return the request with the number of its devices, where that is so many for each GPU and all GPUs are known."""
+    if request.per_gpu is None or not request.gpus or request.gpus_problem:
         return request
     return replace(request, count=request.per_gpu * len(request.gpus))
 

@@ -142,6 +142,20 @@ def test_eight_pods_have_the_nics_next_to_their_gpus_and_the_ninth_is_told_what_
     assert f"nri-rdma: {left}; mlx5_0 is held by another pod" in refusal(cri, "ninth", STRICT)
 
 
+def test_a_pod_has_a_nic_for_each_of_its_gpus_however_many_these_are_but_none_that_it_excludes(
+    host_equal: None, node: Fabric, cri: Cri, gave: FakeKubelet, told: Daemon
+) -> None:
+    each = {POD: "{perGPU: 1, mode: exclusive, match: {exclude: {device: mlx5_7}}}"}
+    allocate(gave, "three", *(uuid(node, number) for number in (1, 4, 6)))
+    got = nics(cri, cri.run_pod("three", annotations=each), node.node, 3)
+    for number in (1, 4, 6):
+        assert any(is_next_to(node.node, netdev, gpu(node, number)) for netdev in got), told.log
+    allocate(gave, "last", uuid(node, 7))
+    other = nic(cri, cri.run_pod("last", annotations=each), node.node)
+    assert not is_next_to(node.node, other, gpu(node, 7))
+    assert "perGPU counts the GPUs of the containers: no GPU is known" in refusal(cri, "without", each)
+
+
 def test_the_container_with_the_gpu_has_the_nic_and_the_trace_says_who_told(
     host_equal: None, node: Fabric, cri: Cri, gave: FakeKubelet, told: Daemon
 ) -> None:

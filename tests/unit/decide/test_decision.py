@@ -120,6 +120,10 @@ def test_so_many_devices_for_each_gpu_are_counted_when_the_gpus_are_known() -> N
     gpus = {"main": KnownGpus(gpus=(hardware.gpus[0].pci, hardware.gpus[1].pci), source="the kubelet")}
     decision = decide(replace(asked, gpus=PodGpus(by_container=gpus)), {})
     assert (decision.refusal, len(names(decision))) == (None, 4)
+    half = {"main": replace(gpus["main"], problem="MIG-1 names no GPU")}
+    refusal = decide(replace(asked, gpus=PodGpus(by_container=half)), {}).refusal
+    assert refusal is not None
+    assert refusal.what == "perGPU counts the GPUs of the containers: MIG-1 names no GPU"
     unknown = decide(asked, {}).refusal
     assert unknown is not None
     assert (unknown.code, unknown.where) == (ErrorCode.NOT_ALIGNED, "HERE[0].perGPU")

@@ -176,7 +176,8 @@ def test_yaml_without_quotes_reads_as_json_with_them() -> None:
 def test_the_example_of_the_keys_has_every_key() -> None:
     """Whoever adds a key to the grammar adds it to FULL, which is read above."""
     known_here = tuple(key.name for key in REQUEST_KEYS if StandsIn.POD not in key.refused_in)
-    assert tuple(FULL) == tuple(name for name in known_here if name != "perGPU")  # it is in count's place
+    keys = tuple(name for name in known_here if name != "perGPU")  # it is in count's place
+    assert tuple(FULL) == keys, "write the key into FULL, in request_cases.py, and a row for it into test_effects.py"
     for key, known in {
         "match": MATCH_KEYS,
         "align": ALIGN_KEYS,

@@ -1,6 +1,11 @@
 """All checks of the doctor together."""
 
-from nri_rdma.commands.doctor.examination import CHECKS, examine
+import ast
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.commands.doctor.examination import CHECKS, Check, examine
 from nri_rdma.model.device import RdmaNetns
 from tests.unit.commands.doctor.bench import PROBLEM, WARNING, Bench
 
@@ -24,3 +29,16 @@ def test_the_doctor_changes_no_file(bench: Bench) -> None:
     before = sorted(bench.folder.rglob("*"))
     examine(bench.machine)
     assert sorted(bench.folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda it: f"{it.__module__.rpartition('.')[2]}.{it.__name__}")
+def test_each_check_has_a_test_of_its_own(check: Check) -> None:
+    """The tests above take all checks alike; what one finds, a test that names it has to show."""
+    name, module = check.__name__, check.__module__.rpartition(".")[2]
+    file = Path(__file__).with_name(f"test_{module}.py")
+    used = ast.walk(ast.parse(file.read_text()))
+    assert any(
+        (isinstance(node, ast.Attribute) and node.attr == name and ast.unparse(node.value) == module)
+        or (isinstance(node, ast.Name) and node.id == name)
+        for node in used
+    ), f"write a test of {module}.{name} into {file.name}: a machine for each thing that it finds (bench.py)"

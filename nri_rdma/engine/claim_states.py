@@ -18,7 +18,7 @@ from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.decide.advertised import slice_name
 from nri_rdma.decide.inject import AttachedDevice, AttachedRequest
 from nri_rdma.engine.engine import Engine
-from nri_rdma.errors import NotReadyError
+from nri_rdma.errors import NotReadyError, NriRdmaError
 from nri_rdma.model.carried import carried_address
 from nri_rdma.model.claim import GivenDevice
 from nri_rdma.model.device import CharKind
@@ -59,7 +59,13 @@ class ClaimStates:
 
     def _report(self, names: frozenset[str], error: BaseException | None) -> None:
         """Report a change. A NotReadyError is no failure: the pod ends, or comes again."""
-        why = "" if error is None or isinstance(error, NotReadyError) else str(error)
+        why = (
+            ""
+            if error is None or isinstance(error, NotReadyError)
+            else error.for_author
+            if isinstance(error, NriRdmaError)
+            else str(error)
+        )
         for listener in self.on_news:
             listener(names, why)
 

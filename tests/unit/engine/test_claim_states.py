@@ -141,7 +141,9 @@ def test_a_pod_that_is_refused_before_anything_is_planned_is_heard(node: Node, h
     node.kubelet.give(other, "main", CLAIM_A)
     with pytest.raises(NriRdmaError):
         node.start(other, annotations={})
-    assert [(names, "is held by" in why) for names, why in heard.news if why] == [(frozenset({CLAIM_A}), True)]
+    assert [(names, "is held by another pod" in why) for names, why in heard.news if why] == [
+        (frozenset({CLAIM_A}), True)
+    ]
 
 
 def test_a_sandbox_that_ends_while_it_is_attached_is_no_failure(node: Node, heard: Heard) -> None:

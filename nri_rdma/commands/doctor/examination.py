@@ -8,6 +8,7 @@ from typing import TypeAlias
 from nri_rdma.commands.doctor import (
     container,
     docker,
+    engines,
     guard,
     hardware,
     hooks,
@@ -55,6 +56,7 @@ CHECKS: tuple[Check, ...] = (
     hooks.hooks,
     podman.podman,
     docker.docker,
+    engines.others,
     service.links,
 )
 

@@ -1,0 +1,24 @@
+"""A check for container engines that nri-rdma does not serve: who uses them asks why a container has no device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok
+
+if TYPE_CHECKING:
+    from nri_rdma.commands.doctor.machine import Machine
+
+_CHECK = "other engines"
+_FOLDERS = ("usr/bin", "usr/local/bin")
+_UNSERVED = ("apptainer", "singularity", "enroot", "nerdctl")
+
+
+def others(machine: Machine) -> Finding:
+    """Name the engines that are here and not served."""
+    root = machine.etc.parent
+    found = [name for name in _UNSERVED if any((root / folder / name).exists() for folder in _FOLDERS)]
+    if not found:
+        return ok(_CHECK, "none that nri-rdma does not serve")
+    words = f"{' and '.join(found)}: nri-rdma does not serve their containers (docs/podman.md says why)"
+    return not_applicable(_CHECK, words, "podman or Docker as root, or Kubernetes")

@@ -22,6 +22,7 @@ NOT_OF_THE_NETDEV = frozenset(
         "pool",
         "match",
         "count",
+        "perGPU",
         "containers",
         "align",
         "gpus",

@@ -334,6 +334,7 @@ def generate(
     from nri_rdma.commands.cli.node import read_node
     from nri_rdma.commands.generate_cdi import NIC, SpecAsks, of_pool, spec_of
     from nri_rdma.commands.hooked_cdi import ALL, HOOK, HookStyle, hooked
+    from nri_rdma.commands.install.cdi_devices import take_out
     from nri_rdma.decide.policy import configured_policy
     from nri_rdma.host.cdi.write import write_spec
 
@@ -366,6 +367,8 @@ def generate(
         return
     path = write_spec(generated.spec, output, file_name(generated.spec.kind))
     screen = Screen()
+    if generated.spec.kind == NIC and (replaced := take_out(output)):
+        screen.line(f"{replaced}, which `nri-rdma install podman` made, had devices of the same names and is removed.")
     count = sum(device.name != ALL for device in generated.spec.devices)
     screen.line(f"{path} has {count} of this node's devices:")
     for device in generated.spec.devices:

@@ -10,7 +10,7 @@ from nri_rdma.cdi.registry import Registry
 from nri_rdma.cdi.spec import Spec
 from nri_rdma.commands.generate_cdi import NIC
 from nri_rdma.commands.hooked_cdi import PROGRAM
-from nri_rdma.commands.install.changes import OwnFile
+from nri_rdma.commands.install.changes import OwnFile, carry_out_all, to_remove
 from nri_rdma.text.refusals import listed
 
 FILE = "nri-rdma-podman.json"
@@ -32,6 +32,14 @@ def made_by_others(registry: Registry, folder: Path) -> str:
     files have for an error."""
     files = (it.file for name, it in registry.devices.items() if name.startswith(f"{NIC}="))
     return next((file for file in files if Path(file) != folder / FILE), "")
+
+
+def take_out(folder: Path) -> Path | None:
+    """Remove the file for another that has its devices; return it, None where there is none. Raises NriRdmaError for
+    one that somebody else made, OSError."""
+    changes = to_remove([cdi_file(folder, None)])
+    carry_out_all(changes)
+    return changes[0].file.path if changes else None
 
 
 def _is_ours(data: bytes) -> bool:

@@ -66,6 +66,16 @@ def test_cdi_devices_of_the_user_stay_and_are_named(path: dict[str, str], eight:
     assert "nri-rdma-podman.json" not in done.stdout
 
 
+def test_devices_that_are_generated_take_the_place_of_those_of_install_podman(eight: Path, tmp_path: Path) -> None:
+    flags = ("--sysfs-root", eight, "--dev-root", tmp_path, "--allow-default-pool", "--output", tmp_path / "cdi")
+    assert nri_rdma("cdi", "generate", "--hooks", *flags).returncode == 0
+    made = tmp_path / "cdi/rdma.noderesource.dev-nic.json"
+    own = made.rename(made.with_name("nri-rdma-podman.json"))
+    done = nri_rdma("cdi", "generate", "--hooks", "--mode", "exclusive", *flags, columns=400)
+    assert (done.returncode, done.stdout.splitlines()[0].startswith(f"{own}, which ")) == (0, True)
+    assert [path.name for path in (tmp_path / "cdi").iterdir()] == [made.name]
+
+
 def test_without_podman_nothing_is_set_up(tmp_path: Path) -> None:
     done = nri_rdma("install", "podman", environment={"PATH": str(tmp_path)})
     assert "no podman in PATH" in assert_one_error(done, "INSTALL", 1)

@@ -138,7 +138,7 @@ def _without_ipoib(item: Placed) -> Placed:
     """Return the devices without their IPoIB netdevs: the kernel removes these when it moves the RDMA device, and makes
     new ones in the pod. Raise PlacementError for a request that configures one."""
     request = item.admitted.request
-    configures = not request.interface.is_empty or request.routes or request.rules or request.neighbours
+    configures = not replace(request.interface, inherit=True).is_empty or request.routes or request.rules
     for device in item.devices if configures else ():
         for netdev in device.netdevs:
             if netdev.kind == IPOIB:

@@ -562,9 +562,9 @@ def _choose_unaligned(search: _Search, why: str) -> list[_Choice]:
     if _names_device(search.request.match):
         named = _named(search)
         return [_Choice(device=it, why=f"{named}{words}") for it in chosen]
-    count, beside_idle = search.count, roots(around.idle)
-    passed = {device.id: number for number, device in enumerate(search.free)}  # the lowest index comes first
-    spares = search.free[0].pci_root in beside_idle
+    count, beside_idle, usable = search.count, roots(around.idle), search.usable
+    passed = {device.id: number for number, device in enumerate(usable)}  # the lowest index comes first
+    spares = usable[0].pci_root in beside_idle
 
     def reason(device: RdmaDevice) -> str:
         is_spare = spares and device.pci_root not in beside_idle
@@ -577,7 +577,7 @@ def _least_held(search: _Search, load: Mapping[DeviceId, int], device: RdmaDevic
     """Return the reason of a device that fewer pods have than one with a lower index; "" for others."""
     passed = (it for it in search.usable if it.index < device.index) if load else ()
     is_less = any(load[it.id] > load[device.id] for it in passed)
-    return f"held by the fewest pods of {len(search.free)} free" if is_less else ""
+    return f"held by the fewest pods of {len(search.usable)} free" if is_less else ""
 
 
 def _named(search: _Search) -> str:
@@ -590,8 +590,8 @@ def _choice_of(search: _Search, passed: int, count: int, spares: bool) -> str:
     """Return the reason of a choice of `count` devices. `passed` is the number of free devices with a lower index;
     `spares`: an idle GPU is next to the first of these, and none to the chosen one."""
     if passed and spares:
-        return f"of {len(search.free)} free one that no idle GPU is next to"
-    return f"{'spoils least' if passed >= count else 'lowest index'} of {len(search.free)} free"
+        return f"of {len(search.usable)} free one that no idle GPU is next to"
+    return f"{'spoils least' if passed >= count else 'lowest index'} of {len(search.usable)} free"
 
 
 def _choose_near_gpus(search: _Search) -> list[_Choice]:
@@ -762,9 +762,7 @@ def _too_few(search: _Search) -> PlacementError:
 
 def _instead(search: _Search) -> str:
     if search.request.count is None and search.free:
-        return (
-            "write count: free for those that are free now, or wait; the administrator keeps the host's out of a pool"
-        )
+        return "write count: free to get those that are free now, or wait; what the host uses belongs in no pool"
     if search.obstacles:
         return "ask for fewer devices, or wait until a pod that holds some has ended"
     return "ask for fewer devices: there are no more"

@@ -237,6 +237,7 @@ def test_a_device_whose_port_is_down_is_given_when_it_is_the_only_one_left(mode:
 
 
 def test_the_reason_says_that_the_port_is_down() -> None:
+    assert reasons(lost(eight(), 0), asking()) == ("mlx5_1: lowest index of 7 free",)
     near = asking(gpus=(0,))
     on = lost(eight(), 0)
     (placed,) = place(on, everything(on), held(1, 2, 3, 4, 5, 6, 7), (near,))

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from nri_rdma.decide.policy import Admitted, refuse_two_values
+from nri_rdma.decide.shares import rises
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharDevice, CharKind, DeviceNumbers, LinkLayer, RdmaDevice
 from nri_rdma.model.edits import DEVICES, NETDEVS, ContainerEdits
@@ -171,12 +172,11 @@ def _hints(computing: list[AttachedRequest]) -> Iterable[tuple[str, str]]:
 
 
 def _live_ports(device: RdmaDevice, mode: Mode) -> list[int]:
-    """Return the numbers of the ports that can carry data. An Ethernet port that is down with its netdev on the host
-    comes up in the pod, where the netdev is raised."""
+    """Return the numbers of the ports that can carry data, or will in the pod, where the netdev is raised."""
     if not device.ports:
         return _port_numbers(device)
-    rises = mode is Mode.EXCLUSIVE and any(not netdev.up for netdev in device.netdevs)
-    return [it.number for it in device.ports if it.is_active or (rises and it.link_layer is LinkLayer.ETHERNET)]
+    is_raised = rises(device, mode)
+    return [it.number for it in device.ports if it.is_active or (is_raised and it.link_layer is LinkLayer.ETHERNET)]
 
 
 def _port_numbers(device: RdmaDevice) -> list[int]:

@@ -22,7 +22,7 @@ from typing import TypeAlias
 from nri_rdma.decide.layout import READINGS_KEPT, layout_of
 from nri_rdma.decide.policy import Admitted, Offer
 from nri_rdma.decide.ranking import Pick, Surroundings, anywhere, near_gpus
-from nri_rdma.decide.shares import down_words
+from nri_rdma.decide.shares import down_words, rises
 from nri_rdma.decide.topology import FARTHEST_ALIGNED, Distance, roots
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharKind, DeviceId, Gpu, Node, RdmaDevice, RdmaNetns
@@ -338,7 +338,8 @@ class _Search:
             or (obstacle := _all_shares_given(shares.get(device.id, 0), most))
         }
         if down := layout_of(node).down:
-            obstacles |= _down([it for it in matching if it.id in down], matching, obstacles, offer, admitted.request)
+            dead = [it for it in matching if it.id in down and not rises(it, admitted.mode)]
+            obstacles |= _down(dead, matching, obstacles, offer, admitted.request)
         return cls(
             node=node,
             offer=offer,

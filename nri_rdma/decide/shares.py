@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from nri_rdma.model.allocation import DeviceIds, PodAllocation
-from nri_rdma.model.device import DeviceId, RdmaDevice
+from nri_rdma.model.device import DeviceId, LinkLayer, RdmaDevice
 from nri_rdma.model.pool import Pool, ShareGives
 from nri_rdma.model.request import DeviceRequest, Match, Mode, Scope
 
@@ -61,6 +61,12 @@ def device_request(pool: Pool, device_id: str, containers: frozenset[str]) -> De
 def is_up(device: RdmaDevice) -> bool:
     """Return whether a device can carry data: one of its ports is active, or nothing is known of its ports."""
     return device.port_state in {"", _ACTIVE}
+
+
+def rises(device: RdmaDevice, mode: Mode) -> bool:
+    """Return whether a pod raises ports of the device: it gets an Ethernet netdev that is only set down on the host."""
+    is_ethernet = any(port.link_layer is LinkLayer.ETHERNET for port in device.ports)
+    return mode is Mode.EXCLUSIVE and is_ethernet and any(not netdev.up for netdev in device.netdevs)
 
 
 def down_words(device: RdmaDevice) -> str:

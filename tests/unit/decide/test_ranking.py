@@ -266,3 +266,16 @@ def test_a_pool_that_refuses_dead_ports_gives_no_such_device() -> None:
     assert [device.name for device in seven.devices] == [f"mlx5_{number}" for number in range(1, 8)]
     with pytest.raises(PlacementError, match=r"asked all, free 7 of 8 .*mlx5_0 is without an active port"):
         place(on, refusing, {}, (asking(count=None),))
+
+
+def test_a_port_that_is_down_with_its_netdev_is_refused_to_nobody_who_gets_the_netdev() -> None:
+    """The netdev is raised in the pod; a device whose port is up comes first all the same."""
+    dead = lost(eight(), 0)
+    first = dead.devices[0]
+    set_down = replace(first, netdevs=tuple(replace(netdev, up=False) for netdev in first.netdevs))
+    on = replace(dead, devices=(set_down, *dead.devices[1:]))
+    this = asking(gpus=(0,), align=STRICT_GPU, match=Match(device="mlx5_0"))
+    assert chosen(on, this) == (["mlx5_0"],)
+    assert chosen(on, asking()) == (["mlx5_1"],)
+    with pytest.raises(PlacementError, match=r"PORT-DOWN: mlx5_0 .*ip link set eth0 up"):
+        chosen(on, replace(this, mode=Mode.SHARED))

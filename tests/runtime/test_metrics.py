@@ -84,7 +84,7 @@ def test_the_page_counts_what_pods_had(host_equal: None, daemon: Scraped, cri: C
     assert page.by("nri_rdma_pool_devices", "pool") == {it["name"]: len(it["devices"]) for it in status["pools"]}
     steps = page.by("nri_rdma_step_duration_seconds_count", "step")
     assert (steps["attach"], steps["move-netdev"], steps["inject"]) == (2, 2, 2)
-    assert page.value("nri_rdma_build_info", version=status["daemon"]["version"]) == 1
+    assert page.value("nri_rdma_build_info", **{key: status["daemon"][key] for key in ("version", "revision")}) == 1
     assert page.value("process_start_time_seconds") == pytest.approx(status["daemon"]["started"], abs=5)
 
     cri.delete_pod(one)

@@ -150,7 +150,11 @@ def _unserved_resources(document: dict[str, Any]) -> Iterator[str]:
 def _facts(document: dict[str, Any], setups: tuple[Setup, ...] = ()) -> Iterator[tuple[str, str]]:
     """Yield the lines above the tables. `setups` is what the runtime's configuration here says of the guard."""
     daemon, runtime = document["daemon"], document["runtime"]
-    yield "Daemon", f"nri-rdma {daemon['version']}, pid {daemon['pid']}, up {age(time.time() - daemon['started'])}"
+    commit = f" (commit {daemon['revision']})" if daemon.get("revision") else ""  # a daemon before this field has none
+    yield (
+        "Daemon",
+        f"nri-rdma {daemon['version']}{commit}, pid {daemon['pid']}, up {age(time.time() - daemon['started'])}",
+    )
     yield from _runtime(runtime)
     if document.get("reload_error"):  # a daemon before this field has none
         yield "Settings", f"WARNING, as before: {document['reload_error']}"

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from nri_rdma.doors.control.document import DOCUMENT_VERSION, SERVICE
 from nri_rdma.doors.control.status import DaemonFacts, guard_document, status_document
 from nri_rdma.engine.guard import Guard, Subject
+from nri_rdma.observe.revision import revision
 from nri_rdma.observe.spans import Span
 from nri_rdma.pb import control_pb2 as pb
 from nri_rdma.ttrpc import Call, Code, RpcError, Server
@@ -66,6 +67,7 @@ class ControlServer:
 
     def _status(self, _call: Call) -> bytes:
         document = status_document(self._facts, started=self._started, guard=self._guard_document())
+        document["daemon"]["revision"] = revision()
         answer: bytes = pb.StatusReply(json=json.dumps(document)).SerializeToString()
         return answer
 

@@ -51,7 +51,7 @@ def _histogram(name: str, text: str, *labels: str) -> MetricDeclaration:
 
 
 METRICS: Final = (
-    _gauge("build_info", "Always 1; the label is the daemon's version.", "version"),
+    _gauge("build_info", "Always 1; the labels are the daemon's version and its commit.", "version", "revision"),
     _gauge("runtime_synchronized", "1 while the container runtime is connected and has reported its pods, or none is"
            " needed because only podman or Docker asks; 0: pods start without nri-rdma."),
     _counter("nri_requests", "Calls of the container runtime.", "method", "outcome"),

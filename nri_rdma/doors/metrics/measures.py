@@ -16,6 +16,7 @@ from nri_rdma.engine.view import View
 from nri_rdma.errors import ErrorCode
 from nri_rdma.model.trouble import Part
 from nri_rdma.observe.durations import CallOutcome, Durations, Labels, Tally
+from nri_rdma.observe.revision import revision
 
 EVENTS = ("RunPodSandbox", "CreateContainer", "StartContainer", "StopPodSandbox", "RemovePodSandbox")
 """Calls of the runtime about pods. Their counts begin with 0, so that the first one is seen to be more than before; so
@@ -48,7 +49,7 @@ def measured_now(source: MetricsSource) -> Measured:
     view, tally, troubles = source.view(), source.tally, source.troubles()
     tally.settle()
     return {
-        "nri_rdma_build_info": {(__version__,): 1},
+        "nri_rdma_build_info": {(__version__, revision()): 1},
         "nri_rdma_runtime_synchronized": {(): not source.health()},
         "nri_rdma_nri_requests_total": {**dict.fromkeys(product(EVENTS, CallOutcome), 0), **tally.event_counts},
         "nri_rdma_nri_request_duration_seconds": tally.events.histograms(),

@@ -16,12 +16,12 @@ def page(measured: Measured) -> Page:
 def test_values_are_on_the_page_with_their_labels() -> None:
     found = page(
         {
-            "nri_rdma_build_info": {("1.0",): 1},
+            "nri_rdma_build_info": {("1.0", "0123"): 1},
             "nri_rdma_runtime_synchronized": {(): True},
             "nri_rdma_refusals_total": {("NOT-READY",): 3},
         }
     )
-    assert found.value("nri_rdma_build_info", version="1.0") == 1
+    assert found.value("nri_rdma_build_info", version="1.0", revision="0123") == 1
     assert found.value("nri_rdma_runtime_synchronized") == 1
     assert found.value("nri_rdma_refusals_total", code="NOT-READY") == 3
 

@@ -45,6 +45,7 @@ from nri_rdma.text.manifest import ContainerManifest, PodManifest, shared_addres
 from nri_rdma.text.pools import MAX_SHARES
 from nri_rdma.text.refusals import bounded, listed
 
+MAX_DIGITS = 9
 MULTUS_NETWORKS = "k8s.v1.cni.cncf.io/networks"
 """The annotation by which pods ask Multus for networks beside the cluster's."""
 
@@ -237,7 +238,8 @@ def _device_ids(pool: Pool, count: int, used: Collection[str], facts: Facts) -> 
 
 def _whole(number: str) -> int:
     """Return the number of an extended resource, which Kubernetes has as whole numbers only; at most that of a pool."""
-    return min(int(number), MAX_SHARES) if number.isdecimal() and number.isascii() else 0
+    digits = number[:MAX_DIGITS]  # Python refuses to read thousands of them
+    return min(int(digits), MAX_SHARES) if number.isdecimal() and number.isascii() else 0
 
 
 def _question(pod: PodManifest, request: PodRequest, facts: Facts) -> Question:

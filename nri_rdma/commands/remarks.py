@@ -24,6 +24,7 @@ _EXPANDED = re.compile(r"(?<!\$)\$\(((?:RDMA_(?:DEVICES|NETDEVS)|NCCL|UCX|GLOO)_
 _WITH_SHM = ("RayCluster", "RayJob", "RayService")
 """Kinds whose operator (KubeRay) mounts memory at /dev/shm itself."""
 _FOLDERS = ("/dev", "/dev/infiniband")
+_MOST_DIGITS = 9
 _SEGMENTS_GPUS = 3
 """With so many GPUs NCCL's segments (9.6 MB for each neighbour of a GPU) come near the 64 MiB that runtimes give to
 /dev/shm."""
@@ -120,7 +121,8 @@ def _beside(pod: PodManifest, container: ContainerManifest) -> Iterator[Remark]:
         )
         hint = "remove privileged: nri-rdma gives it its device nodes and its memlock limit without"
         yield _of((*container.way, "securityContext", "privileged"), what, hint)
-    gpus = sum(int(count) for name, count in container.resources if is_gpu_resource(name) and count.isdecimal())
+    counts = [count for name, count in container.resources if is_gpu_resource(name)]
+    gpus = sum(int(count) for count in counts if count.isdecimal() and len(count) <= _MOST_DIGITS)
     if gpus >= _SEGMENTS_GPUS and pod.kind not in _WITH_SHM and not _has_shm(pod, container.written):
         what = (
             f"/dev/shm of container {bounded(container.name)} has 64 MiB, which is too small for NCCL with {gpus} GPUs"

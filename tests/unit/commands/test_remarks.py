@@ -69,6 +69,7 @@ def test_each_is_a_warning_at_its_place_with_what_to_write(case: str) -> None:
         pod(f"{GPUS}\n    volumeMounts: [{{name: shm, mountPath: /dev/shm}}]"),
         pod(GPUS, spec="hostIPC: true"),
         pod(GPUS.replace("8", "2")),
+        pod(GPUS.replace("8", f"'{'9' * 5000}'")),
         pod(f"resources: {{limits: {{{PREFIX}/nic: 2}}}}"),
         pod(f"resources: {{limits: {{{PREFIX}/guard: 1}}}}", annotations="{}"),
         pod(annotations=named("ib0")),  # NCCL would bootstrap over it, had it not NCCL_SOCKET_IFNAME from us
@@ -92,3 +93,11 @@ def test_explain_says_of_a_resource_that_no_pool_has_it() -> None:
     done = nri_rdma("explain", "-", "--snapshot", SNAPSHOT, columns=999, text=text)
     assert "rdma/hca: 1, which no pool of this node has" in done.stdout
     assert "door = resource" in done.stdout
+
+
+def test_a_number_of_thousands_of_digits_is_no_reason_to_fail() -> None:
+    text = pod(
+        f"resources: {{limits: {{nvidia.com/gpu: '{'9' * 5000}'}}}}", annotations=f'{{{PREFIX}: "{{perGPU: 1}}"}}'
+    )
+    done = nri_rdma("explain", "-", "--snapshot", SNAPSHOT, text=text)
+    assert (done.returncode, "DEVICES-EXHAUSTED" in done.stdout) == (1, True)

@@ -17,7 +17,7 @@ from nri_rdma.decide.claims import request_name
 from nri_rdma.model.device import RdmaDevice
 from nri_rdma.model.pool import PoolDoor
 from nri_rdma.model.request import env_name
-from nri_rdma.text.claim_manifest import is_claim, reference_of
+from nri_rdma.text.claim_manifest import devices_of, is_claim, reference_of
 from nri_rdma.text.manifest import PodClaim, PodManifest
 from nri_rdma.text.refusals import bounded, listed
 from nri_rdma.text.templates import items_of
@@ -38,6 +38,8 @@ class ClaimOfPod:
     is_known: bool
     """Whether the manifest has the object."""
     requests: tuple[ExplainedClaim, ...] = ()
+    alternatives: tuple[str, ...] = ()
+    """Its requests with alternatives (`firstAvailable`), of which nothing more is known before the scheduler chose."""
     allocated: tuple[str, ...] | None = None
     """The names of our devices that it was allocated; None before that, or when the manifest does not say it."""
 
@@ -95,8 +97,16 @@ def _claim_of_pod(
         is_named=bool(naming),
         is_known=found is not None,
         requests=tuple(it for it in claims if it.kind == claim.kind and it.claim == full),
+        alternatives=tuple(_alternatives(found)) if found is not None else (),
         allocated=_allocated(found, facts.node.devices) if found is not None else None,
     )
+
+
+def _alternatives(claim: Mapping[str, Any]) -> Iterator[str]:
+    requests = devices_of(claim).get("requests")
+    for it in requests if isinstance(requests, list) else ():
+        if isinstance(it, dict) and it.get("firstAvailable"):
+            yield str(it.get("name"))
 
 
 def _allocated(claim: Mapping[str, Any], devices: tuple[RdmaDevice, ...]) -> tuple[str, ...] | None:
@@ -124,6 +134,10 @@ def claim_sentences(pod: PodManifest, told: ClaimOfPod, facts: Facts) -> Iterato
         return
     if told.allocated:
         yield f"{head} is allocated {listed(told.allocated)}, for {whose}."
+        return
+    for name in told.alternatives:
+        yield f"{head}: its request {bounded(name)} has alternatives, and the scheduler decides which of them it gets."
+    if not told.requests and told.alternatives:
         return
     if not told.requests:
         yield f"{head} asks for nothing of a pool of this node: {_why_nothing(facts)}."

@@ -127,3 +127,13 @@ def test_a_claim_that_is_refused_refuses_the_pod(explained: Explain) -> None:
     on_host = POD.replace("spec:\n", "spec:\n  hostNetwork: true\n")
     shown, _ = explained(f"{CLASS}{TEMPLATE}{on_host}", code=1)
     assert "Pod default/t: refused by its claim r, HOST-NETWORK" in shown
+
+
+def test_a_request_with_alternatives_is_the_schedulers_to_decide(explained: Explain) -> None:
+    of_two = TEMPLATE.replace(
+        "{name: nic, exactly: {deviceClassName: rails, count: 2}}",
+        "{name: nic, firstAvailable: [{name: fast, deviceClassName: rails}, {name: any, deviceClassName: others}]}",
+    )
+    shown, _ = explained(f"{CLASS}{of_two}{POD}")
+    assert "its request nic has alternatives, and the scheduler decides which of them it gets." in shown
+    assert "asks for nothing of a pool" not in shown

@@ -29,11 +29,18 @@ def devices(machine: Machine) -> Finding:
             f"this machine has no RDMA device ({machine.settings.sysfs_root}/class/infiniband is absent or empty)",
             "load the driver of the NIC; to look at another machine's node: nri-rdma inventory --snapshot FILE",
         )
-    sentences = (f"{_counted(len(node.devices), 'RDMA device')}{_use_words(node)}.", *notes)
+    sentences = (f"{_counted(len(node.devices), 'RDMA device')}{_use_words(node)}{_given_words(machine)}.", *notes)
     found = " ".join(sentences).removesuffix(".")
     if all(device.in_use for device in node.devices):
         return warning("devices", found, "free one on the host: see IN USE in `nri-rdma inventory`")
     return ok("devices", found)
+
+
+def _given_words(machine: Machine) -> str:
+    """Say how many devices pods have; nothing where no daemon says so."""
+    known = () if isinstance(machine.daemon, NotReadyError) else machine.daemon["devices"]
+    given = sum(bool(device["holders"]) for device in known)
+    return f"; pods or containers have {given}" if given else ""
 
 
 def device_nodes(machine: Machine) -> Finding:

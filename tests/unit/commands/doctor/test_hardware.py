@@ -19,6 +19,7 @@ from tests.unit.commands.doctor.bench import NA, OK, PROBLEM, WARNING, Bench
 from tests.unit.doors.deviceplugin.pools import pool
 from tests.unit.host.pyverbs import python_with
 from tests.unit.model.hardware import nic, tied
+from tests.unit.rigs.inside_daemon import InsideDaemon
 
 
 def test_devices_are_counted_with_what_the_host_uses(bench: Bench) -> None:
@@ -30,6 +31,13 @@ def test_devices_are_counted_with_what_the_host_uses(bench: Bench) -> None:
     assert (found.result, "mlx5_0 (rail0 carries a default route)" in found.found) == (OK, True)
     bench.change_node(devices=(replace(first, in_use=("busy",)),))
     assert bench.finds(hardware.devices).result is WARNING
+
+
+def test_devices_that_pods_have_are_counted(bench: Bench, daemon: InsideDaemon) -> None:
+    bench.settings = daemon.settings
+    assert bench.finds(hardware.devices).found == "8 RDMA devices, none in use by the host"
+    daemon.start_pod("one", {"rdma.noderesource.dev": "2"})
+    assert bench.finds(hardware.devices).found.endswith("none in use by the host; pods or containers have 2")
 
 
 def test_devices_that_can_only_be_shared_are_named_and_no_good_to_a_pool_that_does_not_share(bench: Bench) -> None:

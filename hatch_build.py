@@ -11,13 +11,21 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 class RevisionHook(BuildHookInterface[Any]):
     """Adds the file to a wheel. Where git says nothing there is none."""
 
+    _folder: tempfile.TemporaryDirectory[str] | None = None
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Add it, unless the package stays where it is: an editable install would say an old commit."""
         commit = _commit(self.root)
         if commit and version != "editable":
-            file = Path(tempfile.mkdtemp()) / "REVISION"
+            self._folder = tempfile.TemporaryDirectory()
+            file = Path(self._folder.name) / "REVISION"
             file.write_text(f"{commit}\n")
             build_data["force_include"][str(file)] = "nri_rdma/REVISION"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove the file: the wheel has it."""
+        if self._folder is not None:
+            self._folder.cleanup()
 
 
 def _commit(folder: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias  # Any: a manifest
 
 Spec: TypeAlias = dict[str, Any]
-RUNS, WAITS, HANGS = "runs", "waits", "hangs"
+RUNS, WAITS = "runs", "waits"
 BEGIN, END = "<!-- privileges -->\n", "<!-- end -->"
 
 
@@ -17,7 +17,7 @@ BEGIN, END = "<!-- privileges -->\n", "<!-- end -->"
 class Row:
     """One thing that `take` takes away from the pod's spec.
 
-    `annotation`, `share` and `claim` say what becomes of a pod that asks in that way: RUNS, WAITS, HANGS, or the code
+    `annotation`, `share` and `claim` say what becomes of a pod that asks in that way: RUNS, WAITS, or the code
     of the refusal that its events have. `doctor` are words of the line that doctor then has, "" for none."""
 
     what: str
@@ -126,7 +126,7 @@ ROWS = (
         take=_mount("kubelet"),
         annotation=WAITS,
         share=WAITS,
-        claim=HANGS,
+        claim=WAITS,
         doctor="the kubelet's /var/lib/kubelet is not mounted into this container as a whole",
     ),
     Row(what="`/run/containerd`, which releases before 2.3.3 are asked by", take=_mount("containerd")),

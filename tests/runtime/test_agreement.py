@@ -123,7 +123,8 @@ def daemon(request: pytest.FixtureRequest, containerd: Containerd, node: Fabric,
     """A daemon on the node "eight", with one pool or with pools and rules."""
     config = tmp_path / "config.toml"
     config.write_text(request.param)
-    with Daemon(containerd, node, extra=("--config", str(config)) if request.param else EXCLUSIVE_FIRST) as running:
+    pools = ("--config", str(config)) if request.param else EXCLUSIVE_FIRST
+    with Daemon(containerd, node, extra=(*pools, "--name-holders")) as running:  # the names that explain has, for root
         yield running
 
 

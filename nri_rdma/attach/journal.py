@@ -125,7 +125,7 @@ _KEPT = 16
 """So many texts of parts are kept: an attach writes its record two or three times, and each part changes once."""
 _KEPT_OF_JOBS = 64
 """So many texts of what requests say are kept: the pods of a job have the same objects."""
-_OF_THE_CHOICE = ("gpus_from", "gpus_problem")
+_OF_THE_CHOICE = ("gpus_from", "gpus_problem", "cpus", "if_free", "per_gpu")
 """Fields of a request that matter for its placement only. Without them a daemon of the version before, which does not
 know them, can bring the devices home."""
 
@@ -195,6 +195,8 @@ def _attached(item: AttachedRequest) -> dict[str, Any]:
 def _request(request: DeviceRequest) -> dict[str, Any]:
     body = _fields(request, "interface", *_OF_JOBS, *_OF_THE_CHOICE)
     _leave_defaults(body, _RARE)
+    # Conditions with several values: as _OF_THE_CHOICE.
+    body["match"] = {name: value for name, value in body["match"].items() if not isinstance(value, tuple)}
     body["interface"] = msgspec.Raw(_interface_text(Same(request.interface)))
     return body | _told({name: getattr(request, name) for name in _OF_JOBS})
 

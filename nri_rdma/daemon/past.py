@@ -7,6 +7,7 @@ Prometheus expects: docs/adr/0058-what-a-daemon-did-outlives-it.md.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Iterator, Sequence
@@ -103,7 +104,7 @@ class Past:
 
     def _keep(self, lines: Sequence[_Line]) -> None:
         try:
-            self._file.append([*map(msgspec.json.encode, lines)])
+            self._file.append([*_texts(lines)])
         except OSError as error:  # a full folder: pods are served all the same
             if not self._has_failed:
                 log.warning("what is done is not kept for the next daemon", extra={"error": str(error)})
@@ -128,10 +129,34 @@ class Past:
     def _decoded(self, text: bytes) -> Span | RefusalRow | None:
         """Return what a line says; None when it says nothing that this release knows."""
         try:
-            line = msgspec.json.decode(text, type=_Line)
+            line = _line(text)
             return line.refusal if line.span is None else _span(line.span, self._spans)
         except (msgspec.MsgspecError, ValueError):
             return None
+
+
+def _texts(lines: Sequence[_Line]) -> Iterator[bytes]:
+    """Yield the texts of lines. One that has none is left out and told: the next ones are kept."""
+    for line in lines:
+        try:
+            yield _text(line)
+        except (TypeError, ValueError, OverflowError):
+            log.exception("a step cannot be kept for the next daemon", extra={"line": repr(line)})
+
+
+def _text(line: _Line) -> bytes:
+    try:
+        return msgspec.json.encode(line)
+    except UnicodeEncodeError:  # a name that is no UTF-8, which passes as surrogates (host/netlink/links.py)
+        return json.dumps(msgspec.to_builtins(line)).encode()
+
+
+def _line(text: bytes) -> _Line:
+    """Return the line of a text. Raises MsgspecError, ValueError."""
+    try:
+        return msgspec.json.decode(text, type=_Line)
+    except msgspec.DecodeError:  # as above
+        return msgspec.convert(json.loads(text), type=_Line)
 
 
 def _log_steps(spans: Sequence[Span], recorder: Recorder) -> None:

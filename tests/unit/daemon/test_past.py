@@ -1,6 +1,7 @@
 """What a daemon did and refused is there after its end, whatever its end was."""
 
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -169,3 +170,31 @@ def test_who_serves_a_pod_writes_nothing(tmp_path: Path, lives: list[Life]) -> N
     life.past.close()
     life.attach()
     assert not (tmp_path / "past.jsonl").exists()
+
+
+def test_a_name_that_is_no_utf_8_is_kept(tmp_path: Path, lives: list[Life]) -> None:
+    name = os.fsdecode(b"rail\xff")  # as host/netlink/links.py passes it
+    lives.append(first := Life(tmp_path))
+    with first.spans.span("attach", {"rdma.netdevs": name}):
+        pass
+    wait_until((tmp_path / "past.jsonl").exists, "the line")
+    first.attach("later")
+    first.past.close()
+    lives.append(second := Life(tmp_path))
+    assert [it.name for it in second.spans.recent()] == ["attach", "attach", "later"]
+    assert second.spans.recent()[0].attributes == {"rdma.netdevs": name}
+
+
+def test_a_step_that_cannot_be_written_is_told_and_the_next_ones_are_kept(
+    tmp_path: Path, lives: list[Life], caplog: pytest.LogCaptureFixture
+) -> None:
+    lives.append(first := Life(tmp_path))
+    for value in (object(), 1j):
+        with first.spans.span("odd", {"number": value}):  # type: ignore[dict-item]  # that is what is odd
+            pass
+        wait_until(lambda: bool(caplog.records), "the error")
+        first.attach("later")
+    first.past.close()
+    lives.append(second := Life(tmp_path))
+    assert [it.name for it in second.spans.recent()] == ["attach", "later"] * 2
+    assert {record.getMessage() for record in caplog.records} == {"a step cannot be kept for the next daemon"}

@@ -47,13 +47,21 @@ class PastFile:
                 yield from known
 
     def append(self, lines: Sequence[bytes]) -> None:
-        """Add lines. Raises OSError."""
+        """Add lines. Raises OSError, and leaves what was there."""
         data = b"".join(line + b"\n" for line in lines)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self.path, flags, 0o600)
-        with os.fdopen(descriptor, "ab") as file:
-            file.write(data)
-            is_full = file.tell() >= self._file_bytes
+        try:
+            size = os.fstat(descriptor).st_size
+            is_full = size + len(data) >= self._file_bytes
+            try:
+                while data:
+                    data = data[os.write(descriptor, data) :]
+            except OSError:
+                os.ftruncate(descriptor, size)  # the next line would become the rest of half of one
+                raise
+        finally:
+            os.close(descriptor)
         if is_full:
             self.path.replace(self._older)
 

@@ -1,6 +1,7 @@
 """Lines outlive a process that is killed, are bounded in size, and a file that cannot be read is put aside."""
 
 import logging
+import resource
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,18 @@ def test_of_a_file_that_is_far_too_long_the_end_is_read(tmp_path: Path) -> None:
     kept = read(PastFile(tmp_path, file_bytes=100))
     assert kept[-1] == b"{00999"
     assert len(kept) < 30
+
+
+def test_of_lines_that_have_no_room_nothing_is_left(tmp_path: Path) -> None:
+    """A limit of a file's size stands for a full folder: the kernel writes what has room, then refuses the rest."""
+    file = PastFile(tmp_path)
+    file.append([b"{first}"])
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            file.append([b"{second}", b"{third}"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    file.append([b"{later}"])
+    assert file.path.read_bytes() == b"{first}\n{later}\n"

@@ -18,6 +18,7 @@ from nri_rdma.cdi.spec import Device, Edits, Hook, HookName, Spec
 from nri_rdma.cdi.version import minimum_version
 from nri_rdma.commands.generate_cdi import Generated
 from nri_rdma.decide.policy import Policy, offer
+from nri_rdma.doors.oci.questions import MAX_DEVICES
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.host.engine_setups import OCI_HOOK
 from nri_rdma.model.device import Node, RdmaDevice, RdmaNetns
@@ -71,7 +72,14 @@ def hooked(generated: Generated, node: Node, policy: Policy, style: HookStyle) -
         hint = "`nri-rdma config show` tells the pools and their modes; without any, write allow_default_pool = true"
         what = "no RDMA device can be given by hooks"
         raise PlacementError(ErrorCode.POOL_MODE, what, hint=hint, detail=" ".join(left_out))
-    spec = replace(generated.spec, devices=(*devices, *_all_of(devices)))
+    every: tuple[Device, ...] = ()
+    if len(devices) <= MAX_DEVICES:
+        every = tuple(_all_of(devices))
+    else:
+        left_out.append(
+            f"There is no device {ALL}: a container can ask for {MAX_DEVICES} devices, and here are {len(devices)}."
+        )
+    spec = replace(generated.spec, devices=(*devices, *every))
     return Generated(spec=_versioned(spec), left_out=tuple(left_out))
 
 

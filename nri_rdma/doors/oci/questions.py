@@ -22,6 +22,7 @@ VERSION = 1
 LONGEST = 128 * 1024
 """Bytes of a question."""
 MAX_DEVICES = 64
+"""That one container can ask for."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
@@ -127,7 +128,9 @@ def _question(document: Mapping[str, Any]) -> HookQuestion:
         raise ValueError(f"{pid!r} is no process")
     wishes = tuple(map(_wish, document.get("devices", ())))
     if len(wishes) > MAX_DEVICES:
-        raise ValueError(f"{len(wishes)} devices are too many")
+        what = f"the container asks for {len(wishes)} devices, and a container can ask for {MAX_DEVICES}"
+        hint = "ask for fewer CDI devices (--device)"
+        raise NriRdmaError(ErrorCode.OCI_STATE, what, where="nri-rdma-oci-hook", hint=hint)
     annotations = _texts(document.get("annotations", {}))
     if verb is not Verb.RETURN and not (wishes or annotations):
         raise ValueError("no device is asked for")

@@ -72,6 +72,16 @@ def test_the_device_all_is_each_of_them() -> None:
     )
 
 
+@pytest.mark.parametrize(("count", "has_all"), [(64, True), (65, False)])
+def test_there_is_no_device_all_of_more_than_a_container_can_ask_for(count: int, has_all: bool) -> None:
+    node = eight()
+    many = replace(node, devices=tuple(replace(node.devices[0], name=f"mlx5_{number}") for number in range(count)))
+    generated = hooked(spec_of(many), many, EXCLUSIVE_FIRST, DEFAULT)
+    assert (generated.spec.devices[-1].name == "all", len(generated.spec.devices)) == (has_all, count + has_all)
+    sentence = "There is no device all: a container can ask for 64 devices, and here are 65."
+    assert generated.left_out == (() if has_all else (sentence,))
+
+
 def test_an_rdma_device_that_is_called_all_is_only_itself() -> None:
     node = eight()
     (other,) = devices(replace(node, devices=(replace(node.devices[0], name="all"),))).values()

@@ -45,6 +45,18 @@ def test_a_question_is_read() -> None:
     )
 
 
+def test_who_asks_for_too_many_devices_is_told_how_many_there_may_be() -> None:
+    many = [{"device": f"mlx5_{number}"} for number in range(65)]
+    with pytest.raises(NriRdmaError) as caught:
+        read_question(json.dumps({**ASKED, "devices": many}).encode())
+    assert (caught.value.code, caught.value.what, caught.value.hint) == (
+        ErrorCode.OCI_STATE,
+        "the container asks for 65 devices, and a container can ask for 64",
+        "ask for fewer CDI devices (--device)",
+    )
+    assert len(read_question(json.dumps({**ASKED, "devices": many[1:]}).encode()).wishes) == 64
+
+
 PREPARE: dict[str, Any] = {
     "version": 1,
     "ask": "prepare",

@@ -239,18 +239,19 @@ def _hook() -> Path:
 
 
 def _cdi_devices(settings: Settings) -> tuple[tuple[OwnFile, ...], tuple[str, ...]]:
-    """Return the file with the CDI devices of this node, and sentences about what is not in it; no file where there can
-    be none: annotations are set up all the same."""
+    """Return the file with the CDI devices of this node, and sentences about what is not in it, or not any more. There
+    is no file where there can be none: annotations are set up all the same."""
     from nri_rdma.commands.cli.node import read_node
     from nri_rdma.commands.generate_cdi import spec_of
     from nri_rdma.commands.hooked_cdi import HookStyle, hooked
-    from nri_rdma.commands.install.cdi_devices import cdi_file, made_by_others
+    from nri_rdma.commands.install.cdi_devices import cdi_file, made_by_others, own_names
     from nri_rdma.commands.install.hook import HookSettings
     from nri_rdma.decide.policy import configured_policy
     from nri_rdma.host.cdi.folder import read_registry
+    from nri_rdma.text.refusals import listed
 
-    folder = settings.cdi_dirs[0]
-    if file := made_by_others(read_registry(settings.cdi_dirs), folder):
+    folder, registry = settings.cdi_dirs[0], read_registry(settings.cdi_dirs)
+    if file := made_by_others(registry, folder):
         return (), (f"The CDI devices are those of {file}, which stays as it is.",)
     try:
         node, _ = read_node(settings, None)
@@ -258,8 +259,15 @@ def _cdi_devices(settings: Settings) -> tuple[tuple[OwnFile, ...], tuple[str, ..
             spec_of(node), node, configured_policy(settings), HookStyle(socket=HookSettings.of(settings).socket)
         )
     except NriRdmaError as error:
-        return (), (f"There are no CDI devices yet: {error}",)
-    return (cdi_file(folder, made.spec),), made.left_out
+        stays = (
+            f"{file} stays as it is, because no CDI devices can be made now"
+            if (file := _there(cdi_file(folder, None)))
+            else ""
+        )
+        return (), (f"{stays or 'There are no CDI devices yet'}: {error}",)
+    going = own_names(registry, folder) - {device.name for device in made.spec.devices}
+    goes = (f"CDI devices that go: {listed(sorted(going))}.",) if going else ()
+    return (cdi_file(folder, made.spec),), (*made.left_out, *goes)
 
 
 def _podman_files(settings: Settings) -> PodmanFiles:

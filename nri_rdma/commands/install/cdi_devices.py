@@ -34,6 +34,11 @@ def made_by_others(registry: Registry, folder: Path) -> str:
     return next((file for file in files if Path(file) != folder / FILE), "")
 
 
+def own_names(registry: Registry, folder: Path) -> set[str]:
+    """Return the names of the devices that our file has now."""
+    return {it.device.name for it in registry.devices.values() if Path(it.file) == folder / FILE}
+
+
 def take_out(folder: Path) -> Path | None:
     """Remove the file for another that has its devices; return it, None where there is none. Raises NriRdmaError for
     one that somebody else made, OSError."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,21 @@ def test_cdi_devices_of_the_user_stay_and_are_named(path: dict[str, str], eight:
     mine = tmp_path / "cdi/rdma.noderesource.dev-nic.json"
     assert done.stderr == f"The CDI devices are those of {mine}, which stays as it is.\n"
     assert "nri-rdma-podman.json" not in done.stdout
+
+
+def test_devices_that_go_are_named_and_where_there_are_none_the_file_that_stays_is(
+    path: dict[str, str], eight: Path, tmp_path: Path
+) -> None:
+    cdi, sysfs = tmp_path / "cdi", shutil.copytree(eight, tmp_path / "sys", symlinks=True)
+    flags = ("--sysfs-root", sysfs, "--dev-root", tmp_path, "--allow-default-pool")
+    assert nri_rdma("cdi", "generate", "--hooks", "--output", cdi, *flags).returncode == 0
+    own = (cdi / "rdma.noderesource.dev-nic.json").rename(cdi / "nri-rdma-podman.json")
+    (sysfs / "class/infiniband/mlx5_3").unlink()
+    again = ("install", "podman", "--dry-run", *flags, "--cdi-dirs", cdi)
+    assert nri_rdma(*again, columns=400, environment=path).stderr == "CDI devices that go: mlx5_3.\n"
+    shutil.rmtree(sysfs / "class/infiniband")
+    told = nri_rdma(*again, columns=400, environment=path).stderr
+    assert told.startswith(f"{own} stays as it is, because no CDI devices can be made now: ")
 
 
 def test_devices_that_are_generated_take_the_place_of_those_of_install_podman(eight: Path, tmp_path: Path) -> None:

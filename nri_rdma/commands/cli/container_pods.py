@@ -9,6 +9,8 @@ from nri_rdma.host.container_names import container_names
 
 PREFIX = "oci/"
 _SHORT = 12
+_ASKED_BY_NAME_S = 5.0
+"""Without the answer there is nothing to show."""
 
 
 def with_names(document: dict[str, Any]) -> dict[str, Any]:
@@ -22,7 +24,7 @@ def with_names(document: dict[str, Any]) -> dict[str, Any]:
 
 def id_of(name: str) -> str:
     """Return the id of the container of this name; "" where no engine has one."""
-    return next((id_ for id_, found in container_names().items() if found == name), "")
+    return next((id_ for id_, found in container_names(_ASKED_BY_NAME_S).items() if found == name), "")
 
 
 def _replaced(value: Any, names: dict[str, str]) -> Any:

@@ -82,13 +82,12 @@ def status(
             context.exit(EXIT_ATTENTION)
         return
     look_through(document)
-    document = with_names(document)
     if check:
         found = (*attention(document), *(unguarded() if require_guard else ()))
         for line in found:
             click.echo(printable(line))
         context.exit(EXIT_ATTENTION if found else 0)
-    screen = Screen()
+    screen, document = Screen(), with_names(document)
     screen.facts(tuple(_facts(document, setups_of(host))))
     for table in _tables(document):
         screen.line()

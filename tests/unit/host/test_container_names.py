@@ -1,10 +1,11 @@
 """Engines are asked for the names of containers; one that is not here, or fails, has none."""
 
+import time
 from pathlib import Path
 
 import pytest
 
-from nri_rdma.host.container_names import container_names
+from nri_rdma.host.container_names import ENGINES, container_names
 
 TELLS = '#!/bin/sh\n[ "$*" = "ps --all --no-trunc --format {{.ID}} {{.Names}}" ] || exit 9\n'
 
@@ -35,3 +36,11 @@ def test_one_that_fails_has_none(folder: Path) -> None:
 
 def test_where_there_is_no_engine_there_is_none(folder: Path) -> None:
     assert container_names() == {}
+
+
+def test_engines_that_hang_take_a_second_each(folder: Path) -> None:
+    for name in ENGINES:
+        engine(folder, name, "exec sleep 20")
+    began = time.monotonic()
+    assert container_names() == {}
+    assert 2 <= time.monotonic() - began < 4

@@ -57,6 +57,12 @@ def test_where_no_container_has_a_device_no_engine_is_asked(
     assert not (tmp_path / "asked").exists()
 
 
+def test_for_a_check_no_engine_is_asked(daemon: InsideDaemon, podman: dict[str, str], tmp_path: Path) -> None:
+    start_container(daemon)
+    nri_rdma("status", "--check", "--state-dir", daemon.settings.state_dir, environment=podman)
+    assert not (tmp_path / "asked").exists()
+
+
 def test_without_a_name_the_id_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(os.environ, "PATH", str(tmp_path))
     document = {"devices": [{"holders": [{"pod": "oci/f960a2ad1287"}]}], "n": 1}

@@ -617,7 +617,7 @@ def _why_not(facts: Facts, offered: Offer, admitted: Admitted, device: RdmaDevic
 
 def _why_later(node: Node, admitted: Admitted, device: RdmaDevice) -> str:
     gpus = [gpu for gpu in node.gpus if gpu.pci in admitted.request.gpus]
-    words = ["free", down_words(device)]
+    words = ["free", down_words(device, admitted.mode)]
     if gpus:
         nearest = min(gpus, key=lambda gpu: distance(device, gpu))
         words.append(f"from GPU {nearest.pci} it is {distance(device, nearest).words}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, ip_interface
 from typing import TypeAlias
 
-from nri_rdma.decide.shares import is_up
+from nri_rdma.decide.shares import is_up, is_up_in
 from nri_rdma.model.device import DeviceId, LinkLayer, Node, RdmaDevice, RdmaNetns
 from nri_rdma.model.pool import Pool
 from nri_rdma.model.request import Mode
@@ -66,14 +66,20 @@ def lacks_netdev_for_claims(device: RdmaDevice, pool: Pool) -> bool:
     return device.protocol is not None or Mode.SHARED not in pool.modes
 
 
-def advertised(node: Node, devices: Iterable[tuple[RdmaDevice, str]]) -> tuple[Advertised, ...]:
+def is_up_for_claims(device: RdmaDevice, pool: Pool) -> bool:
+    """Return whether the device can carry data in a pod, whichever of the pool's modes its claim asks for: the
+    scheduler does not know that."""
+    return all(is_up_in(device, mode) for mode in pool.modes)
+
+
+def advertised(node: Node, devices: Iterable[tuple[RdmaDevice, Pool]]) -> tuple[Advertised, ...]:
     """Return these devices, each with the pool that it is in, by index; those that cannot carry data come last, because
     the scheduler takes the first that fits."""
-    ordered = sorted(devices, key=lambda it: (not is_up(it[0]), it[0].index))
+    ordered = sorted(devices, key=lambda it: (not is_up_for_claims(*it), it[0].index))
     return tuple(
         Advertised(
             name=slice_name(device.id),
-            attributes=dict(_qualified(device, pool, node)),
+            attributes=dict(_qualified(device, pool.name, node)),
             capacity={f"{DRIVER}/bandwidth": f"{device.speed_gbps}G"} if device.speed_gbps else {},
         )
         for device, pool in ordered

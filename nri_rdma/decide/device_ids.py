@@ -16,7 +16,7 @@ from nri_rdma.decide.layout import Places, branch
 from nri_rdma.decide.placement import Holding, Taken, why_not_free
 from nri_rdma.decide.policy import Admitted, Asker, Offer, Policy, admit
 from nri_rdma.decide.ranking import intactness
-from nri_rdma.decide.shares import device_request, is_up
+from nri_rdma.decide.shares import device_request, is_up, is_up_in
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.device import DeviceId, Node, RdmaDevice
 from nri_rdma.model.pool import Pool
@@ -64,7 +64,7 @@ def _is_healthy(device: RdmaDevice, admitted: Admitted, node: Node, holders: fro
         return admitted.mode is Mode.EXCLUSIVE or is_up(device)
     if admitted.mode is Mode.EXCLUSIVE and device.lacks_netdev:
         return False  # some pod has it; a request that names the device may be that pod's, and is not refused for this
-    return is_up(device) and not why_not_free(device, admitted, node, holders)
+    return is_up_in(device, admitted.mode) and not why_not_free(device, admitted, node, holders)
 
 
 def _admitted(pool: Pool, node: Node) -> Admitted | None:

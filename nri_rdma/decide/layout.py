@@ -14,10 +14,11 @@ from functools import lru_cache
 from itertools import count
 from typing import Self
 
-from nri_rdma.decide.shares import is_up
+from nri_rdma.decide.shares import is_up_in
 from nri_rdma.decide.topology import Distance, distance, rails, rails_of_gpus
 from nri_rdma.model.device import DeviceId, Node, RdmaDevice
 from nri_rdma.model.pci import PciAddress, below_root
+from nri_rdma.model.request import Mode
 from nri_rdma.model.same import Same
 
 _LEAST_PATH = 3
@@ -60,8 +61,8 @@ class Layout:
     """By GPU, and in it by the number of the place."""
     rails: Mapping[DeviceId, int]
     rail_of_gpu: Mapping[PciAddress, int]
-    down: frozenset[DeviceId]
-    """The devices that cannot carry data."""
+    down: Mapping[Mode, frozenset[DeviceId]]
+    """The devices that cannot carry data in a pod, by the mode in which it has them."""
 
     def distance(self, gpu: PciAddress, device: DeviceId) -> Distance:
         """Return the distance of a device from a GPU."""
@@ -82,7 +83,7 @@ def _layout(reading: Same[Node]) -> Layout:
         far={gpu.pci: tuple(distance(device, gpu) for device in places.samples) for gpu in node.gpus},
         rails=rail_of,
         rail_of_gpu=rails_of_gpus(node.gpus, len(set(rail_of.values()))),
-        down=frozenset(device.id for device in node.devices if not is_up(device)),
+        down={mode: frozenset(it.id for it in node.devices if not is_up_in(it, mode)) for mode in Mode},
     )
 
 

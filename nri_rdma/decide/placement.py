@@ -22,7 +22,7 @@ from typing import TypeAlias
 from nri_rdma.decide.layout import READINGS_KEPT, layout_of
 from nri_rdma.decide.policy import Admitted, Offer
 from nri_rdma.decide.ranking import Pick, Surroundings, anywhere, near_gpus
-from nri_rdma.decide.shares import down_words, rises
+from nri_rdma.decide.shares import down_words
 from nri_rdma.decide.topology import FARTHEST_ALIGNED, Distance, roots
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharKind, DeviceId, Gpu, Node, RdmaDevice, RdmaNetns
@@ -337,9 +337,9 @@ class _Search:
             if (obstacle := _obstacle(device, admitted, node, taken.get(device.id, frozenset()), used.get(device.id)))
             or (obstacle := _all_shares_given(shares.get(device.id, 0), most))
         }
-        if down := layout_of(node).down:
-            dead = [it for it in matching if it.id in down and not rises(it, admitted.mode)]
-            obstacles |= _down(dead, matching, obstacles, offer, admitted.request)
+        if down := layout_of(node).down[admitted.mode]:
+            dead = [it for it in matching if it.id in down]
+            obstacles |= _down(dead, admitted, matching, obstacles, offer)
         return cls(
             node=node,
             offer=offer,
@@ -370,7 +370,7 @@ class _Search:
     @property
     def usable(self) -> tuple[RdmaDevice, ...]:
         """The free devices that can carry data; all free ones where these are too few."""
-        down = layout_of(self.node).down
+        down = layout_of(self.node).down[self.admitted.mode]
         up = tuple(device for device in self.free if device.id not in down) if down else self.free
         return up if len(up) >= self.count else self.free
 
@@ -391,7 +391,7 @@ class _Search:
             idle=self.idle,
             rails=layout.rails if self.gpus else {},
             load=self.load,
-            down=layout.down,
+            down=layout.down[self.admitted.mode],
         )
 
     def distance(self, device: RdmaDevice, gpu: Gpu) -> Distance:
@@ -412,7 +412,8 @@ class _Search:
             admitted=self.admitted,
             devices=tuple(it.device for it in choices),
             reasons=tuple(
-                f"{it.device.name}: {'; '.join(filter(None, (it.why, down_words(it.device))))}" for it in choices
+                f"{it.device.name}: {'; '.join(filter(None, (it.why, down_words(it.device, self.admitted.mode))))}"
+                for it in choices
             ),
             serves=tuple(it.gpu.pci for it in choices if it.gpu is not None),
         )
@@ -482,27 +483,28 @@ def _clear(reading: Same[Node], mode: Mode, char_kinds: frozenset[CharKind]) -> 
 
 def _down(
     down: Iterable[RdmaDevice],
+    admitted: Admitted,
     matching: Collection[RdmaDevice],
     obstacles: Mapping[DeviceId, _Obstacle],
     offer: Offer,
-    request: DeviceRequest,
 ) -> Mapping[DeviceId, _Obstacle]:
     """Return the obstacle of each device without an active port, for who does not take such a device: a strict request,
     any request of a pool that refuses it, and a share as long as another device can be given. The kubelet was told of
     fewer shares then."""
-    without_port = {device.id: _without_port(device) for device in down if device.id not in obstacles}
+    request = admitted.request
+    without_port = {device.id: _without_port(device, admitted.mode) for device in down if device.id not in obstacles}
     if _is_strict(request) or request.pool in offer.refusing_down:
         return without_port
     is_share = bool(request.shares) and request.count is not None
     return without_port if is_share and len(without_port) < len(matching) - len(obstacles) else {}
 
 
-def _without_port(device: RdmaDevice) -> _Obstacle:
+def _without_port(device: RdmaDevice, mode: Mode) -> _Obstacle:
     netdev = next((it.name for it in device.netdevs if not it.up), "")
     set_up = f" (ip link set {netdev} up)" if netdev else ""
     return _Obstacle(
         code=ErrorCode.PORT_DOWN,
-        what=f"without an active port: {down_words(device)}",
+        what=f"without an active port: {down_words(device, mode)}",
         hint=f"bring the port up on the node{set_up}, or ask for another device, or leave strict out",
     )
 

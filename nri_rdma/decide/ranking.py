@@ -4,7 +4,7 @@ Pure.
 What is better is decided in this order, exactly (nri_rdma.decide.assignment), over the pairs of a device and the GPU
 that it serves:
 
-1. A device that can carry data. One without an active port is the last choice.
+1. A device that can carry data in the pod. One without an active port is the last choice, unless the pod raises it.
 2. For the pod: the fewest pairs beyond a root complex, then the fewest beyond a NUMA node, then the fewest over the
    root complex, then the fewest over several switches. A GPU gets its second device when each has its first.
 3. For a request that shares: the device that the fewest pods have, in a pool of shares that stands for the fewest.
@@ -48,7 +48,7 @@ class Surroundings:
     load: Mapping[DeviceId, int] = field(default_factory=dict)
     """How many pods have each device already, or for how many shares it stands; empty for a pod that shares nothing."""
     down: frozenset[DeviceId] = frozenset()
-    """The devices that cannot carry data."""
+    """The devices that cannot carry data in the pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

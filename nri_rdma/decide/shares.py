@@ -69,11 +69,17 @@ def rises(device: RdmaDevice, mode: Mode) -> bool:
     return mode is Mode.EXCLUSIVE and is_ethernet and any(not netdev.up for netdev in device.netdevs)
 
 
-def down_words(device: RdmaDevice) -> str:
-    """Return why a device cannot carry data, in words; "" when it can."""
+def is_up_in(device: RdmaDevice, mode: Mode) -> bool:
+    """Return whether a device can carry data in a pod that has it in this mode."""
+    return is_up(device) or rises(device, mode)
+
+
+def down_words(device: RdmaDevice, mode: Mode) -> str:
+    """Return what a pod in this mode has to know of a device without an active port, in words; "" of others."""
     if is_up(device):
         return ""
-    return f"its {'port is' if len(device.ports) == 1 else 'ports are'} {device.port_state}"
+    words = f"its {'port is' if len(device.ports) == 1 else 'ports are'} {device.port_state}"
+    return f"{words} until the pod raises its netdev" if rises(device, mode) else words
 
 
 def share_name(resource: str) -> str:

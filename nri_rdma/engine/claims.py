@@ -11,10 +11,15 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 
 from nri_rdma.attach.attachment import Attachment
-from nri_rdma.decide.advertised import Advertised, advertised, lacks_netdev_for_claims, slice_name
+from nri_rdma.decide.advertised import (
+    Advertised,
+    advertised,
+    is_up_for_claims,
+    lacks_netdev_for_claims,
+    slice_name,
+)
 from nri_rdma.decide.claims import AdmittedClaim, admit_claim, holder_of
 from nri_rdma.decide.policy import Policy
-from nri_rdma.decide.shares import is_up
 from nri_rdma.engine.engine import Engine
 from nri_rdma.model.claim import Claim, ClaimRequest
 from nri_rdma.model.device import CharDevice, RdmaDevice
@@ -42,14 +47,14 @@ class Claims:
         """Return what the scheduler may allocate: devices that pods have as they were on the host, and of the others
         those that a pod could have now."""
         shown = {
-            device.id: (device, pool.name)
+            device.id: (device, pool)
             for device, pool in self._unused()
             if not self._is_withheld(device, pool) and not self._is_refused(device, pool)
         }
         for device in _attached(self._engine.attachments.all()):
-            pool_name = next((pool.name for pool in self._pools() if pool.has(device)), None)
-            if pool_name is not None:
-                shown[device.id] = (device, pool_name)
+            pool_of_it = next((pool for pool in self._pools() if pool.has(device)), None)
+            if pool_of_it is not None:
+                shown[device.id] = (device, pool_of_it)
         return advertised(self._engine.placer.node.cache.current, shown.values())
 
     def withheld(self) -> tuple[str, ...]:
@@ -71,7 +76,7 @@ class Claims:
 
     def _is_refused(self, device: RdmaDevice, pool: Pool) -> bool:
         """Return whether the pool gives the device to nobody for want of an active port."""
-        return pool.down_ports is DownPorts.REFUSE and not is_up(device) and not self._is_held(device)
+        return pool.down_ports is DownPorts.REFUSE and not is_up_for_claims(device, pool) and not self._is_held(device)
 
     def _is_held(self, device: RdmaDevice) -> bool:
         return not all(it.looks_on for it in self._engine.placer.reservations.taken().get(device.id, ()))

@@ -66,6 +66,17 @@ def lost(on: Node, *numbers: int) -> Node:
     return replace(on, devices=tuple(devices))
 
 
+def set_down(on: Node, *numbers: int) -> Node:
+    """The node with these devices' netdevs set down, and with them their ports."""
+    devices = [
+        replace(device, netdevs=tuple(replace(netdev, up=False) for netdev in device.netdevs))
+        if number in numbers
+        else device
+        for number, device in enumerate(lost(on, *numbers).devices)
+    ]
+    return replace(on, devices=tuple(devices))
+
+
 def chosen(
     on: Node, *requests: Admitted, taken: Mapping[DeviceId, frozenset[Holding]] | None = None
 ) -> tuple[list[str], ...]:

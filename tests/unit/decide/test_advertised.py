@@ -11,15 +11,18 @@ import pytest
 from nri_rdma.decide.advertised import Advertised, advertised, slice_name
 from nri_rdma.model.device import DeviceId, EbpfPrograms, LinkLayer, Node, RdmaDevice, RdmaNetns, VirtualFunction
 from nri_rdma.model.pci import PciAddress
+from nri_rdma.model.pool import Pool
+from nri_rdma.model.request import Mode
 from tests.rig.cache import PROJECT
-from tests.unit.decide.placing import lost
+from tests.unit.decide.placing import lost, set_down
 from tests.unit.model.hardware import eight, nic, node
 
 OURS = "rdma.noderesource.dev/"
+RAILS = Pool(name="rails", modes=(Mode.EXCLUSIVE, Mode.SHARED))
 
 
 def one(device: RdmaDevice, on: Node | None = None) -> Advertised:
-    (told,) = advertised(on or node((device,)), [(device, "rails")])
+    (told,) = advertised(on or node((device,)), [(device, RAILS)])
     return told
 
 
@@ -209,12 +212,21 @@ def test_devices_whose_names_differ_only_in_what_a_label_lacks_have_names_of_the
 
 def test_devices_are_told_by_their_index() -> None:
     on = eight()
-    told = advertised(on, [(device, "rails") for device in reversed(on.devices)])
+    told = advertised(on, [(device, RAILS) for device in reversed(on.devices)])
     assert [it.attributes[f"{OURS}rdmaDevice"]["string"] for it in told] == [f"mlx5_{number}" for number in range(8)]
 
 
 def test_devices_that_cannot_carry_data_come_last_because_the_scheduler_takes_the_first() -> None:
     on = lost(eight(), 0, 2)
-    told = advertised(on, [(device, "rails") for device in on.devices])
+    told = advertised(on, [(device, RAILS) for device in on.devices])
     numbers = (1, 3, 4, 5, 6, 7, 0, 2)
     assert [it.attributes[f"{OURS}rdmaDevice"]["string"] for it in told] == [f"mlx5_{number}" for number in numbers]
+
+
+@pytest.mark.parametrize(("modes", "order"), [((Mode.EXCLUSIVE,), "0,1,2"), (RAILS.modes, "0,2,1")])
+def test_a_device_that_is_down_with_its_netdev_is_last_unless_every_claim_of_its_pool_raises_it(
+    modes: tuple[Mode, ...], order: str
+) -> None:
+    on, pool = set_down(eight(), 1), replace(RAILS, modes=modes)
+    told = advertised(on, [(device, pool) for device in on.devices[:3]])
+    assert [it.name for it in told] == [slice_name(nic(int(number)).id) for number in order.split(",")]

@@ -14,6 +14,7 @@ from nri_rdma.decide.placement import Holding, Taken
 from nri_rdma.decide.topology import distance
 from nri_rdma.model.device import Node, RdmaDevice, RdmaNetns
 from nri_rdma.model.request import Mode
+from tests.unit.decide.placing import set_down
 from tests.unit.doors.deviceplugin.pools import NOBODY, offered, pool_of_devices
 from tests.unit.model.hardware import eight, nic, node
 
@@ -57,6 +58,12 @@ def test_a_device_without_its_netdev_cannot_be_given_alone_and_can_be_shared() -
     changed = without(2, netdevs=())
     assert health(changed, Mode.EXCLUSIVE) == [number != 2 for number in range(8)]
     assert all(health(changed))
+
+
+def test_a_device_that_is_down_with_its_netdev_is_healthy_for_who_gets_the_netdev() -> None:
+    changed = set_down(eight(), 2)
+    assert all(health(changed, Mode.EXCLUSIVE))
+    assert health(changed, Mode.SHARED) == [number != 2 for number in range(8)]
 
 
 def test_on_a_kernel_that_hides_devices_none_can_be_shared_and_all_can_be_had_alone() -> None:

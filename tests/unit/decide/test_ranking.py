@@ -19,7 +19,18 @@ from nri_rdma.decide.topology import distance
 from nri_rdma.errors import PlacementError
 from nri_rdma.model.device import DeviceId, Node, VirtualFunction
 from nri_rdma.model.request import Align, AlignTo, Match, Mode
-from tests.unit.decide.placing import NODES, STRICT_GPU, STRICT_NUMA, asking, chosen, everything, held, lost, named
+from tests.unit.decide.placing import (
+    NODES,
+    STRICT_GPU,
+    STRICT_NUMA,
+    asking,
+    chosen,
+    everything,
+    held,
+    lost,
+    named,
+    set_down,
+)
 from tests.unit.model.hardware import eight, gpu, nic, node
 
 NUMA = Align(to=AlignTo.NUMA)
@@ -268,14 +279,19 @@ def test_a_pool_that_refuses_dead_ports_gives_no_such_device() -> None:
         place(on, refusing, {}, (asking(count=None),))
 
 
-def test_a_port_that_is_down_with_its_netdev_is_refused_to_nobody_who_gets_the_netdev() -> None:
-    """The netdev is raised in the pod; a device whose port is up comes first all the same."""
-    dead = lost(eight(), 0)
-    first = dead.devices[0]
-    set_down = replace(first, netdevs=tuple(replace(netdev, up=False) for netdev in first.netdevs))
-    on = replace(dead, devices=(set_down, *dead.devices[1:]))
-    this = asking(gpus=(0,), align=STRICT_GPU, match=Match(device="mlx5_0"))
-    assert chosen(on, this) == (["mlx5_0"],)
-    assert chosen(on, asking()) == (["mlx5_1"],)
+def test_a_device_that_is_down_with_its_netdev_is_as_good_as_any_for_who_gets_the_netdev() -> None:
+    """The netdev is raised in the pod."""
+    on, near = set_down(eight(), 0), asking(gpus=(0,))
+    assert chosen(on, asking(gpus=(0,), align=STRICT_GPU)) == (["mlx5_0"],)
+    assert chosen(on, near) == chosen(on, asking()) == (["mlx5_0"],)
+    assert reasons(on, near)[0].endswith("its port is DOWN until the pod raises its netdev")
+
+
+def test_a_device_that_is_down_with_its_netdev_is_the_last_choice_of_who_shares_it() -> None:
+    on, strict = set_down(eight(), 0), asking(gpus=(0,), align=STRICT_GPU, mode=Mode.SHARED)
+    assert chosen(on, asking(gpus=(0,), mode=Mode.SHARED)) == (["mlx5_1"],)
+    with pytest.raises(PlacementError, match=r"NOT-ALIGNED.*mlx5_0 is without an active port"):
+        chosen(on, strict)
+    this = replace(strict, request=replace(strict.request, match=Match(device="mlx5_0")))
     with pytest.raises(PlacementError, match=r"PORT-DOWN: mlx5_0 .*ip link set eth0 up"):
-        chosen(on, replace(this, mode=Mode.SHARED))
+        chosen(on, this)

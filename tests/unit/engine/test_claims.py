@@ -18,7 +18,7 @@ from nri_rdma.model.request import Mode
 from nri_rdma.model.selector import Selector
 from tests.fakes.kernel import Link, World
 from tests.unit.attach.builders import make_pod
-from tests.unit.decide.placing import lost
+from tests.unit.decide.placing import lost, set_down
 from tests.unit.rigs.engine_with_kubelet import CLAIM_A, MOVE, NIC, OTHER_PATH, Node, names, node, on_host, spec, world
 from tests.unit.rigs.inside_daemon import InsideDaemon
 
@@ -238,6 +238,16 @@ def test_a_device_whose_port_is_down_is_last_in_the_slice_or_not_in_it(
     holding = Holding(owner="ns/has-it", mode=Mode.SHARED)
     daemon.engine.placer.reservations.hold("sandbox", [(cache.current.devices[3].id, holding)])
     assert advertised_names(claims) == [*others, "mlx5_3"]
+
+
+@pytest.mark.parametrize(("modes", "is_told"), [((Mode.EXCLUSIVE,), True), (RAILS.modes, False)])
+def test_a_pool_that_refuses_dead_ports_tells_of_a_device_that_every_one_of_its_claims_raises(
+    daemon: InsideDaemon, claims: Claims, modes: tuple[Mode, ...], is_told: bool
+) -> None:
+    serve_claims(daemon, replace(RAILS, modes=modes, down_ports=DownPorts.REFUSE))
+    cache = daemon.engine.placer.node.cache
+    cache.current = set_down(cache.current, 3)
+    assert ("mlx5_3" in advertised_names(claims)) is is_told
 
 
 def test_who_looks_on_at_a_device_without_its_netdev_does_not_keep_it_advertised(

@@ -12,7 +12,7 @@ for.
 from __future__ import annotations
 
 import difflib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -299,7 +299,8 @@ class _Obstacle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
-    """One request with the matching devices: `free` can be given, `obstacles` say why the others cannot."""
+    """One request with the matching devices: `free` can be given, `obstacles` say why the others cannot. `up` are the
+    free devices that can carry data in the pod."""
 
     node: Node
     offer: Offer
@@ -311,6 +312,7 @@ class _Search:
     gpus: tuple[Gpu, ...]
     matching: tuple[RdmaDevice, ...]
     free: tuple[RdmaDevice, ...]
+    up: tuple[RdmaDevice, ...]
     obstacles: Mapping[DeviceId, _Obstacle]
 
     @classmethod
@@ -337,9 +339,11 @@ class _Search:
             if (obstacle := _obstacle(device, admitted, node, taken.get(device.id, frozenset()), used.get(device.id)))
             or (obstacle := _all_shares_given(shares.get(device.id, 0), most))
         }
-        if down := layout_of(node).down[admitted.mode]:
+        down = layout_of(node).down[admitted.mode]
+        if down:
             dead = [it for it in matching if it.id in down]
             obstacles |= _down(dead, admitted, matching, obstacles, offer)
+        free = tuple(device for device in matching if device.id not in obstacles)
         return cls(
             node=node,
             offer=offer,
@@ -350,7 +354,8 @@ class _Search:
             admitted=admitted,
             gpus=_named_gpus(node, admitted.request),
             matching=matching,
-            free=tuple(device for device in matching if device.id not in obstacles),
+            free=free,
+            up=tuple(device for device in free if device.id not in down) if down else free,
             obstacles=obstacles,
         )
 
@@ -360,19 +365,19 @@ class _Search:
 
     @property
     def count(self) -> int:
-        """The number of devices; all means all that match, of which none may be missing, or all that are free, and at
-        least one. Shares are never too many: the kubelet counts them, so that one device may stand for several of
-        them."""
-        if self.request.if_free or self.request.shares:
+        """The number of devices; all means all that match, of which none may be missing, free all that are free and
+        can carry data, and at least one. Shares are never too many: the kubelet counts them, so that one device may
+        stand for several of them."""
+        if self.request.if_free:
+            return max(1, len(self.up))
+        if self.request.shares:
             return max(1, min(len(self.free), self.request.count or len(self.free)))
         return len(self.matching) if self.request.count is None else self.request.count
 
     @property
     def usable(self) -> tuple[RdmaDevice, ...]:
         """The free devices that can carry data; all free ones where these are too few."""
-        down = layout_of(self.node).down[self.admitted.mode]
-        up = tuple(device for device in self.free if device.id not in down) if down else self.free
-        return up if len(up) >= self.count else self.free
+        return self.up if len(self.up) >= self.count else self.free
 
     @property
     def load(self) -> Mapping[DeviceId, int]:
@@ -568,19 +573,15 @@ def _choose_unaligned(search: _Search, why: str) -> list[_Choice]:
     count, beside_idle, usable = search.count, roots(around.idle), search.usable
     passed = {device.id: number for number, device in enumerate(usable)}  # the lowest index comes first
     spares = usable[0].pci_root in beside_idle
+    most_held = (0, *accumulate((around.load.get(device.id, 0) for device in usable), max))
 
     def reason(device: RdmaDevice) -> str:
-        is_spare = spares and device.pci_root not in beside_idle
-        return _least_held(search, around.load, device) or _choice_of(search, passed[device.id], count, is_spare)
+        number = passed[device.id]
+        if most_held[number] > around.load.get(device.id, 0):  # one with a lower index is held by more pods
+            return f"held by the fewest pods of {len(usable)} free"
+        return _choice_of(search, number, count, spares and device.pci_root not in beside_idle)
 
     return [_Choice(device=it, why=f"{reason(it)}{words}") for it in chosen]
-
-
-def _least_held(search: _Search, load: Mapping[DeviceId, int], device: RdmaDevice) -> str:
-    """Return the reason of a device that fewer pods have than one with a lower index; "" for others."""
-    passed = (it for it in search.usable if it.index < device.index) if load else ()
-    is_less = any(load[it.id] > load[device.id] for it in passed)
-    return f"held by the fewest pods of {len(search.usable)} free" if is_less else ""
 
 
 def _named(search: _Search) -> str:
@@ -626,7 +627,7 @@ def _why_near(search: _Search, pick: Pick) -> str:
 
 def _choose_on_numa(search: _Search) -> list[_Choice]:
     """Choose devices of the NUMA nodes of the GPUs, else of the CPUs, else those that the request names; without any,
-    devices of one NUMA node: of the tightest that suffices."""
+    devices of one NUMA node."""
     if search.request.gpus_problem and _is_numa_strict(search.request):
         raise _not_aligned(search, search.request.gpus_problem, "see that it can be told, or leave strict out")
     homes = {gpu.numa_node for gpu in search.gpus if gpu.numa_node is not None} or _of_cpus(search)
@@ -666,17 +667,18 @@ def _whose(search: _Search) -> str:
 
 
 def _one_numa_node(search: _Search) -> set[int]:
-    free_on = Counter(device.numa_node for device in search.usable if device.numa_node is not None)
-    if not free_on:
-        return set()
-    return {min(free_on, key=lambda home: _tightest(free_on[home], search.count, home))}
+    """Return the NUMA node with enough devices whose devices the fewest pods share on average, of equal ones that with
+    the fewest free; where none has enough, that with the most free."""
+    load, on = search.load, defaultdict[int, list[int]](list)
+    for device in search.usable:
+        if device.numa_node is not None:
+            on[device.numa_node].append(load.get(device.id, 0))
 
+    def order(home: int) -> tuple[bool, float, int, int]:
+        free, pods = len(on[home]), sum(on[home]) / len(on[home])
+        return (False, pods, free, home) if free >= search.count else (True, -free, 0, home)
 
-def _tightest(free: int, count: int, home: int) -> tuple[bool, int, int]:
-    """Return the order of NUMA nodes: those that suffice, the fewest free first; then those that do not, the most free
-    first."""
-    suffices = free >= count
-    return not suffices, free if suffices else -free, home
+    return {min(on, key=order)} if on else set()
 
 
 _CHOICES: Mapping[AlignTo, Callable[[_Search], list[_Choice]]] = {

@@ -177,7 +177,7 @@ class DeviceRequest:
     count: int | None = 1
     """None means all that match."""
     if_free: bool = False
-    """With count None: only those that are free, and at least one, rather than all or none."""
+    """With count None: only those that are free and can carry data, at least one, rather than all or none."""
     per_gpu: int | None = None
     """So many for each GPU of its containers: `count` is None until these are known, then their number times this."""
     scope: Scope = field(default_factory=Scope)

@@ -339,12 +339,18 @@ def case_of(asked: Question, number: int, before: Sequence[Placed]) -> Case:
     return Case(
         made=asked.made,
         free=free,
-        count=request.count or (max(1, len(free)) if request.if_free else len(matching(asked.offer, admitted))),
+        count=request.count or _all_of(asked, admitted, free),
         gpus=request.gpus,
         served=Counter(gpu for placed in before for gpu in placed.serves),
         near=_near(request),
         shares=admitted.mode is Mode.SHARED,
     )
+
+
+def _all_of(asked: Question, admitted: Admitted, free: Sequence[RdmaDevice]) -> int:
+    if admitted.request.if_free:
+        return max(1, len([device for device in free if not is_down(device)]))
+    return len(matching(asked.offer, admitted))
 
 
 def _near(request: DeviceRequest) -> AlignTo:

@@ -214,6 +214,18 @@ def test_a_pod_that_shares_is_not_put_on_the_device_of_a_gpu_job_because_that_gp
     assert Counter(names) == {f"mlx5_{number}": 1 for number in range(8)}
 
 
+@pytest.mark.parametrize("near", [{}, {"align": NUMA}, {"align": Align(to=AlignTo.GPU)}])
+def test_pods_that_share_spread_over_both_numa_nodes(near: Mapping[str, Any]) -> None:
+    names = given_one_after_the_other(eight(), *[asking(mode=Mode.SHARED, **near)] * 16)
+    assert Counter(names) == {f"mlx5_{number}": 2 for number in range(8)}
+
+
+def test_a_numa_node_with_enough_devices_comes_before_one_that_fewer_pods_share() -> None:
+    on = node(tuple(nic(number, root=number, numa=number // 3) for number in range(4)), ())
+    (three,) = chosen(on, asking(count=3, align=NUMA, mode=Mode.SHARED), taken=held(0, 1, 2, mode=Mode.SHARED))
+    assert three == ["mlx5_0", "mlx5_1", "mlx5_2"]
+
+
 def test_the_nearest_device_counts_more_than_the_pods_that_have_it() -> None:
     assert given_one_after_the_other(eight(), *[shared(5)] * 3) == ["mlx5_5"] * 3
 
@@ -255,6 +267,14 @@ def test_the_reason_says_that_the_port_is_down() -> None:
     assert placed.reasons == (
         "mlx5_0: nearest free device to GPU 0001:10:00.0 (PHB, same root complex); its port is DOWN",
     )
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_who_asks_for_what_is_free_gets_what_can_carry_data_or_one_device(mode: Mode) -> None:
+    every = asking(count=None, if_free=True, mode=mode)
+    (six,) = chosen(lost(eight(), 0, 3), every)
+    assert six == [f"mlx5_{number}" for number in (1, 2, 4, 5, 6, 7)]
+    assert chosen(lost(eight(), *range(8)), every) == (["mlx5_0"],)
 
 
 def test_the_numa_node_without_active_ports_is_not_the_one_that_is_chosen() -> None:

@@ -125,11 +125,11 @@ def with_pools(policy: Policy, offer: Offer, given: tuple[Placed, ...]) -> tuple
 def _with_pools(policy: Policy, offer: Offer, item: Placed) -> Placed:
     homes = dict.fromkeys(offer.home_of(device) for device in item.devices)
     pools = [policy.pools[name] for name in homes if name]
-    refuse_two_values(replace(item.admitted, env=pool.env) for pool in pools)
     uses = {pool.use for pool in pools}
     request = item.admitted.request
     if request.use is None and len(uses) == 1:
         request = replace(request, use=uses.pop())
+    refuse_two_values(replace(item.admitted, request=request, env=pool.env) for pool in pools)
     env = {name: value for pool in pools for name, value in pool.env}
     return replace(item, admitted=replace(item.admitted, request=request, env=tuple(env.items())))
 

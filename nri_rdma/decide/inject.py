@@ -110,9 +110,11 @@ def refuse_conflicts(
     return replaced
 
 
-def refuse_two_pools(attached: tuple[AttachedRequest, ...], container: str) -> None:
-    """Raise PlacementError where the pools of a container's devices give a variable two values."""
-    refuse_two_values(item.admitted for item in attached if item.admitted.request.scope.covers(container))
+def refuse_two_pools(attached: tuple[AttachedRequest, ...], container: str, present_env: Collection[str]) -> None:
+    """Raise PlacementError where the pools of a container's devices give a variable two values, and the container has
+    none of its own."""
+    covering = (item.admitted for item in attached if item.admitted.request.scope.covers(container))
+    refuse_two_values(covering, present_env)
 
 
 def rdma_max(attached: tuple[AttachedRequest, ...], container: str) -> tuple[str, ...]:
@@ -143,7 +145,7 @@ def _env(attached: tuple[AttachedRequest, ...], covering: list[AttachedRequest])
     if interfaces:
         yield "NCCL_SOCKET_IFNAME", f"={interfaces}"
         yield "GLOO_SOCKET_IFNAME", interfaces
-    yield from {pair[0]: pair for item in reversed(covering) for pair in item.admitted.env}.values()
+    yield from {pair[0]: pair for item in reversed(covering) for pair in item.admitted.variables}.values()
     yield from _devices(attached, covering)
 
 

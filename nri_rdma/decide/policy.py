@@ -9,7 +9,7 @@ it. Of the rules the first that concerns pod and pool decides; where there are r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from types import MappingProxyType
@@ -17,8 +17,9 @@ from typing import Protocol
 
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.device import CharKind, DeviceId, Node, RdmaDevice, RdmaNetns
+from nri_rdma.model.edits import HINT_PREFIXES
 from nri_rdma.model.pool import DEFAULT_POOL, Asker, DownPorts, Pool, PoolDoor, Rule, ShareGives, any_matches
-from nri_rdma.model.request import DEFAULT_CHAR_KINDS, DeviceRequest, Isolation, Mode, PodRequest, RdmaLimits
+from nri_rdma.model.request import DEFAULT_CHAR_KINDS, DeviceRequest, Isolation, Mode, PodRequest, RdmaLimits, Use
 from nri_rdma.model.rights import DEFAULT_RIGHTS, keys_of, rights_needed
 from nri_rdma.text.modefit import interface_misfit, isolation_misfit
 
@@ -83,6 +84,14 @@ class Admitted:
     is_watched: bool = False
     env: tuple[tuple[str, str], ...] = ()
     """The variables of the fabric that the pool gives."""
+
+    @property
+    def variables(self) -> tuple[tuple[str, str], ...]:
+        """Return those of `env` that a container gets: NCCL and UCX are not to use devices for storage, so that nothing
+        is said to them of these."""
+        if self.request.use is not Use.STORAGE:
+            return self.env
+        return tuple((name, value) for name, value in self.env if not name.startswith(HINT_PREFIXES))
 
 
 def policy_of(
@@ -248,11 +257,12 @@ def refuse_memlock(request: PodRequest, ceiling: int, dropped_by: str = "") -> N
             )
 
 
-def refuse_two_values(admitted: Iterable[Admitted]) -> None:
-    """Raise PlacementError where two requests that a container may have together give a variable two values."""
+def refuse_two_values(admitted: Iterable[Admitted], present_env: Collection[str] = ()) -> None:
+    """Raise PlacementError where two requests that a container may have together give a variable two values.
+    `present_env` are the names of variables that stay as the container has them."""
     for one, other in combinations([item for item in admitted if item.env], 2):
-        known = dict(one.env)
-        differing = [(name, value) for name, value in other.env if known.get(name, value) != value]
+        known = {name: value for name, value in one.variables if name not in present_env}
+        differing = [(name, value) for name, value in other.variables if known.get(name, value) != value]
         if differing and one.request.scope.meets(other.request.scope):
             name, value = differing[0]
             raise PlacementError(

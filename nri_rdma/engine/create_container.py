@@ -83,7 +83,7 @@ class ContainerCreation:
             return ContainerEdits()
         self._alignment.refuse_far(parts[0].pod, attached, container.name, lambda: container.gpus)
         if len(parts) > 1:  # what one attach gives was looked at when it was decided
-            refuse_two_pools(attached, container.name)
+            refuse_two_pools(attached, container.name, container.env)
         with self._spans.span("inject") as span:
             # Of a container that no runtime lists its door sets the limit, and knows its own default.
             memlock = self._placer.offering.memlock.default if parts[0].pod.is_listed else None

@@ -12,6 +12,8 @@ OWN_VARIABLES = ("NCCL_IB_HCA", "UCX_NET_DEVICES", "NCCL_SOCKET_IFNAME", "GLOO_S
 """The variables that libraries read and that follow from a container's devices."""
 FABRIC_PREFIXES = ("NCCL_", "UCX_", "NVSHMEM_", "FI_", "MC_")
 """The beginnings of the variables that a pool may give: of NCCL and RCCL, UCX, NVSHMEM, libfabric and Mooncake."""
+HINT_PREFIXES = ("NCCL_", "UCX_")
+"""The beginnings of the variables that a request for storage does not set."""
 DEVICES, NETDEVS = "RDMA_DEVICES_", "RDMA_NETDEVS_"
 """The beginnings of the variables that name the devices and netdevs of a request."""
 ENV_PREFIXES = (*FABRIC_PREFIXES, "GLOO_SOCKET_IFNAME", DEVICES, NETDEVS)

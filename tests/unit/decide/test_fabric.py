@@ -96,7 +96,7 @@ def test_a_device_that_is_in_no_pool_brings_nothing() -> None:
     assert (one.admitted.env, one.admitted.request.use) == ((), None)
 
 
-AT_ODDS = (RAILS, replace(DISKS, env=(STORAGE_CLASS,)))
+AT_ODDS = (RAILS, replace(DISKS, use=None, env=(STORAGE_CLASS,)))
 
 
 @pytest.mark.parametrize(
@@ -118,6 +118,15 @@ def test_two_values_of_one_variable_in_one_container_are_refused(asked: tuple[De
 def test_containers_that_share_no_device_may_have_different_values() -> None:
     decision = decided(asking("0", "rails", "a"), asking("1", "disks", "b"), pools=AT_ODDS)
     assert decision.refusal is None
+
+
+def test_values_that_a_request_for_storage_does_not_set_are_at_odds_with_nothing() -> None:
+    pools = (RAILS, replace(DISKS, env=(STORAGE_CLASS,)))
+    assert decided(asking("0", "rails"), asking("1", "disks"), pools=pools).refusal is None
+    assert decided(asking("0", "rails"), grants=(granted(2),), adoption=COMPLETE, pools=pools).refusal is None
+    refusal = decided(asking("0", "rails"), asking("1", "disks", use=Use.COMPUTE), pools=pools).refusal
+    assert refusal is not None
+    assert refusal.code is ErrorCode.POOL_ENV
 
 
 def test_gifts_are_refused_too_whether_in_one_or_beside_an_annotation() -> None:

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_rdma.decide.inject import AttachedDevice, AttachedRequest, inject, rdma_max, shown_as
+from nri_rdma.decide.inject import AttachedDevice, AttachedRequest, inject, rdma_max, refuse_two_pools, shown_as
 from nri_rdma.decide.placement import place
 from nri_rdma.decide.policy import Admitted, Asker, admit, offer
+from nri_rdma.errors import PlacementError
 from nri_rdma.model.device import CharDevice, CharKind, LinkLayer, RdmaDevice
 from nri_rdma.model.edits import ENV_PREFIXES, ContainerEdits
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, UNLIMITED, DeviceRequest, Mode, RdmaLimits, Scope, Use
@@ -198,6 +199,26 @@ def test_a_storage_nic_stays_out_of_the_hints_and_keeps_its_own_variable() -> No
         "RDMA_DEVICES_DISK": "mlx5_6",
     }
     assert dict(edits(storage).env) == {"RDMA_DEVICES_DISK": "mlx5_6"}
+
+
+def test_a_storage_pools_variables_for_nccl_and_ucx_stay_away_from_the_compute_nics() -> None:
+    fabric = (("NCCL_IB_TC", "3"), ("UCX_IB_SL", "3"), ("MC_IB_TC", "3"))
+    storage = having(nic(6), name="disk", use=Use.STORAGE, netdevs=False, env=fabric)
+    assert dict(edits(having(nic(0), name="rails", netdevs=False), storage).env) == {
+        "NCCL_IB_HCA": "=mlx5_0",
+        "UCX_NET_DEVICES": "mlx5_0:1,lo",
+        "MC_IB_TC": "3",
+        "RDMA_DEVICES_RAILS": "mlx5_0",
+        "RDMA_DEVICES_DISK": "mlx5_6",
+    }
+
+
+def test_two_pools_disagree_only_over_what_the_container_does_not_set_itself() -> None:
+    one = having(nic(0), name="a", netdevs=False, env=(("NCCL_IB_TC", "106"),))
+    other = having(nic(1), name="b", netdevs=False, env=(("NCCL_IB_TC", "3"),))
+    refuse_two_pools((one, other), "main", ("NCCL_IB_TC",))
+    with pytest.raises(PlacementError, match="set NCCL_IB_TC differently"):
+        refuse_two_pools((one, other), "main", ())
 
 
 def test_variables_of_a_pool_are_set_once_for_all_its_requests_beside_those_of_others() -> None:

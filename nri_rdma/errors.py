@@ -105,6 +105,8 @@ class NriRdmaError(Exception):
         """Whether somebody who knew more of it has logged it."""
         self.names_holders = False
         """Whether the author of the pod may read the names of other pods that hold devices."""
+        self.pod = ""
+        """The pod that is refused; its author knows its name."""
 
     def __str__(self) -> str:
         return self._text(self.what, self.detail)
@@ -120,7 +122,11 @@ class NriRdmaError(Exception):
         """Return the text for who made the pod, as its events have it."""
         if self.names_holders or not (_HELD.search(self.what) or _HELD.search(self.detail)):
             return str(self)
-        return self._text(*(_HELD.sub("held by another pod", it) for it in (self.what, self.detail)))
+        return self._text(*(_HELD.sub(self._without_others, it) for it in (self.what, self.detail)))
+
+    def _without_others(self, held: re.Match[str]) -> str:
+        owners = {it.partition(" ")[0] for it in re.findall(_OWNER, held[0].removeprefix("held by "))}
+        return held[0] if owners == {self.pod} else "held by another pod"
 
 
 _OWNER = (

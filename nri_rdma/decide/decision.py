@@ -97,6 +97,7 @@ def decide(question: Question, taken: Taken) -> Decision:
         decision = replace(decision, admitted=admitted, reading_helps=decision.reading_helps or is_tied)
         return replace(decision, placed=_placed(question, taken, items, admitted))
     except NriRdmaError as refusal:
+        refusal.pod = question.owner
         return replace(decision, refusal=refusal)
 
 

@@ -80,3 +80,13 @@ def test_the_author_of_a_pod_reads_no_names_of_others_unless_a_setting_allows_it
     assert error.for_author == f"nri-rdma: DEVICE-IN-USE: {told}, ns/own. Next: wait. Because {told}."
     error.names_holders = True
     assert error.for_author == str(error)
+
+
+@pytest.mark.parametrize("how", ["pod ns/own (CDI device v.example/c=n)", "ns/own (exclusive)"])
+def test_the_author_of_a_pod_reads_the_name_of_the_own_pod(how: str) -> None:
+    error = NriRdmaError(
+        ErrorCode.DEVICE_IN_USE, f"mlx5_0 is held by {how}", detail="mlx5_1 is held by pod ns/own, a/b"
+    )
+    error.pod = "ns/own"
+    assert f"mlx5_0 is held by {how}." in error.for_author
+    assert "mlx5_1 is held by another pod." in error.for_author

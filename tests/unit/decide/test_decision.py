@@ -17,7 +17,7 @@ from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
 from nri_rdma.model.device import LinkLayer, NumaNode, RdmaNetns
 from nri_rdma.model.pool import Asker
-from nri_rdma.model.request import Align, AlignTo, DeviceRequest, InterfaceConfig, Mode, PodRequest, Scope
+from nri_rdma.model.request import Align, AlignTo, DeviceRequest, InterfaceConfig, Match, Mode, PodRequest, Scope
 from tests.unit.decide.questions import ONE, POLICY, names, question
 from tests.unit.model.hardware import eight, gpu_address, nic, node, tied
 
@@ -72,6 +72,16 @@ def test_another_drivers_device_is_refused_to_such_a_pod_where_it_would_be_compl
     decision = decide(given, {})
     assert (decision.refusal and decision.refusal.code) == refusal
     assert decision.placed == ()
+
+
+def test_the_author_reads_that_the_own_pod_holds_the_device_by_a_claim() -> None:
+    asked = question(DeviceRequest(name="0", where="HERE", count=1, mode=Mode.SHARED, match=Match(device="mlx5_0")))
+    meaning = CdiMeaning(name="a.example.com/nic=0", devices=asked.node.devices[:1])
+    grant = CdiGrant(container="main", name=meaning.name, origin=Origin.KUBELET, meaning=meaning)
+    adoption = Adoption(others=VendorAdoption(adopt=Adopt.COMPLETE))
+    refusal = decide(replace(asked, grants=(grant,), adoption=adoption), {}).refusal
+    assert refusal is not None
+    assert f"mlx5_0 is held by pod {asked.owner} (CDI device a.example.com/nic=0)" in refusal.for_author
 
 
 @pytest.mark.parametrize("handler", ["", "runc", "crun", "nvidia", "my-kata", "runsc-like"])

@@ -157,6 +157,16 @@ class Explanation:
     refusal: NriRdmaError | None = None
     undetermined: bool = False
 
+    @property
+    def awaits_cpus(self) -> bool:
+        """Return whether it depends on CPUs that the kubelet chooses: a container's whole ones, where none of the
+        request's has a GPU."""
+        near = [item.admitted.request.scope for item in self.requests if is_near_numa(item.admitted.request)]
+        covered = [[it for it in self.pod.containers if scope.covers(it.name)] for scope in near]
+        return self.undetermined and any(
+            any(it.has_whole_cpus for it in own) and not any(map(_may_have_gpus, own)) for own in covered
+        )
+
 
 def explain(pod: PodManifest, facts: Facts) -> Explanation:
     """Return what the pod would get, after giving back what it holds now."""

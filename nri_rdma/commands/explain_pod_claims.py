@@ -18,6 +18,7 @@ from nri_rdma.model.device import RdmaDevice
 from nri_rdma.model.pool import PoolDoor
 from nri_rdma.model.request import env_name
 from nri_rdma.text.claim_manifest import devices_of, is_claim, reference_of
+from nri_rdma.text.claims import main_request
 from nri_rdma.text.manifest import PodClaim, PodManifest
 from nri_rdma.text.refusals import bounded, listed
 from nri_rdma.text.templates import items_of
@@ -42,6 +43,21 @@ class ClaimOfPod:
     """Its requests with alternatives (`firstAvailable`), of which nothing more is known before the scheduler chose."""
     allocated: tuple[str, ...] | None = None
     """The names of our devices that it was allocated; None before that, or when the manifest does not say it."""
+
+    named: tuple[tuple[str, str], ...] = ()
+    """The containers that name it, each with the one request of it that it gets; "" for all of them."""
+
+    def containers_of(self, request: str) -> tuple[str, ...]:
+        """Return the containers that get the devices of a request of it."""
+        own = {"", main_request(request)}
+        names = dict.fromkeys(name for name, it in self.named if it in own)
+        return tuple(names) if self.is_named else self.containers
+
+    def gives(self, container: str) -> bool:
+        """Return whether a container gets devices of ours by it."""
+        if not self.requests:
+            return self.is_ours and container in self.containers
+        return any(container in self.containers_of(it.request) for it in self.requests)
 
     @property
     def is_ours(self) -> bool:
@@ -88,13 +104,15 @@ def _claim_of_pod(
     claims: tuple[ExplainedClaim, ...],
     facts: Facts,
 ) -> ClaimOfPod:
-    naming = tuple(it.name for it in pod.containers if claim.name in it.claims)
+    named = tuple((it.name, own) for it in pod.containers for name, own in it.claim_requests if name == claim.name)
+    naming = tuple(dict.fromkeys(name for name, _ in named))
     found = objects.get((claim.kind, pod.namespace, claim.object))
     full = f"{pod.namespace}/{claim.object}"
     return ClaimOfPod(
         claim=claim,
         containers=naming or tuple(it.name for it in pod.containers),
         is_named=bool(naming),
+        named=named,
         is_known=found is not None,
         requests=tuple(it for it in claims if it.kind == claim.kind and it.claim == full),
         alternatives=tuple(_alternatives(found)) if found is not None else (),
@@ -144,7 +162,7 @@ def claim_sentences(pod: PodManifest, told: ClaimOfPod, facts: Facts) -> Iterato
         return
     yield f"{head} is for {whose}."
     for name in dict.fromkeys(it.request for it in told.requests):
-        yield from _request_sentences(claim.name, name, [it for it in told.requests if it.request == name], facts)
+        yield from _request_sentences(told, name, facts)
 
 
 def _why_nothing(facts: Facts) -> str:
@@ -153,8 +171,8 @@ def _why_nothing(facts: Facts) -> str:
     return "the node has no pool with door = claims, and the scheduler takes another node for our driver's devices"
 
 
-def _request_sentences(claim: str, name: str, of_pools: list[ExplainedClaim], facts: Facts) -> Iterator[str]:
-    served = [it for it in of_pools if it.parameters is not None]
+def _request_sentences(told: ClaimOfPod, name: str, facts: Facts) -> Iterator[str]:
+    served = [it for it in told.requests if it.request == name and it.parameters is not None]
     if not served:
         return  # why it is refused was told with the claim
     first = served[0]
@@ -168,9 +186,16 @@ def _request_sentences(claim: str, name: str, of_pools: list[ExplainedClaim], fa
     for attribute, others in first.together:
         same = f"as those of request {listed(map(bounded, others))}" if others else "one for all of them"
         yield f"Alignment: its devices have the same {bounded(attribute)}, {same}."
-    own = request_name(claim, name)
+    own = request_name(told.claim.name, name)
     variables = dict.fromkeys(env_name(it.parameters.get("name", own)) for it in served if it.parameters is not None)
-    yield f"The containers find them in {listed(f'RDMA_DEVICES_{it}' for it in variables)}."
+    whom, where = told.containers_of(name), listed(f"RDMA_DEVICES_{it}" for it in variables)
+    if not whom:
+        yield "No container finds them, because none names this request."
+    elif whom == told.containers:
+        yield f"The containers find them in {where}."
+    else:
+        who, verb = ("Container", "finds") if len(whom) == 1 else ("Containers", "find")
+        yield f"{who} {listed(map(bounded, whom))} {verb} them in {where}."
 
 
 def _devices_words(pool: str, facts: Facts) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any  # Any: a manifest before it is read
@@ -12,6 +11,7 @@ from typing import Any  # Any: a manifest before it is read
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.pool import Asker
 from nri_rdma.model.request import PodRequest
+from nri_rdma.text.quantities import cpus_of
 from nri_rdma.text.refusals import MAX_QUOTED, listed, quoted, refused
 from nri_rdma.text.templates import Way, makes_several, pod_suffix, ways_to_pods
 
@@ -32,6 +32,8 @@ class ContainerManifest:
     """Whether its limit of CPUs is a whole number, and its request the same: the kubelet may give it CPUs alone."""
     claims: tuple[str, ...] = ()
     """The claims of the pod that it refers to."""
+    claim_requests: tuple[tuple[str, str], ...] = ()
+    """The same, each with the one request of it that the container gets; "" for all of them."""
     way: Way = ()
     """To it from its pod."""
     written: Mapping[str, Any] = field(default_factory=dict)
@@ -141,12 +143,14 @@ def _container_manifest(value: object, where: str, way: Way) -> ContainerManifes
     security = _mapping(container.get("securityContext"), f"{where}.securityContext")
     variables = _list(container.get("env"), f"{where}.env")
     names = (_mapping(item, f"{where}.env[{number}]").get("name") for number, item in enumerate(variables))
+    claim_requests = _claim_requests(container, where)
     return ContainerManifest(
         name=str(container.get("name") or ""),
         env=frozenset(str(name) for name in names),
         privileged=security.get("privileged") is True,
         resources=_extended(container, where),
-        claims=_claims(container, where),
+        claims=tuple(dict.fromkeys(name for name, _ in claim_requests)),
+        claim_requests=claim_requests,
         has_whole_cpus=_has_whole_cpus(_mapping(container.get("resources"), f"{where}.resources"), where),
         way=way,
         written=container,
@@ -166,14 +170,15 @@ def _extended(container: Mapping[str, Any], where: str) -> tuple[tuple[str, str]
 def _has_whole_cpus(resources: Mapping[str, Any], where: str) -> bool:
     limit = _mapping(resources.get("limits"), f"{where}.resources.limits").get("cpu")
     request = _mapping(resources.get("requests"), f"{where}.resources.requests").get("cpu", limit)
-    return limit is not None and str(limit) == str(request) and re.fullmatch(r"[1-9][0-9]*", str(limit)) is not None
+    cpus = cpus_of(str(limit))
+    return cpus is not None and cpus > 0 and cpus.denominator == 1 and cpus == cpus_of(str(request))
 
 
-def _claims(container: Mapping[str, Any], where: str) -> tuple[str, ...]:
+def _claim_requests(container: Mapping[str, Any], where: str) -> tuple[tuple[str, str], ...]:
     resources = _mapping(container.get("resources"), f"{where}.resources")
     claims = _list(resources.get("claims"), f"{where}.resources.claims")
-    names = (_mapping(item, f"{where}.resources.claims[{number}]").get("name") for number, item in enumerate(claims))
-    return tuple(dict.fromkeys(str(name) for name in names if name))
+    items = [_mapping(item, f"{where}.resources.claims[{number}]") for number, item in enumerate(claims)]
+    return tuple((str(item["name"]), str(item.get("request") or "")) for item in items if item.get("name"))
 
 
 def _texts(value: object, where: str) -> Mapping[str, str]:

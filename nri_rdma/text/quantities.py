@@ -1,4 +1,4 @@
-"""Numbers of bytes as Kubernetes writes them: ``512Mi``, ``1.5Gi``, ``1G``, ``1073741824``."""
+"""Numbers as Kubernetes writes them: of bytes (``512Mi``, ``1.5Gi``, ``1073741824``) and of CPUs (``4``, ``500m``)."""
 
 from __future__ import annotations
 
@@ -23,3 +23,11 @@ def bytes_of(text: str) -> int | None:
         return None
     number = Fraction(found[1]) * _FACTORS[found[2] or ""]
     return int(number) if number.denominator == 1 else None
+
+
+def cpus_of(text: str) -> Fraction | None:
+    """Return the number of CPUs of a quantity, which may be in thousandths (``500m``); None when it is no quantity."""
+    found = QUANTITY.fullmatch(text.removesuffix("m"))
+    if found is None or (found[2] and text.endswith("m")):
+        return None
+    return Fraction(found[1]) * Fraction(_FACTORS[found[2] or ""], 1000 if text.endswith("m") else 1)

@@ -278,10 +278,7 @@ def _result(told: ToldPod) -> str:
         if claim.refused is not None and claim.refused.refusal is not None:
             return f"refused by its claim {claim.claim.name}, {claim.refused.refusal.code}"
     if item.undetermined:
-        from nri_rdma.decide.gpus import is_near_numa
-
-        is_near_cpus = any(is_near_numa(request.admitted.request) for request in item.requests)
-        return "depends on the CPUs that the kubelet gives it" if is_near_cpus else "cannot be told without --gpu"
+        return "depends on the CPUs that the kubelet gives it" if item.awaits_cpus else "cannot be told without --gpu"
     return _gotten(told)
 
 
@@ -381,7 +378,7 @@ def _container_facts(
 ) -> Iterator[tuple[str, str]]:
     if item.container.privileged:
         yield "note", "it is privileged: it sees every device of the host, whatever it is given"
-    ours = [it.claim.name for it in claims if it.is_ours and item.container.name in it.containers]
+    ours = [it.claim.name for it in claims if it.gives(item.container.name)]
     yield from _from_others(item, ours)
     if not item.requests:
         yield "gets", "what its claims bring" if ours or item.container.claims else "nothing"

@@ -127,7 +127,12 @@ def test_what_is_near_cpus_that_the_kubelet_chooses_is_undetermined_and_else_ref
     whole = ContainerManifest(name="trainer", has_whole_cpus=True)
     explanation = explain(replace(pod(strict), containers=(whole,)), facts)
     assert (explanation.refusal, explanation.undetermined) == (None, True)
+    assert explanation.awaits_cpus
     assert any("The kubelet chooses the CPUs of container trainer" in note for note in explanation.notes)
+    with_gpu = replace(whole, resources=(("nvidia.com/gpu", "2"),))
+    for containers in ((replace(with_gpu, has_whole_cpus=False),), (with_gpu,), (whole, replace(with_gpu, name="b"))):
+        told = explain(replace(pod(strict), containers=containers), facts)
+        assert (told.undetermined, told.awaits_cpus) == (True, False), "it waits for the GPUs"
     refusal = explain(pod(strict), facts).refusal
     assert refusal is not None
     assert refusal.code is ErrorCode.NOT_ALIGNED

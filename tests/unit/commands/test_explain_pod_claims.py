@@ -71,6 +71,22 @@ def test_a_claim_of_ours_brings_devices_of_a_pool_and_the_scheduler_decides_whic
     assert (claim["is_ours"], claim["containers"], claim["count"]) == (True, ["main"], 2)
 
 
+def test_a_container_that_names_one_request_of_a_claim_gets_its_devices_only(explained: Explain) -> None:
+    two = TEMPLATE.replace("      - {name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}\n", "").replace(
+        "      constraints", "      - {name: disk, exactly: {deviceClassName: rails}}\n      constraints"
+    )
+    whole = POD.replace("[{name: r}]", "[{name: r, request: nic}]")
+    each = whole.replace("{name: side}", "{name: side, resources: {claims: [{name: r, request: disk}]}}")
+    shown, _ = explained(f"{CLASS}{two}{each}")
+    assert "Container main finds them in RDMA_DEVICES_R_NIC." in shown
+    assert "Container side finds them in RDMA_DEVICES_R_DISK." in shown
+    shown, _ = explained(f"{CLASS}{two}{whole}")
+    assert "No container finds them, because none names this request." in shown
+    gpu_alone = POD.replace("[{name: r}]", "[{name: r, request: gpu}]")
+    shown, _ = explained(f"{CLASS}{TEMPLATE}{gpu_alone}")
+    assert "which nri-rdma prepares" not in shown
+
+
 def test_a_claim_that_no_container_names_is_for_all_of_them(explained: Explain) -> None:
     shown, document = explained(
         f"{CLASS}{TEMPLATE}{POD.replace('{name: main, resources: {claims: [{name: r}]}}', '{name: main}')}"

@@ -1,8 +1,10 @@
 """Quantities mean what Kubernetes takes them for."""
 
+from fractions import Fraction
+
 import pytest
 
-from nri_rdma.text.quantities import bytes_of
+from nri_rdma.text.quantities import bytes_of, cpus_of
 
 
 @pytest.mark.parametrize(
@@ -33,3 +35,17 @@ def test_no_quantity(text: str) -> None:
 
 def test_a_quantity_without_end_is_none() -> None:
     assert bytes_of("9" * 5000 + "Gi") is None
+    assert cpus_of("9" * 5000) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("4", 4), ("4.0", 4), ("4000m", 4), ("4k", 4000), ("500m", Fraction(1, 2)), ("0.1", Fraction(1, 10))],
+)
+def test_a_number_of_cpus_may_be_in_thousandths(text: str, number: Fraction) -> None:
+    assert cpus_of(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "m", "4mm", "4Km", "-4", "four"])
+def test_no_number_of_cpus(text: str) -> None:
+    assert cpus_of(text) is None

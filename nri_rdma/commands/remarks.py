@@ -6,13 +6,15 @@ Kubernetes takes all of it, and no node needs to be known: each is a warning, as
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any  # Any: a manifest before it is read
 
 from nri_rdma.decide.gpus import is_gpu_resource
+from nri_rdma.decide.inject import SOCKET_VARIABLES
 from nri_rdma.errors import ErrorCode, RequestError
-from nri_rdma.model.request import DeviceRequest, PodRequest
+from nri_rdma.model.edits import DEVICES, NETDEVS
+from nri_rdma.model.request import DeviceRequest, Mode, PodRequest, Use
 from nri_rdma.text.annotations import asks
 from nri_rdma.text.manifest import ContainerManifest, PodManifest
 from nri_rdma.text.refusals import bounded, refused
@@ -20,7 +22,7 @@ from nri_rdma.text.yaml import Path
 
 _POD_NETDEVS = ("eth0", "lo")
 """What a pod's namespace has before us: runtimes have every CNI plugin name the pod's interface eth0."""
-_EXPANDED = re.compile(r"(?<!\$)\$\(((?:RDMA_(?:DEVICES|NETDEVS)|NCCL|UCX|GLOO)_[A-Z0-9_]+)\)")
+_EXPANDED = re.compile(r"(?<!\$)\$\(([A-Z0-9_]+)\)")
 _WITH_SHM = ("RayCluster", "RayJob", "RayService")
 """Kinds whose operator (KubeRay) mounts memory at /dev/shm itself."""
 _FOLDERS = ("/dev", "/dev/infiniband")
@@ -43,11 +45,12 @@ def remarks(pod: PodManifest, request: PodRequest | None, prefix: str) -> Iterat
     requests = request.requests if request is not None else ()
     for key, _ in pod.labels:
         if asks({key: ""}, prefix):
-            yield _of(("metadata", "labels", key), "nri-rdma reads annotations, and no labels", _move(key))
+            yield _of(("metadata", "labels", key), "nri-rdma reads annotations, and no labels", _move(key, prefix))
     for item in requests:
         yield from _names(item)
+        yield from _uncounted(pod, item)
     for container in pod.containers:
-        yield from _expansions(container)
+        yield from _expansions(container, _variables(container, requests))
         if not requests:
             yield from _resources(container, prefix)
         if any(item.scope.covers(container.name) for item in requests) or _asks_by_resource(container):
@@ -60,8 +63,10 @@ def _of(path: Path, what: str, hint: str) -> Remark:
     return Remark(path=path, error=RequestError(ErrorCode.MANIFEST_VALUE, what, hint=hint))
 
 
-def _move(key: str) -> str:
-    return f"move {bounded(key)} to the annotations of the pod"
+def _move(key: str, prefix: str) -> str:
+    if key == f"{prefix}/pod" or key.startswith(f"{prefix}/container."):
+        return f"move {bounded(key)} to the annotations of the pod"
+    return f"write {prefix}/pod into the annotations of the pod, with the devices that it asks for"
 
 
 def _asks_by_resource(container: ContainerManifest) -> bool:
@@ -78,14 +83,42 @@ def _names(item: DeviceRequest) -> Iterator[Remark]:
         yield Remark(path=(), error=refused(where, what, "write another name, such as rdma%d"))
 
 
+def _uncounted(pod: PodManifest, item: DeviceRequest) -> Iterator[Remark]:
+    """Yield a number of devices that depends on GPUs, where no container of the request has any."""
+    covered = [it for it in pod.containers if item.scope.covers(it.name)]
+    if item.per_gpu is not None and not item.gpus and not any(map(_may_have_gpus, covered)):
+        what = "none of the request's containers asks for a GPU, so that every node refuses it (NOT-ALIGNED)"
+        hint = "give a container GPUs by its resources or a claim, name them in gpus, or write count instead"
+        yield Remark(path=(), error=refused(f"{item.where}.perGPU", what, hint))
+
+
+def _may_have_gpus(container: ContainerManifest) -> bool:
+    return bool(container.claims) or any(is_gpu_resource(name) or "gpu" in name for name, _ in container.resources)
+
+
 # In a container
 
 
-def _expansions(container: ContainerManifest) -> Iterator[Remark]:
+def _variables(container: ContainerManifest, requests: Iterable[DeviceRequest]) -> tuple[str, ...]:
+    """Return the beginnings of the variables that the container may get from nri-rdma; without any request of the
+    annotations, those that shares and claims bring."""
+    own = [it for it in requests if it.scope.covers(container.name)]
+    has_others = bool(container.claims) or _asks_by_resource(container)
+    if not own and not has_others:
+        return ()
+    is_for_storage = not has_others and all(it.use is Use.STORAGE for it in own)
+    is_shared = not has_others and all(it.mode is Mode.SHARED for it in requests)
+    hints = () if is_for_storage else ("NCCL_IB_HCA", "UCX_NET_DEVICES")
+    return (DEVICES, *hints, *(() if is_shared else (NETDEVS, *SOCKET_VARIABLES)))
+
+
+def _expansions(container: ContainerManifest, beginnings: tuple[str, ...]) -> Iterator[Remark]:
     """Yield the variables of ours that the kubelet shall put into a text: it does that before they are set."""
+    if container.written.get("envFrom"):
+        return  # nobody knows here which variables that has
     for below, text in _texts(container.written):
         for name in dict.fromkeys(_EXPANDED.findall(text)):
-            if name not in container.env:
+            if name.startswith(beginnings) and name not in container.env:
                 what = f"the kubelet expands $({name}) before nri-rdma sets the variable: the program gets it literally"
                 hint = f"let a shell expand it, as in command [sh, -c] with args ['exec PROGRAM --device ${name}']"
                 yield _of((*container.way, *below), what, hint)
@@ -156,4 +189,6 @@ def _volumes(pod: PodManifest) -> Iterator[Remark]:
 def sentence(warning: RequestError) -> str:
     """Return a warning for people who see no lines of the manifest."""
     where = f" ({warning.where})" if warning.where else ""
-    return f"{warning.what[:1].upper()}{warning.what[1:]}{where}: {warning.hint}."
+    is_name = warning.what.startswith("nri-rdma ")
+    what = warning.what if is_name else f"{warning.what[:1].upper()}{warning.what[1:]}"
+    return f"{what}{where}: {warning.hint}."

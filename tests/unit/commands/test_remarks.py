@@ -28,6 +28,26 @@ TOLD = {
     "command": (pod('command: [a, "$(NCCL_IB_HCA)"]'), "command[1]", "[sh, -c]"),
     "env": (pod('env: [{name: X, value: "$(UCX_NET_DEVICES),lo"}]'), "env[0].value", "let a shell expand it"),
     "label": (pod(labels=f'{{{PREFIX}/pod: "1"}}', annotations="{}"), "metadata.labels", "move"),
+    "label of another name": (
+        pod(labels=f'{{{PREFIX}/pool: "x"}}', annotations="{}"),
+        "metadata.labels",
+        f"write {PREFIX}/pod into the annotations",
+    ),
+    "no GPU": (
+        pod("resources: {limits: {cpu: 2}}", annotations=f'{{{PREFIX}/pod: "{{perGPU: 1}}"}}'),
+        "perGPU",
+        "write count",
+    ),
+    "netdevs": (
+        pod('args: ["$(RDMA_NETDEVS_0)"]', annotations=f'{{{PREFIX}/pod: "1"}}'),
+        "args[0]",
+        "$RDMA_NETDEVS_0'",
+    ),
+    "of a claim": (
+        pod('resources: {claims: [{name: nics}]}\n    args: ["$(RDMA_DEVICES_NICS_A)"]', annotations="{}"),
+        "args[0]",
+        "$RDMA_DEVICES_NICS_A'",
+    ),
     "eth0": (pod(annotations=named("eth0")), "interface.name", "another name"),
     "counted": (
         pod(f"resources: {{limits: {{{PREFIX}/nic: 2}}}}", annotations="{}"),
@@ -64,6 +84,15 @@ def test_each_is_a_warning_at_its_place_with_what_to_write(case: str) -> None:
     "text",
     [
         pod('args: ["$$(RDMA_DEVICES_0)", "$RDMA_DEVICES_0", "$(HOME)"]'),
+        pod('args: ["$(RDMA_DEVICES_0)", "$(NCCL_IB_HCA)"]', annotations="{}"),
+        pod('args: ["$(NCCL_DEBUG)", "$(UCX_TLS)"]'),
+        pod('envFrom: [{configMapRef: {name: c}}]\n    args: ["$(NCCL_IB_HCA)"]'),
+        pod('args: ["$(NCCL_SOCKET_IFNAME)", "$(RDMA_NETDEVS_0)"]'),
+        pod('args: ["$(NCCL_IB_HCA)"]', annotations=f'{{{PREFIX}/pod: "{{use: storage}}"}}'),
+        pod("resources: {limits: {nvidia.com/gpu: 2}}", annotations=f'{{{PREFIX}/pod: "{{perGPU: 1}}"}}'),
+        pod("resources: {limits: {example.com/vgpu: 2}}", annotations=f'{{{PREFIX}/pod: "{{perGPU: 1}}"}}'),
+        pod("resources: {claims: [{name: gpu}]}", annotations=f'{{{PREFIX}/pod: "{{perGPU: 1}}"}}'),
+        pod(annotations=f"{{{PREFIX}/pod: \"{{perGPU: 1, gpus: ['0000:1b:00.0']}}\"}}"),
         pod('env: [{name: NCCL_IB_HCA, value: mlx5_0}]\n    args: ["$(NCCL_IB_HCA)"]'),
         pod("securityContext: {privileged: true}", annotations="{}"),
         pod(f"{GPUS}\n    volumeMounts: [{{name: shm, mountPath: /dev/shm}}]"),
@@ -101,3 +130,11 @@ def test_a_number_of_thousands_of_digits_is_no_reason_to_fail() -> None:
     )
     done = nri_rdma("explain", "-", "--snapshot", SNAPSHOT, text=text)
     assert (done.returncode, "DEVICES-EXHAUSTED" in done.stdout) == (1, True)
+
+
+def test_the_programs_own_name_begins_a_sentence_as_it_is_written() -> None:
+    text = pod(labels=f'{{{PREFIX}/pod: "1"}}', annotations="{}")
+    assert (
+        "\nnri-rdma reads annotations, and no labels"
+        in nri_rdma("explain", "-", "--snapshot", SNAPSHOT, text=text).stdout
+    )

@@ -131,7 +131,7 @@ class Past:
         try:
             line = _line(text)
             return line.refusal if line.span is None else _span(line.span, self._spans)
-        except (msgspec.MsgspecError, ValueError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             return None
 
 

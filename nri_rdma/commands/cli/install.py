@@ -259,12 +259,11 @@ def _cdi_devices(settings: Settings) -> tuple[tuple[OwnFile, ...], tuple[str, ..
             spec_of(node), node, configured_policy(settings), HookStyle(socket=HookSettings.of(settings).socket)
         )
     except NriRdmaError as error:
-        stays = (
-            f"{file} stays as it is, because no CDI devices can be made now"
-            if (file := _there(cdi_file(folder, None)))
-            else ""
+        file = _there(cdi_file(folder, None))
+        what = (
+            f"{file} stays as it is, because no CDI devices can be made now" if file else "There are no CDI devices yet"
         )
-        return (), (f"{stays or 'There are no CDI devices yet'}: {error}",)
+        return (), (f"{what}: {error}",)
     going = own_names(registry, folder) - {device.name for device in made.spec.devices}
     goes = (f"CDI devices that go: {listed(sorted(going))}.",) if going else ()
     return (cdi_file(folder, made.spec),), (*made.left_out, *goes)

@@ -114,7 +114,9 @@ def test_with_the_setting_tracing_off_refusals_stay(tmp_path: Path, lives: list[
 NO_NUMBER = b'{"span":{"name":"a","trace":"x","span":"1","parent":"0","start":0,"end":0}}'
 
 
-@pytest.mark.parametrize("line", [b"{", b"[]", b"{}", b'{"span":{}}', NO_NUMBER])
+@pytest.mark.parametrize(
+    "line", [b"{", b"[]", pytest.param(b"[" * 100_000, id="deep"), b"{}", b'{"span":{}}', NO_NUMBER]
+)
 def test_a_line_of_another_release_is_told(
     tmp_path: Path, lives: list[Life], line: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -290,11 +290,17 @@ def why_not_free(device: RdmaDevice, admitted: Admitted, node: Node, holders: fr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Obstacle:
-    """The reason why a device cannot be given; `what` goes on after the device's name."""
+    """The reason why a device cannot be given; `what` goes on after the device's name. `remedy` is what helps where
+    it is one of several devices; "" when only another request does."""
 
     code: ErrorCode
     what: str
     hint: str
+    remedy: str = ""
+
+
+_WAIT = "wait until a pod that holds some has ended"
+_FREE = "free what the host uses"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -410,7 +416,8 @@ class _Search:
     def run(self) -> Placed:
         if not self.matching:
             raise _nothing_matches(self)
-        if self.count > len(self.free):
+        is_all = self.request.count is None and not self.request.if_free
+        if self.count > len(self.free) or (is_all and _names_in_vain(self)):
             raise _too_few(self)
         choices = _CHOICES[_align_to(self.request)](self)
         return Placed(
@@ -456,7 +463,8 @@ def _obstacle(
     barring = [h.owner for h in holders if h.bars(admitted.mode, is_sole=is_sole)]
     if barring:
         hint = "wait until that pod has ended, or ask for another device"
-        return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=f"held by pod {_listed(sorted(barring))}", hint=hint)
+        what = f"held by pod {_listed(sorted(barring))}"
+        return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=what, hint=hint, remedy=_WAIT)
     return _own_obstacle(device, admitted.request, admitted.mode, node, device.in_use if holders else device.uses)
 
 
@@ -467,14 +475,16 @@ def _own_obstacle(
     count."""
     if uses:
         hint = "free it on the node, or ask for another device"
-        return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=f"in use by the host: {'; '.join(uses)}", hint=hint)
+        what = f"in use by the host: {'; '.join(uses)}"
+        return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=what, hint=hint, remedy=_FREE)
     if mode is Mode.EXCLUSIVE and (obstacle := _obstacle_to_move(device, request, node)):
         return obstacle
     missing = request.char_kinds - {CharKind.RDMA_CM, *(char.kind for char in device.char_devices)}
     if missing:
         first = min(missing)
         hint = f"load the kernel module ib_{first if first != CharKind.ISSM else CharKind.UMAD} on the node"
-        return _Obstacle(code=ErrorCode.DEVICE_UNKNOWN, what=f"without a {first} device node", hint=hint)
+        what = f"without a {first} device node"
+        return _Obstacle(code=ErrorCode.DEVICE_UNKNOWN, what=what, hint=hint, remedy=hint)
     return None
 
 
@@ -497,20 +507,23 @@ def _down(
     any request of a pool that refuses it, and a share as long as another device can be given. The kubelet was told of
     fewer shares then."""
     request = admitted.request
-    without_port = {device.id: _without_port(device, admitted.mode) for device in down if device.id not in obstacles}
-    if _is_strict(request) or request.pool in offer.refusing_down:
+    pool_refuses = request.pool in offer.refusing_down
+    instead = ", or leave strict out" if _is_strict(request) and not pool_refuses else ""
+    without_port = {it.id: _without_port(it, admitted.mode, instead) for it in down if it.id not in obstacles}
+    if _is_strict(request) or pool_refuses:
         return without_port
     is_share = bool(request.shares) and request.count is not None
     return without_port if is_share and len(without_port) < len(matching) - len(obstacles) else {}
 
 
-def _without_port(device: RdmaDevice, mode: Mode) -> _Obstacle:
+def _without_port(device: RdmaDevice, mode: Mode, instead: str) -> _Obstacle:
     netdev = next((it.name for it in device.netdevs if not it.up), "")
     set_up = f" (ip link set {netdev} up)" if netdev else ""
     return _Obstacle(
         code=ErrorCode.PORT_DOWN,
         what=f"without an active port: {down_words(device, mode)}",
-        hint=f"bring the port up on the node{set_up}, or ask for another device, or leave strict out",
+        hint=f"bring the port up on the node{set_up}, or ask for another device{instead}",
+        remedy="bring up the ports that are down",
     )
 
 
@@ -518,21 +531,25 @@ def _all_shares_given(given: int, most: int) -> _Obstacle | None:
     if not most or given < most:
         return None
     hint = "wait until a pod that has some has ended"
-    return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=f"with all of its {most} shares given", hint=hint)
+    what = f"with all of its {most} shares given"
+    return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=what, hint=hint, remedy=_WAIT)
 
 
 def _obstacle_to_move(device: RdmaDevice, request: DeviceRequest, node: Node) -> _Obstacle | None:
     """Return why the device's netdev cannot go into a pod."""
     if device.lacks_netdev and not _may_be_in_pod(request, node):
         hint = "name the device if its netdev is in the pod already; else look for it in other network namespaces"
-        return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what="without its netdev, which is not on the host", hint=hint)
+        what = "without its netdev, which is not on the host"
+        remedy = "bring back the netdevs that are not on the host"
+        return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=what, hint=hint, remedy=remedy)
     if device.is_soft and device.netdevs and device.kernel_index is not None:
         hint = "ask for mode: shared, or have it made inside the pod before nri-rdma hears of the pod"
         what = "a soft device, which the kernel removes when its netdev leaves the host"
-        return _Obstacle(code=ErrorCode.SOFT_DEVICE, what=what, hint=hint)
+        return _Obstacle(code=ErrorCode.SOFT_DEVICE, what=what, hint=hint, remedy="ask for mode: shared")
     if device.ties:
         hint = "take that away on the host, or ask for mode: shared, or for another device"
-        return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=f"in use by the host: {'; '.join(device.ties)}", hint=hint)
+        what = f"in use by the host: {'; '.join(device.ties)}"
+        return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=what, hint=hint, remedy=_FREE)
     return None
 
 
@@ -735,17 +752,22 @@ def _home(offer: Offer, device: RdmaDevice) -> str:
 
 def _nearest(match: Match, node: Node) -> str:
     """Return the name that was probably intended, and the names that there are."""
-    spellings: tuple[tuple[object, list[str]], ...] = (
-        (match.device, [device.name for device in node.devices]),
-        (match.netdev, [netdev.name for device in node.devices for netdev in device.netdevs]),
-        (match.pci, [str(device.pci) for device in node.devices if device.pci]),
-    )
-    each = ((one, names) for it, names in spellings for one in (it if isinstance(it, tuple) else (it,)))
+    spellings = _spellings(match, node.devices)
+    each = ((one, names) for _, it, names in spellings for one in (it if isinstance(it, tuple) else (it,)))
     for wanted, names in each:
         if wanted is not None and str(wanted) not in names:
             near = difflib.get_close_matches(str(wanted), names, n=3)
             return f"nearest are {_listed(near)}; there are {_listed(names)}" if near else f"there are {_listed(names)}"
     return f"the devices are {_listed(device.name for device in node.devices)}"
+
+
+def _spellings(match: Match, devices: Collection[RdmaDevice]) -> tuple[tuple[str, object, list[str]], ...]:
+    """Return each key of match that names devices, with what is asked for and the names that there are."""
+    return (
+        ("device", match.device, [device.name for device in devices]),
+        ("netdev", match.netdev, [netdev.name for device in devices for netdev in device.netdevs]),
+        ("pci", match.pci, [str(device.pci) for device in devices if device.pci]),
+    )
 
 
 def _too_few(search: _Search) -> PlacementError:
@@ -761,16 +783,37 @@ def _too_few(search: _Search) -> PlacementError:
         f"{' that match' if search.request.match != Match() else ''}",
         where=where,
         hint=_instead(search),
-        detail=_why_not(search) if search.obstacles else "",
+        detail=", ".join(filter(None, (_why_not(search), _names_in_vain(search)))),
     )
 
 
+def _names_in_vain(search: _Search) -> str:
+    """Return the names in the lists of match that no device of the pool has, in words; "" when there are none."""
+    pool = search.request.pool
+    lacking = []
+    for key, wanted, names in _spellings(search.request.match, search.offer.by_pool[pool]):
+        vain = [str(it) for it in wanted if str(it) not in names] if isinstance(wanted, tuple) else []
+        lacking += [f"{key} {' or '.join(vain)}"] if vain else []
+    return f"pool {pool} has no {' and no '.join(lacking)}" if lacking else ""
+
+
 def _instead(search: _Search) -> str:
-    if search.request.count is None and search.free:
-        return "write count: free to get those that are free now, or wait; what the host uses belongs in no pool"
-    if search.obstacles:
-        return "ask for fewer devices, or wait until a pod that holds some has ended"
-    return "ask for fewer devices: there are no more"
+    """Return what can help when devices are too few."""
+    obstacles = search.obstacles.values()
+    in_vain = _names_in_vain(search)
+    if not obstacles and not in_vain:
+        return "ask for fewer devices: there are no more"
+    fewer = "ask for fewer devices" if search.request.count else "write count: free to get those that are free now"
+    steps = (
+        fewer if search.free else "",
+        "correct match" if in_vain else "",
+        _remedies(obstacles),
+    )
+    return ", or ".join(filter(None, steps)) or "ask for fewer devices"
+
+
+def _remedies(obstacles: Iterable[_Obstacle]) -> str:
+    return ", or ".join(dict.fromkeys(it.remedy for it in obstacles if it.remedy))
 
 
 def _why_not(search: _Search) -> str:
@@ -792,7 +835,7 @@ def _too_far(search: _Search, pair: Pick) -> PlacementError:
     is_nearest = pair.far == search.nearest(pair.gpu)
     left = "nearest free device to" if is_nearest else "device that is left for"
     what = f"the {left} GPU {pair.gpu.pci} is {pair.device.name} ({pair.far.words}){why}"
-    instead = "wait until a nearer one is free" if near else "ask for fewer devices"
+    instead = _remedies(search.obstacles[device.id] for device in near) or "ask for fewer devices"
     return _not_aligned(search, what, f"{instead}, or leave strict out")
 
 

@@ -18,7 +18,7 @@ from nri_rdma.model.device import CharKind, DeviceId, LinkLayer, Node, Protocol,
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import Align, AlignTo, Match, Mode
 from nri_rdma.model.selector import FunctionsOf, Selector
-from tests.unit.decide.placing import NODES, STRICT_GPU, STRICT_NUMA, asking, chosen, everything, held, named
+from tests.unit.decide.placing import NODES, STRICT_GPU, STRICT_NUMA, asking, chosen, everything, held, lost, named
 from tests.unit.model.hardware import TIE, eight, gpu, nic, node, tied, umad, uverbs
 
 
@@ -331,7 +331,73 @@ def test_more_devices_than_are_free_tells_why_the_others_are_not() -> None:
     assert error.what == "asked 3, free 1 of 3 devices of pool default"
     assert error.detail == "mlx5_1 is in use by the host: bond0, mlx5_2 is held by pod ns/other"
     assert "Next: " in str(error)[:200]
-    assert error.hint == "ask for fewer devices, or wait until a pod that holds some has ended"
+    assert (
+        error.hint == "ask for fewer devices, or free what the host uses, or wait until a pod that holds some has ended"
+    )
+
+
+@pytest.mark.parametrize("count", [8, None])
+def test_nobody_is_told_to_wait_for_a_pod_that_has_nothing_to_do_with_it(count: int | None) -> None:
+    dead, used = lost(eight(), 0), node((nic(0), nic(1, in_use=("bond0",))))
+    instead = "ask for fewer devices" if count else "write count: free to get those that are free now"
+    strict = asking(count=count, gpus=(0,), align=STRICT_GPU)
+    assert refusal(dead, strict).hint == f"{instead}, or bring up the ports that are down"
+    assert refusal(dead, strict, taken=held(1)).hint == (
+        f"{instead}, or wait until a pod that holds some has ended, or bring up the ports that are down"
+    )
+    assert refusal(used, asking(count=count)).hint == f"{instead}, or free what the host uses"
+    none = node((nic(1, in_use=("bond0",)), nic(2, in_use=("bond0",))))
+    assert refusal(none, asking(count=count)).hint == "free what the host uses"
+
+
+def test_a_dead_port_is_no_reason_to_leave_out_what_is_not_written() -> None:
+    on = lost(eight(), 0)
+    refusing = replace(everything(on), refusing_down=frozenset({"default"}))
+    for asked in (named("mlx5_0"), asking(match=Match(device="mlx5_0"), gpus=(0,), align=STRICT_GPU)):
+        with pytest.raises(PlacementError) as refused:
+            place(on, refusing, {}, (asked,))
+        assert refused.value.hint == "bring the port up on the node, or ask for another device"
+    assert refusal(on, asked).hint.endswith("or leave strict out")
+
+
+@pytest.mark.parametrize(
+    ("on", "taken", "hint"),
+    [
+        (eight(), (0, 1, 2, 3), "wait until a pod that holds some has ended"),
+        (lost(eight(), 0), (1, 2, 3), "bring up the ports that are down"),
+        (
+            replace(eight(), devices=(nic(0, in_use=("bond0",)), *eight().devices[1:])),
+            (1, 2, 3),
+            "free what the host uses",
+        ),
+    ],
+)
+def test_who_gets_no_near_device_is_told_how_a_nearer_one_can_be_had(
+    on: Node, taken: tuple[int, ...], hint: str
+) -> None:
+    error = refusal(on, asking(gpus=(0,), align=STRICT_GPU), taken=held(*taken))
+    assert error.hint.startswith(hint)
+
+
+def test_all_of_a_list_of_names_are_all_or_a_refusal_that_says_which_name_nothing_has() -> None:
+    two = Match(device=("mlx5_0", "mlx5_9"))
+    error = refusal(eight(), asking(match=two, count=None))
+    assert error.what == "asked all, free 1 of 1 devices of pool default that match"
+    assert error.detail == "pool default has no device mlx5_9"
+    assert error.hint == "write count: free to get those that are free now, or correct match"
+    assert chosen(eight(), asking(match=two, count=None, if_free=True)) == (["mlx5_0"],)
+    assert chosen(eight(), asking(match=two)) == (["mlx5_0"],)
+
+
+def test_a_name_of_a_list_that_nothing_has_is_told_when_devices_are_too_few() -> None:
+    match = Match(netdev=("eth0", "eth1", "eth9", "eth8"))
+    error = refusal(eight(), asking(match=match, count=3), taken=held(1))
+    assert error.detail == "mlx5_1 is held by pod ns/other, pool default has no netdev eth9 or eth8"
+
+
+def test_a_listed_device_that_another_condition_leaves_out_is_not_missed() -> None:
+    match = Match(device=("mlx5_0", "mlx5_7"), numa_node=0)
+    assert chosen(eight(), asking(match=match, count=None)) == (["mlx5_0"],)
 
 
 def test_more_devices_than_there_are_is_refused() -> None:

@@ -275,7 +275,9 @@ def _names_device(match: Match) -> bool:
 
 
 def _describe(match: Match) -> str:
-    words = [f"{it.key} {_any(it.key, it.wanted(match))}" for it in _asked(match)]
+    words = [
+        f"{'anything but' if it.key == _EXCLUDE else it.key} {_any(it.key, it.wanted(match))}" for it in _asked(match)
+    ]
     return " and ".join(words) or "anything"
 
 

@@ -385,7 +385,7 @@ def _unknown_pool(policy: Policy, request: DeviceRequest) -> PlacementError:
 def _instead_of_pool(policy: Policy, request: DeviceRequest) -> str:
     asked = sorted(name for name, pool in policy.pools.items() if pool.door is PoolDoor.ANNOTATIONS)
     pools = f"ask for one of its pools: {', '.join(asked)}" if asked else _other_doors(policy)
-    if request.word and request.pool in {"all", "free"}:
+    if request.pool in {"all", "free"}:
         return f"write {{count: {request.pool}}} for {request.pool} NICs of a pool; {pools}"
     return pools
 

@@ -227,8 +227,10 @@ def _labels(node: Node, where: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _variables(node: Node, where: str) -> tuple[tuple[str, str], ...]:
-    if not isinstance(node, dict) or not node:
+    if not isinstance(node, dict):
         raise refused(where, f"{shown(node)} is no table of variables", 'write { NCCL_IB_TC = "106" }')
+    if not node:
+        raise refused(where, "the table is empty", "leave it out")
     for name in node:
         if not _VARIABLE.fullmatch(name):
             what = f"{quoted(name)} is no variable of a fabric"

@@ -30,6 +30,7 @@ from nri_rdma.model.request import (
     Scope,
     Use,
 )
+from nri_rdma.model.selector import Selector
 from nri_rdma.text.forms import (
     FLAG,
     Form,
@@ -40,6 +41,7 @@ from nri_rdma.text.forms import (
     names_of,
     number,
     number_or,
+    one_or_more,
     pattern_schema,
     read_keys,
     schema_of,
@@ -159,9 +161,19 @@ def _read(
 
 
 def _unknown_key(key: str, known: tuple[str, ...], where: str) -> RequestError:
-    """Make the error for a key that a request does not have; some of these are keys of its `match`."""
+    """Make the error for a key that a request does not have; some of these are keys of its `match` or `align`, or of a
+    pool."""
     if key in names_of(MATCH_KEYS) and "match" in known:
         what, hint = f"{quoted(key)} is a key of match", f"write it there: match: {{{key}: ...}}"
+        return RequestError(ErrorCode.ANNOTATION_UNKNOWN_KEY, what, where=where, hint=hint, key=key)
+    if key in names_of(ALIGN_KEYS) and "align" in known:
+        first = "" if key == "to" else "to: gpu, "
+        what, hint = f"{quoted(key)} is a key of align", f"write it there: align: {{{first}{key}: ...}}"
+        return RequestError(ErrorCode.ANNOTATION_UNKNOWN_KEY, what, where=where, hint=hint, key=key)
+    if key in POOL_ALONE and "pool" in known:
+        instead = "write it into env of the container" if key == "env" else "leave it out"
+        what = f"{quoted(key)} is for pools only"
+        hint = f"{instead}, or ask for a pool of the node that has it (pool: NAME); the keys are {listed(known)}"
         return RequestError(ErrorCode.ANNOTATION_UNKNOWN_KEY, what, where=where, hint=hint, key=key)
     return unknown_request_key(key, known, where)
 
@@ -278,6 +290,10 @@ def _vendor(node: Node, where: str) -> str:
     return found[2].lower()
 
 
+def _exclude(node: Node, where: str) -> tuple[Selector, ...]:
+    return read_selectors(node, where, _EXCLUDE_KEYS)
+
+
 def _any_of(form: Form) -> Form:
     """Make the form of one value, or of a list of them, of which any will do."""
     several = list_of(form.read)
@@ -343,12 +359,17 @@ _LABEL = text_of(LABEL, LABEL_HINT)
 _LABELS = some(_LABEL)
 _ALIGN_TO = word_of(AlignTo)
 _LIMIT = number(1, 2**31 - 1)  # the kernel reads an int
-_SELECTOR = {**schema_of(SELECTOR_KEYS), "minProperties": 1}
 _ADDRESS_LIST = list_schema(INTERFACE_ADDRESS.schema)
 
 # The keys
 
 _VENDOR_SCHEMA = {"anyOf": [pattern_schema(_VENDOR), {"type": "number", "minimum": 0}]}  # 8086 is a number
+
+_VENDOR_FORM = Form(_vendor, _VENDOR_SCHEMA)
+_EXCLUDE_KEYS = tuple(
+    replace(key, form=one_or_more(_VENDOR_FORM)) if key.name == "vendor" else key for key in SELECTOR_KEYS
+)
+_SELECTOR = {**schema_of(_EXCLUDE_KEYS), "minProperties": 1}
 
 MATCH_KEYS = (
     Key(
@@ -362,7 +383,7 @@ MATCH_KEYS = (
     Key(
         "vendor",
         "vendor",
-        _any_of(Form(_vendor, _VENDOR_SCHEMA)),  # 8086: a number
+        _any_of(_VENDOR_FORM),
         "PCI vendor id, four hexadecimal digits",
     ),
     Key("deviceID", "device_id", DEVICE_ID, "PCI device id, four hexadecimal digits in quotes"),
@@ -381,7 +402,7 @@ MATCH_KEYS = (
     Key(
         "exclude",
         "exclude",
-        Form(read_selectors, {"anyOf": [_SELECTOR, list_schema(_SELECTOR)]}),
+        Form(_exclude, {"anyOf": [_SELECTOR, list_schema(_SELECTOR)]}),
         "Not these devices: conditions as in `match`, or a list of such, of which none may hold",
     ),
 )
@@ -652,6 +673,8 @@ REQUEST_KEYS = (
         },
     ),
 )
+POOL_ALONE = ("door", "downPorts", "env", "gives", "maxLimits", "requireIsolation", "resource", "shares")
+"""The keys that a pool has and a request has not."""
 _NAMES: Mapping[StandsIn, tuple[str, ...]] = {
     place: tuple(key.name for key in REQUEST_KEYS if place not in key.refused_in) for place in StandsIn
 }

@@ -16,18 +16,20 @@ from nri_rdma.text.yaml import Node, Scalar
 KERNEL_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}")
 
 
-def read_selectors(node: Node, where: str) -> tuple[Selector, ...]:
-    """Read a table of conditions, or a list of tables of which any may hold."""
-    if isinstance(node, list):
-        return list_of(_selector)(node, where)
-    return (_selector(node, where),)
+def read_selectors(node: Node, where: str, keys: tuple[Key, ...] | None = None) -> tuple[Selector, ...]:
+    """Read a table of conditions, or a list of tables of which any may hold; `keys` are SELECTOR_KEYS where None."""
+
+    def read(item: Node, place: str) -> Selector:
+        return _selector(item, place, keys or SELECTOR_KEYS)
+
+    return list_of(read)(node, where) if isinstance(node, list) else (read(node, where),)
 
 
-def _selector(node: Node, where: str) -> Selector:
-    selector = Selector(**read_keys(node, where, SELECTOR_KEYS))
+def _selector(node: Node, where: str, keys: tuple[Key, ...]) -> Selector:
+    selector = Selector(**read_keys(node, where, keys))
     if selector == Selector():
-        keys = listed(names_of(SELECTOR_KEYS))
-        raise refused(where, "there is no condition in it", f"leave it out, or give at least one of {keys}")
+        names = listed(names_of(keys))
+        raise refused(where, "there is no condition in it", f"leave it out, or give at least one of {names}")
     return selector
 
 

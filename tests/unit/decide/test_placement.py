@@ -608,6 +608,12 @@ def test_a_list_of_names_is_a_choice_among_them() -> None:
     assert error.what == "no RDMA device of this node matches device mlx_8 or mlx_9"
 
 
+def test_a_refusal_says_that_all_devices_are_excluded_and_not_the_opposite() -> None:
+    without = Match(numa_node=0, exclude=(Selector(device=("mlx5_0",)), Selector(numa_node=(0,))))
+    error = refusal(eight(), asking(match=without))
+    assert error.what == "no RDMA device of this node matches numaNode 0 and anything but device mlx5_0 or numaNode 0"
+
+
 def test_what_match_excludes_is_not_given() -> None:
     without = Match(exclude=(Selector(device=("mlx5_0", "mlx5_1")), Selector(numa_node=(1,))))
     assert chosen(eight(), asking(match=without)) == (["mlx5_2"],)

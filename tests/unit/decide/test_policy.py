@@ -127,6 +127,8 @@ def test_an_unknown_pool_names_the_pools_there_are() -> None:
     pools = {name: Pool(name=name, modes=(Mode.SHARED,)) for name in ("slow", "fast")}
     error = refusal(asking(pool="fats"), Policy(pools=pools))
     assert (error.code, error.hint) == (ErrorCode.POOL_UNKNOWN, "ask for one of its pools: fast, slow")
+    counted = "write {count: free} for free NICs of a pool; ask for one of its pools: fast, slow"
+    assert refusal(asking(pool="free"), Policy(pools=pools)).hint == counted
 
 
 def test_a_mode_that_another_pool_does_not_serve_tells_the_administrator_what_to_add() -> None:

@@ -36,7 +36,8 @@ from nri_rdma.model.request import (
 )
 from nri_rdma.model.selector import FunctionsOf, Selector
 from nri_rdma.text.forms import StandsIn, names_of
-from nri_rdma.text.requests import ALIGN_KEYS, INTERFACE_KEYS, LIMITS_KEYS, MATCH_KEYS, REQUEST_KEYS
+from nri_rdma.text.pools import POOL_KEYS
+from nri_rdma.text.requests import ALIGN_KEYS, INTERFACE_KEYS, LIMITS_KEYS, MATCH_KEYS, POOL_ALONE, REQUEST_KEYS
 from tests.unit.text.asking import POD, VALUE, refusal, requests
 from tests.unit.text.request_cases import FULL, IN_VRF, REFUSED
 
@@ -225,6 +226,10 @@ def test_an_unknown_key_that_is_near_to_none_names_them_all() -> None:
     [
         ("{exclude: {device: mlx5_0}}", "write it there: match: {exclude: ...}"),
         ("{pkey: 0x8001}", "write it there: match: {pkey: ...}"),
+        ("{strict: true}", "write it there: align: {to: gpu, strict: ...}"),
+        ("{to: numa}", "write it there: align: {to: ...}"),
+        ("{env: {NCCL_IB_TC: '3'}}", "write it into env of the container, or ask for a pool"),
+        ("{downPorts: refuse}", "leave it out, or ask for a pool of the node that has it (pool: NAME)"),
         ("{match: {rootDevice: pci0000:3a}}", "ask for a pool of the node whose select has it (pool: NAME)"),
         ("{count: 2, perGPU: 1}", "write one of count and perGPU"),
         ("{perGPU: 1, align: none}", "write count, or another align"),
@@ -233,6 +238,19 @@ def test_an_unknown_key_that_is_near_to_none_names_them_all() -> None:
 )
 def test_what_a_request_says_elsewhere_or_not_at_all_is_told_with_the_place(text: str, hint: str) -> None:
     assert refusal(text).hint.startswith(hint)
+
+
+def test_keys_that_only_pools_have_are_keys_of_pools_and_none_of_requests() -> None:
+    assert set(POOL_ALONE) <= set(names_of(POOL_KEYS)) - set(names_of(REQUEST_KEYS))
+
+
+@pytest.mark.parametrize("vendor", ["8086", "14e4", "15b3", "'0x15b3'", "[8086, 14e4]"])
+def test_a_vendor_is_written_in_exclude_as_in_match(vendor: str) -> None:
+    wanted, excluded = (
+        only(f"{{match: {{vendor: {vendor}, exclude: {{vendor: {vendor}}}}}}}").match.vendor,
+        only(f"{{match: {{exclude: {{vendor: {vendor}}}}}}}").match.exclude,
+    )
+    assert excluded == (Selector(vendor=wanted if isinstance(wanted, tuple) else (wanted or "",)),)
 
 
 def test_a_list_in_match_is_a_choice_and_a_speed_is_read_as_ip_writes_it() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 import weakref
+from dataclasses import replace
 from ipaddress import ip_interface
 from pathlib import Path
 
@@ -137,7 +138,7 @@ def test_an_attach_that_fails_is_heard_with_its_sentence(node: Node, heard: Hear
 def test_a_pod_that_is_refused_before_anything_is_planned_is_heard(node: Node, heard: Heard) -> None:
     node.specify(spec(NIC, 0, keys=MOVE), spec(CLAIM_A, 0, keys=MOVE))
     node.create("main", 0, cdi=(NIC,))
-    other = make_pod("sandbox-2", path=OTHER_PATH, uid="uid-2")
+    other = replace(make_pod("sandbox-2", path=OTHER_PATH, uid="uid-2"), name="other")
     node.kubelet.give(other, "main", CLAIM_A)
     with pytest.raises(NriRdmaError):
         node.start(other, annotations={})

@@ -47,6 +47,7 @@ def make_device_plugins(
         schedule=start_timer,
         spans=spans,
     )
+    plugins.on_look.append(placer.node.cache.look_for_unannounced)
     placer.node.cache.on_read.append(plugins.node_was_read)
     return plugins
 

@@ -75,6 +75,7 @@ class LateAttach:
         is only observed. `ask` is called again before a refusal. Raise when it fails or is not done by then."""
         pod = container.pod
         part, key = free_key(pod.sandbox_id, parts, container.name)
+        self._placer.node.await_ports(by)
         placed = self._placer.place(key, pod, ask(), ask, by)
         if not placed:
             return  # it is observed

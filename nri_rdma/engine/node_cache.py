@@ -42,7 +42,14 @@ class NodeCache:
         """Called after each scan by the scanning thread, before those who wait for the scan are notified."""
         self.unannounced: list[Callable[[], None]] = []
         """Each looks for changes of one kind of which the kernel gives no news, and has the node rescanned for them."""
+        self.is_outdated: Callable[[], bool] = lambda: False
+        """Returns whether a port of a silent device has another state than at the last scan. Blocks."""
         self.current = read()
+
+    def refresh_if_outdated(self) -> None:
+        """Rescan the node if it is outdated. Raise as `refresh` does."""
+        if self.is_outdated():
+            self.refresh()
 
     def look_for_unannounced(self) -> None:
         """Have the node rescanned if something has changed that nobody announced. Blocks: for a worker."""
@@ -155,6 +162,12 @@ class NodeReader:
                 where=str(pod),
                 hint="nothing to do: the kubelet tries again",
             )
+
+    def await_ports(self, by: float) -> None:
+        """Wait until the node's ports are known as they are now, at most until `by`: the kernel gives no news of those
+        of silent devices. Raise InventoryError when the node cannot be read."""
+        if any(device.is_silent for device in self.cache.current.devices):
+            wait(self.readers.submit("refresh", self.cache.refresh_if_outdated), by - time.monotonic())
 
     def await_releases(self, by: float) -> None:
         """Wait until devices that are home by now are free for others, at most until `by`, as above."""

@@ -73,6 +73,8 @@ class Placer:
         """Select and reserve devices for a pod; none where the kubelet's allocation is only observed. `by` is the
         deadline of a rescan; None: the node was scanned just now. Raise PlacementError, NotReadyError."""
         with self._spans.span("place") as span:
+            if by is not None:
+                self.node.await_ports(by)
             question = self._question(pod, asked, asker)
             placed = self.place(pod.sandbox_id, pod, question, lambda: self._question(pod, asked, asker), by)
             span.attributes["rdma.devices"] = ",".join(device.name for item in placed for device in item.devices)

@@ -18,7 +18,7 @@ from nri_rdma.host.cgroup import has_rdma_controller
 from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.host.netlink.linkevents import LinkEvents, open_link_socket
 from nri_rdma.host.netlink.uevents import RdmaUevents
-from nri_rdma.host.sysfs.scan import is_own, read_char_devices, scan
+from nri_rdma.host.sysfs.scan import is_own, other_ports, read_char_devices, scan
 from nri_rdma.host.verbs_process import VerbsProcess
 from nri_rdma.host.watch.programs import ProgramNews
 from nri_rdma.model.device import Node, Scan
@@ -36,6 +36,8 @@ class Cache(Protocol):
     current: Node
     unannounced: list[Callable[[], None]]
     """Called now and then, to look for changes that nobody announces."""
+    is_outdated: Callable[[], bool]
+    """Called before a decision, to look for those that it must not miss."""
 
     @property
     def is_current(self) -> bool:
@@ -75,7 +77,8 @@ class HostNode:
         """Listen for changes of RDMA devices and of their netdevs, and have `cache` read the node again after each.
         `on_event` gets every uevent of an RDMA device; `on_lost` is called when events were lost. Raises OSError."""
         self._cache = cache
-        cache.unannounced.append(self._notice_programs)
+        cache.unannounced += (self._notice_programs, self._notice_ports)
+        cache.is_outdated = self._are_ports_other
         self._uevents = RdmaUevents(listeners, on_event, on_lost, self.read_later)
         self._link_events = LinkEvents(
             listeners, open_link_socket(), lambda change: matters(change, self._watched), self.read_later
@@ -114,6 +117,15 @@ class HostNode:
         """Request a reading where other eBPF programs are on netdevs of RDMA devices than at the last reading."""
         if self._cache is not None and self._programs.are_there(self._cache.current.devices, self._watched.ifindexes):
             self.read_later()
+
+    def _notice_ports(self) -> None:
+        """Request a reading where ports have another state than at the last reading, and no netdev says so."""
+        if self._are_ports_other():
+            self.read_later()
+
+    def _are_ports_other(self) -> bool:
+        devices = self._cache.current.devices if self._cache is not None else ()
+        return other_ports(self._settings.sysfs_root, (device for device in devices if device.is_silent))
 
     def _was_read(self, done: Future[None]) -> None:
         """Handle the end of a reading. After a failed reading the previous node stays; a pod that it refuses requests

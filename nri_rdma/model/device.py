@@ -214,6 +214,11 @@ class RdmaDevice:
         return not self.netdevs and self.link_layer is not LinkLayer.INFINIBAND
 
     @property
+    def is_silent(self) -> bool:
+        """Return whether the kernel gives no news of the device's ports: those of InfiniBand without a netdev."""
+        return not self.netdevs and self.link_layer is LinkLayer.INFINIBAND
+
+    @property
     def port_state(self) -> str:
         """The state of its ports, in the kernel's word: ACTIVE when one of them is, "" when none is known."""
         states = list(dict.fromkeys(port.state for port in self.ports))

@@ -57,6 +57,8 @@ class DevicePlugins:
         self._workers = workers
         self._listeners = listeners
         self._schedule = schedule
+        self.on_look: list[Callable[[], None]] = []
+        """Called now and then, while there is a kubelet."""
         self._cancel: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         self._is_closed = False
@@ -116,6 +118,8 @@ class DevicePlugins:
             if (self._folder / KUBELET_SOCKET).exists():
                 self._begin_watching()
                 pause_s = LOOK_S if self._serve_missing(is_new_kubelet) else TRY_AGAIN_S
+                for look in self.on_look:
+                    look()
                 self.node_was_read()  # what is offered may have changed without a reading, by a reload
             else:
                 self._none_is_registered(f"the kubelet has no {KUBELET_SOCKET} in {self._folder}")

@@ -147,6 +147,15 @@ def read_char_devices(sysfs_root: Path, dev_root: Path, devices: Collection[Rdma
     )
 
 
+def other_ports(sysfs_root: Path, devices: Iterable[RdmaDevice]) -> bool:
+    """Return whether a port of one of these devices has another state now. A device that is gone has none."""
+    folder = f"{os.path.realpath(sysfs_root)}/class/infiniband"
+    found = (
+        (port.state, _port_state(f"{folder}/{it.name}/ports/{port.number}")) for it in devices for port in it.ports
+    )
+    return any(now not in {"", before} for before, now in found)
+
+
 def _is_here(class_folder: str, device: RdmaDevice) -> bool:
     folder = _Folder.of(class_folder, device.name)
     return bool(folder.path) and folder.pci == device.pci
@@ -240,10 +249,14 @@ def _port(device: str, name: str) -> Port:
     return Port(
         number=int(name),
         link_layer=link_layer,
-        state=read(f"{folder}/state").partition(":")[2].strip(),
+        state=_port_state(folder),
         speed_gbps=_speed_gbps(read(f"{folder}/rate")),
         pkeys=_pkeys(f"{folder}/pkeys") if link_layer is LinkLayer.INFINIBAND else (),
     )
+
+
+def _port_state(folder: str) -> str:
+    return read(f"{folder}/state").partition(":")[2].strip()
 
 
 def _pkeys(folder: str) -> tuple[int, ...]:

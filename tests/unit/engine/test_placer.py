@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ import pytest
 from nri_rdma.decide.decision import Decision, Question
 from nri_rdma.decide.policy import Asker, policy_of
 from nri_rdma.engine import node_cache
+from nri_rdma.engine.asking import Asked
 from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.errors import ErrorCode, NotReadyError, PlacementError
+from nri_rdma.model.device import LinkLayer
 from nri_rdma.model.pool import Pool, PoolDoor
 from nri_rdma.model.request import Mode
 from tests.fakes.kernel import World
@@ -191,3 +194,32 @@ def test_where_pods_may_have_claims_they_wait_for_the_specs_that_tell_it(world: 
         reading.set_result(None)
         made.start(annotations={})
         assert not made.engine.may_ask({}, "u1")
+
+
+@pytest.mark.parametrize(("is_outdated", "reads"), [(True, 1), (False, 0)])
+def test_a_pod_is_placed_by_the_ports_as_they_are_where_the_kernel_gives_no_news_of_them(
+    daemon: Daemon, is_outdated: bool, reads: int
+) -> None:
+    (device,) = daemon.node.current.devices
+    ports = tuple(replace(port, link_layer=LinkLayer.INFINIBAND, state="ACTIVE") for port in device.ports)
+    silent = replace(device, netdevs=(), ports=ports)
+    daemon.node.current = replace(daemon.node.current, devices=(silent,))
+    daemon.node.is_outdated = lambda: is_outdated
+    before = daemon.reads
+    chosen = daemon.engine.placer.choose(
+        make_pod(), asked_of(daemon), Asker(namespace="default"), time.monotonic() + SOON
+    )
+    assert (chosen[0].devices == (silent,), daemon.reads - before) == (not is_outdated, reads)
+
+
+def test_no_port_is_looked_at_where_netdevs_tell_of_it(daemon: Daemon) -> None:
+    daemon.node.is_outdated = lambda: True
+    before = daemon.reads
+    daemon.start()
+    assert daemon.reads == before
+
+
+def asked_of(daemon: Daemon) -> Asked:
+    asked = daemon.engine.placer.asked(make_pod(), ONE)
+    assert asked is not None
+    return asked

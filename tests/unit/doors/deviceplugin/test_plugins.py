@@ -96,6 +96,16 @@ def test_the_kubelet_hears_of_a_port_that_goes_down_and_comes_back(tmp_path: Pat
             wait_until(lambda: list(told.devices.values()).count("Healthy") == healthy, "the health")  # noqa: B023
 
 
+def test_what_listens_is_told_of_each_look_while_there_is_a_kubelet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.05)
+    looks = list[float]()
+    with FakeDeviceManager(tmp_path), plugins(tmp_path, pool()) as opened:
+        opened.on_look.append(lambda: looks.append(0.0))
+        wait_until(lambda: len(looks) > 2, "three looks")
+
+
 def test_pools_with_another_door_are_not_the_kubelets(tmp_path: Path) -> None:
     one = replace(pool(), door=PoolDoor.ANNOTATIONS)
     with FakeDeviceManager(tmp_path) as manager, plugins(tmp_path, one) as opened:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.errors import InventoryError
-from nri_rdma.host.sysfs.scan import read_char_devices, scan
+from nri_rdma.host.sysfs.scan import other_ports, read_char_devices, scan
 from nri_rdma.model.device import CharKind, LinkLayer, RdmaDevice, RdmaNetns, Scan, VirtualFunction
 from tests.rig import node as description
 from tests.rig.systree import build_proc, build_tree
@@ -134,6 +134,18 @@ def test_an_infiniband_port_has_the_partitions_of_its_table(tmp_path: Path) -> N
     first = replace(adapters.rdma[0], ports=(port,))
     found = _scan(replace(adapters, rdma=(first, *adapters.rdma[1:])), tmp_path).devices
     assert [device.ports[0].pkeys for device in found] == [(0xFFFF, 0x8001), (0xFFFF,)]
+
+
+def test_a_port_whose_state_has_changed_is_noticed_and_a_device_that_is_gone_is_none(tmp_path: Path) -> None:
+    """An HCA without an IPoIB netdev stays ACTIVE for us when its cable is pulled: the kernel gives no news of it."""
+    devices = _scan(description.load("ib2"), tmp_path).devices
+    folder = tmp_path / "sys/class/infiniband" / devices[0].name
+    assert not other_ports(tmp_path / "sys", devices)
+    (folder / "ports/1/state").write_text("1: DOWN\n")
+    assert other_ports(tmp_path / "sys", devices)
+    assert not other_ports(tmp_path / "sys", devices[1:])
+    (folder / "ports/1/state").unlink()
+    assert not other_ports(tmp_path / "sys", devices)
 
 
 def test_an_ethernet_port_is_in_no_partition(tree: Path, tmp_path: Path) -> None:

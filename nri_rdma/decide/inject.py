@@ -137,21 +137,23 @@ def _char_devices(
     return tuple([char for path, char in by_path.items() if present.get(path) != (char.major, char.minor)])
 
 
-def _env(attached: tuple[AttachedRequest, ...], covering: list[AttachedRequest]) -> Iterable[tuple[str, str]]:
-    """Yield what libraries are told, then the variables of the pools, then the devices of each request."""
+def _env(attached: tuple[AttachedRequest, ...], covering: list[AttachedRequest]) -> list[tuple[str, str]]:
+    """Return what libraries are told, then the variables of the pools, then the devices of each request."""
     computing = [item for item in covering if item.admitted.request.use is not Use.STORAGE]
-    yield from _hints(computing)
+    env = _hints(computing)
     interfaces = _interfaces(attached, computing)
     if interfaces:
-        yield "NCCL_SOCKET_IFNAME", f"={interfaces}"
-        yield "GLOO_SOCKET_IFNAME", interfaces
-    yield from {pair[0]: pair for item in reversed(covering) for pair in item.admitted.variables}.values()
-    yield from _devices(attached, covering)
+        env += [("NCCL_SOCKET_IFNAME", f"={interfaces}"), ("GLOO_SOCKET_IFNAME", interfaces)]
+    with_env = [item.admitted for item in covering if item.admitted.env]
+    if with_env:
+        env += {name: value for it in reversed(with_env) for name, value in it.variables}.items()
+    env += _devices(attached, covering)
+    return env
 
 
-def _hints(computing: list[AttachedRequest]) -> Iterable[tuple[str, str]]:
-    """Yield the devices that can be used through verbs, for NCCL (``=`` means exactly these, else ``mlx5_1`` would also
-    select ``mlx5_10``) and UCX. UCX takes its list for all networks, so that it needs ``lo`` for TCP within the
+def _hints(computing: list[AttachedRequest]) -> list[tuple[str, str]]:
+    """Return the devices that can be used through verbs, for NCCL (``=`` means exactly these, else ``mlx5_1`` would
+    also select ``mlx5_10``) and UCX. UCX takes its list for all networks, so that it needs ``lo`` for TCP within the
     container. Of ports only the active ones are named; where none is, all are: one may become active later."""
     usable = {
         it.device.id: (it.device, _live_ports(it.device, item.admitted.mode))
@@ -160,22 +162,19 @@ def _hints(computing: list[AttachedRequest]) -> Iterable[tuple[str, str]]:
         for it in item.devices
     }.values()
     if not usable:
-        return
+        return []
     named = [(device, ports) for device, ports in usable if ports] or [(it, _port_numbers(it)) for it, _ in usable]
-    words = []
+    devices, every_port = [], []
     for device, ports in named:
-        is_whole = len(ports) >= len(device.ports)
-        words += [device.name] if is_whole else [f"{device.name}:{number}" for number in ports]
-    yield "NCCL_IB_HCA", "=" + ",".join(words)
-    yield (
-        "UCX_NET_DEVICES",
-        ",".join([*[f"{device.name}:{number}" for device, ports in named for number in ports], "lo"]),
-    )
+        words = [f"{device.name}:{number}" for number in ports]
+        devices += words if len(ports) < len(device.ports) else [device.name]
+        every_port += words
+    return [("NCCL_IB_HCA", "=" + ",".join(devices)), ("UCX_NET_DEVICES", ",".join([*every_port, "lo"]))]
 
 
 def _live_ports(device: RdmaDevice, mode: Mode) -> list[int]:
     """Return the numbers of the ports that can carry data, or will in the pod, where the netdev is raised."""
-    if not device.ports:
+    if not [port for port in device.ports if not port.is_active]:
         return _port_numbers(device)
     is_raised = rises(device, mode)
     return [it.number for it in device.ports if it.is_active or (is_raised and it.link_layer is LinkLayer.ETHERNET)]
@@ -188,18 +187,19 @@ def _port_numbers(device: RdmaDevice) -> list[int]:
 def _interfaces(attached: tuple[AttachedRequest, ...], computing: list[AttachedRequest]) -> str:
     """Return the interfaces for connections by TCP, where netdevs have moved into the pod: its own one, over which the
     other pods are reached, else those netdevs; "" where there is nothing to choose, or where it is not known yet."""
-    moving = [item for item in attached if item.moved]
-    if not moving or moving[0].pod_interface is None:
+    moving = [item.pod_interface for item in attached if item.moved]
+    if not moving or moving[0] is None:
         return ""
-    own = next((item.pod_interface for item in moving if item.pod_interface), "")
-    return own or ",".join(dict.fromkeys(name for item in computing for name in item.moved))
+    return max(filter(None, moving), default="") or ",".join({name: None for item in computing for name in item.moved})
 
 
-def _devices(attached: tuple[AttachedRequest, ...], covering: list[AttachedRequest]) -> Iterable[tuple[str, str]]:
-    """Yield the devices and netdevs of each request by its name. A request without one is called by its number in the
+def _devices(attached: tuple[AttachedRequest, ...], covering: list[AttachedRequest]) -> list[tuple[str, str]]:
+    """Return the devices and netdevs of each request by its name. A request without one is called by its number in the
     container, and besides, for one release, by its number in the pod, as far as no other request has that."""
     told: dict[str, dict[str, None]] = {}  # requests of one name come with CDI devices: their values are joined
-    in_pod = {id(item): number for number, item in enumerate(filter(_is_of_annotation, attached))}
+    in_pod: dict[int, int] = {}
+    if len(covering) < len(attached):  # else the numbers of the pod are those of the container
+        in_pod = {id(item): number for number, item in enumerate(filter(_is_of_annotation, attached))}
     old: list[tuple[str, AttachedRequest]] = []
     number = 0
     for item in covering:
@@ -213,8 +213,7 @@ def _devices(attached: tuple[AttachedRequest, ...], covering: list[AttachedReque
     for suffix, item in old:
         if f"{DEVICES}{suffix}" not in told:
             _tell(told, suffix, item)
-    for variable, names in told.items():
-        yield variable, ",".join(names)
+    return [(variable, ",".join(names)) for variable, names in told.items()]
 
 
 def _is_of_annotation(item: AttachedRequest) -> bool:

@@ -65,8 +65,9 @@ def is_up(device: RdmaDevice) -> bool:
 
 def rises(device: RdmaDevice, mode: Mode) -> bool:
     """Return whether a pod raises ports of the device: it gets an Ethernet netdev that is only set down on the host."""
-    is_ethernet = any(port.link_layer is LinkLayer.ETHERNET for port in device.ports)
-    return mode is Mode.EXCLUSIVE and is_ethernet and any(not netdev.up for netdev in device.netdevs)
+    if mode is not Mode.EXCLUSIVE or all(netdev.up for netdev in device.netdevs):
+        return False
+    return any(port.link_layer is LinkLayer.ETHERNET for port in device.ports)
 
 
 def is_up_in(device: RdmaDevice, mode: Mode) -> bool:

@@ -1,0 +1,37 @@
+"""An entry of the GID table of a port: what an RDMA device is addressed by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv6Address
+
+
+class GidType(StrEnum):
+    """The type of a GID, as the kernel writes it in sysfs."""
+
+    IB = "IB"
+    """Of InfiniBand. Kernels before 5.15 write it as `IB/RoCE v1`, as they do for RoCE v1."""
+    ROCE_V1 = "RoCE v1"
+    ROCE_V2 = "RoCE v2"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gid:
+    """A GID that is in use; `netdev` is the name of the netdev that it belongs to, "" where it belongs to none."""
+
+    index: int
+    value: IPv6Address
+    type: GidType
+    netdev: str = ""
+
+    @property
+    def address(self) -> IPv4Address | IPv6Address:
+        """Return the IP address that the GID stands for: RoCE has IPv4 as ``::ffff:A.B.C.D``."""
+        return self.value.ipv4_mapped or self.value
+
+    @property
+    def is_routable(self) -> bool:
+        """Return whether packets to it may pass a router: only those of RoCE v2 can, and none of a link-local address
+        do."""
+        return self.type is GidType.ROCE_V2 and not self.address.is_link_local

@@ -19,7 +19,9 @@ INFINIBAND = 32  # ARPHRD_INFINIBAND
 class Function:
     """A PCI function below a root (`pci0000:17`) or a bridge (its address).
 
-    sriov_totalvfs 0 is one without SR-IOV; physfn names the function that a virtual one is of.
+    sriov_totalvfs 0 is one without SR-IOV; physfn names the function that a virtual one is of. acs is "" for a function
+    whose configuration is not in the tree, else what its ACS does: "off" or "redirect". iommu is the type of its IOMMU
+    group, "" without one.
     """
 
     address: str
@@ -32,6 +34,8 @@ class Function:
     sriov_totalvfs: int = 0
     sriov_numvfs: int = 0
     physfn: str = ""
+    acs: str = ""
+    iommu: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

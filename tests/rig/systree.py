@@ -94,6 +94,11 @@ class _Tree:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{value}\n")
 
+    def write_bytes(self, path: str, content: bytes) -> None:
+        """A binary attribute."""
+        (self._root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self._root / path).write_bytes(content)
+
     def link(self, path: str, target: str) -> None:
         """A relative link, as sysfs has them; the target becomes a folder when it is not there yet."""
         place = self._root / path
@@ -145,6 +150,12 @@ def _write_function(tree: _Tree, place: str, function: Function, node: Node) -> 
             ]
         ),
     }
+    if function.acs:
+        tree.write_bytes(f"{place}/config", _configuration(has_redirects=function.acs == "redirect"))
+    if function.iommu:
+        group = f"kernel/iommu_groups/{function.address}"  # the kernel's are numbers
+        tree.write(f"{group}/type", function.iommu)
+        tree.link(f"{place}/iommu_group", group)
     if function.sriov_totalvfs:
         attributes |= {"sriov_totalvfs": function.sriov_totalvfs, "sriov_numvfs": function.sriov_numvfs}
     for name, value in attributes.items():
@@ -159,6 +170,15 @@ def _write_function(tree: _Tree, place: str, function: Function, node: Node) -> 
     virtual = sorted(other.address for other in node.functions if other.physfn == function.address)
     for number, address in enumerate(virtual):
         tree.link(f"{place}/virtfn{number}", _place(node, address))
+
+
+def _configuration(*, has_redirects: bool) -> bytes:
+    """The configuration of a bridge as root reads it: AER first, then ACS with its control register."""
+    content = bytearray(4096)
+    content[0x100:0x104] = (0x148 << 20 | 1 << 16 | 0x0001).to_bytes(4, "little")
+    content[0x148:0x14C] = (1 << 16 | 0x000D).to_bytes(4, "little")
+    content[0x14E:0x150] = (0x1D if has_redirects else 0).to_bytes(2, "little")  # what firmware with ACS on sets
+    return bytes(content)
 
 
 def _write_rdma(tree: _Tree, function: str | None, device: RdmaDevice) -> None:

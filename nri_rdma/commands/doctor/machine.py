@@ -49,6 +49,7 @@ class Machine:
     etc: Path = Path("/etc")
     run: Path = Path("/run")
     share: Path = Path("/usr/share")
+    boot: Path = Path("/boot")
     package_folders: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
     python: tuple[int, int, int] = field(default_factory=lambda: sys.version_info[:3])
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)

@@ -63,6 +63,7 @@ class Bench:
             etc=self.etc,
             run=self.run,
             share=self.folder / "share",
+            boot=self.folder / "boot",
             package_folders=(str(self.packages),),
             python=self.python,
             environment=self.environment,

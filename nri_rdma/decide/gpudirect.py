@@ -1,0 +1,268 @@
+"""Whether GPUDirect RDMA is possible, by what the machine shows. Pure.
+
+Two ways lead from a NIC to a GPU's memory: peer memory, a module beside the RDMA drivers of DOCA-OFED, and dma-buf of
+the kernel itself. Where one of them is open, it is possible; no single sign proves it.
+
+| way | needs | source |
+|---|---|---|
+| NVIDIA, peer memory | nvidia_peermem or nv_peer_mem, which load only where ib_core has it | nvidia-peermem.c, NCCL |
+| NVIDIA, dma-buf | the open kernel module, 515 or newer; it does not use CONFIG_PCI_P2PDMA | nv-dmabuf.c |
+| AMD, peer memory | amdkfd has registered with ib_core | RCCL |
+| AMD, dma-buf | CONFIG_PCI_P2PDMA and DMABUF_MOVE_NOTIFY, else it gives the host's memory | amdgpu_dma_buf.c |
+
+Linux 7.1 has no option DMABUF_MOVE_NOTIFY any more: it is always on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from nri_rdma.decide.topology import FARTHEST_ALIGNED, distance
+from nri_rdma.model.device import Gpu, RdmaDevice
+from nri_rdma.model.gpudirect import GpuDirect, GpuDirectFacts, GpuWay, Meeting, Reason, Verdict
+from nri_rdma.model.pci import PciAddress, below_root
+
+NVIDIA_PEER_MODULES = frozenset({"nvidia_peermem", "nv_peer_mem"})
+DRIVERS = frozenset({"nvidia", "amdgpu"})
+OPTIONS = ("DMA_SHARED_BUFFER", "INFINIBAND_USER_MEM", "PCI_P2PDMA", "DMABUF_MOVE_NOTIFY")
+"""The options of the kernel that are asked for."""
+
+_NVIDIA_PEER_CLIENTS = frozenset({"nv_mem", "nv_mem_nc"})
+_AMD_PEER_CLIENTS = frozenset({"amdkfd"})
+_OLDEST_WITH_DMABUF = 515
+_NVIDIA = "NVIDIA"
+_MAKERS = {"10de": _NVIDIA, "1002": "AMD"}
+_PEER_MEMORY, _DMABUF = "peer memory", "dma-buf"
+
+
+def gpudirect(gpus: Iterable[Gpu], devices: Iterable[RdmaDevice], facts: GpuDirectFacts) -> tuple[GpuDirect, ...]:
+    """Return the verdict for the GPUs of each maker; none where there is no GPU of a known maker, or no NIC on PCI."""
+    nics = [device for device in devices if device.pci is not None]
+    every = tuple(gpus)
+    by_maker = {maker: [gpu for gpu in every if gpu.vendor == vendor] for vendor, maker in _MAKERS.items()}
+    return tuple(_of_maker(maker, own, nics, facts) for maker, own in by_maker.items() if own and nics)
+
+
+def _of_maker(maker: str, gpus: Sequence[Gpu], nics: Sequence[RdmaDevice], facts: GpuDirectFacts) -> GpuDirect:
+    functions = [gpu.pci for gpu in gpus] + [nic.pci for nic in nics if nic.pci is not None]
+    ways = (_nvidia_ways if maker == _NVIDIA else _amd_ways)(functions, facts)
+    verdicts = {way.verdict for way in ways}
+    return GpuDirect(
+        maker=maker,
+        verdict=next(it for it in (Verdict.POSSIBLE, Verdict.UNKNOWN, Verdict.NOT_POSSIBLE) if it in verdicts),
+        ways=ways,
+        meetings=tuple(meeting for gpu in gpus for meeting in _meetings(gpu, nics, facts)),
+        alone=tuple(gpu.pci for gpu in gpus if not any(distance(gpu, nic) <= FARTHEST_ALIGNED for nic in nics)),
+        lacks_gdrcopy=maker == _NVIDIA and not facts.has_gdrdrv,
+    )
+
+
+# The ways
+
+
+def _nvidia_ways(functions: Sequence[PciAddress], facts: GpuDirectFacts) -> tuple[GpuWay, ...]:
+    driver = tuple(_nvidia_driver(facts))
+    has_peers = facts.modules & NVIDIA_PEER_MODULES or facts.peer_clients & _NVIDIA_PEER_CLIENTS
+    no_peers = Reason(
+        text="the module nvidia_peermem is not loaded",
+        fix="`modprobe nvidia_peermem`, which needs the RDMA drivers of DOCA-OFED (MLNX_OFED)",
+    )
+    return (
+        GpuWay(
+            name=_PEER_MEMORY,
+            lacks=driver or (() if has_peers else (no_peers,)),
+            doubts=tuple(_translated(functions, facts)),
+        ),
+        GpuWay(
+            name=_DMABUF,
+            lacks=driver or (*_nvidia_without_dmabuf(facts), *_kernel_without_dmabuf(facts)),
+            doubts=(*_unread_driver(facts), *_unread_options(facts), *_unasked_paths(facts)),
+        ),
+    )
+
+
+def _nvidia_driver(facts: GpuDirectFacts) -> Iterator[Reason]:
+    if "nvidia" not in facts.modules:
+        yield Reason(text="NVIDIA's driver is not loaded", fix="install the driver, then `modprobe nvidia`")
+    elif facts.nvidia_denies:
+        yield Reason(
+            text="NVIDIA's driver denies it (GrdmaPciTopoCheckOverride is 2)",
+            fix="load nvidia with NVreg_GrdmaPciTopoCheckOverride=0",
+        )
+
+
+def _nvidia_without_dmabuf(facts: GpuDirectFacts) -> Iterator[Reason]:
+    driver = facts.nvidia
+    if driver is not None and (not driver.is_open or 0 < driver.release < _OLDEST_WITH_DMABUF):
+        kind = "open" if driver.is_open else "proprietary"
+        yield Reason(
+            text=f"NVIDIA's driver is the {kind} module{f' {driver.release}' if driver.release else ''}",
+            fix=f"install the open kernel module of the driver, {_OLDEST_WITH_DMABUF} or newer",
+        )
+
+
+def _unread_driver(facts: GpuDirectFacts) -> Iterator[Reason]:
+    if facts.nvidia is None:
+        yield Reason(
+            text="NVIDIA's driver does not say here whether it is the open module",
+            fix="read /proc/driver/nvidia/version on the host",
+        )
+
+
+def _amd_ways(functions: Sequence[PciAddress], facts: GpuDirectFacts) -> tuple[GpuWay, ...]:
+    absent = Reason(text="AMD's driver is not loaded", fix="`modprobe amdgpu`")
+    driver = () if "amdgpu" in facts.modules else (absent,)
+    no_peers = Reason(
+        text="amdkfd has not registered with ib_core's peer memory",
+        fix="install ROCm's amdgpu-dkms beside the RDMA drivers of DOCA-OFED (MLNX_OFED)",
+    )
+    has_peers = facts.peer_clients & _AMD_PEER_CLIENTS
+    return (
+        GpuWay(
+            name=_PEER_MEMORY,
+            lacks=driver or (() if has_peers else (no_peers,)),
+            doubts=tuple(_translated(functions, facts)),
+        ),
+        GpuWay(
+            name=_DMABUF,
+            lacks=driver or (*_kernel_without_dmabuf(facts), *_amd_without_dmabuf(facts)),
+            doubts=tuple(_unread_options(facts)),
+        ),
+    )
+
+
+def _kernel_without_dmabuf(facts: GpuDirectFacts) -> Iterator[Reason]:
+    for option in ("DMA_SHARED_BUFFER", "INFINIBAND_USER_MEM"):
+        if facts.options is not None and not facts.options.get(option):
+            yield _off(option)
+
+
+def _amd_without_dmabuf(facts: GpuDirectFacts) -> Iterator[Reason]:
+    if facts.options is not None:
+        if not facts.options.get("PCI_P2PDMA"):
+            yield _off("PCI_P2PDMA")
+        if facts.options.get("DMABUF_MOVE_NOTIFY") is False:
+            yield _off("DMABUF_MOVE_NOTIFY")
+
+
+def _off(option: str) -> Reason:
+    return Reason(text=f"the kernel was built without CONFIG_{option}", fix=f"boot a kernel with CONFIG_{option}")
+
+
+def _unread_options(facts: GpuDirectFacts) -> Iterator[Reason]:
+    if facts.options is None:
+        yield Reason(
+            text="the kernel's configuration cannot be read here",
+            fix="look for CONFIG_PCI_P2PDMA in /boot/config-$(uname -r) on the host",
+        )
+
+
+def _unasked_paths(facts: GpuDirectFacts) -> Iterator[Reason]:
+    """The open module does not ask the kernel about the path; who could be asked is not there either."""
+    if facts.options is not None and not facts.options.get("PCI_P2PDMA"):
+        yield Reason(
+            text="the kernel, built without CONFIG_PCI_P2PDMA, does not know which PCIe paths carry peer traffic",
+            fix="measure it: `ib_write_bw --use_cuda=0 --use_cuda_dmabuf`, or GDRDMA in the lines of NCCL_DEBUG=INFO",
+        )
+
+
+def _translated(functions: Sequence[PciAddress], facts: GpuDirectFacts) -> Iterator[Reason]:
+    """Yield the IOMMU, where it gives devices other addresses than the memory's own."""
+    known = [(address, facts.iommu[address]) for address in functions if address in facts.iommu]
+    translated = [(address, kind) for address, kind in known if kind.startswith("DMA")]
+    if translated:
+        address, kind = translated[0]
+        more = f" and of {len(translated) - 1} more" if len(translated) > 1 else ""
+        yield Reason(
+            text=f"the IOMMU translates the addresses of {address}{more} (type {kind})",
+            fix="boot with iommu=pt; peer memory needs the same addresses for both devices",
+        )
+
+
+# Where they meet
+
+
+def _meetings(gpu: Gpu, nics: Sequence[RdmaDevice], facts: GpuDirectFacts) -> Iterator[Meeting]:
+    """Yield the NICs that are next to a GPU; of several the nearest only."""
+    nearest = min(distance(gpu, nic) for nic in nics)
+    for nic in nics:
+        if distance(gpu, nic) == nearest <= FARTHEST_ALIGNED:
+            bridge, between = _path(gpu, nic)
+            redirects = {it: facts.acs_redirects.get(it, False) for it in between}
+            yield Meeting(
+                gpu=gpu.pci,
+                device=nic.name,
+                distance=nearest.name,
+                root=gpu.pci_root,
+                bridge=bridge,
+                redirecting=tuple(it for it, does in redirects.items() if does),
+                unread=tuple(it for it, does in redirects.items() if does is None),
+            )
+
+
+def bridges_between(gpus: Iterable[Gpu], devices: Iterable[RdmaDevice]) -> frozenset[str]:
+    """Return the bridges whose ACS decides how a GPU and a NIC below a common bridge reach each other."""
+    nics = list(devices)
+    return frozenset(it for gpu in gpus for nic in nics for it in _path(gpu, nic)[1])
+
+
+def _path(gpu: Gpu, nic: RdmaDevice) -> tuple[str, tuple[str, ...]]:
+    """Return the nearest common bridge, and the bridges between it and the two functions; ("", ()) where they meet at
+    the root complex only: then ACS changes nothing."""
+    if not gpu.pci_root or gpu.pci_root != nic.pci_root:
+        return "", ()
+    a, b = below_root(gpu.pci_root, gpu.pci_path), below_root(nic.pci_root, nic.pci_path)
+    shared = next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return (a[shared - 1], (*a[shared:-1], *b[shared:-1])) if shared else ("", ())
+
+
+# In words
+
+
+def sentence(found: GpuDirect) -> str:
+    """Return the verdict with its reasons and places, without a full stop at its end."""
+    parts = [f"{found.verdict} for the GPUs of {found.maker}{_ways_words(found)}"]
+    if found.meetings:
+        parts.append(f"nearest: {', '.join(_places_words(found.meetings))}")
+    if found.alone:
+        parts.append(f"no NIC is below the root complex of {', '.join(map(str, found.alone))}")
+    if found.redirecting:
+        parts.append(f"ACS of {', '.join(found.redirecting)} sends what passes there up to the root complex")
+    if found.unread:
+        parts.append(f"only root may read the ACS of {', '.join(found.unread)}")
+    if found.lacks_gdrcopy and found.verdict is Verdict.POSSIBLE:
+        parts.append("without /dev/gdrdrv (GDRCopy) UCX and NVSHMEM are slower with small messages")
+    return "; ".join(parts)
+
+
+def fix(found: GpuDirect) -> str:
+    """Return what to do, "" where nothing is to be done: one part for each way that can be opened."""
+    parts = []
+    if found.verdict is not Verdict.POSSIBLE:
+        ways = (way.lacks or way.doubts for way in found.ways if way.verdict is found.verdict)
+        parts.append("; or ".join(dict.fromkeys(", and ".join(reason.fix for reason in reasons) for reasons in ways)))
+    if found.redirecting:
+        bridges = ";".join(found.redirecting)
+        parts.append(f"switch ACS off in the firmware's set-up, or boot with 'pci=disable_acs_redir={bridges}'")
+    return "; then ".join(parts)
+
+
+def _ways_words(found: GpuDirect) -> str:
+    if found.verdict is Verdict.POSSIBLE:
+        names = [way.name for way in found.ways if way.verdict is Verdict.POSSIBLE]
+        return f" by {' and by '.join(names)}, as far as the machine shows"
+    reasons = {way.name: " and ".join(it.text for it in (way.lacks or way.doubts)) for way in found.ways}
+    if len(set(reasons.values())) == 1:
+        return f" ({next(iter(reasons.values()))})"
+    return f" ({'; '.join(f'{name}: {text}' for name, text in reasons.items())})"
+
+
+def _places_words(meetings: Iterable[Meeting]) -> Iterator[str]:
+    """Yield each place where GPUs and NICs meet, with both; a machine with all of them on one root has one."""
+    places: dict[tuple[str, str], list[Meeting]] = {}
+    for it in meetings:
+        place = f"below {it.bridge}" if it.bridge else f"at {it.root}"
+        places.setdefault((place, it.distance), []).append(it)
+    for (place, far), here in places.items():
+        gpus = " and ".join(dict.fromkeys(str(it.gpu) for it in here))
+        yield f"{gpus} with {' and '.join(dict.fromkeys(it.device for it in here))} {place} ({far})"

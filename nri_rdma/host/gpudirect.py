@@ -1,0 +1,103 @@
+"""What the machine shows of GPUDirect RDMA, read from sysfs, procfs, /boot and /dev."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from nri_rdma.decide.gpudirect import DRIVERS, NVIDIA_PEER_MODULES, OPTIONS, bridges_between
+from nri_rdma.host.sysfs.attributes import entries, read
+from nri_rdma.model.device import Gpu, RdmaDevice
+from nri_rdma.model.gpudirect import GpuDirectFacts, NvidiaDriver
+from nri_rdma.model.pci import PciAddress
+
+_RELEASE = re.compile(r"\s(\d{3,4})\.\d")
+_OPTION = re.compile(
+    rf"^(?:CONFIG_({'|'.join(OPTIONS)})=[ym]|# CONFIG_({'|'.join(OPTIONS)}) is not set)$", re.MULTILINE
+)
+_DENIES = re.compile(r"^GrdmaPciTopoCheckOverride:\s*2$", re.MULTILINE)
+_PEERS = ("kernel/mm/memory_peers", "kernel/memory_peers", "memory_peers")
+"""The kernel's release decides which of them ib_core makes."""
+_FOR_ALL = 64
+"""So many bytes of a function's configuration everybody may read; root gets the rest."""
+_EXTENDED = 0x100
+_ACS = 0x000D
+_ACS_CONTROL = 6
+_REDIRECT = 0x04 | 0x08 | 0x20
+"""P2P request redirect, completion redirect and egress control, as pci_bridge_has_acs_redir of drivers/pci/p2pdma.c."""
+
+
+def read_gpudirect(
+    gpus: Iterable[Gpu],
+    devices: Iterable[RdmaDevice],
+    *,
+    sysfs_root: Path = Path("/sys"),
+    proc_root: Path = Path("/proc"),
+    dev_root: Path = Path("/dev"),
+    boot: Path = Path("/boot"),
+) -> GpuDirectFacts:
+    """Return what the machine shows; ACS is shown to root only. Raises nothing: what is missing is not there."""
+    gpus, devices = tuple(gpus), tuple(devices)
+    functions = [gpu.pci for gpu in gpus] + [device.pci for device in devices if device.pci is not None]
+    pci = f"{sysfs_root}/bus/pci/devices"
+    return GpuDirectFacts(
+        modules=frozenset(entries(f"{sysfs_root}/module")) & (DRIVERS | NVIDIA_PEER_MODULES),
+        peer_clients=frozenset(name for folder in _PEERS for name in entries(f"{sysfs_root}/{folder}")),
+        nvidia=_nvidia(read(f"{proc_root}/driver/nvidia/version")),
+        nvidia_denies=_DENIES.search(read(f"{proc_root}/driver/nvidia/params")) is not None,
+        options=_options(proc_root, boot),
+        has_gdrdrv=(dev_root / "gdrdrv").exists(),
+        iommu=dict(_iommu(pci, functions)),
+        acs_redirects={bridge: _redirects(Path(pci, bridge, "config")) for bridge in bridges_between(gpus, devices)},
+    )
+
+
+def _nvidia(version: str) -> NvidiaDriver | None:
+    """Parse the driver's own line: ``NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release``, or
+    ``NVIDIA UNIX x86_64 Kernel Module  535.129.03`` of the proprietary one."""
+    if not version:
+        return None
+    line = version.splitlines()[0]
+    found = _RELEASE.search(line)
+    return NvidiaDriver(release=int(found.group(1)) if found else 0, is_open="Open Kernel Module" in line)
+
+
+def _options(proc_root: Path, boot: Path) -> Mapping[str, bool] | None:
+    """Return the options of the running kernel; distributions have its configuration in one place or the other."""
+    release = read(f"{proc_root}/sys/kernel/osrelease")
+    for file in (proc_root / "config.gz", boot / f"config-{release}"):
+        try:
+            content = file.read_bytes()
+            text = (gzip.decompress(content) if file.suffix == ".gz" else content).decode(errors="replace")
+        except (OSError, EOFError, zlib.error):
+            continue
+        return {on or off: bool(on) for on, off in _OPTION.findall(text)}
+    return None
+
+
+def _iommu(pci: str, functions: Iterable[PciAddress]) -> Iterator[tuple[PciAddress, str]]:
+    for address in functions:
+        if kind := read(f"{pci}/{address}/iommu_group/type"):
+            yield address, kind
+
+
+def _redirects(config: Path) -> bool | None:
+    """Return whether a bridge redirects peer traffic, by the extended capability ACS in its configuration."""
+    try:
+        content = config.read_bytes()
+    except OSError:
+        return None
+    if len(content) <= _FOR_ALL:
+        return None
+    place, seen = _EXTENDED, set[int]()
+    while _EXTENDED <= place <= len(content) - 8 and place not in seen:
+        seen.add(place)
+        header = int.from_bytes(content[place : place + 4], "little")
+        if header & 0xFFFF == _ACS:
+            at = place + _ACS_CONTROL
+            return bool(int.from_bytes(content[at : at + 2], "little") & _REDIRECT)
+        place = header >> 20 & 0xFFC
+    return False

@@ -1,0 +1,135 @@
+"""Checks of RDMA devices before pods have them: GUIDs, GIDs of RoCE v2, and whether equal devices are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, warning
+from nri_rdma.commands.doctor.machine import Machine
+from nri_rdma.errors import InventoryError
+from nri_rdma.host.sysfs.attributes import entries, read
+from nri_rdma.model.device import LinkLayer, Port, Protocol, RdmaDevice
+from nri_rdma.model.gid import GidType
+
+_ZERO_GUID = "0000:0000:0000:0000"
+_ONE_MTU = "one MTU for all: `ip link set dev NETDEV mtu N`, and in the host's network configuration"
+_ONE_FIRMWARE = "one firmware for all, by the maker's tool (mlxfwmanager, niccli)"
+_FEW = 2
+"""So many names are written, and more are "the others"."""
+
+
+def guids(machine: Machine) -> Finding:
+    """Check that virtual functions of InfiniBand have GUIDs: they are zero until somebody sets them."""
+    virtual = [it for it in _devices(machine) if it.virtual is not None and it.link_layer is LinkLayer.INFINIBAND]
+    bare = [it for it in virtual if it.node_guid == _ZERO_GUID]
+    if not virtual:
+        return not_applicable("GUIDs", "there is no virtual function of InfiniBand")
+    if not bare:
+        return ok("GUIDs", f"{_counted(len(virtual), 'virtual function')} of InfiniBand have GUIDs")
+    first = bare[0].virtual
+    assert first is not None  # as those of `virtual`
+    pf = first.pf_netdevs[0] if first.pf_netdevs else f"the netdev of {first.pf}"
+    return warning(
+        "GUIDs",
+        f"the node GUID of {', '.join(it.name for it in bare)} is zero: no subnet manager sets its port up, which stays"
+        " DOWN",
+        f"for each: `ip link set {pf} vf {first.number} node_guid GUID`, the same with port_guid, then unbind the"
+        " virtual function from its driver and bind it again",
+    )
+
+
+def roce_v2(machine: Machine) -> Finding:
+    """Check that active ports of RoCE have a GID of RoCE v2, which NCCL and routers need."""
+    known = {
+        (device.name, port.number, device.netdevs[0].name): types
+        for device in _devices(machine)
+        if device.protocol is Protocol.ROCE and device.netdevs
+        for port in device.ports
+        if port.is_active and (types := _gid_types(machine, device, port)) is not None
+    }
+    lacking = {place: types for place, types in known.items() if GidType.ROCE_V2 not in types}
+    if not known:
+        return not_applicable("RoCE v2", "there is no active port of RoCE with its netdev on the host")
+    if not lacking:
+        return ok("RoCE v2", f"{_counted(len(known), 'port')} {'has' if len(known) == 1 else 'have'} GIDs of RoCE v2")
+    words = [
+        f"{name} port {port} has {' and '.join(types)} only" if types else f"{name} port {port} has no GID"
+        for (name, port, _), types in lacking.items()
+    ]
+    return warning(
+        "RoCE v2",
+        f"{', '.join(words)}: NCCL finds no GID there, and no router takes its packets",
+        f"set the netdev up and give it an address ({', '.join(netdev for _, _, netdev in lacking)}); if it has both,"
+        " look for RoCE v2 in the driver's settings (`devlink dev param show`, enable_roce) and the firmware",
+    )
+
+
+def _gid_types(machine: Machine, device: RdmaDevice, port: Port) -> Sequence[str] | None:
+    """Return the types of the GIDs in use; None where the driver shows no table of them."""
+    folder = f"{machine.settings.sysfs_root}/class/infiniband/{device.name}/ports/{port.number}/gid_attrs/types"
+    names = entries(folder)
+    return sorted({read(f"{folder}/{name}") for name in names} - {""}) if names else None
+
+
+def equal_rails(machine: Machine) -> Finding:
+    """Check that devices of one kind and speed have one MTU and one firmware: the slowest rail makes the job's pace."""
+    alike: list[str] = []
+    differing: dict[str, str] = {}
+    for title, devices in _equals(machine):
+        for what, values, fix in (
+            ("MTU", _by_value(devices, _mtu), _ONE_MTU),
+            ("firmware", _by_value(devices, partial(_firmware, machine)), _ONE_FIRMWARE),
+        ):
+            if len(values) > 1:
+                differing[f"{title} differ in {what}: {', '.join(_groups_words(values))}"] = fix
+            else:
+                alike.append(f"{title} have {what} {next(iter(values))}")
+    if differing:
+        return warning("equal rails", "; ".join(differing), "; ".join(dict.fromkeys(differing.values())))
+    if alike:
+        return ok("equal rails", "; ".join(alike))
+    return not_applicable("equal rails", "no two devices on PCI are of one kind and speed")
+
+
+def _equals(machine: Machine) -> Iterator[tuple[str, list[RdmaDevice]]]:
+    """Yield devices that should be alike, with words for them. One whose netdev is in a pod has the pod's MTU."""
+    groups: dict[str, list[RdmaDevice]] = {}
+    for device in _devices(machine):
+        if device.pci is not None and device.netdevs:
+            kind = f"{device.vendor}:{device.device_id}, {device.speed_gbps} Gb/s"
+            groups.setdefault(kind, []).append(device)
+    for kind, devices in groups.items():
+        if len(devices) > 1:
+            yield f"{len(devices)} equal devices ({kind})", devices
+
+
+def _mtu(device: RdmaDevice) -> str:
+    return " and ".join(dict.fromkeys(str(netdev.mtu) for netdev in device.netdevs))
+
+
+def _firmware(machine: Machine, device: RdmaDevice) -> str:
+    return read(f"{machine.settings.sysfs_root}/class/infiniband/{device.name}/fw_ver") or "unknown"
+
+
+def _by_value(devices: Iterable[RdmaDevice], value: Callable[[RdmaDevice], str]) -> Mapping[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for device in devices:
+        found.setdefault(value(device), []).append(device.name)
+    return found
+
+
+def _groups_words(by_value: Mapping[str, list[str]]) -> Iterator[str]:
+    """Yield each value with its devices, the rarest first."""
+    ordered = sorted(by_value.items(), key=lambda it: len(it[1]))
+    for number, (value, names) in enumerate(ordered, 1):
+        is_rest = number == len(ordered) and len(names) > _FEW
+        yield f"{value} on {'the others' if is_rest else ' and '.join(names)}"
+
+
+def _devices(machine: Machine) -> tuple[RdmaDevice, ...]:
+    return () if isinstance(machine.node, InventoryError) else machine.node[0].devices
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"

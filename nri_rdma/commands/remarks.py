@@ -57,6 +57,7 @@ def remarks(pod: PodManifest, request: PodRequest | None, prefix: str) -> Iterat
             yield from _beside(pod, container)
     if requests or any(map(_asks_by_resource, pod.containers)):
         yield from _volumes(pod)
+        yield from _host_network(pod, requests)
 
 
 def _of(path: Path, what: str, hint: str) -> Remark:
@@ -184,6 +185,17 @@ def _volumes(pod: PodManifest) -> Iterator[Remark]:
             )
             hint = "remove the volume and its mounts: nri-rdma gives the containers the nodes of their devices"
             yield _of(("spec", "volumes", number), what, hint)
+
+
+def _host_network(pod: PodManifest, requests: Iterable[DeviceRequest]) -> Iterator[Remark]:
+    """Yield that a pod is on the host's network; where that is an error (mode exclusive), that is said by others."""
+    if pod.host_network and all(it.mode is not Mode.EXCLUSIVE for it in requests):
+        what = "the pod is on the host's network, so that its ports and addresses are the node's: RDMA needs it seldom"
+        hint = (
+            "remove hostNetwork: true, unless programs of the pod use librdmacm and share a NIC; mode: exclusive serves"
+            " these, too"
+        )
+        yield _of(("spec", "hostNetwork"), what, hint)
 
 
 def sentence(warning: RequestError) -> str:

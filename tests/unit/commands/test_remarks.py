@@ -60,6 +60,7 @@ TOLD = {
         "spec.volumes[0]",
         "remove the volume",
     ),
+    "hostNetwork": (pod(spec="hostNetwork: true"), "spec.hostNetwork", "remove hostNetwork: true, unless"),
     "shm": (pod(GPUS), "spec.containers[0]", "{emptyDir: {medium: Memory}} at /dev/shm"),
     "share": (
         pod("resources: {limits: {rdma/hca: 1}}, securityContext: {privileged: true}".replace("}, s", "}\n    s")),
@@ -102,6 +103,8 @@ def test_each_is_a_warning_at_its_place_with_what_to_write(case: str) -> None:
         pod(f"resources: {{limits: {{{PREFIX}/nic: 2}}}}"),
         pod(f"resources: {{limits: {{{PREFIX}/guard: 1}}}}", annotations="{}"),
         pod(annotations=named("ib0")),  # NCCL would bootstrap over it, had it not NCCL_SOCKET_IFNAME from us
+        pod(spec="hostNetwork: true", annotations="{}"),
+        pod(spec="hostNetwork: false"),
         pod(spec="volumes: [{name: ib, hostPath: {path: /data}}, {name: tmp, emptyDir: {}}]"),
     ],
 )

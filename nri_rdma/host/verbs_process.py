@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any  # Any: JSON of the program
 
-from nri_rdma.host import verbs
+from nri_rdma.host.verbs import program
 from nri_rdma.model.capacity import RdmaCapacity
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class VerbsProcess:
 
         if self._closed.is_set():
             return (), "this daemon is ending"
-        command, pipe = [str(python), "-I", verbs.__file__, *names], subprocess.PIPE
+        command, pipe = [str(python), "-I", program.__file__, "capacity", *names], subprocess.PIPE
         try:
             running = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nri_rdma.host import verbs as verbs_program
+from nri_rdma.host.verbs import program
 from tests.lab.guest import kernel, verbs
 from tests.lab.guest.conftest import STATE
 from tests.lab.guest.process import Server
@@ -100,7 +100,7 @@ def test_the_last_share_of_a_device_is_whole_while_all_others_hold_all_they_get(
 @pytest.mark.machine("systemd")
 def test_the_service_may_ask_devices_with_all_that_its_unit_denies(rdma_device: str) -> None:
     denied = [word for name in DENIES for value in OPTIONS[name] for word in ("-p", f"{name}={value}")]
-    ask = ["/usr/bin/python3", "-I", verbs_program.__file__, rdma_device]
+    ask = ["/usr/bin/python3", "-I", program.__file__, "capacity", rdma_device]
     command = ["systemd-run", "--wait", "--pipe", "--quiet", *denied, *ask]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     told = json.loads(done.stdout)

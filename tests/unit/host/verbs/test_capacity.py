@@ -6,13 +6,13 @@ import json
 import subprocess
 from pathlib import Path
 
-from nri_rdma.host import verbs
+from nri_rdma.host.verbs import program
 from tests.unit.host.pyverbs import WITHOUT_CONTEXTS, python_with
 
 
 def told(python: Path, *names: str) -> list[dict[str, object]]:
     """The lines that the program prints."""
-    command = [str(python), "-I", verbs.__file__, *names]
+    command = [str(python), "-I", program.__file__, "capacity", *names]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -1,0 +1,38 @@
+"""Asks RDMA devices what they can have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from nri_rdma.host.verbs import library
+
+ATTRIBUTES = {
+    "qp": "max_qp",
+    "cq": "max_cq",
+    "mr": "max_mr",
+    "mw": "max_mw",
+    "pd": "max_pd",
+    "ah": "max_ah",
+    "srq": "max_srq",
+}
+"""The kinds of object that the rdma cgroup counts, with pyverbs's names of a device's capacity."""
+
+
+def answers(names: Sequence[str]) -> Iterator[dict[str, object]]:
+    """Yield the answer for each device. Opens the devices, which may take long; never raises for one of them.
+
+    An answer is `{"device": NAME, "capacity": {"qp": NUMBER, ...}}` or `{"device": NAME, "problem": TEXT}`. One without
+    a device, `{"problem": TEXT}`, is about pyverbs itself, and the last one.
+    """
+    try:
+        verbs = library.part("device")
+    except Exception as error:  # noqa: BLE001 - also SystemError and ImportError of a library of another version
+        yield {"problem": f"pyverbs cannot be used: {library.words(error)}"}
+        return
+    for name in names:
+        try:
+            with verbs.Context(name=name) as context:
+                told = context.query_device()
+                yield {"device": name, "capacity": {kind: getattr(told, key) for kind, key in ATTRIBUTES.items()}}
+        except Exception as error:  # noqa: BLE001 - pyverbs raises several, and one device's are not the others'
+            yield {"device": name, "problem": library.words(error)}

@@ -1,0 +1,93 @@
+"""A port that is to send: whether it can, and by which entry of its GID table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+from socket import ntohs
+from typing import Any  # Any: pyverbs has no types
+
+from nri_rdma.decide import gids
+from nri_rdma.host.verbs import library, numbers
+from nri_rdma.host.verbs.steps import StepError, failing
+from nri_rdma.model.gid import Gid, GidType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """A port that is active; `gid` None: it is one of iWARP, which has no use for GIDs."""
+
+    number: int
+    transport: str
+    lid: int
+    mtu: int
+    """As ibv_mtu: 1 is 256 bytes, 5 is 4096."""
+    max_message_bytes: int
+    gid: Gid | None
+
+
+def look_at(context: Any, task: Mapping[str, Any], answer: dict[str, Any]) -> Port:
+    """Return the port of a task, with the GID by which it sends. StepError: it cannot carry data.
+
+    Its transport is written into `answer`, too."""
+    number = task.get("port", 1)
+    with failing("port"):
+        told = context.query_port(number)
+        transport = answer["transport"] = _transport(task["device"], told)
+        if told.state != numbers.PORT_ACTIVE:
+            state = numbers.PORT_STATES.get(told.state, told.state)
+            physical = numbers.PHYSICAL_STATES.get(told.phys_state, told.phys_state)
+            raise StepError("port", f"port {number} is {state} (physical state {physical})")
+        if transport == "ib":
+            _check_membership(context, number)
+    with failing("gid"):
+        gid = None if transport == "iwarp" else _gid(context, number, told.gid_tbl_len, task)
+    return Port(
+        number=number,
+        transport=transport,
+        lid=told.lid,
+        mtu=told.active_mtu,
+        max_message_bytes=told.max_msg_sz,
+        gid=gid,
+    )
+
+
+def table_of(context: Any, port: int, length: int) -> Sequence[Gid]:
+    """Return the entries of a port's GID table that are in use."""
+    ports = context.query_device().phys_port_cnt
+    found = context.query_gid_table(length * ports)
+    return [
+        Gid(index=it.gid_index, value=IPv6Address(it.gid_str()), type=GidType(numbers.GID_TYPES[it.gid_type]))
+        for it in found
+        if it.port_num == port
+    ]
+
+
+def _transport(device: str, port: Any) -> str:
+    listed = library.part("device").get_device_list()
+    if any(it.name.decode() == device and it.transport_type == numbers.IWARP for it in listed):
+        return "iwarp"
+    return "roce" if port.link_layer == numbers.LINK_ETHERNET else "ib"
+
+
+def _check_membership(context: Any, port: int) -> None:
+    key = ntohs(context.query_pkey(port, 0))
+    if not key & numbers.FULL_MEMBER:
+        raise StepError("port", f"the P_Key at index 0 of port {port} is {key:#06x}: a limited member of its partition")
+
+
+def _gid(context: Any, port: int, length: int, task: Mapping[str, Any]) -> Gid:
+    table = table_of(context, port, length)
+    wanted = task.get("gid_index")
+    version = task.get("roce_version", 2)
+    if wanted is None:
+        gid = gids.choose(table, [ip_address(it) for it in task.get("addresses", ())], version)
+        lacks = f"the GID table of port {port} has no entry of RoCE v{version}"
+    else:
+        gid = next((it for it in table if it.index == wanted), None)
+        lacks = f"index {wanted} of the GID table of port {port} is empty"
+    if gid is None:
+        entries = ", ".join(f"{it.index} {it.value} ({it.type})" for it in table) or "nothing"
+        raise StepError("gid", f"{lacks}; it has {entries}")
+    return gid

@@ -1,0 +1,48 @@
+"""The program that the distribution's Python runs.
+
+python3 -I program.py capacity NAME...    what each device can have (capacity.answers)
+python3 -I program.py check               the self-check of a port (selfcheck.check): a JSON task a line on the
+                                          standard input, a JSON answer a line on the standard output
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any  # Any: a task in JSON
+
+if __name__ == "__main__":  # last, so that nothing there stands in for what the distribution has
+    sys.path.append(str(Path(__file__).resolve().parents[3]))
+
+from nri_rdma.host.verbs import capacity, selfcheck
+
+_USAGE = 2
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the answers that the command line asks for, each as soon as it is known. Return the exit code."""
+    match arguments:
+        case ["capacity", *names]:
+            _print(capacity.answers(names))
+        case ["check"]:
+            _print(selfcheck.check(task) for task in _tasks(sys.stdin))
+        case _:
+            sys.stderr.write(f"{__doc__}\n")
+            return _USAGE
+    return 0
+
+
+def _tasks(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    return (json.loads(line) for line in lines)
+
+
+def _print(answers: Iterable[dict[str, Any]]) -> None:
+    for answer in answers:
+        sys.stdout.write(f"{json.dumps(answer)}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

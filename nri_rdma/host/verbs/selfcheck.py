@@ -1,0 +1,56 @@
+"""Does with one device all that an RDMA program does, on its own: opens it, registers memory, connects to itself, and
+moves data.
+
+A task is a dict, as JSON has it: `device`, `port` (1), `gid_index` (None: nri_rdma.decide.gids chooses), `addresses`
+(the pod's IP addresses, as text), `roce_version` (2), `memory_bytes` and `transfer_bytes`.
+
+So is the answer: `device`, `port`, `transport` ("ib", "roce", "iwarp"; "" where that is not known), `gid` (`index`,
+`value`, `type`; None where there is none), `registered_bytes`, `transferred_bytes`, and `ms`, the time of each step.
+With `problem` (`step`, `errno`, `text`) RDMA does not work there: whatever a library or a driver does is an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any  # Any: JSON, and pyverbs has no types
+
+from nri_rdma.host.verbs import iwarp, library, port, queues
+from nri_rdma.host.verbs.steps import StepError, Steps, failing
+
+
+def check(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer for a port. Opens the device; blocks for as long as a driver does."""
+    steps = Steps()
+    answer: dict[str, Any] = {
+        "device": task.get("device"),
+        "port": task.get("port", 1),
+        "transport": "",
+        "gid": None,
+        "registered_bytes": 0,
+        "transferred_bytes": 0,
+        "ms": steps.ms,
+    }
+    try:
+        with failing("pyverbs"):
+            _check(task, steps, answer)
+    except StepError as error:
+        answer["problem"] = error.problem
+    return answer
+
+
+def _check(task: Mapping[str, Any], steps: Steps, answer: dict[str, Any]) -> None:
+    device = library.part("device")
+    with steps.step("open"):
+        context = device.Context(name=task["device"])
+    try:
+        with steps.timed("query"):
+            found = port.look_at(context, task, answer)
+        if found.gid is not None:
+            answer["gid"] = {"index": found.gid.index, "value": str(found.gid.value), "type": str(found.gid.type)}
+        if found.transport != "iwarp":
+            queues.prove(context, found, task, steps, answer)
+    finally:
+        with failing("open"):
+            context.close()
+    if found.transport == "iwarp":  # it opens the device itself
+        iwarp.prove(task, steps, answer)

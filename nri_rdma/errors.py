@@ -61,6 +61,16 @@ class ErrorCode(StrEnum):
     NOT_ALLOCATED = "NOT-ALLOCATED"
     NOT_READY = "NOT-READY"
     NOT_SERVED = "NOT-SERVED"
+    PROOF_DEVICE = "PROOF-DEVICE"
+    PROOF_PORT = "PROOF-PORT"
+    PROOF_GID = "PROOF-GID"
+    PROOF_MEMLOCK = "PROOF-MEMLOCK"
+    PROOF_LIMITS = "PROOF-LIMITS"
+    PROOF_TRANSFER = "PROOF-TRANSFER"
+    PROOF_LATE = "PROOF-LATE"
+    PROOF_ENDED = "PROOF-ENDED"
+    PROOF_NO_HOOK = "PROOF-NO-HOOK"
+    PROOF_UNAVAILABLE = "PROOF-UNAVAILABLE"
     NO_THREAD = "NO-THREAD"
     RETURNING = "RETURNING"
     STATE_UNREADABLE = "STATE-UNREADABLE"
@@ -196,6 +206,10 @@ class LimitsError(NriRdmaError):
     def __init__(self, what: str, *, where: str, hint: str, errno: int | None = None) -> None:
         super().__init__(ErrorCode.LIMITS_NOT_SET, what, where=where, hint=hint)
         self.errno = errno
+
+
+class ProofError(NriRdmaError):
+    """RDMA was not proven to work in a container that asks for it: it must not run."""
 
 
 class NotReadyError(NriRdmaError):

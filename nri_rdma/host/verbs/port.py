@@ -15,7 +15,7 @@ from nri_rdma.model.gid import Gid, GidType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Port:
+class SendingPort:
     """A port that is active; `gid` None: it is one of iWARP, which has no use for GIDs."""
 
     number: int
@@ -27,7 +27,7 @@ class Port:
     gid: Gid | None
 
 
-def look_at(context: Any, task: Mapping[str, Any], answer: dict[str, Any]) -> Port:
+def look_at(context: Any, task: Mapping[str, Any], answer: dict[str, Any]) -> SendingPort:
     """Return the port of a task, with the GID by which it sends. StepError: it cannot carry data.
 
     Its transport is written into `answer`, too."""
@@ -43,7 +43,7 @@ def look_at(context: Any, task: Mapping[str, Any], answer: dict[str, Any]) -> Po
             _check_membership(context, number)
     with failing("gid"):
         gid = None if transport == "iwarp" else _gid(context, number, told.gid_tbl_len, task)
-    return Port(
+    return SendingPort(
         number=number,
         transport=transport,
         lid=told.lid,

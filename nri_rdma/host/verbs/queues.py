@@ -9,7 +9,7 @@ from typing import Any  # Any: pyverbs has no types
 
 from nri_rdma.host.verbs import library, numbers
 from nri_rdma.host.verbs.memory import Halves, wait_for
-from nri_rdma.host.verbs.port import Port
+from nri_rdma.host.verbs.port import SendingPort
 from nri_rdma.host.verbs.steps import StepError, Steps
 
 WITHOUT_RC = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
@@ -24,7 +24,7 @@ _TIMEOUT, _RETRIES = 14, 7
 _MIN_RNR_TIMER = 12
 
 
-def prove(context: Any, port: Port, task: Mapping[str, Any], steps: Steps, answer: dict[str, Any]) -> None:
+def prove(context: Any, port: SendingPort, task: Mapping[str, Any], steps: Steps, answer: dict[str, Any]) -> None:
     """Register memory, connect a queue pair to itself, and move data. What was done is written into `answer`."""
     with steps.step("register"):
         domain = library.part("pd").PD(context)
@@ -61,7 +61,7 @@ def pair_of(domain: Any, queue: Any) -> tuple[Any, bool]:
         raise first from None
 
 
-def connect(pair: Any, port: Port, peer: int, gid: str, lid: int) -> None:
+def connect(pair: Any, port: SendingPort, peer: int, gid: str, lid: int) -> None:
     """Connect a queue pair of RC to the peer with that number, GID and LID."""
     attributes = _attributes(port)
     attributes.qp_access_flags = numbers.LOCAL_AND_REMOTE_WRITE
@@ -76,7 +76,7 @@ def connect(pair: Any, port: Port, peer: int, gid: str, lid: int) -> None:
     pair.to_rts(attributes)
 
 
-def route(port: Port, gid: str, lid: int) -> Any:
+def route(port: SendingPort, gid: str, lid: int) -> Any:
     """Return the way to a GID and LID, by the port's own GID."""
     if port.gid is None:
         raise StepError("gid", f"port {port.number} has no GID")
@@ -85,12 +85,12 @@ def route(port: Port, gid: str, lid: int) -> Any:
     return addr.AHAttr(dlid=lid, is_global=1, port_num=port.number, gr=way)
 
 
-def mtu_bytes(port: Port) -> int:
+def mtu_bytes(port: SendingPort) -> int:
     """Return how many bytes a datagram may have."""
     return 128 << port.mtu
 
 
-def _own_gid(port: Port) -> str:
+def _own_gid(port: SendingPort) -> str:
     return port.gid.value.exploded if port.gid else ""
 
 
@@ -100,13 +100,13 @@ def _make(domain: Any, queue: Any, kind: int) -> Any:
     return qp.QP(domain, qp.QPInitAttr(qp_type=kind, scq=queue, rcq=queue, cap=room))
 
 
-def _attributes(port: Port) -> Any:
+def _attributes(port: SendingPort) -> Any:
     attributes = library.part("qp").QPAttr(port_num=port.number)
     attributes.pkey_index = 0
     return attributes
 
 
-def _datagram_attributes(port: Port) -> Any:
+def _datagram_attributes(port: SendingPort) -> Any:
     attributes = _attributes(port)
     attributes.qkey = _QKEY
     attributes.sq_psn = 0

@@ -1,0 +1,128 @@
+"""What a failed step of a proof means: its code, its likely cause, and the next step. Pure."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from nri_rdma.errors import ErrorCode
+from nri_rdma.model.proof import ProofProblem, ProofStep
+
+_LINK = "see `rdma link` and the cable; an Ethernet port is down while its netdev is"
+_NODE = "see the kernel's log (`dmesg`) for this device"
+_WAY = "see the addresses and routes of its netdev, and that no firewall drops UDP port 4791 (RoCE v2)"
+_MEMLOCK = "give the container a larger RLIMIT_MEMLOCK (memlock: unlimited)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Meaning:
+    code: ErrorCode
+    cause: str
+    """What is likely to be wrong, "" where the library's words have to do."""
+    hint: str
+
+
+def _device(cause: str, hint: str = _NODE) -> _Meaning:
+    return _Meaning(code=ErrorCode.PROOF_DEVICE, cause=cause, hint=hint)
+
+
+def _transfer(cause: str, hint: str = _WAY) -> _Meaning:
+    return _Meaning(code=ErrorCode.PROOF_TRANSFER, cause=cause, hint=hint)
+
+
+_TOO_MANY = _Meaning(
+    code=ErrorCode.PROOF_LIMITS,
+    cause="the limits of the rdma cgroup (rdma.max) are reached",
+    hint="raise `limits` of the request, or ask for none; a proof needs one hca_handle and five hca_object",
+)
+_NO_MEMORY = _Meaning(
+    code=ErrorCode.PROOF_MEMLOCK, cause="RLIMIT_MEMLOCK is too small for what RDMA has to lock", hint=_MEMLOCK
+)
+_NO_MANAGER = _device(
+    "the container does not have /dev/infiniband/rdma_cm, by which iWARP connects", "ask for devices: [uverbs, rdma_cm]"
+)
+_WITHOUT_NODE = _device(
+    "the container does not have the device's node in /dev/infiniband", "give it the device, and not its name alone"
+)
+_NO_WAY = _transfer("the network does not lead from the device's address to itself")
+
+_OF_STEPS = MappingProxyType(
+    {
+        ProofStep.PYVERBS: _Meaning(
+            code=ErrorCode.PROOF_UNAVAILABLE,
+            cause="",
+            hint="install the distribution's pyverbs for its own Python (Debian: python3-pyverbs)",
+        ),
+        ProofStep.OPEN: _device(
+            "it is not in this network namespace, or libibverbs has no provider for it",
+            "see `rdma dev` there; the providers are in the package ibverbs-providers",
+        ),
+        ProofStep.PORT: _Meaning(code=ErrorCode.PROOF_PORT, cause="", hint=_LINK),
+        ProofStep.GID: _Meaning(
+            code=ErrorCode.PROOF_GID,
+            cause="",
+            hint="give its netdev an address; take variables that force an index of the GID table away",
+        ),
+        ProofStep.REGISTER: _device(""),
+        ProofStep.QP: _device(""),
+        ProofStep.CONNECT: _transfer(""),
+        ProofStep.TRANSFER: _transfer(""),
+    }
+)
+_OF_ERRORS = MappingProxyType(
+    {
+        (ProofStep.OPEN, errno.EPERM): _WITHOUT_NODE,
+        (ProofStep.OPEN, errno.EACCES): _WITHOUT_NODE,
+        (ProofStep.OPEN, errno.ENOENT): _WITHOUT_NODE,
+        (ProofStep.OPEN, errno.EAGAIN): _TOO_MANY,
+        (ProofStep.OPEN, errno.ENODEV): _device("it was removed, or is being reset"),
+        (ProofStep.OPEN, errno.EIO): _device("it was removed, or is being reset"),
+        (ProofStep.REGISTER, errno.EAGAIN): _TOO_MANY,
+        (ProofStep.REGISTER, errno.ENOMEM): _NO_MEMORY,
+        (ProofStep.QP, errno.EAGAIN): _TOO_MANY,
+        (ProofStep.QP, errno.ENOMEM): _NO_MEMORY,
+        (ProofStep.CONNECT, errno.EAGAIN): _TOO_MANY,
+        (ProofStep.CONNECT, errno.EPERM): _NO_MANAGER,
+        (ProofStep.CONNECT, errno.EACCES): _NO_MANAGER,
+        (ProofStep.CONNECT, errno.ENOENT): _NO_MANAGER,
+        (ProofStep.CONNECT, errno.ENODEV): _NO_WAY,
+        (ProofStep.CONNECT, errno.ENETUNREACH): _NO_WAY,
+        (ProofStep.CONNECT, errno.EHOSTUNREACH): _NO_WAY,
+        (ProofStep.CONNECT, errno.ETIMEDOUT): _NO_WAY,
+        (ProofStep.CONNECT, errno.EADDRNOTAVAIL): _NO_WAY,
+    }
+)
+_LIMITED = _Meaning(
+    code=ErrorCode.PROOF_PORT,
+    cause="",
+    hint="make the port a full member of its partition at the subnet manager: limited members do not reach each other",
+)
+LIMITED_MEMBER = "a limited member"
+"""How the self-check names a P_Key without full membership."""
+_FAILED = MappingProxyType(
+    {
+        ProofStep.PYVERBS: "pyverbs cannot be used",
+        ProofStep.OPEN: "{place} cannot be opened",
+        ProofStep.PORT: "{place} cannot carry data",
+        ProofStep.GID: "{place} has no GID to send by",
+        ProofStep.REGISTER: "memory cannot be registered on {place}",
+        ProofStep.QP: "no queue pair can be made on {place}",
+        ProofStep.CONNECT: "{place} cannot be connected to itself",
+        ProofStep.TRANSFER: "data does not arrive through {place}",
+    }
+)
+
+
+def words_of(problem: ProofProblem, device: str, port: int) -> tuple[ErrorCode, str, str]:
+    """Return the code of a problem, what is wrong with which port and why that is likely, and the next step."""
+    meaning = _meaning(problem)
+    failed = _FAILED[problem.step].format(place=f"{device}, port {port},").rstrip(",")
+    cause = f", probably because {meaning.cause}" if meaning.cause else ""
+    return meaning.code, f"{failed}{cause}: {problem.text}", meaning.hint
+
+
+def _meaning(problem: ProofProblem) -> _Meaning:
+    if problem.step is ProofStep.PORT and LIMITED_MEMBER in problem.text:
+        return _LIMITED
+    return _OF_ERRORS.get((problem.step, problem.errno or 0), _OF_STEPS[problem.step])

@@ -113,6 +113,23 @@ _FAILED = MappingProxyType(
     }
 )
 
+MOST_REGISTERED = 64 << 20
+TRANSFER_BYTES = 1 << 20
+LEAST_REGISTERED = 2 * TRANSFER_BYTES
+"""One half is moved into the other: a container that may not lock that much cannot use RDMA."""
+_QUEUES_BYTES = 256 << 10
+"""What drivers lock for a queue pair and its completion queue."""
+_MEMORY_PART = 4
+"""What part of a container's memory a proof takes at most."""
+
+
+def bytes_to_register(memlock: int | None, memory_max: int | None) -> int:
+    """Return how much memory a proof registers in a container with these limits (None: no limit)."""
+    sizes = [MOST_REGISTERED]
+    sizes += [memory_max // _MEMORY_PART] if memory_max is not None else []
+    sizes += [memlock - _QUEUES_BYTES] if memlock is not None else []
+    return max(LEAST_REGISTERED, min(sizes))
+
 
 def words_of(problem: ProofProblem, device: str, port: int) -> tuple[ErrorCode, str, str]:
     """Return the code of a problem, what is wrong with which port and why that is likely, and the next step."""

@@ -41,6 +41,7 @@ from nri_rdma.commands.cli.status import status
 from nri_rdma.commands.cli.topology import topology
 from nri_rdma.commands.cli.trace import trace
 from nri_rdma.commands.cli.validate import validate
+from nri_rdma.commands.cli.verify import verify
 from nri_rdma.commands.cli.version import tell_version
 from nri_rdma.config.settings import Loaded
 from nri_rdma.doors.nri.identity import SOCKET_VARIABLE
@@ -86,6 +87,7 @@ def commands(context: click.Context) -> int | None:
       nri-rdma topology               which devices and GPUs are near each other
       nri-rdma explain pod.yaml       what a pod would get here, and why
       nri-rdma validate pod.yaml      what is wrong in what you wrote
+      nri-rdma verify                 whether RDMA works in this container
       nri-rdma run --dry-run          what would be done for the pods here
       nri-rdma run                    the daemon
     """
@@ -165,6 +167,7 @@ for command in (
     topology,
     explain,
     validate,
+    verify,
     snapshot,
     status,
     trace,

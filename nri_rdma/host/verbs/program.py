@@ -3,6 +3,8 @@
 python3 -I program.py capacity NAME...    what each device can have (capacity.answers)
 python3 -I program.py check               the self-check of a port (selfcheck.check): a JSON task a line on the
                                           standard input, a JSON answer a line on the standard output
+    python3 -I program.py serve               measures between two containers (peers.serve, peers.call): a task on the
+    python3 -I program.py call                standard input, lines of JSON on the standard output
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any  # Any: a task in JSON
 if __name__ == "__main__":  # last, so that nothing there stands in for what the distribution has
     sys.path.append(str(Path(__file__).resolve().parents[3]))
 
-from nri_rdma.host.verbs import capacity, selfcheck
+from nri_rdma.host.verbs import capacity, peers, selfcheck
 
 _USAGE = 2
 
@@ -28,6 +30,10 @@ def main(arguments: Sequence[str]) -> int:
             _print(capacity.answers(names))
         case ["check"]:
             _print(selfcheck.check(task) for task in _tasks(sys.stdin))
+        case ["serve"]:
+            _print(it for task in _tasks(sys.stdin) for it in peers.serve(task))
+        case ["call"]:
+            _print(it for task in _tasks(sys.stdin) for it in peers.call(task))
         case _:
             sys.stderr.write(f"{__doc__}\n")
             return _USAGE

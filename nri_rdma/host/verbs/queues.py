@@ -18,7 +18,7 @@ _QKEY = 0x11111111
 _GRH_BYTES = 40
 """The room that each datagram takes before its data."""
 _HOPS = 64
-_DEPTH = 16
+DEPTH = 16
 _TIMEOUT, _RETRIES = 14, 7
 """An answer is waited for 67 ms (4.096 us * 2^14), and the message sent again seven times."""
 _MIN_RNR_TIMER = 12
@@ -31,7 +31,7 @@ def prove(context: Any, port: SendingPort, task: Mapping[str, Any], steps: Steps
         memory = Halves(domain, task["memory_bytes"])
         answer["registered_bytes"] = memory.length
     with steps.step("qp"):
-        queue = library.part("cq").CQ(context, 2 * _DEPTH)
+        queue = library.part("cq").CQ(context, 2 * DEPTH)
         pair, is_reliable = pair_of(domain, queue)
     with steps.step("connect"):
         if is_reliable:
@@ -96,8 +96,8 @@ def _own_gid(port: SendingPort) -> str:
 
 def _make(domain: Any, queue: Any, kind: int) -> Any:
     qp = library.part("qp")
-    room = qp.QPCap(max_send_wr=_DEPTH, max_recv_wr=_DEPTH)
-    return qp.QP(domain, qp.QPInitAttr(qp_type=kind, scq=queue, rcq=queue, cap=room))
+    room = qp.QPCap(max_send_wr=DEPTH, max_recv_wr=DEPTH)
+    return qp.QP(domain, qp.QPInitAttr(qp_type=kind, scq=queue, rcq=queue, cap=room, sq_sig_all=0))
 
 
 def _attributes(port: SendingPort) -> Any:

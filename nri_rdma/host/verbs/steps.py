@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 from nri_rdma.host.verbs import library
 
+STEPS = ("pyverbs", "open", "port", "gid", "register", "qp", "connect", "transfer")
+
 
 class StepError(Exception):
     """A step failed, with the kernel's error number where there is one, and in the library's words."""

@@ -1,16 +1,24 @@
 """The self-check of a device by pyverbs, of the guest's own Python."""
 
 import json
+import os
+import re
 import subprocess
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import nri_rdma
 from nri_rdma.host.verbs import program
 from tests.lab.guest import kernel, verbs
 from tests.lab.guest.process import Server
-from tests.rig.cri import Cri
+from tests.lab.workload import NAME as WORKLOAD
+from tests.rig.cri import Container, Cri, ExecResult, Sandbox
+
+CHECKOUT = Path(nri_rdma.__file__).resolve().parents[1]
+COMMAND = ("/usr/bin/python3", "-m", "nri_rdma", "verify")
 
 MIB = 1 << 20
 TASK: dict[str, Any] = {
@@ -48,6 +56,70 @@ def test_each_fault_is_an_answer_with_its_step(rdma_device: str) -> None:
     assert empty["problem"]["step"] == "gid"
     assert "problem" not in small
     assert small["transferred_bytes"] == MIB
+
+
+def equipped(cri: Cri, sandbox: Sandbox) -> Container:
+    """A running container with the guest's own programs: its Python, pyverbs and perftest, and the product."""
+    container = cri.create_container(
+        *(sandbox, "main", ("/bin/sleep", "1000000")),
+        image=WORKLOAD,
+        mounts={"/usr": "/usr", str(CHECKOUT): "/srv/checkout"},
+        env={"PYTHONPATH": f"/srv/checkout:{os.environ.get('PYTHONPATH', '')}"},
+    )
+    cri.start(container)
+    return container
+
+
+def verify(cri: Cri, container: Container, *words: str, seconds: int = 120) -> ExecResult:
+    """The command in a container."""
+    done = cri.exec(container, [*COMMAND, *words], seconds=seconds)
+    print(done.stdout, done.stderr)
+    return done
+
+
+def test_the_command_proves_the_devices_of_its_container(cri: Cri, daemon: Server, rdma_device: str) -> None:
+    ask = verbs.asks(f"mode: shared, match: {{device: {rdma_device}}}")
+    with verbs.pod(cri, "verified", ask) as sandbox, verbs.pod(cri, "bare", {}) as without:
+        done = verify(cri, equipped(cri, sandbox))
+        none = verify(cri, equipped(cri, without))
+    assert done.exit_code == 0, done
+    assert "RDMA works on 1 of 1 port (devices from the variables RDMA_DEVICES_*" in done.stdout
+    assert none.exit_code == 1
+    assert none.stderr.startswith("nri-rdma: PROOF-DEVICE: no RDMA device was given to this container")
+
+
+def test_two_pods_are_measured_as_perftest_measures_them(cri: Cri, daemon: Server, rdma_device: str) -> None:
+    ask = verbs.asks(f"mode: shared, match: {{device: {rdma_device}}}")
+    with verbs.pod(cri, "server", ask) as servers, verbs.pod(cri, "client", ask) as clients:
+        server, client, ip = equipped(cri, servers), equipped(cri, clients), cri.pod_status(servers).ip
+        serving = verbs.Program(cri, server, [*COMMAND, "--server", "--bind", ip], seconds=200)
+        ours = verify(cri, client, "--connect", ip, "--iterations", "1000", "--seconds", "3", "-o", "json")
+        served = serving.end()
+        print(served.stdout, served.stderr)
+        assert (ours.exit_code, served.exit_code) == (0, 0), f"{ours}\n{served}"
+        (pair,) = json.loads(ours.stdout)["pairs"]
+        latency = perftest(cri, server, client, ip, ["ib_write_lat", "-s", "8", "-n", "1000"])
+        rate = perftest(cri, server, client, ip, ["ib_write_bw", "-s", str(MIB), "-n", "100"])
+    (_, _, least, _, typical, *_), (_, _, _, average, *_) = latency, rate
+    told = pair["latency_us"]
+    print(f"\n{'':24}{'nri-rdma verify':>16}{'perftest':>16}")
+    print(f"{'latency, least (us)':24}{told['min']:16.2f}{float(least):16.2f}")
+    print(f"{'latency, median (us)':24}{told['median']:16.2f}{float(typical):16.2f}")
+    print(f"{'bandwidth (MiB/s)':24}{pair['mib_per_s']:16.2f}{float(average):16.2f}")
+    assert 0 < told["min"] <= told["median"] <= told["p99"]
+    assert pair["mib_per_s"] > float(average) / 3
+
+
+def perftest(cri: Cri, server: Container, client: Container, ip: str, command: Sequence[str]) -> list[str]:
+    """The numbers in the row that a program of perftest prints."""
+    words = [*command, "-d", "rxe0", "-x", "0", "-p", str(verbs.PORT), "-F"]
+    listening = verbs.Program(cri, server, words, seconds=100)
+    verbs.wait_until_listening(cri.container_status(server).pid, verbs.PORT)
+    done = cri.exec(client, [*words, ip], seconds=100)
+    listening.end()
+    print(done.stdout, done.stderr)
+    (row,) = (line.split() for line in done.stdout.splitlines() if re.match(r"^\s*\d+\s+\d+\s", line))
+    return row
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.unit.commands.cli.program import PROJECT, Done, assert_one_error, nri
 from tests.unit.rigs.inside_daemon import InsideDaemon
 
 COMMANDS = (
-    *("run", "doctor", "cdi", "inventory", "topology", "explain", "validate", "snapshot", "status", "trace"),
+    *("run", "doctor", "cdi", "inventory", "topology", "explain", "validate", "verify", "snapshot", "status", "trace"),
     "preflight",
     "config",
     "completion",

@@ -1,0 +1,249 @@
+"""`nri-rdma verify`: whether RDMA works in this container, and between two."""
+
+from __future__ import annotations
+
+import os
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias  # Any: JSON documents, and flags
+
+import click
+
+from nri_rdma.commands.cli.options import asking_options, output_option
+from nri_rdma.commands.cli.screen import Screen, TextTable, print_json
+from nri_rdma.config.settings import Settings
+
+if TYPE_CHECKING:
+    from nri_rdma.commands.verify.checks import Checked
+    from nri_rdma.commands.verify.given import Given
+    from nri_rdma.commands.verify.pairs import Own
+
+Addresses: TypeAlias = tuple[IPv4Address | IPv6Address, ...]
+
+DOCUMENT_VERSION = 1
+EXIT_FAILED = 1
+_MIB = 1 << 20
+
+
+@click.command()
+@asking_options("sysfs_root", "dev_root", "proc_root", "cgroup_root", "verbs_python")
+@click.argument("devices", nargs=-1, metavar="[DEVICE]...")
+@click.option("--gid-index", type=click.IntRange(0, 255), metavar="N", help="The entry of the GID table to send by.")
+@click.option(
+    "--roce-version", type=click.IntRange(1, 2), default=2, show_default=True, help="Which GIDs of RoCE count."
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(1, 3600),
+    default=15.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For each port, and for each step of a pair.",
+)
+@click.option("--server", is_flag=True, help="Wait for one --connect of another container, and be measured.")
+@click.option("--connect", "host", metavar="HOST", help="Measure to the container that waits at this address.")
+@click.option(
+    "--bind",
+    default="127.0.0.1",
+    show_default=True,
+    envvar="POD_IP",
+    show_envvar=True,
+    metavar="ADDRESS",
+    help="With --server: where to listen.",
+)
+@click.option(
+    "--port", "tcp_port", type=click.IntRange(0, 65535), default=18516, show_default=True, help="The TCP port of both."
+)
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(1, 86400),
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for the other side.",
+)
+@click.option(
+    "--pairs",
+    type=click.Choice(["all", "same"]),
+    default="all",
+    show_default=True,
+    help="With --connect: each port with each, or the first with the first.",
+)
+@click.option("--iterations", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Pings of a pair.")
+@click.option(
+    "--size",
+    type=click.IntRange(1, 8 * _MIB),
+    default=_MIB,
+    show_default=True,
+    help="Bytes of a message for bandwidth.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.01, 60),
+    default=0.5,
+    show_default=True,
+    help="How long a pair's bandwidth takes.",
+)
+@click.option(
+    "--svg", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw the pairs as a matrix."
+)
+@output_option
+def verify(
+    settings: Settings,
+    devices: tuple[str, ...],
+    gid_index: int | None,
+    roce_version: int,
+    timeout: float,
+    output: str,
+    **pairs: Any,
+) -> None:
+    """Show whether RDMA works here, and why not.
+
+    In a container it looks at the devices that the container was given: those of its variables RDMA_DEVICES_*, else
+    those whose nodes are in /dev/infiniband; with arguments, at these. Each is opened, its port and GID are looked at,
+    memory is registered as far as RLIMIT_MEMLOCK allows, and a queue pair that is connected to itself moves 1 MiB.
+
+    With --server in one container and --connect in another it measures latency and bandwidth between their devices, by
+    RDMA writes. Whoever reaches the TCP port can be the other side: listen where only pods do.
+
+    Ends with 1 if a port or a pair does not work, and says why that is likely. Needs the distribution's Python with its
+    pyverbs (Debian: python3-pyverbs); our image has them.
+
+    \b
+    Example:
+      nri-rdma verify
+      nri-rdma verify mlx5_0 --gid-index 3 -o json
+      nri-rdma verify --server --bind 10.0.0.2
+      nri-rdma verify --connect 10.0.0.2 --svg pairs.svg
+    """
+    from nri_rdma.commands.verify.given import addresses, given
+
+    if pairs["server"] and pairs["host"]:
+        raise click.UsageError("--server and --connect are for different containers")
+    if pairs["svg"] and not (pairs["server"] or pairs["host"]):
+        raise click.UsageError("--svg is for --server and --connect")
+    found = given(
+        *(devices, os.environ, settings.sysfs_root, settings.dev_root), gid_index=gid_index, roce_version=roce_version
+    )
+    if pairs["server"] or pairs["host"]:
+        from nri_rdma.commands.verify.pairs import Own
+
+        own = Own(
+            ports=found.ports,
+            addresses=addresses(),
+            python=settings.verbs_python,
+            wait_s=pairs["wait_s"],
+            pair_s=timeout,
+        )
+        works = _measure(own, pairs, output)
+    else:
+        works = _check(settings, found, addresses(), timeout, output)
+    if not works:
+        click.get_current_context().exit(EXIT_FAILED)
+
+
+def _check(settings: Settings, found: Given, addresses: Addresses, timeout: float, output: str) -> bool:
+    from nri_rdma.commands.verify.checks import check
+    from nri_rdma.commands.verify.given import memlock, memory_max
+    from nri_rdma.decide.proof import bytes_to_register
+
+    locked = memlock()
+    size = bytes_to_register(locked, memory_max(settings.proc_root, settings.cgroup_root))
+    checked = list(check(found.ports, addresses, size, settings.verbs_python, timeout))
+    if output == "json":
+        print_json(_document(found, locked, checked))
+    else:
+        _show(Screen(), found, locked, checked)
+    return all(it.error is None for it in checked)
+
+
+def _measure(own: Own, pairs: dict[str, Any], output: str) -> bool:
+    from nri_rdma.commands.cli.verify_pairs import document, matrix, show
+    from nri_rdma.commands.verify.pairs import call, serve
+
+    if pairs["server"]:
+        measured = list(serve(own, pairs["bind"], pairs["tcp_port"], _tell_listening))
+    else:
+        measured = list(
+            call(
+                *(own, pairs["host"], pairs["tcp_port"]),
+                pairs=pairs["pairs"],
+                iterations=pairs["iterations"],
+                message_bytes=pairs["size"],
+                seconds=pairs["seconds"],
+            )
+        )
+    if pairs["svg"]:
+        pairs["svg"].write_text(matrix(measured))
+    if output == "json":
+        print_json(document(measured))
+    else:
+        show(Screen(), measured)
+    return bool(measured) and all(it.error is None for it in measured)
+
+
+def _tell_listening(address: str, port: int) -> None:
+    only = " (this machine alone; --bind names another address)" if ip_address(address).is_loopback else ""
+    click.echo(f"waiting for nri-rdma verify --connect at {address}, TCP port {port}{only}", err=True)
+
+
+def _show(screen: Screen, found: Given, locked: int | None, checked: list[Checked]) -> None:
+    screen.table(
+        TextTable(
+            headings=("DEVICE", "PORT", "TRANSPORT", "GID", "REGISTERED", "MOVED", "TIME", "RESULT"),
+            rows=tuple(map(_row, checked)),
+        )
+    )
+    screen.line()
+    for it in checked:
+        if it.error:
+            screen.line(str(it.error))
+    limit = "unlimited" if locked is None else f"{locked} bytes"
+    works = sum(it.error is None for it in checked)
+    screen.line(
+        f"RDMA works on {works} of {len(checked)} port{'' if len(checked) == 1 else 's'} (devices from {found.origin};"
+        f" RLIMIT_MEMLOCK {limit}).",
+        bold=True,
+    )
+
+
+def _row(checked: Checked) -> tuple[str, ...]:
+    told, port = checked.told, checked.port
+    gid = told.get("gid")
+    return (
+        port.device,
+        str(port.port),
+        told.get("transport") or "-",
+        f"{gid['index']} {gid['value']} ({gid['type']})" if gid else "-",
+        size_words(told.get("registered_bytes", 0)),
+        size_words(told.get("transferred_bytes", 0)),
+        f"{sum(told['ms'].values()):.0f} ms" if told else "-",
+        str(checked.error.code) if checked.error else "ok",
+    )
+
+
+def size_words(size: int) -> str:
+    """Return a number of bytes for people, "-" for none."""
+    if not size:
+        return "-"
+    return f"{size // _MIB} MiB" if size >= _MIB else f"{size // 1024} KiB"
+
+
+def _document(found: Given, locked: int | None, checked: list[Checked]) -> dict[str, Any]:
+    return {
+        "version": DOCUMENT_VERSION,
+        "origin": found.origin,
+        "memlock_bytes": locked,
+        "works": all(it.error is None for it in checked),
+        "ports": [_port_document(it) for it in checked],
+    }
+
+
+def _port_document(checked: Checked) -> dict[str, Any]:
+    port, error, told = checked.port, checked.error, checked.told
+    document = {"device": port.device, "port": port.port, **{key: it for key, it in told.items() if key != "problem"}}
+    if error is None:
+        return {**document, "problem": None}
+    problem = told.get("problem", {"step": None, "errno": None, "text": ""})
+    return {**document, "problem": {"code": error.code, "what": error.what, "next": error.hint, **problem}}

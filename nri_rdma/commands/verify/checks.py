@@ -1,0 +1,61 @@
+"""Checks each port that a container has, by the program of pyverbs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+from typing import Any  # Any: JSON of the program
+
+from nri_rdma.decide.proof import TRANSFER_BYTES, words_of
+from nri_rdma.errors import ProofError
+from nri_rdma.host.verbs_program import ask
+from nri_rdma.model.proof import DeviceTask, ProofProblem, ProofStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A port with what the program told of it; `error` None: RDMA works there."""
+
+    port: DeviceTask
+    told: dict[str, Any]
+    error: ProofError | None
+
+
+def check(
+    ports: Iterable[DeviceTask],
+    addresses: Iterable[IPv4Address | IPv6Address],
+    memory_bytes: int,
+    python: Path | None,
+    within_s: float,
+) -> Iterator[Checked]:
+    """Yield what came of each port, as soon as it is known. Each has `within_s`."""
+    own = [str(it) for it in addresses]
+    for port in ports:
+        task = {
+            "device": port.device,
+            "port": port.port,
+            "gid_index": port.gid_index,
+            "roce_version": port.roce_version,
+            "addresses": own,
+            "memory_bytes": memory_bytes,
+            "transfer_bytes": TRANSFER_BYTES,
+        }
+        try:
+            (told,) = ask(python, "check", task, within_s)
+        except ProofError as error:
+            what = f"{port.device}, port {port.port}: {error.what}"
+            yield Checked(port=port, told={}, error=ProofError(error.code, what, hint=error.hint))
+        else:
+            yield Checked(port=port, told=told, error=error_of(told, port.device, port.port))
+
+
+def error_of(told: dict[str, Any], device: str, port: int) -> ProofError | None:
+    """Return what an answer of the program means; None where it has no problem."""
+    if "problem" not in told:
+        return None
+    it = told["problem"]
+    problem = ProofProblem(step=ProofStep(it["step"]), text=it["text"], errno=it["errno"])
+    code, what, hint = words_of(problem, device, port)
+    return ProofError(code, what, hint=hint)

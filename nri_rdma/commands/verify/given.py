@@ -1,0 +1,118 @@
+"""What this container has: its RDMA devices, and how much memory they may register."""
+
+from __future__ import annotations
+
+import os
+import resource
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+
+from nri_rdma.errors import ErrorCode, ProofError
+from nri_rdma.model.edits import DEVICES
+from nri_rdma.model.proof import DeviceTask
+
+_ACTIVE = "ACTIVE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """The ports to look at, and by which words the container was given their devices."""
+
+    ports: tuple[DeviceTask, ...]
+    origin: str
+
+
+def given(
+    names: Sequence[str],
+    environment: Mapping[str, str],
+    sysfs: Path,
+    dev: Path,
+    *,
+    gid_index: int | None = None,
+    roce_version: int = 2,
+) -> Given:
+    """Return the ports of these devices; without names those of RDMA_DEVICES_*, else of all whose nodes are here.
+
+    Raise ProofError where there is none.
+    """
+    told = _told(environment)
+    nodes = list(_with_nodes(sysfs, dev))
+    chosen, origin = next(
+        (
+            (found, words)
+            for found, words in (
+                (list(dict.fromkeys(names)), "the command line"),
+                (told, f"the variables {DEVICES}*"),
+                (nodes, f"the nodes in {dev}/infiniband"),
+            )
+            if found
+        ),
+        ([], ""),
+    )
+    if not chosen:
+        what = f"no RDMA device was given to this container: {dev}/infiniband has no uverbs node"
+        hint = "ask for devices; ephemeral containers get none (docs/verify.md)"
+        raise ProofError(ErrorCode.PROOF_DEVICE, what, hint=hint)
+    ports = tuple(
+        DeviceTask(device=name, port=port, gid_index=gid_index, roce_version=roce_version)
+        for name in chosen
+        for port in _ports(sysfs, name)
+    )
+    return Given(ports=ports, origin=origin)
+
+
+def memlock() -> int | None:
+    """Return how many bytes this process may lock, None for any number."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def memory_max(proc: Path, cgroup_root: Path) -> int | None:
+    """Return how much memory the cgroup of this process may have, None for any amount, or where nobody tells."""
+    try:
+        lines = (proc / "self/cgroup").read_text().splitlines()
+        (own,) = (line.removeprefix("0::") for line in lines if line.startswith("0::"))
+        text = (cgroup_root / own.lstrip("/") / "memory.max").read_text().strip()
+    except (OSError, ValueError):
+        return None  # a cgroup of version 1, or the root, which has no limit
+    return int(text) if text.isdecimal() else None
+
+
+def addresses() -> tuple[IPv4Address | IPv6Address, ...]:
+    """Return the IP addresses of this network namespace, without those of loopback. Raises KernelError."""
+    from nri_rdma.host.netlink.link_contents import carried_interface, read_addresses
+    from nri_rdma.host.netlink.route_socket import RouteSocket
+
+    with RouteSocket() as route:
+        found = [carried_interface(it).ip for it in read_addresses(route)]
+    return tuple(it for it in found if not it.is_loopback)
+
+
+def _told(environment: Mapping[str, str]) -> list[str]:
+    """Return the devices of the pod, as its variables name them."""
+    lists = (value for name, value in sorted(environment.items()) if name.startswith(DEVICES))
+    return list(dict.fromkeys(name for it in lists for name in it.split(",") if name))
+
+
+def _with_nodes(sysfs: Path, dev: Path) -> Iterator[str]:
+    """Yield the names of the devices whose uverbs node is here, by the kernel's numbers."""
+    numbers = set()
+    for node in (dev / "infiniband").glob("uverbs*"):
+        found = node.stat()
+        if stat.S_ISCHR(found.st_mode):
+            numbers.add(f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}")
+    for folder in sorted((sysfs / "class/infiniband_verbs").glob("uverbs*"), key=lambda it: (len(it.name), it.name)):
+        if (folder / "dev").read_text().strip() in numbers:
+            yield (folder / "ibdev").read_text().strip()
+
+
+def _ports(sysfs: Path, device: str) -> Iterator[int]:
+    """Yield the ports of a device that are active; all of them where none is, and the first where nobody tells."""
+    folders = sorted((sysfs / "class/infiniband" / device / "ports").glob("[0-9]*"), key=lambda it: int(it.name))
+    active = [it for it in folders if _ACTIVE in (it / "state").read_text()]
+    yield from (int(it.name) for it in active or folders)
+    if not folders:
+        yield 1

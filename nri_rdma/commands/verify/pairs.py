@@ -1,0 +1,124 @@
+"""Latency and bandwidth between the devices of two containers, as the program of pyverbs measures them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+from typing import Any  # Any: JSON of the program
+
+from nri_rdma.commands.verify.checks import error_of
+from nri_rdma.errors import ErrorCode, ProofError
+from nri_rdma.host.verbs.peers import MOST_DEVICES, MOST_PAIRS
+from nri_rdma.host.verbs_program import ask
+from nri_rdma.model.proof import DeviceTask
+
+TCP_PORT = 18516
+ITERATIONS = 1000
+MESSAGE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """The time of one way in microseconds."""
+
+    least: float
+    median: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What came of a pair of ports; each is written as DEVICE:PORT."""
+
+    client: str
+    server: str
+    latency: Latency | None = None
+    mib_per_s: float = 0.0
+    error: ProofError | None = None
+
+    @property
+    def gbit_per_s(self) -> float:
+        """Return the bandwidth in the unit of links."""
+        return self.mib_per_s * (1 << 23) / 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """What one side brings: its ports, addresses and Python, and how long it waits."""
+
+    ports: tuple[DeviceTask, ...]
+    addresses: tuple[IPv4Address | IPv6Address, ...]
+    python: Path | None
+    wait_s: float
+    pair_s: float
+
+    def task(self, **more: object) -> dict[str, Any]:
+        """Return the program's task. Raise ProofError for more devices than it measures."""
+        if len(self.ports) > MOST_DEVICES:
+            what = f"{len(self.ports)} ports are too many: at most {MOST_DEVICES} are measured"
+            raise ProofError(ErrorCode.PROOF_UNAVAILABLE, what, hint="name the devices on the command line")
+        told = [str(it) for it in self.addresses]
+        devices = [
+            {
+                "device": it.device,
+                "port": it.port,
+                "gid_index": it.gid_index,
+                "roce_version": it.roce_version,
+                "addresses": told,
+            }
+            for it in self.ports
+        ]
+        return {"devices": devices, "wait_s": self.wait_s, "pair_s": self.pair_s, **more}
+
+
+def serve(own: Own, bind: str, tcp_port: int, on_listening: Callable[[str, int], None]) -> Iterator[Measured]:
+    """Yield what one that connects measures. `on_listening` is told the address and port. Raises ProofError."""
+    task = own.task(bind=bind, tcp_port=tcp_port)
+    for line in ask(own.python, "serve", task, _whole_s(own, 0)):
+        if "listening" in line:
+            on_listening(line["listening"]["address"], line["listening"]["port"])
+        yield from _measured([line])
+
+
+def call(
+    own: Own, host: str, tcp_port: int, *, pairs: str, iterations: int, message_bytes: int, seconds: float
+) -> Iterator[Measured]:
+    """Yield what is measured to a host that serves. Raises ProofError."""
+    task = own.task(
+        host=host,
+        tcp_port=tcp_port,
+        pairs=pairs,
+        iterations=iterations,
+        message_bytes=message_bytes,
+        seconds=seconds,
+    )
+    yield from _measured(ask(own.python, "call", task, _whole_s(own, seconds)))
+
+
+def _whole_s(own: Own, seconds: float) -> float:
+    """Return within what time all pairs are measured, each within its own."""
+    return own.wait_s + MOST_PAIRS * (2 * own.pair_s + seconds)
+
+
+def _measured(lines: Iterable[dict[str, Any]]) -> Iterator[Measured]:
+    for line in lines:
+        if "error" in line:
+            hint = "see that the other side runs, with the same nri-rdma, and that the address and port are right"
+            raise ProofError(ErrorCode.PROOF_TRANSFER, line["error"], hint=hint)
+        if "client" in line:
+            yield _pair(line)
+
+
+def _pair(line: dict[str, Any]) -> Measured:
+    client, server = (f"{line[side]['device']}:{line[side]['port']}" for side in ("client", "server"))
+    if "problem" in line:
+        at = line[line["side"]]
+        error = error_of(line, at["device"], at["port"])
+        assert error is not None  # as the line has a problem
+        error.where = f"the {line['side']}'s side of {client} and {server}"
+        return Measured(client=client, server=server, error=error)
+    told = line["latency_us"]
+    latency = Latency(least=told["min"], median=told["median"], p99=told["p99"])
+    return Measured(client=client, server=server, latency=latency, mib_per_s=line["mib_per_s"])

@@ -1,0 +1,130 @@
+"""What two programs that measure tell each other over TCP: a JSON object a line, bounded, in a version of its own.
+
+Nobody is asked who he is: what comes from the other side is checked, and asks for nothing but a queue pair and writes
+into memory that was made for it.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any  # Any: JSON
+
+PROTOCOL, VERSION = "nri-rdma verify", 1
+MOST_LINE_BYTES = 1 << 16
+_AGAIN_S = 0.5
+
+
+class ConversationError(Exception):
+    """The other side is not there, late, or says what cannot be understood."""
+
+
+class Conversation:
+    """The lines of one connection. Every call ends within `within_s`."""
+
+    def __init__(self, connection: socket.socket, within_s: float) -> None:
+        self._connection = connection
+        self._within_s = within_s
+        self._rest = b""
+
+    def tell(self, **said: object) -> None:
+        """Send an object. Raises ConversationError."""
+        self._connection.settimeout(self._within_s)
+        try:
+            self._connection.sendall(json.dumps(said).encode() + b"\n")
+        except OSError as error:
+            raise ConversationError(f"the other side cannot be told: {_words(error)}") from error
+
+    def hear(self) -> dict[str, Any]:
+        """Return the next object. Raises ConversationError, also for an object that says `error`."""
+        until = time.monotonic() + self._within_s
+        while b"\n" not in self._rest:
+            self._rest += self._more(until)
+            if len(self._rest) > MOST_LINE_BYTES:
+                raise ConversationError(f"the other side sent a line of more than {MOST_LINE_BYTES} bytes")
+        line, _, self._rest = self._rest.partition(b"\n")
+        try:
+            told = json.loads(line)
+        except ValueError as error:
+            raise ConversationError(f"the other side sent what is no JSON: {error}") from error
+        if not isinstance(told, dict):
+            raise ConversationError("the other side sent what is no object of JSON")
+        if "error" in told:
+            raise ConversationError(f"the other side says: {text(told, 'error', 500)}")
+        return told
+
+    def _more(self, until: float) -> bytes:
+        self._connection.settimeout(max(0.001, until - time.monotonic()))
+        try:
+            found = self._connection.recv(MOST_LINE_BYTES)
+        except OSError as error:
+            raise ConversationError(f"the other side does not answer: {_words(error)}") from error
+        if not found:
+            raise ConversationError("the other side has ended the connection")
+        return found
+
+
+def connected(host: str, port: int, within_s: float) -> socket.socket:
+    """Return a connection to a host, which may start to listen meanwhile. Raises ConversationError."""
+    until = time.monotonic() + within_s
+    while True:
+        try:
+            return socket.create_connection((host, port), timeout=max(0.1, until - time.monotonic()))
+        except OSError as error:
+            if time.monotonic() + _AGAIN_S > until:
+                what = f"{host}, TCP port {port}, does not answer within {within_s:g} s: {_words(error)}"
+                raise ConversationError(what) from error
+        time.sleep(_AGAIN_S)
+
+
+def hello(devices: object) -> dict[str, object]:
+    """Return the first object of either side."""
+    return {"protocol": PROTOCOL, "version": VERSION, "devices": devices}
+
+
+def check_hello(told: Mapping[str, Any]) -> None:
+    """Raise ConversationError for the first object of a program that this one does not understand."""
+    if told.get("protocol") != PROTOCOL:
+        raise ConversationError("the other side is no nri-rdma verify")
+    if told.get("version") != VERSION:
+        raise ConversationError(
+            f"the other side speaks version {told.get('version')!r}, this one {VERSION}: take the same nri-rdma on both"
+        )
+
+
+def number(told: Mapping[str, Any], key: str, least: int, most: int) -> int:
+    """Return a number that the other side told. Raises ConversationError."""
+    value = told.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ConversationError(f"the other side told {key} {value!r}, which is no number from {least} to {most}")
+    return value
+
+
+def real(told: Mapping[str, Any], key: str) -> float:
+    """Return a number, not below 0, that the other side told. Raises ConversationError."""
+    value = told.get(key)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+        raise ConversationError(f"the other side told {key} {value!r}, which is no number")
+    return float(value)
+
+
+def text(told: Mapping[str, Any], key: str, most: int = 64) -> str:
+    """Return a text that the other side told. Raises ConversationError."""
+    value = told.get(key)
+    if not isinstance(value, str) or len(value) > most:
+        raise ConversationError(f"the other side told no text of {most} characters as {key}")
+    return value
+
+
+def part(told: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return an object within an object that the other side told. Raises ConversationError."""
+    value = told.get(key)
+    if not isinstance(value, dict):
+        raise ConversationError(f"the other side told no {key}")
+    return value
+
+
+def _words(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__

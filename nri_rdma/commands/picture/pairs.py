@@ -59,6 +59,7 @@ def _lines(
         for number, column in enumerate(columns):
             if (row, column) in cells:
                 yield from _cell(_MARGIN + _NAMES + _WIDTH * number, y, row, column, cells[row, column])
+    yield "</svg>"
 
 
 def _cell(x: int, y: int, row: str, column: str, cell: Cell) -> Iterator[str]:

@@ -54,7 +54,7 @@ def given(
     )
     if not chosen:
         what = f"no RDMA device was given to this container: {dev}/infiniband has no uverbs node"
-        hint = "ask for devices; ephemeral containers get none (docs/verify.md)"
+        hint = "let its pod ask for devices; docs/check.md says what an ephemeral container gets"
         raise ProofError(ErrorCode.PROOF_DEVICE, what, hint=hint)
     ports = tuple(
         DeviceTask(device=name, port=port, gid_index=gid_index, roce_version=roce_version)

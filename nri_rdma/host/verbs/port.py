@@ -64,6 +64,11 @@ def table_of(context: Any, port: int, length: int) -> Sequence[Gid]:
     ]
 
 
+def written(gid: Gid) -> str:
+    """Return the value of a GID; Python before 3.13 writes those of IPv4 with hexadecimal digits alone."""
+    return f"::ffff:{gid.address}" if gid.value.ipv4_mapped else str(gid.value)
+
+
 def _transport(device: str, port: Any) -> str:
     listed = library.part("device").get_device_list()
     if any(it.name.decode() == device and it.transport_type == numbers.IWARP for it in listed):
@@ -88,6 +93,6 @@ def _gid(context: Any, port: int, length: int, task: Mapping[str, Any]) -> Gid:
         gid = next((it for it in table if it.index == wanted), None)
         lacks = f"index {wanted} of the GID table of port {port} is empty"
     if gid is None:
-        entries = ", ".join(f"{it.index} {it.value} ({it.type})" for it in table) or "nothing"
+        entries = ", ".join(f"{it.index} {written(it)} ({it.type})" for it in table) or "nothing"
         raise StepError("gid", f"{lacks}; it has {entries}")
     return gid

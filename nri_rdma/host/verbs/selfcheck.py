@@ -46,7 +46,7 @@ def _check(task: Mapping[str, Any], steps: Steps, answer: dict[str, Any]) -> Non
         with steps.timed("query"):
             found = port.look_at(context, task, answer)
         if found.gid is not None:
-            answer["gid"] = {"index": found.gid.index, "value": str(found.gid.value), "type": str(found.gid.type)}
+            answer["gid"] = {"index": found.gid.index, "value": port.written(found.gid), "type": str(found.gid.type)}
         if found.transport != "iwarp":
             queues.prove(context, found, task, steps, answer)
     finally:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import nri_rdma
-from nri_rdma.host.verbs import program
+from nri_rdma.host.verbs import numbers, program, selfcheck
 from tests.lab.guest import kernel, verbs
 from tests.lab.guest.process import Server
 from tests.lab.workload import NAME as WORKLOAD
@@ -58,6 +58,15 @@ def test_each_fault_is_an_answer_with_its_step(rdma_device: str) -> None:
     assert small["transferred_bytes"] == MIB
 
 
+def test_a_queue_pair_of_datagrams_moves_data_where_a_device_has_no_rc(
+    rdma_device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numbers, "RC", 99)  # a type that no driver has
+    told = selfcheck.check({**TASK, "device": rdma_device, "transfer_bytes": MIB // 8})
+    assert "problem" not in told, told
+    assert told["transferred_bytes"] == MIB // 8
+
+
 def equipped(cri: Cri, sandbox: Sandbox) -> Container:
     """A running container with the guest's own programs: its Python, pyverbs and perftest, and the product."""
     container = cri.create_container(
@@ -77,6 +86,7 @@ def verify(cri: Cri, container: Container, *words: str, seconds: int = 120) -> E
     return done
 
 
+@pytest.mark.timeout(400)
 def test_the_command_proves_the_devices_of_its_container(cri: Cri, daemon: Server, rdma_device: str) -> None:
     ask = verbs.asks(f"mode: shared, match: {{device: {rdma_device}}}")
     with verbs.pod(cri, "verified", ask) as sandbox, verbs.pod(cri, "bare", {}) as without:
@@ -88,6 +98,7 @@ def test_the_command_proves_the_devices_of_its_container(cri: Cri, daemon: Serve
     assert none.stderr.startswith("nri-rdma: PROOF-DEVICE: no RDMA device was given to this container")
 
 
+@pytest.mark.timeout(600)
 def test_two_pods_are_measured_as_perftest_measures_them(cri: Cri, daemon: Server, rdma_device: str) -> None:
     ask = verbs.asks(f"mode: shared, match: {{device: {rdma_device}}}")
     with verbs.pod(cri, "server", ask) as servers, verbs.pod(cri, "client", ask) as clients:

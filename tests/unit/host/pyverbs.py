@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.fakes import pyverbs as fake
+
 _PYVERBS = """
 class Attributes:
     max_qp = max_cq = max_mr = max_pd = max_srq = 1000000
@@ -35,12 +37,25 @@ CRASHES = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
 def python_with(folder: Path, devices: Mapping[str, int] | None, *, text: str = "") -> Path:
     """An interpreter whose pyverbs knows these devices, each with its number of address handles; None: it has no
     pyverbs. `text` is another module `pyverbs.device`."""
+    modules = {} if devices is None else {"device": text or _PYVERBS.format(devices=dict(devices))}
+    return _python(folder, modules)
+
+
+def python_that_sends(folder: Path, *hcas: str) -> Path:
+    """An interpreter whose pyverbs is that of tests/fakes, with these devices: each is an expression, `Hca(...)`."""
+    devices = "".join(f"HCAS[{hca}.name] = {hca}\n" for hca in hcas)
+    modules = {"everything": Path(fake.__file__).read_text() + devices}
+    return _python(folder, modules | dict.fromkeys(fake.MODULES, "from pyverbs.everything import *\n"))
+
+
+def _python(folder: Path, modules: Mapping[str, str]) -> Path:
     packages = folder / "dist-packages"
     packages.mkdir(parents=True)
-    if devices is not None:
+    if modules:
         (packages / "pyverbs").mkdir()
         (packages / "pyverbs/__init__.py").touch()
-        (packages / "pyverbs/device.py").write_text(text or _PYVERBS.format(devices=dict(devices)))
+    for name, text in modules.items():
+        (packages / f"pyverbs/{name}.py").write_text(text)
     run = "import runpy, sys; _, folder, *sys.argv = sys.argv; sys.path.insert(0, folder)"
     run += "; runpy.run_path(sys.argv[0], None, '__main__')"
     program = folder / "python3"

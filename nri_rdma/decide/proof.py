@@ -100,6 +100,8 @@ _LIMITED = _Meaning(
 )
 LIMITED_MEMBER = "a limited member"
 """How the self-check names a P_Key without full membership."""
+_NO_CHANNEL = "CMEventChannel"
+"""How pyverbs says that librdmacm has no connection manager in the kernel to ask; the errno is ENODEV, as for a route."""
 _FAILED = MappingProxyType(
     {
         ProofStep.PYVERBS: "pyverbs cannot be used",
@@ -142,4 +144,6 @@ def words_of(problem: ProofProblem, device: str, port: int) -> tuple[ErrorCode, 
 def _meaning(problem: ProofProblem) -> _Meaning:
     if problem.step is ProofStep.PORT and LIMITED_MEMBER in problem.text:
         return _LIMITED
+    if problem.step is ProofStep.CONNECT and _NO_CHANNEL in problem.text:
+        return _NO_MANAGER
     return _OF_ERRORS.get((problem.step, problem.errno or 0), _OF_STEPS[problem.step])

@@ -14,8 +14,8 @@ from nri_rdma.commands.cli.screen import Screen, TextTable, print_json
 from nri_rdma.config.settings import Settings
 
 if TYPE_CHECKING:
-    from nri_rdma.commands.verify.checks import Checked
-    from nri_rdma.commands.verify.given import Given
+    from nri_rdma.commands.verify.checks import CheckedPort
+    from nri_rdma.commands.verify.given import GivenPorts
     from nri_rdma.commands.verify.pairs import Own
 
 Addresses: TypeAlias = tuple[IPv4Address | IPv6Address, ...]
@@ -143,7 +143,7 @@ def verify(
         click.get_current_context().exit(EXIT_FAILED)
 
 
-def _check(settings: Settings, found: Given, addresses: Addresses, timeout: float, output: str) -> bool:
+def _check(settings: Settings, found: GivenPorts, addresses: Addresses, timeout: float, output: str) -> bool:
     from nri_rdma.commands.verify.checks import check
     from nri_rdma.commands.verify.given import memlock, memory_max
     from nri_rdma.decide.proof import bytes_to_register
@@ -188,7 +188,7 @@ def _tell_listening(address: str, port: int) -> None:
     click.echo(f"waiting for nri-rdma verify --connect at {address}, TCP port {port}{only}", err=True)
 
 
-def _show(screen: Screen, found: Given, locked: int | None, checked: list[Checked]) -> None:
+def _show(screen: Screen, found: GivenPorts, locked: int | None, checked: list[CheckedPort]) -> None:
     screen.table(
         TextTable(
             headings=("DEVICE", "PORT", "TRANSPORT", "GID", "REGISTERED", "MOVED", "TIME", "RESULT"),
@@ -208,7 +208,7 @@ def _show(screen: Screen, found: Given, locked: int | None, checked: list[Checke
     )
 
 
-def _row(checked: Checked) -> tuple[str, ...]:
+def _row(checked: CheckedPort) -> tuple[str, ...]:
     told, port = checked.told, checked.port
     gid = told.get("gid")
     return (
@@ -230,7 +230,7 @@ def size_words(size: int) -> str:
     return f"{size // _MIB} MiB" if size >= _MIB else f"{size // 1024} KiB"
 
 
-def _document(found: Given, locked: int | None, checked: list[Checked]) -> dict[str, Any]:
+def _document(found: GivenPorts, locked: int | None, checked: list[CheckedPort]) -> dict[str, Any]:
     return {
         "version": DOCUMENT_VERSION,
         "origin": found.origin,
@@ -240,7 +240,7 @@ def _document(found: Given, locked: int | None, checked: list[Checked]) -> dict[
     }
 
 
-def _port_document(checked: Checked) -> dict[str, Any]:
+def _port_document(checked: CheckedPort) -> dict[str, Any]:
     port, error, told = checked.port, checked.error, checked.told
     document = {"device": port.device, "port": port.port, **{key: it for key, it in told.items() if key != "problem"}}
     if error is None:

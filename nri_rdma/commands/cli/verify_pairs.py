@@ -7,13 +7,13 @@ from typing import Any  # Any: JSON documents
 
 from nri_rdma.commands.cli.screen import Screen, TextTable
 from nri_rdma.commands.picture.pairs import Cell, svg_of_pairs
-from nri_rdma.commands.verify.pairs import Measured
+from nri_rdma.commands.verify.pairs import MeasuredPair
 
 DOCUMENT_VERSION = 1
 _WORDS = "Latency of one way (median), and bandwidth from the client to the server; the bar is the part of the best."
 
 
-def show(screen: Screen, measured: Sequence[Measured]) -> None:
+def show(screen: Screen, measured: Sequence[MeasuredPair]) -> None:
     """Print the pairs, and why some failed."""
     screen.table(
         TextTable(
@@ -29,7 +29,7 @@ def show(screen: Screen, measured: Sequence[Measured]) -> None:
     screen.line(f"RDMA works between {works} of {len(measured)} pairs. Latencies are of one way, in us.", bold=True)
 
 
-def document(measured: Sequence[Measured]) -> dict[str, Any]:
+def document(measured: Sequence[MeasuredPair]) -> dict[str, Any]:
     """Return the same for programs."""
     return {
         "version": DOCUMENT_VERSION,
@@ -38,7 +38,7 @@ def document(measured: Sequence[Measured]) -> dict[str, Any]:
     }
 
 
-def matrix(measured: Sequence[Measured]) -> str:
+def matrix(measured: Sequence[MeasuredPair]) -> str:
     """Return the same as a picture."""
     best = max((it.mib_per_s for it in measured), default=0.0) or 1.0
     cells = {(it.client, it.server): _cell(it, best) for it in measured}
@@ -46,21 +46,21 @@ def matrix(measured: Sequence[Measured]) -> str:
     return svg_of_pairs("RDMA from the client's ports (rows) to the server's", _WORDS, rows, columns, cells)
 
 
-def _row(it: Measured) -> tuple[str, ...]:
+def _row(it: MeasuredPair) -> tuple[str, ...]:
     if it.latency is None:
         return it.client, it.server, "-", "-", "-", "-", "-", str(it.error.code) if it.error else ""
     latencies = (f"{number:.2f}" for number in (it.latency.least, it.latency.median, it.latency.p99))
     return it.client, it.server, *latencies, f"{it.mib_per_s:.1f}", f"{it.gbit_per_s:.2f}", "ok"
 
 
-def _cell(it: Measured, best: float) -> Cell:
+def _cell(it: MeasuredPair, best: float) -> Cell:
     if it.latency is None:
         return Cell(first="failed", second=str(it.error.code) if it.error else "", part=None)
     first, second = f"{it.latency.median:.2f} us", f"{it.gbit_per_s:.2f} Gbit/s"
     return Cell(first=first, second=second, part=it.mib_per_s / best)
 
 
-def _pair(it: Measured) -> dict[str, Any]:
+def _pair(it: MeasuredPair) -> dict[str, Any]:
     told: dict[str, Any] = {"client": it.client, "server": it.server, "problem": None}
     if it.error:
         where = {"code": it.error.code, "what": it.error.what, "where": it.error.where, "next": it.error.hint}

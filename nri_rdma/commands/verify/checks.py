@@ -15,7 +15,7 @@ from nri_rdma.model.proof import DeviceTask, ProofProblem, ProofStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class CheckedPort:
     """A port with what the program told of it; `error` None: RDMA works there."""
 
     port: DeviceTask
@@ -29,7 +29,7 @@ def check(
     memory_bytes: int,
     python: Path | None,
     within_s: float,
-) -> Iterator[Checked]:
+) -> Iterator[CheckedPort]:
     """Yield what came of each port, as soon as it is known. Each has `within_s`."""
     own = [str(it) for it in addresses]
     for port in ports:
@@ -46,9 +46,9 @@ def check(
             (told,) = ask(python, "check", task, within_s)
         except ProofError as error:
             what = f"{port.device}, port {port.port}: {error.what}"
-            yield Checked(port=port, told={}, error=ProofError(error.code, what, hint=error.hint))
+            yield CheckedPort(port=port, told={}, error=ProofError(error.code, what, hint=error.hint))
         else:
-            yield Checked(port=port, told=told, error=error_of(told, port.device, port.port))
+            yield CheckedPort(port=port, told=told, error=error_of(told, port.device, port.port))
 
 
 def error_of(told: dict[str, Any], device: str, port: int) -> ProofError | None:

@@ -18,7 +18,7 @@ _ACTIVE = "ACTIVE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class GivenPorts:
     """The ports to look at, and by which words the container was given their devices."""
 
     ports: tuple[DeviceTask, ...]
@@ -33,7 +33,7 @@ def given(
     *,
     gid_index: int | None = None,
     roce_version: int = 2,
-) -> Given:
+) -> GivenPorts:
     """Return the ports of these devices; without names those of RDMA_DEVICES_*, else of all whose nodes are here.
 
     Raise ProofError where there is none.
@@ -61,7 +61,7 @@ def given(
         for name in chosen
         for port in _ports(sysfs, name)
     )
-    return Given(ports=ports, origin=origin)
+    return GivenPorts(ports=ports, origin=origin)
 
 
 def memlock() -> int | None:

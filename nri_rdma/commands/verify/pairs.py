@@ -29,7 +29,7 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredPair:
     """What came of a pair of ports; each is written as DEVICE:PORT."""
 
     client: str
@@ -73,7 +73,7 @@ class Own:
         return {"devices": devices, "wait_s": self.wait_s, "pair_s": self.pair_s, **more}
 
 
-def serve(own: Own, bind: str, tcp_port: int, on_listening: Callable[[str, int], None]) -> Iterator[Measured]:
+def serve(own: Own, bind: str, tcp_port: int, on_listening: Callable[[str, int], None]) -> Iterator[MeasuredPair]:
     """Yield what one that connects measures. `on_listening` is told the address and port. Raises ProofError."""
     task = own.task(bind=bind, tcp_port=tcp_port)
     for line in ask(own.python, "serve", task, _whole_s(own, 0)):
@@ -84,7 +84,7 @@ def serve(own: Own, bind: str, tcp_port: int, on_listening: Callable[[str, int],
 
 def call(
     own: Own, host: str, tcp_port: int, *, pairs: str, iterations: int, message_bytes: int, seconds: float
-) -> Iterator[Measured]:
+) -> Iterator[MeasuredPair]:
     """Yield what is measured to a host that serves. Raises ProofError."""
     task = own.task(
         host=host,
@@ -102,7 +102,7 @@ def _whole_s(own: Own, seconds: float) -> float:
     return own.wait_s + MOST_PAIRS * (2 * own.pair_s + seconds)
 
 
-def _measured(lines: Iterable[dict[str, Any]]) -> Iterator[Measured]:
+def _measured(lines: Iterable[dict[str, Any]]) -> Iterator[MeasuredPair]:
     for line in lines:
         if "error" in line:
             hint = "see that the other side runs, with the same nri-rdma, and that the address and port are right"
@@ -111,14 +111,14 @@ def _measured(lines: Iterable[dict[str, Any]]) -> Iterator[Measured]:
             yield _pair(line)
 
 
-def _pair(line: dict[str, Any]) -> Measured:
+def _pair(line: dict[str, Any]) -> MeasuredPair:
     client, server = (f"{line[side]['device']}:{line[side]['port']}" for side in ("client", "server"))
     if "problem" in line:
         at = line[line["side"]]
         error = error_of(line, at["device"], at["port"])
         assert error is not None  # as the line has a problem
         error.where = f"the {line['side']}'s side of {client} and {server}"
-        return Measured(client=client, server=server, error=error)
+        return MeasuredPair(client=client, server=server, error=error)
     told = line["latency_us"]
     latency = Latency(least=told["min"], median=told["median"], p99=told["p99"])
-    return Measured(client=client, server=server, latency=latency, mib_per_s=line["mib_per_s"])
+    return MeasuredPair(client=client, server=server, latency=latency, mib_per_s=line["mib_per_s"])

@@ -31,7 +31,7 @@ from nri_rdma.host.verbs.conversation import (
     real,
     text,
 )
-from nri_rdma.host.verbs.pingpong import Address, End
+from nri_rdma.host.verbs.pingpong import End, PeerAddress
 from nri_rdma.host.verbs.steps import STEPS, StepError
 
 MOST_DEVICES = 16
@@ -173,7 +173,7 @@ def _names(task: Mapping[str, Any]) -> list[Line]:
     return [{"device": it["device"], "port": it["port"]} for it in task["devices"][:MOST_DEVICES]]
 
 
-def _told(address: Address) -> Line:
+def _told(address: PeerAddress) -> Line:
     return {**asdict(address), "gid": str(address.gid)}
 
 
@@ -193,12 +193,12 @@ def _device(told: object) -> Line:
     return {"device": text(told, "device"), "port": number(told, "port", 1, 255)}
 
 
-def _address(told: Line) -> Address:
+def _address(told: Line) -> PeerAddress:
     try:
         gid = IPv6Address(text(told, "gid"))
     except ValueError as error:
         raise ConversationError(f"the other side told no GID: {error}") from error
-    return Address(
+    return PeerAddress(
         queue_pair=number(told, "queue_pair", 0, (1 << 24) - 1),
         gid=gid,
         gid_type=text(told, "gid_type"),

@@ -26,7 +26,7 @@ _SPINS = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class PeerAddress:
     """How the other end is reached."""
 
     queue_pair: int
@@ -77,11 +77,11 @@ class End:
             self._context.close()
 
     @property
-    def address(self) -> Address:
+    def address(self) -> PeerAddress:
         """Return how this end is reached."""
         gid = self._port.gid
         assert gid is not None  # iWARP is refused
-        return Address(
+        return PeerAddress(
             queue_pair=self._pair.qp_num,
             gid=gid.value,
             gid_type=str(gid.type),
@@ -91,7 +91,7 @@ class End:
             memory=int(self._region.buf),
         )
 
-    def connect(self, peer: Address) -> None:
+    def connect(self, peer: PeerAddress) -> None:
         """Connect to the other end."""
         if peer.gid_type != self.address.gid_type:
             what = f"the ends send by different kinds of GID: {self.address.gid_type} here, {peer.gid_type} there"

@@ -44,6 +44,12 @@ def test_the_code_follows_from_the_step_and_the_kernels_error(
     assert words_of(ProofProblem(step=step, text="", errno=number), "mlx5_0", 1)[0] is code
 
 
+def test_iwarp_without_rdma_cm_lacks_a_node_and_not_a_route() -> None:
+    text = "Failed to create CMEventChannel. Errno: 19, No such device"
+    code, what, _ = words_of(ProofProblem(step=ProofStep.CONNECT, text=text, errno=errno.ENODEV), "siw0", 1)
+    assert (code, "/dev/infiniband/rdma_cm" in what) == (ErrorCode.PROOF_DEVICE, True)
+
+
 def test_the_likely_cause_comes_before_the_words_of_the_library() -> None:
     _, what, _ = words_of(ProofProblem(step=ProofStep.OPEN, text=NO_CONTEXT, errno=errno.EPERM), "mlx5_0", 1)
     cause = "the container does not have the device's node in /dev/infiniband"

@@ -8,14 +8,14 @@ import pytest
 
 from nri_rdma.commands.cli.screen import Screen
 from nri_rdma.commands.cli.verify_pairs import document, matrix, show
-from nri_rdma.commands.verify.pairs import Latency, Measured
+from nri_rdma.commands.verify.pairs import Latency, MeasuredPair
 from nri_rdma.errors import ErrorCode, ProofError
 
 FAILED = ProofError(ErrorCode.PROOF_PORT, "mlx5_1, port 1, cannot carry data: down", hint="see the link")
 GOOD = Latency(least=1.5, median=2, p99=2.25)
 MEASURED = [
-    Measured(client="mlx5_0:1", server="mlx5_0:1", latency=GOOD, mib_per_s=11920.9),
-    Measured(client="mlx5_0:1", server="mlx5_1:1", error=FAILED),
+    MeasuredPair(client="mlx5_0:1", server="mlx5_0:1", latency=GOOD, mib_per_s=11920.9),
+    MeasuredPair(client="mlx5_0:1", server="mlx5_1:1", error=FAILED),
 ]
 
 

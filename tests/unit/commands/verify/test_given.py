@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.commands.verify.given import Given, given, memory_max
+from nri_rdma.commands.verify.given import GivenPorts, given, memory_max
 from nri_rdma.decide.proof import LEAST_REGISTERED, MOST_REGISTERED, bytes_to_register
 from nri_rdma.errors import ProofError
 
@@ -33,11 +33,11 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def found(tree: Path, *names: str, **environment: str) -> Given:
+def found(tree: Path, *names: str, **environment: str) -> GivenPorts:
     return given(names, environment, tree / "sys", tree / "dev")
 
 
-def ports(told: Given) -> list[tuple[str, int]]:
+def ports(told: GivenPorts) -> list[tuple[str, int]]:
     return [(it.device, it.port) for it in told.ports]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.commands.verify.pairs import Measured, Own, call, serve
+from nri_rdma.commands.verify.pairs import MeasuredPair, Own, call, serve
 from nri_rdma.errors import ErrorCode, ProofError
 from nri_rdma.model.proof import DeviceTask
 from tests.unit.host.pyverbs import python_that_sends
@@ -20,7 +20,7 @@ def own(folder: Path, *hcas: str, device: str = "mlx5_0", wait_s: float = 20) ->
     return Own(ports=(DeviceTask(device=device),), addresses=(), python=python, wait_s=wait_s, pair_s=2)
 
 
-def measured(server: Own, client: Own) -> tuple[list[Measured], list[Measured]]:
+def measured(server: Own, client: Own) -> tuple[list[MeasuredPair], list[MeasuredPair]]:
     """What both sides know."""
     told: Future[tuple[str, int]] = Future()
     with ThreadPoolExecutor(1) as threads:
@@ -59,4 +59,4 @@ def test_so_many_devices_that_it_would_not_end_are_refused(tmp_path: Path) -> No
 
 
 def test_bandwidth_has_the_unit_of_links() -> None:
-    assert Measured(client="a:1", server="b:1", mib_per_s=11920.9).gbit_per_s == pytest.approx(100, 0.001)
+    assert MeasuredPair(client="a:1", server="b:1", mib_per_s=11920.9).gbit_per_s == pytest.approx(100, 0.001)

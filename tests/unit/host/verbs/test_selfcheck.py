@@ -11,7 +11,6 @@ from nri_rdma.host.verbs.selfcheck import check
 from tests.fakes.pyverbs import Hca, PortAttr, installed
 
 MIB = 1 << 20
-INFINIBAND = PortAttr(link_layer=1, lid=7)
 
 
 def checked(hca: Hca, **more: Any) -> dict[str, Any]:
@@ -43,11 +42,6 @@ def test_a_device_without_rc_sends_datagrams() -> None:
     assert told["transferred_bytes"] == MIB
 
 
-def test_infiniband_sends_by_its_first_gid() -> None:
-    told = checked(Hca("mlx5_0", port=INFINIBAND, gids=(("fe80::1:2", 0),)))
-    assert (told["transport"], told["gid"]["type"]) == ("ib", "IB")
-
-
 @pytest.mark.parametrize(
     ("operation", "number", "step"),
     [
@@ -65,23 +59,10 @@ def test_a_device_that_is_not_there_is_an_answer() -> None:
     assert problem(Hca("mlx5_1")) == ("open", None)
 
 
-def test_a_port_that_is_down_is_an_answer() -> None:
-    told = checked(Hca("mlx5_0", port=PortAttr(state=1, phys_state=3)))["problem"]
-    assert (told["step"], told["text"]) == ("port", "port 1 is DOWN (physical state Disabled)")
-
-
-def test_a_limited_member_of_a_partition_is_refused_on_infiniband_only() -> None:
-    told = checked(Hca("mlx5_0", port=INFINIBAND, pkey=0x7FFF))["problem"]
-    assert (told["step"], "0x7fff: a limited member" in told["text"]) == ("port", True)
-    assert "problem" not in checked(Hca("mlx5_0", pkey=0x7FFF))
-
-
-def test_a_table_without_the_wanted_gid_is_an_answer_that_lists_it() -> None:
-    told = checked(Hca("mlx5_0"), gid_index=3)["problem"]
-    assert told["step"] == "gid"
-    has = "it has 0 fe80::1 (RoCE v2), 1 ::ffff:192.0.2.1 (RoCE v2)"
-    assert told["text"] == f"index 3 of the GID table of port 1 is empty; {has}"
-    assert problem(Hca("mlx5_0", gids=())) == ("gid", None)
+def test_a_port_that_cannot_send_is_an_answer() -> None:
+    assert problem(Hca("mlx5_0", port=PortAttr(state=1))) == ("port", None)
+    told = checked(Hca("mlx5_0"), gid_index=3)
+    assert (told["problem"]["step"], told["transport"]) == ("gid", "roce")
 
 
 def test_data_that_is_lost_or_changed_is_an_answer() -> None:

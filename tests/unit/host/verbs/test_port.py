@@ -1,0 +1,62 @@
+"""Whether a port can send, and by which entry of its GID table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nri_rdma.decide.proof import LIMITED_MEMBER
+from nri_rdma.host.verbs.port import SendingPort, look_at
+from nri_rdma.host.verbs.steps import StepError
+from tests.fakes.pyverbs import Context, Hca, PortAttr, installed
+
+INFINIBAND = PortAttr(link_layer=1, lid=7)
+
+
+def looked_at(hca: Hca, **more: Any) -> SendingPort:
+    with installed(hca):
+        return look_at(Context(hca.name), {"device": hca.name, "port": 1, **more}, {})
+
+
+def refusal(hca: Hca, **more: Any) -> tuple[str, str]:
+    with pytest.raises(StepError) as caught:
+        looked_at(hca, **more)
+    return str(caught.value.problem["step"]), str(caught.value)
+
+
+def test_a_pods_own_address_is_what_it_sends_by() -> None:
+    table = (("fe80::1", 2), ("::ffff:192.0.2.1", 2), ("::ffff:10.0.0.2", 1), ("::ffff:10.0.0.2", 2))
+    port = looked_at(Hca("mlx5_0", gids=table), addresses=["10.0.0.2"])
+    assert (port.transport, port.gid and port.gid.index) == ("roce", 3)
+    older = looked_at(Hca("mlx5_0", gids=table), addresses=["10.0.0.2"], roce_version=1)
+    assert older.gid is not None
+    assert older.gid.index == 2
+
+
+def test_infiniband_sends_by_its_first_gid() -> None:
+    port = looked_at(Hca("mlx5_0", port=INFINIBAND, gids=(("fe80::1:2", 0),)))
+    assert (port.transport, port.lid, str(port.gid and port.gid.type)) == ("ib", 7, "IB")
+
+
+def test_iwarp_has_no_use_for_gids() -> None:
+    port = looked_at(Hca("siw0", transport_type=1, gids=()))
+    assert (port.transport, port.gid) == ("iwarp", None)
+
+
+def test_a_port_that_is_down_cannot_send() -> None:
+    told = refusal(Hca("mlx5_0", port=PortAttr(state=1, phys_state=3)))
+    assert told == ("port", "port 1 is DOWN (physical state Disabled)")
+
+
+def test_a_limited_member_of_a_partition_is_refused_on_infiniband_only() -> None:
+    step, text = refusal(Hca("mlx5_0", port=INFINIBAND, pkey=0x7FFF))
+    assert (step, f"0x7fff: {LIMITED_MEMBER}" in text) == ("port", True)
+    assert looked_at(Hca("mlx5_0", pkey=0x7FFF)).transport == "roce"
+
+
+def test_a_table_without_the_wanted_gid_is_listed() -> None:
+    has = "it has 0 fe80::1 (RoCE v2), 1 ::ffff:192.0.2.1 (RoCE v2)"
+    assert refusal(Hca("mlx5_0"), gid_index=3) == ("gid", f"index 3 of the GID table of port 1 is empty; {has}")
+    lacks = "the GID table of port 1 has no entry of RoCE v2; it has nothing"
+    assert refusal(Hca("mlx5_0", gids=())) == ("gid", lacks)

@@ -1,0 +1,34 @@
+"""The program, alone: the distribution's Python has none of our packages."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.host.verbs import program
+
+OURS = {"nri_rdma", "nri_rdma.host", "nri_rdma.model", "nri_rdma.model.gid", "nri_rdma.decide", "nri_rdma.decide.gids"}
+
+
+def test_it_imports_the_standard_library_and_little_of_ours() -> None:
+    code = f"import runpy, sys; runpy.run_path({program.__file__!r}, None, '__main__')"
+    shown = f"import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); {code}"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", shown], capture_output=True, text=True, check=False)
+    imported = {name for name in done.stderr.splitlines()[-1].split() if name.startswith("nri_rdma")}
+    assert {it for it in imported if not it.startswith("nri_rdma.host.verbs")} == OURS
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize("verb", ["check", "serve", "call"])
+def test_each_line_is_answered_by_a_line(verb: str) -> None:
+    task = {"device": "rxe0", "devices": [], "bind": "192.0.2.1", "host": "127.0.0.1", "tcp_port": 1}
+    line = json.dumps({**task, "wait_s": 0.1, "pair_s": 1, "seconds": 1})
+    command = [sys.executable, "-I", "-S", str(Path(program.__file__)), verb]
+    done = subprocess.run(command, input=f"{line}\n{line}\n", capture_output=True, text=True, check=True)
+    one, two = map(json.loads, done.stdout.splitlines())
+    assert one == two
+    assert "problem" in one or "error" in one

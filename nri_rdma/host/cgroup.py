@@ -21,6 +21,9 @@ SUBTREE_CONTROL = "cgroup.subtree_control"
 RDMA_CURRENT = "rdma.current"
 PROCESSES = "cgroup.procs"
 KILL = "cgroup.kill"
+CONTROLLERS = "cgroup.controllers"
+_V1 = ("devices", "memory", "rdma")
+"""The hierarchies of cgroup v1 whose limits an RDMA program meets."""
 RDMA_PEAK = "rdma.peak"
 """Only kernels that free the limits of a removed cgroup have this file: 7.2 has it, 6.12 has not."""
 _HINTS = {
@@ -36,6 +39,7 @@ _ENABLE_HINTS = {
     errno.EROFS: "let the daemon write below --cgroup-root",
     errno.EACCES: "let the daemon write below --cgroup-root",
 }
+_MEMORY_MAX = "memory.max"
 _SYSTEMD_DEFAULT_SLICE = "system.slice"
 _CRUN_SUBGROUP = "container"
 """crun puts a container of the systemd driver one level deeper, and its limits with it."""
@@ -69,7 +73,7 @@ def has_rdma_controller(cgroup_root: Path) -> bool:
     Through NRI a limit can only be set as a unified value, which no runtime takes on cgroup v1.
     """
     try:
-        controllers = (cgroup_root / "cgroup.controllers").read_text().split()
+        controllers = (cgroup_root / CONTROLLERS).read_text().split()
     except OSError:
         return False  # no unified hierarchy is mounted there
     return RDMA in controllers
@@ -173,6 +177,29 @@ def processes_of(cgroup_root: Path, cgroups_path: str) -> tuple[int, ...]:
     """Return the processes in a container's cgroup; 0 is a process that this one cannot see. Raises OSError,
     ValueError."""
     return tuple(int(word) for word in (_folder(cgroup_root, cgroups_path) / PROCESSES).read_text().split())
+
+
+def joined_by(cgroup_root: Path, cgroups_path: str, pid: int) -> tuple[Path, ...]:
+    """Return the files by which a process joins the cgroups of a container that hold its RDMA: on cgroup v2 one.
+
+    `pid` is the container's first process, which must be there: else ProcessLookupError. Raises OSError, ValueError.
+    """
+    unified = (cgroup_root / CONTROLLERS).exists()
+    roots = [cgroup_root] if unified else [cgroup_root / name for name in _V1 if (cgroup_root / name).is_dir()]
+    if not roots:
+        raise FileNotFoundError(errno.ENOENT, "no cgroups are mounted there", str(cgroup_root))
+    for root in roots:
+        if pid not in processes_of(root, cgroups_path):
+            raise ProcessLookupError(errno.ESRCH, f"its process {pid} is not in it", str(_folder(root, cgroups_path)))
+    return tuple(_folder(root, cgroups_path) / PROCESSES for root in roots)
+
+
+def memory_max(procs: Path, cgroup_root: Path) -> int | None:
+    """Return how many bytes of memory the processes of a cgroup may have together, given its `joined_by` on cgroup v2;
+    None: the cgroups set no limit."""
+    folders = [folder for folder in procs.parents if folder.is_relative_to(cgroup_root)]
+    texts = [(folder / _MEMORY_MAX).read_text() for folder in folders if (folder / _MEMORY_MAX).exists()]
+    return min((int(text) for text in texts if text.strip().isdecimal()), default=None)
 
 
 def kill_all(cgroup_root: Path, cgroups_path: str) -> None:

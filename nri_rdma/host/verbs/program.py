@@ -5,11 +5,13 @@ python3 -I program.py check               the self-check of a port (selfcheck.ch
                                           standard input, a JSON answer a line on the standard output
     python3 -I program.py serve               measures between two containers (peers.serve, peers.call): a task on the
     python3 -I program.py call                standard input, lines of JSON on the standard output
+    python3 -I program.py warm                proofs in containers (warm.serve): the standard input is a socket
 """
 
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import Any  # Any: a task in JSON
 if __name__ == "__main__":  # last, so that nothing there stands in for what the distribution has
     sys.path.append(str(Path(__file__).resolve().parents[3]))
 
-from nri_rdma.host.verbs import capacity, peers, selfcheck
+from nri_rdma.host.verbs import capacity, peers, selfcheck, warm
 
 _USAGE = 2
 
@@ -34,6 +36,8 @@ def main(arguments: Sequence[str]) -> int:
             _print(it for task in _tasks(sys.stdin) for it in peers.serve(task))
         case ["call"]:
             _print(it for task in _tasks(sys.stdin) for it in peers.call(task))
+        case ["warm"]:
+            warm.serve(socket.socket(fileno=sys.stdin.fileno()))
         case _:
             sys.stderr.write(f"{__doc__}\n")
             return _USAGE

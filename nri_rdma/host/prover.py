@@ -1,0 +1,238 @@
+"""Asks for proofs that RDMA works in containers, of the process that makes them (nri_rdma.host.verbs.warm).
+
+That process is started at the first proof and kept, with pyverbs loaded. It forks a child for each proof: a driver that
+hangs or a library that crashes is not the end of the daemon, nor of another proof.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import resource
+import select
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final  # Any: JSON of the program
+
+from nri_rdma.attach.port import KernelError
+from nri_rdma.host.cgroup import joined_by, memory_max
+from nri_rdma.host.warm_process import WarmProcess
+from nri_rdma.model.proof import DeviceProof, DeviceTask, ProofAnswer, ProofEnd, ProofProblem, ProofStep, ProofTask
+
+log = logging.getLogger(__name__)
+
+TRANSFER_BYTES: Final = 1 << 20
+MOST_REGISTERED: Final = 64 << 20
+LEAST_REGISTERED: Final = 2 * TRANSFER_BYTES
+"""One half is moved into the other: a container that may not lock that much cannot use RDMA."""
+_QUEUES_BYTES: Final = 256 << 10
+"""What drivers lock for a queue pair and its completion queue."""
+_MEMORY_PART: Final = 4
+"""What part of a container's memory a proof takes at most."""
+_PATIENCE_S: Final = 0.35
+"""How long to wait, after a proof's time, for the word that it was killed; without it, the process that kills hangs."""
+_READ_BYTES: Final = 65536
+_MEMLOCK = re.compile(r"^Max locked memory\s+(\S+)", re.MULTILINE)
+
+
+class _UnavailableError(Exception):
+    """Nothing can be proved, for this reason."""
+
+
+class Prover:
+    """Proves RDMA in containers. Safe for use by several threads; none of them may be visiting a network namespace."""
+
+    def __init__(self, python: Path | None, cgroup_root: Path) -> None:
+        """`python` has pyverbs; None: nothing can be proved."""
+        self._python = python
+        self._cgroup_root = cgroup_root
+        self._lock = threading.Lock()  # of the two below: a process that ended is started again by one thread
+        self._warm: WarmProcess | None = None
+        self._is_closed = False
+
+    def warm_up(self) -> None:
+        """Start the process that makes proofs, which takes 0.1 s. The first proof does so, too."""
+        try:
+            self._running()
+        except _UnavailableError as error:
+            log.warning("no container can be proved", extra={"error": str(error)})
+
+    def prove(self, task: ProofTask, within_s: float) -> ProofAnswer:
+        """Return whether RDMA works in a container. Blocks for `within_s` + 0.5 s at most; never raises."""
+        started = time.monotonic()
+        try:
+            end, text, proofs = self._prove(task, started + within_s)
+        except _UnavailableError as error:
+            end, text, proofs = ProofEnd.UNAVAILABLE, str(error), ()
+        took_ms = round(1000 * (time.monotonic() - started), 3)
+        return ProofAnswer(end=end, text=text, proofs=proofs, took_ms=took_ms)
+
+    def close(self) -> None:
+        """End the processes, also those that prove, and start none any more."""
+        with self._lock:
+            self._is_closed = True
+            warm = self._warm
+        if warm is not None:
+            warm.end()
+
+    def _prove(self, task: ProofTask, until: float) -> tuple[ProofEnd, str, tuple[DeviceProof, ...]]:
+        job = self._job(task, until)
+        read, write = os.pipe()
+        try:
+            warm = self._given(job, write)
+            lines = _lines(read, until + _PATIENCE_S)
+        finally:
+            os.close(read)
+        for line in lines:
+            if "refused" in line:
+                raise _UnavailableError(line["refused"])
+        answers = [line["answer"] for line in lines if "answer" in line]
+        proofs = tuple(_proof(asked, answer) for asked, answer in zip(task.devices, answers, strict=False))
+        end, text = self._end(warm, lines[-1] if lines else {}, until)
+        missing = task.devices[len(proofs) :]
+        if end is not ProofEnd.ANSWERED and missing:
+            text = f"{missing[0].device} port {missing[0].port} has not answered{f': {text}' if text else ''}"
+        return end, text, proofs
+
+    def _job(self, task: ProofTask, until: float) -> Mapping[str, Any]:
+        """Return what the process that makes proofs is told. Raises _UnavailableError."""
+        try:
+            procs = joined_by(self._cgroup_root, task.cgroups_path, task.pid)
+            memory = memory_max(procs[0], self._cgroup_root)
+            memlock = _lockable(_memlock_of(task))
+        except OSError as error:
+            raise _UnavailableError(f"{error.filename}: {error.strerror}") from error
+        except ValueError as error:
+            raise _UnavailableError(f"its cgroup is not known: {error}") from error
+        sizes = [MOST_REGISTERED]
+        sizes += [memory // _MEMORY_PART] if memory is not None else []
+        sizes += [memlock - _QUEUES_BYTES] if memlock != resource.RLIM_INFINITY else []
+        size = max(LEAST_REGISTERED, min(sizes))
+        return {
+            "pid": task.pid,
+            "until": until,
+            "procs": [str(file) for file in procs],
+            "memlock": memlock,
+            "tasks": [_task(device, task, size) for device in task.devices],
+        }
+
+    def _given(self, job: Mapping[str, Any], report: int) -> WarmProcess:
+        """Give a job to the process that makes proofs, and close `report`. Raises _UnavailableError."""
+        message = json.dumps(job).encode()
+        try:
+            for _ in range(2):  # the first may have ended since it was looked at
+                warm = self._running()
+                try:
+                    warm.send(message, report)
+                except ConnectionError:
+                    warm.end()
+                else:
+                    return warm
+        except OSError as error:
+            raise _UnavailableError(f"the process that makes proofs takes none: {error.strerror}") from error
+        finally:
+            os.close(report)
+        raise _UnavailableError(warm.last_words())
+
+    def _running(self) -> WarmProcess:
+        """Return the process that makes proofs, started anew where it has ended. Raises _UnavailableError."""
+        if self._python is None:
+            raise _UnavailableError("verbs_python is empty")
+        with self._lock:
+            if self._is_closed:
+                raise _UnavailableError("this daemon is ending")
+            if self._warm is not None and self._warm.has_ended():
+                self._warm.end()
+                self._warm = None
+            if self._warm is None:
+                self._warm = _started(self._python)
+            return self._warm
+
+    def _end(self, warm: WarmProcess, last: Mapping[str, Any], until: float) -> tuple[ProofEnd, str]:
+        """Return how a proof ended, by the last line of its report. Raises _UnavailableError."""
+        if "end" in last:
+            return ProofEnd(last["end"]), last["text"]
+        is_late = time.monotonic() >= until
+        warm.end()
+        if self._is_closed:
+            return ProofEnd.ENDED, "this daemon is ending"
+        if is_late:
+            return ProofEnd.LATE, "the process that makes proofs did not answer, and was killed"
+        if warm.has_failed():
+            raise _UnavailableError(warm.last_words())
+        return ProofEnd.ENDED, warm.last_words()
+
+
+def _started(python: Path) -> WarmProcess:
+    try:
+        warm = WarmProcess(python)
+    except OSError as error:
+        raise _UnavailableError(f"{python} cannot be started: {error.strerror}") from error
+    except KernelError as error:
+        raise _UnavailableError(str(error)) from error
+    log.info("started the process that makes proofs", extra={"pid": warm.pid})
+    return warm
+
+
+def _lines(report: int, until: float) -> Sequence[Mapping[str, Any]]:
+    """Return the lines of a report: to its end, or as many as there are at a time."""
+    text = b""
+    waiting = select.poll()
+    waiting.register(report, select.POLLIN)
+    while (left_s := until - time.monotonic()) > 0 and waiting.poll(1000 * left_s):
+        read = os.read(report, _READ_BYTES)
+        if not read:
+            break
+        text += read
+    whole, _, _ = text.rpartition(b"\n")
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def _memlock_of(task: ProofTask) -> int:
+    """Return RLIMIT_MEMLOCK as it holds the container's program. Raises OSError."""
+    if task.may_lock:
+        return resource.RLIM_INFINITY
+    if task.memlock is not None:
+        return task.memlock
+    found = _MEMLOCK.search(Path(f"/proc/{task.pid}/limits").read_text())
+    return int(found[1]) if found is not None and found[1].isdecimal() else resource.RLIM_INFINITY
+
+
+def _lockable(wanted: int) -> int:
+    """Return the limit that a process of this daemon can have for this one. Raises _UnavailableError."""
+    _, own = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if own == resource.RLIM_INFINITY or 0 <= wanted <= own:
+        return wanted
+    if own < LEAST_REGISTERED + _QUEUES_BYTES:
+        raise _UnavailableError(f"the daemon itself may lock {own} bytes of memory only (LimitMEMLOCK= of its service)")
+    return own
+
+
+def _task(device: DeviceTask, task: ProofTask, size: int) -> Mapping[str, Any]:
+    return {
+        "device": device.device,
+        "port": device.port,
+        "gid_index": device.gid_index,
+        "roce_version": device.roce_version,
+        "addresses": [str(address) for address in task.addresses],
+        "memory_bytes": size,
+        "transfer_bytes": TRANSFER_BYTES,
+    }
+
+
+def _proof(asked: DeviceTask, answer: Mapping[str, Any]) -> DeviceProof:
+    gid, problem = answer.get("gid"), answer.get("problem")
+    return DeviceProof(
+        device=asked.device,
+        port=asked.port,
+        gid_index=gid["index"] if gid else None,
+        gid=gid["value"] if gid else "",
+        transport=answer.get("transport") or "",
+        registered_bytes=answer.get("registered_bytes", 0),
+        transferred_bytes=answer.get("transferred_bytes", 0),
+        problem=problem and ProofProblem(step=ProofStep(problem["step"]), text=problem["text"], errno=problem["errno"]),
+    )

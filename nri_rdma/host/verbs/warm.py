@@ -1,0 +1,241 @@
+"""Proves RDMA in containers: has pyverbs and its drivers loaded, and forks a child into each container.
+
+Jobs come over a socket, one JSON object a datagram, each with the writing end of a pipe for its report. The report is
+one JSON object a line: `{"answer": ...}` of `selfcheck.check` for each device, or `{"refused": TEXT}` where the child
+cannot enter the container; then, once the child has ended, `{"end": "answered" | "late" | "ended", "text": TEXT}`. When
+the socket is closed, children are killed and the process ends.
+
+A job is `pid`, `until` (when the child is killed, in seconds of the monotonic clock), `procs` (the files by which a
+process joins the container's cgroup), `memlock` (RLIMIT_MEMLOCK in bytes, -1: no limit) and `tasks` (of selfcheck).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn  # Any: JSON, and pyverbs has no types
+
+from nri_rdma.host.verbs import library, selfcheck
+
+NAME = "nri-rdma-proof"
+"""What a child is called, as `ps` and `rdma resource show` have it."""
+MOST_BYTES = 65536
+"""Of a job."""
+_PARTS = ("device", "pd", "mr", "cq", "qp", "addr", "wr", "cmid")
+_STUCK_S = 0.15
+"""How long a killed child may take to end: one that hangs in the kernel is left behind."""
+_HOST_CGROUPS = "/proc/1/ns/cgroup"
+_LOCKS = 1 << 14 | 1 << 24
+"""CAP_IPC_LOCK and CAP_SYS_RESOURCE: whoever has one is not held by RLIMIT_MEMLOCK, or may raise it."""
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_CLONE_NEWCGROUP, _CLONE_NEWNET = 0x02000000, 0x40000000
+_CAPABILITY_VERSION_3 = 0x20080522
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass
+class _Child:
+    """A child that proves, to be killed at `until`."""
+
+    pid: int
+    until: float
+    report: int
+    """-1 when its end was told."""
+    ended: int
+    """A descriptor that is readable when it has ended (a pidfd); -1 when that was seen."""
+    is_killed: bool = False
+
+    def is_waited_for(self) -> bool:
+        """Return whether its end is still to be told."""
+        return self.report >= 0
+
+    def tell_end(self, end: str, text: str = "") -> None:
+        """Tell how it ended, once."""
+        if self.report < 0:
+            return
+        with suppress(BrokenPipeError):  # nobody waits any more
+            _tell(self.report, {"end": end, "text": text})
+        os.close(self.report)
+        self.report = -1
+
+
+def serve(control: socket.socket) -> None:
+    """Do the jobs that come over this socket, side by side, until it is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the daemon closes the socket
+    _load()
+    children: list[_Child] = []
+    while True:
+        readable = _wait(control, children)
+        if control.fileno() in readable and not _accept(control, children):
+            break
+        for child in children:
+            if child.ended in readable:
+                _reap(child)
+            elif child.is_waited_for() and time.monotonic() >= child.until:
+                _give_up(child)
+        children = [child for child in children if child.ended >= 0]
+    for child in children:
+        os.kill(child.pid, signal.SIGKILL)
+
+
+def _load() -> None:
+    """Load what the children need. What cannot be loaded is told by the child that needs it."""
+    with suppress(Exception):
+        for name in _PARTS:
+            library.part(name)
+        library.part("device").get_device_list()  # loads the drivers
+
+
+def _wait(control: socket.socket, children: Sequence[_Child]) -> set[int]:
+    """Wait for a job, the end of a child or the first deadline; return the descriptors that are readable."""
+    waiting = select.poll()
+    for descriptor in (control.fileno(), *(child.ended for child in children)):
+        waiting.register(descriptor, select.POLLIN)
+    untils = [child.until for child in children if child.is_waited_for()]
+    left_s = max(0.0, min(untils) - time.monotonic()) if untils else None
+    return {descriptor for descriptor, _ in waiting.poll(None if left_s is None else int(1000 * left_s) + 1)}
+
+
+def _accept(control: socket.socket, children: list[_Child]) -> bool:
+    """Start the job that is there; return False if the socket was closed."""
+    message, descriptors, _, _ = socket.recv_fds(control, MOST_BYTES, 1)
+    if not message:
+        return False
+    (report,) = descriptors
+    job = json.loads(message)
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _be_child(job, report, parent)
+    children.append(_Child(pid=pid, until=job["until"], report=report, ended=os.pidfd_open(pid)))
+    return True
+
+
+def _reap(child: _Child) -> None:
+    """Tell how a child ended that has ended."""
+    _, status = os.waitpid(child.pid, 0)
+    os.close(child.ended)
+    child.ended = -1
+    if child.is_killed:
+        child.tell_end("late")
+    elif os.WIFSIGNALED(status):
+        child.tell_end("ended", f"the proving process was ended by {signal.Signals(os.WTERMSIG(status)).name}")
+    elif os.WEXITSTATUS(status):
+        child.tell_end("ended", f"the proving process ended with {os.WEXITSTATUS(status)}")
+    else:
+        child.tell_end("answered")
+
+
+def _give_up(child: _Child) -> None:
+    """Kill a child that is late; if it was killed already, tell that it hangs in the kernel."""
+    if child.is_killed:
+        child.tell_end("late", f"process {child.pid} hangs in the kernel, and stays until its driver returns")
+    else:
+        os.kill(child.pid, signal.SIGKILL)
+        child.is_killed, child.until = True, time.monotonic() + _STUCK_S
+
+
+def _tell(report: int, what: Mapping[str, Any]) -> None:
+    os.write(report, f"{json.dumps(what)}\n".encode())
+
+
+def _be_child(job: Mapping[str, Any], report: int, parent: int) -> NoReturn:
+    """Prove, report, and end."""
+    code = 1
+    try:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == parent:
+            report = _leave_all_but(report)
+            code = _prove(job, report)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the child ends here and the parent's loop is not its
+        sys.stderr.write(f"{library.words(error)}\n")
+    finally:
+        os._exit(code)
+
+
+def _leave_all_but(report: int) -> int:
+    """Close what the parent has open; return the descriptor that `report` has now."""
+    kept = os.dup2(report, sys.stderr.fileno() + 1)
+    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.close(null)
+    return kept
+
+
+def _prove(job: Mapping[str, Any], report: int) -> int:
+    _libc.prctl(_PR_SET_NAME, NAME.encode())
+    try:
+        _enter(job)
+    except OSError as error:
+        _tell(report, {"refused": str(error.strerror)})
+        return 0
+    for task in job["tasks"]:
+        _tell(report, {"answer": selfcheck.check(task)})
+    return 0
+
+
+def _enter(job: Mapping[str, Any]) -> None:
+    """Be held by what holds the container's processes. Raises OSError, in words."""
+    with _saying("its network namespace cannot be opened"):
+        namespace = os.open(f"/proc/{job['pid']}/ns/net", os.O_RDONLY)
+    with _saying("the kernel does not let the proving process be the first to go without memory"):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    for procs in job["procs"]:
+        _join(procs)
+    with _saying("its network namespace cannot be entered"):
+        _setns(namespace, _CLONE_NEWNET)
+    os.close(namespace)
+    with _saying("RLIMIT_MEMLOCK cannot be set"):
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (job["memlock"], job["memlock"]))
+    with _saying("the capabilities that go round its limits cannot be dropped"):
+        _drop_capabilities()
+
+
+def _join(procs: str) -> None:
+    with _saying("its cgroup cannot be entered"):
+        try:
+            Path(procs).write_text("0")
+        except FileNotFoundError:
+            # Where cgroups are mounted with nsdelegate, a process of a container sees those of its own only.
+            descriptor = os.open(_HOST_CGROUPS, os.O_RDONLY)
+            _setns(descriptor, _CLONE_NEWCGROUP)
+            os.close(descriptor)
+            Path(procs).write_text("0")
+
+
+def _setns(descriptor: int, kind: int) -> None:
+    if _libc.setns(descriptor, kind) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _drop_capabilities() -> None:
+    """Have none, if there is one that goes round limits. A service that may not drop any (SystemCallFilter) has none of
+    them."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (permitted,) = (int(line.split()[1], 16) for line in lines if line.startswith("CapPrm:"))
+    if permitted & _LOCKS == 0:
+        return
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    if _libc.capset(header, (ctypes.c_uint32 * 6)()) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+@contextmanager
+def _saying(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        named = f" ({error.filename})" if error.filename else ""
+        raise OSError(error.errno, f"{what}{named}: {error.strerror}") from error

@@ -1,0 +1,91 @@
+"""The process of the distribution's Python that has pyverbs loaded (nri_rdma.host.verbs.warm)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from nri_rdma.host.netlink.netns_visit import be_home
+from nri_rdma.host.verbs import program
+
+_END_S = 0.1
+"""How long a killed process may take to end: one that hangs in the kernel is left behind."""
+_READ_BYTES = 65536
+
+
+class WarmProcess:
+    """The process, from its start to its end. Safe for use by several threads."""
+
+    def __init__(self, python: Path) -> None:
+        """Start it. For a thread that visits no network namespace: the process would stay there. Raises OSError,
+        KernelError."""
+        import subprocess  # late: most nodes prove nothing
+
+        be_home()
+        self._python = python
+        self._lock = threading.Lock()  # of the descriptors: none is used after `end` has closed it
+        self._jobs, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._jobs.setblocking(False)  # a process that takes no job keeps nobody waiting
+        self._errors, errors = os.pipe()
+        os.set_blocking(self._errors, False)
+        os.set_blocking(errors, False)  # nobody reads it while the process lives: what does not fit is dropped
+        self._last_line = ""
+        command = [str(python), "-I", program.__file__, "warm"]
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=errors
+                )
+        except OSError:
+            self._close()
+            raise
+        finally:
+            os.close(errors)
+
+    @property
+    def pid(self) -> int:
+        """Return its process id."""
+        return self._process.pid
+
+    def send(self, job: bytes, report: int) -> None:
+        """Give it a job, with the descriptor that its report goes to. Raises ConnectionError if it has ended, other
+        OSErrors if it takes no job."""
+        with self._lock:
+            if self._jobs.fileno() < 0:
+                raise BrokenPipeError
+            socket.send_fds(self._jobs, [job], [report])
+
+    def has_ended(self) -> bool:
+        """Return whether it has ended."""
+        return self._process.poll() is not None
+
+    def has_failed(self) -> bool:
+        """Return whether it has ended with an error, not by a signal."""
+        return (self._process.poll() or 0) > 0
+
+    def end(self) -> None:
+        """Kill it, and with it the children that prove."""
+        from subprocess import TimeoutExpired
+
+        self._process.kill()
+        with suppress(TimeoutExpired):
+            self._process.wait(_END_S)
+        with self._lock:
+            self._close()
+
+    def last_words(self) -> str:
+        """Return how it ended, with the last line that it wrote: after `end`."""
+        ended = f"{self._python} ended with {self._process.returncode}"
+        return f"{ended}: {self._last_line}" if self._last_line else ended
+
+    def _close(self) -> None:
+        if self._jobs.fileno() < 0:
+            return
+        self._jobs.close()
+        with suppress(BlockingIOError):  # it wrote nothing
+            written = os.read(self._errors, _READ_BYTES).decode(errors="replace")
+            self._last_line = (written.strip().splitlines() or [""])[-1]
+        os.close(self._errors)

@@ -1,0 +1,83 @@
+"""Proofs that cannot be made: the reason is told, within the time. The others are in tests/kernel/test_prover.py."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.host.prover import Prover
+from nri_rdma.model.proof import DeviceTask, ProofAnswer, ProofEnd, ProofTask
+from tests.rig.deadline import wait_until
+from tests.unit.host.pyverbs import python_with
+
+TASK = ProofTask(where="ns/pod/main", pid=os.getpid(), cgroups_path="/box", devices=(DeviceTask(device="rxe0"),))
+
+
+@pytest.fixture
+def cgroups(tmp_path: Path) -> Path:
+    """Cgroups of version 2 as far as the daemon reads them: this process is in one."""
+    (tmp_path / "cgroups/box").mkdir(parents=True)
+    (tmp_path / "cgroups/cgroup.controllers").touch()
+    (tmp_path / "cgroups/box/cgroup.procs").write_text(f"{os.getpid()}\n")
+    return tmp_path / "cgroups"
+
+
+def unavailable(python: Path | None, cgroups: Path, task: ProofTask = TASK, within_s: float = 20) -> str:
+    """Why nothing can be proved."""
+    prover = Prover(python, cgroups)
+    answer = prover.prove(task, within_s)
+    prover.close()
+    assert (answer.end, answer.proofs) == (ProofEnd.UNAVAILABLE, ())
+    return answer.text
+
+
+def test_a_python_that_is_not_there_or_must_not_be_used_is_the_reason(tmp_path: Path, cgroups: Path) -> None:
+    assert unavailable(None, cgroups) == "verbs_python is empty"
+    python = tmp_path / "python3"
+    assert unavailable(python, cgroups) == f"{python} cannot be started: No such file or directory"
+
+
+def test_a_python_that_ends_with_an_error_is_the_reason_with_its_last_line(tmp_path: Path, cgroups: Path) -> None:
+    python = tmp_path / "python3"
+    python.write_text("#!/bin/sh\necho it is broken >&2\nexit 3\n")
+    python.chmod(0o755)
+    assert unavailable(python, cgroups) == f"{python} ended with 3: it is broken"
+
+
+def test_a_process_that_is_in_another_cgroup_is_the_reason(cgroups: Path) -> None:
+    (cgroups / "box/cgroup.procs").write_text("1\n")
+    assert unavailable(None, cgroups) == f"{cgroups}/box: its process {os.getpid()} is not in it"
+
+
+def test_a_cgroup_that_is_not_there_is_the_reason(tmp_path: Path, cgroups: Path) -> None:
+    (cgroups / "box/cgroup.procs").unlink()
+    assert unavailable(None, cgroups) == f"{cgroups}/box/cgroup.procs: No such file or directory"
+    assert unavailable(None, tmp_path) == f"{tmp_path}: no cgroups are mounted there"
+
+
+def test_a_process_that_takes_no_job_is_killed_when_the_time_is_over(tmp_path: Path, cgroups: Path) -> None:
+    python = python_with(tmp_path / "python", {}, text="import time\ntime.sleep(600)\n")
+    prover = Prover(python, cgroups)
+    started = time.monotonic()
+    answer = prover.prove(TASK, 0.5)
+    assert time.monotonic() - started < 1
+    assert answer.end is ProofEnd.LATE
+    assert answer.text == "rxe0 port 1 has not answered: the process that makes proofs did not answer, and was killed"
+    prover.close()
+
+
+def test_the_end_of_the_daemon_waits_for_no_proof(tmp_path: Path, cgroups: Path) -> None:
+    prover = Prover(python_with(tmp_path / "python", {}, text="import time\ntime.sleep(600)\n"), cgroups)
+    answers: list[ProofAnswer] = []
+    asking = threading.Thread(target=lambda: answers.append(prover.prove(TASK, 60)))
+    asking.start()
+    wait_until(lambda: prover._warm, "the process to be started")
+    prover.close()
+    asking.join(20)
+    assert [it.end for it in answers] == [ProofEnd.ENDED]
+    assert answers[0].text == "rxe0 port 1 has not answered: this daemon is ending"
+    assert prover.prove(TASK, 1).text == "this daemon is ending"

@@ -99,7 +99,7 @@ class End:
         self._peer = peer
         with failing("connect"):
             way = replace(self._port, mtu=min(self._port.mtu, peer.mtu))
-            queues.connect(self._pair, way, peer.queue_pair, peer.gid.exploded, peer.lid)
+            queues.connect(self._pair, way, peer.queue_pair, queues.words_of(peer.gid), peer.lid)
 
     def ping(self, count: int, within_s: float) -> list[int]:
         """Send that many pings to the end that does `pong`; return the time of each there and back, in nanoseconds."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping
 from functools import partial
+from ipaddress import IPv6Address
 from typing import Any  # Any: pyverbs has no types
 
 from nri_rdma.host.verbs import library, numbers
@@ -90,8 +91,14 @@ def mtu_bytes(port: SendingPort) -> int:
     return 128 << port.mtu
 
 
+def words_of(gid: IPv6Address) -> str:
+    """Return a GID as pyverbs reads it, in eight groups. Python 3.13 writes the last two of an IPv4 one with dots, also
+    in `exploded`."""
+    return gid.packed.hex(":", 2)
+
+
 def _own_gid(port: SendingPort) -> str:
-    return port.gid.value.exploded if port.gid else ""
+    return words_of(port.gid.value) if port.gid else ""
 
 
 def _make(domain: Any, queue: Any, kind: int) -> Any:

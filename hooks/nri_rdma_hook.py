@@ -43,6 +43,10 @@ CROWDED = (BlockingIOError, ConnectionResetError, BrokenPipeError)
 """A daemon that has too many callers at once: its queue is full, or it closes what it does not read. Or it was killed
 meanwhile; a second call shows which."""
 LATE_HINT = "nothing to do: the kubelet tries again; if it stays so see `nri-rdma status` and the daemon's log"
+INDEXES = ("NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX")
+"""The variables whose values are told: a proof goes by the GID that they name."""
+PROOF_MARGIN_S = 1.5
+"""How much longer than the proof of a container may take its answer is waited for."""
 HOOK_TIMEOUT_S = 10
 """For the OCI runtime, which then ends the hook and refuses the container; the question has its own, shorter one."""
 SERVICE = "nri_rdma.control.v1.Control"
@@ -132,7 +136,8 @@ def verify(options: dict[str, str], data: bytes) -> None:
         hint = "use the guard with containerd or CRI-O, see hooks/README.md"
         raise refusal("OCI-STATE", "the state names no container and sandbox of Kubernetes", pod, hint)
     where = f"{pod}, container {container}"
-    devices, variables = read_configuration(str(state.get("bundle")), where)
+    devices, variables, memlock = read_configuration(str(state.get("bundle")), where)
+    pid = state.get("pid")
     question = b"".join(
         (
             text_field(1, sandbox_id),
@@ -141,14 +146,22 @@ def verify(options: dict[str, str], data: bytes) -> None:
             text_field(4, str(state.get("id", ""))),
             *(field(5, text_field(1, key) + text_field(2, value)) for key, value in ours.items()),
             *(field(6, text_field(1, path) + number(2, major) + number(3, minor)) for path, major, minor in devices),
-            *(text_field(7, name) for name in variables),
+            *(text_field(7, name) for name, _ in variables),
             *([text_field(8, pool)] if pool else []),
             *([text_field(9, device)] if device else []),
             *(text_field(10, name) for name in claims),
             *([text_field(11, resource)] if resource else []),
+            number(12, pid if isinstance(pid, int) else 0),
+            *(number(13, soft) for soft in memlock),
+            *(field(14, text_field(1, name) + text_field(2, value)) for name, value in variables if name in INDEXES),
         )
     )
-    hear(ask(options, question, where), options["--control-socket"], where)
+    path = options["--control-socket"]
+    answer = ask(path, "Verify", question, float(options["--timeout"]), where)
+    prove_ms = answer.get(3)
+    if isinstance(prove_ms, int) and prove_ms:
+        answer = ask(path, "Prove", question, prove_ms / 1000 + PROOF_MARGIN_S, where)
+    hear(answer, path, where)
 
 
 def may_ask(data: bytes, prefix: str) -> bool:
@@ -259,15 +272,19 @@ def one(annotations: dict[str, object], keys: tuple[str, ...]) -> str:
     return found.pop() if found else ""
 
 
-def read_configuration(bundle: str, where: str) -> tuple[list[tuple[str, int, int]], list[str]]:
-    """Character devices (path, major, minor) and names of variables in config.json. Raises RefusalError."""
+def read_configuration(bundle: str, where: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str]], list[int]]:
+    """Character devices (path, major, minor), variables and, if there is one, the soft RLIMIT_MEMLOCK in config.json.
+    Raises RefusalError."""
     path = f"{bundle}/config.json"
     try:
         with open(path, "rb", opener=opened) as file:
             spec = read_json(file.read())
         nodes = (spec.get("linux") or {}).get("devices") or []
         devices = [(it["path"], int(it["major"]), int(it["minor"])) for it in nodes if it.get("type") in {"c", "u"}]
-        return devices, [entry.partition("=")[0] for entry in (spec.get("process") or {}).get("env") or []]
+        process = spec.get("process") or {}
+        variables = [entry.partition("=")[::2] for entry in process.get("env") or []]
+        limits = process.get("rlimits") or []
+        return devices, variables, [int(it["soft"]) for it in limits if it.get("type") == "RLIMIT_MEMLOCK"]
     except OSError as error:
         what = f"{path} cannot be read: {error.strerror}"
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -275,19 +292,18 @@ def read_configuration(bundle: str, where: str) -> tuple[list[tuple[str, int, in
     raise refusal("OCI-STATE", what, where, "see the log of the OCI runtime")
 
 
-def ask(options: dict[str, str], question: bytes, where: str) -> dict[int, object]:
+def ask(path: str, method: str, question: bytes, seconds: float, where: str) -> dict[int, object]:
     """The fields of the daemon's answer to a call of ttrpc (docs/ttrpc.md). Raises RefusalError, in time."""
     import time
     from _socket import timeout as late  # TimeoutError is another one before Python 3.10
 
-    path, seconds = options["--control-socket"], float(options["--timeout"])
     until = time.monotonic() + seconds
     try:
         try:
-            return call(path, until, "Verify", question)
+            return call(path, until, method, question)
         except CROWDED:
             time.sleep(seconds / 4)
-            return call(path, until, "Verify", question)
+            return call(path, until, method, question)
     except CROWDED as error:
         what = f"the daemon has too many callers at once: {error.strerror} ({path})"
         raise refusal("DAEMON-LATE", what, where, LATE_HINT) from error

@@ -50,6 +50,8 @@ PREPARED = ".prepared"
 """Behind the prefix, the annotation that `prepare` leaves in config.json: the variables that it has set."""
 VARIABLES = ("NCCL_", "UCX_", "NVSHMEM_", "FI_", "MC_", "GLOO_SOCKET_IFNAME", "RDMA_DEVICES_", "RDMA_NETDEVS_")
 """The beginnings of the variables that the daemon may set."""
+INDEXES = ("NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX")
+"""The variables whose values are told: a proof goes by the GID that they name."""
 DEFAULT_SOCKET = "/run/nri-rdma/oci.sock"
 HOOK_TIMEOUT_S = 15
 """For the OCI runtime, of the hooks that `create` adds; their own waits are shorter."""
@@ -349,6 +351,7 @@ def attach_asked(data: bytes, flags: "dict[str, str]", asked: "Callable[..., dic
         **asked(spec, path),
         "nodes": rdma_nodes(linux),
         "cgroup": str(linux.get("cgroupsPath") or ""),
+        "indexes": {name: value for name, value in variables(spec).items() if name in INDEXES},
     }
     given = ask(path, question, container, ABSENT_S, namespace)
     set_memlock(pid, given, container)

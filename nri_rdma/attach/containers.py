@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from nri_rdma.decide.inject import AttachedRequest
 
@@ -23,6 +24,19 @@ class Unstarted:
         self.verified = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerProof:
+    """The outcome of the proof of a container before its start: `ports` say in words what was proven of each, `code`
+    and `why` are "" where RDMA works. `at` is in seconds since the epoch."""
+
+    container_id: str
+    ports: tuple[str, ...]
+    took_ms: float
+    at: float
+    code: str = ""
+    why: str = ""
+
+
 class SandboxContainers:
     """Remembers containers by their names; beyond a bound nothing more."""
 
@@ -33,6 +47,21 @@ class SandboxContainers:
         """Those for which CreateContainer was answered and StartContainer has not come."""
         self.unguarded: set[str] = set()
         """Those that started after we answered although no guard verified them."""
+
+        self.proofs: dict[str, ContainerProof] = {}
+        """What came of the proof of each: a container that is made again has another id, and is proven again."""
+
+    def is_proven(self, name: str, container_id: str) -> bool:
+        """Return whether RDMA was proven to work in the container."""
+        known = self.proofs.get(name)
+        return known is not None and known.container_id == container_id and not known.code
+
+    def remember_proof(self, name: str, proof: ContainerProof) -> None:
+        """Remember what came of a proof. Beyond a bound the oldest is forgotten."""
+        self.proofs.pop(name, None)
+        self.proofs[name] = proof
+        if len(self.proofs) > KEPT_CONTAINERS:
+            del self.proofs[next(iter(self.proofs))]
 
     def remember(self, name: str, cgroups_path: str) -> None:
         """Remember the cgroup of a container, for those who ask what the container uses."""

@@ -46,6 +46,9 @@ that the key names."""
 LONGEST_WAIT_S = 1.5
 """Longest wait that can be set; a longer one is refused. A runtime drops a plugin that does not answer within 2 s, and
 a longer wait would leave no time for the answer."""
+SHORTEST_PROOF_S, LONGEST_PROOF_S = 0.5, 6.0
+"""Shortest and longest time of a proof that can be set. OCI runtimes end the hook after 10 s, which waits 2 s for the
+daemon's first answer."""
 MAX_DEPTH = 16
 """Greatest depth of tables and lists; a deeper text is refused. A label's value in a list of a rule is five deep."""
 _HANDLER = re.compile(f"{HANDLER_CHARACTER}{{1,253}}")
@@ -196,12 +199,21 @@ def _without_port(text: str) -> str:
 
 def _wait(name: str, value: Any) -> float:
     """Read a time in seconds for which every pod of the node may have to wait."""
+    return _seconds(name, value, 0, LONGEST_WAIT_S)
+
+
+def _proof_time(name: str, value: Any) -> float:
+    """Read a time in seconds for which the hook of a container waits."""
+    return _seconds(name, value, SHORTEST_PROOF_S, LONGEST_PROOF_S)
+
+
+def _seconds(name: str, value: Any, least: float, most: float) -> float:
     try:
         seconds = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         seconds = math.nan
-    if not 0 <= seconds <= LONGEST_WAIT_S:
-        raise _refused(name, value, f"a number of seconds from 0 to {LONGEST_WAIT_S:g}")
+    if not least <= seconds <= most:
+        raise _refused(name, value, f"a number of seconds from {least:g} to {most:g}")
     return seconds
 
 
@@ -255,6 +267,7 @@ _SCHEMAS: Mapping[Callable[[str, Any], object], Mapping[str, object]] = {
     _listen_address: {"type": "string", "pattern": "^(?:|.+:[0-9]{1,5})$"},
     _nice: {"type": "integer", "minimum": -20, "maximum": 0},
     _wait: {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT_S},
+    _proof_time: {"type": "number", "minimum": SHORTEST_PROOF_S, "maximum": LONGEST_PROOF_S},
     _memlock: {
         "anyOf": [
             {"enum": ["auto", "unlimited", "keep"]},
@@ -275,6 +288,10 @@ _METRICS_ADDRESS = (
 _NAME_HOLDERS = (
     "Name the pods that hold devices where another pod is refused because of them, also to that pod's author, in"
     " events. The log and `nri-rdma status` name them in any case."
+)
+_PROOF_TIMEOUT = (
+    "Seconds that the proof of a container with `prove: true` may take; then the container is refused. Other containers"
+    " do not wait meanwhile."
 )
 _TRACING = "Record a span for every event and step of pods that ask for devices."
 _GUARD_RESOURCE = (
@@ -397,6 +414,7 @@ class Settings:
         _path_or_none,
         "PATH",
     )
+    proof_timeout: float = _setting(3.0, _PROOF_TIMEOUT, _proof_time, "SECONDS")
     kubelet_wait: float = _setting(
         0.05,
         "Seconds that RunPodSandbox waits for the kubelet's answer, while every pod of the node waits. Without one a"

@@ -44,6 +44,7 @@ from nri_rdma.doors.nri.link import Door, Link
 from nri_rdma.doors.nri.runner import Runner
 from nri_rdma.doors.nri.session import Answers
 from nri_rdma.engine.engine import Engine
+from nri_rdma.engine.gate import Gating
 from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.engine.reservations import Reservations
 from nri_rdma.host.containerd.leftovers import Leftovers
@@ -121,7 +122,7 @@ class Daemon:
         )
         self._processes = ProcessWatcher(lambda process: self._news.process_ended(process))  # noqa: PLW0108
         self._limits = ContainerLimits(settings.cgroup_root, self._processes)
-        self._contested = Contested()
+        self._contested, self._guards = Contested(), RuntimeGuards(settings, self._workers)
         self._take_up: Callable[[], None] = lambda: None
         self._signals: Signals | None = None
         site = _site(settings, self._kernel, self._spans, self._watcher, self._processes, boundary)
@@ -154,6 +155,7 @@ class Daemon:
             prefix=settings.annotation_prefix,
             waits=settings.waits,
             memlock=MemlockBounds(default=settings.memlock.bytes),
+            gating=Gating(guarded=self._guards.is_guarded),
         )
         self._lacking.add(missing_right(self._engine.placer.offering.policy, self._kernel))
         self._kubelet_doors = KubeletDoors(
@@ -183,7 +185,7 @@ class Daemon:
             pinned=lambda: asdict(self._kernel.held()),
             driver=self._kubelet_doors.driver,
             troubles=lambda: self._lacking.told(settings_are_others=self._reloader.has_taken),
-            guards=RuntimeGuards(settings, self._workers).told,
+            guards=self._guards.told,
         )
         self._sockets = LocalSockets.make(facts, self._kernel, self._listeners, self._tally)
 

@@ -1,5 +1,6 @@
-"""Which of the runtime's handlers have the guard, for the page of metrics: asked for again when somebody scrapes it and
-the last answer is old. The runtime's set-up changes only with its restart."""
+"""Which of the runtime's handlers have the guard, for the page of metrics and for pods of which something is to be
+proven: asked for again when somebody wants to know and the last answer is old. The runtime's set-up changes only with
+its restart."""
 
 from __future__ import annotations
 
@@ -7,18 +8,23 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 
 from nri_rdma.config.settings import Settings
+from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.host.containerd.client import ContainerdError
 from nri_rdma.host.containerd.handlers import CRIO_SOCKET
-from nri_rdma.host.guards import running_setups
+from nri_rdma.host.guards import Setup, running_setups, setup_of
+from nri_rdma.tasks.waiting import settled
 from nri_rdma.tasks.workers import Workers
 
 log = logging.getLogger(__name__)
 
 AGAIN_S = 15.0
 """How long an answer is new."""
+UNGUARDED_AGAIN_S = 1.0
+"""The same for a pod that is refused because of it: the guard may have been set up a moment ago."""
 
 
 class RuntimeGuards:
@@ -37,19 +43,43 @@ class RuntimeGuards:
         self._sockets = (settings.containerd_socket, crio_socket)
         self._clock = clock
         self._lock = threading.Lock()
-        self._due = float("-inf")
-        self._told: Mapping[str, bool] = {}
+        self._asked_at = float("-inf")
+        self._asking: Future[None] | None = None
+        self._setups: tuple[Setup, ...] = ()
 
     def told(self) -> Mapping[str, bool]:
         """Return by handler whether its containers have the guard, as it was last known; nothing of a handler of which
         that cannot be known. Have a worker ask again where that is old."""
+        self._ask_again(AGAIN_S)
+        return {it.name: not it.fault for it in self._setups if it.is_known}
+
+    def is_guarded(self, handler: str, by: float) -> bool | None:
+        """Return whether containers of a runtime handler ("": the default one) have the guard; None where that cannot
+        be known. Wait until `by`, in seconds of `time.monotonic`, where the last answer is old. Raise NotReadyError."""
+        if self._settings.guard_resource:  # the containers bring it; one that does not is refused when it starts
+            return True
+        for new_s in (AGAIN_S, UNGUARDED_AGAIN_S):
+            if not settled(self._ask_again(new_s), by - time.monotonic()):
+                raise NotReadyError(
+                    ErrorCode.NOT_READY,
+                    "network is not ready: the runtime has not said yet which of its handlers have the guard",
+                    where=f"runtime handler {handler or 'by default'}",
+                    hint="nothing to do: the kubelet tries again",
+                )
+            found = setup_of(self._setups, handler)
+            if found is not None and not found.fault:
+                return True
+        return False if found is not None and found.is_known else None
+
+    def _ask_again(self, new_s: float) -> Future[None]:
+        """Have a worker ask unless the last answer is new; return what is done when there is one."""
         with self._lock:
-            is_due = self._clock() >= self._due
-            if is_due:
-                self._due = self._clock() + AGAIN_S
-        if is_due:
-            self._workers.submit("guards", self._ask)
-        return self._told
+            now, last = self._clock(), self._asking
+            if last is not None and (not last.done() or now < self._asked_at + new_s):
+                return last
+            self._asked_at = now
+            self._asking = asking = self._workers.submit("guards", self._ask)
+            return asking
 
     def _ask(self) -> None:
         try:
@@ -57,4 +87,4 @@ class RuntimeGuards:
         except ContainerdError as error:  # it may be starting: what was known of it before may be wrong
             log.debug("the runtime does not say which handlers it has", extra={"error": str(error)})
             found = None
-        self._told = {it.name: not it.fault for it in found or () if it.is_known}
+        self._setups = found or ()

@@ -47,7 +47,13 @@ class LocalSockets:
         """Wire them for a daemon. `tally` is what it counts for metrics; None: they are off."""
         default = default_given(facts.settings.memlock)
         containers = Containers(
-            facts.engine, kernel.handed, partial(_interface_of, kernel), start_of, facts.spans, default
+            facts.engine,
+            kernel.handed,
+            partial(_interface_of, kernel),
+            start_of,
+            facts.spans,
+            default,
+            facts.settings.proof_timeout,
         )
         hooks = HookServer(containers, listeners, tally.hook_calls if tally is not None else None)
         return cls(facts.settings, ControlServer(facts), hooks, _metrics_server(facts, tally))

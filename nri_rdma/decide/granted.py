@@ -14,7 +14,7 @@ from nri_rdma.cdi.grants import CdiGrant
 from nri_rdma.cdi.meaning import label_of
 from nri_rdma.decide.advertised import DRIVER
 from nri_rdma.decide.placement import Holding, Placed, Taken
-from nri_rdma.decide.policy import Asker, Offer, Policy, admit_granted, refuse_two_values
+from nri_rdma.decide.policy import Asker, Offer, Policy, admit_granted, is_proven, refuse_two_values
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.adoption import Adopt, Adoption
 from nri_rdma.model.device import CharKind, DeviceId, DeviceNumbers, Node, RdmaDevice
@@ -117,7 +117,7 @@ def _granted_one(node: Node, taken: Taken, item: Wanted, asker: Asker) -> Placed
 def with_pools(policy: Policy, offer: Offer, given: tuple[Placed, ...]) -> tuple[Placed, ...]:
     """Return the same with the use and the variables that the pools of the devices say. Raise PlacementError where the
     pools of one request give a variable two values."""
-    if not given or not any(pool.env or pool.use is not None for pool in policy.pools.values()):
+    if not given or not any(pool.env or pool.use is not None or pool.prove for pool in policy.pools.values()):
         return given
     return tuple(_with_pools(policy, offer, item) for item in given)
 
@@ -129,6 +129,9 @@ def _with_pools(policy: Policy, offer: Offer, item: Placed) -> Placed:
     request = item.admitted.request
     if request.use is None and len(uses) == 1:
         request = replace(request, use=uses.pop())
+    prove = any(is_proven(pool, request) for pool in pools) or None
+    if pools and prove is not request.prove:
+        request = replace(request, prove=prove)
     refuse_two_values(replace(item.admitted, request=request, env=pool.env) for pool in pools)
     env = {name: value for pool in pools for name, value in pool.env}
     return replace(item, admitted=replace(item.admitted, request=request, env=tuple(env.items())))

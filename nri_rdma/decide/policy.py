@@ -177,6 +177,14 @@ def rule_of(policy: Policy, asker: Asker, pool: str) -> Rule | None:
     return next((rule for rule in policy.rules if rule.concerns(asker, pool)), None)
 
 
+def is_proven(pool: Pool, request: DeviceRequest) -> bool:
+    """Return whether a request for devices of a pool is proven before its containers start: as it says itself, else as
+    the pool says where there is something to prove."""
+    if request.prove is not None:
+        return request.prove
+    return pool.prove and CharKind.UVERBS in request.char_kinds and not request.admin_access
+
+
 def first_mode(policy: Policy, node: Node, asker: Asker, pool: Pool) -> Mode:
     """Return the mode of a request that names none."""
     return _first_mode(pool, rule_of(policy, asker, pool.name), node)
@@ -290,8 +298,9 @@ def _admit_one(policy: Policy, node: Node, request: DeviceRequest, asker: Asker)
         if refusal is not None:
             raise refusal
     limits, isolation, use = question.limits, question.isolation, request.use or question.pool.use
-    if limits != request.limits or isolation is not request.isolation or use is not request.use:
-        request = replace(request, limits=limits, isolation=isolation, use=use)
+    prove = is_proven(question.pool, request) or None
+    if (limits, isolation, use, prove) != (request.limits, request.isolation, request.use, request.prove):
+        request = replace(request, limits=limits, isolation=isolation, use=use, prove=prove)
     return Admitted(request=request, mode=question.mode, env=question.pool.env)
 
 

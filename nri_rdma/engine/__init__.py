@@ -29,7 +29,8 @@ Where to look:
 - `barrier`, `alignment_check`, `limiter`: what a container meets on its way. `refusals`: the errors that it may meet.
 - `parts`: what the attachments of one sandbox gave to whom. `verifier`: whether a running pod lacks any of it.
 - `sandbox`: all that is remembered of a sandbox besides its attachments, and the table of its life.
-- `guard`: the answer to the OCI hook that lets no container start without its devices.
+- `guard`: the answer to the OCI hook that lets no container start without its devices. `gate`: the proof that RDMA
+  works in a container, before it starts.
 
 What is attached has a life of its own: `nri_rdma.attach.states`.
 """

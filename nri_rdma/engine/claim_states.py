@@ -7,20 +7,21 @@ notes them and returns; it asks for the present state later, in a thread of its 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from nri_rdma.attach.attachment import Attachment
-from nri_rdma.attach.plan import NetdevMove
+from nri_rdma.attach.containers import ContainerProof
+from nri_rdma.attach.plan import addresses_in_pod
 from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.decide.advertised import slice_name
 from nri_rdma.decide.inject import AttachedDevice, AttachedRequest
+from nri_rdma.decide.proving import proven_of
 from nri_rdma.engine.engine import Engine
 from nri_rdma.errors import NotReadyError, NriRdmaError
-from nri_rdma.model.carried import carried_address
-from nri_rdma.model.claim import GivenDevice
+from nri_rdma.model.claim import GivenDevice, GivenProof
 from nri_rdma.model.device import CharKind
 
 ClaimNews = Callable[[frozenset[str], str], None]
@@ -45,6 +46,7 @@ class ClaimStates:
         self.on_news: list[ClaimNews] = []
         engine.attachments.on_begun.append(self._begun)
         engine.placer.on_refused.append(self._report)
+        engine.starts.gate.on_proven.append(lambda names: self._report(names, None))
 
     def _begun(self, attachment: Attachment) -> None:
         known = weakref.ref(attachment)  # its own futures would keep it alive until a garbage collection
@@ -77,20 +79,29 @@ class ClaimStates:
             if record is None:
                 continue
             if attachment.shown is Phase.ATTACHED:
-                found.update(_given(record))
+                oldest = next(iter(self._attachments.of(attachment.pod.sandbox_id)), attachment)
+                found.update(_given(record, oldest.containers.proofs.copy()))
             elif attachment.shown is Phase.RETURNING and not attachment.is_given_up:
                 for name in attachment.cdi_devices:
                     found.setdefault(name, CdiState(is_returning=True, undo_error=attachment.undo_error))
         return found
 
 
-def _given(record: SandboxRecord) -> dict[str, CdiState]:
+def _given(record: SandboxRecord, proofs: Mapping[str, ContainerProof]) -> dict[str, CdiState]:
     by_name: dict[str, tuple[GivenDevice, ...]] = {}
     for item in record.attached:
         name = item.admitted.request.cdi_device
         if name:
-            by_name[name] = (*by_name.get(name, ()), *(_device(record, item, it) for it in item.devices))
+            given = [replace(_device(record, item, it), proof=_proof(item, proofs)) for it in item.devices]
+            by_name[name] = (*by_name.get(name, ()), *given)
     return {name: CdiState(given=given) for name, given in by_name.items()}
+
+
+def _proof(item: AttachedRequest, proofs: Mapping[str, ContainerProof]) -> GivenProof | None:
+    """Return what came of the proofs of a request's containers: the first refusal, if there is one."""
+    own = [it for name, it in proofs.items() if proven_of((item,), name)]
+    refused = [it for it in own if it.code]
+    return next((GivenProof(code=it.code, words=it.why or "; ".join(it.ports)) for it in (*refused, *own)), None)
 
 
 def _device(record: SandboxRecord, request: AttachedRequest, it: AttachedDevice) -> GivenDevice:
@@ -103,7 +114,7 @@ def _device(record: SandboxRecord, request: AttachedRequest, it: AttachedDevice)
         mode=request.admitted.mode,
         interface=move.pod_name if move is not None else "",
         mac=move.config.mac or move.link.mac if move is not None else "",
-        addresses=tuple(_addresses(move)) if move is not None else (),
+        addresses=tuple(map(str, addresses_in_pod(move))) if move is not None else (),
     )
 
 
@@ -112,12 +123,3 @@ def _nodes(record: SandboxRecord, request: AttachedRequest, it: AttachedDevice) 
     yield from (char.path for char in it.device.char_devices if char.kind in kinds)
     if record.rdma_cm is not None and CharKind.RDMA_CM in kinds:
         yield record.rdma_cm.path
-
-
-def _addresses(move: NetdevMove) -> Iterator[str]:
-    """Yield the addresses that the netdev got; the kernel's own link-local one is none of them."""
-    yield from map(str, move.addresses)
-    for brought in move.inherited.addresses:
-        said = carried_address(brought.thing)
-        if said is not None:
-            yield str(said.own)

@@ -23,6 +23,7 @@ from nri_rdma.engine.barrier import Barrier
 from nri_rdma.engine.container import Container, Listed, ShowGpus
 from nri_rdma.engine.create_container import ContainerCreation
 from nri_rdma.engine.evidence import EvidenceCollector
+from nri_rdma.engine.gate import Gate, Gating
 from nri_rdma.engine.late import LateAttach
 from nri_rdma.engine.late_shares import LateShares
 from nri_rdma.engine.limiter import Limiter, Limits
@@ -95,9 +96,11 @@ class Engine:
         prefix: str,
         waits: Waits = Waits(),  # noqa: B008 - frozen
         memlock: MemlockBounds = MemlockBounds(),  # noqa: B008 - frozen
+        gating: Gating = Gating(),  # noqa: B008 - frozen
     ) -> Self:
         """Wire an engine. `workers` attach and compare, `readers` rescan the node, `prefix` is that of our annotations,
-        `memlock` is what is known of the runtime and RLIMIT_MEMLOCK before it connects."""
+        `memlock` is what is known of the runtime and RLIMIT_MEMLOCK before it connects. `gating` proves
+        containers."""
         known = evidence.sandboxes
         known.is_attached = attachments.knows
         offering = Offering(node, policy, memlock)
@@ -113,7 +116,9 @@ class Engine:
         limiter = Limiter(limits, spans)
         alignment = AlignmentCheck(evidence.specs, known, spans)
         refused = RefusedLately(names_holders=lambda: offering.policy.names_holders)
-        pods = PodStart(attachments, placer, barrier, refused, Promises(attachments.knows, placer, refused))
+        gate = Gate(gating, limiter, refused, spans)
+        promises = Promises(attachments.knows, placer, refused)
+        pods = PodStart(attachments, placer, barrier, refused, promises, gate.refuse_unhooked)
 
         late = LateAttach(attachments, spans, placer, barrier)
         shares = LateShares(placer, barrier, late)
@@ -128,7 +133,7 @@ class Engine:
             barrier=barrier,
             pods=pods,
             containers=ContainerCreation(attachments, placer, barrier, late, alignment, spans, shares.attach),
-            starts=ContainerStart(attachments, known, limiter, alignment),
+            starts=ContainerStart(attachments, known, limiter, alignment, gate),
             synchronizer=Synchronizer(attachments, workers, spans, evidence, verifier, prefix, start),
         )
 
@@ -198,7 +203,7 @@ class Engine:
         container_id: str = "",
     ) -> None:
         """Write the limits that the runtime was not given, before the container's process runs; `gpus` returns its GPU
-        evidence. Raise LimitsError, or PlacementError where a strict request does not fit the GPUs."""
+        evidence. Raise LimitsError, ProofError, or PlacementError where a strict request does not fit the GPUs."""
         parts = self.attachments.of(sandbox_id)  # before: the sandbox may end meanwhile, and then has none
         try:
             self.starts.start(sandbox_id, container, cgroups_path, container_id, gpus)
@@ -206,11 +211,6 @@ class Engine:
             if parts:
                 self.refused.note("StartContainer", parts[0].pod, error, container)
             raise
-
-    def start_alone(self, pod: Pod) -> None:
-        """Write the limits of a container that stands for itself: it was created, its cgroup exists and its program
-        does not run yet. Raise LimitsError."""
-        self.starts.start_alone(pod)
 
     def stop_pod(self, sandbox_id: str, deadline: float) -> None:
         """Return everything to the host, as far as the deadline allows. What remains continues in the background: what

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,7 +21,7 @@ from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.containers import Unstarted
 from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.decide.inject import AttachedRequest, inject
-from nri_rdma.engine.limiter import Limiter
+from nri_rdma.engine.gate import Created, Gate
 from nri_rdma.engine.refusals import returning
 from nri_rdma.engine.sandbox import Sandbox
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
@@ -41,7 +41,9 @@ class Subject:
     """The container to verify, as its hook sees it: `pod` is namespace/name, `devices` and `env` are the nodes by path
     and the names of the variables in its OCI configuration, `pool` the pool of whose shares it has some, `cdi_device`
     the CDI device that it has, of a claim of ours or of another driver with our key, `claims` the CDI devices of all
-    claims that its pod has of our driver, `resource` the guard resource where it has that."""
+    claims that its pod has of our driver, `resource` the guard resource where it has that. `pid` is its first process,
+    0 where the hook does not say, `memlock` its RLIMIT_MEMLOCK in bytes, None where its configuration has none, and
+    `indexes` are its variables that force an entry of the GID table."""
 
     sandbox_id: str
     pod: str
@@ -54,6 +56,9 @@ class Subject:
     cdi_device: str = ""
     claims: tuple[str, ...] = ()
     resource: str = ""
+    pid: int = 0
+    memlock: int | None = None
+    indexes: Mapping[str, str] = field(default_factory=dict)
 
 
 Named: TypeAlias = Callable[[str, str], Collection[str] | None]
@@ -79,7 +84,7 @@ class Guard:
         sandboxes: Callable[[str], tuple[Attachment, ...]],
         known: Callable[[str], Sandbox | None],
         named: Named,
-        limiter: Limiter,
+        gate: Gate,
         spans: Recorder,
         prefix: str,
         state_dir: Path,
@@ -88,7 +93,8 @@ class Guard:
         self._sandboxes = sandboxes
         self._known = known
         self._named = named
-        self._limiter = limiter
+        self._limiter = gate.limiter
+        self._gate = gate
         self._spans = spans
         self._prefix = prefix
         self._seen = state_dir / SEEN_FILE
@@ -101,6 +107,25 @@ class Guard:
         """Return the line with which the container is refused; "" when it is complete. Write its rdma limits, where
         that is left to the daemon. Wait for an unfinished attach or check until `by` (seconds of `time.monotonic`): no
         other pod of the node waits with this one."""
+        return self._refusal("verify", subject, lambda parts: self._refuse(subject, parts, by))
+
+    def is_to_be_proven(self, subject: Subject) -> bool:
+        """Return whether a container that is complete must not run before `prove`."""
+        parts = self._sandboxes(subject.sandbox_id)
+        return bool(parts) and self._gate.is_due(parts, subject.container, subject.container_id)
+
+    def prove(self, subject: Subject, within_s: float) -> str:
+        """Return the line with which the container is refused; "" when it is complete, and RDMA works in it."""
+
+        def refuse(parts: tuple[Attachment, ...]) -> None:
+            self._refuse(subject, parts, 0.0)
+            if parts and self._gate.is_due(parts, subject.container, subject.container_id):
+                self._gate.prove(parts, _created(subject, parts), within_s)
+
+        return self._refusal("createRuntime", subject, refuse)
+
+    def _refusal(self, name: str, subject: Subject, refuse: Callable[[tuple[Attachment, ...]], None]) -> str:
+        """Return the line of what `refuse` raises, "" where it raises nothing; recorded as a span of that name."""
         attributes = {
             "k8s.pod.name": subject.pod,
             "k8s.container.name": subject.container,
@@ -108,25 +133,30 @@ class Guard:
             "sandbox": subject.sandbox_id,
         }
         parts, refusal = self._sandboxes(subject.sandbox_id), ""
-        with self._spans.span("verify", attributes) as span:
+        with self._spans.span(name, attributes) as span:
             try:
-                _await_end(subject, parts, by)
-                refuse_incomplete(subject, parts, self._prefix, self._named)
-                if subject.resource and not self._was_answered(subject, parts):
-                    raise _made_without_us(subject)
-                self._limit(subject, parts)
+                refuse(parts)
             except NriRdmaError as error:
                 span.error = str(error)
                 refusal = error.for_author
-                log.warning(
-                    "the guard keeps a container from starting",
-                    extra={"pod": subject.pod, "container": subject.container, "error": span.error},
-                )
+                if not error.is_logged:
+                    log.warning(
+                        "the guard keeps a container from starting",
+                        extra={"pod": subject.pod, "container": subject.container, "error": span.error},
+                    )
         self._note(bool(refusal))
         answered = _answered(subject, parts)
         if answered is not None and not refusal:
             answered.verified = True
         return refusal
+
+    def _refuse(self, subject: Subject, parts: tuple[Attachment, ...], by: float) -> None:
+        """Raise NriRdmaError for a container that is not complete. Write its rdma limits, where that is left to us."""
+        _await_end(subject, parts, by)
+        refuse_incomplete(subject, parts, self._prefix, self._named)
+        if subject.resource and not self._was_answered(subject, parts):
+            raise _made_without_us(subject)
+        self._limit(subject, parts)
 
     @property
     def contacts(self) -> Contacts:
@@ -137,13 +167,13 @@ class Guard:
     def _limit(self, subject: Subject, parts: tuple[Attachment, ...]) -> None:
         """Write the limits that the OCI runtime was not told of: the container's cgroup exists. Raise NriRdmaError,
         also where the cgroup is not known, since a daemon that started a moment ago was not told of it."""
-        path = parts[0].containers.cgroups.get(subject.container, "") if parts else ""
-        if subject.container_id and subject.container_id in path:
+        path = _cgroups_path(subject, parts)
+        if path:
             self._limiter.limit_created(parts, subject.container, path, subject.container_id)
-        elif self._limiter.has_limits(parts, subject.container):
+        elif self._limiter.has_limits(parts, subject.container) or self._gate.asks(parts, subject.container):
             raise NotReadyError(
                 ErrorCode.NOT_READY,
-                "network is not ready: the daemon does not know yet in which cgroup this container is to be limited",
+                "network is not ready: the daemon does not know yet in which cgroup this container is",
                 where=f"{subject.pod}, container {subject.container}",
                 hint="nothing to do: the kubelet tries again",
             )
@@ -166,6 +196,24 @@ class Guard:
         except OSError as error:  # the next daemon does not know of the guard until it asks again: nobody is worse off
             if is_first:
                 log.warning("that the guard has asked is not remembered", extra={"error": str(error)})
+
+
+def _cgroups_path(subject: Subject, parts: tuple[Attachment, ...]) -> str:
+    """Return the path that the container's cgroup had in CreateContainer; "" where that is not known."""
+    path = parts[0].containers.cgroups.get(subject.container, "") if parts else ""
+    return path if subject.container_id and subject.container_id in path else ""
+
+
+def _created(subject: Subject, parts: tuple[Attachment, ...]) -> Created:
+    return Created(
+        where=f"{subject.pod}, container {subject.container}",
+        name=subject.container,
+        container_id=subject.container_id,
+        cgroups_path=_cgroups_path(subject, parts),
+        pid=subject.pid,
+        memlock=subject.memlock,
+        indexes=subject.indexes,
+    )
 
 
 def _await_end(subject: Subject, parts: tuple[Attachment, ...], by: float) -> None:

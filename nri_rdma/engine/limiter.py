@@ -84,9 +84,13 @@ class Limiter:
             if self.limit_created(parts, container, cgroups_path, container_id):
                 return
         except LimitsError:
-            self._limits.kill(cgroups_path, _where(parts, container))
+            self.kill(parts, container, cgroups_path)
             raise
         self.limit_all(parts, container, cgroups_path)
+
+    def kill(self, parts: tuple[Attachment, ...], container: str, cgroups_path: str) -> None:
+        """Kill the processes of a container that must not run. Never raises."""
+        self._limits.kill(cgroups_path, _where(parts, container))
 
     def limit_alone(self, parts: tuple[Attachment, ...], container: str, cgroups_path: str, pid: int | None) -> None:
         """Write every line of limits of a container whose OCI runtime was told of none: it may not have enabled the

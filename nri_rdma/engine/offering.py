@@ -8,6 +8,7 @@ from nri_rdma.cdi.grants import CdiGrant
 from nri_rdma.decide.decision import MemlockBounds, Question
 from nri_rdma.decide.placement import prepare
 from nri_rdma.decide.policy import Offer, Policy, offer
+from nri_rdma.decide.proving import asks_proof
 from nri_rdma.engine.asking import Asked
 from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.model.adoption import Adoption
@@ -53,6 +54,11 @@ class Offering:
     def has_claims(self) -> bool:
         """Return whether any pool is asked through claims, as far as the pools are known."""
         return bool(self.policy.closed) or any(pool.door is PoolDoor.CLAIMS for pool in self.policy.pools.values())
+
+    def proven(self, asked: Asked) -> str:
+        """Return the place of the pod's first own request that is to be proven, "" where none is."""
+        request = asks_proof(self.policy, asked.request.requests)
+        return request.where if request is not None else ""
 
     def question(
         self, owner: str, asker: Asker, asked: Asked, grants: tuple[CdiGrant, ...], adoption: Adoption

@@ -39,13 +39,17 @@ class PodStart:
         barrier: Barrier,
         refused: RefusedLately,
         promises: Promises,
+        refuse_unhooked: Callable[[Pod, str, str, float], None],
     ) -> None:
+        """`refuse_unhooked` raises NriRdmaError for a pod whose request at a place is to be proven and whose runtime
+        handler has no guard."""
         self._attachments = attachments
         self._known = placer.evidence.sandboxes
         self._placer = placer
         self._barrier = barrier
         self.refused = refused
         self.promises = promises
+        self._refuse_unhooked = refuse_unhooked
         self._lock = threading.Lock()
 
     def run(
@@ -102,6 +106,10 @@ class PodStart:
     def _begin(self, pod: Pod, asked: Asked, deadline: float, asker: Asker) -> Attachment | None:
         """Begin to attach the selected devices. Return None when there are none: what the kubelet allocated is only
         observed."""
+
+        where = self._placer.offering.proven(asked)
+        if where and pod.is_listed:  # else its hook is the one that asks
+            self._refuse_unhooked(pod, where, asker.runtime_handler, deadline)
 
         def choose(by: float | None) -> Selection:
             placed = self._placer.choose(pod, asked, asker, by)

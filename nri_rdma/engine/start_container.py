@@ -10,6 +10,7 @@ from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.attachments import Attachments
 from nri_rdma.engine.alignment_check import AlignmentCheck
 from nri_rdma.engine.container import ShowGpus
+from nri_rdma.engine.gate import Gate
 from nri_rdma.engine.limiter import Limiter
 from nri_rdma.engine.parts import attached_of
 from nri_rdma.engine.sandbox import Sandboxes
@@ -24,10 +25,13 @@ _REPORTED_ANSWERS = 2
 class ContainerStart:
     """Handles the start of containers for every door. Safe for use by several threads."""
 
-    def __init__(self, attachments: Attachments, known: Sandboxes, limiter: Limiter, alignment: AlignmentCheck) -> None:
+    def __init__(
+        self, attachments: Attachments, known: Sandboxes, limiter: Limiter, alignment: AlignmentCheck, gate: Gate
+    ) -> None:
         self._attachments = attachments
         self._known = known
         self.limiter = limiter
+        self.gate = gate
         self._alignment = alignment
 
     def created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
@@ -47,13 +51,14 @@ class ContainerStart:
         self, sandbox_id: str, container: str, cgroups_path: str, container_id: str, gpus: ShowGpus | None
     ) -> None:
         """Write the limits that the runtime was not given, and check the container's devices against its GPUs, which
-        `gpus` returns (None: nobody knows). Raise LimitsError, or PlacementError where a strict request does not fit
-        the GPUs."""
+        `gpus` returns (None: nobody knows). Raise LimitsError, ProofError where it was to be proven and was not, or
+        PlacementError where a strict request does not fit the GPUs."""
         parts = self._attachments.of(sandbox_id)
         if not parts:
             return
         record = parts[0].record
         parts[0].containers.started(container, record.attached if record is not None else ())
+        self.gate.refuse_unproven(parts, container, container_id, cgroups_path)
         self.limiter.limit_starting(parts, container, cgroups_path, container_id)
         if gpus is not None:
             self._alignment.check(parts[0].pod, attached_of(parts)[0], container, gpus)

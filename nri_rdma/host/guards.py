@@ -31,12 +31,13 @@ _FLAGS = ("--annotation-prefix", "--control-socket", "--kubelet-checkpoint")
 class Setup:
     """The guard of a handler's containers: `fault` is the reason why they have none, "" when they have one. `blocks`:
     no container of the handler starts at all, whether it asks for anything or not. Not `is_known`: `fault` is the
-    reason why nobody can tell from here."""
+    reason why nobody can tell from here. `is_default`: the handler is that of pods that name none."""
 
     handler: str
     fault: str
     blocks: bool = False
     is_known: bool = True
+    is_default: bool = False
 
     @property
     def name(self) -> str:
@@ -70,10 +71,21 @@ def running_setups(sockets: Iterable[Path | None], settings: Settings) -> tuple[
     return None
 
 
+def setup_of(setups: Iterable[Setup], handler: str) -> Setup | None:
+    """Return that of a pod's runtime handler, "" for a pod that names none; None where the runtime did not tell of
+    it."""
+    return next((it for it in setups if it.handler == CRIO or (it.name == handler if handler else it.is_default)), None)
+
+
 def containerd_setup(handler: RuntimeHandler, settings: Settings) -> Setup:
     """Return how a handler of containerd is guarded."""
     fault = _fault_of_handler(handler, settings)
-    return Setup(handler=f"{_OF_CONTAINERD}{handler.name}", fault=fault.text, blocks=fault.blocks)
+    return Setup(
+        handler=f"{_OF_CONTAINERD}{handler.name}",
+        fault=fault.text,
+        blocks=fault.blocks,
+        is_default=handler.is_default,
+    )
 
 
 def crio_setup(folders: Sequence[Path], settings: Settings) -> Setup:
@@ -109,7 +121,8 @@ def _seen_from_here(handler: RuntimeHandler, settings: Settings) -> Setup:
     not may lie in another mount namespace."""
     if handler.base_spec and not Path(handler.base_spec).exists():
         fault = f"whether {handler.base_spec} has the hook cannot be seen from here"
-        return Setup(handler=f"{_OF_CONTAINERD}{handler.name}", fault=fault, is_known=False)
+        name = f"{_OF_CONTAINERD}{handler.name}"
+        return Setup(handler=name, fault=fault, is_known=False, is_default=handler.is_default)
     return containerd_setup(handler, settings)
 
 

@@ -26,6 +26,15 @@ class ClaimName:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GivenProof:
+    """The outcome of the proof that RDMA works in a claim's containers: the code of the refusal, "" where it works, and
+    the rest in words."""
+
+    code: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GivenDevice:
     """A device that a claim's pod has. `interface`, `mac` and `addresses` are those of its first netdev in the pod;
     they are empty where the netdev stays on the host."""
@@ -38,6 +47,8 @@ class GivenDevice:
     interface: str = ""
     mac: str = ""
     addresses: tuple[str, ...] = ()
+    proof: GivenProof | None = None
+    """None: nothing was to be proven, or was yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,6 +73,8 @@ class Pool:
     """Whether a device that the kernel does not hide from others must not be given."""
     use: Use | None = None
     """The use of requests that name none."""
+    prove: bool = False
+    """Whether requests that do not say it themselves are proven before their containers start."""
     env: tuple[tuple[str, str], ...] = ()
     """Variables of the fabric, for containers that get devices of the pool."""
     limits: RdmaLimits | None = None

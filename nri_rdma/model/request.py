@@ -197,6 +197,8 @@ class DeviceRequest:
     """HARD: refuse rather than give a device that the kernel does not hide from others."""
     use: Use | None = None
     """None: the pool's, else COMPUTE."""
+    prove: bool | None = None
+    """Whether its containers only start when RDMA works in them; None: as the pool says, else no."""
     interface: InterfaceConfig = InterfaceConfig()
     routes: tuple[RouteConfig, ...] = ()
     rules: tuple[RoutingRule, ...] = ()

@@ -31,8 +31,15 @@ class TraceReply(_message.Message):
     def __init__(self, json: _Optional[str] = ...) -> None: ...
 
 class VerifyRequest(_message.Message):
-    __slots__ = ("sandbox_id", "pod", "container", "container_id", "annotations", "devices", "env", "pool", "cdi_device", "claims", "resource")
+    __slots__ = ("sandbox_id", "pod", "container", "container_id", "annotations", "devices", "env", "pool", "cdi_device", "claims", "resource", "pid", "memlock", "indexes")
     class AnnotationsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class IndexesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +57,9 @@ class VerifyRequest(_message.Message):
     CDI_DEVICE_FIELD_NUMBER: _ClassVar[int]
     CLAIMS_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    MEMLOCK_FIELD_NUMBER: _ClassVar[int]
+    INDEXES_FIELD_NUMBER: _ClassVar[int]
     sandbox_id: str
     pod: str
     container: str
@@ -61,7 +71,10 @@ class VerifyRequest(_message.Message):
     cdi_device: str
     claims: _containers.RepeatedScalarFieldContainer[str]
     resource: str
-    def __init__(self, sandbox_id: _Optional[str] = ..., pod: _Optional[str] = ..., container: _Optional[str] = ..., container_id: _Optional[str] = ..., annotations: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[_Union[DeviceNode, _Mapping]]] = ..., env: _Optional[_Iterable[str]] = ..., pool: _Optional[str] = ..., cdi_device: _Optional[str] = ..., claims: _Optional[_Iterable[str]] = ..., resource: _Optional[str] = ...) -> None: ...
+    pid: int
+    memlock: int
+    indexes: _containers.ScalarMap[str, str]
+    def __init__(self, sandbox_id: _Optional[str] = ..., pod: _Optional[str] = ..., container: _Optional[str] = ..., container_id: _Optional[str] = ..., annotations: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[_Union[DeviceNode, _Mapping]]] = ..., env: _Optional[_Iterable[str]] = ..., pool: _Optional[str] = ..., cdi_device: _Optional[str] = ..., claims: _Optional[_Iterable[str]] = ..., resource: _Optional[str] = ..., pid: _Optional[int] = ..., memlock: _Optional[int] = ..., indexes: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class DeviceNode(_message.Message):
     __slots__ = ("path", "major", "minor")
@@ -74,9 +87,11 @@ class DeviceNode(_message.Message):
     def __init__(self, path: _Optional[str] = ..., major: _Optional[int] = ..., minor: _Optional[int] = ...) -> None: ...
 
 class VerifyReply(_message.Message):
-    __slots__ = ("complete", "refusal")
+    __slots__ = ("complete", "refusal", "prove_within_ms")
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    PROVE_WITHIN_MS_FIELD_NUMBER: _ClassVar[int]
     complete: bool
     refusal: str
-    def __init__(self, complete: bool = ..., refusal: _Optional[str] = ...) -> None: ...
+    prove_within_ms: int
+    def __init__(self, complete: bool = ..., refusal: _Optional[str] = ..., prove_within_ms: _Optional[int] = ...) -> None: ...

@@ -330,6 +330,7 @@ POOL_KEYS = (
         "Refuse a node whose kernel does not hide the device from others",
     ),
     Key("use", "use", word_of(Use), "The `use` of requests that name none ([requests.md](requests.md#variables))"),
+    Key("prove", "prove", FLAG, "The `prove` of requests that do not say it ([gate.md](gate.md)); default: false"),
     Key(
         "env",
         "env",

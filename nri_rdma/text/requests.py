@@ -198,6 +198,12 @@ def _misfits(request: DeviceRequest) -> Iterator[RequestError]:
     if request.admin_access and request.mode is not Mode.SHARED:
         what = "who looks on is given device nodes only, and others may have the device"
         yield refused(f"{where}.adminAccess", what, "write mode: shared beside it")
+    if request.prove and CharKind.UVERBS not in request.char_kinds:
+        what = "without the device nodes uverbs nothing can be proven"
+        yield refused(f"{where}.prove", what, "write uverbs into devices, or leave prove out")
+    if request.prove and request.admin_access:
+        what = "who looks on makes nothing on the device"
+        yield refused(f"{where}.prove", what, "leave it out")
     if request.per_gpu is not None and request.align is not None and request.align.to is AlignTo.NONE:
         what = "with align: none nobody asks for the GPUs, whose number it needs"
         yield refused(f"{where}.perGPU", what, "write count, or another align")
@@ -609,6 +615,14 @@ REQUEST_KEYS = (
         word_of(Use),
         "`storage`: the variables for NCCL and UCX leave the devices out",
         default="the pool's, else `compute`",
+    ),
+    Key(
+        "prove",
+        "prove",
+        FLAG,
+        "Whether a container only starts when RDMA works in it: each device moves data to itself first"
+        " ([gate.md](gate.md))",
+        default="the pool's, else false",
     ),
     Key(
         "interface",

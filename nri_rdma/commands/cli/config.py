@@ -196,6 +196,8 @@ def _pool_facts(pool: Pool, node: Node | None, offered: Offer | None) -> Iterato
         yield "requireIsolation", "true"
     if pool.use is not None:
         yield "use", pool.use
+    if pool.prove:
+        yield "prove", "true"
     for number, (name, value) in enumerate(pool.env):
         yield ("" if number else "env"), f"{name}={value}"
     yield from _limits_facts(pool.limits, "limits")

@@ -303,7 +303,8 @@ def _request_table(item: ExplainedRequest) -> TextTable:
     request = item.admitted.request
     return TextTable(
         title=f"Request {request.name}: {request.count_words} of {_origin(request)}, mode {item.admitted.mode}"
-        f"{f', isolation {item.isolation}' if item.isolation else ''}{_gpu_words(request)} ({request.where})",
+        f"{f', isolation {item.isolation}' if item.isolation else ''}{_gpu_words(request)}"
+        f"{', proven before its containers start, which needs the guard' if request.prove else ''} ({request.where})",
         headings=("DEVICE", "PCI", "NUMA", "STATE", "", "WHY"),
         rows=tuple(
             (
@@ -516,6 +517,7 @@ def _request_document(item: ExplainedRequest) -> dict[str, Any]:
         "cdi_device": item.admitted.request.cdi_device,
         "mode": str(item.admitted.mode),
         "isolation": str(item.isolation or ""),
+        "prove": bool(item.admitted.request.prove),
         "gpus": [str(pci) for pci in item.admitted.request.gpus],
         "gpus_from": item.admitted.request.gpus_from,
         "gpus_problem": item.admitted.request.gpus_problem,

@@ -266,6 +266,9 @@ def _tables(document: dict[str, Any]) -> Iterator[TextTable]:
     if unstarted := tuple(_unstarted(document["sandboxes"])):
         title = "WARNING: containers that nri-rdma prepared and that did not start; the pod's events say why"
         yield TextTable(title=title, headings=("POD", "CONTAINER", "ANSWERS", "FOR"), rows=unstarted)
+    if proven := tuple(_proven(document["sandboxes"])):
+        title = "Containers in which RDMA was proven to work before they started"
+        yield TextTable(title=title, headings=("POD", "CONTAINER", "PROVEN", "TOOK"), rows=proven)
     if document.get("rdma_use"):  # a daemon before this field has none
         yield _rdma_use(document["rdma_use"])
     if document.get("from_others"):  # a daemon before this field has none
@@ -372,6 +375,13 @@ def _unstarted(sandboxes: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     for sandbox in sandboxes:
         for it in sandbox.get("unstarted", ()):  # a daemon before this field has none
             yield sandbox["pod"], it["container"], str(it["answers"]), age(it["seconds"])
+
+
+def _proven(sandboxes: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+    for sandbox in sandboxes:
+        for it in sandbox.get("proofs", ()):  # a daemon before this field has none
+            if not it["code"]:
+                yield sandbox["pod"], it["container"], "\n".join(it["ports"]), f"{it['took_ms']:.0f} ms"
 
 
 def _device_words(sandbox: dict[str, Any]) -> str:

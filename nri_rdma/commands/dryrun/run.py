@@ -21,6 +21,7 @@ from nri_rdma.commands.dryrun.verdicts import Attached, Report, Verdicts
 from nri_rdma.commands.explain import POD_LINKS
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.daemon import CLOSE_WORKERS_S
+from nri_rdma.daemon.guards import RuntimeGuards
 from nri_rdma.daemon.sessions import preload_grammar, set_memlock
 from nri_rdma.daemon.signals import Signals
 from nri_rdma.daemon.sources import Sources
@@ -33,6 +34,7 @@ from nri_rdma.doors.nri.plugin import AnswerNow, Plugin, RuntimeFacts, UnknownMe
 from nri_rdma.doors.nri.runner import Runner
 from nri_rdma.doors.nri.session import Answers
 from nri_rdma.engine.engine import Engine
+from nri_rdma.engine.gate import Gating
 from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.engine.reservations import Reservations
 from nri_rdma.errors import NotReadyError
@@ -126,6 +128,7 @@ class DryRun:
             prefix=settings.annotation_prefix,
             waits=patient(settings.waits),
             memlock=MemlockBounds(default=settings.memlock.bytes),
+            gating=Gating(guarded=RuntimeGuards(settings, self._workers).is_guarded),
         )
         self._verdicts = Verdicts(
             self._engine, attachments, self._workers, report, lambda: attached_by_daemon(settings)

@@ -32,6 +32,7 @@ def attachment_document(attachment: Attachment) -> dict[str, Any]:
         "moves": [_move(move) for move in record.plan.moves] if record is not None else [],
         "undo_error": attachment.now.undo_error,
         "unstarted": list(_unstarted(attachment, time.monotonic())),
+        "proofs": [{"container": name, **asdict(it)} for name, it in attachment.containers.proofs.copy().items()],
     }
 
 

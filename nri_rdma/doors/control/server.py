@@ -26,6 +26,8 @@ VERIFY_WAIT_S = 1.0
 """How long a hook waits for an attach that is about to end; the kubelet's next attempt is ten seconds away."""
 _WAY_BACK_S = 0.3
 """What a hook's time-out leaves for the answer."""
+PROOF_MARGIN_S = 1.0
+"""What a hook's time-out leaves besides the proof: its process is killed then, and the answer is on its way."""
 _ERROR_CHARACTERS = 1000
 
 
@@ -35,13 +37,14 @@ class ControlServer:
     def __init__(self, facts: DaemonFacts) -> None:
         self._facts = facts
         self._started = time.time()
+        self._proof_s = facts.settings.proof_timeout
         engine, settings = facts.engine, facts.settings
         evidence = engine.placer.evidence
         self._guard = Guard(
             engine.attachments.of,
             evidence.sandboxes.get,
             evidence.kubelet.claims.named,
-            engine.starts.limiter,
+            engine.starts.gate,
             facts.spans,
             settings.annotation_prefix,
             settings.state_dir,
@@ -51,6 +54,7 @@ class ControlServer:
                 (SERVICE, "Status"): self._status,
                 (SERVICE, "Trace"): self._trace,
                 (SERVICE, "Verify"): self._verify,
+                (SERVICE, "Prove"): self._prove,
             },
             max_calls=1,
             max_connections=MAX_CONNECTIONS,
@@ -75,8 +79,17 @@ class ControlServer:
         subject = subject_from(_decoded(pb.VerifyRequest, call))
         by = time.monotonic() + VERIFY_WAIT_S
         refusal = self._guard.verify(subject, by if call.deadline is None else min(by, call.deadline - _WAY_BACK_S))
-        answer: bytes = pb.VerifyReply(complete=not refusal, refusal=refusal).SerializeToString()
-        return answer
+        if not refusal and self._guard.is_to_be_proven(subject):
+            if subject.pid:
+                asked: bytes = pb.VerifyReply(prove_within_ms=round(self._proof_s * 1000)).SerializeToString()
+                return asked
+            refusal = self._guard.prove(subject, 0.0)  # says what its hook lacks
+        return _reply(refusal)
+
+    def _prove(self, call: Call) -> bytes:
+        subject = subject_from(_decoded(pb.VerifyRequest, call))
+        left_s = self._proof_s if call.deadline is None else call.deadline - time.monotonic() - PROOF_MARGIN_S
+        return _reply(self._guard.prove(subject, max(0.0, min(self._proof_s, left_s))))
 
     def _guard_document(self) -> dict[str, Any]:
         return guard_document(self._guard.contacts, self._facts.engine.attachments.all())
@@ -97,6 +110,11 @@ class ControlServer:
         capacity, oldest = self._facts.spans.capacity, recent[0].end_ns / 1e9 if recent else self._started
         since = oldest if len(recent) >= capacity else min(oldest, self._started)
         return {"spans": len(recent), "capacity": capacity, "since": since, "started": self._started}
+
+
+def _reply(refusal: str) -> bytes:
+    answer: bytes = pb.VerifyReply(complete=not refusal, refusal=refusal).SerializeToString()
+    return answer
 
 
 def _decoded(kind: Any, call: Call) -> Any:
@@ -130,6 +148,9 @@ def subject_from(message: Any) -> Subject:
         cdi_device=message.cdi_device,
         claims=tuple(message.claims),
         resource=message.resource,
+        pid=message.pid,
+        memlock=message.memlock if message.HasField("memlock") else None,
+        indexes=dict(message.indexes),
     )
 
 

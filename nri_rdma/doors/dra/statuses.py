@@ -17,8 +17,8 @@ from nri_rdma.doors.dra.specs import cdi_device
 from nri_rdma.engine.claim_states import CdiState
 from nri_rdma.model.claim import GivenDevice
 
-READY = "Ready"
-"""The type of our condition."""
+READY, PROVEN = "Ready", "Proven"
+"""The types of our conditions; the second is about devices of which something was to be proven."""
 ATTACHED, RETURNED, RETURNING = "Attached", "Returned", "Returning"
 ATTACH_FAILED, PREPARE_FAILED = "AttachFailed", "PrepareFailed"
 
@@ -104,26 +104,40 @@ def _is_ready(entry: StatusEntry | None) -> bool:
 
 def _entry(result: Mapping[str, Any], outcome: Outcome, old: StatusEntry, generation: int, now: str) -> StatusEntry:
     given = outcome.given
-    before: StatusEntry = next((it for it in old.get("conditions") or () if it["type"] == READY), {})
-    others = [it for it in old.get("conditions") or () if it["type"] != READY]
-    status = "True" if given is not None else "False"
-    condition = {
-        "type": READY,
-        "status": status,
-        "reason": outcome.reason,
-        "message": _cut(outcome.message, MAX_MESSAGE),
-        "lastTransitionTime": before["lastTransitionTime"] if before.get("status") == status else now,
-        **({"observedGeneration": generation} if generation else {}),
-    }
+    others = [it for it in old.get("conditions") or () if it["type"] not in {READY, PROVEN}]
+    told = [(READY, given is not None, outcome.reason, outcome.message)]
+    if given is not None and given.proof is not None:
+        told += [(PROVEN, not given.proof.code, _reason(given.proof.code) or PROVEN, given.proof.words)]
+    own = [_condition(*it, old, generation, now) for it in told]
     return {
         "driver": result["driver"],
         "pool": result["pool"],
         "device": result["device"],
         **({"shareID": result["shareID"]} if result.get("shareID") else {}),
-        "conditions": [condition, *others[: MAX_CONDITIONS - 1]],
+        "conditions": [*own, *others[: MAX_CONDITIONS - len(own)]],
         **({"data": _data(given)} if given is not None else {}),
         **({"networkData": _network(given)} if given is not None and given.interface else {}),
     }
+
+
+def _condition(
+    kind: str, is_true: bool, reason: str, message: str, old: StatusEntry, generation: int, now: str
+) -> StatusEntry:
+    status = "True" if is_true else "False"
+    before: StatusEntry = next((it for it in old.get("conditions") or () if it["type"] == kind), {})
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": _cut(message, MAX_MESSAGE),
+        "lastTransitionTime": before["lastTransitionTime"] if before.get("status") == status else now,
+        **({"observedGeneration": generation} if generation else {}),
+    }
+
+
+def _reason(code: str) -> str:
+    """Return an error's code as a condition's reason, which has no hyphens."""
+    return code.title().replace("-", "")
 
 
 def _data(given: GivenDevice) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Protocol
 
 from nri_rdma.attach.attachment import Attachment
@@ -53,16 +54,18 @@ class Containers:
         start_of: Callable[[int], int],
         spans: Recorder,
         default: Given,
+        proof_s: float,
     ) -> None:
         """`interface_of` returns a namespace's own interface (nri_rdma.attach.survey.pod_interface). `start_of` returns
         when a process started, in ticks since the boot, and raises ProcessLookupError. `default` is the answer for a
-        container that asks for no limit."""
+        container that asks for no limit. A proof may take `proof_s`."""
         self._engine = engine
         self._handed = handed
         self._interface_of = interface_of
         self._start_of = start_of
         self._spans = spans
         self._default = default
+        self._proof_s = proof_s
 
     def prepare(self, question: HookQuestion, namespace: int | None = None) -> Prepared:
         """Decide what a container gets that is about to be made, and reserve it for a while; `namespace` is a
@@ -152,13 +155,24 @@ class Containers:
         _refuse_lacking(question, edits, pod)
         if question.annotations:
             _refuse_other_variables(question, edits, pod)
-        self._engine.start_alone(pod)
+        self._engine.starts.start_alone(pod)
         if self._started(pod) != process.start:
             raise _ended(pod)
         if not self._engine.knows(pod.sandbox_id):
             return Given()  # its annotation asks for nothing
         asked = memlock_of(question.wishes) if question.wishes else edits.memlock
-        return self._default if asked is None else Given(memlock=asked, must=True)
+        given = self._default if asked is None else Given(memlock=asked, must=True)
+        return self._proven(question, pod, given, deadline)
+
+    def _proven(self, question: HookQuestion, pod: Pod, given: Given, deadline: float) -> Given:
+        """Return the answer for a container, once RDMA was proven in it where that is asked for: then the hook must set
+        the limit that the proof had. A container with several devices asks several times, and is proven once."""
+        gate, parts = self._engine.starts.gate, self._engine.attachments.of(pod.sandbox_id)
+        if not gate.asks(parts, pod.name):
+            return given
+        within_s = max(0.0, min(self._proof_s, deadline - time.monotonic()))
+        gate.prove_alone(parts, pod, given.memlock, question.indexes, within_s)
+        return replace(given, must=given.memlock is not None)
 
     def _annotations(self, question: HookQuestion, pod: Pod) -> Mapping[str, str]:
         """Return what the container asks for, in the words of a pod's annotations."""

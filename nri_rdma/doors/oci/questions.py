@@ -88,6 +88,8 @@ class HookQuestion:
     """Whether the container has, or will have, a network namespace that is not the host's."""
     links: frozenset[str] = frozenset()
     """Names of the netdevs that are in it already, where others have it, too."""
+    indexes: Mapping[str, str] = field(default_factory=dict)
+    """The container's variables that force an entry of the GID table, with their values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +149,7 @@ def _question(document: Mapping[str, Any]) -> HookQuestion:
         annotations=annotations,
         variables=frozenset(map(_text, document.get("variables", ()))),
         prepared=_texts(document.get("prepared", {})),
+        indexes=_texts(document.get("indexes", {})),
         has_network=bool(document.get("network", True)),
         links=frozenset(map(_text, document.get("links", ()))),
     )

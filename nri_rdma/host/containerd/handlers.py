@@ -18,11 +18,13 @@ ASK_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeHandler:
-    """A runtime handler of containerd: its base_runtime_spec, "" without one, and its pod_annotations."""
+    """A runtime handler of containerd: its base_runtime_spec, "" without one, and its pod_annotations. `is_default`:
+    it is that of pods that name none."""
 
     name: str
     base_spec: str = ""
     annotations: tuple[str, ...] = ()
+    is_default: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +51,9 @@ def read_handlers(told: Any) -> Running | None:
     crio = _table(told, "crio").get("HooksDir")
     if isinstance(crio, list):
         return RunningCrio(hook_folders=tuple(Path(it) for it in crio if isinstance(it, str)))
-    handlers = _table(told, "containerd", "runtimes")
+    handlers, default = _table(told, "containerd", "runtimes"), _table(told, "containerd").get("defaultRuntimeName")
     found = {name: it for name, it in handlers.items() if isinstance(it, dict)}
-    return tuple(_handler(name, it) for name, it in sorted(found.items())) or None
+    return tuple(_handler(name, it, is_default=name == default) for name, it in sorted(found.items())) or None
 
 
 def listens(path: Path) -> bool:
@@ -64,12 +66,13 @@ def listens(path: Path) -> bool:
     return True
 
 
-def _handler(name: str, told: Mapping[str, Any]) -> RuntimeHandler:
+def _handler(name: str, told: Mapping[str, Any], *, is_default: bool) -> RuntimeHandler:
     base, annotations = told.get("baseRuntimeSpec"), told.get("PodAnnotations")
     return RuntimeHandler(
         name=name,
         base_spec=base if isinstance(base, str) else "",
         annotations=tuple(it for it in annotations if isinstance(it, str)) if isinstance(annotations, list) else (),
+        is_default=is_default,
     )
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from nri_rdma.config.settings import Settings
-from nri_rdma.daemon.guards import AGAIN_S, RuntimeGuards
+from nri_rdma.daemon.guards import AGAIN_S, UNGUARDED_AGAIN_S, RuntimeGuards
+from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.tasks.workers import Workers
 from tests.fakes.containerd import FakeContainerd, Mode
 from tests.rig.deadline import wait_until
@@ -38,3 +41,53 @@ def test_what_the_runtime_told_stays_until_it_is_old(workers: Workers, tmp_path:
         containerd.mode = Mode.FAILS
         now[0] += 1
         wait_until(lambda: guards.told() == {}, "what is not known any more to be gone")
+
+
+def test_a_pod_waits_until_the_runtime_has_told_of_its_handler(workers: Workers, tmp_path: Path) -> None:
+    now = [100.0]
+    with FakeContainerd() as containerd:
+        handlers = {"runc": {"baseRuntimeSpec": ""}, "kata": {"baseRuntimeSpec": "/gone/base.json"}}
+        told = {"containerd": {"runtimes": handlers, "defaultRuntimeName": "runc"}}
+        containerd.configuration = json.dumps(told)
+        settings = Settings(containerd_socket=containerd.socket)
+        guards = RuntimeGuards(settings, workers, crio_socket=tmp_path / "none", clock=lambda: now[0])
+        asked = [guards.is_guarded(handler, time.monotonic() + 5) for handler in ("", "runc", "kata", "other")]
+        assert asked == [False, False, None, None]
+        containerd.configuration = json.dumps({"crio": {"HooksDir": [str(crio_hooks(tmp_path))]}})
+        now[0] += UNGUARDED_AGAIN_S
+        assert guards.is_guarded("", time.monotonic() + 5) is True, "it was set up since"
+        containerd.mode = Mode.FAILS
+        now[0] += AGAIN_S - 1
+        assert guards.is_guarded("runc", time.monotonic() + 5) is True, "its answer is new"
+        now[0] += 1
+        assert guards.is_guarded("runc", time.monotonic() + 5) is None
+
+
+def test_a_pod_that_nobody_could_tell_about_in_time_comes_again(workers: Workers, tmp_path: Path) -> None:
+    held = threading.Event()
+
+    def hold() -> None:
+        held.wait()
+
+    workers.submit("busy", hold)
+    guards = RuntimeGuards(Settings(containerd_socket=None), workers, crio_socket=tmp_path / "none")
+    with pytest.raises(NotReadyError, match="network is not ready: the runtime has not said yet") as refused:
+        guards.is_guarded("", time.monotonic())
+    held.set()
+    assert refused.value.code is ErrorCode.NOT_READY
+    assert guards.is_guarded("", time.monotonic() + 5) is None
+
+
+def test_with_the_guard_resource_containers_bring_the_hook(workers: Workers, tmp_path: Path) -> None:
+    settings = Settings(containerd_socket=None, guard_resource="rdma.noderesource.dev/guard")
+    assert RuntimeGuards(settings, workers, crio_socket=tmp_path / "none").is_guarded("", time.monotonic()) is True
+
+
+def crio_hooks(folder: Path) -> Path:
+    """A folder of CRI-O's with the guard's hook."""
+    hooks, program = folder / "hooks", Path(__file__).resolve().parents[3] / "hooks/nri-rdma-hook"
+    hooks.mkdir()
+    hook = {"path": str(program), "args": ["nri-rdma-hook", "verify"]}
+    document = {"version": "1.0.0", "hook": hook, "when": {"always": True}, "stages": ["createRuntime"]}
+    (hooks / "nri-rdma-guard.json").write_text(json.dumps(document))
+    return hooks

@@ -13,8 +13,9 @@ import pytest
 
 from nri_rdma.decide.advertised import slice_name
 from nri_rdma.engine.claim_states import CdiState, ClaimStates
+from nri_rdma.engine.gate import Created
 from nri_rdma.errors import NriRdmaError
-from nri_rdma.model.claim import GivenDevice
+from nri_rdma.model.claim import GivenDevice, GivenProof
 from nri_rdma.model.device import DeviceId
 from nri_rdma.model.request import Mode
 from tests.fakes.kernel import Address, World
@@ -194,3 +195,18 @@ def test_of_what_a_pod_asked_for_itself_there_are_no_news_for_claims(node: Node,
     node.start(annotations=ONE)
     node.stop()
     assert heard.news == []
+
+
+def test_a_proof_is_news_of_the_claims_devices_and_a_refusal_is_told_with_its_code(node: Node, heard: Heard) -> None:
+    node.specify(spec(NIC, 0, keys="mode: shared\nprove: true\n"))
+    node.kubelet.give(make_pod(), "main", NIC)
+    node.start(annotations={})
+    node.sandbox().attach_done.result(5)
+    (before,) = heard.states.now()[NIC].given
+    heard.news.clear()
+    parts, created = (node.sandbox(),), Created(where="w", name="main", container_id="c", cgroups_path="/c", pid=1)
+    with pytest.raises(NriRdmaError) as refused:
+        node.engine.starts.gate.prove(parts, created, 1.0)  # this engine can prove nothing
+    (after,) = heard.states.now()[NIC].given
+    assert heard.news == [(frozenset({NIC}), "")]
+    assert (before.proof, after.proof) == (None, GivenProof(code="PROOF-UNAVAILABLE", words=str(refused.value)))

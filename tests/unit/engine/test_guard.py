@@ -38,9 +38,10 @@ def nobody(_sandbox_id: str, _pod: str) -> Collection[str]:
 
 
 def guard_of(daemon: InsideDaemon) -> Guard:
-    limiter, settings = daemon.engine.starts.limiter, daemon.settings
+    settings = daemon.settings
     known = daemon.engine.placer.evidence.sandboxes.get
-    return Guard(daemon.sandboxes.of, known, nobody, limiter, daemon.spans, PREFIX, settings.state_dir)
+    gate = daemon.engine.starts.gate
+    return Guard(daemon.sandboxes.of, known, nobody, gate, daemon.spans, PREFIX, settings.state_dir)
 
 
 def given(daemon: InsideDaemon, pod: Pod, container: str = "a", annotations: Mapping[str, str] = TWO) -> ContainerEdits:

@@ -214,14 +214,14 @@ def alone(daemon: Daemon) -> Daemon:
 
 
 def test_a_container_that_stands_for_itself_has_its_one_limit_written_before_it_runs(alone: Daemon) -> None:
-    alone.engine.start_alone(ALONE)
+    alone.engine.starts.start_alone(ALONE)
     assert (alone.cgroups / "box/rdma.max").read_text() == LINE
     assert alone.sandbox().containers.cgroups == {"train": "/box"}
 
 
 def test_a_container_that_stands_for_itself_in_another_cgroup_is_not_limited(alone: Daemon) -> None:
     (alone.cgroups / "box/cgroup.procs").write_text("1\n")
-    error = refusal(LimitsError, lambda: alone.engine.start_alone(ALONE))
+    error = refusal(LimitsError, lambda: alone.engine.starts.start_alone(ALONE))
     assert error.where == "ml/train"
     assert (alone.cgroups / "box/rdma.max").read_text() == ""
 
@@ -230,12 +230,12 @@ def test_without_limits_its_cgroup_does_not_matter(daemon: Daemon) -> None:
     daemon.rig.processes.running[4711] = 100
     pod = replace(ALONE, cgroups_path="")
     daemon.start(pod)
-    daemon.engine.start_alone(pod)
+    daemon.engine.starts.start_alone(pod)
     assert daemon.sandbox().record is not None
 
 
 def test_the_next_daemon_removes_its_limits_at_its_end_and_knows_its_cgroup(alone: Daemon, world: World) -> None:
-    alone.engine.start_alone(ALONE)
+    alone.engine.starts.start_alone(ALONE)
     alone.rig.kill()
     rig = Rig(state=alone.rig.state, world=world, processes=alone.rig.processes)
     limits = Noted(alone.cgroups)

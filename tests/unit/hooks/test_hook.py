@@ -21,8 +21,10 @@ import pytest
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
+from nri_rdma.model.proof import ProofStep
 from nri_rdma.text.annotations import asks_for_devices
 from nri_rdma.ttrpc import Server
+from tests.rig.deadline import wait_until
 from tests.rig.dra_state import ClaimState, write
 from tests.unit.hooks.ended import ONE_LINE, Ended
 from tests.unit.rigs.inside_daemon import InsideDaemon
@@ -105,6 +107,79 @@ def test_a_container_without_what_it_was_to_get_is_refused_in_the_daemons_words(
     assert "without /dev/infiniband/uverbs2, " in ended.error
     assert "default/one, container a" in ended.error
     assert ask_status(daemon.settings.control_path)["guard"]["refused"] == 1
+
+
+PROVE = {PREFIX: "[{match: {device: mlx5_2}, prove: true}]"}
+CGROUP = "/kubepods/pod1/id-of-a"
+
+
+def to_be_proven(daemon: InsideDaemon, folder: Path) -> Container:
+    """A container that the daemon has answered for, whose pod asks for a proof."""
+    daemon.make_cgroups(CGROUP)
+    pod = daemon.start_pod("one", PROVE)
+    made = Container(folder, {**CONTAINERD, **PROVE}, daemon.edits(pod, PROVE, "a"))
+    daemon.engine.container_created(pod.sandbox_id, "a", CGROUP)
+    return made
+
+
+def test_a_container_that_is_to_be_proven_is_proven_with_what_its_configuration_says(
+    daemon: InsideDaemon, tmp_path: Path
+) -> None:
+    made = to_be_proven(daemon, tmp_path)
+    made.config["process"]["env"].append("NCCL_IB_GID_INDEX=3")
+    limits = [
+        {"type": "RLIMIT_NOFILE", "soft": 9, "hard": 9},
+        {"type": "RLIMIT_MEMLOCK", "soft": 65536, "hard": 1 << 20},
+    ]
+    made.config["process"]["rlimits"] = limits
+    assert run(made.state(), *socket_of(daemon.settings.control_path)) == Ended(code=0, error="")
+    ((task, within_s),) = daemon.prover.asked
+    assert (task.pid, task.memlock, task.devices[0].gid_index, task.cgroups_path) == (7, 65536, 3, CGROUP)
+    assert within_s == daemon.settings.proof_timeout
+    assert run(made.state(), *socket_of(daemon.settings.control_path)).code == 0, "a second hook of the container"
+    assert len(daemon.prover.asked) == 1
+
+
+def test_an_unlimited_memlock_is_told_as_it_is(daemon: InsideDaemon, tmp_path: Path) -> None:
+    made = to_be_proven(daemon, tmp_path)
+    made.config["process"]["rlimits"] = [{"type": "RLIMIT_MEMLOCK", "soft": 2**64 - 1, "hard": 2**64 - 1}]
+    assert run(made.state(), *socket_of(daemon.settings.control_path)).code == 0
+    assert daemon.prover.asked[0][0].memlock == 2**64 - 1
+
+
+def test_a_container_that_cannot_be_proven_is_refused_in_the_daemons_words(
+    daemon: InsideDaemon, tmp_path: Path
+) -> None:
+    made = to_be_proven(daemon, tmp_path)
+    daemon.prover.fail(ProofStep.PORT, "the port is DOWN")
+    ended = run(made.state(), *socket_of(daemon.settings.control_path))
+    assert ended.refused_with == "PROOF-PORT"
+    assert "the port is DOWN" in ended.error
+
+
+def test_a_proof_may_take_longer_than_a_hook_waits_for_an_answer_and_others_do_not_wait(
+    daemon: InsideDaemon, tmp_path: Path
+) -> None:
+    made = to_be_proven(daemon, tmp_path / "slow")
+    daemon.prover.takes_s = 1.0
+    flags = (*socket_of(daemon.settings.control_path), "--timeout", "0.5")
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(run, made.state(), *flags)
+        wait_until(lambda: bool(daemon.prover.asked), "the proof to begin")
+        pod = daemon.start_pod("two", {PREFIX: "[{match: {device: mlx5_3}}]"})
+        words = {**CONTAINERD, "io.kubernetes.cri.sandbox-id": pod.sandbox_id, PREFIX: "[{match: {device: mlx5_3}}]"}
+        other = Container(tmp_path / "other", words, daemon.edits(pod, {PREFIX: words[PREFIX]}, "a"))
+        assert run(other.state(), *flags).code == 0
+        assert not slow.done()
+        assert slow.result() == Ended(code=0, error="")
+
+
+def test_a_hook_of_an_older_release_is_told_to_be_installed_again(daemon: InsideDaemon, tmp_path: Path) -> None:
+    made = json.loads(to_be_proven(daemon, tmp_path).state())
+    del made["pid"]  # what it says is not read by such a hook
+    ended = run(json.dumps(made).encode(), *socket_of(daemon.settings.control_path))
+    assert ended.refused_with == "PROOF-UNAVAILABLE"
+    assert "nri-rdma install containerd" in ended.error
 
 
 UID = "6f0c0000-0000-4000-8000-000000000001"

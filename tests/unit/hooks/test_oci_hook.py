@@ -137,6 +137,7 @@ def test_the_daemon_is_asked_with_the_containers_namespace(box: Box, serve: Serv
         "devices": [{"device": "mlx5_5", "mode": "exclusive", "netdev": "rail5"}],
         "nodes": [["/dev/infiniband/uverbs5", 231, 197]],
         "cgroup": "machine.slice:libpod:box",
+        "indexes": {},
     }
     assert daemon.handed[0] == [str(Path(f"/proc/{box.process.pid}/ns/net").readlink())]
 
@@ -512,6 +513,7 @@ def test_when_it_is_made_the_daemon_is_asked_to_attach_what_it_promised(box: Box
         "variables": ["UCX_NET_DEVICES", "NCCL_IB_HCA"],
         "nodes": [["/dev/infiniband/uverbs2", 231, 194]],
         "cgroup": "",
+        "indexes": {},
     }
     assert daemon.handed[1] == [str(Path(f"/proc/{box.process.pid}/ns/net").readlink())]
 

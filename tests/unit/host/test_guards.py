@@ -58,7 +58,7 @@ def test_a_file_that_is_not_here_may_be_elsewhere(containerd: FakeContainerd) ->
     containerd.configuration = told(runc={"baseRuntimeSpec": "/gone/base.json", "PodAnnotations": PATTERNS})
     words = "whether /gone/base.json has the hook cannot be seen from here"
     assert running_setups((containerd.socket,), Settings()) == (
-        Setup(handler="containerd's runc", fault=words, is_known=False),
+        Setup(handler="containerd's runc", fault=words, is_known=False, is_default=True),
     )
 
 

@@ -29,6 +29,7 @@ from nri_rdma.doors.control.status import DaemonFacts, RuntimeView
 from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.evidence import EvidenceCollector
+from nri_rdma.engine.gate import Gating
 from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.engine.reservations import Reservations
 from nri_rdma.host.cgroup import has_rdma_controller
@@ -47,6 +48,7 @@ from tests.fakes.kernel import FakeKernel, World
 from tests.rig.node import load
 from tests.rig.systree import build_proc
 from tests.unit.rigs.attachments import BLOCKING
+from tests.unit.rigs.planted_prover import PlantedProver
 from tests.unit.rigs.policies import EXCLUSIVE_FIRST
 
 MEMLOCK = 8 << 20
@@ -74,6 +76,9 @@ class InsideDaemon:
         )
         self.kernel = FakeKernel(self.world)
         self.spans, self.reservations, self.workers = Recorder(), Reservations(), Workers()
+        self.prover = PlantedProver()
+        self.guarded: dict[str, bool | None] = {}
+        """Whether runtime handlers have the guard; one that is not here has it."""
         self._source = NodeCache(self._read)
         site = Site(
             kernel=self.kernel,
@@ -102,6 +107,7 @@ class InsideDaemon:
             prefix=self.settings.annotation_prefix,
             waits=BLOCKING,
             memlock=MemlockBounds(default=MEMLOCK),
+            gating=Gating(prover=self.prover, guarded=lambda handler, _by: self.guarded.get(handler, True)),
         )
         self.settings_now = self.settings
         self.runtime = RuntimeView(link="disconnected", name="", version="", nri="", lacks=(), launched=False, error="")

@@ -27,6 +27,7 @@ FULL: dict[str, object] = {
     "mode": "exclusive",
     "isolation": "hard",
     "use": "storage",
+    "prove": True,
     "interface": {
         "name": "rail%d",
         "mtu": 9000,
@@ -125,6 +126,8 @@ REFUSED: list[tuple[str, str]] = [
     ("{gpus: ['1b:00.0', '0000:1b:00.0']}", ".gpus[1]"),
     ("{mode: alone}", ".mode"),
     ("{use: disk}", ".use"),
+    ("{prove: maybe}", ".prove"),
+    ("{prove: true, devices: [umad]}", ".prove"),
     ("{interface: rdma0}", ".interface"),
     ("{interface: {name: aaaaaaaaaaaaaaaa}}", ".interface.name"),
     ("{interface: {name: ''}}", ".interface.name"),

@@ -132,6 +132,7 @@ EFFECTS: dict[str, tuple[Request, Request]] = {
     "ethtool.features": ({**NET, "ethtool": {"features": {"tx-tcp-segmentation": False}}}, NET),
     "ethtool.privateFlags": ({**NET, "ethtool": {"privateFlags": {"rx_cqe_moder": True}}}, NET),
     "use": ({"use": "storage"}, {"use": "compute"}),
+    "prove": ({"prove": True}, {"prove": False}),
     "devices": ({"devices": ["uverbs", "umad"]}, {}),
     "memlock": ({"memlock": 1 << 20}, {}),
     "limits.hcaHandles": ({"limits": {"hcaHandles": 8}}, {}),
@@ -154,7 +155,8 @@ def keys_of(value: object, path: str = "") -> Iterator[str]:
 
 
 def outcome(daemon: InsideDaemon, request: Request) -> list[object]:
-    """What the kernel and the containers of a pod with this request are told; the refusal of one that is refused."""
+    """What the kernel and the containers of a pod with this request are told, and which are proven; the refusal of one
+    that is refused."""
     annotations = {"rdma.noderesource.dev/pod": json.dumps([request])}
     daemon.engine.placer.offering.policy = FREE
     try:
@@ -167,7 +169,9 @@ def outcome(daemon: InsideDaemon, request: Request) -> list[object]:
         assert record is not None
         told += [(it.device, it.link.name, it.pod_name, [*map(_told, ops_of(it))]) for it in record.plan.moves]
         told += [record.plan.rdma_moves]
-    told += [daemon.edits(pod, annotations, container) for container in ("trainer", "other")]
+    parts = daemon.sandboxes.of(pod.sandbox_id)
+    for container in ("trainer", "other"):
+        told += [daemon.edits(pod, annotations, container), daemon.engine.starts.gate.asks(parts, container)]
     daemon.stop_pod(pod)
     return told
 

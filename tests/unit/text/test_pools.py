@@ -100,6 +100,7 @@ def test_every_key_of_a_pool_is_read() -> None:
         modes = ["exclusive"]
         door = "annotations"
         requireIsolation = true
+        prove = true
         use = "storage"
         env = { NCCL_IB_TC = "106", UCX_IB_TRAFFIC_CLASS = "106" }
         limits = { hcaHandles = 8 }
@@ -115,6 +116,7 @@ def test_every_key_of_a_pool_is_read() -> None:
         door=PoolDoor.ANNOTATIONS,
         requires_isolation=True,
         use=Use.STORAGE,
+        prove=True,
         env=(("NCCL_IB_TC", "106"), ("UCX_IB_TRAFFIC_CLASS", "106")),
         limits=RdmaLimits(hca_handles=8),
         max_limits=RdmaLimits(hca_handles=16, hca_objects=1000),
@@ -238,6 +240,7 @@ def test_what_is_no_vendors_name_is_refused(name: str) -> None:
         (f"{A}requireIsolation = 1", "pools.a.requireIsolation", "'1' is not allowed"),
         (f"{A}requireIsolation = true", "pools.a.requireIsolation", "cannot be hidden"),
         (f'{A}use = "disk"', "pools.a.use", "'disk' is not allowed"),
+        (f"{A}prove = 1", "pools.a.prove", "'1' is not allowed"),
         (f"{A}env = {{}}", "pools.a.env", "the table is empty"),
         (f"{A}env = []", "pools.a.env", "a list is no table of variables"),
         (f'{A}env = {{ PATH = "/tmp" }}', "pools.a.env", "'PATH' is no variable of a fabric"),

@@ -50,6 +50,7 @@ BEYOND = {
     "{memlock: 8Ei}",
     "{mode: shared, interface: {mtu: 9000}}",
     "{mode: shared, isolation: hard}",
+    "{prove: true, devices: [umad]}",
     *(text for text, _ in REFUSED if "addresses" in text or ("count" in text and "name" in text)),
 }
 """What depends on several keys, or is written well and stands for nothing: only the reader refuses it."""

@@ -91,6 +91,7 @@ def test_a_full_request_is_read() -> None:
         count=2,
         isolation=Isolation.HARD,
         use=Use.STORAGE,
+        prove=True,
         scope=Scope(only=frozenset({"trainer"})),
         align=Align(to=AlignTo.GPU, strict=True),
         gpus=(PciAddress(0, 0x1B, 0, 0), PciAddress(0, 0x1C, 0, 0)),

@@ -54,6 +54,15 @@ def test_it_shows_devices_reasons_netdevs_and_what_each_container_gets(eight: Pa
         assert line in done.stdout.splitlines()
 
 
+def test_it_says_what_is_to_be_proven(eight: Path, tmp_path: Path) -> None:
+    manifest = write(tmp_path / "pod.yaml", pod("[{count: 1, prove: true}]"))
+    given = ("--sysfs-root", eight, "--state-dir", tmp_path)
+    told = nri_rdma("explain", manifest, *given, columns=160).stdout
+    assert "proven before its containers start, which needs the guard" in told
+    (document,) = json.loads(nri_rdma("explain", manifest, *given, "-o", "json").stdout)["pods"]
+    assert document["requests"][0]["prove"] is True
+
+
 def podman_with(folder: Path, annotations: Mapping[str, str], network: str = "bridge") -> Mapping[str, str]:
     """An environment with a podman that has the container `trainer`."""
     told = {

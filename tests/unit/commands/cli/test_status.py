@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nri_rdma.attach.containers import ContainerProof
 from nri_rdma.commands.cli.screen import TextTable
 from nri_rdma.commands.cli.status import _facts, _tables, attention
 from nri_rdma.decide.gpus import GpuEvidence
@@ -327,3 +328,16 @@ def test_where_nothing_needs_attention_a_check_is_silent(daemon: InsideDaemon) -
         "container main of a/c did not start for 1 min 1 s, after 3 answers",
         "a/b runs without what it asks for: it came while nobody listened",
     ]
+
+
+def test_containers_that_were_proven_are_shown_with_what_was(daemon: InsideDaemon) -> None:
+    assert "RDMA was proven" not in nri_rdma("status", "--state-dir", daemon.settings.state_dir).stdout
+    daemon.start_pod("one", {"rdma.noderesource.dev/pod": "1"})
+    (attachment,) = daemon.sandboxes.all()
+    for name, code in (("main", ""), ("side", "PROOF-PORT")):
+        proof = ContainerProof(container_id="c", ports=("mlx5_2:1 roce by GID 1",), took_ms=12.5, at=1.0, code=code)
+        attachment.containers.remember_proof(name, proof)
+    lines = nri_rdma("status", "--state-dir", daemon.settings.state_dir).stdout.splitlines()
+    assert "Containers in which RDMA was proven to work before they started" in lines
+    assert "default/one  main       mlx5_2:1 roce by GID 1  12 ms" in map(str.strip, lines)
+    assert not [line for line in lines if "side" in line]

@@ -130,6 +130,7 @@ def test_an_attachment_that_nothing_is_planned_for_yet_holds_nothing() -> None:
         "moves": [],
         "undo_error": "",
         "unstarted": [],
+        "proofs": [],
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from nri_rdma.doors.dra.statuses import ClaimState, changed_devices
 from nri_rdma.engine.claim_states import CdiState
-from nri_rdma.model.claim import GivenDevice
+from nri_rdma.model.claim import GivenDevice, GivenProof
 from nri_rdma.model.request import Mode
 
 OURS = "rdma.noderesource.dev"
@@ -216,3 +216,19 @@ def test_each_share_of_a_device_keeps_its_own_entry() -> None:
     told = changed_devices(claim(result(), devices=shares), state(given()), NOW)
     assert told is not None
     assert [it.get("shareID") for it in told] == ["a", "b", None]
+
+
+def test_a_device_that_was_to_be_proven_has_a_condition_for_it_as_long_as_a_pod_has_it() -> None:
+    proven, refused = GivenProof(code="", words="mlx5_0:1 roce"), GivenProof(code="PROOF-PORT", words="the sentence")
+    first = entry(claim(result()), state(given(proof=refused)))
+    assert [it["type"] for it in first["conditions"]] == ["Ready", "Proven"]
+    told = {key: first["conditions"][1][key] for key in ("status", "reason", "message")}
+    assert told == {"status": "False", "reason": "ProofPort", "message": "the sentence"}
+    other = {"type": "Other", "status": "True", "reason": "X", "message": "", "lastTransitionTime": BEFORE}
+    first["conditions"].append(other)
+    second = entry(claim(result(), devices=[first]), state(given(proof=proven)))
+    assert [it["type"] for it in second["conditions"]] == ["Ready", "Proven", "Other"]
+    assert (second["conditions"][1]["status"], second["conditions"][1]["reason"]) == ("True", "Proven")
+    assert changed_devices(claim(result(), devices=[second]), state(given(proof=proven)), "2031") is None
+    last = entry(claim(result(), devices=[second]), state(was_given=True))
+    assert [it["type"] for it in last["conditions"]] == ["Ready", "Other"]

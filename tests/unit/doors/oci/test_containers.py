@@ -14,6 +14,7 @@ from nri_rdma.doors.oci.containers import Containers
 from nri_rdma.doors.oci.questions import Given, HookQuestion, Prepared, Verb, Wish
 from nri_rdma.errors import ErrorCode, LimitsError, NriRdmaError
 from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.proof import ProofStep
 from tests.unit.rigs.inside_daemon import InsideDaemon
 
 PID, START = 4711, 100
@@ -45,7 +46,7 @@ class Door:
         self.handing = Handing()
         self.running = {PID: START}
         self.containers = Containers(
-            inside.engine, self.handing, {8: "", 9: "eth0"}.__getitem__, self._start_of, inside.spans, DEFAULT
+            inside.engine, self.handing, {8: "", 9: "eth0"}.__getitem__, self._start_of, inside.spans, DEFAULT, 3.0
         )
 
     def add_container(self, pid: int = PID, start: int = START) -> None:
@@ -315,8 +316,35 @@ def test_the_memlock_of_the_request_must_be_set(door: Door) -> None:
 def test_without_one_in_the_request_the_door_says_it_and_no_runtime(door: Door) -> None:
     soft = Given(memlock=1 << 10)
     assert soft.memlock != door.inside.engine.placer.offering.memlock.default, "what a runtime would be told"
-    own = Containers(door.inside.engine, door.handing, str, lambda pid: door.running[pid], door.inside.spans, soft)
+    own = Containers(door.inside.engine, door.handing, str, lambda pid: door.running[pid], door.inside.spans, soft, 3.0)
     assert own.attach(starts(own.prepare(prepares()), prepares()), 9) == soft
+
+
+def test_a_container_that_is_to_be_proven_is_proven_once_with_the_limit_that_must_be_set(door: Door) -> None:
+    soft = Given(memlock=1 << 10)
+    own = Containers(door.inside.engine, door.handing, str, lambda pid: door.running[pid], door.inside.spans, soft, 3.0)
+    asked = prepares(annotations={f"{PREFIX}/pod": json.dumps([{**ASKED, "prove": True}])})
+    question = replace(
+        starts(own.prepare(asked), asked), cgroups_path="/machine/box", indexes={"UCX_IB_GID_INDEX": "2"}
+    )
+    for _ in range(2):
+        assert own.attach(question, 9) == Given(memlock=1 << 10, must=True)
+    ((task, within_s),) = door.inside.prover.asked
+    assert (task.where, task.pid, task.cgroups_path, task.memlock) == ("oci/box", PID, "/machine/box", 1 << 10)
+    assert ([(it.device, it.gid_index) for it in task.devices], within_s) == ([("mlx5_2", 2)], 3.0)
+
+
+def test_a_container_that_cannot_be_proven_is_refused_and_leaves_nothing(door: Door) -> None:
+    before = door.inside.world.snapshot()
+    door.inside.prover.fail(ProofStep.GID, "there is no entry 7")
+    offering = door.inside.engine.placer.offering
+    (pool,) = offering.policy.pools.values()
+    offering.policy = replace(offering.policy, pools={pool.name: replace(pool, prove=True)})
+    refused = refusal(door, asks())
+    assert (refused.code, "there is no entry 7" in refused.what) == (ErrorCode.PROOF_GID, True)
+    assert (door.inside.world.snapshot(), door.state()) == (before, None)
+    (row,) = door.inside.engine.refused.rows()
+    assert (row.call, row.code, row.count) == ("createRuntime", "PROOF-GID", 1)
 
 
 def test_the_end_of_a_container_that_was_not_made_frees_what_it_was_promised(door: Door) -> None:

@@ -22,6 +22,6 @@ def test_handlers_are_read_in_the_order_of_their_names(more: dict[str, Any]) -> 
     runtimes = {"runc": {"baseRuntimeSpec": "/b"}, "kata": {"PodAnnotations": ["a", 1], "baseRuntimeSpec": None}}
     assert read_handlers({"containerd": {**more, "runtimes": runtimes}}) == (
         RuntimeHandler(name="kata", annotations=("a",)),
-        RuntimeHandler(name="runc", base_spec="/b"),
+        RuntimeHandler(name="runc", base_spec="/b", is_default=True),
     )
     assert read_handlers({"crio": {"HooksDir": ["/a", 1]}}) == RunningCrio(hook_folders=(Path("/a"),))

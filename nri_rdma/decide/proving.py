@@ -1,0 +1,52 @@
+"""What is to be proven of a container before it starts, from what is attached for it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from nri_rdma.decide.inject import AttachedRequest, live_ports, port_numbers
+from nri_rdma.decide.policy import Policy, is_proven
+from nri_rdma.model.proof import DeviceTask
+from nri_rdma.model.request import DeviceRequest
+
+INDEX_VARIABLES = ("NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX")
+"""The variables by which NCCL and UCX are told one entry of the GID table of all devices; the first counts."""
+_MOST_DIGITS = 9
+
+
+def asks_proof(policy: Policy, requests: Iterable[DeviceRequest]) -> DeviceRequest | None:
+    """Return the first of a pod's own requests that is to be proven, None where none is. A pool that is not known
+    proves nothing: it refuses."""
+    for request in requests:
+        pool = policy.pools.get(request.pool)
+        if not request.shares and pool is not None and is_proven(pool, request):
+            return request
+    return None
+
+
+def proven_of(attached: Iterable[AttachedRequest], container: str) -> tuple[AttachedRequest, ...]:
+    """Return what is to be proven of that which a container has."""
+    return tuple(
+        [item for item in attached if item.admitted.request.prove and item.admitted.request.scope.covers(container)]
+    )
+
+
+def port_tasks(proven: Iterable[AttachedRequest], indexes: Mapping[str, str]) -> tuple[DeviceTask, ...]:
+    """Return the ports that the container is told of, once each. `indexes` are the container's own INDEX_VARIABLES; one
+    that its pools give counts where it has none."""
+    return tuple({(it.device, it.port): it for item in proven for it in _tasks(item, indexes)}.values())
+
+
+def _tasks(item: AttachedRequest, indexes: Mapping[str, str]) -> Iterator[DeviceTask]:
+    index = forced_index({**dict(item.admitted.variables), **indexes})
+    for attached in item.devices:
+        device = attached.device
+        for port in live_ports(device, item.admitted.mode) or port_numbers(device):
+            yield DeviceTask(device=device.name, port=port, gid_index=index)
+
+
+def forced_index(variables: Mapping[str, str]) -> int | None:
+    """Return the entry of the GID table that a container's variables force; None where the libraries choose (NCCL: -1,
+    UCX: auto)."""
+    told = (variables.get(name, "").strip() for name in INDEX_VARIABLES)
+    return next((int(it) for it in told if it.isascii() and it.isdecimal() and len(it) <= _MOST_DIGITS), None)

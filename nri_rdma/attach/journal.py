@@ -120,7 +120,7 @@ def _bytes_of(path: Path) -> bytes:
         return file.read()
 
 
-_NAMES = tuple(field.name for field in fields(SandboxRecord))
+_NAMES = tuple(field.name for field in fields(SandboxRecord) if field.name != "gids")
 _KEPT = 16
 """So many texts of parts are kept: an attach writes its record two or three times, and each part changes once."""
 _KEPT_OF_JOBS = 64

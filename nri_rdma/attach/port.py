@@ -17,6 +17,7 @@ from typing import Protocol
 from nri_rdma.attach.ops import Op
 from nri_rdma.errors import AttachError, ErrorCode
 from nri_rdma.model.device import CharKind, RdmaNetns
+from nri_rdma.model.gid import Gid
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaObject, RdmaPortState
 from nri_rdma.model.routing import KnownRule, Routing
@@ -244,6 +245,13 @@ class Kernel(Protocol):
 
     def rdma_ports(self, namespace: Namespace, index: int) -> tuple[RdmaPortState, ...]:
         """Return the ports of an RDMA device that the namespace sees, each with its netdev if the namespace has it."""
+        ...
+
+    def gid_tables(
+        self, namespace: Namespace, ports: Collection[tuple[str, int]]
+    ) -> Mapping[tuple[str, int], tuple[Gid, ...]]:
+        """Return the GIDs in use of these ports, given as device and port, of RDMA devices that the namespace sees.
+        Ports that show no table are left out."""
         ...
 
     def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]:

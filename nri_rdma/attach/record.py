@@ -10,6 +10,7 @@ from nri_rdma.attach.plan import Plan
 from nri_rdma.attach.port import NamespaceIdentity, ProcessIdentity
 from nri_rdma.decide.inject import AttachedRequest
 from nri_rdma.decide.placement import Holding, holdings_of
+from nri_rdma.decide.port_gids import NO_GIDS, Gids
 from nri_rdma.errors import ErrorCode, StateError
 from nri_rdma.model.device import CharDevice, DeviceId
 from nri_rdma.model.pod import Pod
@@ -40,6 +41,8 @@ class SandboxRecord:
     process: ProcessIdentity | None = None
     part: str = ""
     """Which of the sandbox's attaches: "" the one at its start, else the container that came with more."""
+    gids: Gids = NO_GIDS
+    """Those by which its ports send. The journal does not have them: a daemon that starts reads them anew."""
 
     @property
     def key(self) -> str:

@@ -20,6 +20,7 @@ from nri_rdma.attach.liveness import Ends
 from nri_rdma.attach.lost import LostNetdevs
 from nri_rdma.attach.numbers import Resolve
 from nri_rdma.attach.plan import NetdevMove, Plan, moving_netdevs
+from nri_rdma.attach.pod_gids import PodGids
 from nri_rdma.attach.port import Kernel, KernelError, Namespace, Processes, explained
 from nri_rdma.attach.presence import Presence
 from nri_rdma.attach.progress import counting
@@ -57,6 +58,8 @@ class Site:
     """Whether somebody else configures the netdevs that come home, too."""
     boundary: Boundary = no_boundary
     lifelines: Lifelines = field(default_factory=Lifelines)
+    gid_wait_s: float = 0.0
+    """As in PodGids."""
 
 
 class Work:
@@ -74,6 +77,7 @@ class Work:
         self._event_sequence = site.event_sequence
         self._links_are_managed = site.links_are_managed
         self._boundary = site.boundary
+        self._gids = PodGids(site.kernel, site.spans, site.gid_wait_s)
         self._lost = LostNetdevs()
 
     def recorded(self) -> tuple[tuple[SandboxRecord, ...], tuple[NriRdmaError, ...]]:
@@ -162,6 +166,7 @@ class Work:
             with self._spans.span("resolve-numbers", _names(attachment.pod)):
                 newest = self._event_sequence()
                 now = self._presence.again(record, attachment.namespace)
+                now = replace(now, gids=self._gids.now(now, attachment.namespace))
         finally:
             self.rest(attachment)
         if now != record:
@@ -250,7 +255,7 @@ class Work:
             self._boundary(f"before resolve-numbers {attachment.key}")
             resolved = self._presence.at_the_end(record, attachment.namespace)
         self._boundary(f"after resolve-numbers {attachment.key}")
-        confirmed = replace(resolved, state=Phase.ATTACHED)
+        confirmed = replace(resolved, state=Phase.ATTACHED, gids=self._gids.at_the_end(attachment, resolved))
         self._journal.write(confirmed)
         if attachment.namespace is not None and not attachment.namespace.is_at_its_path:
             raise interrupted(attachment.pod)  # the news of it may be late, and a container would start without netdevs

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any  # Any: a manifest before it is read
 
 from nri_rdma.decide.gpus import is_gpu_resource
-from nri_rdma.decide.inject import SOCKET_VARIABLES
+from nri_rdma.decide.inject import HINT_VARIABLES, SOCKET_VARIABLES
+from nri_rdma.decide.port_gids import GID_VARIABLES
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.edits import DEVICES, NETDEVS
 from nri_rdma.model.request import DeviceRequest, Mode, PodRequest, Use
@@ -109,7 +110,7 @@ def _variables(container: ContainerManifest, requests: Iterable[DeviceRequest]) 
         return ()
     is_for_storage = not has_others and all(it.use is Use.STORAGE for it in own)
     is_shared = not has_others and all(it.mode is Mode.SHARED for it in requests)
-    hints = () if is_for_storage else ("NCCL_IB_HCA", "UCX_NET_DEVICES")
+    hints = () if is_for_storage else (*HINT_VARIABLES, *GID_VARIABLES)
     return (DEVICES, *hints, *(() if is_shared else (NETDEVS, *SOCKET_VARIABLES)))
 
 

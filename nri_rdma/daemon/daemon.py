@@ -16,6 +16,7 @@ from pathlib import Path
 
 from nri_rdma.attach.attachments import Attachments
 from nri_rdma.attach.journal import Journal
+from nri_rdma.attach.pod_gids import GID_WAIT_S
 from nri_rdma.attach.second_look import SecondLooks
 from nri_rdma.attach.timers import start_timer
 from nri_rdma.attach.transaction import Boundary, no_boundary
@@ -54,6 +55,7 @@ from nri_rdma.host.host_node import HostNode, resolve_on_host
 from nri_rdma.host.limits import ContainerLimits
 from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.host.netlink.uevents import last_sequence
+from nri_rdma.host.sysfs.scan import is_own
 from nri_rdma.host.watch.namespaces import NamespaceWatcher
 from nri_rdma.host.watch.processes import ProcessWatcher
 from nri_rdma.model.trouble import Trouble
@@ -309,6 +311,7 @@ def _site(
         links_are_managed=UDEV_CONTROL.exists,
         boundary=boundary,
         lifelines=settings.lifelines(os.environ),
+        gid_wait_s=GID_WAIT_S if is_own(settings.sysfs_root) else 0.0,
     )
 
 

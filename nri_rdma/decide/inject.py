@@ -9,10 +9,11 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nri_rdma.decide.policy import Admitted, refuse_two_values
+from nri_rdma.decide.port_gids import GID_VARIABLES, NCCL_CHOICE, Gids, joined
 from nri_rdma.decide.shares import rises
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharDevice, CharKind, DeviceNumbers, LinkLayer, RdmaDevice
@@ -22,8 +23,12 @@ from nri_rdma.model.request import Mode, RdmaLimits, Use, env_name
 NOTHING = ContainerEdits()
 USUAL_INTERFACE = "eth0"
 """The pod's own interface where runtimes and podman name it as they do by default."""
+HINT_VARIABLES = ("NCCL_IB_HCA", "UCX_NET_DEVICES", "NVSHMEM_HCA_LIST")
+"""The variables that name devices to libraries."""
 SOCKET_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 """The variables that are only known once the pod has its network."""
+LATE_VARIABLES = (*SOCKET_VARIABLES, *GID_VARIABLES)
+"""The variables that are not known everywhere when a container of podman or Docker is made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,18 +64,23 @@ def inject(
     present_env: Collection[str],
     present_devices: Mapping[str, tuple[int, int]],
     default_memlock: int | None,
+    gids: Sequence[Gids] = (),
 ) -> ContainerEdits:
     """Return the edits of one container.
 
     `present_env` are the names of the variables and `present_devices` the paths and numbers of the devices that it has
-    already. A device in the edits whose path is present has other numbers, and replaces it.
+    already. A device in the edits whose path is present has other numbers, and replaces it. `gids` are those of
+    `attached`, by attach.
     """
     covering = [item for item in attached if item.admitted.request.scope.covers(container)]
     if not covering:
         return NOTHING
+    env = _env(attached, covering)
+    if gids:
+        env += _gid_variables(joined(gids), attached, covering, present_env)
     return ContainerEdits(
         char_devices=_char_devices(covering, rdma_cm, present_devices),
-        env=tuple([pair for pair in _env(attached, covering) if pair[0] not in present_env]),
+        env=tuple([pair for pair in env if pair[0] not in present_env]),
         memlock=_memlock(covering, default_memlock),
         rdma_max=_rdma_max(covering),
     )
@@ -146,9 +156,23 @@ def _env(attached: tuple[AttachedRequest, ...], covering: list[AttachedRequest])
         env += [("NCCL_SOCKET_IFNAME", f"={interfaces}"), ("GLOO_SOCKET_IFNAME", interfaces)]
     with_env = [item.admitted for item in covering if item.admitted.env]
     if with_env:
-        env += {name: value for it in reversed(with_env) for name, value in it.variables}.items()
+        given = {name: value for it in reversed(with_env) for name, value in it.variables}
+        env = [pair for pair in env if pair[0] not in given] + [*given.items()]
     env += _devices(attached, covering)
     return env
+
+
+def _gid_variables(
+    gids: Gids, attached: tuple[AttachedRequest, ...], covering: list[AttachedRequest], present_env: Collection[str]
+) -> list[tuple[str, str]]:
+    """Return the variables that choose a GID, without those that the container or its pools say themselves: NCCL's go
+    together."""
+    told = gids.variables
+    if len(covering) < len(attached):
+        told = gids.variables_of(gids.computing & {it.device.name for item in covering for it in item.devices})
+    pools = {name for item in covering if item.admitted.env for name, _ in item.admitted.variables}
+    is_said = not (NCCL_CHOICE.isdisjoint(present_env) and NCCL_CHOICE.isdisjoint(pools))
+    return [pair for pair in told if not (is_said and pair[0] in NCCL_CHOICE) and pair[0] not in pools]
 
 
 def _hints(computing: list[AttachedRequest]) -> list[tuple[str, str]]:
@@ -169,7 +193,13 @@ def _hints(computing: list[AttachedRequest]) -> list[tuple[str, str]]:
         words = [f"{device.name}:{number}" for number in ports]
         devices += words if len(ports) < len(device.ports) else [device.name]
         every_port += words
-    return [("NCCL_IB_HCA", "=" + ",".join(devices)), ("UCX_NET_DEVICES", ",".join([*every_port, "lo"]))]
+    values = "=" + ",".join(devices), ",".join([*every_port, "lo"]), ",".join(every_port)
+    return [*zip(HINT_VARIABLES, values, strict=True)]
+
+
+def usable_ports(device: RdmaDevice, mode: Mode) -> list[int]:
+    """Return the numbers of the ports that libraries are told of where this is the only device."""
+    return _live_ports(device, mode) or _port_numbers(device)
 
 
 def live_ports(device: RdmaDevice, mode: Mode) -> list[int]:

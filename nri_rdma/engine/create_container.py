@@ -17,7 +17,7 @@ from nri_rdma.engine.alignment_check import AlignmentCheck
 from nri_rdma.engine.barrier import Barrier
 from nri_rdma.engine.container import Container
 from nri_rdma.engine.late import LateAttach
-from nri_rdma.engine.parts import attached_of, concerned, moved_netdevs
+from nri_rdma.engine.parts import attached_of, concerned, gids_of, moved_netdevs
 from nri_rdma.engine.placer import Placer
 from nri_rdma.engine.refusals import failed_late, not_attached, not_decided
 from nri_rdma.model.edits import ContainerEdits
@@ -87,7 +87,7 @@ class ContainerCreation:
         with self._spans.span("inject") as span:
             # Of a container that no runtime lists its door sets the limit, and knows its own default.
             memlock = self._placer.offering.memlock.default if parts[0].pod.is_listed else None
-            edits = inject(attached, rdma_cm, container.name, container.env, present, memlock)
+            edits = inject(attached, rdma_cm, container.name, container.env, present, memlock, gids_of(parts))
             if edits.rdma_max:
                 span.attributes["rdma.limits"] = "; ".join(edits.rdma_max)
             for node in edits.char_devices:

@@ -25,7 +25,7 @@ from nri_rdma.engine.gate import Created, Gate
 from nri_rdma.engine.refusals import returning
 from nri_rdma.engine.sandbox import Sandbox
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
-from nri_rdma.model.device import CharDevice, DeviceNumbers
+from nri_rdma.model.device import DeviceNumbers
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.waiting import settled
 from nri_rdma.text.annotations import asks_for_devices
@@ -245,7 +245,6 @@ def refuse_incomplete(subject: Subject, parts: tuple[Attachment, ...], prefix: s
             where=where,
             hint="nothing to do: the kubelet makes the container again; if it stays so delete the pod",
         )
-    rdma_cm = next((record.rdma_cm for record in records if record.rdma_cm is not None), None)
     if subject.cdi_device and not _has(subject.cdi_device, attached, subject):
         raise NotReadyError(
             ErrorCode.NOT_ATTACHED,
@@ -254,7 +253,7 @@ def refuse_incomplete(subject: Subject, parts: tuple[Attachment, ...], prefix: s
             hint="nothing to do: the kubelet makes the container again; if it stays so delete the pod",
         )
     _refuse_unattached_claim(subject, attached, named, where)
-    lacking = tuple(_lacking(subject, attached, rdma_cm))
+    lacking = tuple(_lacking(subject, records))
     if lacking:
         raise NotReadyError(
             ErrorCode.NOT_SERVED,
@@ -327,9 +326,12 @@ def _ready_record(sandbox: Attachment, where: str) -> SandboxRecord:
     )
 
 
-def _lacking(subject: Subject, attached: tuple[AttachedRequest, ...], rdma_cm: CharDevice | None) -> Iterator[str]:
+def _lacking(subject: Subject, records: list[SandboxRecord]) -> Iterator[str]:
     """Yield what the container would be given and does not have, as text for people."""
-    wanted = inject(attached, rdma_cm, subject.container, (), {}, None)
+    attached = tuple(item for record in records for item in record.attached)
+    rdma_cm = next((record.rdma_cm for record in records if record.rdma_cm is not None), None)
+    gids = tuple(record.gids for record in records)
+    wanted = inject(attached, rdma_cm, subject.container, subject.env, {}, None, gids)
     for node in wanted.char_devices:
         found = subject.devices.get(node.path)
         if found is None:
@@ -337,8 +339,7 @@ def _lacking(subject: Subject, attached: tuple[AttachedRequest, ...], rdma_cm: C
         elif found != (node.major, node.minor):
             yield f"{node.path} as {node.major}:{node.minor} (it is {found[0]}:{found[1]})"
     for name, _ in wanted.env:
-        if name not in subject.env:
-            yield name
+        yield name
 
 
 def _concerned(subject: Subject, parts: tuple[Attachment, ...]) -> list[Attachment]:

@@ -12,6 +12,7 @@ from nri_rdma.attach.plan import addresses_in_pod
 from nri_rdma.attach.record import attach_key
 from nri_rdma.cdi.grants import Attached, CdiGrant
 from nri_rdma.decide.inject import AttachedRequest
+from nri_rdma.decide.port_gids import Gids
 from nri_rdma.model.device import CharDevice, DeviceId, RdmaDevice
 from nri_rdma.model.request import LABEL
 
@@ -25,6 +26,12 @@ def attached_of(parts: tuple[Attachment, ...]) -> tuple[tuple[AttachedRequest, .
     records = [now.record for now in nows if now.record is not None and not now.ends]
     rdma_cm = next((record.rdma_cm for record in records if record.rdma_cm is not None), None)
     return tuple(item for record in records for item in record.attached), rdma_cm
+
+
+def gids_of(parts: tuple[Attachment, ...]) -> tuple[Gids, ...]:
+    """Return the GIDs of all that the parts of a sandbox attached."""
+    nows = [it.now for it in parts]
+    return tuple([now.record.gids for now in nows if now.record is not None and not now.ends])
 
 
 def attached_for(parts: Iterable[Attachment]) -> Attached:

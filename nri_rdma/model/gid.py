@@ -35,3 +35,21 @@ class Gid:
         """Return whether packets to it may pass a router: only those of RoCE v2 can, and none of a link-local address
         do."""
         return self.type is GidType.ROCE_V2 and not self.address.is_link_local
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortGid:
+    """The GID by which a port of a device sends in a pod; `gid` None: no entry of its table is usable."""
+
+    device: str
+    port: int
+    gid: Gid | None
+    is_own: bool = False
+    """Whether it is the GID of an address of the pod, not only of one of the host's."""
+    others: tuple[IPv4Address | IPv6Address, ...] = ()
+    """The other addresses that have GIDs there, without link-local ones: a program may take one of these instead."""
+
+    @property
+    def place(self) -> str:
+        """Return the port as NCCL, UCX and NVSHMEM write it."""
+        return f"{self.device}:{self.port}"

@@ -42,6 +42,7 @@ from nri_rdma.attach.ops import (
 )
 from nri_rdma.attach.port import Kernel, KernelError, Namespace, NamespaceError, NamespaceIdentity, Refused, Survey
 from nri_rdma.model.device import CharKind, RdmaNetns
+from nri_rdma.model.gid import Gid
 from nri_rdma.model.link import STABLE_SECRET, Captured, LinkState, features_text, sysctls_text
 from nri_rdma.model.network import RouteConfig, RoutingRule
 from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaObject, RdmaPortState
@@ -321,6 +322,8 @@ class Rdma:
     movable: bool = True
     netdev: "Link | None" = None
     objects: tuple[RdmaObject, ...] = ()
+    gids: tuple[Gid, ...] | None = None
+    """The GIDs of its port; None: it shows no table."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -661,6 +664,13 @@ class FakeKernel:
             ),
         )
 
+    def gid_tables(
+        self, namespace: Namespace, ports: Collection[tuple[str, int]]
+    ) -> Mapping[tuple[str, int], tuple[Gid, ...]]:
+        mode, netns = self._world.rdma_netns, _netns(namespace)
+        seen = {it.name: it.gids for it in self._world.rdma if mode is RdmaNetns.SHARED or it.netns is netns}
+        return {(name, port): table for name, port in ports if (table := seen.get(name)) is not None}
+
     def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]:
         return self._rdma(self.host, index).objects
 
@@ -808,6 +818,11 @@ class FaultyKernel:
 
     def rdma_ports(self, namespace: Namespace, index: int) -> tuple[RdmaPortState, ...]:
         return self._do("rdma_ports", lambda: self._kernel.rdma_ports(namespace, index))
+
+    def gid_tables(
+        self, namespace: Namespace, ports: Collection[tuple[str, int]]
+    ) -> Mapping[tuple[str, int], tuple[Gid, ...]]:
+        return self._do("gid_tables", lambda: self._kernel.gid_tables(namespace, ports))
 
     def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]:
         return self._do("rdma_objects", lambda: self._kernel.rdma_objects(index))

@@ -388,8 +388,11 @@ def _device_words(sandbox: dict[str, Any]) -> str:
     words = ", ".join(sandbox["devices"])
     if sandbox["isolation"]:
         words += f"\nisolation {sandbox['isolation']}"
+    # A daemon before these fields has none.
     left_out = (f"\n{it['pod_name']} without {what}" for it in sandbox["moves"] for what in it.get("left_out", ()))
-    return words + "".join(left_out)  # a daemon before this field has none
+    gids = (f"\n{it['words']}" for it in sandbox.get("gids", ()))
+    warnings = (f"\nWARNING: {it}" for it in sandbox.get("gid_warnings", ()))
+    return words + "".join((*left_out, *gids, *warnings))
 
 
 def _rdma_use(rows: list[dict[str, Any]]) -> TextTable:

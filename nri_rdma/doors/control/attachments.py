@@ -11,6 +11,7 @@ from typing import Any  # Any: JSON documents
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.plan import NetdevMove
 from nri_rdma.decide.inventory import netdev_of
+from nri_rdma.decide.port_gids import Gids, gid_words, moved_words
 from nri_rdma.engine.sandbox import Aligned
 from nri_rdma.host.cgroup import read_rdma_use
 
@@ -30,6 +31,8 @@ def attachment_document(attachment: Attachment) -> dict[str, Any]:
         "devices": [item.device.name for it in record.attached for item in it.devices] if record is not None else [],
         "isolation": str(record.isolation or "") if record is not None else "",
         "moves": [_move(move) for move in record.plan.moves] if record is not None else [],
+        "gids": _gids(record.gids) if record is not None else [],
+        "gid_warnings": _gid_warnings(record.gids) if record is not None else [],
         "undo_error": attachment.now.undo_error,
         "unstarted": list(_unstarted(attachment, time.monotonic())),
         "proofs": [{"container": name, **asdict(it)} for name, it in attachment.containers.proofs.copy().items()],
@@ -66,6 +69,26 @@ def alignment_document(item: Aligned) -> dict[str, Any]:
         "words": alignment.words,
         "problem": alignment.contradiction or alignment.problem,
     }
+
+
+def _gids(gids: Gids) -> list[dict[str, Any]]:
+    """The GID by which each port sends, None where it has none that it could send by."""
+    return [
+        {
+            "device": it.device,
+            "port": it.port,
+            "index": it.gid.index if it.gid is not None else None,
+            "address": str(it.gid.address) if it.gid is not None else "",
+            "type": str(it.gid.type) if it.gid is not None else "",
+            "own": it.is_own,
+            "words": gid_words(it),
+        }
+        for it in gids.ports
+    ]
+
+
+def _gid_warnings(gids: Gids) -> list[str]:
+    return [*([gids.problem] if gids.problem else []), *moved_words(gids)]
 
 
 def _devices_given(parts: Iterable[Attachment], container: str) -> frozenset[str]:

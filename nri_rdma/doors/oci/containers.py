@@ -14,7 +14,7 @@ from typing import Protocol
 
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.port import ProcessIdentity
-from nri_rdma.decide.inject import SOCKET_VARIABLES
+from nri_rdma.decide.inject import LATE_VARIABLES
 from nri_rdma.doors.oci.questions import Given, HookQuestion, Prepared, annotation_of, memlock_of
 from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.engine import Engine
@@ -260,8 +260,8 @@ def _refuse_lacking(question: HookQuestion, edits: ContainerEdits, pod: Pod) -> 
 
 def _refuse_other_variables(question: HookQuestion, edits: ContainerEdits, pod: Pod) -> None:
     """Raise PlacementError where the container's variables name what it has not got: nothing can change them later."""
-    # The interface is not known everywhere when a container is made.
-    env = [(name, value) for name, value in edits.env if name in question.prepared or name not in SOCKET_VARIABLES]
+    # Interface and GIDs are not known everywhere when a container is made.
+    env = [(name, value) for name, value in edits.env if name in question.prepared or name not in LATE_VARIABLES]
     if dict(env) == dict(question.prepared):
         return
     differing = {name for name, _ in {*env} ^ {*question.prepared.items()}}

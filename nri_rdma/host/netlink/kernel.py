@@ -9,9 +9,11 @@ kernel and stall every CNI plugin meanwhile.
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,6 +42,7 @@ from nri_rdma.host.netlink.links import (
 )
 from nri_rdma.host.netlink.namespace import Held, HeldNamespace, Holdings, asked, held, inside, read_boot_id
 from nri_rdma.host.netlink.pod_routing import read_routing
+from nri_rdma.host.netlink.proc_sys import mount_unseen
 from nri_rdma.host.netlink.queues import read_queues
 from nri_rdma.host.netlink.rdma import RdmaSocket, can_move, read_netdevs, visit
 from nri_rdma.host.netlink.route_socket import RouteSocket
@@ -52,7 +55,9 @@ from nri_rdma.host.netlink.sysctls import (
 )
 from nri_rdma.host.netlink.tcx import read_tcx
 from nri_rdma.host.netlink.ties import hangs_on
+from nri_rdma.host.sysfs.gids import read_gids
 from nri_rdma.model.device import CharKind, EbpfPrograms, RdmaNetns
+from nri_rdma.model.gid import Gid
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaNetdevs, RdmaObject, RdmaPortState
 from nri_rdma.model.routing import KnownRule, Routing
@@ -196,6 +201,20 @@ class LinuxKernel:
     def rdma_ports(self, namespace: Namespace, index: int) -> tuple[RdmaPortState, ...]:
         return visit(held(namespace), f"list ports of RDMA device {index}", lambda rdma: rdma.ports(index))
 
+    def gid_tables(
+        self, namespace: Namespace, ports: Collection[tuple[str, int]]
+    ) -> Mapping[tuple[str, int], tuple[Gid, ...]]:
+        if namespace is self._host:
+            return _gid_tables(str(self._sysfs), ports)
+        try:
+            mounted = held(namespace).run(partial(mount_unseen, b"sysfs"))
+        except OSError as error:
+            raise KernelError("mount a sysfs of the pod", error.errno or 0, error.strerror or "") from error
+        try:
+            return _gid_tables(f"/proc/self/fd/{mounted}", ports)
+        finally:
+            os.close(mounted)
+
     def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]:
         return visit(self._host, f"list the objects of RDMA device {index}", lambda rdma: holders_of(rdma, index))
 
@@ -214,6 +233,11 @@ class LinuxKernel:
         self, namespace: Namespace, index: int | None, kind: CharKind, port: int | None
     ) -> CharNumber | None:
         return visit(held(namespace), f"find {kind}", lambda rdma: rdma.char_device(index, kind, port))
+
+
+def _gid_tables(sysfs_root: str, ports: Collection[tuple[str, int]]) -> Mapping[tuple[str, int], tuple[Gid, ...]]:
+    tables = {(device, port): read_gids(sysfs_root, device, port) for device, port in ports}
+    return {place: table for place, table in tables.items() if table is not None}
 
 
 def _capture(route: RouteSocket, wanted: Collection[int]) -> Mapping[int, LinkState]:

@@ -1,8 +1,10 @@
-"""/proc/sys/net for writing.
+"""File systems of the kernel that are mounted nowhere: /proc/sys/net for writing, and the sysfs of a namespace.
 
 A container that is not privileged has /proc/sys mounted read-only, and a netdev that returns from a pod would keep the
 kernel's default sysctls. A second procfs, which is mounted nowhere and which this process reaches by a descriptor only,
 takes the same writes and changes the mounts of nobody. It needs CAP_SYS_ADMIN, which the daemon needs anyway.
+
+A sysfs shows the RDMA devices of the network namespace in which it was mounted, whoever reads it.
 """
 
 from __future__ import annotations
@@ -30,15 +32,16 @@ def writable_net() -> Path | None:
     try:
         if not os.statvfs(NET).f_flag & os.ST_RDONLY:
             return NET
-        mounted = _mount_unseen()
+        mounted = mount_unseen(b"proc")
     except OSError:  # no /proc, a seccomp filter, a security module, no CAP_SYS_ADMIN: who asks says what follows
         return None
     return Path(f"/proc/self/fd/{mounted}/sys/net")
 
 
-def _mount_unseen() -> int:
-    """Return the descriptor of a procfs that no mount namespace has. Raises OSError."""
-    opened = _call(_FSOPEN, b"proc", _FSOPEN_CLOEXEC)
+def mount_unseen(kind: bytes) -> int:
+    """Return the descriptor of a file system of that kind (``proc``, ``sysfs``) that no mount namespace has. A sysfs is
+    that of the calling thread's network namespace. Raises OSError."""
+    opened = _call(_FSOPEN, kind, _FSOPEN_CLOEXEC)
     try:
         _call(_FSCONFIG, opened, _FSCONFIG_CMD_CREATE, None, None, 0)
         return _call(_FSMOUNT, opened, _FSMOUNT_CLOEXEC, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import timeit
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from ipaddress import IPv6Address
 
 import pytest
 from hypothesis import given
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 from nri_rdma.decide.inject import AttachedDevice, AttachedRequest, inject, rdma_max, refuse_two_pools, shown_as
 from nri_rdma.decide.placement import place
 from nri_rdma.decide.policy import Admitted, Asker, admit, offer
+from nri_rdma.decide.port_gids import Gids, port_gid
 from nri_rdma.errors import PlacementError
 from nri_rdma.model.device import CharDevice, CharKind, LinkLayer, RdmaDevice
 from nri_rdma.model.edits import ENV_PREFIXES, ContainerEdits
+from nri_rdma.model.gid import Gid, GidType
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, UNLIMITED, DeviceRequest, Mode, RdmaLimits, Scope, Use
 from nri_rdma.text.annotations import PREFIX, parse_pod_request
 from tests.unit.model.hardware import RDMA_CM, eight, gpu_address, nic, umad, uverbs
@@ -118,6 +121,7 @@ def test_the_environment_names_devices_and_netdevs() -> None:
     assert dict(edits(having(nic(0), nic(1), name="my-rails")).env) == {
         "NCCL_IB_HCA": "=mlx5_0,mlx5_1",
         "UCX_NET_DEVICES": "mlx5_0:1,mlx5_1:1,lo",
+        "NVSHMEM_HCA_LIST": "mlx5_0:1,mlx5_1:1",
         "NCCL_SOCKET_IFNAME": "=eth0",
         "GLOO_SOCKET_IFNAME": "eth0",
         "RDMA_DEVICES_MY_RAILS": "mlx5_0,mlx5_1",
@@ -195,6 +199,7 @@ def test_a_storage_nic_stays_out_of_the_hints_and_keeps_its_own_variable() -> No
     assert env == {
         "NCCL_IB_HCA": "=mlx5_0,mlx5_1",
         "UCX_NET_DEVICES": "mlx5_0:1,mlx5_1:1,lo",
+        "NVSHMEM_HCA_LIST": "mlx5_0:1,mlx5_1:1",
         "RDMA_DEVICES_RAILS": "mlx5_0,mlx5_1",
         "RDMA_DEVICES_DISK": "mlx5_6",
     }
@@ -207,6 +212,7 @@ def test_a_storage_pools_variables_for_nccl_and_ucx_stay_away_from_the_compute_n
     assert dict(edits(having(nic(0), name="rails", netdevs=False), storage).env) == {
         "NCCL_IB_HCA": "=mlx5_0",
         "UCX_NET_DEVICES": "mlx5_0:1,lo",
+        "NVSHMEM_HCA_LIST": "mlx5_0:1",
         "MC_IB_TC": "3",
         "RDMA_DEVICES_RAILS": "mlx5_0",
         "RDMA_DEVICES_DISK": "mlx5_6",
@@ -226,7 +232,7 @@ def test_variables_of_a_pool_are_set_once_for_all_its_requests_beside_those_of_o
     other = having(nic(1), name="b", netdevs=False, env=(("NCCL_IB_TC", "106"), ("UCX_IB_TRAFFIC_CLASS", "106")))
     elsewhere = having(nic(2), name="c", scope=Scope(only=frozenset({"b"})), env=(("NVSHMEM_IB_TRAFFIC_CLASS", "1"),))
     env = edits(one, other, elsewhere, env=["NCCL_IB_SL"]).env
-    own = {"NCCL_IB_HCA", "UCX_NET_DEVICES"}
+    own = {"NCCL_IB_HCA", "UCX_NET_DEVICES", "NVSHMEM_HCA_LIST"}
     assert sorted(pair for pair in env if not pair[0].startswith("RDMA_") and pair[0] not in own) == [
         ("GLOO_SOCKET_IFNAME", "eth0"),
         ("NCCL_IB_TC", "106"),
@@ -298,13 +304,14 @@ def test_a_request_without_netdevs_has_no_variable_for_them() -> None:
 
 def test_a_variable_that_the_container_sets_stays() -> None:
     env = dict(edits(having(nic(0)), env=["NCCL_IB_HCA", "RDMA_DEVICES_0"]).env)
-    assert sorted(env) == ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "RDMA_NETDEVS_0", "UCX_NET_DEVICES"]
+    left = ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NVSHMEM_HCA_LIST", "RDMA_NETDEVS_0", "UCX_NET_DEVICES"]
+    assert sorted(env) == left
 
 
 def test_no_variable_of_ours_goes_over_the_containers_own() -> None:
     attached = having(nic(0), env=(("NCCL_IB_TC", "106"),))
     names = [name for name, _ in edits(attached).env]
-    assert len(names) == 7
+    assert len(names) == 8
     for name in names:
         assert [it for it, _ in edits(attached, env=[name]).env] == [it for it in names if it != name]
 
@@ -420,3 +427,35 @@ def test_injecting_one_device_takes_less_than_twenty_microseconds() -> None:
     env = [f"VARIABLE_{number}" for number in range(30)]
     fastest = min(timeit.repeat(lambda: edits(attached, env=env), number=200, repeat=20)) / 200
     assert fastest < 20e-6
+
+
+GIDS = Gids.of(
+    [
+        port_gid(f"mlx5_{number}", 1, [Gid(index=3, value=IPv6Address("::ffff:10.1.0.2"), type=GidType.ROCE_V2)], (), 2)
+        for number in range(2)
+    ],
+    ("mlx5_0", "mlx5_1"),
+)
+
+
+def with_gids(*attached: AttachedRequest, env: Collection[str] = (), container: str = "main") -> dict[str, str]:
+    return dict(inject(attached, None, container, env, {}, None, (GIDS,)).env)
+
+
+@pytest.mark.parametrize("own", ["NCCL_IB_GID_INDEX", "NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE"])
+def test_what_chooses_a_gid_for_nccl_is_the_containers_as_a_whole_or_ours(own: str) -> None:
+    assert with_gids(having(nic(0)))["NCCL_IB_GID_INDEX"] == "3"
+    told = with_gids(having(nic(0)), env=[own])
+    assert "NCCL_IB_GID_INDEX" not in told  # it would overrule the container's family
+    assert told["UCX_IB_GID_INDEX"] == "3"
+
+
+def test_a_pools_choice_of_gids_counts_before_ours() -> None:
+    told = with_gids(having(nic(0), env=(("NCCL_IB_GID_INDEX", "-1"), ("UCX_IB_GID_INDEX", "auto"))))
+    assert (told["NCCL_IB_GID_INDEX"], told["UCX_IB_GID_INDEX"]) == ("-1", "auto")
+
+
+def test_a_container_is_told_of_the_gids_of_its_own_devices() -> None:
+    elsewhere = having(nic(1), name="b", scope=Scope(only=frozenset({"other"})))
+    assert with_gids(having(nic(0)), elsewhere)["UCX_IB_GID_INDEX"] == "3"
+    assert "UCX_IB_GID_INDEX" not in with_gids(having(nic(2)), elsewhere)

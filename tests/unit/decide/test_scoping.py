@@ -59,6 +59,7 @@ def test_1_the_pods_list_is_for_every_container_and_the_netdev_is_the_pods(handl
     assert pod.got["a"].env == {
         "NCCL_IB_HCA": "=mlx5_2",
         "UCX_NET_DEVICES": "mlx5_2:1,lo",
+        "NVSHMEM_HCA_LIST": "mlx5_2:1",
         "NCCL_SOCKET_IFNAME": "=eth0",
         "GLOO_SOCKET_IFNAME": "eth0",
         "RDMA_DEVICES_0": "mlx5_2",

@@ -14,6 +14,7 @@ import pytest
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.sources import Sources
+from nri_rdma.decide.inject import HINT_VARIABLES
 from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.errors import CdiError, ErrorCode, NotReadyError, NriRdmaError
@@ -238,7 +239,7 @@ def test_what_kubelet_and_runtime_both_name_is_served_beside_a_claim_with_the_sa
     node.specify(spec(CLAIM_A, 0, keys=SHARED), spec(CLAIM_B, 0, keys=SHARED))
     node.kubelet.give(make_pod(), "main", CLAIM_B)
     node.start(annotations={})
-    assert names(node.create("main", 0, cdi=(CLAIM_B,))) == ["NCCL_IB_HCA", "UCX_NET_DEVICES", "RDMA_DEVICES_CLAIM_B"]
+    assert names(node.create("main", 0, cdi=(CLAIM_B,))) == [*HINT_VARIABLES, "RDMA_DEVICES_CLAIM_B"]
 
 
 @pytest.mark.parametrize("keys", [SHARED, MOVE])
@@ -286,7 +287,7 @@ def test_what_a_container_was_not_given_of_its_claims_is_told_by_the_runtime_or_
 def test_a_spec_of_every_device_adds_nothing_to_a_claim_of_one(node: Node) -> None:
     node.specify(spec("a.rdma.dev/nic=mlx5_0", 0, keys=SHARED), spec(CLAIM_B, 0, keys=SHARED))
     edits = node.create("main", 0, cdi=(CLAIM_B,))
-    assert names(edits) == ["NCCL_IB_HCA", "UCX_NET_DEVICES", "RDMA_DEVICES_CLAIM_B"]
+    assert names(edits) == [*HINT_VARIABLES, "RDMA_DEVICES_CLAIM_B"]
     assert len(edits.rdma_max) == 1
 
 
@@ -382,7 +383,7 @@ def test_two_claims_of_one_label_are_one_variable_with_the_devices_of_both(node:
     one, other = "a.example/nic=claim", "b.example/nic=claim"
     node.specify(spec(one, 0, keys=SHARED), spec(other, 1, keys=SHARED))
     edits = node.create("trainer", 0, 1, cdi=(one, other))
-    assert names(edits) == ["NCCL_IB_HCA", "UCX_NET_DEVICES", "RDMA_DEVICES_CLAIM"]
+    assert names(edits) == [*HINT_VARIABLES, "RDMA_DEVICES_CLAIM"]
     assert dict(edits.env)["RDMA_DEVICES_CLAIM"] == "mlx5_0,mlx5_1"
 
 

@@ -14,6 +14,7 @@ from nri_rdma.attach.containers import KEPT_CONTAINERS
 from nri_rdma.commands.dryrun.run import attached_by_daemon
 from nri_rdma.config.settings import Settings
 from nri_rdma.decide.decision import MemlockBounds
+from nri_rdma.decide.inject import HINT_VARIABLES
 from nri_rdma.doors.control.document import SERVICE
 from nri_rdma.engine.late import ATTEMPTS
 from nri_rdma.errors import ErrorCode, NriRdmaError
@@ -382,8 +383,8 @@ def test_two_shared_claims_of_a_pod_on_one_device_are_both_served(node: Node, is
     node.kubelet.is_late = is_late
     node.start(annotations={})
     one, two = node.create("one", 0, cdi=(CLAIM_A,)), node.create("two", 0, cdi=(CLAIM_B,))
-    assert names(one) == ["NCCL_IB_HCA", "UCX_NET_DEVICES", "RDMA_DEVICES_CLAIM_A"]
-    assert names(two) == ["NCCL_IB_HCA", "UCX_NET_DEVICES", "RDMA_DEVICES_CLAIM_B"]
+    assert names(one) == [*HINT_VARIABLES, "RDMA_DEVICES_CLAIM_A"]
+    assert names(two) == [*HINT_VARIABLES, "RDMA_DEVICES_CLAIM_B"]
     node.stop()
     assert not node.holders
 

@@ -12,6 +12,7 @@ import pytest
 from nri_rdma.commands.cli.driver_line import UNSERVED_S
 from nri_rdma.commands.cli.holders import taken_from
 from nri_rdma.commands.cli.status import attention
+from nri_rdma.decide.inject import HINT_VARIABLES
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.engine.guard import Subject, refuse_incomplete
@@ -404,7 +405,7 @@ def test_the_guard_lets_no_container_start_that_has_shares_and_no_device_for_the
     pod = node.start("a", "hcas-05")
     parts = node.inside.sandboxes.of(pod.id)
     edits = {f"/dev/infiniband/{name}": (major, minor) for name, major, minor in named(node.create(pod, "hcas-05"))}
-    env = frozenset({"NCCL_IB_HCA", "UCX_NET_DEVICES", "RDMA_DEVICES_HCA_SHARED", "RDMA_NETDEVS_HCA_SHARED"})
+    env = frozenset({*HINT_VARIABLES, "RDMA_DEVICES_HCA_SHARED", "RDMA_NETDEVS_HCA_SHARED"})
     made = Subject(
         sandbox_id=pod.id,
         pod="default/a",

@@ -125,6 +125,7 @@ class Rig:
     event_sequence: int = 0
     processes: FakeProcesses = field(default_factory=FakeProcesses)
     beside: Beside = at_once
+    gid_wait_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.fake = FakeKernel(self.world)
@@ -141,6 +142,7 @@ class Rig:
             event_sequence=lambda: self.event_sequence,
             links_are_managed=lambda: self.managed,
             boundary=self.gate,
+            gid_wait_s=self.gid_wait_s,
         )
         self.work = Work(site, SecondLooks(site.kernel, self.workers, self.clock), self.beside)
         self.sandboxes = Attachments(

@@ -128,6 +128,8 @@ def test_an_attachment_that_nothing_is_planned_for_yet_holds_nothing() -> None:
         "devices": [],
         "isolation": "",
         "moves": [],
+        "gids": [],
+        "gid_warnings": [],
         "undo_error": "",
         "unstarted": [],
         "proofs": [],

@@ -183,6 +183,7 @@ def _given(answer: ttrpc.Response, *, of_before: bool = False) -> tuple[object, 
     adjust = nri.CreateContainerResponse.FromString(answer.payload).adjust
     env = {it.key: it.value for it in adjust.env}
     if of_before and env:
+        env["NVSHMEM_HCA_LIST"] = env["UCX_NET_DEVICES"]
         env["UCX_NET_DEVICES"] += ",lo"
     if of_before and any(it.startswith("RDMA_NETDEVS_") for it in env):
         env |= {"NCCL_SOCKET_IFNAME": "=eth0", "GLOO_SOCKET_IFNAME": "eth0"}

@@ -22,10 +22,10 @@ def read_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_where_proc_sys_takes_writes_nothing_is_mounted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never() -> int:
+    def never(_kind: bytes) -> int:
         raise AssertionError
 
-    monkeypatch.setattr(proc_sys, "_mount_unseen", never)
+    monkeypatch.setattr(proc_sys, "mount_unseen", never)
     assert writable_net() == NET
 
 
@@ -44,10 +44,10 @@ def test_a_procfs_of_its_own_shows_the_same_and_is_in_no_mount_namespace(read_on
 def test_where_none_may_be_mounted_every_netdev_is_unreturnable(
     read_only: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused() -> int:
+    def refused(_kind: bytes) -> int:
         raise PermissionError
 
-    monkeypatch.setattr(proc_sys, "_mount_unseen", refused)
+    monkeypatch.setattr(proc_sys, "mount_unseen", refused)
     assert writable_net() is None
     (reason,) = costs_of_return(False, ())
     assert reason.startswith("could not get its sysctls back: /proc/sys is read-only")

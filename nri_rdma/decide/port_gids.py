@@ -1,0 +1,160 @@
+"""What libraries are told of the GIDs by which a pod's ports send, and what people are told.
+
+NCCL (2.21 and newer) looks for a GID itself, by family, range and version (`ncclIbGetGidIndex` in net_ib); an index
+overrules that, and is all that older releases know. UCX prefers RoCE v2 to v1, then IPv4 to IPv6, and takes the first
+such entry; an index overrules that, too, and counts for all devices (`uct_ib_device_select_gid`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import ip_network
+
+from nri_rdma.decide.gids import choose
+from nri_rdma.model.gid import Gid, GidType, PortGid
+from nri_rdma.model.network import IpAddress
+
+FAMILY, RANGE, VERSION, INDEX = (
+    "NCCL_IB_ADDR_FAMILY",
+    "NCCL_IB_ADDR_RANGE",
+    "NCCL_IB_ROCE_VERSION_NUM",
+    "NCCL_IB_GID_INDEX",
+)
+NCCL_CHOICE = frozenset({FAMILY, RANGE, VERSION, INDEX})
+"""These together choose a GID: where a container or its pool says one of them, nri-rdma says none."""
+UCX_INDEX = "UCX_IB_GID_INDEX"
+GID_VARIABLES = (FAMILY, RANGE, VERSION, INDEX, UCX_INDEX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gids:
+    """The GIDs of an attach, and the variables that follow from those of all its devices for computing: a container
+    waits for them."""
+
+    ports: tuple[PortGid, ...] = ()
+    computing: frozenset[str] = frozenset()
+    """The names of the devices that NCCL and UCX are told of."""
+    variables: tuple[tuple[str, str], ...] = ()
+    problem: str = ""
+    """Why they are not known; "" where they are."""
+    first: tuple[PortGid, ...] = ()
+    """Those of the attach's end, where they have been read again since."""
+
+    @classmethod
+    def of(cls, ports: Iterable[PortGid], computing: Iterable[str]) -> Gids:
+        """Return these with their variables."""
+        found, named = tuple(ports), frozenset(computing)
+        return cls(ports=found, computing=named, variables=_variables([it for it in found if it.device in named]))
+
+    def variables_of(self, devices: Collection[str]) -> tuple[tuple[str, str], ...]:
+        """Return the variables of a container that has only these of the devices for computing."""
+        return _variables([it for it in self.ports if it.device in devices])
+
+    def since(self, before: Gids) -> Gids:
+        """Return these as they are read after others of the same attach."""
+        return replace(self, first=before.first or before.ports)
+
+    @property
+    def moved(self) -> Mapping[str, tuple[int, int]]:
+        """Return the ports whose GID has another index now, with the first index and that of now: what containers were
+        told of it may be out of date."""
+        known = {it.place: it.gid.index for it in self.first if it.gid is not None}
+        return {
+            it.place: (known[it.place], it.gid.index)
+            for it in self.ports
+            if it.gid is not None and known.get(it.place, it.gid.index) != it.gid.index
+        }
+
+
+NO_GIDS = Gids()
+
+
+def joined(gids: Sequence[Gids]) -> Gids:
+    """Return the GIDs of several attaches together."""
+    if len(gids) == 1:  # of most sandboxes, and CreateContainer waits for this
+        return gids[0]
+    return Gids.of((port for it in gids for port in it.ports), (name for it in gids for name in it.computing))
+
+
+def with_problem(problem: str) -> Gids:
+    """Return that the GIDs are not known, and why."""
+    return replace(NO_GIDS, problem=problem)
+
+
+def port_gid(device: str, port: int, table: Collection[Gid], own: Collection[IpAddress], roce_version: int) -> PortGid:
+    """Return the GID by which a port sends in a pod whose addresses are `own`."""
+    gid = choose(table, own, roce_version)
+    if gid is None or gid.type is GidType.IB:
+        return PortGid(device=device, port=port, gid=gid, is_own=gid is not None)
+    others = {it.address for it in table if not it.value.is_unspecified and not it.address.is_link_local}
+    return PortGid(
+        device=device,
+        port=port,
+        gid=gid,
+        is_own=gid.address in own,
+        others=tuple(sorted(others - {gid.address}, key=lambda it: (it.version, int(it)))),
+    )
+
+
+def gid_words(port: PortGid) -> str:
+    """Return what people are told of a port's GID."""
+    gid = port.gid
+    if gid is None:
+        return f"{port.place}: no GID that it could send by, so that its traffic goes nowhere"
+    if gid.type is GidType.IB:
+        return f"{port.place}: GID {gid.index}, {gid.value} ({gid.type})"
+    words = f"{port.place}: GID {gid.index}, {gid.address} ({gid.type})"
+    if port.is_own:
+        return words
+    what = f"{words}: no address of the pod has a GID on this device"
+    if gid.address.is_link_local:
+        return f"{what}, and no router passes on what goes with a link-local one"
+    return f"{what}, so that its traffic goes with the host's"
+
+
+def moved_words(gids: Gids) -> tuple[str, ...]:
+    """Return what people are told of GIDs that have moved in their tables."""
+    return tuple(
+        f"{place}: its GID is entry {now} of the table, and was {first} when the pod started: a program that was told"
+        f" {first} sends by another one, or not at all; restart its container"
+        for place, (first, now) in gids.moved.items()
+    )
+
+
+def _variables(ports: Collection[PortGid]) -> tuple[tuple[str, str], ...]:
+    """Return what NCCL and UCX are told: nothing where no port has a GID of RoCE."""
+    gids = [it.gid for it in ports if it.gid is not None]
+    roce = [gid for gid in gids if gid.type is not GidType.IB]
+    if not roce:
+        return ()
+    told: dict[str, str] = {}
+    families = {gid.address.version for gid in roce}
+    if families == {6}:
+        told[FAMILY] = "AF_INET6"
+    if len(families) == 1 and (prefix := _range([gid.address for gid in roce], [it for p in ports for it in p.others])):
+        told[RANGE] = prefix
+    if all(gid.type is GidType.ROCE_V1 for gid in roce):
+        told[VERSION] = "1"
+    if len({gid.index for gid in roce}) == 1:
+        told[INDEX] = str(roce[0].index)
+        if len({gid.index for gid in gids}) == 1:  # UCX takes it for ports of InfiniBand, too
+            told[UCX_INDEX] = told[INDEX]
+    return tuple(told.items())
+
+
+def _range(chosen: Sequence[IpAddress], others: Iterable[IpAddress]) -> str:
+    """Return the widest network that has the chosen addresses, all of one family, and none of the others; "" where
+    there are no others of it, or no such network. The widest: a launcher may give one pod's variables to all pods of a
+    job."""
+    first = chosen[0]
+    unwanted = [address for address in others if address.version == first.version]
+    if not unwanted:
+        return ""
+    for length in range(first.max_prefixlen + 1):
+        network = ip_network((first.packed, length), strict=False)
+        if not all(address in network for address in chosen):
+            return ""
+        if not any(address in network for address in unwanted):
+            return str(network)
+    return ""

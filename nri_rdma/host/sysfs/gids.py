@@ -1,0 +1,54 @@
+"""The GID tables of RDMA devices, as sysfs shows them.
+
+A table has up to 1024 entries, and the kernel keeps those that are not in use among them: it shows each as zeros, and
+answers EINVAL for its type.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv6Address
+
+from nri_rdma.host.sysfs.attributes import entries, read, whole_number
+from nri_rdma.model.gid import Gid, GidType
+
+GAP = 128
+"""So many entries in a row that are not in use end a table. The kernel gives a new GID the first entry that is free: a
+longer gap is left only where so many addresses were removed, and one that came after them stayed."""
+_UNUSED = "0000:0000:0000:0000:0000:0000:0000:0000"
+_TYPES = {it.value: it for it in GidType}
+_OLD_TYPE = "IB/RoCE v1"
+"""Of both types on kernels before 5.15: which one it is follows from the port's link layer."""
+_INFINIBAND = "InfiniBand"
+
+
+def read_gids(sysfs_root: str, device: str, port: int) -> tuple[Gid, ...] | None:
+    """Return the GIDs in use of a port, in the order of their indices; of a port of InfiniBand only the first one, by
+    which it sends. None where the port shows no table: the device is gone, or its driver has none."""
+    folder = f"{sysfs_root}/class/infiniband/{device}/ports/{port}"
+    indices = sorted(index for name in entries(f"{folder}/gids") if (index := whole_number(name)) is not None)
+    if not indices:
+        return None
+    is_infiniband = read(f"{folder}/link_layer") == _INFINIBAND
+    old_type = GidType.IB if is_infiniband else GidType.ROCE_V1
+    found: list[Gid] = []
+    unused = 0
+    for index in indices:
+        gid = _gid(folder, index, old_type)
+        unused = unused + 1 if gid is None else 0
+        if gid is not None:
+            found.append(gid)
+        if unused == GAP or (found and is_infiniband):
+            break
+    return tuple(found)
+
+
+def _gid(folder: str, index: int, old_type: GidType) -> Gid | None:
+    """Return an entry; None where it is not in use, or was removed while it was read."""
+    text = read(f"{folder}/gids/{index}")
+    if not text or text == _UNUSED:
+        return None
+    told = read(f"{folder}/gid_attrs/types/{index}")
+    kind = old_type if told == _OLD_TYPE else _TYPES.get(told)
+    if kind is None:
+        return None
+    return Gid(index=index, value=IPv6Address(text), type=kind, netdev=read(f"{folder}/gid_attrs/ndevs/{index}"))

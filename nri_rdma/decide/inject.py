@@ -180,14 +180,14 @@ def _hints(computing: list[AttachedRequest]) -> list[tuple[str, str]]:
     also select ``mlx5_10``) and UCX. UCX takes its list for all networks, so that it needs ``lo`` for TCP within the
     container. Of ports only the active ones are named; where none is, all are: one may become active later."""
     usable = {
-        it.device.id: (it.device, live_ports(it.device, item.admitted.mode))
+        it.device.id: (it.device, _live_ports(it.device, item.admitted.mode))
         for item in computing
         if CharKind.UVERBS in item.admitted.request.char_kinds
         for it in item.devices
     }.values()
     if not usable:
         return []
-    named = [(device, ports) for device, ports in usable if ports] or [(it, port_numbers(it)) for it, _ in usable]
+    named = [(device, ports) for device, ports in usable if ports] or [(it, _port_numbers(it)) for it, _ in usable]
     devices, every_port = [], []
     for device, ports in named:
         words = [f"{device.name}:{number}" for number in ports]
@@ -202,15 +202,15 @@ def usable_ports(device: RdmaDevice, mode: Mode) -> list[int]:
     return _live_ports(device, mode) or _port_numbers(device)
 
 
-def live_ports(device: RdmaDevice, mode: Mode) -> list[int]:
+def _live_ports(device: RdmaDevice, mode: Mode) -> list[int]:
     """Return the numbers of the ports that can carry data, or will in the pod, where the netdev is raised."""
     if not [port for port in device.ports if not port.is_active]:
-        return port_numbers(device)
+        return _port_numbers(device)
     is_raised = rises(device, mode)
     return [it.number for it in device.ports if it.is_active or (is_raised and it.link_layer is LinkLayer.ETHERNET)]
 
 
-def port_numbers(device: RdmaDevice) -> list[int]:
+def _port_numbers(device: RdmaDevice) -> list[int]:
     return [port.number for port in device.ports] or [1]
 
 

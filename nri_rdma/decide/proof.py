@@ -101,7 +101,8 @@ _LIMITED = _Meaning(
 LIMITED_MEMBER = "a limited member"
 """How the self-check names a P_Key without full membership."""
 _NO_CHANNEL = "CMEventChannel"
-"""How pyverbs says that librdmacm has no connection manager in the kernel to ask; the errno is ENODEV, as for a route."""
+"""The word of pyverbs where librdmacm finds no connection manager in the kernel; the errno is that of a lacking
+route."""
 _FAILED = MappingProxyType(
     {
         ProofStep.PYVERBS: "pyverbs cannot be used",

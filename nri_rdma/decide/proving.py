@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from nri_rdma.decide.inject import AttachedRequest, live_ports, port_numbers
+from nri_rdma.decide.inject import AttachedRequest, usable_ports
 from nri_rdma.decide.policy import Policy, is_proven
 from nri_rdma.model.proof import DeviceTask
 from nri_rdma.model.request import DeviceRequest
@@ -41,7 +41,7 @@ def _tasks(item: AttachedRequest, indexes: Mapping[str, str]) -> Iterator[Device
     index = forced_index({**dict(item.admitted.variables), **indexes})
     for attached in item.devices:
         device = attached.device
-        for port in live_ports(device, item.admitted.mode) or port_numbers(device):
+        for port in usable_ports(device, item.admitted.mode):
             yield DeviceTask(device=device.name, port=port, gid_index=index)
 
 

@@ -36,6 +36,8 @@ _MEMORY_PART: Final = 4
 _PATIENCE_S: Final = 0.35
 """How long to wait, after a proof's time, for the word that it was killed; without it, the process that kills hangs."""
 _READ_BYTES: Final = 65536
+_MOST_LIMIT: Final = (1 << 63) - 1
+"""Of resource.setrlimit; OCI runtimes write no limit as 2**64 - 1."""
 _MEMLOCK = re.compile(r"^Max locked memory\s+(\S+)", re.MULTILINE)
 
 
@@ -194,10 +196,8 @@ def _lines(report: int, until: float) -> Sequence[Mapping[str, Any]]:
 
 def _memlock_of(task: ProofTask) -> int:
     """Return RLIMIT_MEMLOCK as it holds the container's program. Raises OSError."""
-    if task.may_lock:
-        return resource.RLIM_INFINITY
     if task.memlock is not None:
-        return task.memlock
+        return task.memlock if task.memlock <= _MOST_LIMIT else resource.RLIM_INFINITY
     found = _MEMLOCK.search(Path(f"/proc/{task.pid}/limits").read_text())
     return int(found[1]) if found is not None and found[1].isdecimal() else resource.RLIM_INFINITY
 

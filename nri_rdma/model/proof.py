@@ -65,8 +65,6 @@ class ProofTask:
     devices: tuple[DeviceTask, ...]
     memlock: int | None = None
     addresses: tuple[IPv4Address | IPv6Address, ...] = ()
-    may_lock: bool = False
-    """Whether its program has CAP_IPC_LOCK, which RLIMIT_MEMLOCK does not hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

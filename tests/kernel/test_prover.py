@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -163,6 +164,12 @@ def test_the_memlock_limit_of_the_containers_process_counts_where_none_is_told(p
     subprocess.run(["prlimit", f"--pid={container.pid}", f"--memlock={MEMLOCK}:{MEMLOCK}"], check=True)
     found = told(prover.prove(container.task("rxe0", memlock=None), SOON_S))
     assert found["memlock"] == [MEMLOCK, MEMLOCK]
+
+
+def test_without_a_limit_it_has_the_daemons_own(prover: Prover, container: Box) -> None:
+    found = told(prover.prove(container.task("rxe0", memlock=(1 << 64) - 1), SOON_S))
+    _, own = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    assert found["memlock"] == [own, own]
 
 
 def test_on_cgroup_v1_it_is_in_each_hierarchy_that_limits_rdma(python: Path) -> None:

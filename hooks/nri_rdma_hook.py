@@ -154,6 +154,7 @@ def verify(options: dict[str, str], data: bytes) -> None:
             number(12, pid if isinstance(pid, int) else 0),
             *(number(13, soft) for soft in memlock),
             *(field(14, text_field(1, name) + text_field(2, value)) for name, value in variables if name in INDEXES),
+            text_field(15, str(state.get("bundle", ""))),
         )
     )
     path = options["--control-socket"]

@@ -97,6 +97,8 @@ class ErrorCode(StrEnum):
     DAEMON_ABSENT = "DAEMON-ABSENT"
     DAEMON_LATE = "DAEMON-LATE"
     OCI_STATE = "OCI-STATE"
+    USERSPACE_MISSING = "USERSPACE-MISSING"
+    USERSPACE_MISMATCH = "USERSPACE-MISMATCH"
     PRIVILEGE = "PRIVILEGE"
     INTERNAL = "INTERNAL"
 
@@ -210,6 +212,10 @@ class LimitsError(NriRdmaError):
 
 class ProofError(NriRdmaError):
     """RDMA was not proven to work in a container that asks for it: it must not run."""
+
+
+class UserspaceError(NriRdmaError):
+    """The libraries in a container's image cannot use the RDMA devices that it has."""
 
 
 class NotReadyError(NriRdmaError):

@@ -46,12 +46,14 @@ from nri_rdma.doors.nri.runner import Runner
 from nri_rdma.doors.nri.session import Answers
 from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.gate import Gating
+from nri_rdma.engine.image_check import ImageCheck
 from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.engine.reservations import Reservations
 from nri_rdma.host.containerd.leftovers import Leftovers
 from nri_rdma.host.containerd.notes import RefusalNotes
 from nri_rdma.host.engine_setups import engines_without_runtime
 from nri_rdma.host.host_node import HostNode, resolve_on_host
+from nri_rdma.host.images import Images
 from nri_rdma.host.limits import ContainerLimits
 from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.host.netlink.uevents import last_sequence
@@ -71,6 +73,9 @@ over: a start must not wait for the work on a thousand pods."""
 
 PLANNERS = 2
 """Threads that plan: the runtime waits for a plan, so it must not queue behind attaches."""
+
+IMAGE_READERS = 2
+"""Threads that read containers' images: one that is slow does not keep the others waiting."""
 
 UDEV_CONTROL = Path("/run/udev/control")
 """udevd's socket: where it is, returning netdevs are configured by udev, and by networkd or NetworkManager after it."""
@@ -103,8 +108,7 @@ class Daemon:
         boundary: Boundary = no_boundary,
     ) -> None:
         self._settings = settings
-        self._lacking = Lacking(troubles)
-        self._sole = Sole(settings.state_dir, settings.nri_socket, by)
+        self._lacking, self._sole = Lacking(troubles), Sole(settings.state_dir, settings.nri_socket, by)
         self._telemetry = Telemetry(settings, self._lacking)
         self._spans, self._tally = self._telemetry.spans, self._telemetry.tally
         self._lacking.add(missing_package(settings))
@@ -159,6 +163,7 @@ class Daemon:
             memlock=MemlockBounds(default=settings.memlock.bytes),
             gating=Gating(guarded=self._guards.is_guarded),
         )
+        self._images = _image_check(settings, self._engine, self._spans)
         self._lacking.add(missing_right(self._engine.placer.offering.policy, self._kernel))
         self._kubelet_doors = KubeletDoors(
             settings, self._engine, self._workers, self._listeners, self._sources, self._runtime, self._spans
@@ -238,7 +243,7 @@ class Daemon:
         self._take_up()
         self._host.close()
         by = time.monotonic() + CLOSE_WORKERS_S
-        pools = (self._planners, self._workers, self._lookers, self._readers)
+        pools = (self._planners, self._workers, self._lookers, self._readers, self._images.readers)
         running = tuple(dict.fromkeys(key for pool in pools for key in pool.close(max(0.0, by - time.monotonic()))))
         self._kubelet_doors.close()
         self._sources.close()
@@ -289,6 +294,15 @@ def _load(doors: KubeletDoors) -> None:
     """Import what pods would wait for."""
     preload_grammar()
     doors.begin()
+
+
+def _image_check(settings: Settings, engine: Engine, spans: Recorder) -> ImageCheck:
+    """Return the check of containers' images, with readers of its own, which the engine makes from now on."""
+    images, starts = Images(settings.cgroup_root, settings.sysfs_root), engine.starts
+    readers = Workers(IMAGE_READERS, name="image-reader")
+    found = ImageCheck(images, engine.placer.evidence.sandboxes, spans, readers)
+    starts.images = starts.gate.images = found
+    return found
 
 
 def _site(

@@ -117,7 +117,7 @@ def _granted_one(node: Node, taken: Taken, item: Wanted, asker: Asker) -> Placed
 def with_pools(policy: Policy, offer: Offer, given: tuple[Placed, ...]) -> tuple[Placed, ...]:
     """Return the same with the use and the variables that the pools of the devices say. Raise PlacementError where the
     pools of one request give a variable two values."""
-    if not given or not any(pool.env or pool.use is not None or pool.prove for pool in policy.pools.values()):
+    if not given or not any(it.env or it.use or it.prove or it.userspace for it in policy.pools.values()):
         return given
     return tuple(_with_pools(policy, offer, item) for item in given)
 
@@ -132,6 +132,9 @@ def _with_pools(policy: Policy, offer: Offer, item: Placed) -> Placed:
     prove = any(is_proven(pool, request) for pool in pools) or None
     if pools and prove is not request.prove:
         request = replace(request, prove=prove)
+    checks = {pool.userspace for pool in pools}
+    if request.userspace is None and len(checks) == 1:
+        request = replace(request, userspace=checks.pop())
     refuse_two_values(replace(item.admitted, request=request, env=pool.env) for pool in pools)
     env = {name: value for pool in pools for name, value in pool.env}
     return replace(item, admitted=replace(item.admitted, request=request, env=tuple(env.items())))

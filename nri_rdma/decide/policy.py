@@ -301,6 +301,8 @@ def _admit_one(policy: Policy, node: Node, request: DeviceRequest, asker: Asker)
     prove = is_proven(question.pool, request) or None
     if (limits, isolation, use, prove) != (request.limits, request.isolation, request.use, request.prove):
         request = replace(request, limits=limits, isolation=isolation, use=use, prove=prove)
+    if request.userspace is None and question.pool.userspace is not None:
+        request = replace(request, userspace=question.pool.userspace)
     return Admitted(request=request, mode=question.mode, env=question.pool.env)
 
 

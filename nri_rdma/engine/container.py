@@ -10,9 +10,14 @@ from nri_rdma.decide.gpus import GpuEvidence
 from nri_rdma.model.device import DeviceNumbers
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
+from nri_rdma.model.userspace import Made
 
 ShowGpus: TypeAlias = Callable[[], GpuEvidence]
 """Returns the GPU evidence of a container; called only when that is needed."""
+
+
+FindImage: TypeAlias = Callable[[], Made]
+"""Returns where the image of a container is to be found; called only when that is needed."""
 
 
 class Container(Protocol):

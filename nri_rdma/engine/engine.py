@@ -20,7 +20,7 @@ from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.policy import Policy
 from nri_rdma.engine.alignment_check import AlignmentCheck
 from nri_rdma.engine.barrier import Barrier
-from nri_rdma.engine.container import Container, Listed, ShowGpus
+from nri_rdma.engine.container import Container, FindImage, Listed, ShowGpus
 from nri_rdma.engine.create_container import ContainerCreation
 from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.gate import Gate, Gating
@@ -201,12 +201,13 @@ class Engine:
         cgroups_path: str,
         gpus: ShowGpus | None = None,
         container_id: str = "",
+        image: FindImage | None = None,
     ) -> None:
         """Write the limits that the runtime was not given, before the container's process runs; `gpus` returns its GPU
-        evidence. Raise LimitsError, ProofError, or PlacementError where a strict request does not fit the GPUs."""
+        evidence, `image` finds its image. Raise LimitsError, ProofError, or PlacementError for GPUs too far away."""
         parts = self.attachments.of(sandbox_id)  # before: the sandbox may end meanwhile, and then has none
         try:
-            self.starts.start(sandbox_id, container, cgroups_path, container_id, gpus)
+            self.starts.start(sandbox_id, container, cgroups_path, container_id, gpus, image)
         except Exception as error:
             if parts:
                 self.refused.note("StartContainer", parts[0].pod, error, container)

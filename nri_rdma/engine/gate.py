@@ -66,7 +66,7 @@ class Gating:
 class Created:
     """A container that was created and does not run: `where` names it for people, `pid` is its first process, 0 where
     the hook does not say, `memlock` its RLIMIT_MEMLOCK, None: as that process has it; `indexes` are its own variables
-    that force an entry of the GID table."""
+    that force an entry of the GID table, `bundle` is where its OCI configuration is, "" where the hook does not say."""
 
     where: str
     name: str
@@ -75,6 +75,28 @@ class Created:
     pid: int
     memlock: int | None = None
     indexes: Mapping[str, str] = field(default_factory=dict)
+    bundle: str = ""
+
+
+class ChecksImages(Protocol):
+    """Checks whether the images of containers can use their devices: nri_rdma.engine.image_check."""
+
+    def await_check(self, parts: tuple[Attachment, ...], created: Created, within_s: float) -> bool:
+        """Have it told before a container runs; return whether that is done within that time. It goes on after it: a
+        slow image is no reason to refuse a container that is not proven."""
+
+    def refusal(self, parts: tuple[Attachment, ...], created: Created, within_s: float) -> NriRdmaError | None:
+        """Return why a container that is proven must not run; None where its image can use its devices."""
+
+
+class NoImages:
+    """For a daemon that checks no image."""
+
+    def await_check(self, _parts: tuple[Attachment, ...], _created: Created, _within_s: float) -> bool:
+        return True
+
+    def refusal(self, _parts: tuple[Attachment, ...], _created: Created, _within_s: float) -> NriRdmaError | None:
+        return None
 
 
 class Gate:
@@ -85,6 +107,7 @@ class Gate:
         self.limiter = limiter
         self._refused = refused
         self._spans = spans
+        self.images: ChecksImages = NoImages()
         self.on_proven: list[Callable[[frozenset[str]], None]] = []
         """Called with the CDI devices of a container that was proven, or refused. Must not block."""
 
@@ -190,6 +213,11 @@ class Gate:
             self.limiter.limit_all(parts, created.name, created.cgroups_path)
         except LimitsError as error:
             return unasked, error
+        started = time.monotonic()
+        refusal = self.images.refusal(parts, created, within_s / 2)
+        if refusal is not None:
+            return unasked, refusal
+        within_s -= time.monotonic() - started
         task = ProofTask(
             where=created.where,
             pid=created.pid,

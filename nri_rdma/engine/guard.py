@@ -32,6 +32,8 @@ from nri_rdma.text.annotations import asks_for_devices
 
 log = logging.getLogger(__name__)
 
+IMAGE_WAIT_S = 0.5
+"""How long a container waits for the check of its image, which takes milliseconds where its files are on this host."""
 SEEN_FILE = "guard"
 """File in the state directory: its age is that of the hook's last question, also of one to an earlier daemon."""
 
@@ -42,8 +44,9 @@ class Subject:
     and the names of the variables in its OCI configuration, `pool` the pool of whose shares it has some, `cdi_device`
     the CDI device that it has, of a claim of ours or of another driver with our key, `claims` the CDI devices of all
     claims that its pod has of our driver, `resource` the guard resource where it has that. `pid` is its first process,
-    0 where the hook does not say, `memlock` its RLIMIT_MEMLOCK in bytes, None where its configuration has none, and
-    `indexes` are its variables that force an entry of the GID table."""
+    and `bundle` where its OCI configuration is (0 and "" where the hook does not say), `memlock` its RLIMIT_MEMLOCK in
+    bytes, None where its configuration has none, and `indexes` are its variables that force an entry of the GID
+    table."""
 
     sandbox_id: str
     pod: str
@@ -59,6 +62,7 @@ class Subject:
     pid: int = 0
     memlock: int | None = None
     indexes: Mapping[str, str] = field(default_factory=dict)
+    bundle: str = ""
 
 
 Named: TypeAlias = Callable[[str, str], Collection[str] | None]
@@ -157,6 +161,7 @@ class Guard:
         if subject.resource and not self._was_answered(subject, parts):
             raise _made_without_us(subject)
         self._limit(subject, parts)
+        self._gate.images.await_check(parts, _created(subject, parts), min(IMAGE_WAIT_S, by - time.monotonic()))
 
     @property
     def contacts(self) -> Contacts:
@@ -213,6 +218,7 @@ def _created(subject: Subject, parts: tuple[Attachment, ...]) -> Created:
         pid=subject.pid,
         memlock=subject.memlock,
         indexes=subject.indexes,
+        bundle=subject.bundle,
     )
 
 

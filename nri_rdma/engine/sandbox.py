@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 from nri_rdma.attach.containers import KEPT_CONTAINERS
 from nri_rdma.cdi.grants import NodesAt
 from nri_rdma.decide.alignment import Alignment
+from nri_rdma.errors import UserspaceError
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.pod import Pod
 
@@ -108,6 +109,18 @@ class Aligned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImageChecked:
+    """The check of the libraries in a container's image: why they cannot use its devices, and why they could not be
+    read."""
+
+    pod: str
+    container: str
+    container_id: str
+    problems: tuple[UserspaceError, ...]
+    unseen: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
     """Readings begun for a container that was refused until they end, and the device nodes that it had."""
 
@@ -153,6 +166,7 @@ class Sandbox:
     readings: dict[str, Begun] = field(default_factory=dict)
     sightings: dict[str, tuple[Sighting, ...]] = field(default_factory=dict)
     alignments: dict[str, Aligned] = field(default_factory=dict)
+    images: dict[str, ImageChecked] = field(default_factory=dict)
 
     def remember_answer(self, container: str, cgroups_path: str) -> None:
         """Remember that a container gets nothing. One that is made again takes the old one's place."""
@@ -251,6 +265,10 @@ class Sandboxes:
     def alignments(self) -> tuple[Aligned, ...]:
         """Return how near the devices of containers turned out to be to their GPUs."""
         return tuple(it for sandbox in self.all() for it in _values(sandbox.alignments))
+
+    def images(self) -> tuple[ImageChecked, ...]:
+        """Return what became of the checks of containers' images."""
+        return tuple(it for sandbox in self.all() for it in _values(sandbox.images))
 
     # With the lock
 

@@ -9,8 +9,9 @@ from functools import partial
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.attachments import Attachments
 from nri_rdma.engine.alignment_check import AlignmentCheck
-from nri_rdma.engine.container import ShowGpus
+from nri_rdma.engine.container import FindImage, ShowGpus
 from nri_rdma.engine.gate import Gate
+from nri_rdma.engine.image_check import ImageCheck
 from nri_rdma.engine.limiter import Limiter
 from nri_rdma.engine.parts import attached_of
 from nri_rdma.engine.sandbox import Sandboxes
@@ -32,6 +33,8 @@ class ContainerStart:
         self._known = known
         self.limiter = limiter
         self.gate = gate
+        self.images: ImageCheck | None = None
+        """Checks the images of containers; None: nobody does."""
         self._alignment = alignment
 
     def created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
@@ -48,11 +51,17 @@ class ContainerStart:
             )
 
     def start(
-        self, sandbox_id: str, container: str, cgroups_path: str, container_id: str, gpus: ShowGpus | None
+        self,
+        sandbox_id: str,
+        container: str,
+        cgroups_path: str,
+        container_id: str,
+        gpus: ShowGpus | None,
+        image: FindImage | None,
     ) -> None:
         """Write the limits that the runtime was not given, and check the container's devices against its GPUs, which
-        `gpus` returns (None: nobody knows). Raise LimitsError, ProofError where it was to be proven and was not, or
-        PlacementError where a strict request does not fit the GPUs."""
+        `gpus` returns, and its image, which `image` finds (None: nobody knows). Raise LimitsError, ProofError where it
+        was to be proven and was not, or PlacementError where a strict request does not fit the GPUs."""
         parts = self._attachments.of(sandbox_id)
         if not parts:
             return
@@ -62,6 +71,8 @@ class ContainerStart:
         self.limiter.limit_starting(parts, container, cgroups_path, container_id)
         if gpus is not None:
             self._alignment.check(parts[0].pod, attached_of(parts)[0], container, gpus)
+        if image is not None and self.images is not None:
+            self.images.begin(parts, container, container_id, image)
 
     def start_alone(self, pod: Pod) -> None:
         """Write the limits of a container that stands for itself: its OCI runtime was told of none. Raise

@@ -12,7 +12,7 @@ from nri_rdma.decide.placement import Taken
 from nri_rdma.decide.policy import Policy
 from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.refusals import RefusalRow
-from nri_rdma.engine.sandbox import Aligned, Sighting, Unserved
+from nri_rdma.engine.sandbox import Aligned, ImageChecked, Sighting, Unserved
 from nri_rdma.engine.shares import SharesView
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.device import Node
@@ -40,6 +40,8 @@ class View:
     """Containers with RDMA devices from others."""
     alignments: tuple[Aligned, ...]
     """How near the devices of containers are to their GPUs."""
+    images: tuple[ImageChecked, ...]
+    """What became of the checks of containers' images."""
     unserved: tuple[Unserved, ...]
     """Pods that run, or wait, without what they ask for."""
     unserved_count: int
@@ -70,6 +72,7 @@ def view_of(engine: Engine) -> View:
         shares=evidence.kubelet.shares.view(placer.reservations.taken(), engine.attachments.all()),
         sightings=evidence.sandboxes.sightings(),
         alignments=evidence.sandboxes.alignments(),
+        images=evidence.sandboxes.images(),
         unserved=engine.unserved,
         unserved_count=engine.synchronizer.count,
         refused=engine.refused.rows(),

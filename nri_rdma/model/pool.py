@@ -12,6 +12,7 @@ from nri_rdma.model.device import CharKind, RdmaDevice
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, Mode, RdmaLimits, Use
 from nri_rdma.model.rights import DEFAULT_RIGHTS, InterfaceRight
 from nri_rdma.model.selector import Selector
+from nri_rdma.model.userspace import UserspaceCheck
 
 DEFAULT_POOL = "default"
 GUARD_POOL = "0-guard"
@@ -75,6 +76,8 @@ class Pool:
     """The use of requests that name none."""
     prove: bool = False
     """Whether requests that do not say it themselves are proven before their containers start."""
+    userspace: UserspaceCheck | None = None
+    """The check of the image's libraries for requests that name none."""
     env: tuple[tuple[str, str], ...] = ()
     """Variables of the fabric, for containers that get devices of the pool."""
     limits: RdmaLimits | None = None

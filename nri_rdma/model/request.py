@@ -11,6 +11,7 @@ from nri_rdma.model.device import CharKind, DeviceId, LinkLayer, Protocol
 from nri_rdma.model.network import EthtoolConfig, NeighbourConfig, RouteConfig, RoutingRule, VrfConfig
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.selector import FunctionsOf, Selector
+from nri_rdma.model.userspace import UserspaceCheck
 
 UNLIMITED = 2**64 - 1
 """RLIM_INFINITY as NRI spells it."""
@@ -199,6 +200,8 @@ class DeviceRequest:
     """None: the pool's, else COMPUTE."""
     prove: bool | None = None
     """Whether its containers only start when RDMA works in them; None: as the pool says, else no."""
+    userspace: UserspaceCheck | None = None
+    """None: the pool's, else CHECK."""
     interface: InterfaceConfig = InterfaceConfig()
     routes: tuple[RouteConfig, ...] = ()
     rules: tuple[RoutingRule, ...] = ()

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19nri_rdma/pb/control.proto\x12\x13nri_rdma.control.v1\"\x0f\n\rStatusRequest\"\x1b\n\x0bStatusReply\x12\x0c\n\x04json\x18\x01 \x01(\t\")\n\x0cTraceRequest\x12\x0b\n\x03pod\x18\x01 \x01(\t\x12\x0c\n\x04last\x18\x02 \x01(\r\"\x1a\n\nTraceReply\x12\x0c\n\x04json\x18\x01 \x01(\t\"\xfb\x03\n\rVerifyRequest\x12\x12\n\nsandbox_id\x18\x01 \x01(\t\x12\x0b\n\x03pod\x18\x02 \x01(\t\x12\x11\n\tcontainer\x18\x03 \x01(\t\x12\x14\n\x0c\x63ontainer_id\x18\x04 \x01(\t\x12H\n\x0b\x61nnotations\x18\x05 \x03(\x0b\x32\x33.nri_rdma.control.v1.VerifyRequest.AnnotationsEntry\x12\x30\n\x07\x64\x65vices\x18\x06 \x03(\x0b\x32\x1f.nri_rdma.control.v1.DeviceNode\x12\x0b\n\x03\x65nv\x18\x07 \x03(\t\x12\x0c\n\x04pool\x18\x08 \x01(\t\x12\x12\n\ncdi_device\x18\t \x01(\t\x12\x0e\n\x06\x63laims\x18\n \x03(\t\x12\x10\n\x08resource\x18\x0b \x01(\t\x12\x0b\n\x03pid\x18\x0c \x01(\x03\x12\x14\n\x07memlock\x18\r \x01(\x04H\x00\x88\x01\x01\x12@\n\x07indexes\x18\x0e \x03(\x0b\x32/.nri_rdma.control.v1.VerifyRequest.IndexesEntry\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cIndexesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\n\n\x08_memlock\"8\n\nDeviceNode\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05major\x18\x02 \x01(\x03\x12\r\n\x05minor\x18\x03 \x01(\x03\"I\n\x0bVerifyReply\x12\x10\n\x08\x63omplete\x18\x01 \x01(\x08\x12\x0f\n\x07refusal\x18\x02 \x01(\t\x12\x17\n\x0fprove_within_ms\x18\x03 \x01(\r2\xc5\x02\n\x07\x43ontrol\x12N\n\x06Status\x12\".nri_rdma.control.v1.StatusRequest\x1a .nri_rdma.control.v1.StatusReply\x12K\n\x05Trace\x12!.nri_rdma.control.v1.TraceRequest\x1a\x1f.nri_rdma.control.v1.TraceReply\x12N\n\x06Verify\x12\".nri_rdma.control.v1.VerifyRequest\x1a .nri_rdma.control.v1.VerifyReply\x12M\n\x05Prove\x12\".nri_rdma.control.v1.VerifyRequest\x1a .nri_rdma.control.v1.VerifyReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19nri_rdma/pb/control.proto\x12\x13nri_rdma.control.v1\"\x0f\n\rStatusRequest\"\x1b\n\x0bStatusReply\x12\x0c\n\x04json\x18\x01 \x01(\t\")\n\x0cTraceRequest\x12\x0b\n\x03pod\x18\x01 \x01(\t\x12\x0c\n\x04last\x18\x02 \x01(\r\"\x1a\n\nTraceReply\x12\x0c\n\x04json\x18\x01 \x01(\t\"\x8b\x04\n\rVerifyRequest\x12\x12\n\nsandbox_id\x18\x01 \x01(\t\x12\x0b\n\x03pod\x18\x02 \x01(\t\x12\x11\n\tcontainer\x18\x03 \x01(\t\x12\x14\n\x0c\x63ontainer_id\x18\x04 \x01(\t\x12H\n\x0b\x61nnotations\x18\x05 \x03(\x0b\x32\x33.nri_rdma.control.v1.VerifyRequest.AnnotationsEntry\x12\x30\n\x07\x64\x65vices\x18\x06 \x03(\x0b\x32\x1f.nri_rdma.control.v1.DeviceNode\x12\x0b\n\x03\x65nv\x18\x07 \x03(\t\x12\x0c\n\x04pool\x18\x08 \x01(\t\x12\x12\n\ncdi_device\x18\t \x01(\t\x12\x0e\n\x06\x63laims\x18\n \x03(\t\x12\x10\n\x08resource\x18\x0b \x01(\t\x12\x0b\n\x03pid\x18\x0c \x01(\x03\x12\x14\n\x07memlock\x18\r \x01(\x04H\x00\x88\x01\x01\x12@\n\x07indexes\x18\x0e \x03(\x0b\x32/.nri_rdma.control.v1.VerifyRequest.IndexesEntry\x12\x0e\n\x06\x62undle\x18\x0f \x01(\t\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cIndexesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\n\n\x08_memlock\"8\n\nDeviceNode\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05major\x18\x02 \x01(\x03\x12\r\n\x05minor\x18\x03 \x01(\x03\"I\n\x0bVerifyReply\x12\x10\n\x08\x63omplete\x18\x01 \x01(\x08\x12\x0f\n\x07refusal\x18\x02 \x01(\t\x12\x17\n\x0fprove_within_ms\x18\x03 \x01(\r2\xc5\x02\n\x07\x43ontrol\x12N\n\x06Status\x12\".nri_rdma.control.v1.StatusRequest\x1a .nri_rdma.control.v1.StatusReply\x12K\n\x05Trace\x12!.nri_rdma.control.v1.TraceRequest\x1a\x1f.nri_rdma.control.v1.TraceReply\x12N\n\x06Verify\x12\".nri_rdma.control.v1.VerifyRequest\x1a .nri_rdma.control.v1.VerifyReply\x12M\n\x05Prove\x12\".nri_rdma.control.v1.VerifyRequest\x1a .nri_rdma.control.v1.VerifyReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,15 +44,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRACEREPLY']._serialized_start=139
   _globals['_TRACEREPLY']._serialized_end=165
   _globals['_VERIFYREQUEST']._serialized_start=168
-  _globals['_VERIFYREQUEST']._serialized_end=675
-  _globals['_VERIFYREQUEST_ANNOTATIONSENTRY']._serialized_start=565
-  _globals['_VERIFYREQUEST_ANNOTATIONSENTRY']._serialized_end=615
-  _globals['_VERIFYREQUEST_INDEXESENTRY']._serialized_start=617
-  _globals['_VERIFYREQUEST_INDEXESENTRY']._serialized_end=663
-  _globals['_DEVICENODE']._serialized_start=677
-  _globals['_DEVICENODE']._serialized_end=733
-  _globals['_VERIFYREPLY']._serialized_start=735
-  _globals['_VERIFYREPLY']._serialized_end=808
-  _globals['_CONTROL']._serialized_start=811
-  _globals['_CONTROL']._serialized_end=1136
+  _globals['_VERIFYREQUEST']._serialized_end=691
+  _globals['_VERIFYREQUEST_ANNOTATIONSENTRY']._serialized_start=581
+  _globals['_VERIFYREQUEST_ANNOTATIONSENTRY']._serialized_end=631
+  _globals['_VERIFYREQUEST_INDEXESENTRY']._serialized_start=633
+  _globals['_VERIFYREQUEST_INDEXESENTRY']._serialized_end=679
+  _globals['_DEVICENODE']._serialized_start=693
+  _globals['_DEVICENODE']._serialized_end=749
+  _globals['_VERIFYREPLY']._serialized_start=751
+  _globals['_VERIFYREPLY']._serialized_end=824
+  _globals['_CONTROL']._serialized_start=827
+  _globals['_CONTROL']._serialized_end=1152
 # @@protoc_insertion_point(module_scope)

@@ -31,7 +31,7 @@ class TraceReply(_message.Message):
     def __init__(self, json: _Optional[str] = ...) -> None: ...
 
 class VerifyRequest(_message.Message):
-    __slots__ = ("sandbox_id", "pod", "container", "container_id", "annotations", "devices", "env", "pool", "cdi_device", "claims", "resource", "pid", "memlock", "indexes")
+    __slots__ = ("sandbox_id", "pod", "container", "container_id", "annotations", "devices", "env", "pool", "cdi_device", "claims", "resource", "pid", "memlock", "indexes", "bundle")
     class AnnotationsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +60,7 @@ class VerifyRequest(_message.Message):
     PID_FIELD_NUMBER: _ClassVar[int]
     MEMLOCK_FIELD_NUMBER: _ClassVar[int]
     INDEXES_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_FIELD_NUMBER: _ClassVar[int]
     sandbox_id: str
     pod: str
     container: str
@@ -74,7 +75,8 @@ class VerifyRequest(_message.Message):
     pid: int
     memlock: int
     indexes: _containers.ScalarMap[str, str]
-    def __init__(self, sandbox_id: _Optional[str] = ..., pod: _Optional[str] = ..., container: _Optional[str] = ..., container_id: _Optional[str] = ..., annotations: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[_Union[DeviceNode, _Mapping]]] = ..., env: _Optional[_Iterable[str]] = ..., pool: _Optional[str] = ..., cdi_device: _Optional[str] = ..., claims: _Optional[_Iterable[str]] = ..., resource: _Optional[str] = ..., pid: _Optional[int] = ..., memlock: _Optional[int] = ..., indexes: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    bundle: str
+    def __init__(self, sandbox_id: _Optional[str] = ..., pod: _Optional[str] = ..., container: _Optional[str] = ..., container_id: _Optional[str] = ..., annotations: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[_Union[DeviceNode, _Mapping]]] = ..., env: _Optional[_Iterable[str]] = ..., pool: _Optional[str] = ..., cdi_device: _Optional[str] = ..., claims: _Optional[_Iterable[str]] = ..., resource: _Optional[str] = ..., pid: _Optional[int] = ..., memlock: _Optional[int] = ..., indexes: _Optional[_Mapping[str, str]] = ..., bundle: _Optional[str] = ...) -> None: ...
 
 class DeviceNode(_message.Message):
     __slots__ = ("path", "major", "minor")

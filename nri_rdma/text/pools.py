@@ -26,6 +26,7 @@ from nri_rdma.model.pool import (
 )
 from nri_rdma.model.request import Mode, Use
 from nri_rdma.model.rights import DEFAULT_RIGHTS, InterfaceRight
+from nri_rdma.model.userspace import UserspaceCheck
 from nri_rdma.text.forms import (
     FLAG,
     Form,
@@ -328,6 +329,13 @@ POOL_KEYS = (
         "requires_isolation",
         FLAG,
         "Refuse a node whose kernel does not hide the device from others",
+    ),
+    Key(
+        "userspace",
+        "userspace",
+        word_of(UserspaceCheck),
+        "The `userspace` of requests that name none ([requests.md](requests.md#libraries-of-the-image));"
+        " default: check",
     ),
     Key("use", "use", word_of(Use), "The `use` of requests that name none ([requests.md](requests.md#variables))"),
     Key("prove", "prove", FLAG, "The `prove` of requests that do not say it ([gate.md](gate.md)); default: false"),

@@ -31,6 +31,7 @@ from nri_rdma.model.request import (
     Use,
 )
 from nri_rdma.model.selector import Selector
+from nri_rdma.model.userspace import UserspaceCheck
 from nri_rdma.text.forms import (
     FLAG,
     Form,
@@ -623,6 +624,14 @@ REQUEST_KEYS = (
         "Whether a container only starts when RDMA works in it: each device moves data to itself first"
         " ([gate.md](gate.md))",
         default="the pool's, else false",
+    ),
+    Key(
+        "userspace",
+        "userspace",
+        word_of(UserspaceCheck),
+        "`check`: the libraries for RDMA in the container's image are compared with the node's driver before it starts,"
+        " and a misfit is told; `off`: they are not ([requests.md](requests.md#libraries-of-the-image))",
+        default="the pool's, else `check`",
     ),
     Key(
         "interface",

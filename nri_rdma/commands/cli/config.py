@@ -198,6 +198,8 @@ def _pool_facts(pool: Pool, node: Node | None, offered: Offer | None) -> Iterato
         yield "use", pool.use
     if pool.prove:
         yield "prove", "true"
+    if pool.userspace is not None:
+        yield "userspace", pool.userspace
     for number, (name, value) in enumerate(pool.env):
         yield ("" if number else "env"), f"{name}={value}"
     yield from _limits_facts(pool.limits, "limits")

@@ -275,6 +275,8 @@ def _tables(document: dict[str, Any]) -> Iterator[TextTable]:
         yield _from_others(document["from_others"])
     if document.get("alignment"):  # a daemon before this field has none
         yield _alignment(document["alignment"])
+    if document.get("images"):  # a daemon before this field has none
+        yield from _images(document["images"])
     if document["unserved"]:
         rows = tuple((item["pod"], item["why"]) for item in document["unserved"])
         title = f"WARNING: pods that run without what they ask for{_since_start(document)}"
@@ -438,6 +440,25 @@ def _alignment(rows: list[dict[str, Any]]) -> TextTable:
             for it in rows
         ),
     )
+
+
+def _images(rows: list[dict[str, Any]]) -> Iterator[TextTable]:
+    told = [it for it in rows if it["code"]]
+    if told:
+        yield TextTable(
+            title="WARNING: the libraries in these containers' images cannot use their devices",
+            headings=("POD", "CONTAINER", "CODE", "WHY"),
+            rows=tuple(
+                (it["pod"], it["container"], it["code"], it["error"].removeprefix(f"nri-rdma: {it['code']}: "))
+                for it in told
+            ),
+        )
+    if unseen := [it for it in rows if not it["code"]]:
+        yield TextTable(
+            title="Images whose libraries could not be checked",
+            headings=("POD", "CONTAINER", "WHY"),
+            rows=tuple((it["pod"], it["container"], it["error"]) for it in unseen),
+        )
 
 
 def _counted(value: dict[str, Any]) -> str:

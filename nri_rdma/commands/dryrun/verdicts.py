@@ -18,7 +18,7 @@ from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.attachments import Attachments
 from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.decide.inject import NOTHING
-from nri_rdma.engine.container import Container, Listed, ShowGpus
+from nri_rdma.engine.container import Container, FindImage, Listed, ShowGpus
 from nri_rdma.engine.engine import Engine
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.edits import ContainerEdits
@@ -179,8 +179,9 @@ class Verdicts:
         cgroups_path: str,
         gpus: ShowGpus | None = None,
         container_id: str = "",
+        image: FindImage | None = None,
     ) -> None:
-        """No cgroup is touched."""
+        """No cgroup is touched, and no image is read."""
 
     def stop_pod(self, sandbox_id: str, deadline: float) -> None:
         """Free what the pod would have held."""

@@ -12,7 +12,7 @@ from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.plan import NetdevMove
 from nri_rdma.decide.inventory import netdev_of
 from nri_rdma.decide.port_gids import Gids, gid_words, moved_words
-from nri_rdma.engine.sandbox import Aligned
+from nri_rdma.engine.sandbox import Aligned, ImageChecked
 from nri_rdma.host.cgroup import read_rdma_use
 
 UNSTARTED_S = 30.0
@@ -89,6 +89,15 @@ def _gids(gids: Gids) -> list[dict[str, Any]]:
 
 def _gid_warnings(gids: Gids) -> list[str]:
     return [*([gids.problem] if gids.problem else []), *moved_words(gids)]
+
+
+def image_documents(item: ImageChecked) -> Iterator[dict[str, Any]]:
+    """Yield why the libraries in a container's image cannot use its devices, or could not be read."""
+    container = {"pod": item.pod, "container": item.container}
+    for problem in item.problems:
+        yield {**container, "code": str(problem.code), "error": str(problem)}
+    if item.unseen:
+        yield {**container, "code": "", "error": item.unseen}
 
 
 def _devices_given(parts: Iterable[Attachment], container: str) -> frozenset[str]:

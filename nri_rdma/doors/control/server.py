@@ -151,6 +151,7 @@ def subject_from(message: Any) -> Subject:
         pid=message.pid,
         memlock=message.memlock if message.HasField("memlock") else None,
         indexes=dict(message.indexes),
+        bundle=message.bundle,
     )
 
 

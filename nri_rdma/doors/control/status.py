@@ -13,7 +13,12 @@ from nri_rdma.config.settings import Settings
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.policy import offer
 from nri_rdma.decide.share_limits import ShareLimits, share_limits
-from nri_rdma.doors.control.attachments import alignment_document, attachment_document, rdma_use_of
+from nri_rdma.doors.control.attachments import (
+    alignment_document,
+    attachment_document,
+    image_documents,
+    rdma_use_of,
+)
 from nri_rdma.doors.control.document import DOCUMENT_VERSION, adoption_document, node_document, policy_document
 from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.guard import Contacts
@@ -120,6 +125,7 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
         "rdma_use": list(rdma_use_of(view.attachments, facts.settings.cgroup_root)),
         "from_others": [asdict(sighting) for sighting in view.sightings],
         "alignment": [alignment_document(item) for item in view.alignments],
+        "images": [it for item in view.images for it in image_documents(item)],
         "unserved_count": view.unserved_count,
         "unserved": [{"pod": str(item.pod), "why": item.why} for item in view.unserved],
         "refused_count": sum(view.refused_by_code.values()),

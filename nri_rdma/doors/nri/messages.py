@@ -9,6 +9,7 @@ from nri_rdma.decide.gpus import VISIBLE_DEVICES, GpuEvidence
 from nri_rdma.model.edits import ENV_PREFIXES, RDMA_MAX, ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
+from nri_rdma.model.userspace import Made
 from nri_rdma.pb import nri_pb2 as pb
 from nri_rdma.text.shares import GUARD_HOOK
 
@@ -18,6 +19,7 @@ NRI_VERSION = "v0.12.5"
 """The version of the interface that our messages are written from."""
 
 _OUR_NAMES = tuple(prefix.encode() for prefix in ENV_PREFIXES)
+_LIBRARY_PATH = "LD_LIBRARY_PATH="
 _VISIBLE = f"{VISIBLE_DEVICES}="
 
 EVENTS = {
@@ -129,6 +131,16 @@ def is_privileged(container: Any) -> bool:
     return any(
         rule.allow and rule.type in {"", "a"} and not rule.HasField("major") and set(rule.access) >= set("rwm")
         for rule in container.linux.resources.devices
+    )
+
+
+def made_from(container: Any) -> Made:
+    """Return where the root of a container is found that is about to start."""
+    paths = [entry.partition("=")[2] for entry in container.env if entry.startswith(_LIBRARY_PATH)]
+    return Made(
+        pid=container.pid,
+        cgroups_path=container.linux.cgroups_path,
+        library_path=paths[-1] if paths else "",
     )
 
 

@@ -24,11 +24,12 @@ from nri_rdma.doors.nri.messages import (
     env_names,
     event_mask,
     is_privileged,
+    made_from,
     pod_from,
     shown_gpus,
 )
 from nri_rdma.doors.nri.runtimes import Abilities, abilities_of
-from nri_rdma.engine.container import Container, Listed, ListedContainer, ShowGpus
+from nri_rdma.engine.container import Container, FindImage, Listed, ListedContainer, ShowGpus
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
@@ -105,6 +106,7 @@ class PodEngine(Protocol):
         cgroups_path: str,
         gpus: ShowGpus | None = None,
         container_id: str = "",
+        image: FindImage | None = None,
     ) -> None: ...
     def stop_pod(self, sandbox_id: str, deadline: float) -> None: ...
     def forget(self, sandbox_id: str) -> None: ...
@@ -236,7 +238,8 @@ class Plugin:
             name = container_name(container)
             span.attributes["k8s.container.name"] = name
             gpus = partial(shown_gpus, container)
-            self._engine.start_container(pod.id, name, container.linux.cgroups_path, gpus, container.id)
+            image = partial(made_from, container)
+            self._engine.start_container(pod.id, name, container.linux.cgroups_path, gpus, container.id, image)
         return _EMPTY
 
     def _end_pod(self, event: str, message: Any, request: Request) -> bytes:

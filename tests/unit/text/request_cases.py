@@ -28,6 +28,7 @@ FULL: dict[str, object] = {
     "isolation": "hard",
     "use": "storage",
     "prove": True,
+    "userspace": "off",
     "interface": {
         "name": "rail%d",
         "mtu": 9000,
@@ -128,6 +129,7 @@ REFUSED: list[tuple[str, str]] = [
     ("{use: disk}", ".use"),
     ("{prove: maybe}", ".prove"),
     ("{prove: true, devices: [umad]}", ".prove"),
+    ("{userspace: false}", ".userspace"),
     ("{interface: rdma0}", ".interface"),
     ("{interface: {name: aaaaaaaaaaaaaaaa}}", ".interface.name"),
     ("{interface: {name: ''}}", ".interface.name"),

@@ -15,6 +15,7 @@ import pytest
 from nri_rdma.attach.ops import Inherit, Op
 from nri_rdma.attach.plan import ops_of
 from nri_rdma.decide.policy import policy_of
+from nri_rdma.engine.image_check import concerns
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.device import CharKind
 from nri_rdma.model.pool import Pool, Rule
@@ -133,6 +134,7 @@ EFFECTS: dict[str, tuple[Request, Request]] = {
     "ethtool.privateFlags": ({**NET, "ethtool": {"privateFlags": {"rx_cqe_moder": True}}}, NET),
     "use": ({"use": "storage"}, {"use": "compute"}),
     "prove": ({"prove": True}, {"prove": False}),
+    "userspace": ({"userspace": "off"}, {"userspace": "check"}),
     "devices": ({"devices": ["uverbs", "umad"]}, {}),
     "memlock": ({"memlock": 1 << 20}, {}),
     "limits.hcaHandles": ({"limits": {"hcaHandles": 8}}, {}),
@@ -155,8 +157,8 @@ def keys_of(value: object, path: str = "") -> Iterator[str]:
 
 
 def outcome(daemon: InsideDaemon, request: Request) -> list[object]:
-    """What the kernel and the containers of a pod with this request are told, and which are proven; the refusal of one
-    that is refused."""
+    """What the kernel and the containers of a pod with this request are told, which are proven and whose images are
+    checked; the refusal of one that is refused."""
     annotations = {"rdma.noderesource.dev/pod": json.dumps([request])}
     daemon.engine.placer.offering.policy = FREE
     try:
@@ -171,7 +173,8 @@ def outcome(daemon: InsideDaemon, request: Request) -> list[object]:
         told += [record.plan.rdma_moves]
     parts = daemon.sandboxes.of(pod.sandbox_id)
     for container in ("trainer", "other"):
-        told += [daemon.edits(pod, annotations, container), daemon.engine.starts.gate.asks(parts, container)]
+        told += [daemon.edits(pod, annotations, container), concerns(parts, container)]
+        told += [daemon.engine.starts.gate.asks(parts, container)]
     daemon.stop_pod(pod)
     return told
 

@@ -14,6 +14,7 @@ from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.pool import Pool, PoolDoor, Rule
 from nri_rdma.model.request import Mode, RdmaLimits, Use
 from nri_rdma.model.selector import FunctionsOf, Selector
+from nri_rdma.model.userspace import UserspaceCheck
 from nri_rdma.text.pools import (
     POOL_KEYS,
     RULE_KEYS,
@@ -102,6 +103,7 @@ def test_every_key_of_a_pool_is_read() -> None:
         requireIsolation = true
         prove = true
         use = "storage"
+        userspace = "off"
         env = { NCCL_IB_TC = "106", UCX_IB_TRAFFIC_CLASS = "106" }
         limits = { hcaHandles = 8 }
         maxLimits = { hcaHandles = 16, hcaObjects = 1000 }
@@ -117,6 +119,7 @@ def test_every_key_of_a_pool_is_read() -> None:
         requires_isolation=True,
         use=Use.STORAGE,
         prove=True,
+        userspace=UserspaceCheck.OFF,
         env=(("NCCL_IB_TC", "106"), ("UCX_IB_TRAFFIC_CLASS", "106")),
         limits=RdmaLimits(hca_handles=8),
         max_limits=RdmaLimits(hca_handles=16, hca_objects=1000),

@@ -35,6 +35,7 @@ from nri_rdma.model.request import (
     Use,
 )
 from nri_rdma.model.selector import FunctionsOf, Selector
+from nri_rdma.model.userspace import UserspaceCheck
 from nri_rdma.text.forms import StandsIn, names_of
 from nri_rdma.text.pools import POOL_KEYS
 from nri_rdma.text.requests import ALIGN_KEYS, INTERFACE_KEYS, LIMITS_KEYS, MATCH_KEYS, POOL_ALONE, REQUEST_KEYS
@@ -92,6 +93,7 @@ def test_a_full_request_is_read() -> None:
         isolation=Isolation.HARD,
         use=Use.STORAGE,
         prove=True,
+        userspace=UserspaceCheck.OFF,
         scope=Scope(only=frozenset({"trainer"})),
         align=Align(to=AlignTo.GPU, strict=True),
         gpus=(PciAddress(0, 0x1B, 0, 0), PciAddress(0, 0x1C, 0, 0)),

@@ -1,0 +1,131 @@
+"""Check, before a container's program starts, whether the libraries in its image can use its RDMA devices; tell it, and
+remember it.
+
+The guard asks before the program starts, and waits a while for the answer, which takes milliseconds. Where no guard
+asks, the image is looked at while the runtime starts the container: nothing waits for it. Readers of their own look,
+since an image may be slow: some runtimes fetch its files when they are first read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from concurrent.futures import Future
+from functools import partial
+from typing import Protocol
+
+from nri_rdma.attach.attachment import Attachment
+from nri_rdma.decide.userspace import checked_devices, kernel_device, problems_of, providers_of
+from nri_rdma.engine.container import FindImage
+from nri_rdma.engine.gate import Created
+from nri_rdma.engine.parts import attached_of
+from nri_rdma.engine.sandbox import ImageChecked, Sandboxes
+from nri_rdma.errors import ErrorCode, NriRdmaError, ProofError, UserspaceError
+from nri_rdma.model.userspace import Made, Userspace
+from nri_rdma.observe.spans import Recorder
+from nri_rdma.tasks.waiting import settled
+from nri_rdma.tasks.workers import Workers
+
+log = logging.getLogger(__name__)
+
+
+class ReadsImages(Protocol):
+    """Reads the images of containers, and what the kernel says of their devices. Blocks on files."""
+
+    machine: str
+    """The node's architecture."""
+
+    def read(self, made: Made, providers: Collection[str]) -> Userspace:
+        """Return what a container's image has, these providers among it. Never raises for what cannot be read."""
+
+    def abi(self, uverbs: str) -> int | None:
+        """Return the version of the kernel's interface to the device of this node; None where it is not known."""
+
+
+class ImageCheck:
+    """Safe for use by several threads."""
+
+    def __init__(self, images: ReadsImages, sandboxes: Sandboxes, spans: Recorder, readers: Workers) -> None:
+        self._images = images
+        self._sandboxes = sandboxes
+        self._spans = spans
+        self.readers = readers
+
+    def begin(
+        self, parts: tuple[Attachment, ...], container: str, container_id: str, image: FindImage
+    ) -> Future[None] | None:
+        """Have a reader check a container that was made and does not run yet; the future ends with the check. None
+        where nothing is to be checked, or was before."""
+        if not concerns(parts, container):
+            return None
+        pod = parts[0].pod
+        if self._checked(pod.sandbox_id, container, container_id) is not None:
+            return None
+        work = partial(self._check, parts, container, container_id, image())
+        done = self.readers.submit(f"image {pod.sandbox_id}", work)
+        done.add_done_callback(partial(_log_bug, f"{pod}, container {container}"))
+        return done
+
+    def await_check(self, parts: tuple[Attachment, ...], created: Created, within_s: float) -> bool:
+        """Check a container for its hook; return whether that is done within that time."""
+        if not (created.pid and created.bundle):
+            return True  # the hook is of an older release
+        image = partial(Made, pid=created.pid, bundle=created.bundle)
+        checked = self.begin(parts, created.name, created.container_id, image)
+        return checked is None or settled(checked, within_s)
+
+    def refusal(self, parts: tuple[Attachment, ...], created: Created, within_s: float) -> NriRdmaError | None:
+        """Return why a container that is proven must not run; None where its image can use its devices."""
+        if not self.await_check(parts, created, within_s):
+            what = f"the files of its image were not read within {within_s:g} s"
+            return ProofError(ErrorCode.PROOF_LATE, what, where=created.where, hint="nothing to do: it is tried again")
+        return next(iter(self.problems(parts[0].pod.sandbox_id, created.name, created.container_id)), None)
+
+    def problems(self, sandbox_id: str, container: str, container_id: str) -> tuple[UserspaceError, ...]:
+        """Return why the programs in a container's image cannot use its devices, as far as that was checked."""
+        checked = self._checked(sandbox_id, container, container_id)
+        return checked.problems if checked is not None else ()
+
+    def _checked(self, sandbox_id: str, container: str, container_id: str) -> ImageChecked | None:
+        known = self._sandboxes.get(sandbox_id)
+        checked = known.images.get(container) if known is not None else None
+        return checked if checked is not None and checked.container_id == container_id else None
+
+    def _check(self, parts: tuple[Attachment, ...], container: str, container_id: str, made: Made) -> None:
+        pod, images = parts[0].pod, self._images
+        attributes = {"k8s.pod.name": str(pod), "k8s.container.name": container, "sandbox": pod.sandbox_id}
+        with self._spans.span("userspace", attributes) as span:
+            given = checked_devices(attached_of(parts)[0], container)
+            devices = tuple(kernel_device(it, images.abi) for it in given)
+            userspace = images.read(made, providers_of(devices))
+            problems = problems_of(userspace, devices, f"{pod}, container {container}", images.machine)
+            span.attributes["rdma.userspace.libibverbs"] = userspace.path
+            span.attributes["rdma.userspace.problem"] = "; ".join(map(str, problems)) or userspace.unseen
+        checked = ImageChecked(
+            pod=str(pod), container=container, container_id=container_id, problems=problems, unseen=userspace.unseen
+        )
+        self._note(pod.sandbox_id, checked)
+
+    def _note(self, sandbox_id: str, checked: ImageChecked) -> None:
+        """Remember the answer for `status`; log a container's problem once."""
+        if self._sandboxes.is_over(sandbox_id):
+            return
+        images = self._sandboxes.take(sandbox_id).images
+        earlier, images[checked.container] = images.get(checked.container), checked
+        said = [str(it) for it in checked.problems]
+        if said and (earlier is None or [str(it) for it in earlier.problems] != said):
+            log.warning(
+                "the libraries in a container's image cannot use its RDMA devices",
+                extra={"pod": checked.pod, "container": checked.container, "problems": said},
+            )
+
+
+def concerns(parts: tuple[Attachment, ...], container: str) -> bool:
+    """Return whether the image of a container is to be checked for what these attachments give it."""
+    return bool(parts) and bool(checked_devices(attached_of(parts)[0], container))
+
+
+def _log_bug(container: str, done: Future[None]) -> None:
+    error = None if done.cancelled() else done.exception()
+    if error is not None:
+        log.error("the container's image was not checked", extra={"container": container}, exc_info=error)

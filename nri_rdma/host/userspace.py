@@ -1,0 +1,239 @@
+"""Look for libibverbs and its providers below the root of a container, as its loader and libibverbs will look for them.
+
+Nothing of the image is run. libibverbs itself says where its providers are and which file of them it takes; a provider
+says which versions of the kernel's interface it supports (`verbs_device_ops` of rdma-core's libibverbs/driver.h).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Collection, Iterator
+
+from nri_rdma.host.elf import Elf, ElfError
+from nri_rdma.host.root_folder import RootFolder
+from nri_rdma.model.userspace import Lack, Provider, Userspace
+
+LIBIBVERBS = "libibverbs.so.1"
+LONGEST_PATH = 4096
+MOST_FOLDERS = 64
+"""Of those in which libraries are looked for."""
+_TEXT_BYTES = 64 << 10
+"""Read of a configuration file."""
+_MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 21: "ppc64le", 22: "s390x", 243: "riscv64"}
+"""Architectures by ELF's number, as `uname -m` has them."""
+_TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu", "i386-linux-gnu", "arm-linux-gnueabihf")
+_PROVIDER = b"/lib%s-rdmav"
+"""Within the name of a provider's file, as libibverbs has it in its data."""
+_CONFIGURATION = b"/libibverbs.d"
+_PROVIDER_FILE = re.compile(r"lib%s-rdmav([0-9]{1,6})\.so")
+_PRIVATE = re.compile(r"IBVERBS_PRIVATE_([0-9]{1,6})")
+_DRIVER = re.compile(r"^[\t ]*driver[\t ]+([^\t\n ]+)", re.MULTILINE)
+_FAMILIES = ("debian", "fedora", "suse", "alpine")
+_OPS_NAMES = {"vmw_pvrdma": "pvrdma"}
+"""Names in `verbs_device_ops` that differ from the file's."""
+_MOST_ABI = 2**31 - 1
+
+
+def read_userspace(root: RootFolder, providers: Collection[str], library_path: str = "") -> Userspace:
+    """Return what is below a root, and these providers of it. Never raises OSError."""
+    try:
+        return _Reading(root, library_path).userspace(sorted(providers))
+    except ElfError as error:
+        return Userspace(unseen=f"a library of the image cannot be read: {error}")
+    except OSError as error:
+        on_mount = error.errno == errno.EXDEV
+        why = "it is on a mount of the container, which is not entered" if on_mount else error.strerror
+        return Userspace(unseen=f"{_plain(str(error.filename or 'a file'))} cannot be read: {why}")
+
+
+class _Reading:
+    """One look at one root: each library is read once."""
+
+    def __init__(self, root: RootFolder, library_path: str) -> None:
+        self._root = root
+        self._machine = os.uname().machine
+        self._folders = tuple(dict.fromkeys(self._library_folders(library_path)))[:MOST_FOLDERS]
+        self._defined: dict[str, frozenset[str] | None] = {}
+        """The versions that a library defines; None: there is none for this machine."""
+
+    def userspace(self, providers: list[str]) -> Userspace:
+        family, distribution = self._distribution()
+        musl = self._root.has(f"/lib/ld-musl-{self._machine}.so.1")
+        found = self._find(LIBIBVERBS)
+        if not found:
+            foreign = tuple(self._foreign())
+            return Userspace(family=family, distribution=distribution, has_musl=musl, foreign=foreign)
+        with self._root.opened(found) as fd:
+            elf = _elf(fd)
+            data, exported = elf.data(), elf.symbols_defined()
+            lacks = tuple(self._lacks(elf))
+        folder, _, file = _text_around(data, _PROVIDER).rpartition("/")
+        folder, told = folder or f"{found.rpartition('/')[0]}/libibverbs", _PROVIDER_FILE.fullmatch(file)
+        private = (_PRIVATE.fullmatch(version) for _, version in exported)
+        release = told[1] if told else next((it[1] for it in private if it), "")
+        listed = self._listed(_text_around(data, _CONFIGURATION))
+        return Userspace(
+            family=family,
+            distribution=distribution,
+            path=_plain(found),
+            release=release,
+            lacks=lacks,
+            has_musl=musl,
+            has_glibc=self._versions("libc.so.6") is not None,
+            providers=tuple(self._provider(name, folder, release, listed, exported) for name in providers),
+        )
+
+    def _provider(
+        self, name: str, folder: str, release: str, listed: frozenset[str], exported: frozenset[tuple[str, str]]
+    ) -> Provider:
+        file = f"lib{name}-rdmav{release}.so"
+        named = [it for it in listed if it.rpartition("/")[2].removeprefix("lib") == name]
+        absolute = [f"{it}-rdmav{release}.so" for it in named if it.startswith("/")]
+        places = [*absolute, f"{folder}/{file}"]
+        path = next((it for it in places if self._fits(it)), "") or self._find(file)
+        if not path:
+            others = tuple(self._others(name, (folder, *self._folders)))
+            return Provider(name=name, is_listed=bool(named), others=others)
+        with self._root.opened(path) as fd:
+            elf = _elf(fd)
+            lacks = tuple(self._lacks(elf))
+            missing = sorted(elf.symbols_needed(LIBIBVERBS) - exported)
+            if not lacks:
+                lacks = tuple(Lack(library=LIBIBVERBS, version=it[1], symbol=_plain(it[0])) for it in missing[:1])
+            abi = _supported(elf, _OPS_NAMES.get(name, name))
+        return Provider(name=name, path=_plain(path), is_listed=bool(named), abi=abi, lacks=lacks)
+
+    def _others(self, name: str, folders: Collection[str]) -> Iterator[str]:
+        pattern = re.compile(rf"lib{re.escape(name)}-rdmav[0-9]{{1,6}}\.so")
+        for folder in dict.fromkeys(folders):
+            yield from (f"{folder}/{it}" for it in self._root.names(folder) if pattern.fullmatch(it))
+
+    def _lacks(self, elf: Elf) -> Iterator[Lack]:
+        """Yield what a library needs of others and does not find."""
+        wanted = elf.versions_needed()
+        for library in elf.needed():
+            defined = self._versions(library)
+            if defined is None:
+                yield Lack(library=_plain(library))
+                continue
+            for version in sorted(wanted.get(library, frozenset()) - defined):
+                yield Lack(library=_plain(library), version=_plain(version))
+
+    def _versions(self, library: str) -> frozenset[str] | None:
+        if library not in self._defined:
+            path = self._find(library)
+            self._defined[library] = None
+            if path:
+                with self._root.opened(path) as fd:
+                    self._defined[library] = _elf(fd).versions_defined()
+        return self._defined[library]
+
+    # Files
+
+    def _find(self, name: str) -> str:
+        """Return the path of a library, as the loader finds it: files for other machines are passed over."""
+        return next((path for folder in self._folders if self._fits(path := f"{folder}/{name}")), "")
+
+    def _fits(self, path: str) -> bool:
+        with self._root.opened(path) as fd:
+            return fd is not None and _architecture(fd) == self._machine
+
+    def _foreign(self) -> Iterator[tuple[str, str]]:
+        usual = (f"{top}/{triplet}" for triplet in _TRIPLETS for top in ("/usr/lib", "/lib"))
+        for folder in dict.fromkeys((*self._folders, *usual, "/usr/lib32")):
+            path = f"{folder}/{LIBIBVERBS}"
+            with self._root.opened(path) as fd:
+                if fd is not None and (other := _architecture(fd)):
+                    yield _plain(path), other
+
+    def _library_folders(self, library_path: str) -> Iterator[str]:
+        """Yield the folders in the loader's order."""
+        yield from (it for it in re.split("[:;]", library_path) if it.startswith("/"))
+        yield from self._configured("/etc/ld.so.conf", depth=2)
+        triplet = f"{self._machine}-linux-gnu"
+        yield from (
+            f"/lib/{triplet}",
+            f"/usr/lib/{triplet}",
+            "/lib64",
+            "/usr/lib64",
+            "/lib",
+            "/usr/lib",
+            "/usr/local/lib",
+        )
+
+    def _configured(self, path: str, depth: int) -> Iterator[str]:
+        for line in self._text(path).splitlines():
+            words = line.partition("#")[0].split()
+            if words[:1] == ["include"] and depth:
+                for pattern in words[1:]:
+                    folder, _, name = (pattern if pattern.startswith("/") else f"/etc/{pattern}").rpartition("/")
+                    files = [
+                        it
+                        for it in self._root.names(folder)
+                        if name == it or (name == "*.conf" and it.endswith(".conf"))
+                    ]
+                    for file in files[:MOST_FOLDERS]:
+                        yield from self._configured(f"{folder}/{file}", depth - 1)
+            elif words and words[0].startswith("/"):
+                yield words[0]
+
+    def _listed(self, folder: str) -> frozenset[str]:
+        """Return the drivers that the files in a folder libibverbs.d name."""
+        folder = folder or "/etc/libibverbs.d"
+        texts = (self._text(f"{folder}/{name}") for name in self._root.names(folder)[:256])
+        return frozenset(name for text in texts for name in _DRIVER.findall(text))
+
+    def _distribution(self) -> tuple[str, str]:
+        try:
+            text = self._text("/etc/os-release") or self._text("/usr/lib/os-release")
+        except OSError:
+            text = ""  # it is only told with a problem
+        said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+        words = [_plain(said.get(key, "").strip().strip("\"'")) for key in ("ID", "ID_LIKE", "PRETTY_NAME")]
+        like = f"{words[0]} {words[1]}".replace("rhel", "fedora").replace("sles", "suse")
+        family = next((it for it in _FAMILIES if it in like), words[0])
+        return family, words[2] or words[0]
+
+    def _text(self, path: str) -> str:
+        return self._root.read(path, _TEXT_BYTES).decode(errors="replace")
+
+
+def _text_around(data: bytes, part: bytes) -> str:
+    """Return the text in the data that has this part, from one NUL to the next; "" where there is none."""
+    place = data.find(part)
+    if place < 0:
+        return ""
+    first, end = (
+        data.rfind(b"\0", max(0, place - LONGEST_PATH), place) + 1,
+        data.find(b"\0", place, place + LONGEST_PATH),
+    )
+    return data[first:end].decode(errors="replace") if first and end > 0 else ""
+
+
+def _elf(fd: int | None) -> Elf:
+    if fd is None:
+        raise OSError(errno.ESTALE, "it went away meanwhile")
+    return Elf(fd)
+
+
+def _architecture(fd: int) -> str:
+    """Return the machine that a library is for; "" where it is no library."""
+    try:
+        elf = Elf(fd)
+    except ElfError:
+        return ""
+    return _MACHINES.get(elf.machine, f"machine {elf.machine}")
+
+
+def _supported(elf: Elf, name: str) -> tuple[int, int] | None:
+    """Return the versions of the kernel's interface that a provider of that name supports. It has one
+    `verbs_device_ops`: a pointer to its name, then both numbers."""
+    pairs = {pair for pair in elf.words_after(name) if pair[0] <= pair[1] <= _MOST_ABI}
+    return pairs.pop() if len(pairs) == 1 else None
+
+
+def _plain(text: str) -> str:
+    """Return a text of the image as one can show it."""
+    return "".join(it if it.isprintable() else "?" for it in text[:200])

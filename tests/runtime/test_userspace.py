@@ -82,7 +82,7 @@ def test_a_container_without_a_guard_is_told_of_as_well(
     with Daemon(containerd, node) as daemon:
         pod = cri.run_pod("asks", annotations=ASKS)
         cri.run_container(pod, "main")
-        wait_until(lambda: daemon.status()["images"], "the image to be checked")
+        wait_until(lambda: daemon.status()["images"] or None, "the image to be checked")
         (told,) = daemon.status()["images"]
         assert told["code"] == "USERSPACE-MISSING"
         cri.delete_pod(pod)

@@ -37,9 +37,14 @@ EXIT_PROBLEMS = 1
     "control_socket",
 )
 @click.option("--strict", is_flag=True, help="End with 1 for warnings, too.")
+@click.option(
+    "--image-root",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The root folder of an unpacked image, to check its libraries for RDMA as well.",
+)
 @click.option("--stay", is_flag=True, help="Then stay until a signal ends it: for a pod whose log somebody reads.")
 @output_option
-def doctor(config: Path | None, strict: bool, stay: bool, output: str, **flags: Any) -> None:
+def doctor(config: Path | None, strict: bool, image_root: Path | None, stay: bool, output: str, **flags: Any) -> None:
     """Check this machine, and say how to mend what is wrong.
 
     Nothing is changed. Works without root as far as it can: what it may not see it says. The runtime is asked what it
@@ -51,6 +56,7 @@ def doctor(config: Path | None, strict: bool, stay: bool, output: str, **flags: 
     Example:
       nri-rdma doctor
       nri-rdma doctor --strict -o json
+      nri-rdma doctor --image-root /tmp/unpacked
     """
     from nri_rdma.commands.cli.node import notes, read_local_node
     from nri_rdma.commands.doctor.examination import examine
@@ -71,6 +77,7 @@ def doctor(config: Path | None, strict: bool, stay: bool, output: str, **flags: 
             setting_error=error,
             config_file=config or DEFAULT_CONFIG_FILE,
             read_node=read_node,
+            image_root=image_root,
         )
     )
     problems, warnings = (

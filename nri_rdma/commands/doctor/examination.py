@@ -13,6 +13,7 @@ from nri_rdma.commands.doctor import (
     guard,
     hardware,
     hooks,
+    image,
     kernel,
     mounts,
     podman,
@@ -69,4 +70,5 @@ CHECKS: tuple[Check, ...] = (
 
 def examine(machine: Machine) -> tuple[Finding, ...]:
     """The findings of all checks. Nothing is changed."""
-    return tuple(check(machine) for check in CHECKS)
+    checks = CHECKS if machine.image_root is None else (*CHECKS, image.libraries)
+    return tuple(check(machine) for check in checks)

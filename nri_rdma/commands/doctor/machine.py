@@ -56,6 +56,8 @@ class Machine:
     user: int = field(default_factory=os.geteuid)
     writable_net: Callable[[], Path | None] = writable_net
     links: Callable[[], frozenset[str]] = _links
+    image_root: Path | None = None
+    """The root of an unpacked image that is to be checked for this machine."""
 
     @property
     def is_root(self) -> bool:

@@ -180,7 +180,7 @@ def test_the_start_of_a_container_begins_the_check_and_does_not_wait(
     daemon.engine.start_container(pod.sandbox_id, "a", "", None, "1", lambda: Made(pid=9))
     daemon.engine.start_container(pod.sandbox_id, "b", "")  # a door that does not say where the image is
     shelf.gate.set()
-    wait_until(lambda: check.problems(pod.sandbox_id, "a", "1"), "the check")
+    wait_until(lambda: check.problems(pod.sandbox_id, "a", "1") or None, "the check")
     assert [made for made, _ in shelf.asked] == [Made(pid=9)]
 
 

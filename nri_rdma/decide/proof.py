@@ -101,8 +101,7 @@ _LIMITED = _Meaning(
 LIMITED_MEMBER = "a limited member"
 """How the self-check names a P_Key without full membership."""
 _NO_CHANNEL = "CMEventChannel"
-"""The word of pyverbs where librdmacm finds no connection manager in the kernel; the errno is that of a lacking
-route."""
+"""How pyverbs says that there is no rdma_cm to ask; the errno is ENODEV, as of a route that is not there."""
 _FAILED = MappingProxyType(
     {
         ProofStep.PYVERBS: "pyverbs cannot be used",

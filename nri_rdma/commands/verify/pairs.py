@@ -30,7 +30,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPair:
-    """What came of a pair of ports; each is written as DEVICE:PORT."""
+    """A pair of ports with what came of it; each port is written as DEVICE:PORT."""
 
     client: str
     server: str
@@ -46,7 +46,7 @@ class MeasuredPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
-    """What one side brings: its ports, addresses and Python, and how long it waits."""
+    """The ports, addresses and Python of one side, and how long it waits."""
 
     ports: tuple[DeviceTask, ...]
     addresses: tuple[IPv4Address | IPv6Address, ...]

@@ -27,7 +27,7 @@ _SPINS = 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerAddress:
-    """How the other end is reached."""
+    """The address of the other end, in all its parts."""
 
     queue_pair: int
     gid: IPv6Address

@@ -6,11 +6,12 @@ import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 import nri_rdma
+from nri_rdma.commands.verify.checks import error_of
 from nri_rdma.host.verbs import numbers, program, selfcheck
 from tests.lab.guest import kernel, verbs
 from tests.lab.guest.process import Server
@@ -56,6 +57,63 @@ def test_each_fault_is_an_answer_with_its_step(rdma_device: str) -> None:
     assert empty["problem"]["step"] == "gid"
     assert "problem" not in small
     assert small["transferred_bytes"] == MIB
+
+
+CGROUP = Path("/sys/fs/cgroup/verify")
+LITTLE = ("prlimit", "--memlock=65536", "setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock")
+JOIN = ("sh", "-c", f'echo $$ >{CGROUP}/cgroup.procs && exec "$@"', "sh")
+WITHOUT_NODES = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none /dev/infiniband && exec "$@"', "sh")
+
+
+class Fault(NamedTuple):
+    """What is planted: a command that enters it, a line of rdma.max, or the netdev is down."""
+
+    code: str
+    enter: tuple[str, ...] = ()
+    limit: str = ""
+    is_down: bool = False
+
+
+FAULTS = {
+    "little memory may be locked": Fault("PROOF-MEMLOCK", LITTLE),
+    "no context": Fault("PROOF-LIMITS", JOIN, "hca_handle=0"),
+    "no object": Fault("PROOF-LIMITS", JOIN, "hca_object=0"),
+    "three objects": Fault("PROOF-LIMITS", JOIN, "hca_object=3"),
+    "no node": Fault("PROOF-DEVICE", WITHOUT_NODES),
+    "port down": Fault("PROOF-PORT", is_down=True),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_has_its_code(rdma_device: str, name: str) -> None:
+    fault, netdev = FAULTS[name], kernel.netdev_of(rdma_device)
+    CGROUP.mkdir()
+    try:
+        if fault.limit:
+            (CGROUP / "rdma.max").write_text(f"{rdma_device} {fault.limit}")
+        if fault.is_down:
+            subprocess.run(["ip", "link", "set", netdev, "down"], check=True)
+        (told,) = check({"device": rdma_device, "memory_bytes": 2 * MIB}, enter=fault.enter)
+    finally:
+        subprocess.run(["ip", "link", "set", netdev, "up"], check=True)
+        CGROUP.rmdir()
+    error = error_of(told, rdma_device, 1)
+    print(error)
+    assert error is not None
+    assert error.code == fault.code, error
+
+
+def test_a_device_of_another_namespace_is_not_found(rdma_device: str) -> None:
+    kernel.rdma("system", "set", "netns", "exclusive")
+    try:
+        (told,) = check({"device": rdma_device}, enter=("unshare", "-n"))
+    finally:
+        kernel.rdma("system", "set", "netns", "shared")
+    error = error_of(told, rdma_device, 1)
+    print(error)
+    assert error is not None
+    assert error.code == "PROOF-DEVICE"
+    assert "it is not in this network namespace" in error.what
 
 
 def test_a_queue_pair_of_datagrams_moves_data_where_a_device_has_no_rc(

@@ -26,7 +26,7 @@ _MIB = 1 << 20
 
 
 @click.command()
-@asking_options("sysfs_root", "dev_root", "proc_root", "cgroup_root", "verbs_python")
+@asking_options("sysfs_root", "dev_root", "verbs_python")
 @click.argument("devices", nargs=-1, metavar="[DEVICE]...")
 @click.option("--gid-index", type=click.IntRange(0, 255), metavar="N", help="The entry of the GID table to send by.")
 @click.option(
@@ -149,7 +149,7 @@ def _check(settings: Settings, found: GivenPorts, addresses: Addresses, timeout:
     from nri_rdma.decide.proof import bytes_to_register
 
     locked = memlock()
-    size = bytes_to_register(locked, memory_max(settings.proc_root, settings.cgroup_root))
+    size = bytes_to_register(locked, memory_max(Path("/proc"), settings.cgroup_root))
     checked = list(check(found.ports, addresses, size, settings.verbs_python, timeout))
     if output == "json":
         print_json(_document(found, locked, checked))

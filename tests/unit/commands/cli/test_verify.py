@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
-from tests.unit.commands.cli.program import assert_one_error, nri_rdma
-from tests.unit.host.pyverbs import python_with
+from tests.unit.commands.cli.program import PROJECT, assert_one_error, nri_rdma
+from tests.unit.host.pyverbs import python_that_sends, python_with
 
 
 def test_a_device_that_does_not_work_is_named_with_its_likely_cause(tmp_path: Path) -> None:
@@ -34,3 +36,34 @@ def test_without_pyverbs_one_sentence_says_so(tmp_path: Path) -> None:
 def test_without_a_device_it_ends_with_1(tmp_path: Path) -> None:
     done = nri_rdma("verify", "--dev-root", tmp_path, "--sysfs-root", tmp_path)
     assert_one_error(done, "PROOF-DEVICE", 1)
+
+
+def test_the_two_sides_of_a_measurement_end_with_the_same(tmp_path: Path) -> None:
+    refusing, willing = (
+        python_that_sends(tmp_path / name, f"Hca('mlx5_0', refuses={refuses})")
+        for name, refuses in (("server", {"qp": 11}), ("client", {}))
+    )
+    words = ["verify", "mlx5_0", "-o", "json", "--verbs-python"]
+    command = [sys.executable, "-m", "nri_rdma", *words, str(refusing), "--server", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=PROJECT) as server:
+        assert server.stderr is not None
+        waiting = server.stderr.readline()
+        assert waiting.startswith("waiting for nri-rdma verify --connect at 127.0.0.1, TCP port ")
+        assert waiting.endswith(" (this machine alone; --bind names another address)\n")
+        port = waiting.split()[9]
+        picture = tmp_path / "pairs.svg"
+        ours = nri_rdma(*words, willing, "--connect", "127.0.0.1", "--port", port, "--svg", picture)
+        served, _ = server.communicate(timeout=60)
+    (pair,) = json.loads(ours.stdout)["pairs"]
+    assert (pair["problem"]["code"], pair["problem"]["where"]) == (
+        "PROOF-LIMITS",
+        "the server's side of mlx5_0:1 and mlx5_0:1",
+    )
+    assert (ours.returncode, server.returncode, served) == (1, 1, ours.stdout)
+    assert "PROOF-LIMITS" in picture.read_text()
+
+
+def test_words_that_do_not_go_together_are_a_wrong_use() -> None:
+    both = nri_rdma("verify", "mlx5_0", "--server", "--connect", "127.0.0.1")
+    assert_one_error(both, "SETTING", 2)
+    assert_one_error(nri_rdma("verify", "mlx5_0", "--svg", "x.svg"), "SETTING", 2)

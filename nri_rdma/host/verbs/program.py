@@ -3,9 +3,12 @@
 python3 -I program.py capacity NAME...    what each device can have (capacity.answers)
 python3 -I program.py check               the self-check of a port (selfcheck.check): a JSON task a line on the
                                           standard input, a JSON answer a line on the standard output
-    python3 -I program.py serve               measures between two containers (peers.serve, peers.call): a task on the
-    python3 -I program.py call                standard input, lines of JSON on the standard output
-    python3 -I program.py warm                proofs in containers (warm.serve): the standard input is a socket
+python3 -I program.py serve               measures between two containers (peers.serve, peers.call): a task on the
+python3 -I program.py call                standard input, lines of JSON on the standard output
+python3 -I program.py warm                proofs in containers (warm.serve): the standard input is a socket
+
+The package is the one that this file lies in, whatever the distribution's Python has, and its folder is searched for
+nothing else: pyverbs and the rest are the distribution's.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ import socket
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any  # Any: a task in JSON
 
-if __name__ == "__main__":  # last, so that nothing there stands in for what the distribution has
-    sys.path.append(str(Path(__file__).resolve().parents[3]))
+if __name__ == "__main__":
+    _ours = sys.modules["nri_rdma"] = ModuleType("nri_rdma")
+    _ours.__path__ = [str(Path(__file__).resolve().parents[2])]
 
 from nri_rdma.host.verbs import capacity, peers, selfcheck, warm
 

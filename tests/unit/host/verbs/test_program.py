@@ -23,6 +23,15 @@ def test_it_imports_the_standard_library_and_little_of_ours() -> None:
     assert done.returncode == 2
 
 
+def test_another_nri_rdma_of_that_python_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "nri_rdma").mkdir()
+    (tmp_path / "nri_rdma/__init__.py").write_text("raise SystemExit(7)\n")
+    code = f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); "
+    code += f"runpy.run_path({program.__file__!r}, None, '__main__')"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+
+
 @pytest.mark.parametrize("verb", ["check", "serve", "call"])
 def test_each_line_is_answered_by_a_line(verb: str) -> None:
     task = {"device": "rxe0", "devices": [], "bind": "192.0.2.1", "host": "127.0.0.1", "tcp_port": 1}

@@ -55,8 +55,9 @@ _OF_STEPS = MappingProxyType(
             hint="install the distribution's pyverbs for its own Python (Debian: python3-pyverbs)",
         ),
         ProofStep.OPEN: _device(
-            "it is not in this network namespace, or libibverbs has no provider for it",
-            "see `rdma dev` there; the providers are in the package ibverbs-providers",
+            "it is not in this network namespace, its node is not in /dev/infiniband, or libibverbs has no provider for"
+            " it",
+            "see `rdma dev` and `ls /dev/infiniband` there; the providers are in the package ibverbs-providers",
         ),
         ProofStep.PORT: _Meaning(code=ErrorCode.PROOF_PORT, cause="", hint=_LINK),
         ProofStep.GID: _Meaning(

@@ -26,7 +26,7 @@ def show(screen: Screen, measured: Sequence[MeasuredPair]) -> None:
         if it.error:
             screen.line(str(it.error))
     works = sum(it.error is None for it in measured)
-    screen.line(f"RDMA works between {works} of {len(measured)} pairs. Latencies are of one way, in us.", bold=True)
+    screen.line(f"RDMA works in {works} of {len(measured)} pairs. Latencies are of one way, in us.", bold=True)
 
 
 def document(measured: Sequence[MeasuredPair]) -> dict[str, Any]:

@@ -38,6 +38,8 @@ MOST_DEVICES = 16
 MOST_PAIRS = MOST_DEVICES**2
 MOST_ITERATIONS = 100_000
 MOST_MESSAGE_BYTES = 8 << 20
+MOST_SECONDS = 60
+"""Of the measurement of a pair's bandwidth."""
 _WARM_UP = 16
 _MIB = 1 << 20
 Line: TypeAlias = dict[str, Any]
@@ -53,8 +55,8 @@ def serve(task: Mapping[str, Any]) -> Iterator[Line]:
             listening.settimeout(task["wait_s"])
             connection, _ = listening.accept()
         with closing(connection):
-            yield from _serve(task, Conversation(connection, task["pair_s"] + task["wait_s"]))
-    except ConversationError as error:
+            yield from _serve(task, Conversation(connection, 2 * task["pair_s"] + MOST_SECONDS))
+    except (ConversationError, StepError) as error:
         yield {"error": str(error)}
     except TimeoutError:
         yield {"error": f"nobody has connected within {task['wait_s']:g} s"}
@@ -67,7 +69,7 @@ def call(task: Mapping[str, Any]) -> Iterator[Line]:
     try:
         with closing(connected(task["host"], task["tcp_port"], task["wait_s"])) as connection:
             yield from _call(task, Conversation(connection, 2 * task["pair_s"] + task["seconds"]))
-    except ConversationError as error:
+    except (ConversationError, StepError) as error:
         yield {"error": str(error)}
 
 

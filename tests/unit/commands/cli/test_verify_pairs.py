@@ -30,7 +30,7 @@ def test_people_get_a_row_for_each_pair_and_the_errors(
         "mlx5_0:1  mlx5_1:1  -     -       -     -        -       PROOF-PORT\n"
         "\n"
         "nri-rdma: PROOF-PORT: mlx5_1, port 1, cannot carry data: down. Next: see the link.\n"
-        "RDMA works between 1 of 2 pairs. Latencies are of one way, in us.\n"
+        "RDMA works in 1 of 2 pairs. Latencies are of one way, in us.\n"
     )
 
 

@@ -204,10 +204,11 @@ def usable_ports(device: RdmaDevice, mode: Mode) -> list[int]:
 
 def _live_ports(device: RdmaDevice, mode: Mode) -> list[int]:
     """Return the numbers of the ports that can carry data, or will in the pod, where the netdev is raised."""
-    if not [port for port in device.ports if not port.is_active]:
+    if not [port for port in device.ports if not port.is_active or port.is_limited]:
         return _port_numbers(device)
     is_raised = rises(device, mode)
-    return [it.number for it in device.ports if it.is_active or (is_raised and it.link_layer is LinkLayer.ETHERNET)]
+    live = [it for it in device.ports if it.is_active or (is_raised and it.link_layer is LinkLayer.ETHERNET)]
+    return [it.number for it in live if not it.is_limited]
 
 
 def _port_numbers(device: RdmaDevice) -> list[int]:

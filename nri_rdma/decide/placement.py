@@ -27,7 +27,7 @@ from nri_rdma.decide.topology import FARTHEST_ALIGNED, Distance, roots
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharKind, DeviceId, Gpu, Node, RdmaDevice, RdmaNetns
 from nri_rdma.model.pci import PciAddress
-from nri_rdma.model.request import DEFAULT_CHAR_KINDS, Align, AlignTo, DeviceRequest, Match, Mode, RdmaLimits
+from nri_rdma.model.request import DEFAULT_CHAR_KINDS, Align, AlignTo, DeviceRequest, Match, Mode, RdmaLimits, Use
 from nri_rdma.model.same import Same
 from nri_rdma.model.selector import Selector
 
@@ -481,6 +481,10 @@ def _own_obstacle(
         return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=what, hint=hint, remedy=_FREE)
     if mode is Mode.EXCLUSIVE and (obstacle := _obstacle_to_move(device, request, node)):
         return obstacle
+    if device.is_limited and request.use is not Use.STORAGE:  # storage servers are full members, and so are reached
+        hint = "have the subnet manager make the port a full member, or write use: storage if only servers are reached"
+        what = f"a limited member of its partitions (pkey {_pkeys(device)}), so that two such ports exchange no data"
+        return _Obstacle(code=ErrorCode.PKEY_LIMITED, what=what, hint=hint, remedy="make the ports full members")
     missing = request.char_kinds - {CharKind.RDMA_CM, *(char.kind for char in device.char_devices)}
     if missing:
         first = min(missing)

@@ -44,6 +44,8 @@ class CharKind(StrEnum):
     __hash__ = str.__hash__  # Enum's own is a call of Python, and this one is asked for every container
 
 
+FULL_MEMBER = 0x8000
+"""The bit of a pkey that says full membership (InfiniBand Architecture Specification, volume 1, 10.9)."""
 IPOIB = "ipoib"
 """The kernel's word for a netdev of IPoIB."""
 
@@ -87,6 +89,12 @@ class Port:
     def is_active(self) -> bool:
         """Return whether the port can carry data."""
         return self.state == "ACTIVE"
+
+    @property
+    def is_limited(self) -> bool:
+        """Return whether an InfiniBand port is a limited member of each of its partitions: it reaches full members
+        only, and no other limited one."""
+        return bool(self.pkeys) and not any(key & FULL_MEMBER for key in self.pkeys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +225,11 @@ class RdmaDevice:
     def is_silent(self) -> bool:
         """Return whether the kernel gives no news of the device's ports: those of InfiniBand without a netdev."""
         return not self.netdevs and self.link_layer is LinkLayer.INFINIBAND
+
+    @property
+    def is_limited(self) -> bool:
+        """Return whether all ports are limited members of their partitions."""
+        return bool(self.ports) and all(port.is_limited for port in self.ports)
 
     @property
     def port_state(self) -> str:

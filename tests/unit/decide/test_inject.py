@@ -184,6 +184,13 @@ def test_the_hints_name_active_ports_and_all_where_none_is(
     assert env["RDMA_DEVICES_0"] == ",".join(device.name for device in devices)
 
 
+def test_a_port_that_is_a_limited_member_of_its_partitions_is_not_named_beside_a_full_one() -> None:
+    device = ports(0, "ACTIVE", "ACTIVE")
+    limited, full = device.ports
+    device = replace(device, ports=(replace(limited, pkeys=(0x7FFF,)), replace(full, pkeys=(0xFFFF,))))
+    assert dict(edits(having(device, netdevs=False)).env)["NCCL_IB_HCA"] == "=mlx5_0:2"
+
+
 def test_a_port_that_is_down_with_its_netdev_on_the_host_comes_up_with_it_in_the_pod() -> None:
     devices = ports(0, "DOWN", up=False), ports(1, "ACTIVE")
     assert dict(edits(having(*devices)).env)["NCCL_IB_HCA"] == "=mlx5_0,mlx5_1"

@@ -14,9 +14,9 @@ from nri_rdma.decide.placement import Holding, Placed, mismatch, place
 from nri_rdma.decide.policy import Admitted, Policy, Pool, offer
 from nri_rdma.decide.topology import Distance, distance
 from nri_rdma.errors import ErrorCode, PlacementError
-from nri_rdma.model.device import CharKind, DeviceId, LinkLayer, Node, Protocol, RdmaNetns
+from nri_rdma.model.device import CharKind, DeviceId, LinkLayer, Node, Protocol, RdmaDevice, RdmaNetns
 from nri_rdma.model.pci import PciAddress
-from nri_rdma.model.request import Align, AlignTo, Match, Mode
+from nri_rdma.model.request import Align, AlignTo, Match, Mode, Use
 from nri_rdma.model.selector import FunctionsOf, Selector
 from tests.unit.decide.placing import NODES, STRICT_GPU, STRICT_NUMA, asking, chosen, everything, held, lost, named
 from tests.unit.model.hardware import TIE, eight, gpu, nic, node, tied, umad, uverbs
@@ -62,6 +62,30 @@ def test_a_device_whose_netdev_is_elsewhere_can_be_shared() -> None:
 def test_an_infiniband_device_needs_no_netdev() -> None:
     infiniband = nic(0, has_netdev=False, link_layer=LinkLayer.INFINIBAND)
     assert chosen(node((infiniband,)), asking()) == (["mlx5_0"],)
+
+
+def infiniband(number: int, *pkeys: int) -> RdmaDevice:
+    device = nic(number, has_netdev=False, link_layer=LinkLayer.INFINIBAND)
+    return replace(device, ports=(replace(device.ports[0], pkeys=pkeys),))
+
+
+def test_a_port_that_is_a_limited_member_of_all_its_partitions_is_refused() -> None:
+    limited = node((infiniband(0, 0x7FFF, 0x0001),))
+    error = refusal(limited, asking(match=Match(device="mlx5_0")))
+    assert error.code is ErrorCode.PKEY_LIMITED
+    assert "a limited member of its partitions (pkey 0x0001, 0x7fff)" in str(error)
+    assert "full member" in error.hint
+    assert "a limited member of its partitions (pkey 0x0001, 0x7fff)" in str(refusal(limited, asking()))
+
+
+def test_a_full_member_of_one_partition_is_given_and_before_a_limited_one() -> None:
+    assert chosen(node((infiniband(0, 0x7FFF), infiniband(1, 0x7FFF, 0x8001))), asking()) == (["mlx5_1"],)
+
+
+def test_storage_reaches_its_servers_as_a_limited_member() -> None:
+    storage = asking()
+    storage = replace(storage, request=replace(storage.request, use=Use.STORAGE))
+    assert chosen(node((infiniband(0, 0x7FFF),)), storage) == (["mlx5_0"],)
 
 
 def test_a_device_that_others_share_can_be_shared() -> None:

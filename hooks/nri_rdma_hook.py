@@ -45,6 +45,7 @@ meanwhile; a second call shows which."""
 LATE_HINT = "nothing to do: the kubelet tries again; if it stays so see `nri-rdma status` and the daemon's log"
 INDEXES = ("NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX")
 """The variables whose values are told: a proof goes by the GID that they name."""
+NO_LIMIT = (1 << 64) - 1
 PROOF_MARGIN_S = 1.5
 """How much longer than the proof of a container may take its answer is waited for."""
 HOOK_TIMEOUT_S = 10
@@ -152,7 +153,7 @@ def verify(options: dict[str, str], data: bytes) -> None:
             *(text_field(10, name) for name in claims),
             *([text_field(11, resource)] if resource else []),
             number(12, pid if isinstance(pid, int) else 0),
-            *(number(13, soft) for soft in memlock),
+            *(number(13, it) for it in memlock),
             *(field(14, text_field(1, name) + text_field(2, value)) for name, value in variables if name in INDEXES),
             text_field(15, str(state.get("bundle", ""))),
         )
@@ -274,8 +275,8 @@ def one(annotations: dict[str, object], keys: tuple[str, ...]) -> str:
 
 
 def read_configuration(bundle: str, where: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str]], list[int]]:
-    """Character devices (path, major, minor), variables and, if there is one, the soft RLIMIT_MEMLOCK in config.json.
-    Raises RefusalError."""
+    """Character devices (path, major, minor), variables and, if it is said, the RLIMIT_MEMLOCK that holds the program,
+    in config.json. Raises RefusalError."""
     path = f"{bundle}/config.json"
     try:
         with open(path, "rb", opener=opened) as file:
@@ -285,12 +286,22 @@ def read_configuration(bundle: str, where: str) -> tuple[list[tuple[str, int, in
         process = spec.get("process") or {}
         variables = [entry.partition("=")[::2] for entry in process.get("env") or []]
         limits = process.get("rlimits") or []
-        return devices, variables, [int(it["soft"]) for it in limits if it.get("type") == "RLIMIT_MEMLOCK"]
+        memlock = [int(it["soft"]) for it in limits if it.get("type") == "RLIMIT_MEMLOCK"]
+        return devices, variables, [NO_LIMIT] if may_lock(spec) else memlock
     except OSError as error:
         what = f"{path} cannot be read: {error.strerror}"
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         what = f"{path} is no OCI configuration: {type(error).__name__} {error}"
     raise refusal("OCI-STATE", what, where, "see the log of the OCI runtime")
+
+
+def may_lock(spec: "dict[str, Any]") -> bool:
+    """Whether the container's program has CAP_IPC_LOCK on the host: RLIMIT_MEMLOCK does not hold it then. A program of
+    another user than root has what is ambient; in a user namespace the capability does not count."""
+    process = spec.get("process") or {}
+    kind = "ambient" if (process.get("user") or {}).get("uid") else "effective"
+    namespaces = [it.get("type") for it in (spec.get("linux") or {}).get("namespaces") or ()]
+    return "CAP_IPC_LOCK" in ((process.get("capabilities") or {}).get(kind) or ()) and "user" not in namespaces
 
 
 def ask(path: str, method: str, question: bytes, seconds: float, where: str) -> dict[int, object]:

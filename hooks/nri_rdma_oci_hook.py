@@ -226,6 +226,15 @@ def variables(spec: "dict[str, Any]") -> "dict[str, str]":
     return dict(entry.split("=", 1) for entry in entries if entry.startswith(VARIABLES) and "=" in entry)
 
 
+def may_lock(spec: "dict[str, Any]") -> bool:
+    """Whether the container's program has CAP_IPC_LOCK on the host: RLIMIT_MEMLOCK does not hold it then. A program of
+    another user than root has what is ambient; in a user namespace the capability does not count."""
+    process = spec.get("process") or {}
+    kind = "ambient" if (process.get("user") or {}).get("uid") else "effective"
+    namespaces = [it.get("type") for it in (spec.get("linux") or {}).get("namespaces") or ()]
+    return "CAP_IPC_LOCK" in ((process.get("capabilities") or {}).get(kind) or ()) and "user" not in namespaces
+
+
 def create(arguments: "list[str]", program: str) -> int:
     """Run an OCI runtime's `create` for a container that has the devices that its annotations ask for. Returns an exit
     code where it is not run."""
@@ -352,6 +361,7 @@ def attach_asked(data: bytes, flags: "dict[str, str]", asked: "Callable[..., dic
         "nodes": rdma_nodes(linux),
         "cgroup": str(linux.get("cgroupsPath") or ""),
         "indexes": {name: value for name, value in variables(spec).items() if name in INDEXES},
+        "locks": may_lock(spec),
     }
     given = ask(path, question, container, ABSENT_S, namespace)
     set_memlock(pid, given, container)

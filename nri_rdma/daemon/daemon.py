@@ -57,6 +57,7 @@ from nri_rdma.host.images import Images
 from nri_rdma.host.limits import ContainerLimits
 from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.host.netlink.uevents import last_sequence
+from nri_rdma.host.prover import Prover
 from nri_rdma.host.sysfs.scan import is_own
 from nri_rdma.host.watch.namespaces import NamespaceWatcher
 from nri_rdma.host.watch.processes import ProcessWatcher
@@ -161,7 +162,7 @@ class Daemon:
             prefix=settings.annotation_prefix,
             waits=settings.waits,
             memlock=MemlockBounds(default=settings.memlock.bytes),
-            gating=Gating(guarded=self._guards.is_guarded),
+            gating=Gating(prover=self._host.prover, guarded=self._guards.is_guarded),
         )
         self._images = _image_check(settings, self._engine, self._spans)
         self._lacking.add(missing_right(self._engine.placer.offering.policy, self._kernel))
@@ -276,7 +277,7 @@ class Daemon:
     def _begin_later(self) -> None:
         """Have workers do what no pod's start may wait for: the runtime has reported its pods."""
         self._kubelet_doors.runtime_reported()
-        loaded = self._workers.submit("preload", partial(_load, self._kubelet_doors))
+        loaded = self._workers.submit("preload", partial(_load, self._kubelet_doors, self._settings, self._host.prover))
         loaded.add_done_callback(partial(_was_loaded, self._service_manager))
         self._sources.open_later()  # before what may be much: containers wait for it
         # A share that the kubelet allocates before the devices have told their capacity would have no limits.
@@ -290,10 +291,12 @@ class Daemon:
         self._contested.tell(self._engine.placer.offering.policy, self._node.current)
 
 
-def _load(doors: KubeletDoors) -> None:
-    """Import what pods would wait for."""
+def _load(doors: KubeletDoors, settings: Settings, prover: Prover) -> None:
+    """Import, and start, what pods would wait for."""
     preload_grammar()
     doors.begin()
+    if any(pool.prove for pool in settings.pools):
+        prover.warm_up()
 
 
 def _image_check(settings: Settings, engine: Engine, spans: Recorder) -> ImageCheck:

@@ -26,11 +26,13 @@ from nri_rdma.model.proof import DeviceProof, ProofAnswer, ProofEnd, ProofTask
 from nri_rdma.observe.spans import Recorder, Span
 
 SET_UP = "set up the guard: `nri-rdma install containerd` (or crio), and restart the runtime"
+_NO_LIMIT = 1 << 63
+"""RLIM_INFINITY is greater: ``2**64 - 1`` in OCI configurations, and in NRI."""
 HOOK_WAIT_S = 0.5
 """How long RunPodSandbox waits for the runtime to say which of its handlers have the guard: every pod waits with it."""
 
 
-class Prover(Protocol):
+class Proving(Protocol):
     """Proves RDMA in containers: nri_rdma.host.prover."""
 
     def prove(self, task: ProofTask, within_s: float) -> ProofAnswer:
@@ -58,15 +60,16 @@ def _nobody_knows(_handler: str, _by: float) -> bool | None:
 class Gating:
     """The host's part of a gate: who proves RDMA, and who knows which containers have the guard's hook."""
 
-    prover: Prover = field(default_factory=NoProver)
+    prover: Proving = field(default_factory=NoProver)
     guarded: Guarded = _nobody_knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Created:
     """A container that was created and does not run: `where` names it for people, `pid` is its first process, 0 where
-    the hook does not say, `memlock` its RLIMIT_MEMLOCK, None: as that process has it; `indexes` are its own variables
-    that force an entry of the GID table, `bundle` is where its OCI configuration is, "" where the hook does not say."""
+    the hook does not say, `memlock` the RLIMIT_MEMLOCK that holds its program, None: as that process has it. `indexes`
+    are its own variables that force an entry of the GID table. `bundle` is where its OCI configuration is, "" where the
+    hook does not say."""
 
     where: str
     name: str
@@ -224,6 +227,7 @@ class Gate:
             cgroups_path=created.cgroups_path,
             devices=port_tasks(proven, created.indexes),
             memlock=created.memlock,
+            may_lock=created.memlock is not None and created.memlock >= _NO_LIMIT,
             addresses=addresses_of(parts),
         )
         span.attributes["rdma.devices"] = ",".join(it.device for it in task.devices)

@@ -18,6 +18,7 @@ from nri_rdma.host.cgroup import has_rdma_controller
 from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.host.netlink.linkevents import LinkEvents, open_link_socket
 from nri_rdma.host.netlink.uevents import RdmaUevents
+from nri_rdma.host.prover import Prover
 from nri_rdma.host.sysfs.scan import is_own, other_ports, read_char_devices, scan
 from nri_rdma.host.verbs_process import VerbsProcess
 from nri_rdma.host.watch.programs import ProgramNews
@@ -59,6 +60,7 @@ class HostNode:
         process = VerbsProcess(settings.verbs_python)
         self.capacities = Capacities(process, settings.pools, workers, self.read_later, memory)
         """What the devices of pools with shares can have."""
+        self.prover = Prover(settings.verbs_python, settings.cgroup_root)
         self._readers = readers
         self._on_read = on_read
         self._watched = Watched()
@@ -94,8 +96,9 @@ class HostNode:
                 coming.add_done_callback(self._was_read)
 
     def close(self) -> None:
-        """Stop listening, and asking devices."""
+        """Stop listening, asking devices, and proving."""
         self.capacities.close()
+        self.prover.close()
         for events in (self._uevents, self._link_events):
             if events is not None:
                 events.close()

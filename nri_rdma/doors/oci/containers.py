@@ -15,7 +15,7 @@ from typing import Protocol
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.port import ProcessIdentity
 from nri_rdma.decide.inject import LATE_VARIABLES
-from nri_rdma.doors.oci.questions import Given, HookQuestion, Prepared, annotation_of, memlock_of
+from nri_rdma.doors.oci.questions import Given, HookQuestion, Prepared, annotation_of, holding, memlock_of
 from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.engine import Engine
 from nri_rdma.errors import AttachError, ErrorCode, NotReadyError, NriRdmaError, PlacementError, RequestError
@@ -171,7 +171,7 @@ class Containers:
         if not gate.asks(parts, pod.name):
             return given
         within_s = max(0.0, min(self._proof_s, deadline - time.monotonic()))
-        gate.prove_alone(parts, pod, given.memlock, question.indexes, within_s)
+        gate.prove_alone(parts, pod, holding(question, given.memlock), question.indexes, within_s)
         return replace(given, must=given.memlock is not None)
 
     def _annotations(self, question: HookQuestion, pod: Pod) -> Mapping[str, str]:

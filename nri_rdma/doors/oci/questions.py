@@ -90,6 +90,8 @@ class HookQuestion:
     """Names of the netdevs that are in it already, where others have it, too."""
     indexes: Mapping[str, str] = field(default_factory=dict)
     """The container's variables that force an entry of the GID table, with their values."""
+    may_lock: bool = False
+    """Whether its program has CAP_IPC_LOCK on the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +152,7 @@ def _question(document: Mapping[str, Any]) -> HookQuestion:
         variables=frozenset(map(_text, document.get("variables", ()))),
         prepared=_texts(document.get("prepared", {})),
         indexes=_texts(document.get("indexes", {})),
+        may_lock=document.get("locks") is True,
         has_network=bool(document.get("network", True)),
         links=frozenset(map(_text, document.get("links", ()))),
     )
@@ -189,6 +192,11 @@ def memlock_of(wishes: tuple[Wish, ...]) -> int | None:
     """Return the RLIMIT_MEMLOCK that these wishes ask for together, in bytes."""
     asked = [number for wish in wishes if (number := wish.memlock_bytes) is not None]
     return max(asked) if asked else None
+
+
+def holding(question: HookQuestion, memlock: int | None) -> int | None:
+    """Return what of this RLIMIT_MEMLOCK holds the container's program: nothing where it has CAP_IPC_LOCK."""
+    return UNLIMITED if question.may_lock else memlock
 
 
 def yes(given: Given) -> bytes:

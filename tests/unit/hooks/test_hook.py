@@ -140,11 +140,35 @@ def test_a_container_that_is_to_be_proven_is_proven_with_what_its_configuration_
     assert len(daemon.prover.asked) == 1
 
 
-def test_an_unlimited_memlock_is_told_as_it_is(daemon: InsideDaemon, tmp_path: Path) -> None:
+LOCKS = {"effective": ["CAP_IPC_LOCK"]}
+
+
+@pytest.mark.parametrize(
+    ("soft", "process", "namespaces", "may_lock"),
+    [
+        (65536, {}, (), False),
+        (2**64 - 1, {}, (), True),
+        (65536, {"capabilities": LOCKS}, ("network",), True),
+        (65536, {"capabilities": LOCKS}, ("user",), False),
+        (65536, {"capabilities": LOCKS, "user": {"uid": 7}}, (), False),
+        (65536, {"capabilities": {"ambient": ["CAP_IPC_LOCK"]}, "user": {"uid": 7}}, (), True),
+    ],
+    ids=["limited", "unlimited", "root with CAP_IPC_LOCK", "root of a user namespace", "another user", "ambient"],
+)
+def test_whether_a_limit_holds_the_program_is_told(
+    daemon: InsideDaemon,
+    tmp_path: Path,
+    soft: int,
+    process: Mapping[str, object],
+    namespaces: tuple[str, ...],
+    may_lock: bool,
+) -> None:
     made = to_be_proven(daemon, tmp_path)
-    made.config["process"]["rlimits"] = [{"type": "RLIMIT_MEMLOCK", "soft": 2**64 - 1, "hard": 2**64 - 1}]
+    made.config["process"] |= {"rlimits": [{"type": "RLIMIT_MEMLOCK", "soft": soft, "hard": soft}], **process}
+    made.config["linux"]["namespaces"] = [{"type": it} for it in namespaces]
     assert run(made.state(), *socket_of(daemon.settings.control_path)).code == 0
-    assert daemon.prover.asked[0][0].memlock == 2**64 - 1
+    ((task, _),) = daemon.prover.asked
+    assert (task.may_lock, task.memlock == 65536) == (may_lock, not may_lock)
 
 
 def test_a_container_that_cannot_be_proven_is_refused_in_the_daemons_words(

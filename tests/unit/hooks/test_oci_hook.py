@@ -138,6 +138,7 @@ def test_the_daemon_is_asked_with_the_containers_namespace(box: Box, serve: Serv
         "nodes": [["/dev/infiniband/uverbs5", 231, 197]],
         "cgroup": "machine.slice:libpod:box",
         "indexes": {},
+        "locks": False,
     }
     assert daemon.handed[0] == [str(Path(f"/proc/{box.process.pid}/ns/net").readlink())]
 
@@ -514,6 +515,7 @@ def test_when_it_is_made_the_daemon_is_asked_to_attach_what_it_promised(box: Box
         "nodes": [["/dev/infiniband/uverbs2", 231, 194]],
         "cgroup": "",
         "indexes": {},
+        "locks": False,
     }
     assert daemon.handed[1] == [str(Path(f"/proc/{box.process.pid}/ns/net").readlink())]
 

@@ -332,6 +332,15 @@ def test_a_container_that_is_to_be_proven_is_proven_once_with_the_limit_that_mus
     ((task, within_s),) = door.inside.prover.asked
     assert (task.where, task.pid, task.cgroups_path, task.memlock) == ("oci/box", PID, "/machine/box", 1 << 10)
     assert ([(it.device, it.gid_index) for it in task.devices], within_s) == ([("mlx5_2", 2)], 3.0)
+    assert not task.may_lock
+
+
+def test_a_container_with_the_right_to_lock_is_proven_without_a_limit(door: Door) -> None:
+    asked = prepares(annotations={f"{PREFIX}/pod": json.dumps([{**ASKED, "prove": True}])})
+    question = replace(starts(door.containers.prepare(asked), asked), may_lock=True)
+    assert door.containers.attach(question, 9) == DEFAULT
+    ((task, _),) = door.inside.prover.asked
+    assert task.may_lock
 
 
 def test_a_container_that_cannot_be_proven_is_refused_and_leaves_nothing(door: Door) -> None:

@@ -97,10 +97,13 @@ class Kubernetes:
         self.claims[state.uid] = state
         write(checkpoint(self.runtime.run), self.claims.values())
 
-    def daemon(self) -> Daemon:
-        """Return a daemon of this node, not started."""
+    def daemon(self, proves: Path | None = None) -> Daemon:
+        """Return a daemon of this node, not started. `proves`: all pools prove, with this program as verbs_python."""
         config = self.folder / "config.toml"
-        config.write_text(_CONFIG.replace("KUBECONFIG", str(self.api.kubeconfig(self.folder))))
+        text = _CONFIG.replace("KUBECONFIG", str(self.api.kubeconfig(self.folder)))
+        if proves is not None:
+            text = f'verbs_python = "{proves}"\n{text}'.replace("\nmodes = ", "\nprove = true\nmodes = ")
+        config.write_text(text)
         flags = (
             *("--config", str(config)),
             *("--device-plugin-dir", str(self.folder / "plugins")),

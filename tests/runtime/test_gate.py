@@ -8,18 +8,20 @@ import errno
 import os
 import signal
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.rig.cri import Cri, CriError
+from tests.rig.cri import Cri, CriError, Sandbox
 from tests.rig.daemon import EXCLUSIVE_FIRST, Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.fabric import Fabric
 from tests.rig.guard import GUARDED
 from tests.rig.planted_proofs import PlantedProofs
 from tests.rig.runtime import Runtime
+from tests.runtime.asking import WAYS, Asked, Kubernetes, kubernetes
 from tests.runtime.test_guard import expected, nodes_of, refusal, refused, run, stopped
 
 pytestmark = [pytest.mark.root, pytest.mark.runtime]
@@ -189,3 +191,64 @@ def test_a_container_whose_hook_is_missing_after_all_is_refused_at_its_start(
         text = refused(cri, pod, "main")
         assert "nri-rdma: PROOF-NO-HOOK: nothing was proven: the guard's hook did not run for this container" in text
         cri.delete_pod(pod)
+
+
+@pytest.fixture
+def on(runtime: Runtime, node: Fabric, tmp_path: Path) -> Iterator[Kubernetes]:
+    """A kubelet."""
+    with kubernetes(runtime, node, tmp_path / "kubelet") as made:
+        yield made
+
+
+WITH_A_HOOK = [("share", ""), ("unguarded-claim", ""), ("resource", ""), ("unnamed", GUARDED), ("annotation", GUARDED)]
+
+
+@pytest.mark.parametrize(("ask", "handler"), WITH_A_HOOK)
+def test_each_way_to_ask_is_proven_by_its_hook(
+    host_equal: None, on: Kubernetes, cri: Cri, proofs: PlantedProofs, ask: str, handler: str
+) -> None:
+    with on.daemon(proves=proofs.program) as daemon:
+        asked = WAYS[ask].prepare(on, f"asks-{ask}", daemon)
+        name, annotations = f"asks-{ask}", asked.annotations
+        pod = cri.run_pod(name, annotations=annotations, uid=asked.uid, runtime_handler=handler)
+        proofs.plant(**problem("port"))
+        assert "nri-rdma: PROOF-PORT: " in text_of(cri, pod, asked, 0)
+        proofs.plant()
+        assert text_of(cri, pod, asked, 1) == ""
+        seen = proofs.seen()
+        assert asked.wanted is not None
+        assert [it["device"] for it in seen] == [f"mlx5_{asked.wanted.number}"] * 2
+        if "unguarded-claim" in ask:
+            wait_until(lambda: proven(on) == ("True", "Proven"), lambda: f"the condition: {on.api.claims}", 10)
+        cri.delete_pod(pod)
+
+
+def test_a_claim_that_no_container_names_on_a_node_without_the_guard_is_refused_at_the_start(
+    host_equal: None, on: Kubernetes, cri: Cri, proofs: PlantedProofs
+) -> None:
+    with on.daemon(proves=proofs.program) as daemon:
+        asked = WAYS["unguarded-unnamed"].prepare(on, "asks", daemon)
+        pod = cri.run_pod("asks", annotations=asked.annotations, uid=asked.uid)
+        assert "nri-rdma: PROOF-NO-HOOK: nothing was proven: " in text_of(cri, pod, asked, 0)
+        assert proofs.seen() == []
+        cri.delete_pod(pod)
+
+
+def text_of(cri: Cri, pod: Sandbox, asked: Asked, attempt: int) -> str:
+    """The text with which the container is refused; "" where it starts."""
+    container = cri.create_container(
+        pod, "main", annotations=asked.container_annotations, cdi_devices=asked.cdi_devices, attempt=attempt
+    )
+    try:
+        cri.start(container)
+    except CriError as error:
+        return error.text
+    return ""
+
+
+def proven(on: Kubernetes) -> tuple[str, str]:
+    """Status and reason of the condition of the claim's device."""
+    ((claim,),) = [on.api.claims.values()]
+    (device,) = claim["status"].get("devices") or [{}]
+    (found,) = [it for it in device.get("conditions", ()) if it["type"] == "Proven"] or [{"status": "", "reason": ""}]
+    return found["status"], found["reason"]

@@ -130,7 +130,11 @@ _OF_THE_CHOICE = ("gpus_from", "gpus_problem", "cpus", "if_free", "per_gpu")
 know them, can bring the devices home."""
 
 _NO_PROGRAMS: Any = msgspec.to_builtins(EbpfPrograms())
-_RARE: Mapping[str, object] = {"admin_access": False, "shares": (), "use": None, "prove": None, "userspace": None}
+_RARE: Mapping[str, object] = {
+    "admin_access": False,
+    "shares": (),
+    **dict.fromkeys(("use", "prove", "userspace", "roce_version")),
+}
 _OF_JOBS = ("routes", "rules", "neighbours", "ethtool")
 """Fields of a request that the pods of a job have in common; most have none of them."""
 _RARE_OF_INTERFACE: Mapping[str, object] = {

@@ -86,7 +86,7 @@ class PodGids:
             for device, number in _places(request, item):
                 table = tables.get((device, number))
                 if table is not None:
-                    found = port_gid(device, number, table, own, 2)
+                    found = port_gid(device, number, table, own, request.admitted.request.roce_version or 2)
                     is_awaited |= has_addresses and not found.is_own
                     on_host = not record.pod.netns_path and found.gid is not None  # the host's addresses are its own
                     ports[found.place] = replace(found, is_own=True) if on_host else found

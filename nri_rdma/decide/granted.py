@@ -115,9 +115,10 @@ def _granted_one(node: Node, taken: Taken, item: Wanted, asker: Asker) -> Placed
 
 
 def with_pools(policy: Policy, offer: Offer, given: tuple[Placed, ...]) -> tuple[Placed, ...]:
-    """Return the same with the use and the variables that the pools of the devices say. Raise PlacementError where the
-    pools of one request give a variable two values."""
-    if not given or not any(it.env or it.use or it.prove or it.userspace for it in policy.pools.values()):
+    """Return the same with what the pools of the devices say for requests that do not say it, and with their variables.
+    Raise PlacementError where the pools of one request give a variable two values."""
+    pools = policy.pools.values() if given else ()
+    if not any(it.env or it.use or it.prove or it.userspace or it.roce_version for it in pools):
         return given
     return tuple(_with_pools(policy, offer, item) for item in given)
 
@@ -135,6 +136,9 @@ def _with_pools(policy: Policy, offer: Offer, item: Placed) -> Placed:
     checks = {pool.userspace for pool in pools}
     if request.userspace is None and len(checks) == 1:
         request = replace(request, userspace=checks.pop())
+    versions = {pool.roce_version for pool in pools}
+    if request.roce_version is None and len(versions) == 1:
+        request = replace(request, roce_version=versions.pop())
     refuse_two_values(replace(item.admitted, request=request, env=pool.env) for pool in pools)
     env = {name: value for pool in pools for name, value in pool.env}
     return replace(item, admitted=replace(item.admitted, request=request, env=tuple(env.items())))

@@ -298,11 +298,19 @@ def _admit_one(policy: Policy, node: Node, request: DeviceRequest, asker: Asker)
         if refusal is not None:
             raise refusal
     limits, isolation, use = question.limits, question.isolation, request.use or question.pool.use
-    prove = is_proven(question.pool, request) or None
-    if (limits, isolation, use, prove) != (request.limits, request.isolation, request.use, request.prove):
-        request = replace(request, limits=limits, isolation=isolation, use=use, prove=prove)
-    if request.userspace is None and question.pool.userspace is not None:
-        request = replace(request, userspace=question.pool.userspace)
+    prove, version = is_proven(question.pool, request) or None, request.roce_version or question.pool.roce_version
+    userspace = request.userspace or question.pool.userspace
+    said = (request.limits, request.isolation, request.use, request.prove, request.userspace, request.roce_version)
+    if said != (limits, isolation, use, prove, userspace, version):
+        request = replace(
+            request,
+            limits=limits,
+            isolation=isolation,
+            use=use,
+            prove=prove,
+            userspace=userspace,
+            roce_version=version,
+        )
     return Admitted(request=request, mode=question.mode, env=question.pool.env)
 
 

@@ -26,8 +26,6 @@ from nri_rdma.model.proof import DeviceProof, ProofAnswer, ProofEnd, ProofTask
 from nri_rdma.observe.spans import Recorder, Span
 
 SET_UP = "set up the guard: `nri-rdma install containerd` (or crio), and restart the runtime"
-_NO_LIMIT = 1 << 63
-"""RLIM_INFINITY is greater: ``2**64 - 1`` in OCI configurations, and in NRI."""
 HOOK_WAIT_S = 0.5
 """How long RunPodSandbox waits for the runtime to say which of its handlers have the guard: every pod waits with it."""
 
@@ -227,7 +225,6 @@ class Gate:
             cgroups_path=created.cgroups_path,
             devices=port_tasks(proven, created.indexes),
             memlock=created.memlock,
-            may_lock=created.memlock is not None and created.memlock >= _NO_LIMIT,
             addresses=addresses_of(parts),
         )
         span.attributes["rdma.devices"] = ",".join(it.device for it in task.devices)

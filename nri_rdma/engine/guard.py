@@ -44,9 +44,9 @@ class Subject:
     and the names of the variables in its OCI configuration, `pool` the pool of whose shares it has some, `cdi_device`
     the CDI device that it has, of a claim of ours or of another driver with our key, `claims` the CDI devices of all
     claims that its pod has of our driver, `resource` the guard resource where it has that. `pid` is its first process,
-    and `bundle` where its OCI configuration is (0 and "" where the hook does not say), `memlock` the RLIMIT_MEMLOCK that
-    holds its program, None where its configuration does not say it, and `indexes` are its variables that force an entry
-    of the GID table."""
+    and `bundle` where its OCI configuration is (0 and "" where the hook does not say). `memlock` is the RLIMIT_MEMLOCK
+    that holds its program, None where its configuration does not say it, and `indexes` are its variables that force an
+    entry of the GID table."""
 
     sandbox_id: str
     pod: str

@@ -78,6 +78,8 @@ class Pool:
     """Whether requests that do not say it themselves are proven before their containers start."""
     userspace: UserspaceCheck | None = None
     """The check of the image's libraries for requests that name none."""
+    roce_version: int | None = None
+    """That of requests that name none."""
     env: tuple[tuple[str, str], ...] = ()
     """Variables of the fabric, for containers that get devices of the pool."""
     limits: RdmaLimits | None = None

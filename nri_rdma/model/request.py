@@ -202,6 +202,8 @@ class DeviceRequest:
     """Whether its containers only start when RDMA works in them; None: as the pool says, else no."""
     userspace: UserspaceCheck | None = None
     """None: the pool's, else CHECK."""
+    roce_version: int | None = None
+    """1 or 2; None: the pool's, else 2."""
     interface: InterfaceConfig = InterfaceConfig()
     routes: tuple[RouteConfig, ...] = ()
     rules: tuple[RoutingRule, ...] = ()

@@ -340,6 +340,12 @@ POOL_KEYS = (
     Key("use", "use", word_of(Use), "The `use` of requests that name none ([requests.md](requests.md#variables))"),
     Key("prove", "prove", FLAG, "The `prove` of requests that do not say it ([gate.md](gate.md)); default: false"),
     Key(
+        "roceVersion",
+        "roce_version",
+        number(1, 2),
+        "The `roceVersion` of requests that name none ([requests.md](requests.md#which-gid))",
+    ),
+    Key(
         "env",
         "env",
         Form(

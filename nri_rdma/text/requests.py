@@ -634,6 +634,13 @@ REQUEST_KEYS = (
         default="the pool's, else `check`",
     ),
     Key(
+        "roceVersion",
+        "roce_version",
+        number(1, 2),
+        "Version of RoCE whose GIDs are chosen; 1 is not routed, and for fabrics that know no other",
+        default="the pool's, else 2",
+    ),
+    Key(
         "interface",
         "interface",
         table(InterfaceConfig, INTERFACE_KEYS, unknown_request_key),

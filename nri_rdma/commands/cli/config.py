@@ -200,6 +200,8 @@ def _pool_facts(pool: Pool, node: Node | None, offered: Offer | None) -> Iterato
         yield "prove", "true"
     if pool.userspace is not None:
         yield "userspace", pool.userspace
+    if pool.roce_version is not None:
+        yield "roceVersion", str(pool.roce_version)
     for number, (name, value) in enumerate(pool.env):
         yield ("" if number else "env"), f"{name}={value}"
     yield from _limits_facts(pool.limits, "limits")

@@ -115,7 +115,9 @@ def test_what_is_for_the_environment_is_read_back_and_a_daemon_of_before_reads_a
     assert not any("use" in item["admitted"]["request"] for item in attached)
     *others, last = record.attached
     admitted = replace(
-        last.admitted, env=(("NCCL_IB_TC", "106"),), request=replace(last.admitted.request, use=Use.STORAGE)
+        last.admitted,
+        env=(("NCCL_IB_TC", "106"),),
+        request=replace(last.admitted.request, use=Use.STORAGE, roce_version=1),
     )
     for interface in ("net7", ""):
         told = replace(record, attached=(*others, replace(last, admitted=admitted, pod_interface=interface)))

@@ -29,6 +29,7 @@ FULL: dict[str, object] = {
     "use": "storage",
     "prove": True,
     "userspace": "off",
+    "roceVersion": 1,
     "interface": {
         "name": "rail%d",
         "mtu": 9000,
@@ -130,6 +131,8 @@ REFUSED: list[tuple[str, str]] = [
     ("{prove: maybe}", ".prove"),
     ("{prove: true, devices: [umad]}", ".prove"),
     ("{userspace: false}", ".userspace"),
+    ("{roceVersion: 3}", ".roceVersion"),
+    ("{roceVersion: '2'}", ".roceVersion"),
     ("{interface: rdma0}", ".interface"),
     ("{interface: {name: aaaaaaaaaaaaaaaa}}", ".interface.name"),
     ("{interface: {name: ''}}", ".interface.name"),

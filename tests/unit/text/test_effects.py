@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from ipaddress import ip_interface
+from ipaddress import IPv6Address, ip_interface
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from nri_rdma.decide.policy import policy_of
 from nri_rdma.engine.image_check import concerns
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.device import CharKind
+from nri_rdma.model.gid import Gid, GidType
 from nri_rdma.model.pool import Pool, Rule
 from nri_rdma.model.request import Mode
 from nri_rdma.model.rights import InterfaceRight
@@ -39,6 +40,7 @@ NET = {"mode": "exclusive", "interface": {"addresses": ["10.0.0.2/24"]}}
 VIA = {"destination": "10.8.0.0/16", "gateway": "10.0.0.1"}
 RULE = {"priority": 100, "table": 100}
 GPU = "0000:be:00.0"
+ROCE = (GidType.ROCE_V1, GidType.ROCE_V2)
 
 
 def net(**interface: object) -> Request:
@@ -135,6 +137,7 @@ EFFECTS: dict[str, tuple[Request, Request]] = {
     "use": ({"use": "storage"}, {"use": "compute"}),
     "prove": ({"prove": True}, {"prove": False}),
     "userspace": ({"userspace": "off"}, {"userspace": "check"}),
+    "roceVersion": ({"roceVersion": 1}, {"roceVersion": 2}),
     "devices": ({"devices": ["uverbs", "umad"]}, {}),
     "memlock": ({"memlock": 1 << 20}, {}),
     "limits.hcaHandles": ({"limits": {"hcaHandles": 8}}, {}),
@@ -193,6 +196,10 @@ def test_each_key_is_looked_at() -> None:
 @pytest.mark.parametrize("key", EFFECTS)
 def test_it_has_an_effect(daemon: InsideDaemon, key: str) -> None:
     daemon.add_rdma_devices()
+    for device in daemon.world.rdma:
+        device.gids = tuple(
+            Gid(index=index, value=IPv6Address("::ffff:198.51.0.1"), type=kind) for index, kind in enumerate(ROCE)
+        )
     daemon.make_cgroups("/pod")
     for number, link in enumerate(daemon.world.host.links.values()):
         link.addresses.append(

@@ -104,6 +104,7 @@ def test_every_key_of_a_pool_is_read() -> None:
         prove = true
         use = "storage"
         userspace = "off"
+        roceVersion = 1
         env = { NCCL_IB_TC = "106", UCX_IB_TRAFFIC_CLASS = "106" }
         limits = { hcaHandles = 8 }
         maxLimits = { hcaHandles = 16, hcaObjects = 1000 }
@@ -120,6 +121,7 @@ def test_every_key_of_a_pool_is_read() -> None:
         use=Use.STORAGE,
         prove=True,
         userspace=UserspaceCheck.OFF,
+        roce_version=1,
         env=(("NCCL_IB_TC", "106"), ("UCX_IB_TRAFFIC_CLASS", "106")),
         limits=RdmaLimits(hca_handles=8),
         max_limits=RdmaLimits(hca_handles=16, hca_objects=1000),

@@ -94,6 +94,7 @@ def test_a_full_request_is_read() -> None:
         use=Use.STORAGE,
         prove=True,
         userspace=UserspaceCheck.OFF,
+        roce_version=1,
         scope=Scope(only=frozenset({"trainer"})),
         align=Align(to=AlignTo.GPU, strict=True),
         gpus=(PciAddress(0, 0x1B, 0, 0), PciAddress(0, 0x1C, 0, 0)),

@@ -15,6 +15,7 @@ from nri_rdma.doors.oci.questions import Given, HookQuestion, Prepared, Verb, Wi
 from nri_rdma.errors import ErrorCode, LimitsError, NriRdmaError
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.proof import ProofStep
+from nri_rdma.model.request import UNLIMITED
 from tests.unit.rigs.inside_daemon import InsideDaemon
 
 PID, START = 4711, 100
@@ -332,7 +333,6 @@ def test_a_container_that_is_to_be_proven_is_proven_once_with_the_limit_that_mus
     ((task, within_s),) = door.inside.prover.asked
     assert (task.where, task.pid, task.cgroups_path, task.memlock) == ("oci/box", PID, "/machine/box", 1 << 10)
     assert ([(it.device, it.gid_index) for it in task.devices], within_s) == ([("mlx5_2", 2)], 3.0)
-    assert not task.may_lock
 
 
 def test_a_container_with_the_right_to_lock_is_proven_without_a_limit(door: Door) -> None:
@@ -340,7 +340,7 @@ def test_a_container_with_the_right_to_lock_is_proven_without_a_limit(door: Door
     question = replace(starts(door.containers.prepare(asked), asked), may_lock=True)
     assert door.containers.attach(question, 9) == DEFAULT
     ((task, _),) = door.inside.prover.asked
-    assert task.may_lock
+    assert task.memlock == UNLIMITED
 
 
 def test_a_container_that_cannot_be_proven_is_refused_and_leaves_nothing(door: Door) -> None:

@@ -1,4 +1,5 @@
-"""The kernel's news for attachments: a device was removed or renamed, a namespace was removed, a process ended.
+"""The kernel's news for attachments: a device was removed or renamed, its netdev changed, a namespace was removed, a
+process ended.
 
 Each function may be called by any thread, and leaves what takes time to workers.
 """
@@ -13,6 +14,7 @@ from nri_rdma.attach.attachments import Attachments
 from nri_rdma.attach.liveness import lives_by_process
 from nri_rdma.attach.port import ProcessIdentity
 from nri_rdma.attach.record import Phase
+from nri_rdma.model.request import Mode
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +32,19 @@ def look_at_all_again(attachments: Attachments) -> None:
     """Reread all attachments: events were lost or a device was renamed, so its owner is unknown."""
     for attachment in attachments.all():
         attachments.look_again(attachment)
+
+
+def netdevs_changed(attachments: Attachments, ifindexes: frozenset[int]) -> None:
+    """Reread the attachments that share the devices of these netdevs: where addresses came or went, their GIDs may have
+    moved. One that is being reread is left alone: a link that flaps does not keep all workers busy."""
+    for attachment in attachments.all():
+        record, looked = attachment.record, attachment.looked_again
+        if record is None or attachment.state is not Phase.ATTACHED or (looked is not None and not looked.done()):
+            continue
+        shared = (it for it in record.attached if it.admitted.mode is Mode.SHARED)
+        netdevs = (netdev for it in shared for item in it.devices for netdev in item.device.netdevs)
+        if any(netdev.ifindex in ifindexes for netdev in netdevs):
+            attachments.look_again(attachment)
 
 
 def process_ended(attachments: Attachments, process: ProcessIdentity) -> None:

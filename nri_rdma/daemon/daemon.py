@@ -215,7 +215,8 @@ class Daemon:
                 signal.SIGHUP: self._reload_later,
             }
         )
-        self._host.listen(self._listeners, self._node, self._news.uevent, self._news.uevents_lost)
+        news = self._news
+        self._host.listen(self._listeners, self._node, news.uevent, news.uevents_lost, news.netdevs_changed)
         self._recover()
         self._kubelet_doors.register_later()
         self._lacking.add(self._sockets.serve())

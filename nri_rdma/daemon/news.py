@@ -42,6 +42,10 @@ class News:
         """Reread all attachments: any device may have been removed or renamed."""
         news.look_at_all_again(self._attachments)
 
+    def netdevs_changed(self, ifindexes: frozenset[int]) -> None:
+        """Reread the attachments that share the devices of these netdevs."""
+        news.netdevs_changed(self._attachments, ifindexes)
+
     def namespace_removed(self, path: str) -> None:
         """End the sandboxes of a network namespace that is no longer at its path."""
         news.namespace_removed(self._attachments, path)

@@ -7,7 +7,7 @@ such entry; an index overrules that, too, and counts for all devices (`uct_ib_de
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_network
 
@@ -56,15 +56,12 @@ class Gids:
         return replace(self, first=before.first or before.ports)
 
     @property
-    def moved(self) -> Mapping[str, tuple[int, int]]:
-        """Return the ports whose GID has another index now, with the first index and that of now: what containers were
-        told of it may be out of date."""
-        known = {it.place: it.gid.index for it in self.first if it.gid is not None}
-        return {
-            it.place: (known[it.place], it.gid.index)
-            for it in self.ports
-            if it.gid is not None and known.get(it.place, it.gid.index) != it.gid.index
-        }
+    def moved(self) -> tuple[tuple[PortGid, PortGid], ...]:
+        """Return the ports that sent by another GID, or by another entry, at the attach's end, as they were then and as
+        they are now: what containers were told may be out of date."""
+        now = {it.place: it for it in self.ports}
+        pairs = ((it, now[it.place]) for it in self.first if it.gid is not None and it.place in now)
+        return tuple((before, here) for before, here in pairs if before.gid != here.gid)
 
 
 NO_GIDS = Gids()
@@ -116,10 +113,14 @@ def gid_words(port: PortGid) -> str:
 def moved_words(gids: Gids) -> tuple[str, ...]:
     """Return what people are told of GIDs that have moved in their tables."""
     return tuple(
-        f"{place}: its GID is entry {now} of the table, and was {first} when the pod started: a program that was told"
-        f" {first} sends by another one, or not at all; restart its container"
-        for place, (first, now) in gids.moved.items()
+        f"{now.place}: the GID is {_entry(now.gid)} now, and was {_entry(before.gid)} when the pod started: a program"
+        " that was told the old entry sends by another GID, or not at all; restart its container"
+        for before, now in gids.moved
     )
+
+
+def _entry(gid: Gid | None) -> str:
+    return f"{gid.index}, {gid.address}" if gid is not None else "none"
 
 
 def _variables(ports: Collection[PortGid]) -> tuple[tuple[str, str], ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import replace
@@ -23,7 +24,7 @@ from nri_rdma.host.sysfs.scan import is_own, other_ports, read_char_devices, sca
 from nri_rdma.host.verbs_process import VerbsProcess
 from nri_rdma.host.watch.programs import ProgramNews
 from nri_rdma.model.device import Node, Scan
-from nri_rdma.model.usage import HostUse, Watched
+from nri_rdma.model.usage import Change, HostUse, Watched
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 from nri_rdma.wire.uevent import Uevent
@@ -35,6 +36,8 @@ class Cache(Protocol):
     """The owner of the node that `HostNode.read` returned last."""
 
     current: Node
+    on_read: list[Callable[[], None]]
+    """Called after each reading."""
     unannounced: list[Callable[[], None]]
     """Called now and then, to look for changes that nobody announces."""
     is_outdated: Callable[[], bool]
@@ -64,6 +67,8 @@ class HostNode:
         self._readers = readers
         self._on_read = on_read
         self._watched = Watched()
+        self._changed: deque[int] = deque()
+        """The ifindexes of watched netdevs that the kernel has reported changes of since the last reading."""
         self._uevents: RdmaUevents | None = None
         self._link_events: LinkEvents | None = None
         self.kernel = LinuxKernel(
@@ -74,17 +79,22 @@ class HostNode:
         self._coming: Future[None] | None = None
 
     def listen(
-        self, listeners: Listeners, cache: Cache, on_event: Callable[[Uevent], None], on_lost: Callable[[], None]
+        self,
+        listeners: Listeners,
+        cache: Cache,
+        on_event: Callable[[Uevent], None],
+        on_lost: Callable[[], None],
+        on_netdevs: Callable[[frozenset[int]], None],
     ) -> None:
         """Listen for changes of RDMA devices and of their netdevs, and have `cache` read the node again after each.
-        `on_event` gets every uevent of an RDMA device; `on_lost` is called when events were lost. Raises OSError."""
+        `on_event` gets every uevent of an RDMA device; `on_lost` is called when events were lost, and `on_netdevs` when
+        the node was read after changes of netdevs, with their ifindexes. Raises OSError."""
         self._cache = cache
+        cache.on_read.append(lambda: self._tell_changed(on_netdevs))
         cache.unannounced += (self._notice_programs, self._notice_ports)
         cache.is_outdated = self._are_ports_other
         self._uevents = RdmaUevents(listeners, on_event, on_lost, self.read_later)
-        self._link_events = LinkEvents(
-            listeners, open_link_socket(), lambda change: matters(change, self._watched), self.read_later
-        )
+        self._link_events = LinkEvents(listeners, open_link_socket(), self._matters, self.read_later)
 
     def read_later(self) -> None:
         """Request a reading because devices or their netdevs came, went or are used otherwise: the next pod is placed
@@ -110,6 +120,15 @@ class HostNode:
         found, use, node = read_host(self._settings, self.kernel, self.capacities.pids)
         self._watched = watched(found, node, use)
         return self.capacities.added_to(node)
+
+    def _matters(self, change: Change) -> bool:
+        self._changed.extend(change.ifindexes & self._watched.ifindexes)
+        return matters(change, self._watched)
+
+    def _tell_changed(self, on_netdevs: Callable[[frozenset[int]], None]) -> None:
+        changed = frozenset(self._changed.popleft() for _ in range(len(self._changed)))
+        if changed:
+            on_netdevs(changed)
 
     def _is_as_read(self) -> bool:
         """Return whether the kernel has reported no change since the node was read."""

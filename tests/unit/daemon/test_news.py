@@ -94,6 +94,22 @@ def test_a_uevent_has_those_reread_whom_it_may_concern(
         attachment.looked_again.result(SOON)
 
 
+@pytest.mark.parametrize(
+    ("mode", "of_rail", "is_reread"),
+    [(Mode.SHARED, True, True), (Mode.SHARED, False, False), (Mode.EXCLUSIVE, True, False)],
+    ids=["shared", "another netdev", "in the pod, where the host has no news of it"],
+)
+def test_changes_of_a_netdev_have_those_reread_that_share_its_device(
+    rig: Rig, news: News, namespace: Path, mode: Mode, of_rail: bool, is_reread: bool
+) -> None:
+    (ifindex,) = (link.ifindex for link in rig.fake.links(rig.fake.host) if link.name == "rail0")
+    attachment = _attached(rig, namespace if mode is Mode.EXCLUSIVE else "")
+    news.netdevs_changed(frozenset({ifindex if of_rail else ifindex + 100}))
+    assert (attachment.looked_again is not None) is is_reread
+    if attachment.looked_again is not None:
+        attachment.looked_again.result(SOON)
+
+
 def test_the_end_of_a_process_ends_the_sandbox_that_lived_by_it(rig: Rig, news: News) -> None:
     rig.processes.running[77] = 1000
     attachment = _attached(rig, "", pid=77)

@@ -119,17 +119,23 @@ def test_what_people_are_told_of_a_port(port: PortGid, words: str) -> None:
     assert gid_words(port) == words
 
 
-def test_an_index_that_is_another_now_is_known() -> None:
-    first, same, other = (
-        Gids.of([found("a", gid(index, "10.1.0.2")), found("b", gid(0, "10.1.1.2"))], ()) for index in (3, 3, 5)
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ([gid(3, "10.1.0.2")], ""),
+        ([gid(5, "10.1.0.2")], "a:1: the GID is 5, 10.1.0.2 now, and was 3, 10.1.0.2 when the pod started"),
+        ([gid(3, "10.1.0.9")], "a:1: the GID is 3, 10.1.0.9 now, and was 3, 10.1.0.2 when the pod started"),
+        ([], "a:1: the GID is none now, and was 3, 10.1.0.2 when the pod started"),
+    ],
+    ids=["as before", "another entry", "another address at the entry", "none any more"],
+)
+def test_a_gid_that_is_another_now_is_told(table: list[Gid], words: str) -> None:
+    first, now = (
+        Gids.of([found("a", *it), found("b", gid(0, "10.1.1.2"))], ()) for it in ([gid(3, "10.1.0.2")], table)
     )
-    assert moved_words(same.since(first)) == ()
-    now = other.since(same.since(first))
-    assert now.moved == {"a:1": (3, 5)}
-    (words,) = moved_words(now)
-    assert words.startswith("a:1: its GID is entry 5 of the table, and was 3 when the pod started")
-    assert now.since(now).moved == now.moved
-    assert other.since(NO_GIDS).moved == {}
+    for later in (now.since(first), now.since(first.since(first)), now.since(now.since(first))):
+        assert [it.partition(": a program")[0] for it in moved_words(later)] == ([words] if words else [])
+    assert moved_words(now.since(NO_GIDS)) == ()
 
 
 def test_gids_of_two_attaches_are_known_together() -> None:

@@ -21,7 +21,7 @@ from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.containers import Unstarted
 from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.decide.inject import AttachedRequest, inject
-from nri_rdma.engine.gate import Created, Gate
+from nri_rdma.engine.gate import IMAGE_WAIT_S, Created, Gate
 from nri_rdma.engine.refusals import returning
 from nri_rdma.engine.sandbox import Sandbox
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
@@ -32,8 +32,6 @@ from nri_rdma.text.annotations import asks_for_devices
 
 log = logging.getLogger(__name__)
 
-IMAGE_WAIT_S = 0.5
-"""How long a container waits for the check of its image, which takes milliseconds where its files are on this host."""
 SEEN_FILE = "guard"
 """File in the state directory: its age is that of the hook's last question, also of one to an earlier daemon."""
 

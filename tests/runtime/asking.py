@@ -102,7 +102,9 @@ class Kubernetes:
         config = self.folder / "config.toml"
         text = _CONFIG.replace("KUBECONFIG", str(self.api.kubeconfig(self.folder)))
         if proves is not None:
-            text = f'verbs_python = "{proves}"\n{text}'.replace("\nmodes = ", "\nprove = true\nmodes = ")
+            text = f'verbs_python = "{proves}"\n{text}'.replace(
+                "\nmodes = ", "\nprove = true\nuserspace = 'off'\nmodes = "
+            )
         config.write_text(text)
         flags = (
             *("--config", str(config)),

@@ -26,7 +26,8 @@ from tests.runtime.test_guard import expected, nodes_of, refusal, refused, run, 
 
 pytestmark = [pytest.mark.root, pytest.mark.runtime]
 
-PROVE = {"rdma.noderesource.dev/pod": "[{match: {device: mlx5_3}, prove: true}]"}
+PROVE = {"rdma.noderesource.dev/pod": "[{match: {device: mlx5_3}, prove: true, userspace: off}]"}
+"""The image of the rig has no libraries: test_userspace.py is about those."""
 MEMLOCK = 8 << 20
 WITHIN_S = 5.0
 """A refusal is seen so soon."""

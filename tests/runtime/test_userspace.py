@@ -6,6 +6,7 @@ What the loader in the container says of the provider is the judge.
 from __future__ import annotations
 
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any  # Any: JSON documents
@@ -16,16 +17,21 @@ from nri_rdma.doors.control.client import ask_trace
 from tests.rig import cache, debian_roots
 from tests.rig.containerd import Containerd
 from tests.rig.cri import Container, Cri
-from tests.rig.daemon import Daemon
+from tests.rig.daemon import EXCLUSIVE_FIRST, Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.fabric import Fabric
 from tests.rig.guard import GUARDED
 from tests.rig.image import write_image
 from tests.rig.oci import Layer
+from tests.rig.planted_proofs import PlantedProofs
+from tests.runtime.test_guard import refusal
 
 pytestmark = [pytest.mark.root, pytest.mark.runtime]
 
 ASKS = {"rdma.noderesource.dev/pod": "[{match: {device: mlx5_3}, mode: shared}]"}
+PROVE = {"rdma.noderesource.dev/pod": "[{match: {device: mlx5_3}, mode: shared, prove: true}]"}
+WITHIN_S = 5.0
+"""A refusal is seen so soon."""
 OFF = {"rdma.noderesource.dev/pod": "[{match: {device: mlx5_3}, mode: shared, userspace: off}]"}
 LOADER = "/lib64/ld-linux-x86-64.so.2"
 FITS = ""
@@ -97,6 +103,27 @@ def test_a_pod_that_says_off_is_not_checked(host_equal: None, containerd: Contai
         cri.delete_pod(pod)
 
 
+def test_a_container_that_is_to_be_proven_is_refused_for_its_image_and_nothing_is_proven(
+    host_equal: None, containerd: Containerd, node: Fabric, cri: Cri, tmp_path: Path
+) -> None:
+    proofs = PlantedProofs(tmp_path / "verbs")
+    extra = (*EXCLUSIVE_FIRST, "--verbs-python", str(proofs.program))
+    fits, misfits = (imported(containerd, name, tmp_path / name) for name in ("Debian 12", "12 with providers of 11"))
+    with Daemon(containerd, node, extra=extra) as daemon:
+        pod = cri.run_pod("asks", annotations=PROVE, runtime_handler=GUARDED)
+        began = time.monotonic()
+        text = refusal(cri, cri.create_container(pod, "main", image=misfits))
+        took_s = time.monotonic() - began
+        print(f"after {took_s:.2f} s: {text}")
+        assert f"nri-rdma: {TOLD['12 with providers of 11']}" in text
+        assert took_s < WITHIN_S
+        assert proofs.seen() == []
+        assert [(it["code"], it["container"]) for it in daemon.status()["refused"]] == [("USERSPACE-MISMATCH", "main")]
+        cri.start(cri.create_container(pod, "main", image=fits, attempt=1))
+        assert len(proofs.seen()) == 1
+        cri.delete_pod(pod)
+
+
 def test_libraries_on_a_volume_are_not_looked_at_and_that_is_said(
     host_equal: None, containerd: Containerd, node: Fabric, cri: Cri, tmp_path: Path
 ) -> None:
@@ -122,7 +149,7 @@ def imported(runtime: Containerd, name: str, tmp_path: Path) -> str:
         root = debian_roots.make(debian_roots.ROOTS[name], tmp_path / "root")
     except debian_roots.FetchError as error:
         pytest.skip(str(error))
-    archive = tmp_path / "image.tar"
+    archive = root.with_name("image.tar")
     write_image(cache.busybox(), archive, image, more=layer_of(root))
     runtime.import_image(archive)
     wait_until(lambda: runtime.cri.has_image(image), "CRI to know the image")

@@ -362,6 +362,7 @@ def attach_asked(data: bytes, flags: "dict[str, str]", asked: "Callable[..., dic
         "cgroup": str(linux.get("cgroupsPath") or ""),
         "indexes": {name: value for name, value in variables(spec).items() if name in INDEXES},
         "locks": may_lock(spec),
+        "bundle": str(state.get("bundle")),
     }
     given = ask(path, question, container, ABSENT_S, namespace)
     set_memlock(pid, given, container)

@@ -167,20 +167,23 @@ class Gate:
         pod: Pod,
         memlock: int | None,
         indexes: Mapping[str, str],
+        bundle: str,
         within_s: float,
     ) -> None:
-        """Prove RDMA in a container that stands for itself, unless that was done, or is not asked for. Raise as
-        `prove`."""
+        """Check the image of a container that stands for itself, and prove RDMA in it, unless that was done, or is not
+        asked for. Raise as `prove`."""
+        created = Created(
+            where=str(pod),
+            name=pod.name,
+            container_id=pod.sandbox_id,
+            cgroups_path=pod.cgroups_path,
+            pid=pod.pid,
+            memlock=memlock,
+            indexes=indexes,
+            bundle=bundle,
+        )
+        self.images.await_check(parts, created, IMAGE_WAIT_S)
         if self.is_due(parts, pod.name, pod.sandbox_id):
-            created = Created(
-                where=str(pod),
-                name=pod.name,
-                container_id=pod.sandbox_id,
-                cgroups_path=pod.cgroups_path,
-                pid=pod.pid,
-                memlock=memlock,
-                indexes=indexes,
-            )
             self.prove(parts, created, within_s)
 
     def refuse_unproven(

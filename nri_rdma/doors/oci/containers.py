@@ -165,14 +165,14 @@ class Containers:
         return self._proven(question, pod, given, deadline)
 
     def _proven(self, question: HookQuestion, pod: Pod, given: Given, deadline: float) -> Given:
-        """Return the answer for a container, once RDMA was proven in it where that is asked for: then the hook must set
-        the limit that the proof had. A container with several devices asks several times, and is proven once."""
+        """Return the answer for a container, once its image was checked, and RDMA proven in it where that is asked for:
+        then the hook must set the limit that the proof had. A container with several devices asks several times, and is
+        checked and proven once."""
         gate, parts = self._engine.starts.gate, self._engine.attachments.of(pod.sandbox_id)
-        if not gate.asks(parts, pod.name):
-            return given
         within_s = max(0.0, min(self._proof_s, deadline - time.monotonic()))
-        gate.prove_alone(parts, pod, holding(question, given.memlock), question.indexes, within_s)
-        return replace(given, must=given.memlock is not None)
+        memlock = holding(question, given.memlock)
+        gate.prove_alone(parts, pod, memlock, question.indexes, question.bundle, within_s)
+        return replace(given, must=given.memlock is not None) if gate.asks(parts, pod.name) else given
 
     def _annotations(self, question: HookQuestion, pod: Pod) -> Mapping[str, str]:
         """Return what the container asks for, in the words of a pod's annotations."""

@@ -84,6 +84,8 @@ class HookQuestion:
     """Names of the variables that the container sets itself."""
     prepared: Mapping[str, str] = field(default_factory=dict)
     """The variables that the container was made with because PREPARE was answered so."""
+    bundle: str = ""
+    """Where its OCI configuration is; "" where a hook of an older release does not say."""
     has_network: bool = True
     """Whether the container has, or will have, a network namespace that is not the host's."""
     links: frozenset[str] = frozenset()
@@ -153,6 +155,7 @@ def _question(document: Mapping[str, Any]) -> HookQuestion:
         prepared=_texts(document.get("prepared", {})),
         indexes=_texts(document.get("indexes", {})),
         may_lock=document.get("locks") is True,
+        bundle=_text(document.get("bundle", "")),
         has_network=bool(document.get("network", True)),
         links=frozenset(map(_text, document.get("links", ()))),
     )

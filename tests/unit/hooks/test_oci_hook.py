@@ -139,6 +139,7 @@ def test_the_daemon_is_asked_with_the_containers_namespace(box: Box, serve: Serv
         "cgroup": "machine.slice:libpod:box",
         "indexes": {},
         "locks": False,
+        "bundle": str(box.folder),
     }
     assert daemon.handed[0] == [str(Path(f"/proc/{box.process.pid}/ns/net").readlink())]
 
@@ -516,6 +517,7 @@ def test_when_it_is_made_the_daemon_is_asked_to_attach_what_it_promised(box: Box
         "cgroup": "",
         "indexes": {},
         "locks": False,
+        "bundle": str(box.folder),
     }
     assert daemon.handed[1] == [str(Path(f"/proc/{box.process.pid}/ns/net").readlink())]
 

@@ -10,12 +10,17 @@ from typing import Any
 import pytest
 
 from nri_rdma.attach.record import Phase
+from nri_rdma.doors.control.client import ask_status
 from nri_rdma.doors.oci.containers import Containers
 from nri_rdma.doors.oci.questions import Given, HookQuestion, Prepared, Verb, Wish
+from nri_rdma.engine.image_check import ImageCheck
 from nri_rdma.errors import ErrorCode, LimitsError, NriRdmaError
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.proof import ProofStep
 from nri_rdma.model.request import UNLIMITED
+from nri_rdma.model.userspace import Made
+from nri_rdma.tasks.workers import Workers
+from tests.unit.engine.test_image_check import Shelf
 from tests.unit.rigs.inside_daemon import InsideDaemon
 
 PID, START = 4711, 100
@@ -333,6 +338,18 @@ def test_a_container_that_is_to_be_proven_is_proven_once_with_the_limit_that_mus
     ((task, within_s),) = door.inside.prover.asked
     assert (task.where, task.pid, task.cgroups_path, task.memlock) == ("oci/box", PID, "/machine/box", 1 << 10)
     assert ([(it.device, it.gid_index) for it in task.devices], within_s) == ([("mlx5_2", 2)], 3.0)
+
+
+def test_the_image_of_a_container_is_checked_before_it_is_answered(door: Door) -> None:
+    shelf, readers = Shelf(), Workers(1, name="image-reader")
+    starts = door.inside.engine.starts
+    sandboxes = door.inside.engine.placer.evidence.sandboxes
+    starts.images = starts.gate.images = ImageCheck(shelf, sandboxes, door.inside.spans, readers)
+    assert door.containers.attach(replace(asks(), bundle="/run/bundle"), 9) == DEFAULT
+    assert shelf.asked == [(Made(pid=PID, bundle="/run/bundle"), frozenset({"mlx5"}))]
+    (told,) = ask_status(door.inside.settings.control_path)["images"]
+    assert (told["pod"], told["container"], told["code"]) == ("oci/box", "box", "USERSPACE-MISSING")
+    readers.close()
 
 
 def test_a_container_with_the_right_to_lock_is_proven_without_a_limit(door: Door) -> None:

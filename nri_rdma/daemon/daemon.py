@@ -73,7 +73,8 @@ TAKE_UP_S = 2.0
 over: a start must not wait for the work on a thousand pods."""
 
 PLANNERS = 2
-"""Threads that plan: the runtime waits for a plan, so it must not queue behind attaches."""
+"""Threads that plan: the runtime waits for a plan, so it must not queue behind attaches. Those that look are as many
+as there are workers: none waits for another's look."""
 
 IMAGE_READERS = 2
 """Threads that read containers' images: one that is slow does not keep the others waiting."""
@@ -116,8 +117,7 @@ class Daemon:
         self._readers, self._workers = Workers(1, name="node-reader"), Workers()
         self._host = HostNode(settings, self._readers, self._workers, self._tell_contested)
         self._kernel, self._node = self._host.kernel, NodeCache(self._host.read)
-        self._planners = Workers(PLANNERS, name="planner")
-        self._lookers = Workers(name="looker")  # as many as there are workers: none waits for another's look
+        self._planners, self._lookers = Workers(PLANNERS, name="planner"), Workers(name="looker")
         self._reservations = Reservations()
         self._releases = Releases(self._reservations, self._node, self._readers)
         # `_news` is made last, of what uses these three.

@@ -39,10 +39,11 @@ def port_tasks(proven: Iterable[AttachedRequest], indexes: Mapping[str, str]) ->
 
 def _tasks(item: AttachedRequest, indexes: Mapping[str, str]) -> Iterator[DeviceTask]:
     index = forced_index({**dict(item.admitted.variables), **indexes})
+    version = item.admitted.request.roce_version or 2
     for attached in item.devices:
         device = attached.device
         for port in usable_ports(device, item.admitted.mode):
-            yield DeviceTask(device=device.name, port=port, gid_index=index)
+            yield DeviceTask(device=device.name, port=port, gid_index=index, roce_version=version)
 
 
 def forced_index(variables: Mapping[str, str]) -> int | None:

@@ -67,6 +67,18 @@ def test_a_pool_says_the_use_of_requests_that_name_none() -> None:
     assert item.admitted.request.use is Use.COMPUTE
 
 
+OLD = replace(RAILS, roce_version=1)
+
+
+def test_a_pool_says_the_version_of_roce_of_requests_that_name_none() -> None:
+    (item,) = decided(asking("0", "rails"), pools=(OLD,)).placed
+    assert item.admitted.request.roce_version == 1
+    (item,) = decided(replace(asking("0", "rails"), roce_version=2), pools=(OLD,)).placed
+    assert item.admitted.request.roce_version == 2
+    (gift,) = decided(grants=(granted(0, 1),), adoption=COMPLETE, pools=(replace(OLD, env=()),)).placed
+    assert gift.admitted.request.roce_version == 1
+
+
 def test_a_request_has_the_variables_of_its_pool() -> None:
     items = decided(asking("0", "rails"), asking("1", "disks")).placed
     assert [item.admitted.env for item in items] == [RAILS.env, ()]

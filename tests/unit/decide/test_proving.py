@@ -85,3 +85,8 @@ def test_the_containers_own_variable_goes_before_its_pools() -> None:
     of_pool = attached(0, env=(("NCCL_IB_GID_INDEX", "5"),))
     assert port_tasks((of_pool,), {})[0].gid_index == 5
     assert port_tasks((of_pool,), {"NCCL_IB_GID_INDEX": "3"})[0].gid_index == 3
+
+
+def test_what_is_proven_is_the_version_of_roce_that_was_asked_for() -> None:
+    old = attached(0, request=replace(ASKED, roce_version=1))
+    assert [it.roce_version for it in port_tasks((old, attached(1)), {})] == [1, 2]

@@ -159,6 +159,8 @@ class Prover:
         if "end" in last:
             return ProofEnd(last["end"]), last["text"]
         is_late = time.monotonic() >= until
+        if is_late and warm.is_loading():
+            return ProofEnd.LATE, f"{self._python} is still loading pyverbs"
         warm.end()
         if self._is_closed:
             return ProofEnd.ENDED, "this daemon is ending"

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from nri_rdma.host.netlink.netns_visit import be_home
-from nri_rdma.host.verbs import program
+from nri_rdma.host.verbs import program, warm
 
 _END_S = 0.1
 """How long a killed process may take to end: one that hangs in the kernel is left behind."""
 _READ_BYTES = 65536
+LOADS_S = 30.0
+"""How long it may take to load pyverbs: on a busy node, from a slow disk."""
 
 
 class WarmProcess:
@@ -33,6 +36,8 @@ class WarmProcess:
         os.set_blocking(self._errors, False)
         os.set_blocking(errors, False)  # nobody reads it while the process lives: what does not fit is dropped
         self._last_line = ""
+        self._is_loading = True
+        self._started = time.monotonic()
         command = [str(python), "-I", program.__file__, "warm"]
         try:
             with theirs:
@@ -61,6 +66,12 @@ class WarmProcess:
     def has_ended(self) -> bool:
         """Return whether it has ended."""
         return self._process.poll() is not None
+
+    def is_loading(self) -> bool:
+        """Return whether it may still be loading pyverbs: it has not said that it is ready, and is not old."""
+        with self._lock, suppress(OSError):
+            self._is_loading = self._is_loading and self._jobs.recv(_READ_BYTES) != warm.READY
+        return self._is_loading and time.monotonic() < self._started + LOADS_S
 
     def has_failed(self) -> bool:
         """Return whether it has ended with an error, not by a signal."""

@@ -1,9 +1,9 @@
 """Proves RDMA in containers: has pyverbs and its drivers loaded, and forks a child into each container.
 
-Jobs come over a socket, one JSON object a datagram, each with the writing end of a pipe for its report. The report is
-one JSON object a line: `{"answer": ...}` of `selfcheck.check` for each device, or `{"refused": TEXT}` where the child
-cannot enter the container; then, once the child has ended, `{"end": "answered" | "late" | "ended", "text": TEXT}`. When
-the socket is closed, children are killed and the process ends.
+It says `ready` when all is loaded. Jobs come over a socket, one JSON object a datagram, each with the writing end of a
+pipe for its report. The report is one JSON object a line: `{"answer": ...}` of `selfcheck.check` for each device, or
+`{"refused": TEXT}` where the child cannot enter the container; then, once the child has ended, `{"end": "answered" |
+"late" | "ended", "text": TEXT}`. When the socket is closed, children are killed and the process ends.
 
 A job is `pid`, `until` (when the child is killed, in seconds of the monotonic clock), `procs` (the files by which a
 process joins the container's cgroup), `memlock` (RLIMIT_MEMLOCK in bytes, -1: no limit) and `tasks` (of selfcheck).
@@ -30,6 +30,8 @@ from nri_rdma.host.verbs import library, selfcheck
 
 NAME = "nri-rdma-proof"
 """What a child is called, as `ps` and `rdma resource show` have it."""
+READY = b"ready"
+"""What is sent when all is loaded."""
 MOST_BYTES = 65536
 """Of a job."""
 _PARTS = ("device", "pd", "mr", "cq", "qp", "addr", "wr", "cmid")
@@ -74,6 +76,7 @@ def serve(control: socket.socket) -> None:
     """Do the jobs that come over this socket, side by side, until it is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the daemon closes the socket
     _load()
+    control.send(READY)
     children: list[_Child] = []
     while True:
         readable = _wait(control, children)
@@ -114,6 +117,9 @@ def _accept(control: socket.socket, children: list[_Child]) -> bool:
         return False
     (report,) = descriptors
     job = json.loads(message)
+    if time.monotonic() >= job["until"]:  # it came while pyverbs was being loaded
+        os.close(report)
+        return True
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nri_rdma.host import warm_process
 from nri_rdma.host.prover import Prover
 from nri_rdma.model.proof import DeviceTask, ProofAnswer, ProofEnd, ProofTask
 from tests.rig.deadline import wait_until
@@ -59,12 +60,28 @@ def test_a_cgroup_that_is_not_there_is_the_reason(tmp_path: Path, cgroups: Path)
     assert unavailable(None, tmp_path) == f"{tmp_path}: no cgroups are mounted there"
 
 
-def test_a_process_that_takes_no_job_is_killed_when_the_time_is_over(tmp_path: Path, cgroups: Path) -> None:
-    python = python_with(tmp_path / "python", {}, text="import time\ntime.sleep(600)\n")
-    prover = Prover(python, cgroups)
+def test_a_process_that_still_loads_pyverbs_is_late_and_stays(tmp_path: Path, cgroups: Path) -> None:
+    loads = "import pathlib, time\nwhile not pathlib.Path('{}').exists(): time.sleep(0.01)\n"
+    prover = Prover(python_with(tmp_path / "python", {}, text=loads.format(tmp_path / "loaded")), cgroups)
     started = time.monotonic()
     answer = prover.prove(TASK, 0.5)
     assert time.monotonic() - started < 1
+    assert answer.end is ProofEnd.LATE
+    loading = f"{tmp_path}/python/python3 is still loading pyverbs"
+    assert answer.text == f"rxe0 port 1 has not answered: {loading}"
+    warm = prover._warm
+    (tmp_path / "loaded").touch()
+    assert prover.prove(TASK, 20).end in {ProofEnd.ANSWERED, ProofEnd.UNAVAILABLE}, "root may enter namespaces"
+    assert prover._warm is warm
+    prover.close()
+
+
+def test_a_process_that_loads_for_too_long_is_killed(
+    tmp_path: Path, cgroups: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm_process, "LOADS_S", 0.1)
+    prover = Prover(python_with(tmp_path / "python", {}, text="import time\ntime.sleep(600)\n"), cgroups)
+    answer = prover.prove(TASK, 0.5)
     assert answer.end is ProofEnd.LATE
     assert answer.text == "rxe0 port 1 has not answered: the process that makes proofs did not answer, and was killed"
     prover.close()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from nri_rdma.host.verbs import program
+from nri_rdma.host.verbs.warm import READY
 from tests.unit.host.pyverbs import python_with
 
 NOBODY = 1 << 22
@@ -27,6 +28,7 @@ def jobs(tmp_path: Path) -> Iterator[socket.socket]:
     command = [str(python_with(tmp_path, {})), "-I", program.__file__, "warm"]
     with subprocess.Popen(command, stdin=theirs.fileno()) as process:
         theirs.close()
+        assert ours.recv(100) == READY
         yield ours
         ours.close()
         assert process.wait(20) == 0

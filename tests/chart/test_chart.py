@@ -180,6 +180,14 @@ def test_the_daemon_has_two_capabilities_and_nothing_of_its_own_to_write() -> No
         assert spec["initContainers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
+def test_a_daemon_that_may_prove_sees_other_processes_and_the_nodes_of_devices() -> None:
+    for daemon in of_kind(rendered({**ALL, "prove": True}), "DaemonSet").values():
+        spec = daemon["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        assert container["securityContext"]["capabilities"]["add"] == ["SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE"]
+        assert {"name": "infiniband", "mountPath": "/dev/infiniband"} in container["volumeMounts"]
+
+
 def test_preflight_runs_doctor_where_and_as_the_daemons_will_run_before_anything_else_is_made() -> None:
     found = rendered({**KINDS, **PREFLIGHT})
     hooks = [it for it in found if "preflight" in it["metadata"]["name"]]

@@ -82,6 +82,15 @@ cni_conf_dir = "/run/lab/{handler}.d"
 [plugins."{plugin}".containerd.runtimes.{handler}.options]
 BinaryName = "/usr/bin/crun"
 """
+# As docs/guard.md sets it up, with the operator's plugin.
+WITH_GUARD = """[plugins."{plugin}".containerd.runtimes.{handler}]
+runtime_type = "io.containerd.runc.v2"
+base_runtime_spec = "{spec}"
+pod_annotations = ["rdma.noderesource.dev", "rdma.noderesource.dev/*"]
+cni_conf_dir = "/run/lab/{chain}.d"
+"""
+GUARDED_SPEC = Path("/run/lab/guarded.json")
+HOOK = Path(__file__).resolve().parents[3] / "hooks/nri-rdma-hook"
 KUBEPODS = "kubepods-besteffort.slice"
 PTP = {"type": "ptp", "ipMasq": False, "ipam": {"type": "host-local", "ranges": [[{"subnet": "198.18.0.0/24"}]]}}
 CNI_PLUGIN = Path("/usr/lib/cni/lab-rdma")
@@ -144,7 +153,15 @@ def containerd_config() -> str:
         config, plugin = CONTAINERD_1, "io.containerd.grpc.v1.cri"
     handlers = (WITH_SYSTEMD if MODELS[MACHINE].systemd else WITHOUT_SYSTEMD).format(plugin=plugin)
     operators = (WITH_OPERATOR.format(plugin=plugin, handler=handler) for handler in (verbs.OPERATOR, verbs.NOWHERE))
-    return "".join((config, handlers, *operators))
+    guarded = WITH_GUARD.format(plugin=plugin, handler=verbs.GUARDED, spec=GUARDED_SPEC, chain=verbs.OPERATOR)
+    return "".join((config, handlers, *operators, guarded))
+
+
+def write_guarded_spec() -> None:
+    """What containerd starts guarded containers from."""
+    base = subprocess.run(["ctr", "oci", "spec"], capture_output=True, text=True, check=True).stdout
+    command = [str(HOOK), "spec", "--control-socket", str(STATE / "control.sock")]
+    GUARDED_SPEC.write_text(subprocess.run(command, input=base, capture_output=True, text=True, check=True).stdout)
 
 
 @pytest.fixture(scope="session")
@@ -154,6 +171,7 @@ def containerd() -> Iterator[Server]:
         (Path("/run/lab") / folder).mkdir()
         chain = {"cniVersion": "1.0.0", "name": "lab", "plugins": plugins}
         (Path("/run/lab") / folder / "10-lab.conflist").write_text(json.dumps(chain))
+    write_guarded_spec()
     config = Path("/run/lab/containerd.toml")
     config.write_text(containerd_config())
     shutil.copyfile(Path(__file__).with_name("cni_rdma.py"), CNI_PLUGIN)

@@ -22,6 +22,8 @@ OPERATOR = "operator"
 """The handler of pods in whose network an operator makes devices."""
 NOWHERE = "operator-nowhere"
 """The same for pods whose own interface leads nowhere: they start sooner."""
+GUARDED = "guarded"
+"""The handler of pods whose containers have the guard's hook; an operator makes devices there, too."""
 _OPERATORS = ("rxe", "siw")
 _KUBELET_S = 120
 """How long a kubelet waits (runtimeRequestTimeout). On a busy host three emulated pods at once need half a minute."""

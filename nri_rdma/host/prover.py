@@ -15,6 +15,7 @@ import select
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final  # Any: JSON of the program
 
@@ -70,6 +71,8 @@ class Prover:
             end, text, proofs = self._prove(task, started + within_s)
         except _UnavailableError as error:
             end, text, proofs = ProofEnd.UNAVAILABLE, str(error), ()
+        except OSError as error:  # no descriptor is left
+            end, text, proofs = ProofEnd.UNAVAILABLE, str(error.strerror), ()
         took_ms = round(1000 * (time.monotonic() - started), 3)
         return ProofAnswer(end=end, text=text, proofs=proofs, took_ms=took_ms)
 
@@ -96,7 +99,8 @@ class Prover:
         proofs = tuple(_proof(asked, answer) for asked, answer in zip(task.devices, answers, strict=False))
         end, text = self._end(warm, lines[-1] if lines else {}, until)
         missing = task.devices[len(proofs) :]
-        if end is not ProofEnd.ANSWERED and missing:
+        if missing:
+            end = ProofEnd.ENDED if end is ProofEnd.ANSWERED else end
             text = f"{missing[0].device} port {missing[0].port} has not answered{f': {text}' if text else ''}"
         return end, text, proofs
 
@@ -183,7 +187,8 @@ def _started(python: Path) -> WarmProcess:
 
 
 def _lines(report: int, until: float) -> Sequence[Mapping[str, Any]]:
-    """Return the lines of a report: to its end, or as many as there are at a time."""
+    """Return the lines of a report: to its end, or as many as there are at a time. Half a line, of a child that was
+    killed, is left out."""
     text = b""
     waiting = select.poll()
     waiting.register(report, select.POLLIN)
@@ -192,8 +197,11 @@ def _lines(report: int, until: float) -> Sequence[Mapping[str, Any]]:
         if not read:
             break
         text += read
-    whole, _, _ = text.rpartition(b"\n")
-    return [json.loads(line) for line in whole.splitlines()]
+    lines = []
+    for line in text.splitlines():
+        with suppress(ValueError):
+            lines.append(json.loads(line))
+    return lines
 
 
 def _memlock_of(task: ProofTask) -> int:

@@ -153,7 +153,7 @@ def _give_up(child: _Child) -> None:
 
 
 def _tell(report: int, what: Mapping[str, Any]) -> None:
-    os.write(report, f"{json.dumps(what)}\n".encode())
+    os.write(report, f"\n{json.dumps(what)}\n".encode())  # after a line of which a killed child wrote half, too
 
 
 def _be_child(job: Mapping[str, Any], report: int, parent: int) -> NoReturn:

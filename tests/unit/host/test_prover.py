@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -85,6 +86,27 @@ def test_a_process_that_loads_for_too_long_is_killed(
     assert answer.end is ProofEnd.LATE
     assert answer.text == "rxe0 port 1 has not answered: the process that makes proofs did not answer, and was killed"
     prover.close()
+
+
+@pytest.mark.parametrize("half", ["", '\n{"answer": {"device": "rx'])
+def test_without_an_answer_for_each_device_nothing_is_proved(tmp_path: Path, cgroups: Path, half: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(f"""if True:
+        import os, socket
+        jobs = socket.socket(fileno=0)
+        jobs.send(b"ready")
+        _, (report,), _, _ = socket.recv_fds(jobs, 65536, 1)
+        os.write(report, {half!r}.encode() + b'\\n{{"end": "answered", "text": ""}}\\n')
+        os.close(report)
+        jobs.recv(1)
+    """)
+    python = tmp_path / "python3"
+    python.write_text(f"#!/bin/sh\nexec {sys.executable} {program}\n")
+    python.chmod(0o755)
+    prover = Prover(python, cgroups)
+    answer = prover.prove(TASK, 20)
+    prover.close()
+    assert (answer.end, answer.text) == (ProofEnd.ENDED, "rxe0 port 1 has not answered")
 
 
 def test_the_end_of_the_daemon_waits_for_no_proof(tmp_path: Path, cgroups: Path) -> None:

@@ -45,7 +45,7 @@ def report(jobs: socket.socket, told: dict[str, Any]) -> list[dict[str, Any]]:
     socket.send_fds(jobs, [json.dumps(told).encode()], [write])
     os.close(write)
     with open(read) as lines:  # noqa: PTH123 - a descriptor
-        return [json.loads(line) for line in lines]
+        return [json.loads(line) for line in lines if line.strip()]
 
 
 def test_a_container_that_cannot_be_entered_is_refused(jobs: socket.socket, tmp_path: Path) -> None:

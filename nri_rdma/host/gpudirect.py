@@ -51,7 +51,9 @@ def read_gpudirect(
         options=_options(proc_root, boot),
         has_gdrdrv=(dev_root / "gdrdrv").exists(),
         iommu=dict(_iommu(pci, functions)),
-        acs_redirects={bridge: _redirects(Path(pci, bridge, "config")) for bridge in bridges_between(gpus, devices)},
+        acs_redirects={
+            bridge: redirects_peers(Path(pci, bridge, "config")) for bridge in bridges_between(gpus, devices)
+        },
     )
 
 
@@ -84,7 +86,7 @@ def _iommu(pci: str, functions: Iterable[PciAddress]) -> Iterator[tuple[PciAddre
             yield address, kind
 
 
-def _redirects(config: Path) -> bool | None:
+def redirects_peers(config: Path) -> bool | None:
     """Return whether a bridge redirects peer traffic, by the extended capability ACS in its configuration."""
     try:
         content = config.read_bytes()

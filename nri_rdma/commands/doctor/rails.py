@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from functools import partial
 
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, warning
 from nri_rdma.commands.doctor.machine import Machine
 from nri_rdma.errors import InventoryError
 from nri_rdma.host.sysfs.attributes import entries, read
-from nri_rdma.model.device import LinkLayer, Port, Protocol, RdmaDevice
+from nri_rdma.model.device import LinkLayer, Port, Protocol, RdmaDevice, VirtualFunction
 from nri_rdma.model.gid import GidType
 
 _ZERO_GUID = "0000:0000:0000:0000"
@@ -20,23 +20,27 @@ _FEW = 2
 
 
 def guids(machine: Machine) -> Finding:
-    """Check that virtual functions of InfiniBand have GUIDs: they are zero until somebody sets them."""
-    virtual = [it for it in _devices(machine) if it.virtual is not None and it.link_layer is LinkLayer.INFINIBAND]
-    bare = [it for it in virtual if it.node_guid == _ZERO_GUID]
-    if not virtual:
-        return not_applicable("GUIDs", "there is no virtual function of InfiniBand")
+    """Check that devices of InfiniBand have GUIDs: those of virtual functions are zero until somebody sets them."""
+    known = [it for it in _devices(machine) if it.link_layer is LinkLayer.INFINIBAND]
+    bare = [it for it in known if it.node_guid == _ZERO_GUID]
+    if not known:
+        return not_applicable("GUIDs", "there is no device of InfiniBand")
     if not bare:
-        return ok("GUIDs", f"{_counted(len(virtual), 'virtual function')} of InfiniBand have GUIDs")
-    first = bare[0].virtual
-    assert first is not None  # as those of `virtual`
-    pf = first.pf_netdevs[0] if first.pf_netdevs else f"the netdev of {first.pf}"
+        return ok("GUIDs", f"{_counted(len(known), 'device')} of InfiniBand {_have(known)} GUIDs")
     return warning(
         "GUIDs",
         f"the node GUID of {', '.join(it.name for it in bare)} is zero: no subnet manager sets its port up, which stays"
         " DOWN",
-        f"for each: `ip link set {pf} vf {first.number} node_guid GUID`, the same with port_guid, then unbind the"
-        " virtual function from its driver and bind it again",
+        f"{_set_guid(bare[0].virtual)}; then unbind each from its driver and bind it again",
     )
+
+
+def _set_guid(place: VirtualFunction | None) -> str:
+    """Return the command; a virtual machine does not see the physical function."""
+    if place is None:
+        return "where the virtual functions are made (the hypervisor), set node_guid and port_guid"
+    pf = place.pf_netdevs[0] if place.pf_netdevs else f"NETDEV-OF-{place.pf}"
+    return f"for each `ip link set {pf} vf {place.number} node_guid GUID`, and the same with port_guid"
 
 
 def roce_v2(machine: Machine) -> Finding:
@@ -52,7 +56,7 @@ def roce_v2(machine: Machine) -> Finding:
     if not known:
         return not_applicable("RoCE v2", "there is no active port of RoCE with its netdev on the host")
     if not lacking:
-        return ok("RoCE v2", f"{_counted(len(known), 'port')} {'has' if len(known) == 1 else 'have'} GIDs of RoCE v2")
+        return ok("RoCE v2", f"{_counted(len(known), 'port')} {_have(known)} GIDs of RoCE v2")
     words = [
         f"{name} port {port} has {' and '.join(types)} only" if types else f"{name} port {port} has no GID"
         for (name, port, _), types in lacking.items()
@@ -129,6 +133,10 @@ def _groups_words(by_value: Mapping[str, list[str]]) -> Iterator[str]:
 
 def _devices(machine: Machine) -> tuple[RdmaDevice, ...]:
     return () if isinstance(machine.node, InventoryError) else machine.node[0].devices
+
+
+def _have(things: Sized) -> str:
+    return "has" if len(things) == 1 else "have"
 
 
 def _counted(count: int, word: str) -> str:

@@ -42,11 +42,20 @@ def test_virtual_functions_of_infiniband_without_a_guid_are_a_warning_with_the_c
     assert "port_guid" in found.fix
 
 
-def test_virtual_functions_with_guids_are_fine_and_others_need_none(bench: Bench) -> None:
+def test_devices_with_guids_are_fine_and_those_of_ethernet_need_none(bench: Bench) -> None:
     assert bench.finds(rails.guids).result is NA
     _show(bench, _infiniband_vfs("0c42:a103:0065:a000", "0c42:a103:0065:a001"))
     found = bench.finds(rails.guids)
-    assert (found.result, found.found) == (OK, "2 virtual functions of InfiniBand have GUIDs")
+    assert (found.result, found.found) == (OK, "2 devices of InfiniBand have GUIDs")
+
+
+def test_in_a_virtual_machine_the_one_that_made_the_function_has_to_set_its_guid(bench: Bench) -> None:
+    made = nodes.load("ib2")
+    first, second = made.rdma
+    _show(bench, replace(made, rdma=(first, replace(second, node_guid=ZERO_GUID))))
+    found = bench.finds(rails.guids)
+    assert (found.result, found.found.startswith(f"the node GUID of {second.name} is zero")) == (WARNING, True)
+    assert found.fix.startswith("where the virtual functions are made")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nri_rdma.commands.verify.checks import CheckedPort
     from nri_rdma.commands.verify.given import GivenPorts
     from nri_rdma.commands.verify.pairs import Own
+    from nri_rdma.model.gpudirect import GpuDirect
 
 Addresses: TypeAlias = tuple[IPv4Address | IPv6Address, ...]
 
@@ -146,15 +147,18 @@ def verify(
 def _check(settings: Settings, found: GivenPorts, addresses: Addresses, timeout: float, output: str) -> bool:
     from nri_rdma.commands.verify.checks import check
     from nri_rdma.commands.verify.given import memlock, memory_max
+    from nri_rdma.commands.verify.gpus import gpudirect_here
     from nri_rdma.decide.proof import bytes_to_register
 
     locked = memlock()
     size = bytes_to_register(locked, memory_max(Path("/proc"), settings.cgroup_root))
     checked = list(check(found.ports, addresses, size, settings.verbs_python, timeout))
+    gpus = gpudirect_here(settings, {it.device for it in found.ports})
     if output == "json":
-        print_json(_document(found, locked, checked))
+        print_json(_document(found, locked, checked, gpus))
     else:
         _show(Screen(), found, locked, checked)
+        _show_gpus(Screen(), gpus)
     return all(it.error is None for it in checked)
 
 
@@ -208,6 +212,14 @@ def _show(screen: Screen, found: GivenPorts, locked: int | None, checked: list[C
     )
 
 
+def _show_gpus(screen: Screen, gpus: tuple[GpuDirect, ...]) -> None:
+    from nri_rdma.decide.gpudirect import fix, sentence
+
+    for it in gpus:
+        step = fix(it)
+        screen.line(f"GPUDirect RDMA: {sentence(it)}.{f' Next: {step}.' if step else ''}")
+
+
 def _row(checked: CheckedPort) -> tuple[str, ...]:
     told, port = checked.told, checked.port
     gid = told.get("gid")
@@ -230,13 +242,20 @@ def size_words(size: int) -> str:
     return f"{size // _MIB} MiB" if size >= _MIB else f"{size // 1024} KiB"
 
 
-def _document(found: GivenPorts, locked: int | None, checked: list[CheckedPort]) -> dict[str, Any]:
+def _document(
+    found: GivenPorts, locked: int | None, checked: list[CheckedPort], gpus: tuple[GpuDirect, ...]
+) -> dict[str, Any]:
+    from nri_rdma.decide.gpudirect import fix, sentence
+
     return {
         "version": DOCUMENT_VERSION,
         "origin": found.origin,
         "memlock_bytes": locked,
         "works": all(it.error is None for it in checked),
         "ports": [_port_document(it) for it in checked],
+        "gpudirect": [
+            {"maker": it.maker, "verdict": str(it.verdict), "found": sentence(it), "next": fix(it)} for it in gpus
+        ],
     }
 
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.rig.node import load
+from tests.rig.systree import build_tree
 from tests.unit.commands.cli.program import PROJECT, assert_one_error, nri_rdma
 from tests.unit.host.pyverbs import python_that_sends, python_with
 
@@ -25,6 +27,22 @@ def test_programs_get_the_same_as_a_document(tmp_path: Path) -> None:
     assert (done.returncode, told["works"], told["version"]) == (1, False, 1)
     (port,) = told["ports"]
     assert (port["device"], port["problem"]["code"], port["problem"]["step"]) == ("mlx5_0", "PROOF-DEVICE", "open")
+
+
+def test_a_container_with_gpus_is_told_whether_gpudirect_is_possible(tmp_path: Path) -> None:
+    build_tree(load("switch"), tmp_path / "sys")
+    (tmp_path / "sys/bus/pci/devices/0000:1a:00.0/drm/renderD128").mkdir(parents=True)
+    (tmp_path / "sys/bus/pci/devices/0000:1a:00.0/drm/renderD128/dev").write_text("226:128\n")
+    (tmp_path / "dev/dri").mkdir(parents=True)
+    (tmp_path / "dev/dri/renderD128").touch()
+    roots = ("--sysfs-root", tmp_path / "sys", "--dev-root", tmp_path / "dev")
+    words = ("verify", "mlx5_0", "--verbs-python", python_with(tmp_path, {}), *roots)
+    shown = nri_rdma(*words, columns=999).stdout
+    assert "GPUDirect RDMA: not possible for the GPUs of NVIDIA (NVIDIA's driver is not loaded); nearest: " in shown
+    assert "Next: install the driver, then `modprobe nvidia`." in shown
+    (told,) = json.loads(nri_rdma(*words, "-o", "json").stdout)["gpudirect"]
+    assert (told["maker"], told["verdict"]) == ("NVIDIA", "not possible")
+    assert told["next"] == "install the driver, then `modprobe nvidia`"
 
 
 def test_without_pyverbs_one_sentence_says_so(tmp_path: Path) -> None:

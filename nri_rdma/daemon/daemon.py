@@ -215,8 +215,7 @@ class Daemon:
                 signal.SIGHUP: self._reload_later,
             }
         )
-        news = self._news
-        self._host.listen(self._listeners, self._node, news.uevent, news.uevents_lost, news.netdevs_changed)
+        self._host.listen(self._listeners, self._node, self._news)
         self._recover()
         self._kubelet_doors.register_later()
         self._lacking.add(self._sockets.serve())

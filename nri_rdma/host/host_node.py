@@ -51,6 +51,19 @@ class Cache(Protocol):
         """Have a worker read the node again, once for a burst of news."""
 
 
+class Receiver(Protocol):
+    """The receiver of what listeners report, in their threads."""
+
+    def uevent(self, event: Uevent) -> None:
+        """Take a uevent of an RDMA device."""
+
+    def uevents_lost(self) -> None:
+        """Take that uevents were lost."""
+
+    def netdevs_changed(self, ifindexes: frozenset[int]) -> None:
+        """Take that the node was read after changes of these netdevs of RDMA devices."""
+
+
 class HostNode:
     """Reads the node from sysfs and from `kernel`. Before `listen` it gets no reports of changes."""
 
@@ -78,22 +91,14 @@ class HostNode:
         self._cache: Cache | None = None
         self._coming: Future[None] | None = None
 
-    def listen(
-        self,
-        listeners: Listeners,
-        cache: Cache,
-        on_event: Callable[[Uevent], None],
-        on_lost: Callable[[], None],
-        on_netdevs: Callable[[frozenset[int]], None],
-    ) -> None:
-        """Listen for changes of RDMA devices and of their netdevs, and have `cache` read the node again after each.
-        `on_event` gets every uevent of an RDMA device; `on_lost` is called when events were lost, and `on_netdevs` when
-        the node was read after changes of netdevs, with their ifindexes. Raises OSError."""
+    def listen(self, listeners: Listeners, cache: Cache, receiver: Receiver) -> None:
+        """Listen for changes of RDMA devices and of their netdevs, have `cache` read the node again after each, and
+        tell `receiver`. Raises OSError."""
         self._cache = cache
-        cache.on_read.append(lambda: self._tell_changed(on_netdevs))
+        cache.on_read.append(lambda: self._tell_changed(receiver))
         cache.unannounced += (self._notice_programs, self._notice_ports)
         cache.is_outdated = self._are_ports_other
-        self._uevents = RdmaUevents(listeners, on_event, on_lost, self.read_later)
+        self._uevents = RdmaUevents(listeners, receiver.uevent, receiver.uevents_lost, self.read_later)
         self._link_events = LinkEvents(listeners, open_link_socket(), self._matters, self.read_later)
 
     def read_later(self) -> None:
@@ -125,10 +130,10 @@ class HostNode:
         self._changed.extend(change.ifindexes & self._watched.ifindexes)
         return matters(change, self._watched)
 
-    def _tell_changed(self, on_netdevs: Callable[[frozenset[int]], None]) -> None:
+    def _tell_changed(self, receiver: Receiver) -> None:
         changed = frozenset(self._changed.popleft() for _ in range(len(self._changed)))
         if changed:
-            on_netdevs(changed)
+            receiver.netdevs_changed(changed)
 
     def _is_as_read(self) -> bool:
         """Return whether the kernel has reported no change since the node was read."""

@@ -40,7 +40,7 @@ def test_the_first_example_says_everything_that_a_key_can() -> None:
     assert [device.name for device in of.devices] == ["mlx5_2"]
     request = request_of(of)
     assert (request.name, request.mode, request.isolation) == ("rail", Mode.EXCLUSIVE, Isolation.HARD)
-    assert (request.use, request.prove) == (Use.STORAGE, True)
+    assert (request.use, request.prove, request.roce_version) == (Use.STORAGE, True, 1)
     interface = InterfaceConfig(name="net1", mtu=9000, addresses=((ip_interface("10.0.0.2/24"),),))
     assert request.interface == interface, "the first example of docs/cdi.md; change it here, too"
     assert request.char_kinds == {CharKind.UVERBS}

@@ -302,8 +302,7 @@ def test_a_daemon_that_ended_has_no_descriptor_open(tmp_path: Path) -> None:
 def test_the_daemon_hears_of_a_listener_that_dies_and_looks_at_everything(tmp_path: Path) -> None:
     """Memory may be wrong from then on, so the node is read again; namespaces and specs are looked at, too."""
     daemon = _daemon(tmp_path)
-    news = daemon._news
-    daemon._host.listen(daemon._listeners, daemon._node, news.uevent, news.uevents_lost, news.netdevs_changed)
+    daemon._host.listen(daemon._listeners, daemon._node, daemon._news)
     readings = threading.Semaphore(0)
     daemon._node.on_read.append(readings.release)
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
@@ -327,8 +326,7 @@ def test_a_daemon_listens_with_two_threads_and_ends_them(tmp_path: Path) -> None
     """One for all sources, and one for processes, whose limits are lifted before the runtime removes their cgroup."""
     before = set(threading.enumerate())
     daemon = _daemon(tmp_path)
-    news = daemon._news
-    daemon._host.listen(daemon._listeners, daemon._node, news.uevent, news.uevents_lost, news.netdevs_changed)
+    daemon._host.listen(daemon._listeners, daemon._node, daemon._news)
     named = {thread.name for thread in set(threading.enumerate()) - before}
     others = ("node-reader", "worker", "planner", "looker")
     assert {name for name in named if not name.startswith(others)} == {"listeners", "process-watcher"}

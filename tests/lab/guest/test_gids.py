@@ -100,7 +100,9 @@ def gids_of(device: str) -> list[str]:
 
 @pytest.mark.usefixtures("daemon")
 def test_soft_roce_has_no_gid_of_roce_v1_and_the_pod_is_told(cri: Cri, rdma_device: str) -> None:
-    with verbs.pod(cri, "old", verbs.asks(f"roceVersion: 1, match: {{device: {rdma_device}}}")) as sandbox:
+    with verbs.pod(
+        cri, "old", verbs.asks(f"mode: shared, roceVersion: 1, match: {{device: {rdma_device}}}")
+    ) as sandbox:
         told = variables(cri, verbs.start(cri, sandbox, "main"))
         assert {"NCCL_IB_GID_INDEX", "NCCL_IB_ROCE_VERSION_NUM"}.isdisjoint(told)
         assert status_of("old")["gids"] == [

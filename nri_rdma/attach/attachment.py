@@ -92,6 +92,8 @@ class Now(NamedTuple):
     """The newest of the kernel's device events when the character devices' numbers were read."""
     looked_again: Future[None] | None = None
     """The last time that names and numbers were read again; None: they are as the attach found them."""
+    gids_are_old: bool = False
+    """Whether its GIDs are to be read with the names and numbers, the next time."""
 
     @property
     def phase(self) -> Phase:

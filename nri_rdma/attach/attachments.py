@@ -179,10 +179,12 @@ class Attachments:
             attachment.pod.sandbox_id, lambda: self._tasks.cover(attachment, name, container, is_covered)
         )
 
-    def look_again(self, attachment: Attachment) -> Future[None]:
-        """Have the names and character devices of an attachment reread; the future raises AttachError when one is
-        gone."""
+    def look_again(self, attachment: Attachment, *, gids: bool = True) -> Future[None]:
+        """Have the names and character devices of an attachment reread, and its GIDs, whose tables are long; the future
+        raises AttachError when a device is gone."""
         with self._lock:
+            if gids:
+                attachment.change(gids_are_old=True)
             looked = self._workers.submit(attachment.pod.sandbox_id, lambda: self._tasks.look_again(attachment))
             attachment.change(looked_again=looked)
             return looked

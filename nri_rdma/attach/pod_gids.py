@@ -28,6 +28,9 @@ GID_WAIT_S = 1.0
 """How long an attach waits for the GIDs of addresses that are in the pod. The kernel adds each by a worker of its own,
 within milliseconds where nothing is wrong; a pod waits no longer for one that does not come, and is told."""
 _PAUSE_S = 0.02
+GAP, GAP_LATER = 32, 128
+"""So many entries in a row that are not in use end a table. The kernel gives a new GID the first entry that is free, so
+that at the end of an attach the pod's own are among the first; later those before them may have been removed."""
 _WITH_GIDS = (Protocol.IB, Protocol.ROCE)
 
 _Given = list[tuple[AttachedRequest, AttachedDevice]]
@@ -44,36 +47,40 @@ class PodGids:
         self._spans = spans
         self._wait_s = wait_s
 
-    def now(self, record: SandboxRecord, namespace: Namespace | None) -> Gids:
-        """The GIDs of this moment. What the pod's containers were told may be out of date: that is logged."""
-        gids = self._seen(record, namespace)[0].since(record.gids)
+    def again(self, attachment: Attachment, record: SandboxRecord) -> SandboxRecord:
+        """The record with the GIDs of this moment, where they may be others. What the pod's containers were told may be
+        out of date: that is logged."""
+        if not attachment.now.gids_are_old:
+            return record
+        attachment.change(gids_are_old=False)
+        gids = self._seen(record, attachment.namespace, GAP_LATER)[0].since(record.gids)
         if gids.moved and gids.moved != record.gids.moved:
             log.warning("GIDs have moved", extra={"pod": str(record.pod), "gids": list(moved_words(gids))})
-        return gids
+        return replace(record, gids=gids)
 
     def at_the_end(self, attachment: Attachment, record: SandboxRecord) -> Gids:
         """The GIDs of an attach whose steps are done; wait a while for those of the pod's addresses, since no news
         tells that the kernel has added one. Raises NotReadyError when the attachment ends meanwhile."""
         until = time.monotonic() + self._wait_s
         with self._spans.span("gids") as span:
-            gids, is_awaited = self._seen(record, attachment.namespace)
+            gids, is_awaited = self._seen(record, attachment.namespace, GAP)
             while is_awaited and time.monotonic() < until:
                 time.sleep(_PAUSE_S)
                 attachment.refuse_ended()
-                gids, is_awaited = self._seen(record, attachment.namespace)
+                gids, is_awaited = self._seen(record, attachment.namespace, GAP)
             words = [gids.problem] if gids.problem else [gid_words(it) for it in gids.ports]
             span.attributes["rdma.gids"] = "; ".join(words)
         if is_awaited:
             log.warning("a GID of the pod did not come", extra={"pod": str(record.pod), "gids": words})
         return gids
 
-    def _seen(self, record: SandboxRecord, namespace: Namespace | None) -> tuple[Gids, bool]:
+    def _seen(self, record: SandboxRecord, namespace: Namespace | None, gap: int) -> tuple[Gids, bool]:
         """The GIDs, and whether a netdev of the pod has an address whose GID is not there yet."""
         given = [(request, item) for request in record.attached for item in request.devices if _has_gids(request, item)]
         if not given:
             return NO_GIDS, False
         try:
-            tables = self._tables(record, namespace, given)
+            tables = self._tables(record, namespace, given, gap)
             addresses = self._addresses(record, namespace, given, tables) if tables else {}
         except KernelError as error:
             log.warning("GIDs not read", extra={"pod": str(record.pod), "error": str(error)})
@@ -95,13 +102,15 @@ class PodGids:
         computing = {item.device.name for it, item in given if it.admitted.request.use is not Use.STORAGE}
         return Gids.of(ports.values(), computing), is_awaited
 
-    def _tables(self, record: SandboxRecord, namespace: Namespace | None, given: _Given) -> _Tables:
+    def _tables(self, record: SandboxRecord, namespace: Namespace | None, given: _Given, gap: int) -> _Tables:
         """Read the tables where the devices are: those that moved show them in the pod only."""
         moved = {move.index for move in record.plan.rdma_moves}
         here = {place for it, item in given if item.device.kernel_index not in moved for place in _places(it, item)}
         there = {place for it, item in given for place in _places(it, item)} - here
-        tables = self._kernel.gid_tables(self._kernel.host, here) if here else {}
-        return {**tables, **self._kernel.gid_tables(namespace, there)} if there and namespace is not None else tables
+        tables = self._kernel.gid_tables(self._kernel.host, here, gap) if here else {}
+        return (
+            {**tables, **self._kernel.gid_tables(namespace, there, gap)} if there and namespace is not None else tables
+        )
 
     def _addresses(
         self, record: SandboxRecord, namespace: Namespace | None, given: _Given, tables: _Tables

@@ -248,10 +248,10 @@ class Kernel(Protocol):
         ...
 
     def gid_tables(
-        self, namespace: Namespace, ports: Collection[tuple[str, int]]
+        self, namespace: Namespace, ports: Collection[tuple[str, int]], gap: int
     ) -> Mapping[tuple[str, int], tuple[Gid, ...]]:
-        """Return the GIDs in use of these ports, given as device and port, of RDMA devices that the namespace sees.
-        Ports that show no table are left out."""
+        """Return the GIDs in use of these ports, given as device and port, of RDMA devices that the namespace sees. So
+        many entries that are not in use end a table. Ports that show none are left out."""
         ...
 
     def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]:

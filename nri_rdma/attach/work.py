@@ -166,7 +166,7 @@ class Work:
             with self._spans.span("resolve-numbers", _names(attachment.pod)):
                 newest = self._event_sequence()
                 now = self._presence.again(record, attachment.namespace)
-                now = replace(now, gids=self._gids.now(now, attachment.namespace))
+                now = self._gids.again(attachment, now)
         finally:
             self.rest(attachment)
         if now != record:

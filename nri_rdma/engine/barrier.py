@@ -60,7 +60,7 @@ class Barrier:
         looked = now.looked_again
         has_failed = looked is not None and looked.done() and looked.exception() is not None
         if has_failed or _has_limits(now.record, container):
-            looked = self._attachments.look_again(attachment)  # a missing device may have returned
+            looked = self._attachments.look_again(attachment, gids=False)  # a missing device may have returned
         if looked is None or (looked.done() and looked.exception() is None):
             return
         with self._spans.span("barrier"):

@@ -993,7 +993,8 @@ def test_a_kernel_without_rdma_has_no_devices_and_says_so(machine: Machine) -> N
         pytest.skip("this kernel has an RDMA subsystem; tests/lab holds it to its answers")
     pod = kernel.open_namespace(machine.pod_path)
     assert kernel.rdma_devices(kernel.host) == kernel.rdma_devices(pod) == ()
-    assert kernel.gid_tables(kernel.host, {("mlx5_0", 1)}) == kernel.gid_tables(pod, {("mlx5_0", 1)}) == {}
+    ports = {("mlx5_0", 1)}
+    assert kernel.gid_tables(kernel.host, ports, 32) == kernel.gid_tables(pod, ports, 32) == {}
     _refused({errno.EPROTONOSUPPORT}, lambda: kernel.move_rdma(kernel.host, 1, pod))
     _refused({errno.EPROTONOSUPPORT}, lambda: rename_rdma(kernel, kernel.host, 1, "mine"))
     _refused({errno.EPROTONOSUPPORT}, lambda: kernel.can_move_rdma(1, pod))

@@ -665,7 +665,7 @@ class FakeKernel:
         )
 
     def gid_tables(
-        self, namespace: Namespace, ports: Collection[tuple[str, int]]
+        self, namespace: Namespace, ports: Collection[tuple[str, int]], gap: int
     ) -> Mapping[tuple[str, int], tuple[Gid, ...]]:
         mode, netns = self._world.rdma_netns, _netns(namespace)
         seen = {it.name: it.gids for it in self._world.rdma if mode is RdmaNetns.SHARED or it.netns is netns}
@@ -820,9 +820,9 @@ class FaultyKernel:
         return self._do("rdma_ports", lambda: self._kernel.rdma_ports(namespace, index))
 
     def gid_tables(
-        self, namespace: Namespace, ports: Collection[tuple[str, int]]
+        self, namespace: Namespace, ports: Collection[tuple[str, int]], gap: int
     ) -> Mapping[tuple[str, int], tuple[Gid, ...]]:
-        return self._do("gid_tables", lambda: self._kernel.gid_tables(namespace, ports))
+        return self._do("gid_tables", lambda: self._kernel.gid_tables(namespace, ports, gap))
 
     def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]:
         return self._do("rdma_objects", lambda: self._kernel.rdma_objects(index))

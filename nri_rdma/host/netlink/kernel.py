@@ -202,16 +202,16 @@ class LinuxKernel:
         return visit(held(namespace), f"list ports of RDMA device {index}", lambda rdma: rdma.ports(index))
 
     def gid_tables(
-        self, namespace: Namespace, ports: Collection[tuple[str, int]]
+        self, namespace: Namespace, ports: Collection[tuple[str, int]], gap: int
     ) -> Mapping[tuple[str, int], tuple[Gid, ...]]:
         if namespace is self._host:
-            return _gid_tables(str(self._sysfs), ports)
+            return _gid_tables(str(self._sysfs), ports, gap)
         try:
             mounted = held(namespace).run(partial(mount_unseen, b"sysfs"))
         except OSError as error:
             raise KernelError("mount a sysfs of the pod", error.errno or 0, error.strerror or "") from error
         try:
-            return _gid_tables(f"/proc/self/fd/{mounted}", ports)
+            return _gid_tables(f"/proc/self/fd/{mounted}", ports, gap)
         finally:
             os.close(mounted)
 
@@ -235,8 +235,10 @@ class LinuxKernel:
         return visit(held(namespace), f"find {kind}", lambda rdma: rdma.char_device(index, kind, port))
 
 
-def _gid_tables(sysfs_root: str, ports: Collection[tuple[str, int]]) -> Mapping[tuple[str, int], tuple[Gid, ...]]:
-    tables = {(device, port): read_gids(sysfs_root, device, port) for device, port in ports}
+def _gid_tables(
+    sysfs_root: str, ports: Collection[tuple[str, int]], gap: int
+) -> Mapping[tuple[str, int], tuple[Gid, ...]]:
+    tables = {(device, port): read_gids(sysfs_root, device, port, gap) for device, port in ports}
     return {place: table for place, table in tables.items() if table is not None}
 
 

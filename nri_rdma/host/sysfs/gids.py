@@ -11,9 +11,6 @@ from ipaddress import IPv6Address
 from nri_rdma.host.sysfs.attributes import entries, read, whole_number
 from nri_rdma.model.gid import Gid, GidType
 
-GAP = 128
-"""So many entries in a row that are not in use end a table. The kernel gives a new GID the first entry that is free: a
-longer gap is left only where so many addresses were removed, and one that came after them stayed."""
 _UNUSED = "0000:0000:0000:0000:0000:0000:0000:0000"
 _TYPES = {it.value: it for it in GidType}
 _OLD_TYPE = "IB/RoCE v1"
@@ -21,9 +18,10 @@ _OLD_TYPE = "IB/RoCE v1"
 _INFINIBAND = "InfiniBand"
 
 
-def read_gids(sysfs_root: str, device: str, port: int) -> tuple[Gid, ...] | None:
-    """Return the GIDs in use of a port, in the order of their indices; of a port of InfiniBand only the first one, by
-    which it sends. None where the port shows no table: the device is gone, or its driver has none."""
+def read_gids(sysfs_root: str, device: str, port: int, gap: int) -> tuple[Gid, ...] | None:
+    """Return the GIDs in use of a port, in the order of their indices, up to a gap of so many entries; of a port of
+    InfiniBand only the first one, by which it sends. None where the port shows no table: the device is gone, or its
+    driver has none."""
     folder = f"{sysfs_root}/class/infiniband/{device}/ports/{port}"
     indices = sorted(index for name in entries(f"{folder}/gids") if (index := whole_number(name)) is not None)
     if not indices:
@@ -37,7 +35,7 @@ def read_gids(sysfs_root: str, device: str, port: int) -> tuple[Gid, ...] | None
         unused = unused + 1 if gid is None else 0
         if gid is not None:
             found.append(gid)
-        if unused == GAP or (found and is_infiniband):
+        if unused == gap or (found and is_infiniband):
             break
     return tuple(found)
 

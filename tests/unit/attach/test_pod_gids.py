@@ -63,13 +63,13 @@ class LateKernel(FakeKernel):
         self.readings = 0
 
     def gid_tables(
-        self, namespace: Namespace, ports: Collection[tuple[str, int]]
+        self, namespace: Namespace, ports: Collection[tuple[str, int]], gap: int
     ) -> Mapping[tuple[str, int], tuple[Gid, ...]]:
         self.readings += 1
         device = device_of(self._world)
         if self.readings == self._after and device.gids is not None:
             device.gids += (self._late,)
-        return super().gid_tables(namespace, ports)
+        return super().gid_tables(namespace, ports, gap)
 
 
 def test_an_attach_waits_for_the_gid_of_an_address_that_is_in_the_pod(start: Start, world: World) -> None:

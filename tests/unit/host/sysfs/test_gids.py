@@ -2,9 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.host.sysfs.gids import GAP, read_gids
+from nri_rdma.host.sysfs.gids import read_gids
 from nri_rdma.model.gid import GidType
 
+GAP = 32
 ZERO = "0000:0000:0000:0000:0000:0000:0000:0000"
 LINK_LOCAL = "fe80:0000:0000:0000:0200:00ff:fe00:0001"
 MAPPED = "0000:0000:0000:0000:0000:ffff:0a01:0002"
@@ -28,7 +29,7 @@ def put(port: Path, index: int, value: str, kind: str = "", netdev: str = "") ->
 
 
 def read(tmp_path: Path) -> list[tuple[int, str, GidType, str]]:
-    found = read_gids(str(tmp_path), "mlx5_0", 1)
+    found = read_gids(str(tmp_path), "mlx5_0", 1, GAP)
     return [(it.index, str(it.address), it.type, it.netdev) for it in found or ()]
 
 
@@ -78,7 +79,7 @@ def test_a_long_gap_is_the_end_of_a_table(tmp_path: Path, port: Path) -> None:
 
 
 def test_a_port_without_a_table_is_not_one_without_gids(tmp_path: Path, port: Path) -> None:
-    assert read_gids(str(tmp_path), "mlx5_0", 1) is None
+    assert read_gids(str(tmp_path), "mlx5_0", 1, GAP) is None
     put(port, 0, ZERO)
-    assert read_gids(str(tmp_path), "mlx5_0", 1) == ()
-    assert read_gids(str(tmp_path), "mlx5_9", 1) is None
+    assert read_gids(str(tmp_path), "mlx5_0", 1, GAP) == ()
+    assert read_gids(str(tmp_path), "mlx5_9", 1, GAP) is None

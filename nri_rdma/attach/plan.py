@@ -6,7 +6,7 @@ anew undoes exactly what its predecessor intended.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Interface, IPv6Interface
@@ -22,7 +22,6 @@ from nri_rdma.attach.ops import AddAddress, AddRoute, AddRule, Inherit, Op, SetL
 from nri_rdma.decide.inheritance import Arrival, inherit, leading_away
 from nri_rdma.decide.placement import Placed
 from nri_rdma.errors import ErrorCode, PlacementError
-from nri_rdma.model.carried import carried_address
 from nri_rdma.model.device import Netdev, RdmaDevice
 from nri_rdma.model.inherited import Inherited, Takes
 from nri_rdma.model.link import LinkState
@@ -92,15 +91,6 @@ def ops_of(move: NetdevMove) -> tuple[Op, ...]:
         *(AddRule(rule=rule) for rule in inherited.rules),
         *ops_after_up(move.config),
     )
-
-
-def addresses_in_pod(move: NetdevMove) -> Iterator[IPv4Interface | IPv6Interface]:
-    """Yield the addresses that a netdev gets in the pod; the kernel's own link-local one is none of them."""
-    yield from move.addresses
-    for brought in move.inherited.addresses:
-        said = carried_address(brought.thing)
-        if said is not None:
-            yield said.own
 
 
 def moving_netdevs(placed: tuple[Placed, ...]) -> tuple[Netdev, ...]:

@@ -57,6 +57,7 @@ from nri_rdma.host.images import Images
 from nri_rdma.host.limits import ContainerLimits
 from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.host.netlink.uevents import last_sequence
+from nri_rdma.host.pod_addresses import addresses_of
 from nri_rdma.host.prover import Prover
 from nri_rdma.host.sysfs.scan import is_own
 from nri_rdma.host.watch.namespaces import NamespaceWatcher
@@ -162,7 +163,7 @@ class Daemon:
             prefix=settings.annotation_prefix,
             waits=settings.waits,
             memlock=MemlockBounds(default=settings.memlock.bytes),
-            gating=Gating(prover=self._host.prover, guarded=self._guards.is_guarded),
+            gating=Gating(prover=self._host.prover, guarded=self._guards.is_guarded, addresses=addresses_of),
         )
         self._images = _image_check(settings, self._engine, self._spans)
         self._lacking.add(missing_right(self._engine.placer.offering.policy, self._kernel))

@@ -14,13 +14,14 @@ from functools import partial
 
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.containers import ContainerProof
-from nri_rdma.attach.plan import addresses_in_pod
+from nri_rdma.attach.plan import NetdevMove
 from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.decide.advertised import slice_name
 from nri_rdma.decide.inject import AttachedDevice, AttachedRequest
 from nri_rdma.decide.proving import proven_of
 from nri_rdma.engine.engine import Engine
 from nri_rdma.errors import NotReadyError, NriRdmaError
+from nri_rdma.model.carried import carried_address
 from nri_rdma.model.claim import GivenDevice, GivenProof
 from nri_rdma.model.device import CharKind
 
@@ -114,7 +115,7 @@ def _device(record: SandboxRecord, request: AttachedRequest, it: AttachedDevice)
         mode=request.admitted.mode,
         interface=move.pod_name if move is not None else "",
         mac=move.config.mac or move.link.mac if move is not None else "",
-        addresses=tuple(map(str, addresses_in_pod(move))) if move is not None else (),
+        addresses=tuple(_addresses(move)) if move is not None else (),
     )
 
 
@@ -123,3 +124,12 @@ def _nodes(record: SandboxRecord, request: AttachedRequest, it: AttachedDevice) 
     yield from (char.path for char in it.device.char_devices if char.kind in kinds)
     if record.rdma_cm is not None and CharKind.RDMA_CM in kinds:
         yield record.rdma_cm.path
+
+
+def _addresses(move: NetdevMove) -> Iterator[str]:
+    """Yield the addresses that the netdev got; the kernel's own link-local one is none of them."""
+    yield from map(str, move.addresses)
+    for brought in move.inherited.addresses:
+        said = carried_address(brought.thing)
+        if said is not None:
+            yield str(said.own)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address
 from typing import Protocol, TypeAlias
 
 from nri_rdma.attach.attachment import Attachment
@@ -18,7 +19,7 @@ from nri_rdma.decide.inject import AttachedRequest
 from nri_rdma.decide.proving import port_tasks, proven_of
 from nri_rdma.decide.unproven import refusal_of
 from nri_rdma.engine.limiter import Limiter
-from nri_rdma.engine.parts import addresses_of, attached_of
+from nri_rdma.engine.parts import attached_of
 from nri_rdma.engine.refusals import RefusedLately
 from nri_rdma.errors import ErrorCode, LimitsError, NriRdmaError, ProofError
 from nri_rdma.model.pod import Pod
@@ -58,10 +59,12 @@ def _nobody_knows(_handler: str, _by: float) -> bool | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gating:
-    """The host's part of a gate: who proves RDMA, and who knows which containers have the guard's hook."""
+    """The host's part of a gate: who proves RDMA, who knows which containers have the guard's hook, and what returns
+    the addresses of a process's network namespace."""
 
     prover: Proving = field(default_factory=NoProver)
     guarded: Guarded = _nobody_knows
+    addresses: Callable[[int], tuple[IPv4Address | IPv6Address, ...]] = lambda _pid: ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +231,7 @@ class Gate:
             cgroups_path=created.cgroups_path,
             devices=port_tasks(proven, created.indexes),
             memlock=created.memlock,
-            addresses=addresses_of(parts),
+            addresses=self._gating.addresses(created.pid),
         )
         span.attributes["rdma.devices"] = ",".join(it.device for it in task.devices)
         answer = self._gating.prover.prove(task, within_s)

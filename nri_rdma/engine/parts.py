@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable
-from ipaddress import IPv4Address, IPv6Address
 from itertools import chain, count
 
 from nri_rdma.attach.attachment import Attachment
-from nri_rdma.attach.plan import addresses_in_pod
 from nri_rdma.attach.record import attach_key
 from nri_rdma.cdi.grants import Attached, CdiGrant
 from nri_rdma.decide.inject import AttachedRequest
@@ -72,12 +70,6 @@ def moved_netdevs(parts: Iterable[Attachment], names: Collection[str]) -> tuple[
     return tuple(
         move.link.name for record in records for move in record.plan.moves if names and move.link.name in names
     )
-
-
-def addresses_of(parts: Iterable[Attachment]) -> tuple[IPv4Address | IPv6Address, ...]:
-    """Return the addresses of the netdevs that these attachments moved into the pod."""
-    records = [now.record for now in [it.now for it in parts] if now.record is not None]
-    return tuple(it.ip for record in records for move in record.plan.moves for it in addresses_in_pod(move))
 
 
 def free_key(sandbox_id: str, parts: Iterable[Attachment], container: str) -> tuple[str, str]:

@@ -66,6 +66,11 @@ def test_each_port_that_a_container_is_told_of_is_proven_once() -> None:
     assert port_tasks((given, given), {}) == (DeviceTask(device="mlx5_0"), DeviceTask(device="mlx5_1"))
 
 
+def test_the_version_of_roce_is_that_of_the_request() -> None:
+    assert [it.roce_version for it in port_tasks((attached(0),), {})] == [2]
+    assert [it.roce_version for it in port_tasks((attached(0, request=replace(ASKED, roce_version=1)),), {})] == [1]
+
+
 @pytest.mark.parametrize(
     ("variables", "index"),
     [

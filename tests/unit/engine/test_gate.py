@@ -17,7 +17,7 @@ from nri_rdma.errors import ErrorCode, NriRdmaError, ProofError
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.proof import DeviceTask, ProofEnd, ProofStep
 from tests.unit.engine.test_guard import ID, PATH, given, guard_of, subject
-from tests.unit.rigs.inside_daemon import MEMLOCK, InsideDaemon
+from tests.unit.rigs.inside_daemon import MEMLOCK, POD_ADDRESS, InsideDaemon
 
 PREFIX = "rdma.noderesource.dev"
 PID = 4711
@@ -52,8 +52,8 @@ def test_a_container_is_proven_before_it_starts(daemon: InsideDaemon, guard: Gua
     assert guard.prove(one, 3.0) == ""
     ((task, within_s),) = daemon.prover.asked
     assert (task.where, task.pid, task.cgroups_path, task.memlock) == ("default/one, container a", PID, PATH, MEMLOCK)
-    assert task.devices == (DeviceTask(device="mlx5_2"),)
-    assert within_s == 3.0
+    assert (task.devices, task.addresses) == ((DeviceTask(device="mlx5_2"),), (POD_ADDRESS,))
+    assert within_s == pytest.approx(3.0, abs=0.5)
     daemon.engine.start_container(pod.sandbox_id, "a", PATH, container_id=ID)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -52,6 +53,7 @@ from tests.unit.rigs.planted_prover import PlantedProver
 from tests.unit.rigs.policies import EXCLUSIVE_FIRST
 
 MEMLOCK = 8 << 20
+POD_ADDRESS = ip_address("10.0.0.2")
 _ETHERNET_LENGTH = len("00:00:00:00:00:00")
 
 
@@ -107,7 +109,11 @@ class InsideDaemon:
             prefix=self.settings.annotation_prefix,
             waits=BLOCKING,
             memlock=MemlockBounds(default=MEMLOCK),
-            gating=Gating(prover=self.prover, guarded=lambda handler, _by: self.guarded.get(handler, True)),
+            gating=Gating(
+                prover=self.prover,
+                guarded=lambda handler, _by: self.guarded.get(handler, True),
+                addresses=lambda _pid: (POD_ADDRESS,),
+            ),
         )
         self.settings_now = self.settings
         self.runtime = RuntimeView(link="disconnected", name="", version="", nri="", lacks=(), launched=False, error="")

@@ -29,6 +29,7 @@ NOT_OF_THE_NETDEV = frozenset(
         "mode",
         "isolation",
         "use",
+        "userspace",
         "roceVersion",
         "prove",
         "devices",

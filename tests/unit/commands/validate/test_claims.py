@@ -135,7 +135,8 @@ def test_one_name_is_for_one_device_whichever_way_the_claim_counts(
 def test_the_keys_that_are_offered_are_those_that_a_claim_may_have() -> None:
     (problem,) = checked(claim("{colour: []}")).problems
     assert problem.hint == (
-        "the keys are name, mode, isolation, use, prove, interface, routes, rules, neighbors, ethtool, devices,"
+        "the keys are name, mode, isolation, use, prove, userspace, roceVersion, interface, routes, rules, neighbors,"
+        " ethtool, devices,"
         " memlock, limits"
     )
 

@@ -91,17 +91,6 @@ def test_several_devices_and_one_given_twice(host_equal: None, daemon: Daemon, p
 
 
 @pytest.mark.parametrize("network", ["none", "bridge"])
-def test_an_image_without_libraries_is_told_before_its_program_runs(
-    host_equal: None, daemon: Daemon, podman: Podman
-) -> None:
-    done = podman(*podman.run("--name", "bare", "-d", *DEVICE, command=SLEEP))
-    assert done.returncode == 0, done.stderr
-    (told,) = daemon.status()["images"]
-    assert (told["code"], told["container"]) == ("USERSPACE-MISSING", done.stdout.strip()[:12])
-    assert "the image has no libibverbs.so.1" in told["error"]
-    podman.must("rm", "-f", "-t", "0", "bare")
-
-
 def test_a_stopped_container_gives_back_and_gets_again(
     host_equal: None, daemon: Daemon, podman: Podman, network: str
 ) -> None:
@@ -129,6 +118,17 @@ def test_a_killed_container_gives_back(
     for victim in victims:
         os.kill(pids[victim], signal.SIGKILL)
     wait_home()
+
+
+def test_an_image_without_libraries_is_told_before_its_program_runs(
+    host_equal: None, daemon: Daemon, podman: Podman
+) -> None:
+    done = podman(*podman.run("--name", "bare", "-d", *DEVICE, command=SLEEP))
+    assert done.returncode == 0, done.stderr
+    (told,) = daemon.status()["images"]
+    assert (told["code"], told["container"]) == ("USERSPACE-MISSING", done.stdout.strip()[:12])
+    assert "the image has no libibverbs.so.1" in told["error"]
+    podman.must("rm", "-f", "-t", "0", "bare")
 
 
 @pytest.mark.parametrize("network", ["none", "bridge"])

@@ -100,7 +100,7 @@ def test_every_runtimes_guard_finds_the_image(
 def test_a_container_without_a_guard_is_told_of_as_well(
     host_equal: None, runtime: Runtime, node: Fabric, cri: Cri
 ) -> None:
-    """As the one before. CRI-O does not tell the container's process, and its cgroup does where there are cgroups v2."""
+    """As the one before. CRI-O does not tell the process; the cgroup does, where there are cgroups v2."""
     with Daemon(runtime, node) as daemon:
         pod = cri.run_pod("asks", annotations=ASKS)
         cri.run_container(pod, "main")

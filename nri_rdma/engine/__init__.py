@@ -27,6 +27,7 @@ Where to look:
 - `claim_states`: which CDI devices pods have, for the status of claims.
 - `view`: everything that the engine knows at one moment, for those who show it.
 - `barrier`, `alignment_check`, `limiter`: what a container meets on its way. `refusals`: the errors that it may meet.
+- `image_check`: whether the libraries in a container's image can use its devices.
 - `parts`: what the attachments of one sandbox gave to whom. `verifier`: whether a running pod lacks any of it.
 - `sandbox`: all that is remembered of a sandbox besides its attachments, and the table of its life.
 - `guard`: the answer to the OCI hook that lets no container start without its devices. `gate`: the proof that RDMA

@@ -22,7 +22,7 @@ from nri_rdma.engine.parts import attached_of
 from nri_rdma.engine.sandbox import ImageChecked, Sandboxes
 from nri_rdma.errors import ErrorCode, NriRdmaError, ProofError, UserspaceError
 from nri_rdma.model.userspace import Made, Userspace
-from nri_rdma.observe.spans import Recorder
+from nri_rdma.observe.spans import Recorder, Span, current_span, under
 from nri_rdma.tasks.waiting import settled
 from nri_rdma.tasks.workers import Workers
 
@@ -61,7 +61,7 @@ class ImageCheck:
         pod = parts[0].pod
         if self._checked(pod.sandbox_id, container, container_id) is not None:
             return None
-        work = partial(self._check, parts, container, container_id, image())
+        work = partial(self._check, parts, container, container_id, image(), current_span())
         done = self.readers.submit(f"image {pod.sandbox_id}", work)
         done.add_done_callback(partial(_log_bug, f"{pod}, container {container}"))
         return done
@@ -91,10 +91,12 @@ class ImageCheck:
         checked = known.images.get(container) if known is not None else None
         return checked if checked is not None and checked.container_id == container_id else None
 
-    def _check(self, parts: tuple[Attachment, ...], container: str, container_id: str, made: Made) -> None:
+    def _check(
+        self, parts: tuple[Attachment, ...], container: str, container_id: str, made: Made, caller: Span | None
+    ) -> None:
         pod, images = parts[0].pod, self._images
         attributes = {"k8s.pod.name": str(pod), "k8s.container.name": container, "sandbox": pod.sandbox_id}
-        with self._spans.span("userspace", attributes) as span:
+        with under(caller), self._spans.span("userspace", attributes) as span:
             given = checked_devices(attached_of(parts)[0], container)
             devices = tuple(kernel_device(it, images.abi) for it in given)
             userspace = images.read(made, providers_of(devices))

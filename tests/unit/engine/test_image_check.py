@@ -177,11 +177,14 @@ def test_the_start_of_a_container_begins_the_check_and_does_not_wait(
 ) -> None:
     pod = daemon.start_pod("one", TWO)
     shelf.gate.clear()
-    daemon.engine.start_container(pod.sandbox_id, "a", "", None, "1", lambda: Made(pid=9))
+    with daemon.spans.span("StartContainer") as call:
+        daemon.engine.start_container(pod.sandbox_id, "a", "", None, "1", lambda: Made(pid=9))
     daemon.engine.start_container(pod.sandbox_id, "b", "")  # a door that does not say where the image is
     shelf.gate.set()
     wait_until(lambda: check.problems(pod.sandbox_id, "a", "1") or None, "the check")
     assert [made for made, _ in shelf.asked] == [Made(pid=9)]
+    (span,) = (it for it in daemon.spans.recent() if it.name == "userspace")
+    assert (span.trace_id, span.parent_id) == (call.trace_id, call.span_id)
 
 
 def test_the_guard_has_the_image_checked_before_it_answers(

@@ -14,7 +14,7 @@ from dataclasses import replace
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.port import Kernel, KernelError, Namespace
 from nri_rdma.attach.record import SandboxRecord
-from nri_rdma.decide.inject import AttachedDevice, AttachedRequest, usable_ports
+from nri_rdma.decide.inject import AttachedDevice, AttachedRequest, live_ports, usable_ports
 from nri_rdma.decide.port_gids import NO_GIDS, Gids, gid_words, moved_words, port_gid, with_problem
 from nri_rdma.model.device import CharKind, Protocol
 from nri_rdma.model.gid import Gid, PortGid
@@ -99,8 +99,7 @@ class PodGids:
                     ports[found.place] = replace(found, is_own=True) if on_host else found
         if not ports:
             return NO_GIDS, False
-        computing = {item.device.name for it, item in given if it.admitted.request.use is not Use.STORAGE}
-        return Gids.of(ports.values(), computing), is_awaited
+        return Gids.of(ports.values(), _computing(given)), is_awaited
 
     def _tables(self, record: SandboxRecord, namespace: Namespace | None, given: _Given, gap: int) -> _Tables:
         """Read the tables where the devices are: those that moved show them in the pod only."""
@@ -139,6 +138,12 @@ class PodGids:
 def _has_gids(request: AttachedRequest, item: AttachedDevice) -> bool:
     """Return whether containers can send by a GID of the device."""
     return CharKind.UVERBS in request.admitted.request.char_kinds and item.device.protocol in _WITH_GIDS
+
+
+def _computing(given: _Given) -> set[str]:
+    """The devices that NCCL and UCX are told of: those with a live port, where any has one."""
+    asked = [(it.admitted.mode, item.device) for it, item in given if it.admitted.request.use is not Use.STORAGE]
+    return {it.name for mode, it in asked if live_ports(it, mode)} or {it.name for _, it in asked}
 
 
 def _places(request: AttachedRequest, item: AttachedDevice) -> Iterator[tuple[str, int]]:

@@ -180,7 +180,7 @@ def _hints(computing: list[AttachedRequest]) -> list[tuple[str, str]]:
     also select ``mlx5_10``) and UCX. UCX takes its list for all networks, so that it needs ``lo`` for TCP within the
     container. Of ports only the active ones are named; where none is, all are: one may become active later."""
     usable = {
-        it.device.id: (it.device, _live_ports(it.device, item.admitted.mode))
+        it.device.id: (it.device, live_ports(it.device, item.admitted.mode))
         for item in computing
         if CharKind.UVERBS in item.admitted.request.char_kinds
         for it in item.devices
@@ -199,10 +199,10 @@ def _hints(computing: list[AttachedRequest]) -> list[tuple[str, str]]:
 
 def usable_ports(device: RdmaDevice, mode: Mode) -> list[int]:
     """Return the numbers of the ports that libraries are told of where this is the only device."""
-    return _live_ports(device, mode) or _port_numbers(device)
+    return live_ports(device, mode) or _port_numbers(device)
 
 
-def _live_ports(device: RdmaDevice, mode: Mode) -> list[int]:
+def live_ports(device: RdmaDevice, mode: Mode) -> list[int]:
     """Return the numbers of the ports that can carry data, or will in the pod, where the netdev is raised."""
     if not [port for port in device.ports if not port.is_active or port.is_limited]:
         return _port_numbers(device)

@@ -38,7 +38,7 @@ RAILS = """\
 - {name: more, pool: rails, match: {device: mlx5_2}}
 - {name: disk, pool: disks}
 """
-OURS = ("NCCL", "UCX", "GLOO", "RDMA")
+OURS = ("NCCL", "UCX", "NVSHMEM", "GLOO", "RDMA")
 
 
 def with_port_down(described: Node, name: str) -> Node:
@@ -76,6 +76,9 @@ def test_compute_and_storage_in_one_pod_with_a_port_down(host_equal: None, cri: 
     assert {name: value for name, value in seen.env.items() if name.startswith(OURS)} == {
         "NCCL_IB_HCA": "=mlx5_2",
         "UCX_NET_DEVICES": "mlx5_2:1,lo",
+        "NVSHMEM_HCA_LIST": "mlx5_2:1",
+        "NCCL_IB_GID_INDEX": "3",
+        "UCX_IB_GID_INDEX": "3",
         "NCCL_SOCKET_IFNAME": "=eth0",
         "GLOO_SOCKET_IFNAME": "eth0",
         "NCCL_IB_TC": "106",

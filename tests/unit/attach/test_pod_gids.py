@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from ipaddress import IPv6Address, ip_interface
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from nri_rdma.model.device import RdmaNetns
 from nri_rdma.model.gid import Gid, GidType, PortGid
 from nri_rdma.model.request import Mode
 from tests.fakes.kernel import Address, FakeKernel, FaultyKernel, World
-from tests.unit.attach.builders import POD_PATH, make_placed, make_pod
+from tests.unit.attach.builders import POD_PATH, make_device, make_placed, make_pod
 from tests.unit.attach.rdma_life import attach, device_of
 from tests.unit.attach.sandbox_life import Start, end_sandbox
 from tests.unit.rigs.attachments import SOON, Rig, await_taken_up, placed_on
@@ -169,3 +170,18 @@ def test_gids_are_read_again_with_the_numbers_and_by_the_next_daemon(start: Star
     assert adopted.looked_again is not None
     adopted.looked_again.result(SOON)
     assert port_of(adopted).gid == gid(4, OWN)
+
+
+def test_a_device_whose_port_is_down_does_not_count_beside_a_live_one(rig: Rig, world: World) -> None:
+    """It is not among the devices that NCCL and UCX are told of either."""
+    sharing(world)
+    (placed,) = asking(world, Mode.SHARED)
+    (live,) = placed.devices
+    world.add_rdma("mlx5_dead", parent="0000:18:00.0")
+    for device, index in zip(world.rdma, (1, 5), strict=True):
+        device.gids = (gid(index, HOSTS, "rail0"),)
+    dead = replace(make_device("mlx5_dead", []), ports=(replace(live.ports[0], state="DOWN"),))
+    sandbox = attach(rig, (make_placed((live, dead), mode=Mode.SHARED),))
+    assert sandbox.record is not None
+    assert [it.place for it in sandbox.record.gids.ports] == ["mlx5_rail0:1", "mlx5_dead:1"]
+    assert dict(sandbox.record.gids.variables)["NCCL_IB_GID_INDEX"] == "1"

@@ -22,7 +22,9 @@ from tests.rig.guard import GUARDED
 from tests.rig.planted_proofs import PlantedProofs
 from tests.rig.runtime import Runtime
 from tests.runtime.asking import WAYS, Asked, Kubernetes, kubernetes
-from tests.runtime.test_guard import expected, nodes_of, refusal, refused, run, stopped
+from tests.runtime.test_guard import expected, guarded, nodes_of, refusal, refused, run, stopped
+
+__all__ = ["guarded"]
 
 pytestmark = [pytest.mark.root, pytest.mark.runtime]
 
@@ -64,6 +66,23 @@ def test_a_container_is_proven_within_its_limits_and_starts_and_again_when_it_is
         assert (proof["container"], proof["code"], proof["ports"]) == ("main", "", ["mlx5_3:1 roce by GID 1"])
         shown = daemon.cli("trace", "default/proven").stdout
         assert "prove" in shown
+        cri.delete_pod(pod)
+
+
+@pytest.mark.every_runtime
+def test_no_runtime_starts_a_container_that_was_not_proven(
+    host_equal: None, runtime: Runtime, node: Fabric, guarded: str, cri: Cri, proofs: PlantedProofs
+) -> None:
+    asked = ("--containerd-socket", str(runtime.cri_address))  # also of CRI-O, whose own socket is the machine's
+    with proving(runtime, node, proofs, *asked) as daemon:
+        pod = cri.run_pod("proven", annotations=PROVE, runtime_handler=guarded)
+        proofs.plant(**problem("open", errno.ENODEV))
+        text = refused(cri, pod, "main")
+        print(text)
+        assert "nri-rdma: PROOF-DEVICE: " in text
+        proofs.plant()
+        assert nodes_of(cri, run(cri, pod, "main", attempt=1)) == expected(node)
+        assert [it["code"] for sandbox in daemon.status()["sandboxes"] for it in sandbox["proofs"]] == [""]
         cri.delete_pod(pod)
 
 

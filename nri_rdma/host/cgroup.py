@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -203,7 +204,11 @@ def memory_max(procs: Path, cgroup_root: Path) -> int | None:
 
 
 def kill_all(cgroup_root: Path, cgroups_path: str) -> None:
-    """Kill all processes of a container. Raises OSError, ValueError."""
+    """Kill all processes of a container that does not run yet. Raises OSError, ValueError."""
+    if not (cgroup_root / CONTROLLERS).exists() and (cgroup_root / _V1[0]).is_dir():
+        for pid in filter(None, processes_of(cgroup_root / _V1[0], cgroups_path)):
+            os.kill(pid, signal.SIGKILL)
+        return
     (cgroup_root / cgroup_of(cgroups_path) / KILL).write_text("1")
 
 

@@ -10,11 +10,12 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.rig.cri import Cri, CriError, Sandbox
+from tests.rig.cri import Container, Cri, CriError, Sandbox
 from tests.rig.daemon import EXCLUSIVE_FIRST, Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.fabric import Fabric
@@ -201,15 +202,31 @@ def test_a_pod_whose_handler_has_no_guard_is_refused_at_its_start_and_one_that_a
     assert proofs.seen() == []
 
 
-def test_a_container_whose_hook_is_missing_after_all_is_refused_at_its_start(
+def runs(cri: Cri, container: Container) -> bool:
+    """Whether a container runs; CRI-O forgets one whose start fails."""
+    with suppress(CriError):
+        return cri.container_status(container).state == "running"
+    return False
+
+
+@pytest.mark.every_runtime
+def test_a_container_whose_hook_is_missing_after_all_does_not_run(
     host_equal: None, runtime: Runtime, node: Fabric, cri: Cri, proofs: PlantedProofs
 ) -> None:
-    """With the guard resource the pod is taken; this container does not have it."""
+    """With the guard resource the pod is taken; this container does not have it. CRI-O starts containers whatever it is
+    told."""
     resource = "rdma.noderesource.dev/guard"
-    with proving(runtime, node, proofs, "--guard-resource", resource, "--device-plugin-dir", str(runtime.run)):
+    with proving(
+        runtime, node, proofs, "--guard-resource", resource, "--device-plugin-dir", str(runtime.run)
+    ) as daemon:
         pod = cri.run_pod("trusted", annotations=PROVE)
-        text = refused(cri, pod, "main")
-        assert "nri-rdma: PROOF-NO-HOOK: nothing was proven: the guard's hook did not run for this container" in text
+        container = cri.create_container(pod, "main")
+        with suppress(CriError):
+            cri.start(container)
+        wait_until(lambda: not runs(cri, container), "the container not to run")
+        (row,) = daemon.status()["refused"]
+        assert (row["call"], row["code"], proofs.seen()) == ("StartContainer", "PROOF-NO-HOOK", [])
+        assert "nothing was proven: the guard's hook did not run for this container" in row["error"]
         cri.delete_pod(pod)
 
 

@@ -1,6 +1,8 @@
 """Containers' cgroups: where they are, what is written there and what is read."""
 
 import errno
+import signal
+import subprocess
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -191,6 +193,15 @@ def test_all_processes_of_a_scope_are_killed(scope: Path, tmp_path: Path) -> Non
     assert (scope.parent / "cgroup.kill").read_text() == "1"
     with pytest.raises(ValueError, match="is not below the root"):
         kill_all(tmp_path, "/..")
+
+
+def test_the_processes_of_a_container_on_cgroup_v1_are_killed_one_by_one(tmp_path: Path) -> None:
+    folder = tmp_path / "devices/kubepods/pod1/abc"
+    folder.mkdir(parents=True)
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        (folder / "cgroup.procs").write_text(f"{process.pid}\n0\n")  # 0: one that is not seen from here
+        kill_all(tmp_path, "/kubepods/pod1/abc")
+        assert process.wait(10) == -signal.SIGKILL
 
 
 # Which OCI runtime it is shows in the cgroup of the pod's own process.

@@ -122,6 +122,8 @@ LEAST_REGISTERED = 2 * TRANSFER_BYTES
 """One half is moved into the other: a container that may not lock that much cannot use RDMA."""
 _QUEUES_BYTES = 256 << 10
 """What drivers lock for a queue pair and its completion queue."""
+LEAST_LOCKED = LEAST_REGISTERED + _QUEUES_BYTES
+"""What a process has to be able to lock to make a proof."""
 _MEMORY_PART = 4
 """What part of a container's memory a proof takes at most."""
 

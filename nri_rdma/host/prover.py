@@ -20,20 +20,13 @@ from pathlib import Path
 from typing import Any, Final  # Any: JSON of the program
 
 from nri_rdma.attach.port import KernelError
+from nri_rdma.decide.proof import LEAST_LOCKED, TRANSFER_BYTES, bytes_to_register
 from nri_rdma.host.cgroup import joined_by, memory_max
 from nri_rdma.host.warm_process import WarmProcess
 from nri_rdma.model.proof import DeviceProof, DeviceTask, ProofAnswer, ProofEnd, ProofProblem, ProofStep, ProofTask
 
 log = logging.getLogger(__name__)
 
-TRANSFER_BYTES: Final = 1 << 20
-MOST_REGISTERED: Final = 64 << 20
-LEAST_REGISTERED: Final = 2 * TRANSFER_BYTES
-"""One half is moved into the other: a container that may not lock that much cannot use RDMA."""
-_QUEUES_BYTES: Final = 256 << 10
-"""What drivers lock for a queue pair and its completion queue."""
-_MEMORY_PART: Final = 4
-"""What part of a container's memory a proof takes at most."""
 _PATIENCE_S: Final = 0.35
 """How long to wait, after a proof's time, for the word that it was killed; without it, the process that kills hangs."""
 _READ_BYTES: Final = 65536
@@ -114,10 +107,7 @@ class Prover:
             raise _UnavailableError(f"{error.filename}: {error.strerror}") from error
         except ValueError as error:
             raise _UnavailableError(f"its cgroup is not known: {error}") from error
-        sizes = [MOST_REGISTERED]
-        sizes += [memory // _MEMORY_PART] if memory is not None else []
-        sizes += [memlock - _QUEUES_BYTES] if memlock != resource.RLIM_INFINITY else []
-        size = max(LEAST_REGISTERED, min(sizes))
+        size = bytes_to_register(memlock if memlock != resource.RLIM_INFINITY else None, memory)
         return {
             "pid": task.pid,
             "until": until,
@@ -217,7 +207,7 @@ def _lockable(wanted: int) -> int:
     _, own = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if own == resource.RLIM_INFINITY or 0 <= wanted <= own:
         return wanted
-    if own < LEAST_REGISTERED + _QUEUES_BYTES:
+    if own < LEAST_LOCKED:
         raise _UnavailableError(f"the daemon itself may lock {own} bytes of memory only (LimitMEMLOCK= of its service)")
     return own
 

@@ -15,8 +15,9 @@ from statistics import median
 
 import pytest
 
+from nri_rdma.decide.proof import LEAST_REGISTERED
 from nri_rdma.host.pod_addresses import addresses_of
-from nri_rdma.host.prover import LEAST_REGISTERED, Prover
+from nri_rdma.host.prover import Prover
 from nri_rdma.model.proof import DeviceProof, DeviceTask, ProofAnswer, ProofEnd, ProofStep, ProofTask
 from tests.lab.guest import kernel, verbs
 from tests.lab.guest.process import Server

@@ -70,7 +70,7 @@ class ImageCheck:
         """Check a container for its hook; return whether that is done within that time."""
         if not (created.pid and created.bundle):
             return True  # the hook is of an older release
-        image = partial(Made, pid=created.pid, bundle=created.bundle)
+        image = partial(Made, container_id=created.container_id, pid=created.pid, bundle=created.bundle)
         checked = self.begin(parts, created.name, created.container_id, image)
         return checked is None or settled(checked, within_s)
 

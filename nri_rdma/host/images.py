@@ -17,6 +17,9 @@ _LIBRARY_PATH = "LD_LIBRARY_PATH="
 _NO_PROCESS = "the daemon does not see the container's process: it needs the host's pid namespace"
 
 
+_NO_RIGHT = "the daemon may not look into containers: it needs the capability SYS_PTRACE"
+
+
 class Images:
     """Blocks on files. Safe for use by several threads."""
 
@@ -31,18 +34,28 @@ class Images:
         """Return what a container's image has, these providers among it; why it cannot be seen is in the answer."""
         try:
             pid = made.pid or next(iter(processes_of(self._cgroups, made.cgroups_path)), 0)
-            if not pid:
+            if not pid or not self._is_of(pid, made.container_id):
                 return Userspace(unseen=_NO_PROCESS)
             process, path, libraries = f"{self._proc}/{pid}/root", "/", made.library_path
             if made.bundle:
                 path, libraries = _of_bundle(process, made.bundle)
             folder = RootFolder(process + path)
+        except PermissionError:
+            return Userspace(unseen=_NO_RIGHT)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             return Userspace(unseen=f"the container's root cannot be opened: {error}")
         try:
             return read_userspace(folder, providers, libraries)
         finally:
             folder.close()
+
+    def _is_of(self, pid: int, container_id: str) -> bool:
+        """Return whether a process is in the cgroup of that container: without the host's pid namespace, a process of
+        its number is somebody else's."""
+        try:
+            return container_id in (self._proc / str(pid) / "cgroup").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return False
 
     def abi(self, uverbs: str) -> int | None:
         """Return the version of the kernel's interface to a device, by the name of its node (``uverbs0``)."""

@@ -80,9 +80,11 @@ class KernelDevice:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
     """The place of the root folder of a container that was made, by its first process: that is `pid`, or where that is
-    0 the first one of its cgroup. Before that process has the folder for its root (createRuntime), `bundle` is where
-    the OCI runtime has its configuration; "" after that, and `library_path` is its LD_LIBRARY_PATH then."""
+    0 the first one of its cgroup. A process of that number that is not of `container_id` is another one. Before the
+    process has the folder for its root (createRuntime), `bundle` is where the OCI runtime has its configuration; ""
+    after that, and `library_path` is its LD_LIBRARY_PATH then."""
 
+    container_id: str = ""
     pid: int = 0
     cgroups_path: str = ""
     bundle: str = ""

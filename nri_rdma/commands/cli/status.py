@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any  # Any: the daemon's JSON document
@@ -454,10 +455,11 @@ def _images(rows: list[dict[str, Any]]) -> Iterator[TextTable]:
             ),
         )
     if unseen := [it for it in rows if not it["code"]]:
+        reasons = Counter(it["error"] for it in unseen)
         yield TextTable(
             title="Images whose libraries could not be checked",
-            headings=("POD", "CONTAINER", "WHY"),
-            rows=tuple((it["pod"], it["container"], it["error"]) for it in unseen),
+            headings=("CONTAINERS", "WHY"),
+            rows=tuple((str(count), why) for why, count in reasons.items()),
         )
 
 

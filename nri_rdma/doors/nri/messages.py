@@ -138,6 +138,7 @@ def made_from(container: Any) -> Made:
     """Return where the root of a container is found that is about to start."""
     paths = [entry.partition("=")[2] for entry in container.env if entry.startswith(_LIBRARY_PATH)]
     return Made(
+        container_id=container.id,
         pid=container.pid,
         cgroups_path=container.linux.cgroups_path,
         library_path=paths[-1] if paths else "",

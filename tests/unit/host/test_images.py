@@ -27,8 +27,9 @@ def bundle(tmp_path: Path, root: str, env: list[str]) -> Made:
     """A container whose process 7 still has the host's root."""
     place = tmp_path / "proc/7/root/run/bundle"
     place.mkdir(parents=True)
+    (tmp_path / "proc/7/cgroup").write_text("0::/kubepods/pod1/ab12\n")
     place.joinpath("config.json").write_text(json.dumps({"root": {"path": root}, "process": {"env": env}}))
-    return Made(pid=7, bundle="/run/bundle")
+    return Made(container_id="ab12", pid=7, bundle="/run/bundle")
 
 
 @pytest.mark.parametrize("root", ["rootfs", "/run/bundle/rootfs"])
@@ -48,6 +49,7 @@ def test_a_container_that_starts_has_the_root_of_the_first_process_of_its_cgroup
     tmp_path: Path, images: Images
 ) -> None:
     put(tmp_path / "proc/9/root", "/opt/lib/libibverbs.so.1", VERBS)
+    (tmp_path / "proc/9/cgroup").write_text("0::/pod/main\n")
     (tmp_path / "cgroup/pod/main").mkdir(parents=True)
     (tmp_path / "cgroup/pod/main/cgroup.procs").write_text("9\n10\n")
     made = Made(cgroups_path="/pod/main", library_path="/opt/lib")
@@ -57,7 +59,8 @@ def test_a_container_that_starts_has_the_root_of_the_first_process_of_its_cgroup
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        (Made(pid=8), "the container's root cannot be opened: "),
+        (Made(pid=8), "the daemon does not see the container's process: "),
+        (Made(container_id="cd34", pid=7, bundle="/run/bundle"), "the daemon does not see the container's process: "),
         (Made(cgroups_path="/gone"), "the container's root cannot be opened: "),
         (Made(cgroups_path="/elsewhere"), "the daemon does not see the container's process: "),
         (Made(pid=7, bundle="/run/none"), "the container's root cannot be opened: "),

@@ -347,7 +347,7 @@ def test_the_image_of_a_container_is_checked_before_it_is_answered(door: Door) -
     sandboxes = door.inside.engine.placer.evidence.sandboxes
     starts.images = starts.gate.images = ImageCheck(shelf, sandboxes, door.inside.spans, readers)
     assert door.containers.attach(replace(asks(), bundle="/run/bundle"), 9) == DEFAULT
-    assert shelf.asked == [(Made(pid=PID, bundle="/run/bundle"), frozenset({"mlx5"}))]
+    assert shelf.asked == [(Made(container_id="box", pid=PID, bundle="/run/bundle"), frozenset({"mlx5"}))]
     (told,) = ask_status(door.inside.settings.control_path)["images"]
     assert (told["pod"], told["container"], told["code"]) == ("oci/box", "box", "USERSPACE-MISSING")
     readers.close()

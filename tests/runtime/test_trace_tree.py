@@ -31,9 +31,9 @@ ASKS = {REQUEST: "- {match: {device: mlx5_2}}"}
 STEPS = {
     "RunPodSandbox": ("parse", "place", "plan", "attach"),
     "CreateContainer": ("inject",),
-    "StartContainer": (),
+    "StartContainer": ("userspace",),
     "StopPodSandbox": ("undo",),
-    "attach": ("capture", "move-netdev", "configure-netdev", "resolve-numbers"),
+    "attach": ("capture", "move-netdev", "configure-netdev", "resolve-numbers", "gids"),
     "undo": ("undo configure-netdev", "undo move-netdev", "restore"),
 }
 """The spans below each of ours, in their order; all others have none. RemovePodSandbox finds nothing to do any more."""
@@ -42,7 +42,7 @@ NO_STEPS = {"", *CALLS, "attach", "undo"}
 """What has steps below it does nothing by itself."""
 NOT_FOR_PODS = ("MainThread", "node-reader")
 """Threads that read the node: at the start of the daemon, and whenever it changes."""
-LATER = {"attach", "undo"}
+LATER = {"attach", "undo", "userspace"}
 """What goes on when its call has been answered."""
 CLOCKS_NS = 1_000_000
 """How far the clocks of two programs on one machine may be apart: a span in Go takes its end from the monotonic one."""
@@ -114,7 +114,7 @@ def test_the_spans_of_a_pod_are_one_tree_with_the_runtimes(traced: Runtime, node
     with Daemon(traced, node) as daemon:
         traced.cri.traceparent = SAMPLED
         pod = run_and_remove(traced.cri, daemon)
-        collector.wait_for(OURS, [*CALLS, "attach", "undo"])
+        collector.wait_for(OURS, [*CALLS, "attach", "undo", "userspace"])
     traced.terminate()  # it exports what it still has
     tree = Tree(collector.spans)
     ours = collector.of(OURS)
@@ -206,6 +206,7 @@ def test_every_call_of_the_kernel_for_a_pod_is_made_in_the_span_of_a_step(
     for_pods = [it for it in calls if not it.thread.startswith(NOT_FOR_PODS)]
     outside = {(it.span, it.what, it.stack) for it in for_pods if it.span in NO_STEPS}
     assert outside == set()
-    steps = {"plan", "capture", "move-netdev", "configure-netdev", "resolve-numbers", "undo move-netdev", "restore"}
-    assert steps | {"recover"} == {it.span for it in for_pods}
+    of_attach = {"plan", "capture", "move-netdev", "configure-netdev", "resolve-numbers", "gids"}
+    others = {"undo move-netdev", "restore", "recover", "userspace"}
+    assert of_attach | others == {it.span for it in for_pods}
     assert {"setns", "send netlink 0", "send netlink 4", "send netlink 16"} <= {it.what for it in for_pods}

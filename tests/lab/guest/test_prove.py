@@ -75,6 +75,7 @@ def box(cri: Cri, name: str, annotations: dict[str, str]) -> Iterator[Box]:
     """A container for a while."""
     with verbs.pod(cri, name, annotations) as sandbox:
         pid = cri.container_status(verbs.start(cri, sandbox, "main")).pid
+        wait_until(lambda: "tentative" not in addresses(), "the addresses of its interface", seconds=30)
         (line,) = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
         yield Box(pid=pid, cgroup=line.removeprefix("0::"))
 

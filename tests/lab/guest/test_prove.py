@@ -243,11 +243,11 @@ def frozen(box: Box) -> Iterator[None]:
 @contextmanager
 def port_down(device: str) -> Iterator[None]:
     """The device's port without its link."""
-    netdev = kernel.netdev_of(device)
+    netdev, before = kernel.netdev_of(device), addresses()
     subprocess.run(["ip", "link", "set", netdev, "down"], check=True)
     try:
         yield
     finally:
         subprocess.run(["ip", "link", "set", netdev, "up"], check=True)
         wait_until(lambda: [it["state"] for it in kernel.rdma_links()] == ["ACTIVE"], "an active port", seconds=30)
-        wait_until(lambda: "tentative" not in addresses(), "its addresses", seconds=30)
+        wait_until(lambda: addresses() == before, lambda: f"its addresses: {before}, {addresses()}", seconds=30)

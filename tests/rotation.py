@@ -30,6 +30,7 @@ CLUSTER = {
         "test_claim_again",
         "test_claim_shapes",
         "test_claim_status",
+        "test_gate",
         "test_guard_resource",
         "test_lost_netdevs",
         "test_slice_writes",

@@ -410,8 +410,8 @@ class Settings:
     verbs_python: Path | None = _setting(
         Path("/usr/bin/python3"),
         "The distribution's Python, with its pyverbs (Debian: python3-pyverbs), which is asked for the capacity of"
-        " devices whose pools have shares, and tries devices (`prove`, `nri-rdma verify`). Empty: shares have no limits"
-        " but those that are written, and nothing is proven.",
+        " devices whose pools have shares, and tries devices (`prove`, `nri-rdma verify`; Python 3.10 or newer)."
+        " Empty: shares have no limits but those that are written, and nothing is proven.",
         _path_or_none,
         "PATH",
     )

@@ -1,14 +1,19 @@
-"""An entry of the GID table of a port: what an RDMA device is addressed by."""
+"""An entry of the GID table of a port: what an RDMA device is addressed by.
+
+The distribution's Python imports this too (nri_rdma.host.verbs), and may be 3.10.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum
 from ipaddress import IPv4Address, IPv6Address
 
 
-class GidType(StrEnum):
+class GidType(str, Enum):
     """The type of a GID, as the kernel writes it in sysfs."""
+
+    __str__ = str.__str__
 
     IB = "IB"
     """Of InfiniBand. Kernels before 5.15 write it as `IB/RoCE v1`, as they do for RoCE v1."""

@@ -34,5 +34,5 @@ def answers(names: Sequence[str]) -> Iterator[dict[str, object]]:
             with verbs.Context(name=name) as context:
                 told = context.query_device()
                 yield {"device": name, "capacity": {kind: getattr(told, key) for kind, key in ATTRIBUTES.items()}}
-        except Exception as error:  # noqa: BLE001 - pyverbs raises several, and one device's are not the others'
+        except Exception as error:  # noqa: BLE001, PERF203 - pyverbs raises several, and one device's are not the others'
             yield {"device": name, "problem": library.words(error)}

@@ -36,10 +36,13 @@ NAME = ClaimName(namespace="team", name="rails", uid="u1")
 PATH = "/apis/resource.k8s.io/v1/namespaces/team/resourceclaims/rails"
 
 
-def call(path: Path, method: str, data: bytes, metadata: Mapping[str, str] | None = None) -> bytes:
-    """Ask a socket, as the kubelet does, and return its answer."""
+def call(
+    path: Path, method: str, data: bytes, metadata: Mapping[str, str] | None = None, *, waits: bool = False
+) -> bytes:
+    """Ask a socket, as the kubelet does, and return its answer. `waits`: until somebody listens."""
     with grpc.insecure_channel(f"unix:{path}") as channel:
-        answer: bytes = channel.unary_unary(method)(data, timeout=10, metadata=tuple((metadata or {}).items()))
+        sent = tuple((metadata or {}).items())
+        answer: bytes = channel.unary_unary(method)(data, timeout=10, metadata=sent, wait_for_ready=waits)
         return answer
 
 
@@ -51,8 +54,8 @@ def asked(kind: Any, *claims: tuple[str, str]) -> bytes:
 
 
 def register(registrar: Path) -> None:
-    """Tell the socket that the kubelet has taken the driver."""
-    call(registrar, NOTIFY, registration.RegistrationStatus(plugin_registered=True).SerializeToString())
+    """Tell the socket that the kubelet has taken the driver; it may have been made a moment ago."""
+    call(registrar, NOTIFY, registration.RegistrationStatus(plugin_registered=True).SerializeToString(), waits=True)
 
 
 @dataclass

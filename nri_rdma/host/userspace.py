@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import re
+import time
 from collections.abc import Collection, Iterator
+from itertools import chain, islice
 
 from nri_rdma.host.elf import Elf, ElfError
 from nri_rdma.host.root_folder import RootFolder
@@ -18,7 +20,11 @@ from nri_rdma.model.userspace import Lack, Provider, Userspace
 LIBIBVERBS = "libibverbs.so.1"
 LONGEST_PATH = 4096
 MOST_FOLDERS = 64
-"""Of those in which libraries are looked for."""
+"""Of those that an image names for its libraries; those of every loader are looked through as well."""
+MOST_CONFIGURED = 256
+"""Files that /etc/ld.so.conf includes, and its lines that include some: these files may include each other."""
+MOST_S = 10
+"""How long one image is read, in seconds: a reader is there for all containers."""
 _TEXT_BYTES = 64 << 10
 """Read of a configuration file."""
 _MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 21: "ppc64le", 22: "s390x", 243: "riscv64"}
@@ -40,6 +46,8 @@ def read_userspace(root: RootFolder, providers: Collection[str], library_path: s
     """Return what is below a root, and these providers of it. Never raises OSError."""
     try:
         return _Reading(root, library_path).userspace(sorted(providers))
+    except _TooMuchError as error:
+        return Userspace(unseen=str(error))
     except ElfError as error:
         return Userspace(unseen=f"a library of the image cannot be read: {error}")
     except OSError as error:
@@ -48,15 +56,27 @@ def read_userspace(root: RootFolder, providers: Collection[str], library_path: s
         return Userspace(unseen=f"{_plain(str(error.filename or 'a file'))} cannot be read: {why}")
 
 
+class _TooMuchError(Exception):
+    """An image that takes too much to be read; the text says what."""
+
+
 class _Reading:
     """One look at one root: each library is read once."""
 
     def __init__(self, root: RootFolder, library_path: str) -> None:
-        self._root = root
+        self._image, self._by = root, time.monotonic() + MOST_S
+        self._configured_left = MOST_CONFIGURED
         self._machine = os.uname().machine
-        self._folders = tuple(dict.fromkeys(self._library_folders(library_path)))[:MOST_FOLDERS]
+        self._folders = tuple(dict.fromkeys(self._library_folders(library_path)))
         self._defined: dict[str, frozenset[str] | None] = {}
         """The versions that a library defines; None: there is none for this machine."""
+
+    @property
+    def _root(self) -> RootFolder:
+        """The root, as long as there is time for it."""
+        if time.monotonic() > self._by:
+            raise _TooMuchError(f"the image was not read within {MOST_S} s")
+        return self._image
 
     def userspace(self, providers: list[str]) -> Userspace:
         family, distribution = self._distribution()
@@ -145,13 +165,13 @@ class _Reading:
         for folder in dict.fromkeys((*self._folders, *usual, "/usr/lib32")):
             path = f"{folder}/{LIBIBVERBS}"
             with self._root.opened(path) as fd:
-                if fd is not None and (other := _architecture(fd)):
+                if fd is not None and (other := _architecture(fd)) not in {"", self._machine}:
                     yield _plain(path), other
 
     def _library_folders(self, library_path: str) -> Iterator[str]:
         """Yield the folders in the loader's order."""
-        yield from (it for it in re.split("[:;]", library_path) if it.startswith("/"))
-        yield from self._configured("/etc/ld.so.conf", depth=2)
+        own = (it for it in re.split("[:;]", library_path) if it.startswith("/"))
+        yield from islice(chain(own, self._configured("/etc/ld.so.conf", depth=2)), MOST_FOLDERS)
         triplet = f"{self._machine}-linux-gnu"
         yield from (
             f"/lib/{triplet}",
@@ -164,20 +184,27 @@ class _Reading:
         )
 
     def _configured(self, path: str, depth: int) -> Iterator[str]:
+        self._count_configured()
         for line in self._text(path).splitlines():
             words = line.partition("#")[0].split()
             if words[:1] == ["include"] and depth:
                 for pattern in words[1:]:
+                    self._count_configured()
                     folder, _, name = (pattern if pattern.startswith("/") else f"/etc/{pattern}").rpartition("/")
                     files = [
                         it
                         for it in self._root.names(folder)
                         if name == it or (name == "*.conf" and it.endswith(".conf"))
                     ]
-                    for file in files[:MOST_FOLDERS]:
+                    for file in files:
                         yield from self._configured(f"{folder}/{file}", depth - 1)
             elif words and words[0].startswith("/"):
                 yield words[0]
+
+    def _count_configured(self) -> None:
+        self._configured_left -= 1
+        if self._configured_left < 0:
+            raise _TooMuchError(f"/etc/ld.so.conf of the image has more than {MOST_CONFIGURED} files and includes")
 
     def _listed(self, folder: str) -> frozenset[str]:
         """Return the drivers that the files in a folder libibverbs.d name."""

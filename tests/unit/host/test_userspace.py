@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from nri_rdma.host.root_folder import RootFolder
-from nri_rdma.host.userspace import read_userspace
+from nri_rdma.host.userspace import MOST_CONFIGURED, MOST_FOLDERS, MOST_S, read_userspace
 from nri_rdma.model.userspace import Lack, Provider, Userspace
 from tests.unit.host.made_elf import AARCH64, X86_64, Library
 
@@ -125,6 +127,39 @@ def test_libraries_are_found_in_the_loaders_order(image: Path) -> None:
 def test_a_configuration_that_includes_itself_ends(image: Path) -> None:
     text(image, "/etc/ld.so.conf", "include ld.so.conf\ninclude ld.so.conf\n")
     assert seen(image).path
+
+
+def test_an_endless_configuration_is_given_up_soon_and_that_is_said(image: Path) -> None:
+    lines = "include /etc/l/*.conf\n" * 2900
+    text(image, "/etc/ld.so.conf", lines)
+    for number in range(64):
+        text(image, f"/etc/l/{number}.conf", lines)
+    started = time.process_time()
+    assert seen(image).unseen == f"/etc/ld.so.conf of the image has more than {MOST_CONFIGURED} files and includes"
+    assert time.process_time() - started < 5
+
+
+def test_a_configuration_with_many_folders_is_read_up_to_its_bound(image: Path) -> None:
+    put(image, "/opt/verbs/libibverbs.so.1", VERBS)
+    text(image, "/etc/ld.so.conf", "".join(f"/opt/{number}\n" for number in range(MOST_FOLDERS)) + "/opt/verbs\n")
+    assert seen(image).path == f"{HOME}/libibverbs.so.1", "the loader's own folders always count"
+
+
+def test_a_library_path_with_many_folders_hides_no_library(image: Path) -> None:
+    many = ":".join(f"/opt/{number}" for number in range(MOST_FOLDERS))
+    assert seen(image, library_path=many).path == f"{HOME}/libibverbs.so.1"
+
+
+def test_a_library_for_this_machine_is_not_named_as_one_for_another(image: Path) -> None:
+    (image / f".{HOME}/libibverbs.so.1").unlink()
+    put(image, "/usr/lib32/libibverbs.so.1", VERBS)
+    assert (seen(image).path, seen(image).foreign) == ("", ())
+
+
+def test_an_image_that_is_not_read_in_time_is_given_up(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = count(step=MOST_S // 4)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    assert seen(image) == Userspace(unseen=f"the image was not read within {MOST_S} s")
 
 
 def test_a_library_for_another_machine_is_passed_over_and_named_where_there_is_no_other(image: Path) -> None:

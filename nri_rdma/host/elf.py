@@ -19,6 +19,8 @@ MOST_ROWS = 65536
 """Of all of a file's tables: libmlx5 has 1,000 symbols."""
 MOST_SECTIONS = 256
 LONGEST_NAME = 4096
+MOST_NAME_BYTES = 4 << 20
+"""Of all names that are read of a file: its symbols may share a long one."""
 
 _SECTION_DYNSYM, _SECTION_DYNAMIC = 11, 6
 _SECTION_VERDEF, _SECTION_VERNEED, _SECTION_VERSYM = 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
@@ -49,7 +51,7 @@ class Elf:
     def __init__(self, fd: int) -> None:
         """Read the header. The descriptor stays the caller's, and open."""
         self._fd = fd
-        self._bytes_left, self._rows_left = MOST_READ, MOST_ROWS
+        self._bytes_left, self._rows_left, self._names_left = MOST_READ, MOST_ROWS, MOST_NAME_BYTES
         self._size = os.fstat(fd).st_size
         if self._size > MOST_BYTES:
             raise ElfError(f"it has {self._size} bytes")
@@ -71,7 +73,7 @@ class Elf:
             names = self._linked(section)
             for tag, value in self._rows(section, "QQ" if self.bits == 64 else "II"):
                 if tag == _NEEDED:
-                    found.append(_name(names, value))
+                    found.append(self._name(names, value))
         return tuple(found)
 
     def versions_needed(self) -> dict[str, frozenset[str]]:
@@ -123,10 +125,10 @@ class Elf:
             data, names, place = self._bytes(section), self._linked(section), 0
             while True:
                 _version, count, file, first, after = self._unpack("HHIII", data, place)
-                versions, aux = found.setdefault(_name(names, file), {}), place + first
+                versions, aux = found.setdefault(self._name(names, file), {}), place + first
                 for _ in range(count):
                     _hash, _flags, other, name, following = self._unpack("IHHII", data, aux)
-                    versions[other & 0x7FFF] = _name(names, name)
+                    versions[other & 0x7FFF] = self._name(names, name)
                     aux += following
                 place += after
                 if not after:
@@ -140,7 +142,7 @@ class Elf:
             while True:
                 _version, _flags, index, _count, _hash, first, after = self._unpack("HHHHIII", data, place)
                 name, _next = self._unpack("II", data, place + first)
-                found[index & 0x7FFF] = _name(names, name)
+                found[index & 0x7FFF] = self._name(names, name)
                 place += after
                 if not after:
                     break
@@ -154,7 +156,7 @@ class Elf:
         rows = self._rows(symbols, "IBBHQQ" if self.bits == 64 else "IIIBBH")
         for row, number in zip(rows, numbers, strict=False):
             name, info, home = (row[0], row[1], row[3]) if self.bits == 64 else (row[0], row[3], row[5])
-            found.append((_name(names, name), number & 0x7FFF, home != 0, info >> 4 == 2))
+            found.append((self._name(names, name), number & 0x7FFF, home != 0, info >> 4 == 2))
         return found
 
     # Sections
@@ -231,6 +233,16 @@ class Elf:
         if self._bytes_left < 0:
             raise ElfError("its tables overlap")
 
+    def _name(self, names: bytes, place: int) -> str:
+        """The text at that place of a table of texts."""
+        end = names.find(b"\0", place, place + LONGEST_NAME)
+        if end < 0:
+            raise ElfError("a name is nowhere")
+        self._names_left -= end - place
+        if self._names_left < 0:
+            raise ElfError(f"its names have more than {MOST_NAME_BYTES} bytes")
+        return names[place:end].decode(errors="replace")
+
     def _count(self, rows: int) -> None:
         self._rows_left -= rows
         if self._rows_left < 0:
@@ -242,11 +254,3 @@ class Elf:
             return struct.unpack_from(self.order + form, data, place)
         except struct.error as error:
             raise ElfError("a table ends before its rows do") from error
-
-
-def _name(names: bytes, place: int) -> str:
-    """The text at that place of a table of texts."""
-    end = names.find(b"\0", place, place + LONGEST_NAME)
-    if end < 0:
-        raise ElfError("a name is nowhere")
-    return names[place:end].decode(errors="replace")

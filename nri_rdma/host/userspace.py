@@ -61,15 +61,13 @@ class _TooMuchError(Exception):
 
 
 class _Reading:
-    """One look at one root: each library is read once."""
+    """One look at one root. What a library defines is kept no longer than it is compared: an image may have many."""
 
     def __init__(self, root: RootFolder, library_path: str) -> None:
         self._image, self._by = root, time.monotonic() + MOST_S
         self._configured_left = MOST_CONFIGURED
         self._machine = os.uname().machine
         self._folders = tuple(dict.fromkeys(self._library_folders(library_path)))
-        self._defined: dict[str, frozenset[str] | None] = {}
-        """The versions that a library defines; None: there is none for this machine."""
 
     @property
     def _root(self) -> RootFolder:
@@ -142,13 +140,12 @@ class _Reading:
                 yield Lack(library=_plain(library), version=_plain(version))
 
     def _versions(self, library: str) -> frozenset[str] | None:
-        if library not in self._defined:
-            path = self._find(library)
-            self._defined[library] = None
-            if path:
-                with self._root.opened(path) as fd:
-                    self._defined[library] = _elf(fd).versions_defined()
-        return self._defined[library]
+        """Return the versions that a library defines; None: there is none for this machine."""
+        path = self._find(library)
+        if not path:
+            return None
+        with self._root.opened(path) as fd:
+            return _elf(fd).versions_defined()
 
     # Files
 

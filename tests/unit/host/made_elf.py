@@ -29,7 +29,7 @@ class Library:
     """Whether the pointer to that name is in the data, and not in a relocation."""
 
     def build(self) -> bytes:
-        """The file."""
+        """The file. Each text is in its table once."""
         names = _Names()
         versions = dict.fromkeys(version for _, version in self.defines)
         numbers = {("", version): number for number, version in enumerate(versions, 2)}
@@ -106,11 +106,13 @@ class _Names:
 
     def __init__(self) -> None:
         self.data = b"\0"
+        self._places = {"": 0}
 
     def __call__(self, name: str) -> int:
-        place = len(self.data)
-        self.data += name.encode() + b"\0"
-        return place if name else 0
+        if name not in self._places:
+            self._places[name] = len(self.data)
+            self.data += name.encode() + b"\0"
+        return self._places[name]
 
 
 def _chain(rows: Sequence[tuple[bytes, bytes]]) -> bytes:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import random
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from nri_rdma.host.elf import MOST_ROWS, Elf, ElfError
+from nri_rdma.host.elf import LONGEST_NAME, MOST_NAME_BYTES, MOST_ROWS, Elf, ElfError
 from tests.unit.host.made_elf import AARCH64, Library
 
 PROVIDER = Library(
@@ -85,6 +86,19 @@ def test_a_library_with_endless_tables_is_refused_soon(tmp_path: Path) -> None:
         for _ in range(10):
             elf.symbols_defined()
     assert time.process_time() - started < 10
+
+
+def test_symbols_that_share_one_long_name_cost_no_memory(tmp_path: Path) -> None:
+    """A library of 1 MB could have 130 MB of names."""
+    name = "n" * (LONGEST_NAME - 2)
+    elf = read(tmp_path / "library", Library(defines=[(name, "V_1")] * 32000).build())
+    tracemalloc.start()
+    try:
+        with pytest.raises(ElfError, match="names"):
+            elf.symbols_defined()
+        assert tracemalloc.get_traced_memory()[1] < 4 * MOST_NAME_BYTES
+    finally:
+        tracemalloc.stop()
 
 
 def _all_of(tmp_path: Path, data: bytes) -> None:

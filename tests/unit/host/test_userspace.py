@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -160,6 +161,24 @@ def test_an_image_that_is_not_read_in_time_is_given_up(image: Path, monkeypatch:
     clock = count(step=MOST_S // 4)
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     assert seen(image) == Userspace(unseen=f"the image was not read within {MOST_S} s")
+
+
+def test_what_many_libraries_define_is_not_kept(image: Path) -> None:
+    """An image can have 60,000 libraries with 7 MB of versions each."""
+    many = Library(defines=[("read", f"V_{number}") for number in range(5000)], machine=OWN)
+    put(image, f"{HOME}/many.so", many)
+    peaks = []
+    for libraries in (1, 20):
+        for number in range(libraries):
+            (image / f".{HOME}/{number}.so").unlink(missing_ok=True)
+            (image / f".{HOME}/{number}.so").symlink_to("many.so")
+        needs = {f"{number}.so": [("read", "V_1")] for number in range(libraries)}
+        put(image, f"{HOME}/libibverbs.so.1.14", replace(VERBS, needs=needs))
+        tracemalloc.start()
+        assert not seen(image).lacks
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 2 * peaks[0]
 
 
 def test_a_library_for_another_machine_is_passed_over_and_named_where_there_is_no_other(image: Path) -> None:

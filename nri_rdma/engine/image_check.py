@@ -12,6 +12,7 @@ import logging
 from collections.abc import Collection
 from concurrent.futures import Future
 from functools import partial
+from threading import Lock
 from typing import Protocol
 
 from nri_rdma.attach.attachment import Attachment
@@ -50,41 +51,63 @@ class ImageCheck:
         self._sandboxes = sandboxes
         self._spans = spans
         self.readers = readers
+        self._lock = Lock()
+        self.running: dict[tuple[str, str, str], Future[None]] = {}
+        """Checks that have not ended, by sandbox, container and its ID: a slow one is not begun for each who asks."""
 
     def begin(
         self, parts: tuple[Attachment, ...], container: str, container_id: str, image: FindImage
     ) -> Future[None] | None:
-        """Have a reader check a container that was made and does not run yet; the future ends with the check. None
-        where nothing is to be checked, or was before."""
+        """Have a reader check a container that was made and does not run yet, unless one does already; the future ends
+        with the check. None where nothing is to be checked, or was before."""
         if not concerns(parts, container):
             return None
         pod = parts[0].pod
         if self._checked(pod.sandbox_id, container, container_id) is not None:
             return None
-        work = partial(self._check, parts, container, container_id, image(), current_span())
-        done = self.readers.submit(f"image {pod.sandbox_id}", work)
-        done.add_done_callback(partial(_log_bug, f"{pod}, container {container}"))
-        return done
+        key = (pod.sandbox_id, container, container_id)
+        with self._lock:
+            running = self.running.get(key)
+            if running is not None and not running.done():
+                return running
+            work = partial(self._check, parts, container, container_id, image(), current_span())
+            begun = self.running[key] = self.readers.submit(f"image {pod.sandbox_id}", work)
+        begun.add_done_callback(partial(_log_bug, f"{pod}, container {container}"))
+        begun.add_done_callback(partial(self._forget, key))
+        return begun
 
     def await_check(self, parts: tuple[Attachment, ...], created: Created, within_s: float) -> bool:
         """Check a container for its hook; return whether that is done within that time."""
-        if not (created.pid and created.bundle):
-            return True  # the hook is of an older release
-        image = partial(Made, container_id=created.container_id, pid=created.pid, bundle=created.bundle)
-        checked = self.begin(parts, created.name, created.container_id, image)
-        return checked is None or settled(checked, within_s)
+        begun = self._begin_created(parts, created)
+        return begun is None or settled(begun, within_s)
 
     def refusal(self, parts: tuple[Attachment, ...], created: Created, within_s: float) -> NriRdmaError | None:
         """Return why a container that is proven must not run; None where its image can use its devices."""
-        if not self.await_check(parts, created, within_s):
+        begun = self._begin_created(parts, created)
+        if begun is not None and (not settled(begun, within_s) or begun.cancelled()):
             what = f"the files of its image were not read within {within_s:g} s"
             return ProofError(ErrorCode.PROOF_LATE, what, where=created.where, hint="nothing to do: it is tried again")
+        if begun is not None and begun.exception() is not None:
+            what, hint = "the check of its image failed inside the daemon", "report this with the daemon's log"
+            return NriRdmaError(ErrorCode.INTERNAL, what, where=created.where, hint=hint)
         return next(iter(self.problems(parts[0].pod.sandbox_id, created.name, created.container_id)), None)
 
     def problems(self, sandbox_id: str, container: str, container_id: str) -> tuple[UserspaceError, ...]:
         """Return why the programs in a container's image cannot use its devices, as far as that was checked."""
         checked = self._checked(sandbox_id, container, container_id)
         return checked.problems if checked is not None else ()
+
+    def _begin_created(self, parts: tuple[Attachment, ...], created: Created) -> Future[None] | None:
+        """Return as `begin` for a container whose hook asks."""
+        if not (created.pid and created.bundle):
+            return None  # the hook is of an older release
+        image = partial(Made, container_id=created.container_id, pid=created.pid, bundle=created.bundle)
+        return self.begin(parts, created.name, created.container_id, image)
+
+    def _forget(self, key: tuple[str, str, str], done: Future[None]) -> None:
+        with self._lock:
+            if self.running.get(key) is done:
+                del self.running[key]
 
     def _checked(self, sandbox_id: str, container: str, container_id: str) -> ImageChecked | None:
         known = self._sandboxes.get(sandbox_id)

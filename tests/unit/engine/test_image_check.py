@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from functools import partial
 from threading import Event
 
@@ -12,6 +13,7 @@ import pytest
 from nri_rdma.commands.cli.status import attention
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.doors.control.document import SERVICE
+from nri_rdma.engine.gate import Created
 from nri_rdma.engine.image_check import ImageCheck
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.userspace import Made, Provider, Userspace
@@ -170,6 +172,43 @@ def test_a_bug_in_a_check_is_logged(
     with pytest.raises(ZeroDivisionError):
         checked(daemon, check, pod)
     wait_until(lambda: any("image was not checked" in it.message for it in caplog.records), "the line in the log")
+
+
+def test_a_check_that_runs_is_not_begun_again(daemon: InsideDaemon, shelf: Shelf, check: ImageCheck) -> None:
+    pod = daemon.start_pod("one", TWO)
+    parts = daemon.sandboxes.of(pod.sandbox_id)
+    shelf.gate.clear()
+    first = check.begin(parts, "a", "1", lambda: MADE)
+    assert first is not None
+    assert check.begin(parts, "a", "1", lambda: MADE) is first
+    second = check.begin(parts, "a", "2", lambda: MADE)
+    assert second is not None
+    assert second is not first, "the container was made again"
+    shelf.gate.set()
+    second.result(5)
+    assert len(shelf.asked) == 2
+    wait_until(lambda: not check.running, "both forgotten")
+
+
+def test_a_container_to_be_proven_is_refused_where_its_check_failed(
+    daemon: InsideDaemon, shelf: Shelf, check: ImageCheck
+) -> None:
+    pod = daemon.start_pod("one", TWO)
+    parts = daemon.sandboxes.of(pod.sandbox_id)
+    created = Created(where="pod one", name="a", container_id="1", cgroups_path="/c", pid=7, bundle="/run/bundle")
+    shelf.read, read = partial(_fail), shelf.read  # type: ignore[method-assign]  # a reader with a bug
+    refusal = check.refusal(parts, created, 5)
+    assert refusal is not None
+    assert str(refusal) == (
+        "nri-rdma: INTERNAL: the check of its image failed inside the daemon, pod one. Next: report this with the"
+        " daemon's log."
+    )
+    shelf.read, shelf.image = read, FITS  # type: ignore[method-assign]
+    assert check.refusal(parts, created, 5) is None
+    check.readers.close()
+    late = check.refusal(parts, replace(created, container_id="2"), 5)
+    assert late is not None
+    assert late.code == "PROOF-LATE", "the daemon ends"
 
 
 def test_the_start_of_a_container_begins_the_check_and_does_not_wait(

@@ -15,8 +15,10 @@ from nri_rdma.model.userspace import Made, Userspace
 
 _LIBRARY_PATH = "LD_LIBRARY_PATH="
 _NO_PROCESS = "the daemon does not see the container's process: it needs the host's pid namespace"
-
-
+_NO_CGROUP = (
+    "the process of the container is in no cgroup of it: either it has none of its own (podman's --cgroups=disabled),"
+    " or the daemon needs the host's pid namespace"
+)
 _NO_RIGHT = "the daemon may not look into containers: it needs the capability SYS_PTRACE"
 
 
@@ -34,8 +36,9 @@ class Images:
         """Return what a container's image has, these providers among it; why it cannot be seen is in the answer."""
         try:
             pid = made.pid or next(iter(processes_of(self._cgroups, made.cgroups_path)), 0)
-            if not pid or not self._is_of(pid, made.container_id):
-                return Userspace(unseen=_NO_PROCESS)
+            cgroup = self._cgroup_of(pid)
+            if not cgroup or made.container_id not in cgroup:
+                return Userspace(unseen=_NO_CGROUP if cgroup else _NO_PROCESS)
             process, path, libraries = f"{self._proc}/{pid}/root", "/", made.library_path
             if made.bundle:
                 path, libraries = _of_bundle(process, made.bundle)
@@ -49,13 +52,13 @@ class Images:
         finally:
             folder.close()
 
-    def _is_of(self, pid: int, container_id: str) -> bool:
-        """Return whether a process is in the cgroup of that container: without the host's pid namespace, a process of
-        its number is somebody else's."""
+    def _cgroup_of(self, pid: int) -> str:
+        """Return what the kernel says of a process's cgroup, "" where there is no such process. Without the host's pid
+        namespace, a process of that number is somebody else's."""
         try:
-            return container_id in (self._proc / str(pid) / "cgroup").read_text()
+            return (self._proc / str(pid) / "cgroup").read_text()
         except (FileNotFoundError, ProcessLookupError):
-            return False
+            return ""
 
     def abi(self, uverbs: str) -> int | None:
         """Return the version of the kernel's interface to a device, by the name of its node (``uverbs0``)."""

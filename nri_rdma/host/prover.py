@@ -113,7 +113,8 @@ class Prover:
             "until": until,
             "procs": [str(file) for file in procs],
             "memlock": memlock,
-            "tasks": [_task(device, task, size) for device in task.devices],
+            "addresses": [str(address) for address in task.addresses],
+            "tasks": [_task(device, size) for device in task.devices],
         }
 
     def _given(self, job: Mapping[str, Any], report: int) -> WarmProcess:
@@ -212,13 +213,12 @@ def _lockable(wanted: int) -> int:
     return own
 
 
-def _task(device: DeviceTask, task: ProofTask, size: int) -> Mapping[str, Any]:
+def _task(device: DeviceTask, size: int) -> Mapping[str, Any]:
     return {
         "device": device.device,
         "port": device.port,
         "gid_index": device.gid_index,
         "roce_version": device.roce_version,
-        "addresses": [str(address) for address in task.addresses],
         "memory_bytes": size,
         "transfer_bytes": TRANSFER_BYTES,
     }

@@ -2,11 +2,13 @@
 
 It says `ready` when all is loaded. Jobs come over a socket, one JSON object a datagram, each with the writing end of a
 pipe for its report. The report is one JSON object a line: `{"answer": ...}` of `selfcheck.check` for each device, or
-`{"refused": TEXT}` where the child cannot enter the container; then, once the child has ended, `{"end": "answered" |
-"late" | "ended", "text": TEXT}`. When the socket is closed, children are killed and the process ends.
+`{"refused": TEXT}` where the child cannot enter the container or the job cannot be read; then, once the child has ended
+or where the job came too late for one, `{"end": "answered" | "late" | "ended", "text": TEXT}`. When the socket is
+closed, children are killed and the process ends.
 
 A job is `pid`, `until` (when the child is killed, in seconds of the monotonic clock), `procs` (the files by which a
-process joins the container's cgroup), `memlock` (RLIMIT_MEMLOCK in bytes, -1: no limit) and `tasks` (of selfcheck).
+process joins the container's cgroup), `memlock` (RLIMIT_MEMLOCK in bytes, -1: no limit), `addresses` (the pod's, as
+text) and `tasks` (of selfcheck, without the addresses).
 """
 
 from __future__ import annotations
@@ -66,9 +68,7 @@ class _Child:
         """Tell how it ended, once."""
         if self.report < 0:
             return
-        with suppress(BrokenPipeError):  # nobody waits any more
-            _tell(self.report, {"end": end, "text": text})
-        os.close(self.report)
+        _answer(self.report, {"end": end, "text": text})
         self.report = -1
 
 
@@ -116,9 +116,13 @@ def _accept(control: socket.socket, children: list[_Child]) -> bool:
     if not message:
         return False
     (report,) = descriptors
-    job = json.loads(message)
-    if time.monotonic() >= job["until"]:  # it came while pyverbs was being loaded
-        os.close(report)
+    try:
+        job = json.loads(message)
+    except ValueError:
+        _answer(report, {"refused": f"the job cannot be read: it may have {MOST_BYTES} bytes"})
+        return True
+    if time.monotonic() >= job["until"]:
+        _answer(report, {"end": "late", "text": "pyverbs was still being loaded"})
         return True
     parent = os.getpid()
     pid = os.fork()
@@ -150,6 +154,13 @@ def _give_up(child: _Child) -> None:
     else:
         os.kill(child.pid, signal.SIGKILL)
         child.is_killed, child.until = True, time.monotonic() + _STUCK_S
+
+
+def _answer(report: int, last: Mapping[str, Any]) -> None:
+    """Tell the last of a report, and close it."""
+    with suppress(BrokenPipeError):  # nobody waits any more
+        _tell(report, last)
+    os.close(report)
 
 
 def _tell(report: int, what: Mapping[str, Any]) -> None:
@@ -188,7 +199,7 @@ def _prove(job: Mapping[str, Any], report: int) -> int:
         _tell(report, {"refused": str(error.strerror)})
         return 0
     for task in job["tasks"]:
-        _tell(report, {"answer": selfcheck.check(task)})
+        _tell(report, {"answer": selfcheck.check({**task, "addresses": job["addresses"]})})
     return 0
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
 import time
+from dataclasses import replace
+from ipaddress import IPv6Address
 from pathlib import Path
 
 import pytest
 
 from nri_rdma.host import warm_process
+from nri_rdma.host.pod_addresses import MOST
 from nri_rdma.host.prover import Prover
+from nri_rdma.host.verbs.warm import MOST_BYTES
 from nri_rdma.model.proof import DeviceTask, ProofAnswer, ProofEnd, ProofTask
 from tests.rig.deadline import wait_until
 from tests.unit.host.pyverbs import python_with
@@ -75,6 +80,29 @@ def test_a_process_that_still_loads_pyverbs_is_late_and_stays(tmp_path: Path, cg
     assert prover.prove(TASK, 20).end in {ProofEnd.ANSWERED, ProofEnd.UNAVAILABLE}, "root may enter namespaces"
     assert prover._warm is warm
     prover.close()
+
+
+def test_a_process_that_has_loaded_pyverbs_just_too_late_stays(
+    tmp_path: Path, cgroups: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nri_rdma.host.prover._PATIENCE_S", 20)
+    loads = "import pathlib, time\nwhile not pathlib.Path('{}').exists(): time.sleep(0.01)\n"
+    prover = Prover(python_with(tmp_path / "python", {}, text=loads.format(tmp_path / "loaded")), cgroups)
+    threading.Timer(0.6, (tmp_path / "loaded").touch).start()
+    answer = prover.prove(TASK, 0.5)
+    assert answer.end is ProofEnd.LATE
+    assert answer.text == "rxe0 port 1 has not answered: pyverbs was still being loaded"
+    assert prover._warm is not None
+    assert not prover._warm.has_ended()
+    prover.close()
+
+
+def test_a_pod_with_many_devices_and_addresses_is_a_job_that_fits(tmp_path: Path, cgroups: Path) -> None:
+    devices = tuple(DeviceTask(device=f"mlx5_{number}") for number in range(16))
+    addresses = tuple(IPv6Address(f"2001:db8:1111:2222:3333:4444:5555:{number:x}") for number in range(MOST))
+    prover = Prover(python_with(tmp_path / "python", {}), cgroups)
+    job = prover._job(replace(TASK, devices=devices, addresses=addresses), time.monotonic() + 20)
+    assert len(json.dumps(job)) < MOST_BYTES / 2
 
 
 def test_a_process_that_loads_for_too_long_is_killed(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nri_rdma.host.verbs import program
-from nri_rdma.host.verbs.warm import READY
+from nri_rdma.host.verbs.warm import MOST_BYTES, READY
 from tests.unit.host.pyverbs import python_with
 
 NOBODY = 1 << 22
@@ -36,7 +36,8 @@ def jobs(tmp_path: Path) -> Iterator[socket.socket]:
 
 def job(pid: int, procs: Path, within_s: float = 20.0) -> dict[str, Any]:
     """A job for the container of this process."""
-    return {"pid": pid, "until": time.monotonic() + within_s, "procs": [str(procs)], "memlock": -1, "tasks": []}
+    limits = {"until": time.monotonic() + within_s, "procs": [str(procs)], "memlock": -1}
+    return {"pid": pid, **limits, "addresses": [], "tasks": []}
 
 
 def report(jobs: socket.socket, told: dict[str, Any]) -> list[dict[str, Any]]:
@@ -71,3 +72,22 @@ def test_jobs_are_done_while_another_hangs(jobs: socket.socket, tmp_path: Path) 
     jobs.close()
     assert os.read(read, 1) == b"", "the child that hangs ends with the process"
     os.close(read)
+
+
+def test_a_job_that_is_late_already_is_told_so(jobs: socket.socket, tmp_path: Path) -> None:
+    late = {"end": "late", "text": "pyverbs was still being loaded"}
+    assert report(jobs, job(NOBODY, tmp_path / "none", -1.0)) == [late]
+
+
+def test_a_job_that_is_too_long_is_refused_and_the_next_one_done(jobs: socket.socket, tmp_path: Path) -> None:
+    long = job(NOBODY, tmp_path / "none") | {"addresses": ["x" * MOST_BYTES]}
+    assert report(jobs, long) == [{"refused": "the job cannot be read: it may have 65536 bytes"}]
+    assert report(jobs, job(NOBODY, tmp_path / "none"))[-1] == {"end": "answered", "text": ""}
+
+
+def test_nobody_may_wait_any_more_for_what_is_told(jobs: socket.socket, tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    socket.send_fds(jobs, [json.dumps(job(NOBODY, tmp_path / "none", -1.0)).encode()], [write])
+    os.close(write)
+    assert report(jobs, job(NOBODY, tmp_path / "none"))[-1] == {"end": "answered", "text": ""}

@@ -235,6 +235,12 @@ def may_lock(spec: "dict[str, Any]") -> bool:
     return "CAP_IPC_LOCK" in ((process.get("capabilities") or {}).get(kind) or ()) and "user" not in namespaces
 
 
+def memlock_in(spec: "dict[str, Any]") -> "int | None":
+    """The RLIMIT_MEMLOCK that the engine asks for; None where it leaves that alone."""
+    limits = (spec.get("process") or {}).get("rlimits") or ()
+    return next((int(it["soft"]) for it in limits if it.get("type") == "RLIMIT_MEMLOCK"), None)
+
+
 def create(arguments: "list[str]", program: str) -> int:
     """Run an OCI runtime's `create` for a container that has the devices that its annotations ask for. Returns an exit
     code where it is not run."""
@@ -362,6 +368,7 @@ def attach_asked(data: bytes, flags: "dict[str, str]", asked: "Callable[..., dic
         "cgroup": str(linux.get("cgroupsPath") or ""),
         "indexes": {name: value for name, value in variables(spec).items() if name in INDEXES},
         "locks": may_lock(spec),
+        "memlock": memlock_in(spec),
         "bundle": str(state.get("bundle")),
     }
     given = ask(path, question, container, ABSENT_S, namespace)

@@ -94,6 +94,8 @@ class HookQuestion:
     """The container's variables that force an entry of the GID table, with their values."""
     may_lock: bool = False
     """Whether its program has CAP_IPC_LOCK on the host."""
+    memlock: int | None = None
+    """The RLIMIT_MEMLOCK that its configuration asks for, which runc sets after the hook (podman --ulimit)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +139,9 @@ def _question(document: Mapping[str, Any]) -> HookQuestion:
         what = f"the container asks for {len(wishes)} devices, and a container can ask for {MAX_DEVICES}"
         hint = "ask for fewer CDI devices (--device)"
         raise NriRdmaError(ErrorCode.OCI_STATE, what, where="nri-rdma-oci-hook", hint=hint)
+    memlock = document.get("memlock")
+    if memlock is not None and (type(memlock) is not int or memlock < 0):
+        raise ValueError(f"{memlock!r} is no RLIMIT_MEMLOCK")
     annotations = _texts(document.get("annotations", {}))
     if verb is not Verb.RETURN and not (wishes or annotations):
         raise ValueError("no device is asked for")
@@ -155,6 +160,7 @@ def _question(document: Mapping[str, Any]) -> HookQuestion:
         prepared=_texts(document.get("prepared", {})),
         indexes=_texts(document.get("indexes", {})),
         may_lock=document.get("locks") is True,
+        memlock=memlock,
         bundle=_text(document.get("bundle", "")),
         has_network=bool(document.get("network", True)),
         links=frozenset(map(_text, document.get("links", ()))),
@@ -198,8 +204,11 @@ def memlock_of(wishes: tuple[Wish, ...]) -> int | None:
 
 
 def holding(question: HookQuestion, memlock: int | None) -> int | None:
-    """Return what of this RLIMIT_MEMLOCK holds the container's program: nothing where it has CAP_IPC_LOCK."""
-    return UNLIMITED if question.may_lock else memlock
+    """Return what of this RLIMIT_MEMLOCK holds the container's program: nothing where it has CAP_IPC_LOCK. The OCI
+    runtime decides whether this one or the configuration's is set last, so the lower counts."""
+    if question.may_lock:
+        return UNLIMITED
+    return min((it for it in (question.memlock, memlock) if it is not None), default=None)
 
 
 def yes(given: Given) -> bytes:

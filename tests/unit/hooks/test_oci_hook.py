@@ -139,6 +139,7 @@ def test_the_daemon_is_asked_with_the_containers_namespace(box: Box, serve: Serv
         "cgroup": "machine.slice:libpod:box",
         "indexes": {},
         "locks": False,
+        "memlock": None,
         "bundle": str(box.folder),
     }
     assert daemon.handed[0] == [str(Path(f"/proc/{box.process.pid}/ns/net").readlink())]
@@ -517,9 +518,18 @@ def test_when_it_is_made_the_daemon_is_asked_to_attach_what_it_promised(box: Box
         "cgroup": "",
         "indexes": {},
         "locks": False,
+        "memlock": None,
         "bundle": str(box.folder),
     }
     assert daemon.handed[1] == [str(Path(f"/proc/{box.process.pid}/ns/net").readlink())]
+
+
+def test_the_memlock_that_the_engine_asks_for_is_told(box: Box, serve: Serve) -> None:
+    daemon = serve(lambda _: (HEARD, YES))
+    others = {"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 1024}
+    box.config["process"] = {"rlimits": [others, {"type": "RLIMIT_MEMLOCK", "soft": 65536, "hard": 1 << 20}]}
+    assert box.run().code == 0
+    assert daemon.asked[0]["memlock"] == 65536
 
 
 def test_a_container_that_nothing_prepared_is_refused(box: Box, serve: Serve) -> None:

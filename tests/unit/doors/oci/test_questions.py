@@ -1,6 +1,7 @@
 """What hooks ask is read into values or refused, and said in the words of a pod's annotation."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from nri_rdma.doors.oci.questions import (
     Verb,
     Wish,
     annotation_of,
+    holding,
     made_with,
     memlock_of,
     no,
@@ -123,6 +125,9 @@ def test_of_a_container_that_is_over_its_id_suffices() -> None:
         {"devices": [{"device": "mlx5_0", "colour": "red"}]},
         {"devices": [{"pool": "default"}]},
         {"devices": [{"device": "mlx5_0", "memlock": "much"}]},
+        {"memlock": "64"},
+        {"memlock": -1},
+        {"memlock": True},
         {"devices": [{"device": "mlx5_0", "hca-handles": "few"}]},
         {"devices": [{"device": f"mlx5_{number}"} for number in range(65)]},
         {"nodes": [["/dev/infiniband/uverbs0", 231]]},
@@ -159,6 +164,16 @@ def test_wishes_become_requests_for_just_these_devices() -> None:
     assert two.interface.name is None, "a shared device's netdev stays where it is"
     assert (three.match.device, three.pool, three.mode) == ("mlx5_9", "default", None)
     assert [it.limits for it in (one, two, three)] == [None, None, RdmaLimits(hca_handles=8, hca_objects=30)]
+
+
+@pytest.mark.parametrize(
+    ("of_its_own", "given", "held"),
+    [(None, None, None), (None, 64, 64), (64, None, 64), (64, 128, 64), (128, 64, 64), (UNLIMITED, 64, 64)],
+)
+def test_the_lower_memlock_holds_a_program(of_its_own: int | None, given: int | None, held: int | None) -> None:
+    question = read_question(json.dumps({**ASKED, "memlock": of_its_own}).encode())
+    assert holding(question, given) == held
+    assert holding(replace(question, may_lock=True), given) == UNLIMITED
 
 
 def test_the_most_memlock_that_any_device_asks_for_counts() -> None:

@@ -40,7 +40,10 @@ _ENABLE_HINTS = {
     errno.EROFS: "let the daemon write below --cgroup-root",
     errno.EACCES: "let the daemon write below --cgroup-root",
 }
-_MEMORY_MAX = "memory.max"
+_MEMORY_MAX = ("memory.max", "memory.limit_in_bytes")
+"""On cgroup v2, and v1."""
+_UNLIMITED_V1 = (1 << 63) - (1 << 16)
+"""The least that says no limit on v1: 2**63 - 1, rounded down to a page of at most 64 KiB."""
 _SYSTEMD_DEFAULT_SLICE = "system.slice"
 _CRUN_SUBGROUP = "container"
 """crun puts a container of the systemd driver one level deeper, and its limits with it."""
@@ -195,12 +198,14 @@ def joined_by(cgroup_root: Path, cgroups_path: str, pid: int) -> tuple[Path, ...
     return tuple(_folder(root, cgroups_path) / PROCESSES for root in roots)
 
 
-def memory_max(procs: Path, cgroup_root: Path) -> int | None:
-    """Return how many bytes of memory the processes of a cgroup may have together, given its `joined_by` on cgroup v2;
-    None: the cgroups set no limit."""
-    folders = [folder for folder in procs.parents if folder.is_relative_to(cgroup_root)]
-    texts = [(folder / _MEMORY_MAX).read_text() for folder in folders if (folder / _MEMORY_MAX).exists()]
-    return min((int(text) for text in texts if text.strip().isdecimal()), default=None)
+def memory_max(joined: Sequence[Path], cgroup_root: Path) -> int | None:
+    """Return how many bytes of memory the processes of a cgroup may have together, given its `joined_by`; None: the
+    cgroups set no limit."""
+    folders = [folder for procs in joined for folder in procs.parents if folder.is_relative_to(cgroup_root)]
+    files = [folder / name for folder in folders for name in _MEMORY_MAX]
+    texts = [file.read_text() for file in files if file.exists()]
+    limits = [int(text) for text in texts if text.strip().isdecimal()]
+    return min((limit for limit in limits if limit < _UNLIMITED_V1), default=None)
 
 
 def kill_all(cgroup_root: Path, cgroups_path: str) -> None:

@@ -101,7 +101,7 @@ class Prover:
         """Return what the process that makes proofs is told. Raises _UnavailableError."""
         try:
             procs = joined_by(self._cgroup_root, task.cgroups_path, task.pid)
-            memory = memory_max(procs[0], self._cgroup_root)
+            memory = memory_max(procs, self._cgroup_root)
             memlock = _lockable(_memlock_of(task))
         except OSError as error:
             raise _UnavailableError(f"{error.filename}: {error.strerror}") from error

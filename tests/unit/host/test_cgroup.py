@@ -15,7 +15,9 @@ from nri_rdma.host.cgroup import (
     RdmaUse,
     cgroup_of,
     enable_rdma,
+    joined_by,
     kill_all,
+    memory_max,
     rdma_use,
     read_rdma_use,
     runtime_enables_rdma,
@@ -257,3 +259,25 @@ def test_a_controller_that_cannot_be_enabled_is_told_with_its_file(scope: Path, 
         "nri-rdma: LIMITS-NOT-SET: the rdma controller cannot be enabled for it: No such file or directory,"
         f" {WHERE}, {controls(tmp_path)[1]}. Next: the daemon needs the host's cgroups (v2) at --cgroup-root."
     )
+
+
+@pytest.mark.parametrize(
+    ("hierarchies", "name", "no_limit"),
+    [(("",), "memory.max", "max"), (("devices", "memory"), "memory.limit_in_bytes", "9223372036854771712")],
+)
+def test_the_lowest_limit_of_memory_holds_a_container(
+    hierarchies: tuple[str, ...], name: str, no_limit: str, tmp_path: Path
+) -> None:
+    for hierarchy in hierarchies:
+        (tmp_path / hierarchy / "pod/c1").mkdir(parents=True)
+        (tmp_path / hierarchy / "pod/c1/cgroup.procs").write_text("7\n")
+    if hierarchies == ("",):
+        (tmp_path / "cgroup.controllers").touch()
+    joined = joined_by(tmp_path, "/pod/c1", 7)
+    assert memory_max(joined, tmp_path) is None
+    (tmp_path / hierarchies[-1] / "pod/c1" / name).write_text(f"{no_limit}\n")
+    assert memory_max(joined, tmp_path) is None
+    (tmp_path / hierarchies[-1] / "pod" / name).write_text("67108864\n")
+    assert memory_max(joined, tmp_path) == 67108864
+    (tmp_path / hierarchies[-1] / "pod/c1" / name).write_text("134217728\n")
+    assert memory_max(joined, tmp_path) == 67108864

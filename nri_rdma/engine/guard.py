@@ -70,8 +70,8 @@ does not tell."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contacts:
-    """Calls of guard hooks: their number since the start, how many were refused, and the time of the last one, in
-    seconds since the epoch (0: never in this boot)."""
+    """Calls of guard hooks: of how many containers since the start, how many were refused, and the time of the last
+    one, in seconds since the epoch (0: never in this boot)."""
 
     asked: int = 0
     refused: int = 0
@@ -109,7 +109,7 @@ class Guard:
         """Return the line with which the container is refused; "" when it is complete. Write its rdma limits, where
         that is left to the daemon. Wait for an unfinished attach or check until `by` (seconds of `time.monotonic`): no
         other pod of the node waits with this one."""
-        return self._refusal("verify", subject, lambda parts: self._refuse(subject, parts, by))
+        return self._refusal("verify", subject, lambda parts: self._refuse(subject, parts, by), asked=1)
 
     def is_to_be_proven(self, subject: Subject) -> bool:
         """Return whether a container that is complete must not run before `prove`."""
@@ -124,10 +124,13 @@ class Guard:
             if parts and self._gate.is_due(parts, subject.container, subject.container_id):
                 self._gate.prove(parts, _created(subject, parts), within_s)
 
-        return self._refusal("createRuntime", subject, refuse)
+        return self._refusal("createRuntime", subject, refuse, asked=0)  # `verify` counted the container
 
-    def _refusal(self, name: str, subject: Subject, refuse: Callable[[tuple[Attachment, ...]], None]) -> str:
-        """Return the line of what `refuse` raises, "" where it raises nothing; recorded as a span of that name."""
+    def _refusal(
+        self, name: str, subject: Subject, refuse: Callable[[tuple[Attachment, ...]], None], *, asked: int
+    ) -> str:
+        """Return the line of what `refuse` raises, "" where it raises nothing; recorded as a span of that name. `asked`
+        containers are counted."""
         attributes = {
             "k8s.pod.name": subject.pod,
             "k8s.container.name": subject.container,
@@ -146,7 +149,7 @@ class Guard:
                         "the guard keeps a container from starting",
                         extra={"pod": subject.pod, "container": subject.container, "error": span.error},
                     )
-        self._note(bool(refusal))
+        self._note(asked, bool(refusal))
         answered = _answered(subject, parts)
         if answered is not None and not refusal:
             answered.verified = True
@@ -188,10 +191,10 @@ class Guard:
         path = known.answered.get(subject.container, "") if known is not None else ""
         return _answered(subject, parts) is not None or bool(subject.container_id and subject.container_id in path)
 
-    def _note(self, refused: bool) -> None:
+    def _note(self, asked: int, refused: bool) -> None:
         with self._lock:
             is_first = not self._asked
-            self._asked += 1
+            self._asked += asked
             self._refused += refused
             self._last = time.time()
         try:

@@ -57,6 +57,13 @@ def test_a_container_is_proven_before_it_starts(daemon: InsideDaemon, guard: Gua
     daemon.engine.start_container(pod.sandbox_id, "a", PATH, container_id=ID)
 
 
+def test_it_is_counted_once_and_refused_where_nothing_is_proven(daemon: InsideDaemon, guard: Guard) -> None:
+    _, one = created(daemon)
+    daemon.prover.fail(ProofStep.REGISTER, "no memory", errno.ENOMEM)
+    assert (guard.verify(one), guard.prove(one, 3.0)[:23]) == ("", "nri-rdma: PROOF-MEMLOCK")
+    assert (guard.contacts.asked, guard.contacts.refused) == (1, 1)
+
+
 def test_it_is_proven_once_and_again_when_it_is_made_again(daemon: InsideDaemon, guard: Guard) -> None:
     pod, one = created(daemon)
     assert (guard.prove(one, 3.0), guard.prove(one, 3.0), guard.is_to_be_proven(one)) == ("", "", False)

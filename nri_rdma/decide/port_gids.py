@@ -124,10 +124,11 @@ def _entry(gid: Gid | None) -> str:
 
 
 def _variables(ports: Collection[PortGid]) -> tuple[tuple[str, str], ...]:
-    """Return what NCCL and UCX are told: nothing where no port has a GID of RoCE."""
+    """Return what NCCL and UCX are told: nothing where no port has a GID of RoCE, or where one has only that of a
+    link-local address. There an address may come later, and the libraries find its GID if they are told of none."""
     gids = [it.gid for it in ports if it.gid is not None]
     roce = [gid for gid in gids if gid.type is not GidType.IB]
-    if not roce:
+    if not roce or any(gid.address.is_link_local for gid in roce):
         return ()
     told: dict[str, str] = {}
     families = {gid.address.version for gid in roce}
@@ -137,7 +138,7 @@ def _variables(ports: Collection[PortGid]) -> tuple[tuple[str, str], ...]:
         told[RANGE] = prefix
     if all(gid.type is GidType.ROCE_V1 for gid in roce):
         told[VERSION] = "1"
-    if len({gid.index for gid in roce}) == 1:
+    if len(gids) == len(ports) and len({gid.index for gid in roce}) == 1:
         told[INDEX] = str(roce[0].index)
         if len({gid.index for gid in gids}) == 1:  # UCX takes it for ports of InfiniBand, too
             told[UCX_INDEX] = told[INDEX]

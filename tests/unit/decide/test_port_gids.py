@@ -91,9 +91,20 @@ def test_ucx_is_told_no_index_that_a_port_of_infiniband_does_not_have_too() -> N
     assert told(found("a", *USUAL), found("b", gid(0, LINK_LOCAL, IB))) == {"NCCL_IB_GID_INDEX": "3"}
 
 
-def test_a_port_without_a_usable_gid_does_not_count() -> None:
-    assert told(found("a", *USUAL), found("b")) == {"NCCL_IB_GID_INDEX": "3", "UCX_IB_GID_INDEX": "3"}
-    assert told(found("b")) == {}
+@pytest.mark.parametrize("table", [[], [gid(3, "10.1.1.2", V1)]], ids=["empty", "of the other version"])
+def test_no_index_is_told_where_a_port_has_no_usable_gid(table: list[Gid]) -> None:
+    """An index would have it send by an entry that nobody chose."""
+    ipv6 = gid(3, "fd00::2")
+    assert told(found("a", ipv6), found("b", *table)) == {"NCCL_IB_ADDR_FAMILY": "AF_INET6"}
+    assert told(found("a", *USUAL), found("b", *table), computing=("a",))["NCCL_IB_GID_INDEX"] == "3"
+    assert told(found("b", *table)) == {}
+
+
+def test_nothing_is_told_while_a_port_sends_by_a_link_local_gid() -> None:
+    """An address may come later, by an init container or DHCP: the libraries find its GID if nothing is pinned."""
+    only = found("b", gid(0, LINK_LOCAL, V1), gid(1, LINK_LOCAL))
+    assert told(only) == {}
+    assert told(found("a", *USUAL), only) == {}
 
 
 @pytest.mark.parametrize(

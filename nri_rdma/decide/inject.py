@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nri_rdma.decide.policy import Admitted, refuse_two_values
-from nri_rdma.decide.port_gids import GID_VARIABLES, NCCL_CHOICE, Gids, joined
+from nri_rdma.decide.port_gids import CHOICES, GID_VARIABLES, Gids, joined
 from nri_rdma.decide.shares import rises
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharDevice, CharKind, DeviceNumbers, LinkLayer, RdmaDevice
@@ -23,7 +23,9 @@ from nri_rdma.model.request import Mode, RdmaLimits, Use, env_name
 NOTHING = ContainerEdits()
 USUAL_INTERFACE = "eth0"
 """The pod's own interface where runtimes and podman name it as they do by default."""
-HINT_VARIABLES = ("NCCL_IB_HCA", "UCX_NET_DEVICES", "NVSHMEM_HCA_LIST")
+HCA_LIST, HCA_MAPPING = "NVSHMEM_HCA_LIST", "NVSHMEM_HCA_PE_MAPPING"
+"""NVSHMEM ignores a mapping beside a list."""
+HINT_VARIABLES = ("NCCL_IB_HCA", "UCX_NET_DEVICES", HCA_LIST)
 """The variables that name devices to libraries."""
 SOCKET_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 """The variables that are only known once the pod has its network."""
@@ -76,6 +78,8 @@ def inject(
     if not covering:
         return NOTHING
     env = _env(attached, covering)
+    if HCA_MAPPING in present_env or HCA_MAPPING in dict(env):
+        env = [pair for pair in env if pair[0] != HCA_LIST]
     if gids:
         env += _gid_variables(joined(gids), attached, covering, present_env)
     return ContainerEdits(
@@ -165,14 +169,14 @@ def _env(attached: tuple[AttachedRequest, ...], covering: list[AttachedRequest])
 def _gid_variables(
     gids: Gids, attached: tuple[AttachedRequest, ...], covering: list[AttachedRequest], present_env: Collection[str]
 ) -> list[tuple[str, str]]:
-    """Return the variables that choose a GID, without those that the container or its pools say themselves: NCCL's go
-    together."""
+    """Return the variables that choose a GID, but none of a library for which the container or its pools choose
+    themselves."""
     told = gids.variables
     if len(covering) < len(attached):
         told = gids.variables_of(gids.computing & {it.device.name for item in covering for it in item.devices})
     pools = {name for item in covering if item.admitted.env for name, _ in item.admitted.variables}
-    is_said = not (NCCL_CHOICE.isdisjoint(present_env) and NCCL_CHOICE.isdisjoint(pools))
-    return [pair for pair in told if not (is_said and pair[0] in NCCL_CHOICE) and pair[0] not in pools]
+    said = [it for it in CHOICES if not (it.isdisjoint(present_env) and it.isdisjoint(pools))]
+    return [pair for pair in told if not any(pair[0] in it for it in said)]
 
 
 def _hints(computing: list[AttachedRequest]) -> list[tuple[str, str]]:

@@ -21,9 +21,10 @@ FAMILY, RANGE, VERSION, INDEX = (
     "NCCL_IB_ROCE_VERSION_NUM",
     "NCCL_IB_GID_INDEX",
 )
-NCCL_CHOICE = frozenset({FAMILY, RANGE, VERSION, INDEX})
-"""These together choose a GID: where a container or its pool says one of them, nri-rdma says none."""
 UCX_INDEX = "UCX_IB_GID_INDEX"
+CHOICES = (frozenset({FAMILY, RANGE, VERSION, INDEX}), frozenset({UCX_INDEX, "UCX_IB_ROCE_SUBNETS"}))
+"""What together chooses a GID, of NCCL and of UCX: where a container or its pool says one of a group, nri-rdma says
+none of it. NCCL's index would overrule the rest of its group; UCX fails an interface where both of its own are set."""
 GID_VARIABLES = (FAMILY, RANGE, VERSION, INDEX, UCX_INDEX)
 
 

@@ -8,7 +8,7 @@ from nri_rdma.model.device import CharDevice
 
 RDMA_MAX = "rdma.max"
 """The control file, and with it the unified value, of the rdma cgroup's limits."""
-OWN_VARIABLES = ("NCCL_IB_HCA", "UCX_NET_DEVICES", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+OWN_VARIABLES = ("NCCL_IB_HCA", "UCX_NET_DEVICES", "NVSHMEM_HCA_LIST", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 """The variables that libraries read and that follow from a container's devices."""
 FABRIC_PREFIXES = ("NCCL_", "UCX_", "NVSHMEM_", "FI_", "MC_")
 """The beginnings of the variables that a pool may give: of NCCL and RCCL, UCX, NVSHMEM, libfabric and Mooncake."""

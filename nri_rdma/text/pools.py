@@ -359,7 +359,7 @@ POOL_KEYS = (
         ),
         "Variables of the fabric for the containers that get devices of the pool"
         " ([requests.md](requests.md#variables)): names that begin with `NCCL_`, `UCX_`, `NVSHMEM_`, `FI_` or `MC_`,"
-        " except those that nri-rdma sets itself",
+        " except those that nri-rdma sets itself (those that choose a [GID](requests.md#which-gid) are allowed)",
     ),
     Key("limits", "limits", LIMITS, "Limits per device for requests that name none"),
     Key("maxLimits", "max_limits", LIMITS, "Most that a request may have per device; what names no limit gets it"),

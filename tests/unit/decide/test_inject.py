@@ -457,6 +457,23 @@ def test_what_chooses_a_gid_for_nccl_is_the_containers_as_a_whole_or_ours(own: s
     assert told["UCX_IB_GID_INDEX"] == "3"
 
 
+def test_ucx_is_told_no_index_beside_a_choice_of_subnets() -> None:
+    """UCX fails the interface where both are set."""
+    subnets = "UCX_IB_ROCE_SUBNETS"
+    for told in with_gids(having(nic(0)), env=[subnets]), with_gids(having(nic(0), env=((subnets, "10.1.0.0/16"),))):
+        assert (told.get("NCCL_IB_GID_INDEX"), told.get("UCX_IB_GID_INDEX")) == ("3", None)
+
+
+def test_nvshmem_is_told_no_list_beside_a_mapping() -> None:
+    """NVSHMEM ignores the mapping where both are set."""
+    mapping = "NVSHMEM_HCA_PE_MAPPING"
+    elsewhere = having(nic(1), name="b", scope=Scope(only=frozenset({"other"})), env=((mapping, "mlx5_1:1:2"),))
+    assert "NVSHMEM_HCA_LIST" in with_gids(having(nic(0)), elsewhere)
+    for told in with_gids(having(nic(0)), env=[mapping]), with_gids(having(nic(0), env=((mapping, "mlx5_0:1:2"),))):
+        assert "NVSHMEM_HCA_LIST" not in told
+        assert told["NCCL_IB_HCA"] == "=mlx5_0"
+
+
 def test_a_pools_choice_of_gids_counts_before_ours() -> None:
     told = with_gids(having(nic(0), env=(("NCCL_IB_GID_INDEX", "-1"), ("UCX_IB_GID_INDEX", "auto"))))
     assert (told["NCCL_IB_GID_INDEX"], told["UCX_IB_GID_INDEX"]) == ("-1", "auto")

@@ -255,6 +255,7 @@ def test_what_is_no_vendors_name_is_refused(name: str) -> None:
         (f'{A}env = {{ NCCL_ = "a" }}', "pools.a.env", "'NCCL_' is no variable of a fabric"),
         (f'{A}env = {{ "NCCL_A=B" = "a" }}', "pools.a.env", "'NCCL_A=B' is no variable of a fabric"),
         (f'{A}env = {{ NCCL_IB_HCA = "mlx5_0" }}', "pools.a.env.NCCL_IB_HCA", "sets this variable for each container"),
+        (f'{A}env = {{ NVSHMEM_HCA_LIST = "a:1" }}', "pools.a.env.NVSHMEM_HCA_LIST", "sets this variable for each"),
         (f"{A}env = {{ NCCL_IB_TC = 106 }}", "pools.a.env.NCCL_IB_TC", "'106' is not allowed, not text"),
         (f'{A}env = {{ NCCL_IB_TC = "a\\nb" }}', "pools.a.env.NCCL_IB_TC", "is not allowed"),
         (f"{A}limits = {{}}", "pools.a.limits", "there is no limit in it"),

@@ -81,7 +81,8 @@ class PodGids:
             return NO_GIDS, False
         try:
             tables = self._tables(record, namespace, given, gap)
-            addresses = self._addresses(record, namespace, given, tables) if tables else {}
+            addresses = self._addresses(record, namespace) if tables else {}
+            foreign = self._foreign(given, tables)
         except KernelError as error:
             log.warning("GIDs not read", extra={"pod": str(record.pod), "error": str(error)})
             return with_problem(f"GIDs not read: {error}"), False
@@ -93,7 +94,8 @@ class PodGids:
             for device, number in _places(request, item):
                 table = tables.get((device, number))
                 if table is not None:
-                    found = port_gid(device, number, table, own, request.admitted.request.roce_version or 2)
+                    version = request.admitted.request.roce_version or 2
+                    found = port_gid(device, number, table, own, version, foreign)
                     is_awaited |= has_addresses and not found.is_own
                     on_host = not record.pod.netns_path and found.gid is not None  # the host's addresses are its own
                     ports[found.place] = replace(found, is_own=True) if on_host else found
@@ -111,16 +113,18 @@ class PodGids:
             {**tables, **self._kernel.gid_tables(namespace, there, gap)} if there and namespace is not None else tables
         )
 
-    def _addresses(
-        self, record: SandboxRecord, namespace: Namespace | None, given: _Given, tables: _Tables
-    ) -> Mapping[str, Collection[IpAddress]]:
-        """The addresses of the pod by netdev, without link-local ones. They are only asked for where one may have a
-        GID: a netdev is in the pod, or a table has GIDs of netdevs that are none of the device's on the host."""
+    def _foreign(self, given: _Given, tables: _Tables) -> Collection[str]:
+        """The netdevs with GIDs that are neither the devices' own nor on the host: in this pod, or in another one."""
+        known = {"", *(name for _, item in given for name in item.netdev_names)}
+        known.update(netdev.name for _, item in given for netdev in item.device.netdevs)
+        others = {gid.netdev for table in tables.values() for gid in table} - known
+        return others - {link.name for link in self._kernel.links(self._kernel.host)} if others else others
+
+    def _addresses(self, record: SandboxRecord, namespace: Namespace | None) -> Mapping[str, Collection[IpAddress]]:
+        """The addresses of the pod by netdev, without link-local ones."""
         if namespace is not None:
             return self._addresses_in(namespace)
-        known = {netdev.name for _, item in given for netdev in item.device.netdevs}
-        is_foreign = any(gid.netdev and gid.netdev not in known for table in tables.values() for gid in table)
-        if not is_foreign or not record.pod.netns_path:
+        if not record.pod.netns_path:
             return {}
         with closing(self._kernel.open_namespace(record.pod.netns_path)) as opened:
             return self._addresses_in(opened)

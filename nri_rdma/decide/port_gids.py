@@ -80,9 +80,17 @@ def with_problem(problem: str) -> Gids:
     return replace(NO_GIDS, problem=problem)
 
 
-def port_gid(device: str, port: int, table: Collection[Gid], own: Collection[IpAddress], roce_version: int) -> PortGid:
-    """Return the GID by which a port sends in a pod whose addresses are `own`."""
-    gid = choose(table, own, roce_version)
+def port_gid(
+    device: str,
+    port: int,
+    table: Collection[Gid],
+    own: Collection[IpAddress],
+    roce_version: int,
+    foreign: Collection[str] = (),
+) -> PortGid:
+    """Return the GID by which a port sends in a pod whose addresses are `own`. Of the netdevs `foreign` only the
+    GIDs of these addresses count: the others are other pods'."""
+    gid = choose([it for it in table if it.netdev not in foreign or it.address in own], own, roce_version)
     if gid is None or gid.type is GidType.IB:
         return PortGid(device=device, port=port, gid=gid, is_own=gid is not None)
     others = {it.address for it in table if not it.value.is_unspecified and not it.address.is_link_local}

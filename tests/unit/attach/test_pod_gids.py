@@ -6,6 +6,8 @@ from dataclasses import replace
 from ipaddress import IPv6Address, ip_interface
 from pathlib import Path
 
+import pytest
+
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.news import look_at_all_again
 from nri_rdma.attach.port import Kernel, Namespace
@@ -113,16 +115,30 @@ def test_a_pod_that_shares_a_device_sends_by_the_hosts_gid(rig: Rig, world: Worl
     assert (port.gid, port.is_own) == (gid(1, HOSTS, "rail0"), False)
 
 
-def test_a_pod_whose_own_netdev_has_a_gid_on_a_shared_device_sends_by_that(rig: Rig, world: World) -> None:
-    """As with a macvlan of another plugin."""
+@pytest.mark.parametrize("name", ["net1", "rail0"])
+def test_a_pod_whose_own_netdev_has_a_gid_on_a_shared_device_sends_by_that(rig: Rig, world: World, name: str) -> None:
+    """As with a macvlan of another plugin, which may have the name of the host's netdev."""
     sharing(world)
     pod = world.namespace(POD_PATH)
     assert pod is not None
-    child = world.add_link(pod, "net1")
+    child = world.add_link(pod, name)
     child.add_address(Address(interface=ip_interface(f"{OWN}/24")))
-    device_of(world).gids = (gid(0, HOSTS, "rail0"), gid(1, "10.1.0.3", "net1"), gid(2, OWN, "net1"))
+    device_of(world).gids = (gid(0, HOSTS, "rail0"), gid(1, "10.1.0.3", name), gid(2, OWN, name))
     port = port_of(attach(rig, asking(world, Mode.SHARED)))
-    assert (port.gid, port.is_own) == (gid(2, OWN, "net1"), True)
+    assert (port.gid, port.is_own) == (gid(2, OWN, name), True)
+
+
+def test_a_pod_that_shares_a_device_does_not_send_by_the_gid_of_another_pods_netdev(rig: Rig, world: World) -> None:
+    """A netdev that is neither on the host nor has this address in the pod; a VLAN on the host is the host's."""
+    sharing(world)
+    others, ours = gid(1, "10.1.0.3", "net1"), gid(2, HOSTS, "rail0.7")
+    device_of(world).gids = (gid(0, "fe80::1", "rail0"), others)
+    port = port_of(attach(rig, asking(world, Mode.SHARED)))
+    assert (port.gid, port.others) == (gid(0, "fe80::1", "rail0"), (others.address,))
+    end_sandbox(rig)
+    world.add_link(world.host, "rail0.7")
+    device_of(world).gids = (gid(0, "fe80::1", "rail0"), others, ours)
+    assert port_of(attach(rig, asking(world, Mode.SHARED))).gid == ours
 
 
 def test_on_the_hosts_network_its_gids_are_the_pods(rig: Rig, world: World) -> None:

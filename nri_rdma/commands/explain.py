@@ -32,12 +32,12 @@ from nri_rdma.decide.topology import Distance, distance
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.allocation import ClaimDevice, ContainerAllocation, DeviceIds, PodAllocation
-from nri_rdma.model.device import Netdev, Node, RdmaDevice
+from nri_rdma.model.device import CharKind, Netdev, Node, Protocol, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.pool import DEFAULT_POOL, Pool, ShareGives
-from nri_rdma.model.request import UNLIMITED, Align, AlignTo, DeviceRequest, Isolation, PodRequest
+from nri_rdma.model.request import UNLIMITED, Align, AlignTo, DeviceRequest, Isolation, PodRequest, Use
 from nri_rdma.model.routing import KnownRule, Routing
 from nri_rdma.model.usage import Lifelines
 from nri_rdma.text.annotations import meant_key, parse_pod_request
@@ -129,6 +129,8 @@ class ExplainedContainer:
     kept_env: tuple[str, ...]
     asks_memlock: bool
     """Whether the limit is what the pod asks for, and not the node's."""
+    chooses_gid: bool
+    """Whether it gets RoCE devices that libraries are told of."""
     gpus: tuple[PciAddress, ...] = ()
     """Those that it was said to be given."""
     counted: frozenset[str] = frozenset()
@@ -533,13 +535,20 @@ def _container(
         )
         for env in (container.env, frozenset[str]())
     )
-    requests = [item.admitted.request for item in placed if item.admitted.request.scope.covers(container.name)]
+    covering = [item for item in placed if item.admitted.request.scope.covers(container.name)]
+    requests = [item.admitted.request for item in covering]
     return ExplainedContainer(
         container=container,
         edits=edits,
         requests=tuple(request.name for request in requests),
         kept_env=tuple(name for name, _ in everything.env if name in container.env),
         asks_memlock=any(request.memlock is not None for request in requests),
+        chooses_gid=any(
+            device.protocol is Protocol.ROCE
+            for item in covering
+            if item.admitted.request.use is not Use.STORAGE and CharKind.UVERBS in item.admitted.request.char_kinds
+            for device in item.devices
+        ),
         gpus=facts.gpus[container.name].gpus if container.name in facts.gpus else (),
         counted=_counted(container, facts),
         shares=frozenset(pool.resource for pool in facts.policy.pools.values() if pool.resource),

@@ -13,7 +13,6 @@ from nri_rdma.attach.plan import NetdevMove
 from nri_rdma.commands.cli.options import asking_options, output_option, snapshot_option
 from nri_rdma.commands.cli.screen import Screen, TextTable, print_json
 from nri_rdma.config.settings import Settings
-from nri_rdma.decide.inject import HINT_VARIABLES
 from nri_rdma.decide.port_gids import INDEX
 from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
 from nri_rdma.model.edits import RDMA_MAX
@@ -391,7 +390,7 @@ def _container_facts(
         yield ("" if number else "nodes"), f"{char.path}  {char.major}:{char.minor}  mode {char.mode:04o}"
     for number, (name, value) in enumerate(item.edits.env):
         yield ("" if number else "env"), f'{name}="{value}"'
-    if HINT_VARIABLES[0] in {*dict(item.edits.env), *item.kept_env}:
+    if item.chooses_gid:
         yield "GID", f"chosen when the pod has its devices; {INDEX} and others follow from it, see `nri-rdma status`"
     if item.kept_env:
         yield "env kept", f"{', '.join(item.kept_env)}: the container sets it itself"

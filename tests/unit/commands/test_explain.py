@@ -15,7 +15,7 @@ from nri_rdma.decide.placement import Holding
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.capacity import RdmaCapacity
-from nri_rdma.model.device import DeviceId, Node
+from nri_rdma.model.device import DeviceId, LinkLayer, Node
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.link import Captured
 from nri_rdma.model.network import RoutingRule
@@ -220,6 +220,18 @@ def test_a_variable_that_the_container_sets_is_left_to_it(facts: Facts) -> None:
     (told,) = explain(replace(pod("1"), containers=(container,)), facts).containers
     assert told.kept_env == ("NCCL_IB_HCA",)
     assert "NCCL_IB_HCA" not in dict(told.edits.env)
+
+
+def test_a_gid_is_chosen_for_the_roce_devices_that_libraries_are_told_of(facts: Facts) -> None:
+    devices = tuple(
+        replace(it, ports=tuple(replace(port, link_layer=LinkLayer.INFINIBAND) for port in it.ports))
+        for it in facts.node.devices
+    )
+    infiniband = replace(facts, node=replace(facts.node, devices=devices))
+    for asked, node in (("{count: 1}", infiniband), ("{count: 1, use: storage}", facts)):
+        assert not any(it.chooses_gid for it in explain(pod(f"[{asked}]"), node).containers)
+    trainer, sidecar = explain(pod("[{count: 1, containers: [trainer]}]"), facts).containers
+    assert (trainer.chooses_gid, sidecar.chooses_gid) == (True, False)
 
 
 def test_a_limit_that_the_runtime_would_lose_is_refused_as_the_daemon_does(facts: Facts) -> None:

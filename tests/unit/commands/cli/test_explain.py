@@ -46,6 +46,8 @@ def test_it_shows_devices_reasons_netdevs_and_what_each_container_gets(eight: Pa
         "  What they leave on the host is not known: this machine does not show these netdevs.",
         "  nodes     /dev/infiniband/uverbs3  231:195  mode 0666",
         '            RDMA_NETDEVS_RAILS="rdma0,rdma1"',
+        "  GID       chosen when the pod has its devices; NCCL_IB_GID_INDEX and others follow from it, see `nri-rdma"
+        " status`",
         "  env kept  NCCL_IB_HCA: the container sets it itself",
         "  memlock   unlimited, unless the runtime may not raise its own limit",
         "  note  it is privileged: it sees every device of the host, whatever it is given",

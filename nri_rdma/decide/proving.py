@@ -6,11 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from nri_rdma.decide.inject import AttachedRequest, usable_ports
 from nri_rdma.decide.policy import Policy, is_proven
+from nri_rdma.model.device import LinkLayer
 from nri_rdma.model.proof import DeviceTask
-from nri_rdma.model.request import DeviceRequest
+from nri_rdma.model.request import DeviceRequest, Use
 
-INDEX_VARIABLES = ("NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX")
-"""The variables by which NCCL and UCX are told one entry of the GID table of all devices; the first counts."""
+_NCCL, _UCX = "NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX"
+INDEX_VARIABLES = (_NCCL, _UCX)
+"""The variables by which NCCL and UCX are told one entry of the GID tables of the devices for computing; the first
+counts. On InfiniBand NCCL does not look at its own."""
 _MOST_DIGITS = 9
 
 
@@ -38,16 +41,20 @@ def port_tasks(proven: Iterable[AttachedRequest], indexes: Mapping[str, str]) ->
 
 
 def _tasks(item: AttachedRequest, indexes: Mapping[str, str]) -> Iterator[DeviceTask]:
-    index = forced_index({**dict(item.admitted.variables), **indexes})
+    variables = {**dict(item.admitted.variables), **indexes}
+    is_computing = item.admitted.request.use is not Use.STORAGE
     version = item.admitted.request.roce_version or 2
     for attached in item.devices:
         device = attached.device
+        infiniband = {port.number for port in device.ports if port.link_layer is LinkLayer.INFINIBAND}
         for port in usable_ports(device, item.admitted.mode):
+            names = (_UCX,) if port in infiniband else INDEX_VARIABLES
+            index = forced_index(variables, names) if is_computing else None
             yield DeviceTask(device=device.name, port=port, gid_index=index, roce_version=version)
 
 
-def forced_index(variables: Mapping[str, str]) -> int | None:
-    """Return the entry of the GID table that a container's variables force; None where the libraries choose (NCCL: -1,
-    UCX: auto)."""
-    told = (variables.get(name, "").strip() for name in INDEX_VARIABLES)
+def forced_index(variables: Mapping[str, str], names: Iterable[str] = INDEX_VARIABLES) -> int | None:
+    """Return the entry of the GID table that a container's variables of these names force; None where the libraries
+    choose (NCCL: -1, UCX: auto)."""
+    told = (variables.get(name, "").strip() for name in names)
     return next((int(it) for it in told if it.isascii() and it.isdecimal() and len(it) <= _MOST_DIGITS), None)

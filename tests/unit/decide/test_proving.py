@@ -9,10 +9,10 @@ import pytest
 from nri_rdma.decide.inject import AttachedDevice, AttachedRequest
 from nri_rdma.decide.policy import Admitted, Policy, is_proven
 from nri_rdma.decide.proving import asks_proof, forced_index, port_tasks, proven_of
-from nri_rdma.model.device import CharKind
+from nri_rdma.model.device import CharKind, LinkLayer
 from nri_rdma.model.pool import Pool
 from nri_rdma.model.proof import DeviceTask
-from nri_rdma.model.request import DeviceRequest, Mode, Scope
+from nri_rdma.model.request import DeviceRequest, Mode, Scope, Use
 from tests.unit.decide.test_fabric import COMPLETE, SHARED, decided, granted
 from tests.unit.model.hardware import nic
 
@@ -90,6 +90,19 @@ def test_the_containers_own_variable_goes_before_its_pools() -> None:
     of_pool = attached(0, env=(("NCCL_IB_GID_INDEX", "5"),))
     assert port_tasks((of_pool,), {})[0].gid_index == 5
     assert port_tasks((of_pool,), {"NCCL_IB_GID_INDEX": "3"})[0].gid_index == 3
+
+
+def test_nccls_entry_is_not_for_infiniband_which_ucx_may_force() -> None:
+    given = (AttachedDevice(device=nic(0, link_layer=LinkLayer.INFINIBAND), netdev_names=()), *attached(1).devices)
+    item = replace(attached(), devices=given)
+    assert [it.gid_index for it in port_tasks((item,), {"NCCL_IB_GID_INDEX": "3"})] == [None, 3]
+    assert [it.gid_index for it in port_tasks((item,), {"NCCL_IB_GID_INDEX": "3", "UCX_IB_GID_INDEX": "1"})] == [1, 3]
+
+
+def test_no_entry_is_forced_on_devices_for_storage() -> None:
+    storage = attached(1, request=replace(ASKED, use=Use.STORAGE))
+    forced = {"NCCL_IB_GID_INDEX": "3", "UCX_IB_GID_INDEX": "1"}
+    assert [it.gid_index for it in port_tasks((attached(0), storage), forced)] == [3, None]
 
 
 def test_what_is_proven_is_the_version_of_roce_that_was_asked_for() -> None:

@@ -42,6 +42,7 @@ class PortAttr:
     active_mtu: int = 3
     max_msg_sz: int = 1 << 30
     gid_tbl_len: int = 8
+    pkey_tbl_len: int = 3
 
 
 @dataclass
@@ -51,7 +52,7 @@ class Hca:
     name: str
     port: PortAttr = field(default_factory=PortAttr)
     gids: tuple[tuple[str, int], ...] = (("fe80::1", 2), ("::ffff:192.0.2.1", 2))
-    pkey: int = 0xFFFF
+    pkeys: tuple[int, ...] = (0xFFFF,)
     transport_type: int = 0
     has_rc: bool = True
     loses: bool = False
@@ -108,8 +109,9 @@ class Context:
     def query_port(self, _number: int) -> PortAttr:
         return self.hca.port
 
-    def query_pkey(self, _port: int, _index: int) -> int:
-        return int.from_bytes(self.hca.pkey.to_bytes(2, "big"), sys.byteorder)
+    def query_pkey(self, _port: int, index: int) -> int:
+        pkey = self.hca.pkeys[index] if index < len(self.hca.pkeys) else 0
+        return int.from_bytes(pkey.to_bytes(2, "big"), sys.byteorder)
 
     def query_gid_table(self, _most: int) -> list[GIDEntry]:
         return [GIDEntry(number, value, kind) for number, (value, kind) in enumerate(self.hca.gids) if value]

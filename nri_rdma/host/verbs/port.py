@@ -25,6 +25,8 @@ class SendingPort:
     """As ibv_mtu: 1 is 256 bytes, 5 is 4096."""
     max_message_bytes: int
     gid: Gid | None
+    pkey_index: int = 0
+    """The entry of its P_Key table by which it sends."""
 
 
 def look_at(context: Any, task: Mapping[str, Any], answer: dict[str, Any]) -> SendingPort:
@@ -39,8 +41,7 @@ def look_at(context: Any, task: Mapping[str, Any], answer: dict[str, Any]) -> Se
             state = numbers.PORT_STATES.get(told.state, told.state)
             physical = numbers.PHYSICAL_STATES.get(told.phys_state, told.phys_state)
             raise StepError("port", f"port {number} is {state} (physical state {physical})")
-        if transport == "ib":
-            _check_membership(context, number)
+        pkey_index = _full_membership(context, number, told.pkey_tbl_len) if transport == "ib" else 0
     with failing("gid"):
         gid = None if transport == "iwarp" else _gid(context, number, told.gid_tbl_len, task)
     return SendingPort(
@@ -50,6 +51,7 @@ def look_at(context: Any, task: Mapping[str, Any], answer: dict[str, Any]) -> Se
         mtu=told.active_mtu,
         max_message_bytes=told.max_msg_sz,
         gid=gid,
+        pkey_index=pkey_index,
     )
 
 
@@ -76,10 +78,16 @@ def _transport(device: str, port: Any) -> str:
     return "roce" if port.link_layer == numbers.LINK_ETHERNET else "ib"
 
 
-def _check_membership(context: Any, port: int) -> None:
-    key = ntohs(context.query_pkey(port, 0))
-    if not key & numbers.FULL_MEMBER:
-        raise StepError("port", f"the P_Key at index 0 of port {port} is {key:#06x}: a limited member of its partition")
+def _full_membership(context: Any, port: int, length: int) -> int:
+    """Return the index of the port's first P_Key of a full member."""
+    limited = []
+    for index in range(length):
+        key = ntohs(context.query_pkey(port, index))
+        if key & numbers.FULL_MEMBER:
+            return index
+        limited += [f"{key:#06x}"] if key else []
+    keys = ", ".join(limited) or "none"
+    raise StepError("port", f"the P_Keys of port {port} are {keys}: a limited member of each partition")
 
 
 def _gid(context: Any, port: int, length: int, task: Mapping[str, Any]) -> Gid:

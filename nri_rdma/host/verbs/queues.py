@@ -109,7 +109,7 @@ def _make(domain: Any, queue: Any, kind: int) -> Any:
 
 def _attributes(port: SendingPort) -> Any:
     attributes = library.part("qp").QPAttr(port_num=port.number)
-    attributes.pkey_index = 0
+    attributes.pkey_index = port.pkey_index
     return attributes
 
 

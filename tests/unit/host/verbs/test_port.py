@@ -49,10 +49,16 @@ def test_a_port_that_is_down_cannot_send() -> None:
     assert told == ("port", "port 1 is DOWN (physical state Disabled)")
 
 
-def test_a_limited_member_of_a_partition_is_refused_on_infiniband_only() -> None:
-    step, text = refusal(Hca("mlx5_0", port=INFINIBAND, pkey=0x7FFF))
-    assert (step, f"0x7fff: {LIMITED_MEMBER}" in text) == ("port", True)
-    assert looked_at(Hca("mlx5_0", pkey=0x7FFF)).transport == "roce"
+def test_a_limited_member_of_its_partitions_is_refused_on_infiniband_only() -> None:
+    step, text = refusal(Hca("mlx5_0", port=INFINIBAND, pkeys=(0x7FFF, 0, 0x12)))
+    assert (step, text) == ("port", f"the P_Keys of port 1 are 0x7fff, 0x0012: {LIMITED_MEMBER} of each partition")
+    assert looked_at(Hca("mlx5_0", pkeys=(0x7FFF,))).transport == "roce"
+
+
+def test_infiniband_sends_by_its_first_p_key_of_a_full_member() -> None:
+    gids = (("fe80::1:2", 0),)
+    for pkeys, index in (((0xFFFF, 0x8012), 0), ((0x7FFF, 0xFFFF), 1), ((0x7FFF, 0, 0x8012), 2)):
+        assert looked_at(Hca("mlx5_0", port=INFINIBAND, gids=gids, pkeys=pkeys)).pkey_index == index
 
 
 def test_a_table_without_the_wanted_gid_is_listed() -> None:

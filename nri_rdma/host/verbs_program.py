@@ -9,20 +9,23 @@ import json
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any  # Any: JSON of the program
+from typing import Any  # Any: JSON of the program
 
 from nri_rdma.errors import ErrorCode, ProofError
 from nri_rdma.host.verbs import program
 
 _LOG = "see the kernel's log (`dmesg`)"
+_NAME = "name the distribution's Python: verbs_python"
+_MOST_SAID = 200
 
 
 def ask(python: Path | None, verb: str, task: Mapping[str, Any], within_s: float) -> Iterator[dict[str, Any]]:
     """Yield the lines that the program prints for a task, as they come.
 
-    Raises ProofError where it cannot be started, ends before its time without having ended well, or does not end within
-    `within_s`, when it is killed.
+    Raises ProofError where it cannot be started, ends before its time without having ended well, has no answer, or does
+    not end within `within_s`, when it is killed.
     """
     if python is None:
         raise ProofError(ErrorCode.PROOF_UNAVAILABLE, "verbs_python is empty", hint="name the distribution's Python")
@@ -33,9 +36,7 @@ def ask(python: Path | None, verb: str, task: Mapping[str, Any], within_s: float
         )
     except OSError as error:
         what = f"{python} cannot be started: {error.strerror}"
-        raise ProofError(
-            ErrorCode.PROOF_UNAVAILABLE, what, hint="name the distribution's Python: verbs_python"
-        ) from None
+        raise ProofError(ErrorCode.PROOF_UNAVAILABLE, what, hint=_NAME) from None
     assert running.stdin and running.stdout and running.stderr  # of pipes
     is_late = threading.Event()
 
@@ -43,12 +44,17 @@ def ask(python: Path | None, verb: str, task: Mapping[str, Any], within_s: float
         is_late.set()
         running.kill()
 
+    has_answered = False
     clock = threading.Timer(within_s, end)
     clock.start()
     try:
-        running.stdin.write(f"{json.dumps(task)}\n")
-        running.stdin.close()
-        yield from _lines(running.stdout)
+        with suppress(BrokenPipeError):  # how it has ended is told below
+            running.stdin.write(f"{json.dumps(task)}\n")
+            running.stdin.close()
+        for line in running.stdout:
+            if line.endswith("\n"):  # else half a line of a process that was killed
+                yield _answer(line, python)
+                has_answered = True
         said = running.stderr.read().strip().splitlines()[-1:]
         code = running.wait()
     finally:
@@ -58,12 +64,17 @@ def ask(python: Path | None, verb: str, task: Mapping[str, Any], within_s: float
     if is_late.is_set():
         what = f"there was no answer within {within_s:g} s"
         raise ProofError(ErrorCode.PROOF_LATE, what, hint=f"{_LOG}, or give it more time: --timeout")
-    if code:
-        what = f"{python} ended with {code}{f': {said[0]}' if said else ''}"
-        raise ProofError(ErrorCode.PROOF_ENDED, what, hint=_LOG)
+    if code or not has_answered:
+        what = f"{python} ended {f'with {code}' if code else 'without an answer'}{f': {said[0]}' if said else ''}"
+        raise ProofError(ErrorCode.PROOF_ENDED, what, hint=_LOG if code else _NAME)
 
 
-def _lines(out: IO[str]) -> Iterator[dict[str, Any]]:
-    for line in out:
-        if line.endswith("\n"):  # else half a line of a process that was killed
-            yield json.loads(line)
+def _answer(line: str, python: Path) -> dict[str, Any]:
+    try:
+        told = json.loads(line)
+    except ValueError:
+        told = None
+    if not isinstance(told, dict):
+        what = f"{python} said what is no answer: {line.strip()[:_MOST_SAID]}"
+        raise ProofError(ErrorCode.PROOF_ENDED, what, hint=_NAME)
+    return told

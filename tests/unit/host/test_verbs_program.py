@@ -43,3 +43,14 @@ def test_a_python_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         with pytest.raises(ProofError) as caught:
             list(ask(python, "check", TASK, 1))
         assert caught.value.code is ErrorCode.PROOF_UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("python", "what"),
+    [("/bin/true", "/bin/true ended without an answer"), ("/bin/echo", "/bin/echo said what is no answer: -I ")],
+)
+def test_a_program_that_is_no_python_is_an_error(python: str, what: str) -> None:
+    for task in (TASK, TASK | {"more": "x" * 1_000_000}):  # what does not fit into a pipe is not taken
+        with pytest.raises(ProofError, match=what) as caught:
+            list(ask(Path(python), "check", task, 20))
+        assert caught.value.code is ErrorCode.PROOF_ENDED

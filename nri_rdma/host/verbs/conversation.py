@@ -14,6 +14,7 @@ from typing import Any  # Any: JSON
 
 PROTOCOL, VERSION = "nri-rdma verify", 1
 MOST_LINE_BYTES = 1 << 16
+_MOST_MEASURED = 10**12
 _AGAIN_S = 0.5
 
 
@@ -49,6 +50,8 @@ class Conversation:
             told = json.loads(line)
         except ValueError as error:
             raise ConversationError(f"the other side sent what is no JSON: {error}") from error
+        except RecursionError:
+            raise ConversationError("the other side sent what is no JSON: it is nested too deeply") from None
         if not isinstance(told, dict):
             raise ConversationError("the other side sent what is no object of JSON")
         if "error" in told:
@@ -103,10 +106,10 @@ def number(told: Mapping[str, Any], key: str, least: int, most: int) -> int:
 
 
 def real(told: Mapping[str, Any], key: str) -> float:
-    """Return a number, not below 0, that the other side told. Raises ConversationError."""
+    """Return a number, not below 0, that the other side measured. Raises ConversationError."""
     value = told.get(key)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
-        raise ConversationError(f"the other side told {key} {value!r}, which is no number")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _MOST_MEASURED:
+        raise ConversationError(f"the other side told {key} {value!r}, which is no measured number")
     return float(value)
 
 

@@ -24,6 +24,7 @@ def ends() -> Iterator[Ends]:
     ("sent", "what"),
     [
         (b"GET / HTTP/1.1\n", "no JSON"),
+        (b"[" * 60000 + b"\n", "no JSON: it is nested too deeply"),
         (b"[]\n", "no object"),
         (b'{"error": "as it says"}\n', "the other side says: as it says"),
         (b"x" * 70000, "more than 65536 bytes"),
@@ -66,7 +67,9 @@ def test_numbers_are_bounded(value: object) -> None:
         number({"n": value}, "n", 0, 10)
 
 
-@pytest.mark.parametrize("value", [None, "1", True, -1.0, float("nan")])
+@pytest.mark.parametrize(
+    "value", [None, "1", True, -1.0, float("nan"), float("inf"), pytest.param(10**400, id="401 digits"), 2e12]
+)
 def test_measured_numbers_are_numbers(value: object) -> None:
     assert real({"n": 1.5}, "n") == 1.5
     with pytest.raises(ConversationError):

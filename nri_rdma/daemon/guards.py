@@ -56,7 +56,7 @@ class RuntimeGuards:
     def is_guarded(self, handler: str, by: float) -> bool | None:
         """Return whether containers of a runtime handler ("": the default one) have the guard; None where that cannot
         be known. Wait until `by`, in seconds of `time.monotonic`, where the last answer is old. Raise NotReadyError."""
-        if self._settings.guard_resource:  # the containers bring it; one that does not is refused when it starts
+        if self._settings.guard_resource:  # the containers bring it; one that does not is refused when it is created
             return True
         for new_s in (AGAIN_S, UNGUARDED_AGAIN_S):
             if not settled(self._ask_again(new_s), by - time.monotonic()):

@@ -86,6 +86,11 @@ class Container(Protocol):
         and lets it run only if its creation was answered here."""
 
     @property
+    def has_handlers_guard(self) -> bool:
+        """Return whether the container has the guard of its runtime handler, which asks where the pod has one of our
+        annotations, or a claim of our driver."""
+
+    @property
     def is_privileged(self) -> bool:
         """Return whether the container may use all devices of the host. Then its nodes prove nothing."""
 
@@ -122,6 +127,7 @@ class KnownContainer:
     guarded_devices: tuple[str, ...] = ()
     given_guards: frozenset[str] = frozenset()
     has_guard_resource: bool = False
+    has_handlers_guard: bool = False
     is_privileged: bool = False
     net_devices: frozenset[str] = frozenset()
     gpus: GpuEvidence = GpuEvidence()  # noqa: RUF009 - frozen

@@ -16,6 +16,7 @@ from nri_rdma.decide.inject import inject, refuse_conflicts, refuse_two_pools
 from nri_rdma.engine.alignment_check import AlignmentCheck
 from nri_rdma.engine.barrier import Barrier
 from nri_rdma.engine.container import Container
+from nri_rdma.engine.gate import refuse_unasked
 from nri_rdma.engine.late import LateAttach
 from nri_rdma.engine.parts import attached_of, concerned, gids_of, moved_netdevs
 from nri_rdma.engine.placer import Placer
@@ -81,6 +82,7 @@ class ContainerCreation:
             self._late.refuse_lacking(container, grants, attached)
         if not parts:
             return ContainerEdits()
+        refuse_unasked(container, parts, attached, self._placer.prefix)
         self._alignment.refuse_far(parts[0].pod, attached, container.name, lambda: container.gpus)
         if len(parts) > 1:  # what one attach gives was looked at when it was decided
             refuse_two_pools(attached, container.name, container.env)

@@ -15,9 +15,11 @@ from typing import Protocol, TypeAlias
 
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.containers import ContainerProof
+from nri_rdma.decide.advertised import DRIVER
 from nri_rdma.decide.inject import AttachedRequest
 from nri_rdma.decide.proving import port_tasks, proven_of
 from nri_rdma.decide.unproven import refusal_of
+from nri_rdma.engine.container import Container
 from nri_rdma.engine.limiter import Limiter
 from nri_rdma.engine.parts import attached_of
 from nri_rdma.engine.refusals import RefusedLately
@@ -25,6 +27,7 @@ from nri_rdma.errors import ErrorCode, LimitsError, NriRdmaError, ProofError
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.proof import DeviceProof, ProofAnswer, ProofEnd, ProofTask
 from nri_rdma.observe.spans import Recorder, Span
+from nri_rdma.text.annotations import asks_for_devices
 
 SET_UP = "set up the guard: `nri-rdma install containerd` (or crio), and restart the runtime"
 IMAGE_WAIT_S = 0.5
@@ -236,6 +239,28 @@ class Gate:
         span.attributes["rdma.devices"] = ",".join(it.device for it in task.devices)
         answer = self._gating.prover.prove(task, within_s)
         return answer, refusal_of(task, answer, within_s)
+
+
+def refuse_unasked(
+    container: Container, parts: tuple[Attachment, ...], attached: tuple[AttachedRequest, ...], prefix: str
+) -> None:
+    """Raise ProofError for a container that is being created, of which something is to be proven, and whose hooks will
+    not ask for it. One that no runtime lists has hooks of its own door."""
+    if not proven_of(attached, container.name) or not parts[0].pod.is_listed or container.was_there:
+        return
+    if container.guards or container.guarded_devices or container.has_guard_resource:
+        return
+    if container.has_handlers_guard and (
+        asks_for_devices(container.annotations, prefix)
+        or any(it.admitted.request.cdi_device.startswith(f"{DRIVER}/") for it in attached)
+    ):
+        return
+    raise ProofError(
+        ErrorCode.PROOF_NO_HOOK,
+        "prove needs the guard's hook, and this container has none that would ask",
+        where=f"{container.pod_name}, container {container.name}",
+        hint=f"{SET_UP}; a share brings it by guard_hook, another driver's CDI device by `nri-rdma cdi guard`",
+    )
 
 
 def port_words(proof: DeviceProof) -> str:

@@ -5,6 +5,7 @@ This machine has no RDMA: the process that makes proofs is real, and what it fin
 """
 
 import errno
+import json
 import os
 import signal
 import time
@@ -32,6 +33,7 @@ pytestmark = [pytest.mark.root, pytest.mark.runtime]
 PROVE = {"rdma.noderesource.dev/pod": "[{match: {device: mlx5_3}, prove: true, userspace: off}]"}
 """The image of the rig has no libraries: test_userspace.py is about those."""
 MEMLOCK = 8 << 20
+RESOURCE = "rdma.noderesource.dev/guard"
 WITHIN_S = 5.0
 """A refusal is seen so soon."""
 
@@ -209,18 +211,41 @@ def runs(cri: Cri, container: Container) -> bool:
     return False
 
 
+def trusting(runtime: Runtime, node: Fabric, proofs: PlantedProofs) -> Daemon:
+    """A daemon that takes pods without asking for their handler's guard: their containers may have the guard
+    resource."""
+    resource = ("--guard-resource", RESOURCE, "--device-plugin-dir", str(runtime.run))
+    return proving(runtime, node, proofs, *resource)
+
+
 @pytest.mark.every_runtime
-def test_a_container_whose_hook_is_missing_after_all_does_not_run(
+def test_a_container_without_the_hook_is_not_created_where_its_pod_was_taken(
     host_equal: None, runtime: Runtime, node: Fabric, cri: Cri, proofs: PlantedProofs
 ) -> None:
-    """With the guard resource the pod is taken; this container does not have it. CRI-O starts containers whatever it is
-    told."""
-    resource = "rdma.noderesource.dev/guard"
-    with proving(
-        runtime, node, proofs, "--guard-resource", resource, "--device-plugin-dir", str(runtime.run)
-    ) as daemon:
+    """So it does not run, whoever dies before its start."""
+    with trusting(runtime, node, proofs) as daemon:
         pod = cri.run_pod("trusted", annotations=PROVE)
-        container = cri.create_container(pod, "main")
+        with pytest.raises(CriError, match="PROOF-NO-HOOK: prove needs the guard's hook, and this container has none"):
+            cri.create_container(pod, "main")
+        (row,) = daemon.status()["refused"]
+        assert (row["call"], row["code"], proofs.seen()) == ("CreateContainer", "PROOF-NO-HOOK", [])
+        cri.delete_pod(pod)
+
+
+@pytest.mark.every_runtime
+def test_a_container_whose_hook_did_not_ask_after_all_does_not_run(
+    host_equal: None, runtime: Runtime, node: Fabric, cri: Cri, proofs: PlantedProofs, tmp_path: Path
+) -> None:
+    """CRI-O starts containers whatever it is told."""
+    hook = tmp_path / "nri-rdma-hook"
+    hook.symlink_to("/bin/true")
+    args = ["nri-rdma-hook", "verify", "--resource", RESOURCE]
+    edits = {"hooks": [{"hookName": "createRuntime", "path": str(hook), "args": args}]}
+    spec = {"cdiVersion": "0.6.0", "kind": "silent.example/guard", "devices": [{"name": "a", "containerEdits": edits}]}
+    (runtime.cdi_dir / "silent.json").write_text(json.dumps(spec))
+    with trusting(runtime, node, proofs) as daemon:
+        pod = cri.run_pod("trusted", annotations=PROVE)
+        container = cri.create_container(pod, "main", cdi_devices=("silent.example/guard=a",))
         with suppress(CriError):
             cri.start(container)
         wait_until(lambda: not runs(cri, container), "the container not to run")
@@ -260,24 +285,22 @@ def test_each_way_to_ask_is_proven_by_its_hook(
         cri.delete_pod(pod)
 
 
-def test_a_claim_that_no_container_names_on_a_node_without_the_guard_is_refused_at_the_start(
+def test_a_claim_that_no_container_names_on_a_node_without_the_guard_is_not_created(
     host_equal: None, on: Kubernetes, cri: Cri, proofs: PlantedProofs
 ) -> None:
     with on.daemon(proves=proofs.program) as daemon:
         asked = WAYS["unguarded-unnamed"].prepare(on, "asks", daemon)
         pod = cri.run_pod("asks", annotations=asked.annotations, uid=asked.uid)
-        assert "nri-rdma: PROOF-NO-HOOK: nothing was proven: " in text_of(cri, pod, asked, 0)
+        assert "nri-rdma: PROOF-NO-HOOK: prove needs the guard's hook, and this " in text_of(cri, pod, asked, 0)
         assert proofs.seen() == []
         cri.delete_pod(pod)
 
 
 def text_of(cri: Cri, pod: Sandbox, asked: Asked, attempt: int) -> str:
     """The text with which the container is refused; "" where it starts."""
-    container = cri.create_container(
-        pod, "main", annotations=asked.container_annotations, cdi_devices=asked.cdi_devices, attempt=attempt
-    )
+    annotations, cdi_devices = asked.container_annotations, asked.cdi_devices
     try:
-        cri.start(container)
+        cri.start(cri.create_container(pod, "main", annotations=annotations, cdi_devices=cdi_devices, attempt=attempt))
     except CriError as error:
         return error.text
     return ""

@@ -16,6 +16,7 @@ from nri_rdma.doors.nri.messages import (
     guarded_devices,
     guarded_pools,
     has_guard_resource,
+    has_handlers_guard,
     has_our_names,
     is_privileged,
     net_devices,
@@ -112,6 +113,11 @@ class NriContainer:
     def has_guard_resource(self) -> bool:
         """Tell whether the container has the guard resource."""
         return has_guard_resource(self._message.container)
+
+    @property
+    def has_handlers_guard(self) -> bool:
+        """Tell whether the container has the guard of its runtime handler."""
+        return has_handlers_guard(self._message.container)
 
     @property
     def guarded_devices(self) -> tuple[str, ...]:

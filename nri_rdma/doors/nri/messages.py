@@ -21,6 +21,8 @@ NRI_VERSION = "v0.12.5"
 _OUR_NAMES = tuple(prefix.encode() for prefix in ENV_PREFIXES)
 _LIBRARY_PATH = "LD_LIBRARY_PATH="
 _VISIBLE = f"{VISIBLE_DEVICES}="
+_ABOUT = ("--pool", "--device", "--resource")
+"""The flags of a guard that came with a share, a CDI device or the guard resource, and asks whatever the pod says."""
 
 EVENTS = {
     number: "".join([word.capitalize() for word in name.split("_")])
@@ -120,9 +122,18 @@ def has_guard_resource(container: Any) -> bool:
     return bool(_guarded(container, "--resource"))
 
 
+def has_handlers_guard(container: Any) -> bool:
+    """Tell whether the container has our guard from its runtime handler, or from CRI-O's folder of hooks."""
+    return any("verify" in args and not any(flag in args for flag in _ABOUT) for args in _our_hooks(container))
+
+
 def _guarded(container: Any, flag: str) -> list[str]:
-    ours = [hook.args for hook in container.hooks.create_runtime if hook.path.rpartition("/")[2] == GUARD_HOOK]
-    return [args[args.index(flag) + 1] for args in map(list, ours) if flag in args[:-1]]
+    return [args[args.index(flag) + 1] for args in _our_hooks(container) if flag in args[:-1]]
+
+
+def _our_hooks(container: Any) -> list[list[str]]:
+    hooks = container.hooks.create_runtime
+    return [list(hook.args) for hook in hooks if hook.path.rpartition("/")[2] == GUARD_HOOK]
 
 
 def is_privileged(container: Any) -> bool:

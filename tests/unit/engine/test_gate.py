@@ -6,13 +6,18 @@ import errno
 import json
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any  # Any: fields of values
 
 import pytest
 
 from nri_rdma.decide.policy import Asker
 from nri_rdma.doors.control.client import ask_status
+from nri_rdma.engine.container import KnownContainer
+from nri_rdma.engine.gate import refuse_unasked
 from nri_rdma.engine.guard import Guard, Subject
+from nri_rdma.engine.parts import attached_of
 from nri_rdma.errors import ErrorCode, NriRdmaError, ProofError
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.proof import DeviceTask, ProofEnd, ProofStep
@@ -188,6 +193,56 @@ def test_a_container_that_no_hook_asked_about_does_not_start(daemon: InsideDaemo
         daemon.engine.start_container(pod.sandbox_id, "a", PATH, container_id=ID)
     assert refused.value.code is ErrorCode.PROOF_NO_HOOK
     assert daemon.cgroup_file(PATH, "cgroup.kill").exists(), "CRI-O starts it whatever it is told"
+
+
+SHARE, CLAIMED, THEIRS = (
+    {"pool": "default", "shares": ("hca-1",)},
+    {"cdi_device": f"{PREFIX}/claim=one-mlx5_2"},
+    {"cdi_device": "nic.example.com/nic=2"},
+)
+"""Ways to ask of which the pod's annotations tell nothing."""
+
+
+@pytest.mark.parametrize(
+    ("way", "hooks", "asks"),
+    [
+        pytest.param({}, {}, False, id="none"),
+        pytest.param({}, {"has_handlers_guard": True}, True, id="the handler's, of a pod with an annotation"),
+        pytest.param({}, {"has_guard_resource": True}, True, id="that of the guard resource"),
+        pytest.param({}, {"guards": frozenset({"another"})}, True, id="that of a share beside it"),
+        pytest.param(SHARE, {"guards": frozenset({"default"})}, True, id="that of its share"),
+        pytest.param(SHARE, {"has_handlers_guard": True}, False, id="the handler's, which sees no shares"),
+        pytest.param(CLAIMED, {"guarded_devices": (CLAIMED["cdi_device"],)}, True, id="that of its claim"),
+        pytest.param(CLAIMED, {"has_handlers_guard": True}, True, id="the handler's, of a claim"),
+        pytest.param(CLAIMED, {}, False, id="none, of a claim that no container names"),
+        pytest.param(THEIRS, {"has_handlers_guard": True}, False, id="the handler's, which sees no CDI devices"),
+    ],
+)
+def test_a_container_whose_hooks_would_not_ask_is_refused_when_it_is_created(
+    daemon: InsideDaemon, way: dict[str, Any], hooks: dict[str, Any], asks: bool
+) -> None:
+    """Whoever dies before it is started."""
+    pod = daemon.start_pod("one", PROVE)
+    parts = daemon.sandboxes.of(pod.sandbox_id)
+    ((item,), _) = attached_of(parts)
+    request = replace(item.admitted.request, **way)
+    attached = (replace(item, admitted=replace(item.admitted, request=request)),)
+    container = KnownContainer(pod=pod, name="a", annotations={} if way else PROVE, **hooks)
+    with nullcontext() if asks else pytest.raises(ProofError, match="this container has none that would ask") as told:
+        refuse_unasked(container, parts, attached, PREFIX)
+    assert told is None or told.value.code is ErrorCode.PROOF_NO_HOOK
+    refuse_unasked(replace(container, name="b"), parts, attached, PREFIX)
+
+
+def test_a_container_without_a_hook_is_not_created(daemon: InsideDaemon) -> None:
+    """Its pod was taken: with the guard resource it is not known before whether the container has that."""
+    pod = daemon.start_pod("one", PROVE)
+    with pytest.raises(ProofError, match="this container has none that would ask, default/one, container a"):
+        daemon.engine.create_container(KnownContainer(pod=pod, name="a", annotations=PROVE), time.monotonic() + 5)
+    (row,) = daemon.engine.refused.rows()
+    assert (row.call, row.code, row.container) == ("CreateContainer", "PROOF-NO-HOOK", "a")
+    other = KnownContainer(pod=pod, name="b", annotations=PROVE)
+    assert daemon.engine.create_container(other, time.monotonic() + 5).char_devices == ()
 
 
 @pytest.mark.parametrize("known", [False, None])

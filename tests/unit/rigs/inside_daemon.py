@@ -166,9 +166,9 @@ class InsideDaemon:
         return pod
 
     def edits(self, pod: Pod, annotations: Mapping[str, str], container: str) -> ContainerEdits:
-        """What CreateContainer is answered."""
-        deadline = time.monotonic() + 5
-        return self.engine.create_container(KnownContainer(pod=pod, name=container, annotations=annotations), deadline)
+        """What CreateContainer is answered of a container with its handler's guard."""
+        made = KnownContainer(pod=pod, name=container, annotations=annotations, has_handlers_guard=True)
+        return self.engine.create_container(made, time.monotonic() + 5)
 
     def add_rdma_devices(self) -> None:
         """Have the kernel know the node's RDMA devices, shown in every network namespace; without, only sysfs does."""

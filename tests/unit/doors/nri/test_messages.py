@@ -12,6 +12,7 @@ from nri_rdma.doors.nri.messages import (
     create_response,
     device_numbers,
     env_names,
+    has_handlers_guard,
     has_our_names,
     is_privileged,
 )
@@ -148,3 +149,23 @@ def test_a_container_that_may_use_every_device_is_known_by_its_rules(rule: dict[
 
 def test_without_limits_the_runtime_is_asked_for_none() -> None:
     assert "rdma.max" not in create_response(ContainerEdits(), whole_rdma_max=True).adjust.linux.resources.unified
+
+
+@pytest.mark.parametrize(
+    ("path", "args", "is_handlers"),
+    [
+        ("/usr/local/lib/nri-rdma/nri-rdma-hook", ("verify", "--control-socket", "/run/x"), True),
+        ("/opt/nri-rdma/bin/nri-rdma-hook", ("verify", "--resource", "a.example/guard"), False),
+        ("/opt/nri-rdma/bin/nri-rdma-hook", ("verify", "--pool", "a"), False),
+        ("/opt/nri-rdma/bin/nri-rdma-hook", ("verify", "--device", "a.example/a=b"), False),
+        ("/opt/nri-rdma/bin/nri-rdma-hook", ("add",), False),
+        ("/usr/bin/other", ("verify",), False),
+    ],
+)
+def test_the_guard_of_the_runtime_handler_is_known_by_its_flags(
+    path: str, args: tuple[str, ...], is_handlers: bool
+) -> None:
+    container = nri.Container()
+    assert not has_handlers_guard(container)
+    container.hooks.create_runtime.add(path=path, args=["nri-rdma-hook", *args])
+    assert has_handlers_guard(container) is is_handlers

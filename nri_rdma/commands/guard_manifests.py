@@ -7,10 +7,9 @@ A policy reads the pod alone: an annotation of ours is seen, of a claim only tha
 from __future__ import annotations
 
 from nri_rdma.commands.claims_manifests import Manifest
+from nri_rdma.text.shares import GUARD_OFF, guard_label
 
 NAME = "nri-rdma-guard"
-OFF = "off"
-"""Value of the label by which a namespace or a pod is left out."""
 _ADMISSION = "admissionregistration.k8s.io"
 _CONTAINERS = ("containers", "initContainers")
 _NAMES_IT = "object.spec.?{}.orValue([]).exists(c, c.?resources.?claims.orValue([]).exists(n, n.name == r.name))"
@@ -62,7 +61,7 @@ def _policy(resource: str, prefix: str, *, has_claims: bool) -> Manifest:
 
 def _takes_part(prefix: str) -> Manifest:
     """Return the selector of what has no label that leaves it out."""
-    return {"matchExpressions": [{"key": f"{prefix}/guard", "operator": "NotIn", "values": [OFF]}]}
+    return {"matchExpressions": [{"key": guard_label(prefix), "operator": "NotIn", "values": [GUARD_OFF]}]}
 
 
 def _limited(resource: str) -> str:

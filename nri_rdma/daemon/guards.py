@@ -16,8 +16,10 @@ from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.host.containerd.client import ContainerdError
 from nri_rdma.host.containerd.handlers import CRIO_SOCKET
 from nri_rdma.host.guards import Setup, running_setups, setup_of
+from nri_rdma.model.pool import Asker
 from nri_rdma.tasks.waiting import settled
 from nri_rdma.tasks.workers import Workers
+from nri_rdma.text.shares import GUARD_OFF, guard_label
 
 log = logging.getLogger(__name__)
 
@@ -53,11 +55,14 @@ class RuntimeGuards:
         self._ask_again(AGAIN_S)
         return {it.name: not it.fault for it in self._setups if it.is_known}
 
-    def is_guarded(self, handler: str, by: float) -> bool | None:
-        """Return whether containers of a runtime handler ("": the default one) have the guard; None where that cannot
-        be known. Wait until `by`, in seconds of `time.monotonic`, where the last answer is old. Raise NotReadyError."""
-        if self._settings.guard_resource:  # the containers bring it; one that does not is refused when it is created
-            return True
+    def is_guarded(self, asker: Asker, by: float) -> bool | None:
+        """Return whether the containers of such a pod have the guard, by its runtime handler ("": the default one);
+        None where that cannot be known. Wait until `by`, in seconds of `time.monotonic`, where the last answer is old.
+        Raise NotReadyError."""
+        handler, prefix = asker.runtime_handler, self._settings.annotation_prefix
+        is_left_out = (guard_label(prefix), GUARD_OFF) in asker.labels
+        if self._settings.guard_resource and not is_left_out:
+            return True  # the containers bring it; one that does not is refused when it is created
         for new_s in (AGAIN_S, UNGUARDED_AGAIN_S):
             if not settled(self._ask_again(new_s), by - time.monotonic()):
                 raise NotReadyError(

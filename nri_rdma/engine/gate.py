@@ -25,6 +25,7 @@ from nri_rdma.engine.parts import attached_of
 from nri_rdma.engine.refusals import RefusedLately
 from nri_rdma.errors import ErrorCode, LimitsError, NriRdmaError, ProofError
 from nri_rdma.model.pod import Pod
+from nri_rdma.model.pool import Asker
 from nri_rdma.model.proof import DeviceProof, ProofAnswer, ProofEnd, ProofTask
 from nri_rdma.observe.spans import Recorder, Span
 from nri_rdma.text.annotations import asks_for_devices
@@ -43,8 +44,8 @@ class Proving(Protocol):
         """Return what came of it. Never raises; blocks for `within_s` at most, and half a second more."""
 
 
-Guarded: TypeAlias = Callable[[str, float], bool | None]
-"""Returns whether the guard's hook runs for the containers of a runtime handler, None where nobody can tell. Waits
+Guarded: TypeAlias = Callable[[Asker, float], bool | None]
+"""Returns whether the guard's hook runs for the containers of such a pod, None where nobody can tell. Waits
 until that second of `time.monotonic`, and raises NotReadyError where it is not known then."""
 
 
@@ -55,7 +56,7 @@ class NoProver:
         return ProofAnswer(end=ProofEnd.UNAVAILABLE, took_ms=0.0, text="verbs_python is empty")
 
 
-def _nobody_knows(_handler: str, _by: float) -> bool | None:
+def _nobody_knows(_asker: Asker, _by: float) -> bool | None:
     """Return that nobody can tell whether the hook runs."""
     return None
 
@@ -120,12 +121,13 @@ class Gate:
         self.on_proven: list[Callable[[frozenset[str]], None]] = []
         """Called with the CDI devices of a container that was proven, or refused. Must not block."""
 
-    def refuse_unhooked(self, pod: Pod, where: str, handler: str, deadline: float) -> None:
+    def refuse_unhooked(self, pod: Pod, where: str, asker: Asker, deadline: float) -> None:
         """Raise ProofError for a pod of whose containers nothing would be proven, since no hook runs for them, and
         NotReadyError as long as that is not known. `where` is the request that is to be proven."""
-        is_guarded = self._gating.guarded(handler, min(deadline, time.monotonic() + HOOK_WAIT_S))
+        is_guarded = self._gating.guarded(asker, min(deadline, time.monotonic() + HOOK_WAIT_S))
         if is_guarded:
             return
+        handler = asker.runtime_handler
         which = f"runtime handler {handler}" if handler else "the default runtime handler"
         what = (
             f"prove needs the guard's hook, and it is not known whether it runs for {which}"

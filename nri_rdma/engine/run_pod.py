@@ -39,7 +39,7 @@ class PodStart:
         barrier: Barrier,
         refused: RefusedLately,
         promises: Promises,
-        refuse_unhooked: Callable[[Pod, str, str, float], None],
+        refuse_unhooked: Callable[[Pod, str, Asker, float], None],
     ) -> None:
         """`refuse_unhooked` raises NriRdmaError for a pod whose request at a place is to be proven and whose runtime
         handler has no guard."""
@@ -109,7 +109,7 @@ class PodStart:
 
         where = self._placer.offering.proven(asked)
         if where and pod.is_listed:  # else its hook is the one that asks
-            self._refuse_unhooked(pod, where, asker.runtime_handler, deadline)
+            self._refuse_unhooked(pod, where, asker, deadline)
 
         def choose(by: float | None) -> Selection:
             placed = self._placer.choose(pod, asked, asker, by)

@@ -13,12 +13,19 @@ from collections.abc import Iterable, Mapping
 
 GUARD_HOOK = "nri-rdma-hook"
 """The name of the guard's program, wherever it lies."""
+GUARD_OFF = "off"
+"""The value of `guard_label` by which a pod, or a namespace, goes without the guard resource."""
 GUARD_MODULE = "nri_rdma_hook.py"
 """The file beside it that has all of it but the start."""
 KEY_PREFIX = "shares.rdma.noderesource.dev/"
 """With the resource's name after it: one container may have shares of several pools."""
 GUARDED_PREFIX = f"guard.{KEY_PREFIX}"
 """With the resource's name after it; the value is the pool."""
+
+
+def guard_label(prefix: str) -> str:
+    """Return the label of pods and namespaces about the guard resource; `prefix` is that of our annotations."""
+    return f"{prefix}/guard"
 
 
 def share_annotation(resource: str, shares: Iterable[str]) -> tuple[str, str]:

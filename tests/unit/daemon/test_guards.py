@@ -13,9 +13,12 @@ import pytest
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.guards import AGAIN_S, UNGUARDED_AGAIN_S, RuntimeGuards
 from nri_rdma.errors import ErrorCode, NotReadyError
+from nri_rdma.model.pool import Asker
 from nri_rdma.tasks.workers import Workers
 from tests.fakes.containerd import FakeContainerd, Mode
 from tests.rig.deadline import wait_until
+
+RUNC = Asker(runtime_handler="runc")
 
 
 @pytest.fixture
@@ -51,16 +54,19 @@ def test_a_pod_waits_until_the_runtime_has_told_of_its_handler(workers: Workers,
         containerd.configuration = json.dumps(told)
         settings = Settings(containerd_socket=containerd.socket)
         guards = RuntimeGuards(settings, workers, crio_socket=tmp_path / "none", clock=lambda: now[0])
-        asked = [guards.is_guarded(handler, time.monotonic() + 5) for handler in ("", "runc", "kata", "other")]
+        asked = [
+            guards.is_guarded(Asker(runtime_handler=handler), time.monotonic() + 5)
+            for handler in ("", "runc", "kata", "other")
+        ]
         assert asked == [False, False, None, None]
         containerd.configuration = json.dumps({"crio": {"HooksDir": [str(crio_hooks(tmp_path))]}})
         now[0] += UNGUARDED_AGAIN_S
-        assert guards.is_guarded("", time.monotonic() + 5) is True, "it was set up since"
+        assert guards.is_guarded(Asker(), time.monotonic() + 5) is True, "it was set up since"
         containerd.mode = Mode.FAILS
         now[0] += AGAIN_S - 1
-        assert guards.is_guarded("runc", time.monotonic() + 5) is True, "its answer is new"
+        assert guards.is_guarded(RUNC, time.monotonic() + 5) is True, "its answer is new"
         now[0] += 1
-        assert guards.is_guarded("runc", time.monotonic() + 5) is None
+        assert guards.is_guarded(RUNC, time.monotonic() + 5) is None
 
 
 def test_a_pod_that_nobody_could_tell_about_in_time_comes_again(workers: Workers, tmp_path: Path) -> None:
@@ -72,15 +78,20 @@ def test_a_pod_that_nobody_could_tell_about_in_time_comes_again(workers: Workers
     workers.submit("busy", hold)
     guards = RuntimeGuards(Settings(containerd_socket=None), workers, crio_socket=tmp_path / "none")
     with pytest.raises(NotReadyError, match="network is not ready: the runtime has not said yet") as refused:
-        guards.is_guarded("", time.monotonic())
+        guards.is_guarded(Asker(), time.monotonic())
     held.set()
     assert refused.value.code is ErrorCode.NOT_READY
-    assert guards.is_guarded("", time.monotonic() + 5) is None
+    assert guards.is_guarded(Asker(), time.monotonic() + 5) is None
 
 
-def test_with_the_guard_resource_containers_bring_the_hook(workers: Workers, tmp_path: Path) -> None:
+def test_with_the_guard_resource_containers_bring_the_hook_unless_their_pod_goes_without(
+    workers: Workers, tmp_path: Path
+) -> None:
     settings = Settings(containerd_socket=None, guard_resource="rdma.noderesource.dev/guard")
-    assert RuntimeGuards(settings, workers, crio_socket=tmp_path / "none").is_guarded("", time.monotonic()) is True
+    guards = RuntimeGuards(settings, workers, crio_socket=tmp_path / "none")
+    assert guards.is_guarded(Asker(), time.monotonic()) is True
+    left_out = Asker(labels=(("rdma.noderesource.dev/guard", "off"),))
+    assert guards.is_guarded(left_out, time.monotonic() + 5) is None, "its handler counts, which nobody tells of"
 
 
 def crio_hooks(folder: Path) -> Path:

@@ -111,7 +111,7 @@ class InsideDaemon:
             memlock=MemlockBounds(default=MEMLOCK),
             gating=Gating(
                 prover=self.prover,
-                guarded=lambda handler, _by: self.guarded.get(handler, True),
+                guarded=lambda asker, _by: self.guarded.get(asker.runtime_handler, True),
                 addresses=lambda _pid: (POD_ADDRESS,),
             ),
         )

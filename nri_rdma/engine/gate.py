@@ -1,8 +1,8 @@
 """The gate: a container whose request says `prove` starts only when RDMA was proven to work in it.
 
 The guard's hook asks, or that of podman and Docker: the container is created then and does not run. Law: what was not
-proven does not start, whoever is dead, late or was never asked, but for two cases without a working hook (docs/gate.md); and
-a container without such a request pays a look at its requests.
+proven does not start, whoever is dead, late or was never asked; two cases without a working hook remain (docs/gate.md).
+A container without such a request pays a look at its requests.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ unit: setup-venv ## tests that need neither root nor Linux, in parts at the same
 	@$(PYTHON) -m tests.parts tests/unit -m "not root" -q
 
 test: containerd ## all tests but those in the virtual machine and on Kubernetes, in parts at the same time, each on a host of its own (root)
+	@$(PYTHON) -m tests.rig.debian_roots
 	@$(PYTHON) -m tests.parts tests -q
 
 test-one: setup-venv ## only T: a file, a folder, file::test or a part of a test's name; of a file of nri_rdma: its tests (seconds)

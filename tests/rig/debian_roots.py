@@ -1,6 +1,7 @@
 """Roots with the RDMA libraries of Debian's releases, as images have them: packages of the machine's mirror, unpacked.
 
-They are fetched once, into the cache. Nothing of them is run by who makes them.
+`python -m tests.rig.debian_roots` fetches the packages once, into the cache: tests run without a network. Nothing of
+them is run by who makes them.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -63,15 +65,28 @@ ROOTS = {
 
 
 def make(root: Root, target: Path) -> Path:
-    """Unpack a root there."""
+    """Unpack a root there. Raises FetchError where packages of it are not in the cache."""
     target.mkdir(parents=True)
     for package, suite in {**dict.fromkeys(root.packages, root.suite), **root.others}.items():
-        _unpack(fetched(suite) / f"{package}.deb", target)
+        folder = FOLDER / suite
+        if not folder.is_dir():
+            raise FetchError(f"the packages of {suite} are not in the cache; run `python -m tests.rig.debian_roots`")
+        _unpack(folder / f"{package}.deb", target)
     return target
 
 
-def fetched(suite: str) -> Path:
-    """Return the folder with the packages of a suite. Raises FetchError."""
+def main() -> int:
+    """Fetch the packages of all suites. What cannot be fetched is said: the tests that need it are skipped."""
+    for suite in SUITES:
+        try:
+            fetch(suite)
+        except FetchError as error:
+            print(f"roots: {error}", flush=True)
+    return 0
+
+
+def fetch(suite: str) -> None:
+    """Have the packages of a suite in the cache. Raises FetchError."""
     folder = FOLDER / suite
     FOLDER.mkdir(parents=True, exist_ok=True)
     with _lock():
@@ -82,7 +97,6 @@ def fetched(suite: str) -> Path:
             for leftover in ("lists", "cache"):
                 shutil.rmtree(scratch / leftover)
             scratch.rename(folder)
-    return folder
 
 
 def _fetch(suite: str, scratch: Path) -> None:
@@ -125,3 +139,7 @@ def _lock() -> Iterator[None]:
     with (FOLDER / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+if __name__ == "__main__":
+    sys.exit(main())

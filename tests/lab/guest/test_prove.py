@@ -109,8 +109,9 @@ def traces(box: Box) -> tuple[set[int], str, str]:
 
 
 def addresses() -> str:
-    """The host's links and addresses."""
-    return subprocess.run(["ip", "-j", "address"], capture_output=True, text=True, check=True).stdout
+    """The host's links and addresses, whether they were tried for duplicates or not."""
+    shown = subprocess.run(["ip", "-j", "address"], capture_output=True, text=True, check=True).stdout
+    return shown.replace('"tentative":true,', "")
 
 
 def proof_of(answer: ProofAnswer) -> DeviceProof:

@@ -68,11 +68,7 @@ def _nvidia_ways(functions: Sequence[PciAddress], facts: GpuDirectFacts) -> tupl
         fix="`modprobe nvidia_peermem`, which needs the RDMA drivers of DOCA-OFED (MLNX_OFED)",
     )
     return (
-        GpuWay(
-            name=_PEER_MEMORY,
-            lacks=driver or (() if has_peers else (no_peers,)),
-            doubts=tuple(_translated(functions, facts)),
-        ),
+        _peer_memory(driver or (() if has_peers else (no_peers,)), functions, facts),
         GpuWay(
             name=_DMABUF,
             lacks=driver or (*_nvidia_without_dmabuf(facts), *_kernel_without_dmabuf(facts)),
@@ -118,17 +114,17 @@ def _amd_ways(functions: Sequence[PciAddress], facts: GpuDirectFacts) -> tuple[G
     )
     has_peers = facts.peer_clients & _AMD_PEER_CLIENTS
     return (
-        GpuWay(
-            name=_PEER_MEMORY,
-            lacks=driver or (() if has_peers else (no_peers,)),
-            doubts=tuple(_translated(functions, facts)),
-        ),
+        _peer_memory(driver or (() if has_peers else (no_peers,)), functions, facts),
         GpuWay(
             name=_DMABUF,
             lacks=driver or (*_kernel_without_dmabuf(facts), *_amd_without_dmabuf(facts)),
             doubts=tuple(_unread_options(facts)),
         ),
     )
+
+
+def _peer_memory(lacks: tuple[Reason, ...], functions: Sequence[PciAddress], facts: GpuDirectFacts) -> GpuWay:
+    return GpuWay(name=_PEER_MEMORY, lacks=lacks, doubts=tuple(_translated(functions, facts)))
 
 
 def _kernel_without_dmabuf(facts: GpuDirectFacts) -> Iterator[Reason]:

@@ -155,7 +155,7 @@ class Attachment:
         self.now = Now(state=state, record=record, cdi_devices=cdi_devices)
         self._lock = threading.Lock()
         self._settled: list[Future[None]] = []
-        self.beside: tuple[Attachment, ...] = ()
+        self.beside: Iterable[Attachment] = ()
         """The attachments that the sandbox had before this one."""
         self.containers = SandboxContainers()
 

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from typing import Final
 
 from nri_rdma.attach.attachment import Again, Attachment, Select, Selection, cdi_devices_of
+from nri_rdma.attach.holdings import NOTHING, Holdings
 from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.attach.state_machine import StateMachine
 from nri_rdma.attach.states import Effect, Event, State
@@ -75,10 +76,10 @@ class Attachments:
         """Return the attachment made at the sandbox's start, if it has one."""
         return self._attachments.get(sandbox_id, {}).get("")
 
-    def of(self, sandbox_id: str) -> tuple[Attachment, ...]:
-        """Return all attachments of the sandbox of that id, by part, oldest first."""
+    def of(self, sandbox_id: str) -> Holdings:
+        """Return all attachments of the sandbox of that id."""
         parts = self._attachments.get(sandbox_id)
-        return tuple(parts.values()) if parts is not None else ()  # one step of the interpreter: no lock
+        return Holdings(tuple(parts.values())) if parts is not None else NOTHING  # one step of the interpreter: no lock
 
     def all(self) -> tuple[Attachment, ...]:
         """Return all attachments of all sandboxes, oldest first."""
@@ -216,7 +217,7 @@ class Attachments:
             self._machine.end(attachment)
         return tuple(it.undo_done for it in older)
 
-    def _end_parts(self, sandbox_id: str) -> tuple[Attachment, ...]:
+    def _end_parts(self, sandbox_id: str) -> Holdings:
         parts = self.of(sandbox_id)
         for attachment in parts:
             self._machine.end(attachment)

@@ -44,7 +44,7 @@ def make_claims_door(
     if not any(pool.door is PoolDoor.CLAIMS for pool in settings.pools):
         return None
     claims, api = Claims(engine), ApiServer(settings.kubeconfig)
-    cache = engine.placer.node.cache
+    cache = engine.node
     folder = settings.cdi_dirs[-1]
     boot, states = read_boot_id(), ClaimStates(engine)
     statuses = StatusWriter(api, states.now, folder)
@@ -55,7 +55,7 @@ def make_claims_door(
         folder=folder,
         style=lambda: _style(settings, boot),
         statuses=statuses,
-        expect=engine.placer.evidence.specs.expect,
+        expect=engine.specs.expect,
         spans=spans,
     )
     node = settings.node_name or socket.gethostname().lower()

@@ -49,6 +49,7 @@ from nri_rdma.engine.gate import Gating
 from nri_rdma.engine.image_check import ImageCheck
 from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.engine.reservations import Reservations
+from nri_rdma.engine.shares import ShareBook
 from nri_rdma.host.containerd.leftovers import Leftovers
 from nri_rdma.host.containerd.notes import RefusalNotes
 from nri_rdma.host.engine_setups import engines_without_runtime
@@ -148,13 +149,17 @@ class Daemon:
             self._attachments,
             self._limits,
             rescans=(self._host.read_later, self._sources.changes_were_lost),
-            on_namespace_removed=self._sources.evidence.sandboxes.namespace_removed,
+            on_namespace_removed=lambda path: self._engine.sandboxes.namespace_removed(path),  # noqa: PLW0108
         )
-        self._engine = Engine.make(
+        self._engine = Engine(
             node=self._node,
             policy=configured_policy(settings, closed),
             reservations=self._reservations,
-            evidence=self._sources.evidence,
+            specs=self._sources.specs,
+            kubelet=self._sources,
+            shares=ShareBook(settings.pools, guard_resource=settings.guard_resource),
+            rereads=self._sources.rereads,
+            adoption=settings.adopt,
             attachments=self._attachments,
             workers=self._workers,
             readers=self._readers,
@@ -166,11 +171,11 @@ class Daemon:
             gating=Gating(prover=self._host.prover, guarded=self._guards.is_guarded, addresses=addresses_of),
         )
         self._images = _image_check(settings, self._engine, self._spans)
-        self._lacking.add(missing_right(self._engine.placer.offering.policy, self._kernel))
+        self._lacking.add(missing_right(self._engine.offering.policy, self._kernel))
         self._kubelet_doors = KubeletDoors(
             settings, self._engine, self._workers, self._listeners, self._sources, self._runtime, self._spans
         )
-        self._reloader = Reloader(settings, reread, self._engine.placer)
+        self._reloader = Reloader(settings, reread, self._engine)
         self._sessions = Sessions(
             self._engine,
             self._spans,
@@ -289,7 +294,7 @@ class Daemon:
         return self._sessions.view().name
 
     def _tell_contested(self) -> None:
-        self._contested.tell(self._engine.placer.offering.policy, self._node.current)
+        self._contested.tell(self._engine.offering.policy, self._node.current)
 
 
 def _load(doors: KubeletDoors, settings: Settings, prover: Prover) -> None:
@@ -304,7 +309,7 @@ def _image_check(settings: Settings, engine: Engine, spans: Recorder) -> ImageCh
     """Return the check of containers' images, with readers of its own, which the engine makes from now on."""
     images, starts = Images(settings.cgroup_root, settings.sysfs_root), engine.starts
     readers = Workers(IMAGE_READERS, name="image-reader")
-    found = ImageCheck(images, engine.placer.evidence.sandboxes, spans, readers)
+    found = ImageCheck(images, engine.sandboxes, spans, readers)
     starts.images = starts.gate.images = found
     return found
 

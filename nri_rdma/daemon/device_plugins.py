@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from nri_rdma.attach.holdings import held_by_id
 from nri_rdma.attach.timers import start_timer
 from nri_rdma.cdi.names import file_name
 from nri_rdma.config.settings import Settings
@@ -12,7 +13,6 @@ from nri_rdma.doors.deviceplugin.answers import Supply
 from nri_rdma.doors.deviceplugin.guarded import KIND, guarded
 from nri_rdma.doors.deviceplugin.plugins import DevicePlugins
 from nri_rdma.engine.engine import Engine
-from nri_rdma.engine.parts import held_by_id
 from nri_rdma.engine.shares import Guarding, ShareBook
 from nri_rdma.host.cdi.write import write_own_spec
 from nri_rdma.host.containerd.cdi import reads_cdi_specs
@@ -35,8 +35,7 @@ def make_device_plugins(
 ) -> DevicePlugins:
     """Return the device plugins for the pools of these settings; whoever makes them closes them. `runtime` returns the
     name of the container runtime that has connected."""
-    placer = engine.placer
-    shares = placer.evidence.kubelet.shares
+    shares = engine.kubelet.shares
     plugins = DevicePlugins(
         settings.device_plugin_dir,
         partial(_supply, engine),
@@ -47,19 +46,18 @@ def make_device_plugins(
         schedule=start_timer,
         spans=spans,
     )
-    plugins.on_look.append(placer.node.cache.look_for_unannounced)
-    placer.node.cache.on_read.append(plugins.node_was_read)
+    plugins.on_look.append(engine.node.look_for_unannounced)
+    engine.node.on_read.append(plugins.node_was_read)
     return plugins
 
 
 def _supply(engine: Engine) -> Supply:
-    placer = engine.placer
     return Supply(
-        node=placer.node.cache.current,
-        offer=placer.offering.offer,
-        taken=placer.reservations.taken,
+        node=engine.node.current,
+        offer=engine.offering.offer,
+        taken=engine.reservations.taken,
         held=lambda pool: held_by_id(engine.attachments.all(), pool),
-        is_guarded=placer.evidence.kubelet.shares.is_guarded,
+        is_guarded=engine.kubelet.shares.is_guarded,
     )
 
 

@@ -13,7 +13,7 @@ from itertools import groupby
 
 from nri_rdma.config.settings import Settings
 from nri_rdma.decide.policy import Policy, configured_policy, offer
-from nri_rdma.engine.placer import Placer
+from nri_rdma.engine.engine import Engine
 from nri_rdma.errors import ErrorCode, SettingError
 from nri_rdma.model.device import Node
 from nri_rdma.model.pool import PoolDoor
@@ -31,10 +31,10 @@ class Reloader:
     `read` gives the settings of all sources as they are now, or raises SettingError.
     """
 
-    def __init__(self, settings: Settings, read: Callable[[], Settings], placer: Placer) -> None:
+    def __init__(self, settings: Settings, read: Callable[[], Settings], engine: Engine) -> None:
         self._settings = settings
         self._read = read
-        self._placer = placer
+        self._engine = engine
         self.error = ""
         """Why the last one was refused; "" when it was not."""
         self.has_taken = False
@@ -50,15 +50,15 @@ class Reloader:
             log.warning("configuration refused, the old one goes on", extra={"error": self.error})
         else:
             self._settings, self.error, self.has_taken = settings, "", True
-            pools = ", ".join(self._placer.offering.policy.pools)
+            pools = ", ".join(self._engine.offering.policy.pools)
             log.info("configuration read again", extra={"pools": pools, "rules": len(settings.rules)})
 
     def _take(self, settings: Settings) -> None:
         refuse_fixed(self._settings, settings)
         policy = configured_policy(settings)
-        refuse_contested(policy, self._placer.node.cache.current)
-        self._placer.offering.policy = policy
-        self._placer.evidence.adoption = settings.adopt
+        refuse_contested(policy, self._engine.node.current)
+        self._engine.offering.policy = policy
+        self._engine.offering.adoption = settings.adopt
         set_log_level(settings.log_level)
 
 

@@ -48,7 +48,7 @@ class Sessions:
 
     def make_plugin(self, runtime_pid: int) -> Plugin:
         """Return the handlers of a new session with the runtime that is this process (0: it cannot be seen)."""
-        offering = self._engine.placer.offering
+        offering = self._engine.offering
         offering.memlock = replace(offering.memlock, ceiling=memlock_ceiling(runtime_pid))
         return Plugin(self._engine, self._spans, self._synchronized, self._configured, self._refusals)
 
@@ -91,10 +91,10 @@ def set_memlock(engine: Engine, setting: Memlock, runtime: RuntimeFacts) -> None
     """Set the RLIMIT_MEMLOCK that containers get by default. Before the first event of the session; from then on it
     stays so."""
     applied = runtime.abilities.applies_rlimits
-    wanted = default_memlock(setting, engine.placer.offering.memlock.ceiling)
+    wanted = default_memlock(setting, engine.offering.memlock.ceiling)
     dropped_by = "" if applied else f"{runtime.name} {runtime.version}".strip()
     default = wanted if applied else None
-    engine.placer.offering.memlock = replace(engine.placer.offering.memlock, dropped_by=dropped_by, default=default)
+    engine.offering.memlock = replace(engine.offering.memlock, dropped_by=dropped_by, default=default)
     if wanted is not None and not applied:
         log.warning(
             "the runtime does not set RLIMIT_MEMLOCK for plugins: containers with devices keep its own",

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from nri_rdma.attach.timers import start_timer
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.config.settings import Settings
-from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.node_cache import NodeCache
-from nri_rdma.engine.shares import ShareBook
+from nri_rdma.engine.specs import Read, SpecCache
 from nri_rdma.errors import ErrorCode, KubeletError
 from nri_rdma.host.kubelet.checkpoint import read_checkpoint
 from nri_rdma.model.allocation import PodAllocation
@@ -62,18 +61,16 @@ class Sources:
         self._unwatched = _NO_SPECS
         self._cancel: Callable[[], None] = lambda: None
         self._is_closed = False
-        self.evidence = EvidenceCollector(
+        self.specs = SpecCache(
             node=lambda: node.current,
             registry=self._registry,
             prefix=settings.annotation_prefix,
-            kubelet=self,
             reread=self.reread,
-            reread_node=lambda: node.refresh_in(readers or workers),
             is_ready=False,
         )
-        self.evidence.adoption = settings.adopt
-        self.evidence.kubelet.shares = ShareBook(settings.pools, guard_resource=settings.guard_resource)
-        node.on_read.append(self.evidence.specs.read_again)
+        self.rereads: tuple[Read, ...] = (self.reread, lambda: node.refresh_in(readers or workers))
+        """Start every reading that may explain a container's devices: of the specs, and of the node."""
+        node.on_read.append(self.specs.read_again)
 
     def open_later(self) -> None:
         """Have a worker read the specs, and again whenever they change, and connect to the kubelet if it is there.
@@ -134,7 +131,7 @@ class Sources:
         self._watch()
         self._kubelet = KubeletDoor(self._settings.kubelet_socket, self._workers, budget_s=self._settings.kubelet_wait)
         self._kubelet.begin()
-        self.evidence.specs.set_ready()
+        self.specs.set_ready()
         log.info("CDI specs were read", extra={"devices": len(self._registry().devices)})
 
     def _watch(self) -> None:
@@ -153,7 +150,7 @@ class Sources:
         try:
             self._specs = CdiRegistry(
                 self._settings.cdi_dirs,
-                lambda _registry: self.evidence.specs.read_again(),
+                lambda _registry: self.specs.read_again(),
                 listeners=self._listeners,
                 read_later=self._reread_later,
             )
@@ -168,7 +165,7 @@ class Sources:
 
     def _watch_again(self) -> None:
         self._watch()
-        self.evidence.specs.read_again()
+        self.specs.read_again()
 
     def _reread_later(self) -> None:
         self.reread().add_done_callback(_log_bug)

@@ -71,6 +71,14 @@ def _wanted_for(same: list[CdiGrant], adoption: Adoption) -> Iterator[Wanted]:
         yield Wanted(request=request, devices=meaning.devices)
 
 
+def asks(grant: CdiGrant, adoption: Adoption) -> bool:
+    """Return whether a CDI device asks for something to be attached, should its devices be on the host: by keys of its
+    spec, which may be wrong, or because the administrator completes what its vendor gives."""
+    if grant.problem is not None or (grant.meaning is not None and grant.meaning.asked):
+        return True
+    return grant.meaning is not None and adoption.of(grant.vendor).adopt is not Adopt.OBSERVE
+
+
 def lacks(grants: Iterable[CdiGrant], attached: Iterable[DeviceRequest], adoption: Adoption) -> bool:
     """Return whether these CDI devices ask for anything that no attached request covers for their containers."""
     requests = tuple(attached)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from nri_rdma.model.allocation import DeviceIds, PodAllocation
+from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
 from nri_rdma.model.device import DeviceId, LinkLayer, RdmaDevice
 from nri_rdma.model.pool import Pool, ShareGives
 from nri_rdma.model.request import DeviceRequest, Match, Mode, Scope
@@ -50,6 +50,36 @@ def share_requests(pools: Mapping[str, Pool], allocation: PodAllocation) -> tupl
     pool whose share gives all devices, one for all of its containers; of a pool whose ids stand for devices, one for
     each id."""
     return tuple(request for pool in pools.values() for request in _requests(pool, _containers(pool, allocation)))
+
+
+def requests_for(
+    pools: Mapping[str, Pool], container: str, shares: Iterable[tuple[str, str]], given: Mapping[str, str]
+) -> tuple[DeviceRequest, ...]:
+    """Return what these shares of a container ask for, each share with its resource.
+
+    `given` has the shares that the container's pod has already, with the name of the device: the kubelet gives the
+    shares of init containers to other containers again, and a share stays the same device.
+    """
+    new: dict[str, list[str]] = {}
+    again = []
+    for resource, share in sorted(shares):
+        if share in given:
+            again.append((resource, share))
+        else:
+            new.setdefault(resource, []).append(share)
+    requests = [*_of_container(pools, container, new)]
+    for resource, share in again:
+        (request,) = _of_container(pools, container, {resource: [share]})
+        match = Match() if request.count is None else Match(device=given[share])
+        requests.append(replace(request, match=match))
+    return tuple(requests)
+
+
+def _of_container(
+    pools: Mapping[str, Pool], container: str, by_resource: Mapping[str, list[str]]
+) -> tuple[DeviceRequest, ...]:
+    resources = tuple(DeviceIds(resource=name, ids=tuple(ids)) for name, ids in by_resource.items())
+    return share_requests(pools, PodAllocation(containers=(ContainerAllocation(name=container, resources=resources),)))
 
 
 def device_request(pool: Pool, device_id: str, containers: frozenset[str]) -> DeviceRequest:

@@ -2,7 +2,8 @@
 
 A door makes values of what it hears and calls one Engine:
 
-    engine.run_pod(pod, annotations, deadline, asker)           # RunPodSandbox: plan, refuse, begin to attach
+    start = engine.start_of(pod, annotations, asker)            # the annotations, parsed
+    engine.run_pod(start, deadline)                             # RunPodSandbox: plan, refuse, begin to attach
     container = KnownContainer(pod=pod, name="main", annotations=annotations)
     edits = engine.create_container(container, deadline)        # CreateContainer: from memory
     engine.start_container(pod.sandbox_id, "main", cgroups_path)
@@ -18,17 +19,19 @@ Where to look:
 
 - `promises`: devices of a container that is made before its sandbox exists (podman with annotations).
 - `run_pod`, `create_container`, `start_container`, `synchronize`: the main paths, from top to bottom.
-- `engine`: the interface, and `Engine.make`, which wires everything below.
+- `engine`: the interface, and its constructor, which wires everything below.
 - `asking` gathers what a pod asks for, `offering` what the node offers; `placer` makes a Question of them, which
   `nri_rdma.decide.decision` answers; `reservations` decides and reserves in one step.
-- `container`: what a door says of a container. `specs`, `kubelet`, `evidence`: what others gave to it. `rereading`:
-  what is read again because nothing explains a container's devices. `late` and `late_shares`: attach what nobody
-  announced when the pod started. `shares`: what the kubelet allocated of our resources and no pod is known to have.
+- `container`: what a door says of a pod and a container. `specs`, `kubelet`: what others gave to it. `evidence` reads
+  both into one value for each container; `rereading`: what is read again because nothing explains its devices.
+- `nri_rdma.attach.holdings`: all attachments of one sandbox. `nri_rdma.decide.lacking` compares evidence and holdings,
+  and `late` attaches what is lacking: CDI devices and shares that nobody announced when the pod started.
+- `shares`: what the kubelet allocated of our resources and no pod is known to have.
 - `claim_states`: which CDI devices pods have, for the status of claims.
 - `view`: everything that the engine knows at one moment, for those who show it.
 - `barrier`, `alignment_check`, `limiter`: what a container meets on its way. `refusals`: the errors that it may meet.
 - `image_check`: whether the libraries in a container's image can use its devices.
-- `parts`: what the attachments of one sandbox gave to whom. `verifier`: whether a running pod lacks any of it.
+- `verifier`: whether a running pod lacks anything of what it asks for.
 - `sandbox`: all that is remembered of a sandbox besides its attachments, and the table of its life.
 - `guard`: the answer to the OCI hook that lets no container start without its devices. `gate`: the proof that RDMA
   works in a container, before it starts.

@@ -1,10 +1,9 @@
-"""What a pod asks for: its annotations, and what the kubelet allocated to it where that matters."""
+"""What a pod asks for beside its annotations: what the kubelet allocated to it, where that matters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
 
 from nri_rdma.decide.decision import narrowed
 from nri_rdma.decide.gpus import PodGpus, gpus_of, is_near_numa, may_use_gpus, source_words
@@ -14,7 +13,6 @@ from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import DeviceRequest, PodRequest
 from nri_rdma.observe.spans import Recorder
-from nri_rdma.text.annotations import asks, parse_pod_request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,23 +29,18 @@ class Asked:
 NOTHING_ASKED = Asked()
 
 
-def asks_by(prefix: str) -> Callable[[Mapping[str, str]], bool]:
-    """Return what tells whether a pod with these annotations asks us for anything."""
-    return partial(asks, prefix=prefix)
-
-
 def gather(
     pod: Pod,
-    annotations: Mapping[str, str],
-    prefix: str,
+    request: PodRequest,
     kubelet: KubeletEvidence,
     spans: Recorder,
     claimed: tuple[str, ...] = (),
 ) -> Asked:
-    """Return what the pod asks for, with the kubelet's answer if that matters here: also where the pod may be the one
-    whose shares the kubelet has just allocated. `claimed` are the CDI devices of its claims. Raise RequestError."""
-    with spans.span("parse"):
-        request = parse_pod_request(annotations, prefix) or PodRequest(requests=())
+    """Return what the pod asks for: `request` is that of its annotations, `claimed` are the CDI devices of its claims.
+
+    The kubelet is asked when its answer matters: for GPUs, for CDI devices, and for a pod that may be the one whose
+    shares it has just allocated. Blocks for the kubelet's budget at most.
+    """
     asks_gpus = kubelet.asks_about_gpus and any(map(may_use_gpus, request.requests))
     asks_gpus = asks_gpus or (kubelet.is_there and any(map(is_near_numa, request.requests)))
     asks_scope = kubelet.kubelet is not None and any(it.word for it in request.requests)

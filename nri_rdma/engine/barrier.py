@@ -10,6 +10,7 @@ import time
 
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.attachments import Attachments
+from nri_rdma.attach.holdings import Holdings
 from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.engine.refusals import failed_late, not_ready, returning
 from nri_rdma.engine.sandbox import Sandboxes
@@ -30,7 +31,11 @@ class Barrier:
         self._spans = spans
         self.waits = waits
 
-    def await_all(self, attachments: tuple[Attachment, ...], container: str, deadline: float) -> None:
+    def by(self, deadline: float) -> float:
+        """Return until when a CreateContainer may wait from now on: all other pods of the node wait with it."""
+        return min(deadline, time.monotonic() + self.waits.barrier_s)
+
+    def await_all(self, attachments: Holdings, container: str, deadline: float) -> None:
         """Wait for all attachments that concern a container, and verify them. Raise NotReadyError."""
         for it in attachments:
             self.await_attached(it, deadline)

@@ -46,7 +46,7 @@ class ClaimStates:
         self._attachments = engine.attachments
         self.on_news: list[ClaimNews] = []
         engine.attachments.on_begun.append(self._begun)
-        engine.placer.on_refused.append(self._report)
+        engine.on_refused.append(self._report)
         engine.starts.gate.on_proven.append(lambda names: self._report(names, None))
 
     def _begun(self, attachment: Attachment) -> None:

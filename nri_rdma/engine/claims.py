@@ -32,11 +32,11 @@ class Claims:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._offering = engine.placer.offering
+        self._offering = engine.offering
         self._lock = threading.Lock()
         self._change = _next_change()
-        engine.placer.node.cache.on_read.append(self._note_change)
-        engine.placer.reservations.on_release.append(self._note_change)
+        engine.node.on_read.append(self._note_change)
+        engine.reservations.on_release.append(self._note_change)
 
     @property
     def names_holders(self) -> bool:
@@ -55,7 +55,7 @@ class Claims:
             pool_of_it = next((pool for pool in self._pools() if pool.has(device)), None)
             if pool_of_it is not None:
                 shown[device.id] = (device, pool_of_it)
-        return advertised(self._engine.placer.node.cache.current, shown.values())
+        return advertised(self._engine.node.current, shown.values())
 
     def withheld(self) -> tuple[str, ...]:
         """Return the names of the devices that are not advertised for want of their netdevs."""
@@ -79,17 +79,17 @@ class Claims:
         return pool.down_ports is DownPorts.REFUSE and not is_up_for_claims(device, pool) and not self._is_held(device)
 
     def _is_held(self, device: RdmaDevice) -> bool:
-        return not all(it.looks_on for it in self._engine.placer.reservations.taken().get(device.id, ()))
+        return not all(it.looks_on for it in self._engine.reservations.taken().get(device.id, ()))
 
     @property
     def rdma_cm(self) -> CharDevice | None:
         """Return the node of the RDMA connection manager, None where the host has none."""
-        return self._engine.placer.node.cache.current.rdma_cm
+        return self._engine.node.current.rdma_cm
 
     def admission(self, claim: Claim) -> Admission:
         """Return what admits this claim as soon as its devices are free. Raise KubeletError where the claim's pods are
         not known."""
-        self._engine.placer.evidence.kubelet.claims.refuse_untold(claim)
+        self._engine.kubelet.claims.refuse_untold(claim)
         return Admission(self._engine, claim)
 
     def next_change(self) -> Future[None]:
@@ -131,8 +131,8 @@ class Admission:
         return tuple(admitted)
 
     def _look(self, request: ClaimRequest) -> AdmittedClaim | None:
-        placer, self.hint = self._engine.placer, "nothing to do: the kubelet tries again"
-        node, policy = placer.node.cache.current, placer.offering.policy
+        self.hint = "nothing to do: the kubelet tries again"
+        node, policy = self._engine.node.current, self._engine.offering.policy
         known = {slice_name(device.id): device for device in node.devices}
         missing = [name for name in request.devices if name not in known]
         if missing:
@@ -143,7 +143,7 @@ class Admission:
         if admitted is None or judged is not policy or admitted.devices != devices:
             admitted = admit_claim(policy, node, self._claim, request, devices)
             self._judged[request.name] = policy, admitted
-        self.why = "" if request.is_admin else holder_of(devices, placer.reservations.taken(), admitted.mode)
+        self.why = "" if request.is_admin else holder_of(devices, self._engine.reservations.taken(), admitted.mode)
         if not self.why and admitted.mode is Mode.EXCLUSIVE:
             self.why = next((f"{it.name} has no netdev on the host now" for it in devices if it.lacks_netdev), "")
             self.hint = (

@@ -1,17 +1,23 @@
-"""What a door says of containers and pods: one that is being created, and those in the runtime's list."""
+"""What a door says of pods and containers: a sandbox that starts, a container that is being created, and those in the
+runtime's list."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Protocol, Self, TypeAlias
 
 from nri_rdma.decide.gpus import GpuEvidence
+from nri_rdma.errors import RequestError
 from nri_rdma.model.device import DeviceNumbers
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
+from nri_rdma.model.request import PodRequest
 from nri_rdma.model.userspace import Made
+from nri_rdma.observe.spans import Recorder
+from nri_rdma.text.annotations import parse_pod_request
 
+NOTHING_REQUESTED = PodRequest(requests=())
 ShowGpus: TypeAlias = Callable[[], GpuEvidence]
 """Returns the GPU evidence of a container; called only when that is needed."""
 
@@ -109,6 +115,26 @@ class Container(Protocol):
 
     def has_major(self, majors: Collection[int] | None) -> bool:
         """Return whether the container has a device node with one of these major numbers; None: any number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The start of a pod's sandbox: who asks for what by annotations. `problem`: why the annotations cannot be read."""
+
+    pod: Pod
+    asker: Asker = field(default_factory=Asker)
+    request: PodRequest = NOTHING_REQUESTED
+    problem: RequestError | None = None
+
+    @classmethod
+    def of(cls, pod: Pod, annotations: Mapping[str, str], asker: Asker, prefix: str, spans: Recorder) -> Self:
+        """Parse the annotations of a pod; `prefix` is that of our keys."""
+        with spans.span("parse"):
+            try:
+                request = parse_pod_request(annotations, prefix)
+            except RequestError as problem:
+                return cls(pod=pod, asker=asker, problem=problem)
+        return cls(pod=pod, asker=asker, request=request or NOTHING_REQUESTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,41 +9,46 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
-from typing import Self
 
 from nri_rdma.attach.attachments import Attachments
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.policy import Policy
 from nri_rdma.engine.alignment_check import AlignmentCheck
 from nri_rdma.engine.barrier import Barrier
-from nri_rdma.engine.container import Container, FindImage, Listed, ShowGpus
+from nri_rdma.engine.container import Container, FindImage, Listed, ShowGpus, Start
 from nri_rdma.engine.create_container import ContainerCreation
 from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.gate import Gate, Gating
+from nri_rdma.engine.kubelet import Kubelet, KubeletEvidence
 from nri_rdma.engine.late import LateAttach
-from nri_rdma.engine.late_shares import LateShares
 from nri_rdma.engine.limiter import Limiter, Limits
 from nri_rdma.engine.node_cache import NodeCache, NodeReader
 from nri_rdma.engine.offering import Offering
 from nri_rdma.engine.placer import Placer
 from nri_rdma.engine.promises import Promises
 from nri_rdma.engine.refusals import RefusedLately
+from nri_rdma.engine.rereading import Rereading
 from nri_rdma.engine.reservations import Reservations
 from nri_rdma.engine.run_pod import PodStart
-from nri_rdma.engine.sandbox import LifeEvent, Unserved
+from nri_rdma.engine.sandbox import LifeEvent, Sandboxes, Unserved
+from nri_rdma.engine.shares import ShareBook
+from nri_rdma.engine.specs import Read, SpecCache
 from nri_rdma.engine.start_container import ContainerStart
 from nri_rdma.engine.synchronize import Synchronizer
 from nri_rdma.engine.verifier import Verifier
+from nri_rdma.errors import NriRdmaError
+from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
 from nri_rdma.model.waits import Waits
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.workers import Workers
+from nri_rdma.text.annotations import asks
 
 log = logging.getLogger(__name__)
 
@@ -54,112 +59,113 @@ class Engine:
     def __init__(
         self,
         *,
-        attachments: Attachments,
-        placer: Placer,
-        barrier: Barrier,
-        pods: PodStart,
-        containers: ContainerCreation,
-        starts: ContainerStart,
-        synchronizer: Synchronizer,
-    ) -> None:
-        self.attachments = attachments
-        self.placer = placer
-        self._known = placer.evidence.sandboxes
-        self.barrier = barrier
-        self._pods = pods
-        self.asks = placer.asks
-        """Returns whether a pod with these annotations asks us for anything."""
-        self.refused = pods.refused
-        """What was refused lately."""
-        self.promise = pods.promises.make
-        """Decides and reserves for a container that stands for itself and is not made yet; `run_pod` for the same
-        sandbox attaches that. Returns its edits, or raises what refuses it."""
-        self._containers = containers
-        self.starts = starts
-        self.synchronizer = synchronizer
-        self.leaves_limits = starts.limiter.left_to_runtime
-        """Returns whether the runtime is to be told of a container's rdma limits: its OCI runtime can write them."""
-
-    @classmethod
-    def make(
-        cls,
-        *,
         node: NodeCache,
         policy: Policy,
         reservations: Reservations,
-        evidence: EvidenceCollector,
+        specs: SpecCache,
         attachments: Attachments,
         workers: Workers,
         readers: Workers,
         spans: Recorder,
         limits: Limits,
         prefix: str,
+        kubelet: Kubelet | None = None,
+        shares: ShareBook | None = None,
+        rereads: tuple[Read, ...] = (),
+        adoption: Adoption = Adoption(),  # noqa: B008 - frozen
         waits: Waits = Waits(),  # noqa: B008 - frozen
         memlock: MemlockBounds = MemlockBounds(),  # noqa: B008 - frozen
         gating: Gating = Gating(),  # noqa: B008 - frozen
-    ) -> Self:
-        """Wire an engine. `workers` attach and compare, `readers` rescan the node, `prefix` is that of our annotations,
-        `memlock` is what is known of the runtime and RLIMIT_MEMLOCK before it connects. `gating` proves
-        containers."""
-        known = evidence.sandboxes
-        known.is_attached = attachments.knows
-        offering = Offering(node, policy, memlock)
-        placer = Placer(
-            node=NodeReader(node, readers, attachments.being_released),
+    ) -> None:
+        """Wire an engine. `workers` attach and compare, `readers` rescan the node, `prefix` is that of our annotations.
+
+        `rereads` start every reading that may explain a container's devices. `adoption` and `memlock` are what is known
+        of devices from others, and of RLIMIT_MEMLOCK, before the runtime connects. `gating` proves containers.
+        """
+        self.node, self.specs, self.reservations, self.attachments = node, specs, reservations, attachments
+        self.prefix, self._spans = prefix, spans
+        self.sandboxes = Sandboxes(attachments.knows)
+        """What is remembered of sandboxes besides their attachments."""
+        self.offering = offering = Offering(node, policy, adoption, memlock)
+        self.kubelet = KubeletEvidence(kubelet, shares or ShareBook(), specs, self.sandboxes)
+        self.refused = RefusedLately(names_holders=lambda: offering.policy.names_holders)
+        """What was refused lately."""
+        self.barrier = Barrier(attachments, self.sandboxes, spans, waits)
+        reader = NodeReader(node, readers, attachments.being_released)
+        self._placer = placer = Placer(
+            node=reader,
             offering=offering,
             reservations=reservations,
-            evidence=evidence,
+            specs=specs,
+            kubelet=self.kubelet,
             spans=spans,
-            prefix=prefix,
         )
-        barrier = Barrier(attachments, known, spans, waits)
+        self.on_refused = placer.on_refused
+        """Called with the CDI devices of a pod or container that is refused, and the error; must not block."""
         limiter = Limiter(limits, spans)
-        alignment = AlignmentCheck(evidence.specs, known, spans)
-        refused = RefusedLately(names_holders=lambda: offering.policy.names_holders)
-        gate = Gate(gating, limiter, refused, spans)
-        promises = Promises(attachments.knows, placer, refused)
-        pods = PodStart(attachments, placer, barrier, refused, promises, gate.refuse_unhooked)
-
-        late = LateAttach(attachments, spans, placer, barrier)
-        shares = LateShares(placer, barrier, late)
-        verifier = Verifier(attachments, evidence, limiter, prefix, alignment.remember)
-
-        def start(item: Listed, deadline: float) -> None:
-            pods.run(item.pod, item.annotations, deadline, item.asker)
-
-        return cls(
-            attachments=attachments,
-            placer=placer,
-            barrier=barrier,
-            pods=pods,
-            containers=ContainerCreation(attachments, placer, barrier, late, alignment, spans, shares.attach),
-            starts=ContainerStart(attachments, known, limiter, alignment, gate),
-            synchronizer=Synchronizer(attachments, workers, spans, evidence, verifier, prefix, start),
+        self.leaves_limits = limiter.left_to_runtime
+        """Returns whether the runtime is to be told of a container's rdma limits: its OCI runtime can write them."""
+        gate = Gate(gating, limiter, self.refused, spans)
+        self._promises = Promises(attachments.knows, placer, node, self.refused, prefix, spans)
+        self.promise = self._promises.make
+        """Decides and reserves for a container that stands for itself and is not made yet; `run_pod` for the same
+        sandbox attaches that. Returns its edits, or raises what refuses it."""
+        self._pods = PodStart(
+            attachments, self.sandboxes, offering, placer, self.kubelet, gate, self.barrier, self._promises
+        )
+        rereading = Rereading(rereads, self.sandboxes)
+        self._evidence = evidence = EvidenceCollector(
+            specs, self.kubelet, self.sandboxes, rereading, lambda: offering.adoption, attachments.of, spans
+        )
+        late = LateAttach(
+            attachments, self.sandboxes, placer, self.barrier, evidence, self.kubelet, lambda: offering.adoption
+        )
+        alignment = AlignmentCheck(specs, self.sandboxes, spans)
+        self._containers = ContainerCreation(
+            attachments, self.sandboxes, evidence, late, self.barrier, alignment, offering, node, prefix, spans
+        )
+        self.starts = ContainerStart(attachments, self.sandboxes, limiter, alignment, gate)
+        verifier = Verifier(
+            attachments,
+            evidence,
+            self.kubelet.claims,
+            lambda: offering.adoption,
+            limiter,
+            prefix,
+            alignment.remember,
+        )
+        self.synchronizer = Synchronizer(
+            attachments, workers, spans, self.sandboxes, specs, self.kubelet.claims, verifier, prefix, self.run_pod
         )
 
     @property
     def unserved(self) -> tuple[Unserved, ...]:
         """The pods that ask for devices and run, or wait, without them."""
-        return self._known.unserved()
+        return self.sandboxes.unserved()
+
+    def asks(self, annotations: Mapping[str, str]) -> bool:
+        """Return whether a pod with these annotations asks us for anything. Every pod of the node pays for the call."""
+        return asks(annotations, self.prefix)
 
     def may_ask(self, annotations: Mapping[str, str], pod_uid: str) -> bool:
         """Return whether a pod with these annotations may get something: it asks, or its CDI devices, shares or claims
         may, or it is not known yet whether it has a claim."""
-        kubelet = self.placer.evidence.kubelet
-        asks_others = kubelet.asks_about_devices or kubelet.asks_about_shares or self.placer.waits_for_specs
+        kubelet = self.kubelet
+        asks_others = kubelet.asks_about_devices or kubelet.asks_about_shares or self._placer.waits_for_specs
         return self.asks(annotations) or asks_others or kubelet.claims.may_have(pod_uid)
 
-    def run_pod(
-        self,
-        pod: Pod,
-        annotations: Mapping[str, str],
-        deadline: float,
-        asker: Asker,
-        on_planned: Callable[[], None] | None = None,
-    ) -> None:
+    def start_of(self, pod: Pod, annotations: Mapping[str, str], asker: Asker) -> Start:
+        """Return what `run_pod` takes: the annotations are parsed, and a wrong one is refused there."""
+        return Start.of(pod, annotations, asker, self.prefix, self._spans)
+
+    def run_pod(self, start: Start, deadline: float) -> None:
         """Give the pod what it asks for, or raise. An attach that outlives the deadline goes on; the pod's containers
-        wait for it. `on_planned` is as for PodStart.run."""
-        self._pods.run(pod, annotations, deadline, asker, on_planned)
+        wait for it."""
+        try:
+            self._pods.run(start, deadline)
+        except NriRdmaError as error:
+            self.refused.note("RunPodSandbox" if start.pod.is_listed else "createRuntime", start.pod, error)
+            raise
 
     def knows(self, sandbox_id: str) -> bool:
         """Return whether the sandbox has attachments."""
@@ -167,7 +173,7 @@ class Engine:
 
     def remembers(self, sandbox_id: str) -> bool:
         """Return whether the end of the sandbox has to be handled: it has attachments, or lacks what it asks for."""
-        known = self._known.get(sandbox_id)
+        known = self.sandboxes.get(sandbox_id)
         lacks = known is not None and (known.unserved is not None or known.failure is not None)
         return lacks or self.attachments.knows(sandbox_id)
 
@@ -176,7 +182,7 @@ class Engine:
         has RDMA devices from others, or the guard will ask about it."""
         if self.attachments.knows(container.sandbox_id) or self.asks(container.annotations) or container.shares:
             return True
-        return self.placer.evidence.concerns(container) or container.has_guard_resource
+        return self._evidence.concerns(container) or container.has_guard_resource
 
     def create_container(self, container: Container, deadline: float) -> ContainerEdits:
         """Return a container's edits, from memory. Raise when its pod asked for devices and nothing is attached.
@@ -205,12 +211,12 @@ class Engine:
     ) -> None:
         """Write the limits that the runtime was not given, before the container's process runs; `gpus` returns its GPU
         evidence, `image` finds its image. Raise LimitsError, ProofError, or PlacementError for GPUs too far away."""
-        parts = self.attachments.of(sandbox_id)  # before: the sandbox may end meanwhile, and then has none
+        holdings = self.attachments.of(sandbox_id)  # before: the sandbox may end meanwhile, and then has none
         try:
             self.starts.start(sandbox_id, container, cgroups_path, container_id, gpus, image)
         except Exception as error:
-            if parts:
-                self.refused.note("StartContainer", parts[0].pod, error, container)
+            if holdings:
+                self.refused.note("StartContainer", holdings.pod, error, container)
             raise
 
     def stop_pod(self, sandbox_id: str, deadline: float) -> None:
@@ -218,7 +224,7 @@ class Engine:
         is there is made what it was, which a blocking attach waits for, and released, which the second call waits for,
         and a pod that is placed meanwhile. Never raises."""
         self.forget(sandbox_id)
-        self._pods.promises.withdraw(sandbox_id)
+        self._promises.withdraw(sandbox_id)
         was_ending = all(it.now.ends for it in self.attachments.of(sandbox_id))
         waits = self.barrier.waits
         returned = (
@@ -236,7 +242,7 @@ class Engine:
 
     def forget(self, sandbox_id: str) -> None:
         """Forget a sandbox that was stopped, whether it had attachments or not."""
-        self._known.step(sandbox_id, LifeEvent.STOP)
+        self.sandboxes.step(sandbox_id, LifeEvent.STOP)
 
     def recovered(self) -> None:
         """Handle that the journals of an earlier daemon were read, and their attachments not yet adopted. An attach

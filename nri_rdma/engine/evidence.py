@@ -9,18 +9,21 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 
-from nri_rdma.cdi.grants import Attached, CdiGrant, NodesAt, Origin, devices_of, grants_in, unexplained
-from nri_rdma.cdi.registry import Registry
-from nri_rdma.decide.granted import lacks, refuse_unallocated, shown_devices
-from nri_rdma.decide.inject import AttachedRequest
+from nri_rdma.attach.holdings import Holdings
+from nri_rdma.cdi.grants import Attached, CdiGrant, Origin, devices_of, grants_in, unexplained
+from nri_rdma.decide.granted import refuse_unallocated, shown_devices
+from nri_rdma.decide.lacking import Evidence
 from nri_rdma.engine.container import Container
-from nri_rdma.engine.kubelet import Kubelet, KubeletEvidence
+from nri_rdma.engine.kubelet import KubeletEvidence
+from nri_rdma.engine.refusals import forged_shares, lacks_guard
 from nri_rdma.engine.rereading import Rereading
-from nri_rdma.engine.sandbox import Sandboxes, Sighting
-from nri_rdma.engine.specs import Read, SpecCache, specs_not_read
+from nri_rdma.engine.sandbox import Sandbox, Sandboxes, Sighting
+from nri_rdma.engine.specs import SpecCache, specs_not_read
 from nri_rdma.errors import CdiError, ErrorCode
 from nri_rdma.model.adoption import Adoption
-from nri_rdma.model.device import DeviceId, DeviceNumbers, Node
+from nri_rdma.model.device import DeviceId, DeviceNumbers
+from nri_rdma.observe.spans import Recorder
+from nri_rdma.text.shares import forged
 
 _WAIT_S = 0.2
 """How long a handler waits for readings, since NRI serialises all events of the node. After that a container is refused
@@ -32,151 +35,155 @@ class EvidenceCollector:
 
     def __init__(
         self,
-        *,
-        node: Callable[[], Node],
-        registry: Callable[[], Registry],
-        prefix: str,
-        kubelet: Kubelet | None = None,
-        reread: Read | None = None,
-        reread_node: Read | None = None,
-        is_ready: bool = True,
+        specs: SpecCache,
+        kubelet: KubeletEvidence,
+        sandboxes: Sandboxes,
+        rereading: Rereading,
+        adoption: Callable[[], Adoption],
+        holdings: Callable[[str], Holdings],
+        spans: Recorder,
     ) -> None:
-        """`reread_node` has a worker read the node again; the others are as for `SpecCache`. Without `reread` and
-        `reread_node` the last reading is complete."""
-        self.sandboxes = Sandboxes()
-        """What is remembered of sandboxes."""
-        self.specs = SpecCache(node=node, registry=registry, prefix=prefix, reread=reread, is_ready=is_ready)
-        self.kubelet = KubeletEvidence(kubelet, self.specs, self.sandboxes)
-        self.adoption = Adoption()
-        """What the administrator wants done with devices from others."""
-        self._rereading = Rereading((it for it in (reread, reread_node) if it is not None), self.sandboxes)
+        """`adoption` returns what the administrator wants done with devices from others, `holdings` the attachments of
+        the sandbox with this id."""
+        self._specs = specs
+        self._kubelet = kubelet
+        self._sandboxes = sandboxes
+        self._rereading = rereading
+        self._adoption = adoption
+        self._holdings = holdings
+        self._spans = spans
 
     def concerns(self, container: Container) -> bool:
         """Return whether a container has anything from others that could matter, as far as the specs are read. Cheap,
         since it runs for every container of the node."""
-        now = self.specs.now
+        now = self._specs.now
         if container.has_major(now.majors):
             return True
-        known = self.sandboxes.get(container.sandbox_id)
-        if known is not None and (known.has_unseen_claims or known.unnamed):
+        sandbox = self._sandboxes.get(container.sandbox_id)
+        if sandbox is not None and (sandbox.has_unseen_claims or sandbox.unnamed):
             return True
-        return not now.index.is_empty and any(map(now.index.knows, self._reported(container)))
+        return not now.index.is_empty and any(map(now.index.knows, _reported(container, sandbox)))
 
-    def await_concerned(self, container: Container, deadline: float) -> bool:
-        """Return the same once the specs are read. Raise NotReadyError where that is not before the deadline."""
-        if self.specs.now.majors is None and self.concerns(container):
-            self.specs.await_ready(container.pod, deadline)
-        return self.concerns(container)
+    def of(self, container: Container, deadline: float) -> Evidence:
+        """Return what others gave to a container that is being created, once its devices are explained as far as they
+        can be: drivers write specs moments before, and devices arrive with the pod's network.
 
-    def await_known(self, container: Container, attached: Attached, deadline: float) -> None:
-        """Wait until the container's devices are explained, as far as they can be: drivers write specs moments before,
-        and devices arrive with the pod's network. `attached` is as for `grants`.
-
-        Raise NotReadyError at the deadline, and where the kubelet does not tell what it has to; raise CdiError where an
-        unreadable spec may be about the container's RDMA nodes.
+        Raise NotReadyError when that is not so by the deadline, and when the kubelet does not report what it has to;
+        CdiError when an unreadable spec may be about the container's RDMA nodes; and what refuses devices or shares
+        that nobody allocated.
         """
-        self.kubelet.claims.look_at(container.pod, attached)
-        until = min(deadline, time.monotonic() + _WAIT_S)
-        self._await_names(container, until)
-        nodes = self._unexplained(container, attached)
-        if nodes:
-            self._rereading.await_read(container.pod, container.name, nodes, until)
+        self._refuse_unclear_shares(container)
+        if self._specs.now.majors is None and self.concerns(container):
+            self._specs.await_ready(container.pod, deadline)
+        if not self.concerns(container):
+            return Evidence(container=container.name, is_concerned=False, shares=container.shares)
+        with self._spans.span("adopt") as span:
+            evidence = self._explained(container, deadline)
+            span.attributes["rdma.cdi_devices"] = ",".join(grant.name for grant in evidence.grants)
+            span.attributes["rdma.cdi_source"] = ",".join(str(grant.origin) for grant in evidence.grants)
+            span.link(self._specs.traces(evidence.cdi_devices))
+        return evidence
 
-    def grants(
-        self, container: Container, attached: Attached, own: frozenset[DeviceId] = frozenset()
-    ) -> tuple[CdiGrant, ...]:
-        """Return the CDI devices of a container that concern us, each with its surest origin. `attached` are the CDI
-        devices that its sandbox has something attached for, with their RDMA devices; `own` are the devices that it
-        already has from us: their nodes are from nobody else."""
-        index = self.specs.now.index
-        grants = grants_in(index, container.name, self._named(container), _telling_nodes(container), attached)
+    def read(self, container: Container, attached: Attached, own: frozenset[DeviceId] = frozenset()) -> Evidence:
+        """Return what specs, kubelet and runtime say of a container now, and note what it has from others.
+
+        `attached` are the CDI devices that its sandbox has something attached for, with their RDMA devices. `own` are
+        the devices that the container has from us already: nobody else gave their nodes.
+        """
+        now, sandbox = self._specs.now, self._sandboxes.get(container.sandbox_id)
+        listed = _listed(container, sandbox)
+        named = _reported(container, sandbox)
+        withheld = self._withheld(container, listed)
+        for name in withheld:
+            del named[name]
+        nodes = _telling_nodes(container)
+        grants = grants_in(now.index, container.name, named, nodes, attached)
+        may_explain = bool(nodes) and not container.was_there and self._rereading.is_possible
+        bare = unexplained(now.index, named, nodes, attached) if may_explain else frozenset()
         self._note(container, grants, own)
-        return grants
-
-    def traces(self, grants: Iterable[CdiGrant]) -> frozenset[str]:
-        """Return the `traceparent` of each call that prepared one of these CDI devices."""
-        return frozenset(map(self.specs.now.index.trace_of, (grant.name for grant in grants))) - {""}
-
-    def withheld(self, container: Container) -> tuple[str, ...]:
-        """Return the CDI devices that the kubelet lists for the container and that it was not given.
-
-        The kubelet lists a container with all devices of its claims (seen with 1.34 to 1.37), also where the container
-        asks for one request of a claim. The runtime gives it what it asks for: the CDI devices that the runtime
-        reports, or else the device nodes, prove which those are.
-        """
-        told = self._listed(container)
-        if container.cdi_devices:
-            return tuple(name for name in told if name not in container.cdi_devices)
-        if container.is_privileged:
-            return ()
-        index, nodes = self.specs.now.index, dict(container.devices)
-        return tuple(name for name in told if index.paths(name) and not index.has_paths(name, nodes))
-
-    def refuse_unallocated(self, container: Container, own: frozenset[DeviceId], grants: Iterable[CdiGrant]) -> None:
-        """Raise PlacementError where the administrator enforces that and the container has nodes of a device that is
-        neither its `own` nor allocated to it by these grants. Nodes that look like those of a CDI device prove nothing
-        where the kubelet was asked, which knows."""
-        if container.is_privileged or not self.adoption.enforces:
-            return
-        knows = self.kubelet.allocated(container.sandbox_id) is not None or bool(container.cdi_devices)
-        covered = devices_of(grant for grant in grants if not (knows and grant.origin is Origin.NODES))
-        now, where = self.specs.now, f"{container.pod_name}, container {container.name}"
-        refuse_unallocated(now.node, container.devices, own | covered, now.index.vendors_of, self.adoption, where)
-
-    def lacks(self, grants: Iterable[CdiGrant], attached: Iterable[AttachedRequest]) -> bool:
-        """Return whether these CDI devices ask for anything that is not attached for their containers."""
-        return lacks(grants, (item.admitted.request for item in attached), self.adoption)
+        return Evidence(
+            container=container.name,
+            grants=grants,
+            withheld=withheld,
+            unread=tuple(self._specs.unread(named)),
+            unexplained=frozenset((path, number) for path, number in bare if number[0] in now.rdma_majors),
+            shares=container.shares,
+        )
 
     # -- below -------------------------------------------------------------------------------------------------------
 
-    def _listed(self, container: Container) -> tuple[str, ...]:
-        """Return the CDI devices that the kubelet lists for the container."""
-        allocation = self.kubelet.allocated(container.sandbox_id)
-        there = allocation.containers if allocation is not None else ()
-        return tuple(name for item in there if item.name == container.name for name in item.cdi_devices)
+    def _explained(self, container: Container, deadline: float) -> Evidence:
+        """Read until the container's devices are explained, as far as they can be."""
+        holdings = self._holdings(container.sandbox_id)
+        self._kubelet.claims.look_at(container.pod, holdings.by_cdi_device)
+        until = min(deadline, time.monotonic() + _WAIT_S)
+        evidence = self.read(container, holdings.by_cdi_device)
+        if evidence.unread and container.has_major(self._specs.now.majors):
+            self._await_specs(container, evidence.unread, until)
+            holdings = self._holdings(container.sandbox_id)
+            evidence = self.read(container, holdings.by_cdi_device)
+        if evidence.unexplained:
+            self._rereading.await_read(container.pod, container.name, evidence.unexplained, until)
+            holdings = self._holdings(container.sandbox_id)
+            evidence = self.read(container, holdings.by_cdi_device)
+        self._refuse_unallocated(container, holdings, evidence.grants)
+        return evidence
 
-    def _reported(self, container: Container) -> dict[str, Origin]:
-        """Return the CDI devices that the runtime and the kubelet report for the container or its whole pod, each with
-        its surest origin. The guard's hook names its device also where the runtime does not, and asks for that one."""
-        named = dict.fromkeys((*container.cdi_devices, *container.guarded_devices), Origin.RUNTIME)
-        known = self.sandboxes.get(container.sandbox_id)
-        whole = known.unnamed if known is not None else ()
-        return named | dict.fromkeys((*self._listed(container), *whole), Origin.KUBELET)
-
-    def _named(self, container: Container) -> dict[str, Origin]:
-        """Return the same without those that the container was not given."""
-        named = self._reported(container)
-        for name in self.withheld(container):
-            del named[name]
-        return named
-
-    def _await_names(self, container: Container, until: float) -> None:
-        """Wait until the specs of all CDI devices that the runtime or kubelet reports for the container are read."""
-        unread = self.specs.unread(self._named(container))
-        if not unread or not container.has_major(self.specs.now.majors):
+    def _refuse_unclear_shares(self, container: Container) -> None:
+        """Raise an error for shares that the pod's author wrote, and for shares that came without their guard."""
+        if not container.shares:
             return
+        key = forged(container.annotations)
+        if key:
+            raise forged_shares(container.pod, container.name, key)
+        unguarded = self._kubelet.shares.unguarded(container)
+        if unguarded:
+            raise lacks_guard(container.pod, container.name, unguarded)
+
+    def _await_specs(self, container: Container, unread: tuple[str, ...], until: float) -> None:
+        """Wait until the specs are read again. Raise CdiError when no readable spec has one of these CDI devices, and
+        nothing else explains the container's RDMA nodes."""
         try:
-            self.specs.reading_for(unread).result(max(0.0, until - time.monotonic()))
+            self._specs.reading_for([*unread]).result(max(0.0, until - time.monotonic()))
         except FutureTimeoutError as error:
             raise specs_not_read(container.pod) from error
-        still, now = self.specs.unread(self._named(container)), self.specs.now
-        if still and now.registry.problems and self._bare(container, self.grants(container, {})):
-            problem = now.registry.problems[0]
+        evidence, problems = self.read(container, {}), self._specs.now.registry.problems
+        if evidence.unread and problems and self._bare(container, evidence.grants):
             raise CdiError(
                 ErrorCode.CDI_FILE,
-                f"no spec that can be read has the CDI device {still[0]} of container {container.name}",
-                file=problem.file,
+                f"no spec that can be read has the CDI device {evidence.unread[0]} of container {container.name}",
+                file=problems[0].file,
                 hint="see `nri-rdma cdi list`, and mend or remove what it names",
-                path=problem.path,
+                path=problems[0].path,
             )
 
-    def _unexplained(self, container: Container, attached: Attached) -> NodesAt:
-        """Return a container's RDMA nodes that nothing known explains, and that something not yet read may explain."""
-        nodes, now = _telling_nodes(container), self.specs.now
-        if not nodes or container.was_there or not self._rereading.is_possible:
-            return frozenset()
-        found = unexplained(now.index, self._named(container), nodes, attached)
-        return frozenset((path, number) for path, number in found if number[0] in now.rdma_majors)
+    def _withheld(self, container: Container, listed: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the CDI devices that the kubelet lists for the container and that the container was not given.
+
+        The kubelet lists a container with all devices of its claims (seen with 1.34 to 1.37), also when the container
+        asks for one request of a claim. The runtime gives it what it asks for: the CDI devices that the runtime
+        reports, or else the device nodes, prove which devices those are.
+        """
+        if container.cdi_devices:
+            return tuple(name for name in listed if name not in container.cdi_devices)
+        if container.is_privileged:
+            return ()
+        index, nodes = self._specs.now.index, dict(container.devices)
+        return tuple(name for name in listed if index.paths(name) and not index.has_paths(name, nodes))
+
+    def _refuse_unallocated(self, container: Container, holdings: Holdings, grants: Iterable[CdiGrant]) -> None:
+        """Raise PlacementError when the administrator enforces allocations, and the container has nodes of a device
+        that is neither attached for it nor allocated to it. Nodes that look like those of a CDI device prove nothing
+        when the kubelet was asked: the kubelet knows."""
+        adoption = self._adoption()
+        if container.is_privileged or not adoption.enforces:
+            return
+        sandbox = self._sandboxes.get(container.sandbox_id)
+        knows = (sandbox is not None and sandbox.allocation is not None) or bool(container.cdi_devices)
+        covered = devices_of(grant for grant in grants if not (knows and grant.origin is Origin.NODES))
+        own, now = holdings.devices(container.name), self._specs.now
+        where = f"{container.pod_name}, container {container.name}"
+        refuse_unallocated(now.node, container.devices, own | covered, now.index.vendors_of, adoption, where)
 
     def _bare(
         self, container: Container, grants: Iterable[CdiGrant], own: frozenset[DeviceId] = frozenset()
@@ -184,28 +191,44 @@ class EvidenceCollector:
         """Return the RDMA devices whose nodes the container has, that are not its `own`, and that none of these grants
         is about."""
         explained = own | devices_of(grants)
-        shown = shown_devices(self.specs.now.node, container.devices)
+        shown = shown_devices(self._specs.now.node, container.devices)
         return tuple(device.name for device in shown if device.id not in explained)
 
     def _note(self, container: Container, grants: tuple[CdiGrant, ...], own: frozenset[DeviceId]) -> None:
         """Remember what the container has from others, for `status`."""
-        seen = [self._sighting(container, grant) for grant in grants]
+        adoption = self._adoption()
+        seen = [_sighting_of(container, grant, adoption) for grant in grants]
         bare = self._bare(container, grants, own)
         if bare:
-            adopt = str(self.adoption.of("").adopt)
-            seen.append(_sighting(container, "device nodes", bare, str(Origin.NODES), adopt))
+            seen.append(_sighting(container, "device nodes", bare, str(Origin.NODES), str(adoption.of("").adopt)))
         if seen:
-            self.sandboxes.take(container.sandbox_id).sightings[container.name] = tuple(seen)
+            self._sandboxes.take(container.sandbox_id).sightings[container.name] = tuple(seen)
 
-    def _sighting(self, container: Container, grant: CdiGrant) -> Sighting:
-        asks = grant.problem is not None or bool(grant.meaning and grant.meaning.asked)
-        adopt = "its own keys" if asks else str(self.adoption.of(grant.vendor).adopt)
-        return _sighting(container, grant.name, tuple(it.name for it in grant.devices), str(grant.origin), adopt)
+
+def _listed(container: Container, sandbox: Sandbox | None) -> tuple[str, ...]:
+    """Return the CDI devices that the kubelet lists for the container."""
+    allocation = sandbox.allocation if sandbox is not None else None
+    there = allocation.containers if allocation is not None else ()
+    return tuple(name for item in there if item.name == container.name for name in item.cdi_devices)
+
+
+def _reported(container: Container, sandbox: Sandbox | None) -> dict[str, Origin]:
+    """Return the CDI devices that the runtime and the kubelet report for the container or its whole pod, each with its
+    surest origin. The guard's hook names its device also where the runtime does not, and asks for that one."""
+    named = dict.fromkeys((*container.cdi_devices, *container.guarded_devices), Origin.RUNTIME)
+    whole = sandbox.unnamed if sandbox is not None else ()
+    return named | dict.fromkeys((*_listed(container, sandbox), *whole), Origin.KUBELET)
 
 
 def _telling_nodes(container: Container) -> dict[str, DeviceNumbers]:
     """Return the container's device nodes; none for a privileged container, which has all nodes of the host."""
     return {} if container.is_privileged else dict(container.devices)
+
+
+def _sighting_of(container: Container, grant: CdiGrant, adoption: Adoption) -> Sighting:
+    asks = grant.problem is not None or bool(grant.meaning and grant.meaning.asked)
+    adopt = "its own keys" if asks else str(adoption.of(grant.vendor).adopt)
+    return _sighting(container, grant.name, tuple(it.name for it in grant.devices), str(grant.origin), adopt)
 
 
 def _sighting(container: Container, what: str, devices: tuple[str, ...], source: str, adopt: str) -> Sighting:

@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 from typing import Protocol, TypeAlias
 
-from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.containers import ContainerProof
+from nri_rdma.attach.holdings import Holdings
 from nri_rdma.decide.advertised import DRIVER
 from nri_rdma.decide.inject import AttachedRequest
 from nri_rdma.decide.proving import port_tasks, proven_of
 from nri_rdma.decide.unproven import refusal_of
 from nri_rdma.engine.container import Container
 from nri_rdma.engine.limiter import Limiter
-from nri_rdma.engine.parts import attached_of
 from nri_rdma.engine.refusals import RefusedLately
 from nri_rdma.errors import ErrorCode, LimitsError, NriRdmaError, ProofError
 from nri_rdma.model.pod import Pod
@@ -91,21 +90,21 @@ class Created:
 class ChecksImages(Protocol):
     """Checks whether the images of containers can use their devices: nri_rdma.engine.image_check."""
 
-    def await_check(self, parts: tuple[Attachment, ...], created: Created, within_s: float) -> bool:
+    def await_check(self, holdings: Holdings, created: Created, within_s: float) -> bool:
         """Have it told before a container runs; return whether that is done within that time. It goes on after it: a
         slow image is no reason to refuse a container that is not proven."""
 
-    def refusal(self, parts: tuple[Attachment, ...], created: Created, within_s: float) -> NriRdmaError | None:
+    def refusal(self, holdings: Holdings, created: Created, within_s: float) -> NriRdmaError | None:
         """Return why a container that is proven must not run; None where its image can use its devices."""
 
 
 class NoImages:
     """For a daemon that checks no image."""
 
-    def await_check(self, _parts: tuple[Attachment, ...], _created: Created, _within_s: float) -> bool:
+    def await_check(self, _holdings: Holdings, _created: Created, _within_s: float) -> bool:
         return True
 
-    def refusal(self, _parts: tuple[Attachment, ...], _created: Created, _within_s: float) -> NriRdmaError | None:
+    def refusal(self, _holdings: Holdings, _created: Created, _within_s: float) -> NriRdmaError | None:
         return None
 
 
@@ -136,20 +135,20 @@ class Gate:
         )
         raise ProofError(ErrorCode.PROOF_NO_HOOK, what, where=f"{pod}, {where}", hint=SET_UP)
 
-    def asks(self, parts: tuple[Attachment, ...], container: str) -> bool:
+    def asks(self, holdings: Holdings, container: str) -> bool:
         """Return whether the container is to be proven before it starts."""
-        return bool(proven_of(attached_of(parts)[0], container))
+        return bool(proven_of(holdings.attached, container))
 
-    def is_due(self, parts: tuple[Attachment, ...], container: str, container_id: str) -> bool:
+    def is_due(self, holdings: Holdings, container: str, container_id: str) -> bool:
         """Return whether the container is to be proven, and was not yet."""
-        return self.asks(parts, container) and not parts[0].containers.is_proven(container, container_id)
+        return self.asks(holdings, container) and not holdings.containers.is_proven(container, container_id)
 
-    def prove(self, parts: tuple[Attachment, ...], created: Created, within_s: float) -> None:
+    def prove(self, holdings: Holdings, created: Created, within_s: float) -> None:
         """Prove RDMA in a container for which that is due, once its limits are written. Raise NriRdmaError, also where
         they cannot be written."""
-        proven = proven_of(attached_of(parts)[0], created.name)
+        proven = proven_of(holdings.attached, created.name)
         with self._spans.span("prove") as span:
-            answer, refusal = self._proved(parts, proven, created, within_s, span)
+            answer, refusal = self._proved(holdings, proven, created, within_s, span)
             proof = ContainerProof(
                 container_id=created.container_id,
                 ports=tuple(map(port_words, answer.proofs)),
@@ -158,11 +157,11 @@ class Gate:
                 code=str(refusal.code) if refusal is not None else "",
                 why=refusal.for_author if refusal is not None else "",
             )
-            parts[0].containers.remember_proof(created.name, proof)
+            holdings.containers.remember_proof(created.name, proof)
             span.attributes["rdma.proof"] = "; ".join(proof.ports)
             span.attributes["rdma.proof.ms"] = proof.took_ms
             if refusal is not None:
-                self._refused.note("createRuntime", parts[0].pod, refusal, created.name)
+                self._refused.note("createRuntime", holdings.pod, refusal, created.name)
             names = frozenset(it.admitted.request.cdi_device for it in proven) - {""}
             for listener in self.on_proven if names else ():
                 listener(names)
@@ -171,7 +170,7 @@ class Gate:
 
     def prove_alone(
         self,
-        parts: tuple[Attachment, ...],
+        holdings: Holdings,
         pod: Pod,
         memlock: int | None,
         indexes: Mapping[str, str],
@@ -190,19 +189,17 @@ class Gate:
             indexes=indexes,
             bundle=bundle,
         )
-        self.images.await_check(parts, created, IMAGE_WAIT_S)
-        if self.is_due(parts, pod.name, pod.sandbox_id):
-            self.prove(parts, created, within_s)
+        self.images.await_check(holdings, created, IMAGE_WAIT_S)
+        if self.is_due(holdings, pod.name, pod.sandbox_id):
+            self.prove(holdings, created, within_s)
 
-    def refuse_unproven(
-        self, parts: tuple[Attachment, ...], container: str, container_id: str, cgroups_path: str
-    ) -> None:
+    def refuse_unproven(self, holdings: Holdings, container: str, container_id: str, cgroups_path: str) -> None:
         """Raise ProofError for a container that is about to start without its proof. Kill it: CRI-O starts it whatever
         we answer."""
-        if not self.is_due(parts, container, container_id):
+        if not self.is_due(holdings, container, container_id):
             return
-        where = f"{parts[0].pod}, container {container}"
-        self.limiter.kill(parts, container, cgroups_path)
+        where = f"{holdings.pod}, container {container}"
+        self.limiter.kill(holdings, container, cgroups_path)
         raise ProofError(
             ErrorCode.PROOF_NO_HOOK,
             "nothing was proven: the guard's hook did not run for this container, or asked an earlier daemon",
@@ -212,7 +209,7 @@ class Gate:
 
     def _proved(
         self,
-        parts: tuple[Attachment, ...],
+        holdings: Holdings,
         proven: tuple[AttachedRequest, ...],
         created: Created,
         within_s: float,
@@ -224,10 +221,10 @@ class Gate:
             what, hint = "the guard's hook is of an older release, which does not ask for a proof", "install it again"
             return unasked, ProofError(ErrorCode.PROOF_UNAVAILABLE, what, where=created.where, hint=f"{hint}: {SET_UP}")
         try:
-            self.limiter.limit_all(parts, created.name, created.cgroups_path)
+            self.limiter.limit_all(holdings, created.name, created.cgroups_path)
         except LimitsError as error:
             return unasked, error
-        refusal = self.images.refusal(parts, created, IMAGE_WAIT_S)
+        refusal = self.images.refusal(holdings, created, IMAGE_WAIT_S)
         if refusal is not None:
             return unasked, refusal
         task = ProofTask(
@@ -243,12 +240,11 @@ class Gate:
         return answer, refusal_of(task, answer, within_s)
 
 
-def refuse_unasked(
-    container: Container, parts: tuple[Attachment, ...], attached: tuple[AttachedRequest, ...], prefix: str
-) -> None:
+def refuse_unasked(container: Container, holdings: Holdings, prefix: str) -> None:
     """Raise ProofError for a container that is being created, of which something is to be proven, and whose hooks will
     not ask for it. One that no runtime lists has hooks of its own door."""
-    if not proven_of(attached, container.name) or not parts[0].pod.is_listed or container.was_there:
+    attached = holdings.attached
+    if not proven_of(attached, container.name) or not holdings.pod.is_listed or container.was_there:
         return
     if container.guards or container.guarded_devices or container.has_guard_resource:
         return

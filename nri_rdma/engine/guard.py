@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.containers import Unstarted
+from nri_rdma.attach.holdings import Holdings
 from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.decide.inject import AttachedRequest, inject
 from nri_rdma.engine.gate import IMAGE_WAIT_S, Created, Gate
@@ -83,7 +84,7 @@ class Guard:
 
     def __init__(
         self,
-        sandboxes: Callable[[str], tuple[Attachment, ...]],
+        sandboxes: Callable[[str], Holdings],
         known: Callable[[str], Sandbox | None],
         named: Named,
         gate: Gate,
@@ -109,26 +110,24 @@ class Guard:
         """Return the line with which the container is refused; "" when it is complete. Write its rdma limits, where
         that is left to the daemon. Wait for an unfinished attach or check until `by` (seconds of `time.monotonic`): no
         other pod of the node waits with this one."""
-        return self._refusal("verify", subject, lambda parts: self._refuse(subject, parts, by), asked=1)
+        return self._refusal("verify", subject, lambda holdings: self._refuse(subject, holdings, by), asked=1)
 
     def is_to_be_proven(self, subject: Subject) -> bool:
         """Return whether a container that is complete must not run before `prove`."""
-        parts = self._sandboxes(subject.sandbox_id)
-        return bool(parts) and self._gate.is_due(parts, subject.container, subject.container_id)
+        holdings = self._sandboxes(subject.sandbox_id)
+        return bool(holdings) and self._gate.is_due(holdings, subject.container, subject.container_id)
 
     def prove(self, subject: Subject, within_s: float) -> str:
         """Return the line with which the container is refused; "" when it is complete, and RDMA works in it."""
 
-        def refuse(parts: tuple[Attachment, ...]) -> None:
-            self._refuse(subject, parts, 0.0)
-            if parts and self._gate.is_due(parts, subject.container, subject.container_id):
-                self._gate.prove(parts, _created(subject, parts), within_s)
+        def refuse(holdings: Holdings) -> None:
+            self._refuse(subject, holdings, 0.0)
+            if holdings and self._gate.is_due(holdings, subject.container, subject.container_id):
+                self._gate.prove(holdings, _created(subject, holdings), within_s)
 
         return self._refusal("createRuntime", subject, refuse, asked=0)  # `verify` counted the container
 
-    def _refusal(
-        self, name: str, subject: Subject, refuse: Callable[[tuple[Attachment, ...]], None], *, asked: int
-    ) -> str:
+    def _refusal(self, name: str, subject: Subject, refuse: Callable[[Holdings], None], *, asked: int) -> str:
         """Return the line of what `refuse` raises, "" where it raises nothing; recorded as a span of that name. `asked`
         containers are counted."""
         attributes = {
@@ -137,10 +136,10 @@ class Guard:
             "container.id": subject.container_id,
             "sandbox": subject.sandbox_id,
         }
-        parts, refusal = self._sandboxes(subject.sandbox_id), ""
+        holdings, refusal = self._sandboxes(subject.sandbox_id), ""
         with self._spans.span(name, attributes) as span:
             try:
-                refuse(parts)
+                refuse(holdings)
             except NriRdmaError as error:
                 span.error = str(error)
                 refusal = error.for_author
@@ -150,19 +149,19 @@ class Guard:
                         extra={"pod": subject.pod, "container": subject.container, "error": span.error},
                     )
         self._note(asked, bool(refusal))
-        answered = _answered(subject, parts)
+        answered = _answered(subject, holdings)
         if answered is not None and not refusal:
             answered.verified = True
         return refusal
 
-    def _refuse(self, subject: Subject, parts: tuple[Attachment, ...], by: float) -> None:
+    def _refuse(self, subject: Subject, holdings: Holdings, by: float) -> None:
         """Raise NriRdmaError for a container that is not complete. Write its rdma limits, where that is left to us."""
-        _await_end(subject, parts, by)
-        refuse_incomplete(subject, parts, self._prefix, self._named)
-        if subject.resource and not self._was_answered(subject, parts):
+        _await_end(subject, holdings, by)
+        refuse_incomplete(subject, holdings, self._prefix, self._named)
+        if subject.resource and not self._was_answered(subject, holdings):
             raise _made_without_us(subject)
-        self._limit(subject, parts)
-        self._gate.images.await_check(parts, _created(subject, parts), min(IMAGE_WAIT_S, by - time.monotonic()))
+        self._limit(subject, holdings)
+        self._gate.images.await_check(holdings, _created(subject, holdings), min(IMAGE_WAIT_S, by - time.monotonic()))
 
     @property
     def contacts(self) -> Contacts:
@@ -170,13 +169,13 @@ class Guard:
         with self._lock:
             return Contacts(asked=self._asked, refused=self._refused, last=self._last)
 
-    def _limit(self, subject: Subject, parts: tuple[Attachment, ...]) -> None:
+    def _limit(self, subject: Subject, holdings: Holdings) -> None:
         """Write the limits that the OCI runtime was not told of: the container's cgroup exists. Raise NriRdmaError,
         also where the cgroup is not known, since a daemon that started a moment ago was not told of it."""
-        path = _cgroups_path(subject, parts)
+        path = _cgroups_path(subject, holdings)
         if path:
-            self._limiter.limit_created(parts, subject.container, path, subject.container_id)
-        elif self._limiter.has_limits(parts, subject.container) or self._gate.asks(parts, subject.container):
+            self._limiter.limit_created(holdings, subject.container, path, subject.container_id)
+        elif self._limiter.has_limits(holdings, subject.container) or self._gate.asks(holdings, subject.container):
             raise NotReadyError(
                 ErrorCode.NOT_READY,
                 "network is not ready: the daemon does not know yet in which cgroup this container is",
@@ -184,12 +183,12 @@ class Guard:
                 hint="nothing to do: the kubelet tries again",
             )
 
-    def _was_answered(self, subject: Subject, parts: tuple[Attachment, ...]) -> bool:
+    def _was_answered(self, subject: Subject, holdings: Holdings) -> bool:
         """Return whether this daemon has answered for the creation of the container: then it is known what its pod asks
         for."""
         known = self._known(subject.sandbox_id)
         path = known.answered.get(subject.container, "") if known is not None else ""
-        return _answered(subject, parts) is not None or bool(subject.container_id and subject.container_id in path)
+        return _answered(subject, holdings) is not None or bool(subject.container_id and subject.container_id in path)
 
     def _note(self, asked: int, refused: bool) -> None:
         with self._lock:
@@ -204,18 +203,18 @@ class Guard:
                 log.warning("that the guard has asked is not remembered", extra={"error": str(error)})
 
 
-def _cgroups_path(subject: Subject, parts: tuple[Attachment, ...]) -> str:
+def _cgroups_path(subject: Subject, holdings: Holdings) -> str:
     """Return the path that the container's cgroup had in CreateContainer; "" where that is not known."""
-    path = parts[0].containers.cgroups.get(subject.container, "") if parts else ""
+    path = holdings.containers.cgroups.get(subject.container, "") if holdings else ""
     return path if subject.container_id and subject.container_id in path else ""
 
 
-def _created(subject: Subject, parts: tuple[Attachment, ...]) -> Created:
+def _created(subject: Subject, holdings: Holdings) -> Created:
     return Created(
         where=f"{subject.pod}, container {subject.container}",
         name=subject.container,
         container_id=subject.container_id,
-        cgroups_path=_cgroups_path(subject, parts),
+        cgroups_path=_cgroups_path(subject, holdings),
         pid=subject.pid,
         memlock=subject.memlock,
         indexes=subject.indexes,
@@ -223,27 +222,27 @@ def _created(subject: Subject, parts: tuple[Attachment, ...]) -> Created:
     )
 
 
-def _await_end(subject: Subject, parts: tuple[Attachment, ...], by: float) -> None:
+def _await_end(subject: Subject, holdings: Holdings, by: float) -> None:
     """Wait for unfinished attaches, and for rereads of what is attached."""
-    for sandbox in _concerned(subject, parts):
+    for sandbox in holdings.concerning(subject.container, ()):
         settled(sandbox.attach_done, by - time.monotonic())
         looked = sandbox.looked_again
         if looked is not None:
             settled(looked, by - time.monotonic())
 
 
-def refuse_incomplete(subject: Subject, parts: tuple[Attachment, ...], prefix: str, named: Named) -> None:
-    """Raise NriRdmaError when the container lacks anything of what its pod asked for; `parts` are all that its sandbox
-    holds. `named` is called only where a claim of the pod is not attached for the container."""
+def refuse_incomplete(subject: Subject, holdings: Holdings, prefix: str, named: Named) -> None:
+    """Raise NriRdmaError when the container lacks anything of what its pod asked for; `holdings` are all attachments
+    of its sandbox. `named` is called only where a claim of the pod is not attached for the container."""
     where = f"{subject.pod}, container {subject.container}"
-    if (not parts or parts[0].part) and asks_for_devices(subject.annotations, prefix):
+    if holdings.own is None and asks_for_devices(subject.annotations, prefix):
         raise NotReadyError(
             ErrorCode.NOT_ATTACHED,
             "this pod asks for RDMA devices and none are attached to its sandbox",
             where=where,
             hint="delete the pod so that it gets a new sandbox",
         )
-    records = [_ready_record(sandbox, where) for sandbox in _concerned(subject, parts)]
+    records = [_ready_record(sandbox, where) for sandbox in holdings.concerning(subject.container, ())]
     attached = tuple(item for record in records for item in record.attached)
     if subject.pool and not any(_is_share(item, subject) for item in attached):
         raise NotReadyError(
@@ -264,7 +263,7 @@ def refuse_incomplete(subject: Subject, parts: tuple[Attachment, ...], prefix: s
     if lacking:
         raise NotReadyError(
             ErrorCode.NOT_SERVED,
-            f"the container was made without {', '.join(lacking)}: {_why(subject, parts)}",
+            f"the container was made without {', '.join(lacking)}: {_why(subject, holdings)}",
             where=where,
             hint="nothing to do: the kubelet makes the container again; if it stays so see `nri-rdma status`",
         )
@@ -349,29 +348,19 @@ def _lacking(subject: Subject, records: list[SandboxRecord]) -> Iterator[str]:
         yield name
 
 
-def _concerned(subject: Subject, parts: tuple[Attachment, ...]) -> list[Attachment]:
-    """Return the attachments without those made for other containers."""
-    return [it for it in parts if not it.part or _covers(it, subject.container)]
-
-
-def _covers(sandbox: Attachment, container: str) -> bool:
-    record = sandbox.record
-    return record is not None and any(it.admitted.request.scope.covers(container) for it in record.attached)
-
-
-def _why(subject: Subject, parts: tuple[Attachment, ...]) -> str:
+def _why(subject: Subject, holdings: Holdings) -> str:
     """Return, as text for people, whether we were asked: if so, the cause is elsewhere."""
-    if _answered(subject, parts) is not None:
+    if _answered(subject, holdings) is not None:
         return "our answer came too late for the runtime, or somebody changed it since"
     return "the runtime did not ask us for it"
 
 
-def _answered(subject: Subject, parts: tuple[Attachment, ...]) -> Unstarted | None:
+def _answered(subject: Subject, holdings: Holdings) -> Unstarted | None:
     """Return our remembered answer for this container, not for another of its name: the id is in a container's cgroups
     path. The oldest attachment remembers it. None as well for answers of an earlier daemon."""
-    if not parts or not subject.container_id:
+    if not holdings or not subject.container_id:
         return None
-    known = parts[0].containers
+    known = holdings.containers
     path = known.cgroups.get(subject.container, "")
     return known.unstarted.get(subject.container) if subject.container_id in path else None
 

@@ -15,11 +15,10 @@ from functools import partial
 from threading import Lock
 from typing import Protocol
 
-from nri_rdma.attach.attachment import Attachment
+from nri_rdma.attach.holdings import Holdings
 from nri_rdma.decide.userspace import checked_devices, kernel_device, problems_of, providers_of
 from nri_rdma.engine.container import FindImage
 from nri_rdma.engine.gate import Created
-from nri_rdma.engine.parts import attached_of
 from nri_rdma.engine.sandbox import ImageChecked, Sandboxes
 from nri_rdma.errors import ErrorCode, NriRdmaError, ProofError, UserspaceError
 from nri_rdma.model.userspace import Made, Userspace
@@ -55,14 +54,12 @@ class ImageCheck:
         self.running: dict[tuple[str, str, str], Future[None]] = {}
         """Checks that have not ended, by sandbox, container and its ID: a slow one is not begun for each who asks."""
 
-    def begin(
-        self, parts: tuple[Attachment, ...], container: str, container_id: str, image: FindImage
-    ) -> Future[None] | None:
+    def begin(self, holdings: Holdings, container: str, container_id: str, image: FindImage) -> Future[None] | None:
         """Have a reader check a container that was made and does not run yet, unless one does already; the future ends
         with the check. None where nothing is to be checked, or was before."""
-        if not concerns(parts, container):
+        if not concerns(holdings, container):
             return None
-        pod = parts[0].pod
+        pod = holdings.pod
         if self._checked(pod.sandbox_id, container, container_id) is not None:
             return None
         key = (pod.sandbox_id, container, container_id)
@@ -70,39 +67,39 @@ class ImageCheck:
             running = self.running.get(key)
             if running is not None and not running.done():
                 return running
-            work = partial(self._check, parts, container, container_id, image(), current_span())
+            work = partial(self._check, holdings, container, container_id, image(), current_span())
             begun = self.running[key] = self.readers.submit(f"image {pod.sandbox_id}", work)
         begun.add_done_callback(partial(_log_bug, f"{pod}, container {container}"))
         begun.add_done_callback(partial(self._forget, key))
         return begun
 
-    def await_check(self, parts: tuple[Attachment, ...], created: Created, within_s: float) -> bool:
+    def await_check(self, holdings: Holdings, created: Created, within_s: float) -> bool:
         """Check a container for its hook; return whether that is done within that time."""
-        begun = self._begin_created(parts, created)
+        begun = self._begin_created(holdings, created)
         return begun is None or settled(begun, within_s)
 
-    def refusal(self, parts: tuple[Attachment, ...], created: Created, within_s: float) -> NriRdmaError | None:
+    def refusal(self, holdings: Holdings, created: Created, within_s: float) -> NriRdmaError | None:
         """Return why a container that is proven must not run; None where its image can use its devices."""
-        begun = self._begin_created(parts, created)
+        begun = self._begin_created(holdings, created)
         if begun is not None and (not settled(begun, within_s) or begun.cancelled()):
             what = f"the files of its image were not read within {within_s:g} s"
             return ProofError(ErrorCode.PROOF_LATE, what, where=created.where, hint="nothing to do: it is tried again")
         if begun is not None and begun.exception() is not None:
             what, hint = "the check of its image failed inside the daemon", "report this with the daemon's log"
             return NriRdmaError(ErrorCode.INTERNAL, what, where=created.where, hint=hint)
-        return next(iter(self.problems(parts[0].pod.sandbox_id, created.name, created.container_id)), None)
+        return next(iter(self.problems(holdings.pod.sandbox_id, created.name, created.container_id)), None)
 
     def problems(self, sandbox_id: str, container: str, container_id: str) -> tuple[UserspaceError, ...]:
         """Return why the programs in a container's image cannot use its devices, as far as that was checked."""
         checked = self._checked(sandbox_id, container, container_id)
         return checked.problems if checked is not None else ()
 
-    def _begin_created(self, parts: tuple[Attachment, ...], created: Created) -> Future[None] | None:
+    def _begin_created(self, holdings: Holdings, created: Created) -> Future[None] | None:
         """Return as `begin` for a container whose hook asks."""
         if not (created.pid and created.bundle):
             return None  # the hook is of an older release
         image = partial(Made, container_id=created.container_id, pid=created.pid, bundle=created.bundle)
-        return self.begin(parts, created.name, created.container_id, image)
+        return self.begin(holdings, created.name, created.container_id, image)
 
     def _forget(self, key: tuple[str, str, str], done: Future[None]) -> None:
         with self._lock:
@@ -114,13 +111,11 @@ class ImageCheck:
         checked = known.images.get(container) if known is not None else None
         return checked if checked is not None and checked.container_id == container_id else None
 
-    def _check(
-        self, parts: tuple[Attachment, ...], container: str, container_id: str, made: Made, caller: Span | None
-    ) -> None:
-        pod, images = parts[0].pod, self._images
+    def _check(self, holdings: Holdings, container: str, container_id: str, made: Made, caller: Span | None) -> None:
+        pod, images = holdings.pod, self._images
         attributes = {"k8s.pod.name": str(pod), "k8s.container.name": container, "sandbox": pod.sandbox_id}
         with under(caller), self._spans.span("userspace", attributes) as span:
-            given = checked_devices(attached_of(parts)[0], container)
+            given = checked_devices(holdings.attached, container)
             devices = tuple(kernel_device(it, images.abi) for it in given)
             userspace = images.read(made, providers_of(devices))
             problems = problems_of(userspace, devices, f"{pod}, container {container}", images.machine)
@@ -145,9 +140,9 @@ class ImageCheck:
             )
 
 
-def concerns(parts: tuple[Attachment, ...], container: str) -> bool:
+def concerns(holdings: Holdings, container: str) -> bool:
     """Return whether the image of a container is to be checked for what these attachments give it."""
-    return bool(parts) and bool(checked_devices(attached_of(parts)[0], container))
+    return bool(holdings) and bool(checked_devices(holdings.attached, container))
 
 
 def _log_bug(container: str, done: Future[None]) -> None:

@@ -62,9 +62,9 @@ class KubeletWord:
 class KubeletEvidence:
     """Safe for use by several threads."""
 
-    def __init__(self, kubelet: Kubelet | None, specs: SpecCache, sandboxes: Sandboxes) -> None:
+    def __init__(self, kubelet: Kubelet | None, shares: ShareBook, specs: SpecCache, sandboxes: Sandboxes) -> None:
         self.kubelet = kubelet
-        self.shares = ShareBook()
+        self.shares = shares
         """The shares of the pools that are asked by a resource."""
         self.claims = PodClaims(self._checkpoint, lambda pod: self.ask(pod).allocation, specs, sandboxes)
         """The claims of our driver that pods have."""
@@ -117,11 +117,6 @@ class KubeletEvidence:
         if allocation.named:
             self._sandboxes.take(pod.sandbox_id).allocation = allocation
         return KubeletWord(allocation=allocation)
-
-    def allocated(self, sandbox_id: str) -> PodAllocation | None:
-        """Return the kubelet's answer for the pod of this sandbox, if it has named containers with devices."""
-        sandbox = self._sandboxes.get(sandbox_id)
-        return sandbox.allocation if sandbox is not None else None
 
     def gpus_told(self, word: KubeletWord) -> PodGpus | None:
         """Return what the kubelet's answer says of a pod's GPUs; None: there is no kubelet. Wait for a reading of the

@@ -1,26 +1,34 @@
-"""Attaches what a container's CDI devices ask for when nothing reported them at pod start.
+"""Attaches what a container came with when nothing had reported it at its pod's start: CDI devices, and shares.
 
-Law: a container gets all that its CDI devices ask for, an error, or "not yet". What is attached here belongs to its
-sandbox, and ends with it.
+The kubelet may have been late, or this daemon not there; and the kubelet never reports init containers. Law: a
+container gets a device for all that its CDI devices and shares ask for, an error, or "not yet". What is attached here
+belongs to its sandbox, and ends with it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.attachments import Attachments
-from nri_rdma.cdi.grants import Attached, CdiGrant
-from nri_rdma.decide.inject import AttachedRequest
+from nri_rdma.attach.holdings import Holdings
+from nri_rdma.cdi.grants import CdiGrant
+from nri_rdma.decide.decision import Question
+from nri_rdma.decide.lacking import Attach, Cover, Evidence, Need, Share, lacking
+from nri_rdma.decide.shares import requests_for, unknown_ids
+from nri_rdma.engine.asking import Asked
 from nri_rdma.engine.barrier import Barrier
 from nri_rdma.engine.container import Container
-from nri_rdma.engine.parts import attached_for, devices_of, free_key, holder_of
-from nri_rdma.engine.placer import Placer, PresentQuestion
-from nri_rdma.engine.refusals import being_attached, late_attach_failed, returning
+from nri_rdma.engine.evidence import EvidenceCollector
+from nri_rdma.engine.kubelet import KubeletEvidence
+from nri_rdma.engine.placer import Placer
+from nri_rdma.engine.refusals import being_attached, late_attach_failed, returning, unknown_share, unknown_shares
+from nri_rdma.engine.sandbox import Sandboxes
+from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.pod import Pod
-from nri_rdma.observe.spans import Recorder
+from nri_rdma.model.request import PodRequest
 from nri_rdma.tasks.waiting import all_settled, wait
 
 ATTEMPTS = 3
@@ -28,120 +36,119 @@ ATTEMPTS = 3
 
 
 class LateAttach:
-    """Called by the runtime's reader, one container at a time."""
+    """Called by the runtime's reader, one container at a time. Deadlines `by` are in seconds of `time.monotonic`."""
 
-    def __init__(self, attachments: Attachments, spans: Recorder, placer: Placer, barrier: Barrier) -> None:
-        self._attachments = attachments
-        self._spans = spans
-        self._placer = placer
-        self._evidence = placer.evidence
-        self._barrier = barrier
-        self._known = placer.evidence.sandboxes
-
-    def adopt(self, container: Container, deadline: float) -> tuple[CdiGrant, ...]:
-        """Attach what the CDI devices of a container ask for; return those that concern us. Raise when that fails or is
-        not done by the deadline."""
-        with self._spans.span("adopt") as span:
-            self._evidence.await_known(container, self._attached_for(container.sandbox_id), deadline)
-            parts = self._attachments.of(container.sandbox_id)
-            grants = self._evidence.grants(container, attached_for(parts))
-            span.attributes["rdma.cdi_devices"] = ",".join(grant.name for grant in grants)
-            span.link(self._evidence.traces(grants))
-            span.attributes["rdma.cdi_source"] = ",".join(str(grant.origin) for grant in grants)
-            self._evidence.refuse_unallocated(container, devices_of(parts, container.name), grants)
-            for name in self._evidence.withheld(container):
-                self._uncover(parts, name, container.name, deadline)
-            holders = [(grant, holder_of(parts, grant)) for grant in grants]
-            for grant, holder in holders:
-                if holder is not None:
-                    self.cover(holder, grant.name, grant.container, deadline)
-            if any(holder is None for _, holder in holders):
-                self._attach_late(container, parts, deadline)
-            return grants
-
-    def await_older(self, container: Container, parts: tuple[Attachment, ...], deadline: float) -> float:
-        """Wait until an older sandbox of the container's pod has given its devices back. Return until when this call
-        may wait. Raise where the sandbox has ended, the last attach for the container failed, or it takes too long."""
-        pod, by = container.pod, self._by(deadline)
-        if self._known.has_ended(pod.sandbox_id) or any(it.now.ends and not it.part for it in parts):
-            raise returning(pod)
-        self._report_failure(pod, container.name)
-        if not all_settled(self._attachments.end_older(pod), by):
-            raise being_attached(pod, container.name)
-        return by
-
-    def attach_part(self, container: Container, parts: tuple[Attachment, ...], ask: PresentQuestion, by: float) -> None:
-        """Place and attach what a container asks for besides, as a part of its sandbox; nothing is attached where that
-        is only observed. `ask` is called again before a refusal. Raise when it fails or is not done by then."""
-        pod = container.pod
-        part, key = free_key(pod.sandbox_id, parts, container.name)
-        self._placer.node.await_ports(by)
-        placed = self._placer.place(key, pod, ask(), ask, by)
-        if not placed:
-            return  # it is observed
-        rdma_cm = self._placer.node.cache.current.rdma_cm
-        attachment = self._attachments.begin(pod, placed, rdma_cm, part)
-        if not wait(attachment.attach_done, by - time.monotonic()):
-            attachment.attach_done.add_done_callback(lambda done: self._remember(pod, container.name, done))
-            raise being_attached(pod, container.name)
-
-    def cover(self, holder: Attachment, name: str, container: str, deadline: float) -> None:
-        """Cover another container that has the same CDI device, or the same share, by its name."""
-        if holder.covers(name, container):
-            return
-        self._pass_barrier(holder, container, deadline)
-        covered = self._attachments.cover(holder, name, container)
-        if not wait(covered, self._by(deadline) - time.monotonic()):
-            raise being_attached(holder.pod, container)
-
-    def refuse_lacking(
-        self, container: Container, grants: Iterable[CdiGrant], attached: tuple[AttachedRequest, ...]
+    def __init__(
+        self,
+        attachments: Attachments,
+        known: Sandboxes,
+        placer: Placer,
+        barrier: Barrier,
+        evidence: EvidenceCollector,
+        kubelet: KubeletEvidence,
+        adoption: Callable[[], Adoption],
     ) -> None:
-        """Raise NotReadyError where the container's CDI devices ask for something that is not, or no longer, attached
-        for it: an attach may have failed a moment ago."""
-        if self._evidence.lacks(grants, attached):
-            raise being_attached(container.pod, container.name)
+        """`adoption` returns what the administrator wants done with devices from others."""
+        self._attachments = attachments
+        self._known = known
+        self._placer = placer
+        self._barrier = barrier
+        self._evidence = evidence
+        self._kubelet = kubelet
+        self._adoption = adoption
+
+    def complete(self, container: Container, evidence: Evidence, holdings: Holdings, by: float) -> Holdings:
+        """Attach what the container lacks beside what its sandbox has; return what the sandbox has then. Raise when
+        that fails or is not done in time."""
+        if container.shares:  # which shares an attachment has is known when it is attached
+            for it in holdings:
+                self._barrier.await_attached(it, by)
+        needs = lacking(evidence, holdings.held, self._adoption(), self._kubelet.shares.pools_by_id)
+        for need in needs:
+            self._serve(need, container, holdings, by)
+        return holdings.with_late(self._attachments.of(container.sandbox_id)) if needs else holdings
 
     # -- below -------------------------------------------------------------------------------------------------------
 
-    def _attached_for(self, sandbox_id: str) -> Attached:
-        return attached_for(self._attachments.of(sandbox_id))
+    def _serve(self, need: Need, container: Container, holdings: Holdings, by: float) -> None:
+        match need:
+            case Cover():
+                holder = next(it for it in holdings if it.part == need.part)
+                self._cover(holder, need, container.name, by)
+            case Attach():
+                self._attach(need, container, holdings, by)
 
-    def _uncover(self, parts: Iterable[Attachment], name: str, container: str, deadline: float) -> None:
-        """Take a container out of what is attached for a CDI device that it was not given."""
-        for holder in parts:
-            if name not in holder.now.cdi_devices:
-                continue
-            self._pass_barrier(holder, container, deadline)
-            if holder.covers(name, container):
-                changed = self._attachments.cover(holder, name, container, is_covered=False)
-                if not wait(changed, self._by(deadline) - time.monotonic()):
-                    raise being_attached(holder.pod, container)
-
-    def _pass_barrier(self, holder: Attachment, container: str, deadline: float) -> None:
-        """Pass the barrier for one attachment. One that failed is being detached, which does not end the sandbox."""
+    def _cover(self, holder: Attachment, need: Cover, container: str, by: float) -> None:
+        """Have an attachment cover the container too, or not any more. One that failed is being detached, which does
+        not end the sandbox."""
         if holder.part and holder.now.ends and not self._known.has_ended(holder.pod.sandbox_id):
             raise being_attached(holder.pod, container)
-        self._barrier.await_attached(holder, deadline)
+        self._barrier.await_attached(holder, by)
+        if holder.covers(need.name, container) is need.is_given:
+            return
+        covered = self._attachments.cover(holder, need.name, container, is_covered=need.is_given)
+        if not wait(covered, by - time.monotonic()):
+            raise being_attached(holder.pod, container)
 
-    def _attach_late(self, container: Container, parts: tuple[Attachment, ...], deadline: float) -> None:
-        by = self.await_older(container, parts, deadline)  # whose devices are on the host again
-        self.attach_part(
-            container,
-            parts,
-            lambda: self._placer.question(container.pod, container.asker, self._late_now(container)),
-            by,
-        )
+    def _attach(self, need: Attach, container: Container, holdings: Holdings, by: float) -> None:
+        """Place and attach what the container asks for besides, as a further attachment of its sandbox. Nothing is
+        attached where the CDI devices are only observed."""
+        pod = container.pod
+        if self._known.has_ended(pod.sandbox_id) or (holdings.own is not None and holdings.own.now.ends):
+            raise returning(pod)
+        self._refuse_unknown(container, need.shares)
+        self._report_failure(pod, container.name)
+        older = self._attachments.end_older(pod)
+        if not all_settled(older, by):
+            raise being_attached(pod, container.name)
+        # The devices of an older sandbox are on the host again: specs mean others than a moment ago.
+        questions = self._questions(need, container, is_read=not older)
+        part, key = self._attachments.of(pod.sandbox_id).free_key(pod.sandbox_id, container.name)
+        chosen = self._placer.place(key, pod, lambda: next(questions), by)
+        if not chosen.placed:
+            return
+        attachment = self._attachments.begin(pod, chosen.placed, chosen.rdma_cm, part)
+        if not wait(attachment.attach_done, by - time.monotonic()):
+            attachment.attach_done.add_done_callback(lambda done: self._remember(pod, container.name, done))
+            raise being_attached(pod, container.name)
+        self._kubelet.shares.told(need.shares)
 
-    def _late_now(self, container: Container) -> tuple[CdiGrant, ...]:
-        """Return the CDI devices of the container for which nothing is attached or being attached."""
-        parts = self._attachments.of(container.sandbox_id)
-        grants = self._evidence.grants(container, attached_for(parts))
-        return tuple(grant for grant in grants if holder_of(parts, grant) is None)
+    def _questions(self, need: Attach, container: Container, *, is_read: bool) -> Iterator[Question]:
+        """Yield the question to decide about; each further one by a new reading of the container's CDI devices, as the
+        first one unless these were read just now."""
+        asked = self._asked(container, need.shares)
+        grants = need.grants if is_read else self._bare_now(container, need)
+        while True:
+            yield self._placer.question(container.pod, container.asker, grants, asked)
+            grants = self._bare_now(container, need)
 
-    def _by(self, deadline: float) -> float:
-        """Return until when a CreateContainer may wait for an attach: all other pods of the node wait with it."""
-        return min(deadline, time.monotonic() + self._barrier.waits.barrier_s)
+    def _bare_now(self, container: Container, need: Attach) -> tuple[CdiGrant, ...]:
+        """Return the container's CDI devices for which no attachment exists, by a new reading; none where only shares
+        are needed."""
+        if not need.grants:
+            return ()
+        holdings = self._attachments.of(container.sandbox_id)
+        grants = self._evidence.read(container, holdings.by_cdi_device).grants
+        return tuple(grant for grant in grants if not any(grant.name in it.now.cdi_devices for it in holdings))
+
+    def _asked(self, container: Container, shares: Collection[Share]) -> Asked:
+        """Return the request for shares of a container, with the kubelet's word on the pod's GPUs."""
+        if not shares:
+            return Asked()
+        given = self._attachments.of(container.sandbox_id).share_devices
+        requests = requests_for(self._kubelet.shares.pools, container.name, shares, given)
+        gpus = self._kubelet.gpus_told(self._kubelet.ask(container.pod)) if self._kubelet.asks_about_gpus else None
+        return Asked(request=PodRequest(requests=requests), gpus=gpus)
+
+    def _refuse_unknown(self, container: Container, shares: Collection[Share]) -> None:
+        pools = self._kubelet.shares.pools.values()
+        known = {pool.resource for pool in pools}
+        for resource, _ in shares:
+            if resource not in known:
+                raise unknown_shares(container.pod, container.name, resource)
+        for pool in pools:
+            for share in unknown_ids(pool, (share for resource, share in shares if resource == pool.resource)):
+                raise unknown_share(container.pod, container.name, share, pool)
 
     def _remember(self, pod: Pod, container: str, done: Future[None]) -> None:
         """Remember the result of an attach whose container was told to retry."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from nri_rdma.attach.attachment import Attachment
+from nri_rdma.attach.holdings import Holdings
 from nri_rdma.decide.inject import rdma_max
-from nri_rdma.engine.parts import attached_of
 from nri_rdma.errors import LimitsError
 from nri_rdma.observe.spans import Recorder
 
@@ -39,16 +38,14 @@ class Limiter:
         self._limits = limits
         self._spans = spans
 
-    def limit_all(
-        self, parts: tuple[Attachment, ...], container: str, cgroups_path: str, *, also_one: bool = False
-    ) -> None:
+    def limit_all(self, holdings: Holdings, container: str, cgroups_path: str, *, also_one: bool = False) -> None:
         """Write every line of limits, also the first: a runtime that was given several may have mixed them up
         (docs/adr/0009). A single line was written by the runtime, except for a container that was created without us
         (`also_one`)."""
-        lines = _lines(parts, container)
+        lines = _lines(holdings, container)
         if not lines:
             return
-        where = _where(parts, container)
+        where = _where(holdings, container)
         try:
             if also_one or len(lines) > 1:
                 with self._spans.span("limit"):
@@ -56,60 +53,56 @@ class Limiter:
         finally:
             self._limits.lift_at_end(cgroups_path, where)  # also the runtime's lines, also of a refused start
 
-    def has_limits(self, parts: tuple[Attachment, ...], container: str) -> bool:
+    def has_limits(self, holdings: Holdings, container: str) -> bool:
         """Return whether a container is to be limited."""
-        return bool(_lines(parts, container))
+        return bool(_lines(holdings, container))
 
     def left_to_runtime(self, cgroups_path: str, container_id: str, sandbox_id: str) -> bool:
         """Return whether the OCI runtime can write the limits of a container of this sandbox itself. One that cannot
         (crun) refuses a container for which it is told of any (docs/adr/0052)."""
         return self._limits.left_to_runtime(cgroups_path, container_id, sandbox_id)
 
-    def limit_created(
-        self, parts: tuple[Attachment, ...], container: str, cgroups_path: str, container_id: str
-    ) -> bool:
+    def limit_created(self, holdings: Holdings, container: str, cgroups_path: str, container_id: str) -> bool:
         """Write the limits of a container that was created and does not run yet, if the OCI runtime was told of none;
         return whether that was so. Raises LimitsError."""
-        if not _lines(parts, container) or self.left_to_runtime(cgroups_path, container_id, parts[0].pod.sandbox_id):
+        if not _lines(holdings, container) or self.left_to_runtime(cgroups_path, container_id, holdings.pod.sandbox_id):
             return False
-        self.limit_alone(parts, container, cgroups_path, None)
+        self.limit_alone(holdings, container, cgroups_path, None)
         return True
 
-    def limit_starting(
-        self, parts: tuple[Attachment, ...], container: str, cgroups_path: str, container_id: str
-    ) -> None:
+    def limit_starting(self, holdings: Holdings, container: str, cgroups_path: str, container_id: str) -> None:
         """Write the limits of a container that is about to start, as far as the OCI runtime was not told of them. Kill
         one that would have none: CRI-O starts it whatever we answer. Raises LimitsError."""
         try:
-            if self.limit_created(parts, container, cgroups_path, container_id):
+            if self.limit_created(holdings, container, cgroups_path, container_id):
                 return
         except LimitsError:
-            self.kill(parts, container, cgroups_path)
+            self.kill(holdings, container, cgroups_path)
             raise
-        self.limit_all(parts, container, cgroups_path)
+        self.limit_all(holdings, container, cgroups_path)
 
-    def kill(self, parts: tuple[Attachment, ...], container: str, cgroups_path: str) -> None:
+    def kill(self, holdings: Holdings, container: str, cgroups_path: str) -> None:
         """Kill the processes of a container that must not run. Never raises."""
-        self._limits.kill(cgroups_path, _where(parts, container))
+        self._limits.kill(cgroups_path, _where(holdings, container))
 
-    def limit_alone(self, parts: tuple[Attachment, ...], container: str, cgroups_path: str, pid: int | None) -> None:
+    def limit_alone(self, holdings: Holdings, container: str, cgroups_path: str, pid: int | None) -> None:
         """Write every line of limits of a container whose OCI runtime was told of none: it may not have enabled the
         controller either. `pid` is the container's first process, None where nobody knows. Raises LimitsError."""
-        if _lines(parts, container):
-            self._limits.enable(cgroups_path, pid, _where(parts, container))
-        self.limit_all(parts, container, cgroups_path, also_one=True)
+        if _lines(holdings, container):
+            self._limits.enable(cgroups_path, pid, _where(holdings, container))
+        self.limit_all(holdings, container, cgroups_path, also_one=True)
 
-    def lift_at_end(self, parts: tuple[Attachment, ...], container: str, cgroups_path: str) -> None:
+    def lift_at_end(self, holdings: Holdings, container: str, cgroups_path: str) -> None:
         """Have the limits of a container that was limited by an earlier daemon removed at its end. Never raises."""
-        if _lines(parts, container):
-            self._limits.lift_at_end(cgroups_path, _where(parts, container))
+        if _lines(holdings, container):
+            self._limits.lift_at_end(cgroups_path, _where(holdings, container))
 
 
-def _lines(parts: tuple[Attachment, ...], container: str) -> tuple[str, ...]:
-    return rdma_max(attached_of(parts)[0], container) if parts else ()
+def _lines(holdings: Holdings, container: str) -> tuple[str, ...]:
+    return rdma_max(holdings.attached, container) if holdings else ()
 
 
-def _where(parts: tuple[Attachment, ...], container: str) -> str:
+def _where(holdings: Holdings, container: str) -> str:
     """Return the name of a container in errors; one that stands for its pod has that one's."""
-    pod = parts[0].pod
+    pod = holdings.pod
     return f"{pod}, container {container}" if pod.is_listed else str(pod)

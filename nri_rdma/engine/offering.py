@@ -36,8 +36,10 @@ class _Offered:
 class Offering:
     """Safe for use by several threads."""
 
-    def __init__(self, node: NodeCache, policy: Policy, memlock: MemlockBounds) -> None:
+    def __init__(self, node: NodeCache, policy: Policy, adoption: Adoption, memlock: MemlockBounds) -> None:
         self._node = node
+        self.adoption = adoption
+        """What the administrator wants done with devices from others."""
         self.policy = policy
         """What this node offers to whom. A new policy applies to new pods; existing pods keep what they have."""
         self.memlock = memlock
@@ -60,15 +62,13 @@ class Offering:
         request = asks_proof(self.policy, asked.request.requests)
         return request.where if request is not None else ""
 
-    def question(
-        self, owner: str, asker: Asker, asked: Asked, grants: tuple[CdiGrant, ...], adoption: Adoption
-    ) -> Question:
+    def question(self, owner: str, asker: Asker, asked: Asked, grants: tuple[CdiGrant, ...]) -> Question:
         """Return the question of this moment: what `owner` asks for, and what is true of node, policy and runtime."""
         offered = self._offered_on(self._node.current)
         return Question(
             owner=owner,
             asker=asker,
-            adoption=adoption,
+            adoption=self.adoption,
             node=offered.node,
             policy=offered.policy,
             offer=offered.offer,

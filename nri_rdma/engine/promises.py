@@ -15,12 +15,14 @@ from nri_rdma.attach.plan import names_in_pod
 from nri_rdma.attach.survey import expected_requests
 from nri_rdma.attach.timers import Schedule, start_timer
 from nri_rdma.decide.inject import inject, refuse_conflicts
-from nri_rdma.engine.container import Container
+from nri_rdma.engine.container import Container, Start
+from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.engine.placer import Placer
 from nri_rdma.engine.refusals import RefusedLately, refuse_unusable_id
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError, RequestError
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.request import DeviceRequest
+from nri_rdma.observe.spans import Recorder
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +39,19 @@ class Promises:
         self,
         is_attached: Callable[[str], bool],
         placer: Placer,
+        node: NodeCache,
         refused: RefusedLately,
+        prefix: str,
+        spans: Recorder,
         schedule: Schedule = start_timer,
     ) -> None:
-        """`is_attached` returns whether a sandbox has attachments, whose reservations are not ours to release."""
+        """`is_attached` returns whether a sandbox has attachments, whose reservations are not ours to release; `prefix`
+        is that of our annotations."""
         self._is_attached = is_attached
         self._placer = placer
+        self._node = node
+        self._prefix = prefix
+        self._spans = spans
         self._refused = refused
         self._schedule = schedule
         self._lock = threading.Lock()
@@ -77,16 +86,18 @@ class Promises:
         self, container: Container, links: Collection[str], interface: str | None, deadline: float
     ) -> ContainerEdits:
         pod, placer = container.pod, self._placer
+        start = Start.of(pod, container.annotations, container.asker, self._prefix, self._spans)
+        if start.problem is not None:
+            raise start.problem
         placer.await_specs(pod, deadline)
-        asked = placer.asked(pod, container.annotations)
+        asked = placer.asked(pod, start.request)
         if asked is None:
             return ContainerEdits()
         refuse_unusable_id(pod)
         for request in asked.request.requests:
-            _refuse_other_container(request, container.name, placer.prefix)
+            _refuse_other_container(request, container.name, self._prefix)
         self.withdraw(pod.sandbox_id)
-        placed = placer.choose(pod, asked, container.asker, deadline)
-        chosen = Selection(placed=placed, rdma_cm=placer.node.cache.current.rdma_cm)
+        chosen = placer.choose(pod, asked, container.asker, deadline)
         try:
             edits = self._edits(container, links, interface, chosen)
         except NriRdmaError:
@@ -107,7 +118,7 @@ class Promises:
             raise PlacementError(ErrorCode.HOST_NETWORK, what, where=str(pod), hint=hint)
         attached = expected_requests(chosen.placed, names, interface)
         edits = inject(attached, chosen.rdma_cm, container.name, container.env, container.devices, None)
-        refuse_conflicts(edits, container.devices, self._placer.node.cache.current.devices, str(pod))
+        refuse_conflicts(edits, container.devices, self._node.current.devices, str(pod))
         return edits
 
     def _keep(self, sandbox_id: str, chosen: Selection) -> None:
@@ -125,7 +136,7 @@ class Promises:
 
     def _release(self, sandbox_id: str) -> None:
         if not self._is_attached(sandbox_id):
-            self._placer.reservations.release(sandbox_id)
+            self._placer.release(sandbox_id)
 
 
 def _refuse_other_container(request: DeviceRequest, name: str, prefix: str) -> None:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from nri_rdma.attach.attachment import Attachment
+from nri_rdma.attach.holdings import held_by_id
 from nri_rdma.decide.placement import Taken
 from nri_rdma.engine.container import Container
-from nri_rdma.engine.parts import held_by_id
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.device import RdmaDevice
 from nri_rdma.model.pool import GUARD_POOL, Pool, PoolDoor, ShareGives, guard_pool

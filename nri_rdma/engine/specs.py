@@ -84,6 +84,10 @@ class SpecCache:
         """Return whether the specs were read, with those that are expected."""
         return self._ready.is_set() and not self._expected
 
+    def traces(self, names: Iterable[str]) -> frozenset[str]:
+        """Return the `traceparent` of each call that prepared one of these CDI devices."""
+        return frozenset(map(self.now.index.trace_of, names)) - {""}
+
     def read_again(self) -> None:
         """Handle changed specs or a changed node. Not for a handler thread: it goes through every spec."""
         with self._lock:

@@ -8,12 +8,12 @@ from functools import partial
 
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.attachments import Attachments
+from nri_rdma.attach.holdings import Holdings
 from nri_rdma.engine.alignment_check import AlignmentCheck
 from nri_rdma.engine.container import FindImage, ShowGpus
 from nri_rdma.engine.gate import Gate
 from nri_rdma.engine.image_check import ImageCheck
 from nri_rdma.engine.limiter import Limiter
-from nri_rdma.engine.parts import attached_of
 from nri_rdma.engine.sandbox import Sandboxes
 from nri_rdma.model.pod import Pod
 
@@ -62,25 +62,25 @@ class ContainerStart:
         """Write the limits that the runtime was not given, and check the container's devices against its GPUs, which
         `gpus` returns, and its image, which `image` finds (None: nobody knows). Raise LimitsError, ProofError where it
         was to be proven and was not, or PlacementError where a strict request does not fit the GPUs."""
-        parts = self._attachments.of(sandbox_id)
-        if not parts:
+        holdings = self._attachments.of(sandbox_id)
+        if not holdings:
             return
-        record = parts[0].record
-        parts[0].containers.started(container, record.attached if record is not None else ())
-        self.gate.refuse_unproven(parts, container, container_id, cgroups_path)
-        self.limiter.limit_starting(parts, container, cgroups_path, container_id)
+        record = holdings[0].record
+        holdings.containers.started(container, record.attached if record is not None else ())
+        self.gate.refuse_unproven(holdings, container, container_id, cgroups_path)
+        self.limiter.limit_starting(holdings, container, cgroups_path, container_id)
         if gpus is not None:
-            self._alignment.check(parts[0].pod, attached_of(parts)[0], container, gpus)
+            self._alignment.check(holdings.pod, holdings.attached, container, gpus)
         if image is not None and self.images is not None:
-            self.images.begin(parts, container, container_id, image)
+            self.images.begin(holdings, container, container_id, image)
 
     def start_alone(self, pod: Pod) -> None:
         """Write the limits of a container that stands for itself: its OCI runtime was told of none. Raise
         LimitsError."""
-        parts = self._attachments.of(pod.sandbox_id)
-        if parts:
-            parts[0].containers.remember(pod.name, pod.cgroups_path)
-            self.limiter.limit_alone(parts, pod.name, pod.cgroups_path, pod.pid)
+        holdings = self._attachments.of(pod.sandbox_id)
+        if holdings:
+            holdings.containers.remember(pod.name, pod.cgroups_path)
+            self.limiter.limit_alone(holdings, pod.name, pod.cgroups_path, pod.pid)
 
     def journals_read(self) -> None:
         """Handle that the journals of an earlier daemon were read: of a container that stands for itself nobody tells
@@ -94,4 +94,4 @@ class ContainerStart:
         pod = attachment.pod
         if not attachment.ends:
             attachment.containers.remember(pod.name, pod.cgroups_path)
-            self.limiter.lift_at_end((attachment,), pod.name, pod.cgroups_path)
+            self.limiter.lift_at_end(Holdings((attachment,)), pod.name, pod.cgroups_path)

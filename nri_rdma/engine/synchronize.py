@@ -13,9 +13,10 @@ from typing import TypeAlias
 
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.attachments import Attachments
-from nri_rdma.engine.container import Listed
-from nri_rdma.engine.evidence import EvidenceCollector
-from nri_rdma.engine.sandbox import LifeEvent, Unserved
+from nri_rdma.engine.container import Listed, Start
+from nri_rdma.engine.pod_claims import PodClaims
+from nri_rdma.engine.sandbox import LifeEvent, Sandboxes, Unserved
+from nri_rdma.engine.specs import SpecCache
 from nri_rdma.engine.verifier import Verifier
 from nri_rdma.errors import NotReadyError, NriRdmaError
 from nri_rdma.observe.spans import Recorder
@@ -33,8 +34,8 @@ _TAKEN_UP_S = 60.0
 """How long a worker waits until an earlier daemon's attachments are adopted or undone; then it goes on."""
 
 
-StartPod: TypeAlias = Callable[[Listed, float], None]
-"""Starts a listed pod, with a deadline in seconds of `time.monotonic`. Raises NriRdmaError."""
+StartPod: TypeAlias = Callable[[Start, float], None]
+"""Starts a pod, with a deadline in seconds of `time.monotonic`. Raises NriRdmaError."""
 
 
 class Synchronizer:
@@ -45,7 +46,9 @@ class Synchronizer:
         attachments: Attachments,
         workers: Workers,
         spans: Recorder,
-        evidence: EvidenceCollector,
+        known: Sandboxes,
+        specs: SpecCache,
+        claims: PodClaims,
         verifier: Verifier,
         prefix: str,
         start: StartPod,
@@ -54,11 +57,12 @@ class Synchronizer:
         self._attachments = attachments
         self._workers = workers
         self._spans = spans
-        self._evidence = evidence
+        self._known = known
+        self._specs = specs
+        self._claims = claims
         self._verifier = verifier
         self._prefix = prefix
         self._start = start
-        self._known = evidence.sandboxes
         self.count = 0
         """How many pods were found, since this daemon started, that had started without what they ask for."""
 
@@ -77,7 +81,7 @@ class Synchronizer:
             if sandbox is not None:
                 for container in item.containers:
                     sandbox.containers.remember(container.name, container.cgroups_path)
-        self._evidence.kubelet.claims.note_listed(item.pod for item in pods)
+        self._claims.note_listed(item.pod for item in pods)
         self._decide_no_more()
         for item in pods:
             if self._was_missed(item):
@@ -147,7 +151,7 @@ class Synchronizer:
     def _await_specs(self) -> None:
         """Wait, in a worker, for the specs: without them a container's missing CDI devices are not seen."""
         try:
-            self._evidence.specs.await_ready(None, time.monotonic() + _SPECS_S)
+            self._specs.await_ready(None, time.monotonic() + _SPECS_S)
         except NotReadyError as error:
             log.warning("pods are looked at without CDI specs", extra={"error": str(error)})
 
@@ -167,7 +171,8 @@ class Synchronizer:
         try:
             if self._attachments.is_there(item.pod):
                 log.info("the pod started while nobody listened", extra={"pod": str(item.pod)})
-                self._start(item, time.monotonic() + _MISSED_S)
+                start = Start.of(item.pod, item.annotations, item.asker, self._prefix, self._spans)
+                self._start(start, time.monotonic() + _MISSED_S)
         except NriRdmaError as error:
             log.warning("the pod gets nothing", extra={"pod": str(item.pod), "error": str(error)})
         finally:

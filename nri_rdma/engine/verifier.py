@@ -8,13 +8,16 @@ from typing import TypeAlias
 
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.attachments import Attachments
+from nri_rdma.attach.holdings import Holdings
 from nri_rdma.attach.record import Phase
+from nri_rdma.decide.granted import lacks
 from nri_rdma.decide.inject import AttachedRequest, inject
 from nri_rdma.engine.container import Listed, ListedContainer
 from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.limiter import Limiter
-from nri_rdma.engine.parts import attached_for, attached_of
+from nri_rdma.engine.pod_claims import PodClaims
 from nri_rdma.errors import LimitsError, NriRdmaError
+from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.device import CharDevice
 from nri_rdma.model.request import env_name
 from nri_rdma.text.annotations import asks_for_devices
@@ -35,35 +38,40 @@ class Verifier:
         self,
         attachments: Attachments,
         evidence: EvidenceCollector,
+        claims: PodClaims,
+        adoption: Callable[[], Adoption],
         limiter: Limiter,
         prefix: str,
         remember_alignment: RememberAlignment,
     ) -> None:
-        """`prefix` is that of our annotations."""
+        """`prefix` is that of our annotations; `adoption` returns what the administrator wants done with devices from
+        others."""
         self._remember_alignment = remember_alignment
         self._attachments = attachments
         self._evidence = evidence
+        self._claims = claims
+        self._adoption = adoption
         self._limiter = limiter
         self._prefix = prefix
 
     def why_unserved(self, item: Listed) -> str:
         """Return why the containers of a pod lack what it asks for, or their limits; "" when they do not."""
-        parts = self._attachments.of(item.pod.sandbox_id)
-        return self._limit_again(item, parts) or self._why_bare(item, parts)
+        holdings = self._attachments.of(item.pod.sandbox_id)
+        return self._limit_again(item, holdings) or self._why_bare(item, holdings)
 
     def remember_alignments(self, item: Listed) -> None:
         """Have it remembered how near the devices of a pod's containers are to their GPUs: a daemon that was restarted
         was not told of their starts."""
-        attached, _rdma_cm = attached_of(self._attachments.of(item.pod.sandbox_id))
+        attached = self._attachments.of(item.pod.sandbox_id).attached
         for container in item.containers if attached else ():
             self._remember_alignment(item, container, attached)
 
-    def _limit_again(self, item: Listed, parts: tuple[Attachment, ...]) -> str:
+    def _limit_again(self, item: Listed, holdings: Holdings) -> str:
         """Write the limits of an attached sandbox's containers; return why that fails, "" when it does not.
 
         A container that started while the daemon was down, or between its last answer and its end, has no limits yet.
         """
-        attached = tuple(it for it in parts if it.now.phase is Phase.ATTACHED)
+        attached = Holdings(tuple(it for it in holdings if it.now.phase is Phase.ATTACHED))
         lacking = []
         for container in item.containers:
             try:
@@ -73,24 +81,24 @@ class Verifier:
                     lacking.append(str(error))
         return " ".join(lacking)
 
-    def _why_bare(self, item: Listed, parts: tuple[Attachment, ...]) -> str:
-        if (not parts or parts[0].part) and item.containers and asks_for_devices(item.annotations, self._prefix):
+    def _why_bare(self, item: Listed, holdings: Holdings) -> str:
+        if holdings.own is None and item.containers and asks_for_devices(item.annotations, self._prefix):
             return f"its containers were {_WHILE_AWAY}"
         try:
-            self._evidence.kubelet.claims.look_at(item.pod, attached_for(parts))
+            self._claims.look_at(item.pod, holdings.by_cdi_device)
         except NriRdmaError as error:
             return f"it has claims that were not attached at its start; {error.what}" if item.containers else ""
-        attached, rdma_cm = attached_of(parts)
+        attached = holdings.attached
         given = {share for it in attached for share in it.admitted.request.shares}
         lacking = [it.name for it in item.containers if any(share not in given for _, share in it.shares)]
         if lacking:
             return f"container {', '.join(lacking)} has shares and was {_WHILE_AWAY}"
-        early = [it.name for it in item.containers if any(_was_made_before(it.name, part) for part in parts)]
+        early = [it.name for it in item.containers if any(_was_made_before(it.name, part) for part in holdings)]
         if early:
             return f"container {', '.join(early)} was {_WHILE_AWAY}"
-        if any(it.now.record is None or it.now.phase is not Phase.ATTACHED for it in parts):
+        if any(it.now.record is None or it.now.phase is not Phase.ATTACHED for it in holdings):
             return ""
-        bare = [it.name for it in item.containers if self._is_bare(item, it, attached, rdma_cm)]
+        bare = [it.name for it in item.containers if self._is_bare(item, it, attached, holdings.rdma_cm)]
         return f"container {', '.join(bare)} was {_WHILE_AWAY}" if bare else ""
 
     def _is_bare(
@@ -112,7 +120,8 @@ class Verifier:
         if not self._evidence.concerns(known):
             return False
         devices = frozenset(it.device.id for item in covering for it in item.devices)
-        return self._evidence.lacks(self._evidence.grants(known, {}, devices), attached)
+        grants = self._evidence.read(known, {}, devices).grants
+        return lacks(grants, (it.admitted.request for it in attached), self._adoption())
 
 
 def _was_made_before(container: str, attachment: Attachment) -> bool:

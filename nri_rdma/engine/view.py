@@ -58,21 +58,20 @@ class View:
 
 def view_of(engine: Engine) -> View:
     """Return what the engine knows now."""
-    placer, evidence = engine.placer, engine.placer.evidence
     return View(
-        node=placer.node.cache.current,
-        policy=placer.offering.policy,
-        adoption=evidence.adoption,
-        memlock=placer.offering.memlock,
-        taken=placer.reservations.taken(),
+        node=engine.node.current,
+        policy=engine.offering.policy,
+        adoption=engine.offering.adoption,
+        memlock=engine.offering.memlock,
+        taken=engine.reservations.taken(),
         attachments=engine.attachments.all(),
         namespaces_held=engine.attachments.held(),
-        specs_are_read=evidence.specs.now.majors is not None,
-        kubelet_tells=evidence.kubelet.tells,
-        shares=evidence.kubelet.shares.view(placer.reservations.taken(), engine.attachments.all()),
-        sightings=evidence.sandboxes.sightings(),
-        alignments=evidence.sandboxes.alignments(),
-        images=evidence.sandboxes.images(),
+        specs_are_read=engine.specs.now.majors is not None,
+        kubelet_tells=engine.kubelet.tells,
+        shares=engine.kubelet.shares.view(engine.reservations.taken(), engine.attachments.all()),
+        sightings=engine.sandboxes.sightings(),
+        alignments=engine.sandboxes.alignments(),
+        images=engine.sandboxes.images(),
         unserved=engine.unserved,
         unserved_count=engine.synchronizer.count,
         refused=engine.refused.rows(),

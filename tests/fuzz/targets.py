@@ -14,7 +14,7 @@ from typing import Any  # Any: generated messages
 
 from nri_rdma.attach.journal import decode_record
 from nri_rdma.doors.nri.messages import PLUGIN_SERVICE, device_numbers, env_names, pod_from
-from nri_rdma.doors.nri.plugin import AnswerNow, Plugin, UnknownMethodError, leave_to_handler
+from nri_rdma.doors.nri.plugin import Plugin, UnknownMethodError
 from nri_rdma.doors.nri.session import RegistrationError, Session
 from nri_rdma.errors import RequestError, StateError
 from nri_rdma.model.device import CharKind
@@ -183,7 +183,7 @@ class _Decoder(Plugin):
     def __init__(self) -> None:
         """Without a engine."""
 
-    def answer(self, request: Request, answer_now: AnswerNow = leave_to_handler) -> bytes:
+    def answer(self, request: Request) -> bytes:
         kind = _REQUESTS.get(request.method)
         if kind is None:
             raise UnknownMethodError(request.method)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.doors.nri.plugin import AnswerNow, Plugin, leave_to_handler
+from nri_rdma.doors.nri.plugin import Plugin
 from nri_rdma.doors.nri.runner import Runner
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc.wire import Request
@@ -48,16 +48,16 @@ class Slow:
     def __init__(self, plugin: Plugin, held: threading.Event, is_declared: bool) -> None:
         self._plugin, self._held, self._is_declared = plugin, held, is_declared
 
-    def answer(self, request: Request, answer_now: AnswerNow = leave_to_handler) -> bytes:
+    def answer(self, request: Request) -> bytes:
         if request.method == "Configure":
-            configured = nri.ConfigureResponse.FromString(self._plugin.answer(request, answer_now))
+            configured = nri.ConfigureResponse.FromString(self._plugin.answer(request))
             if not self._is_declared:
                 configured.ClearField("failure_policy")
             answer: bytes = configured.SerializeToString()
             return answer
         if self._held.is_set() and request.method != "Synchronize":
             wait_until(lambda: not self._held.is_set(), "the test to go on", LONGEST_S)
-        return self._plugin.answer(request, answer_now)
+        return self._plugin.answer(request)
 
 
 class Connected:

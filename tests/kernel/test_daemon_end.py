@@ -291,7 +291,7 @@ def test_a_daemon_that_ended_has_no_descriptor_open(tmp_path: Path) -> None:
         try:
             kept[-1].open()
             synchronize(kept[-1])
-            kept[-1]._sources.evidence.specs.await_ready(None, time.monotonic() + SOON)
+            kept[-1]._sources.specs.await_ready(None, time.monotonic() + SOON)
         finally:
             gc.unfreeze()
             kept[-1].close()

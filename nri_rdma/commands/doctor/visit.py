@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nri_rdma.doors.nri.messages import event_mask
 from nri_rdma.doors.nri.peer import peer_pid
-from nri_rdma.doors.nri.plugin import AnswerNow, RuntimeFacts, leave_to_handler, runtime_facts
+from nri_rdma.doors.nri.plugin import RuntimeFacts, runtime_facts
 from nri_rdma.doors.nri.session import RegistrationError, Session
 from nri_rdma.pb import nri_pb2 as pb
 from nri_rdma.ttrpc.wire import Request
@@ -46,7 +46,7 @@ class _Visitor:
         self.goodbye: Callable[[], None] = lambda: None
         self.runtime: RuntimeFacts | None = None
 
-    def answer(self, request: Request, answer_now: AnswerNow = leave_to_handler) -> bytes:
+    def answer(self, request: Request) -> bytes:
         if request.method == "Configure":
             self.runtime = runtime_facts(pb.ConfigureRequest.FromString(request.payload))
             subscription: bytes = pb.ConfigureResponse(events=event_mask(["RemovePodSandbox"])).SerializeToString()

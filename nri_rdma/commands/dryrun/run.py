@@ -30,13 +30,14 @@ from nri_rdma.decide.policy import configured_policy
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.doors.nri.identity import Identity, identify
 from nri_rdma.doors.nri.peer import memlock_ceiling
-from nri_rdma.doors.nri.plugin import AnswerNow, Plugin, RuntimeFacts, UnknownMethodError, leave_to_handler
+from nri_rdma.doors.nri.plugin import Plugin, RuntimeFacts, UnknownMethodError
 from nri_rdma.doors.nri.runner import Runner
 from nri_rdma.doors.nri.session import Answers
 from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.gate import Gating
 from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.engine.reservations import Reservations
+from nri_rdma.engine.shares import ShareBook
 from nri_rdma.errors import NotReadyError
 from nri_rdma.host.host_node import read_host, resolve_on_host
 from nri_rdma.host.netlink.kernel import LinuxKernel
@@ -63,7 +64,7 @@ class Unheard:
     def __init__(self, plugin: Answers) -> None:
         self._plugin = plugin
 
-    def answer(self, request: Request, answer_now: AnswerNow = leave_to_handler) -> bytes:
+    def answer(self, request: Request) -> bytes:
         """Empty for every event. Raises UnknownMethodError."""
         try:
             answer = self._plugin.answer(request)
@@ -115,11 +116,15 @@ class DryRun:
             on_gone=reservations.release,
             schedule=without_pause,
         )
-        self._engine = Engine.make(
+        self._engine = Engine(
             node=self._node,
             policy=configured_policy(settings),
             reservations=reservations,
-            evidence=self._sources.evidence,
+            specs=self._sources.specs,
+            kubelet=self._sources,
+            shares=ShareBook(settings.pools, guard_resource=settings.guard_resource),
+            rereads=self._sources.rereads,
+            adoption=settings.adopt,
             attachments=attachments,
             workers=self._workers,
             readers=self._readers,
@@ -159,7 +164,7 @@ class DryRun:
         self._door.stop()
 
     def _make_plugin(self, runtime_pid: int) -> Unheard:
-        offering = self._engine.placer.offering
+        offering = self._engine.offering
         offering.memlock = replace(offering.memlock, ceiling=memlock_ceiling(runtime_pid))
         return Unheard(Plugin(self._verdicts, self._spans, self._synchronized, self._configured))
 

@@ -18,7 +18,7 @@ from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.attachments import Attachments
 from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.decide.inject import NOTHING
-from nri_rdma.engine.container import Container, FindImage, Listed, ShowGpus
+from nri_rdma.engine.container import Container, FindImage, Listed, ShowGpus, Start
 from nri_rdma.engine.engine import Engine
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.edits import ContainerEdits
@@ -125,19 +125,16 @@ class Verdicts:
         """Forget a sandbox that was stopped."""
         self.engine.forget(sandbox_id)
 
-    def run_pod(
-        self,
-        pod: Pod,
-        annotations: Mapping[str, str],
-        deadline: float,
-        asker: Asker,
-        on_planned: Callable[[], None] | None = None,
-    ) -> None:
+    def start_of(self, pod: Pod, annotations: Mapping[str, str], asker: Asker) -> Start:
+        """Return what `run_pod` takes."""
+        return self.engine.start_of(pod, annotations, asker)
+
+    def run_pod(self, start: Start, deadline: float) -> None:
         """Report what the pod would get. Never raises for what it asks."""
-        if pod.sandbox_id in self._seen:
+        if start.pod.sandbox_id in self._seen:
             return  # told twice: in Synchronize, and as an event
-        seen = self._seen[pod.sandbox_id] = _Seen(pod)
-        self._decide(seen, annotations, deadline, asker, was_there=False)
+        seen = self._seen[start.pod.sandbox_id] = _Seen(start.pod)
+        self._decide(seen, start, deadline, was_there=False)
 
     def create_container(self, container: Container, deadline: float) -> ContainerEdits:
         """Report what the container would get, and give it nothing. Never raises for what its pod asks."""
@@ -204,13 +201,13 @@ class Verdicts:
         for sandbox_id in gone:
             self.stop_pod(sandbox_id, time.monotonic())
         attached = self._attached()
-        self.engine.placer.evidence.specs.await_ready(None, time.monotonic() + LISTED_S)
+        self.engine.specs.await_ready(None, time.monotonic() + LISTED_S)
         for item, seen in new:
             if self._has_ended(seen):
                 continue
             until = time.monotonic() + LISTED_S
             seen.has = attached.get(item.pod.sandbox_id, ())
-            self._decide(seen, item.annotations, until, item.asker, was_there=True)
+            self._decide(seen, self.start_of(item.pod, item.annotations, item.asker), until, was_there=True)
             if self._has_ended(seen):  # meanwhile
                 self.engine.stop_pod(item.pod.sandbox_id, until)
                 continue
@@ -220,12 +217,10 @@ class Verdicts:
     def _has_ended(self, seen: _Seen) -> bool:
         return self._seen.get(seen.pod.sandbox_id) is not seen
 
-    def _decide(
-        self, seen: _Seen, annotations: Mapping[str, str], deadline: float, asker: Asker, *, was_there: bool
-    ) -> None:
+    def _decide(self, seen: _Seen, start: Start, deadline: float, *, was_there: bool) -> None:
         try:
             if not seen.has:
-                self.engine.run_pod(seen.pod, annotations, deadline, asker)
+                self.engine.run_pod(start, deadline)
         except NriRdmaError as refusal:
             self._tell(seen, None, refusal, was_there)
             return

@@ -39,11 +39,10 @@ class ControlServer:
         self._started = time.time()
         self._proof_s = facts.settings.proof_timeout
         engine, settings = facts.engine, facts.settings
-        evidence = engine.placer.evidence
         self._guard = Guard(
             engine.attachments.of,
-            evidence.sandboxes.get,
-            evidence.kubelet.claims.named,
+            engine.sandboxes.get,
+            engine.kubelet.claims.named,
             engine.starts.gate,
             facts.spans,
             settings.annotation_prefix,

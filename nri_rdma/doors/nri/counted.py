@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from nri_rdma.doors.nri.plugin import AnswerNow, Plugin, leave_to_handler
+from nri_rdma.doors.nri.plugin import Plugin
 from nri_rdma.observe.durations import CallOutcome, Labels, outcome_of
 from nri_rdma.ttrpc.wire import Request
 
@@ -20,11 +20,11 @@ class CountedPlugin:
         self._plugin = plugin
         self._counts = counts
 
-    def answer(self, request: Request, answer_now: AnswerNow = leave_to_handler) -> bytes:
+    def answer(self, request: Request) -> bytes:
         """Return the payload of the answer. Raise what the plugin raises."""
         plugin = self._plugin
         try:
-            answer = plugin.answer(request, answer_now)
+            answer = plugin.answer(request)
         except BaseException as error:
             self._counts[plugin.event or UNKNOWN, outcome_of(error)] += 1
             raise

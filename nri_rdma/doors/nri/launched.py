@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from nri_rdma.doors.nri.identity import SOCKET_VARIABLE, Identity
 from nri_rdma.doors.nri.link import Link
 from nri_rdma.doors.nri.peer import peer_pid
-from nri_rdma.doors.nri.plugin import DEFAULT_REQUEST_TIMEOUT_S, AnswerNow, abilities_in, answer_by, leave_to_handler
+from nri_rdma.doors.nri.plugin import DEFAULT_REQUEST_TIMEOUT_S, abilities_in, answer_by
 from nri_rdma.doors.nri.refusing import Refusing
 from nri_rdma.doors.nri.session import Answers, Session
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError, RuntimeAnsweredError, SettingError
@@ -67,11 +67,11 @@ class Launched:
         """Called when the runtime has told us its pods: from now on events come."""
         self.link = Link.SYNCHRONIZED
 
-    def answer(self, request: Request, answer_now: AnswerNow = leave_to_handler) -> bytes:
+    def answer(self, request: Request) -> bytes:
         """The payload of the answer; raises as `Plugin.answer`, and what `start` raises."""
         if self._plugin is None:
             self._plugin = self._configured(request)
-        return self._plugin.answer(request, answer_now)
+        return self._plugin.answer(request)
 
     def _configured(self, request: Request) -> Answers:
         if request.method != "Configure":

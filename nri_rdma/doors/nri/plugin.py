@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, TypeAlias  # Any: generated messages
+from typing import Any, Protocol  # Any: generated messages
 
 from nri_rdma.doors.nri.container import NriContainer
 from nri_rdma.doors.nri.messages import (
@@ -29,7 +29,7 @@ from nri_rdma.doors.nri.messages import (
     shown_gpus,
 )
 from nri_rdma.doors.nri.runtimes import Abilities, abilities_of
-from nri_rdma.engine.container import Container, FindImage, Listed, ListedContainer, ShowGpus
+from nri_rdma.engine.container import Container, FindImage, Listed, ListedContainer, ShowGpus, Start
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
@@ -88,14 +88,8 @@ class PodEngine(Protocol):
     def knows(self, sandbox_id: str) -> bool: ...
     def remembers(self, sandbox_id: str) -> bool: ...
     def concerns(self, container: Container) -> bool: ...
-    def run_pod(
-        self,
-        pod: Pod,
-        annotations: Mapping[str, str],
-        deadline: float,
-        asker: Asker,
-        on_planned: Callable[[], None] | None = None,
-    ) -> None: ...
+    def start_of(self, pod: Pod, annotations: Mapping[str, str], asker: Asker) -> Start: ...
+    def run_pod(self, start: Start, deadline: float) -> None: ...
     def create_container(self, container: Container, deadline: float) -> ContainerEdits: ...
     def container_created(self, sandbox_id: str, container: str, cgroups_path: str) -> None: ...
     def leaves_limits(self, cgroups_path: str, container_id: str, sandbox_id: str) -> bool: ...
@@ -115,15 +109,6 @@ class PodEngine(Protocol):
 
 HandleChange = Callable[[Any, Request], bytes]
 """Handles an event that comes as an RPC of its own or as a StateChange; both messages have pod and container."""
-
-
-AnswerNow: TypeAlias = Callable[[Request], None]
-"""Answers a call with an empty payload at once, from any thread, unless it is answered; what its handler returns or
-raises after that is not sent."""
-
-
-def leave_to_handler(_request: Request) -> None:
-    """Do not answer now."""
 
 
 class UnknownMethodError(Exception):
@@ -156,7 +141,6 @@ class Plugin:
         """The last call by the name of its event, "" for one that we do not serve."""
         self.concerned = False
         """Whether that call was more than an event of a pod that asks for nothing."""
-        self._answer_now: AnswerNow = leave_to_handler
         self._whole_rdma_max = True
         self._changes: dict[str, HandleChange] = {
             "RunPodSandbox": self._run_pod,
@@ -175,18 +159,15 @@ class Plugin:
             "Shutdown": lambda _request: _EMPTY,
         }
 
-    def answer(self, request: Request, answer_now: AnswerNow = leave_to_handler) -> bytes:
-        """The payload of the answer, which `answer_now` may have given before. Raises NriRdmaError, UnknownMethodError,
-        DecodeError, or WireError to end the session; anything else is a bug of ours."""
-        self.event, self.concerned, self._answer_now = "", False, answer_now
+    def answer(self, request: Request) -> bytes:
+        """Return the payload of the answer. Raise NriRdmaError, UnknownMethodError or DecodeError to fail the call, and
+        WireError to end the session; anything else is a bug of ours."""
+        self.event, self.concerned = "", False
         handler = self._methods.get(request.method)
         if handler is None:
             raise UnknownMethodError(request.method)
         self.event = request.method
-        try:
-            return handler(request)
-        finally:
-            self._answer_now = leave_to_handler  # the session's: it goes when its connection ends
+        return handler(request)
 
     # -- the walk of a pod -------------------------------------------------------------------------------------------
 
@@ -204,8 +185,8 @@ class Plugin:
         pod = pod_from(message.pod)
         with self._event("RunPodSandbox", message.pod, request):
             try:
-                asker, answer = asker_from(message.pod, pod), partial(self._answer_now, request)
-                self._engine.run_pod(pod, annotations, self._deadline(request), asker, answer)
+                start = self._engine.start_of(pod, annotations, asker_from(message.pod, pod))
+                self._engine.run_pod(start, self._deadline(request))
             except Exception:  # whatever it is, the session makes a refusal of it
                 if self._refusals is not None and self.runtime.abilities.leaves_refused:
                     self._refusals.refused(pod)

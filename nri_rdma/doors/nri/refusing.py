@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from nri_rdma.doors.nri.messages import EVENTS, event_mask
-from nri_rdma.doors.nri.plugin import AnswerNow, UnknownMethodError, leave_to_handler
+from nri_rdma.doors.nri.plugin import UnknownMethodError
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.pb import nri_pb2 as pb
 from nri_rdma.ttrpc.wire import Request
@@ -33,7 +33,7 @@ class Refusing:
             "Shutdown": lambda _payload: _EMPTY,
         }
 
-    def answer(self, request: Request, answer_now: AnswerNow = leave_to_handler) -> bytes:
+    def answer(self, request: Request) -> bytes:
         """The payload of the answer. Raises the error, or UnknownMethodError."""
         handler = self._methods.get(request.method)
         if handler is None:

@@ -1,9 +1,8 @@
 """One NRI connection, from connect to its end.
 
-A blocking reader: the runtime tells one event at a time and waits for its answer, so there is nothing to run beside
-it. Kernel work is done by workers; handlers wait for them no longer than their deadline. A worker that has done all
-that an answer needs may give it itself, without waking the reader first. A connection that ends is thrown away with
-everything that belongs to it.
+One thread reads and answers: the runtime sends one event at a time and waits for its answer. Workers do what blocks on
+the kernel; a handler waits for them until its deadline at most. A connection that ends is thrown away with everything
+that belongs to it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import contextlib
 import logging
 import socket
 import struct
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,7 +18,7 @@ from typing import Protocol
 from google.protobuf.message import DecodeError
 
 from nri_rdma.doors.nri.messages import NRI_VERSION, PLUGIN_SERVICE, RUNTIME_SERVICE
-from nri_rdma.doors.nri.plugin import DEFAULT_REGISTRATION_TIMEOUT_S, AnswerNow, UnknownMethodError, leave_to_handler
+from nri_rdma.doors.nri.plugin import DEFAULT_REGISTRATION_TIMEOUT_S, UnknownMethodError
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError, PlacementError, RequestError
 from nri_rdma.pb import nri_pb2 as pb
 from nri_rdma.ttrpc.wire import ClientConnection, Code, Rejected, Request, Response, ServerConnection
@@ -52,9 +50,9 @@ class _Failure:
 class Answers(Protocol):
     """The handler of the runtime's calls."""
 
-    def answer(self, request: Request, answer_now: AnswerNow = leave_to_handler) -> bytes:
-        """The payload of the answer, which `answer_now` may have given before. Raises NriRdmaError, UnknownMethodError,
-        DecodeError, or WireError to end the session; anything else is a bug of ours."""
+    def answer(self, request: Request) -> bytes:
+        """Return the payload of the answer. Raise NriRdmaError, UnknownMethodError or DecodeError to fail the call, and
+        WireError to end the session; anything else is a bug of ours."""
 
 
 class Session:
@@ -67,9 +65,6 @@ class Session:
         self._index = index
         self._server = ServerConnection()
         self._client = ClientConnection()
-        self._answering = threading.Lock()  # held while a call is answered
-        self._owed: Request | None = None  # the call that is handled, until it is answered
-        self._broken: OSError | None = None  # why an answer could not be sent before its handler returned
 
     def run(self, on_quiet: Callable[[], None] = lambda: None, quiet_s: float = 0.0) -> None:
         """Register and answer until the runtime closes. Raises RegistrationError, WireError, OSError.
@@ -132,36 +127,19 @@ class Session:
                 raise RegistrationError(response.message)
 
     def _answer(self, request: Request) -> None:
-        self._owed = request
         outcome = self._outcome(request)
-        with self._answering:
-            if self._broken is not None:
-                raise self._broken
-            if self._owed is not request:  # it is answered
-                return
-            self._owed = None
-            if isinstance(outcome, _Failure):
-                frame = self._server.fail(request.stream_id, outcome.code, outcome.text)
-            else:
-                frame = self._server.respond(request.stream_id, outcome)
-            self._send(PLUGIN_SERVICE_CONN, frame)
-
-    def _answer_now(self, request: Request) -> None:
-        with self._answering:
-            if self._owed is not request:
-                return
-            self._owed = None
-            try:
-                self._send(PLUGIN_SERVICE_CONN, self._server.respond(request.stream_id, b""))
-            except OSError as error:
-                self._broken = error  # the reader ends the session
+        if isinstance(outcome, _Failure):
+            frame = self._server.fail(request.stream_id, outcome.code, outcome.text)
+        else:
+            frame = self._server.respond(request.stream_id, outcome)
+        self._send(PLUGIN_SERVICE_CONN, frame)
 
     def _outcome(self, request: Request) -> bytes | _Failure:
         """Return the payload of the answer, or why there is none."""
         if request.service != PLUGIN_SERVICE:
             return _Failure(Code.UNIMPLEMENTED, f"service {request.service}")
         try:
-            return self._plugin.answer(request, self._answer_now)
+            return self._plugin.answer(request)
         except UnknownMethodError:
             return _Failure(Code.UNIMPLEMENTED, f"method {request.method}")
         except NriRdmaError as error:

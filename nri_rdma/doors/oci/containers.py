@@ -129,7 +129,7 @@ class Containers:
     def _refuse_unclear(self, question: HookQuestion, pod: Pod) -> None:
         """Raise RequestError for annotations that are not ours, and for devices that come in two ways: a container has
         one plan."""
-        prefix = self._engine.placer.prefix
+        prefix = self._engine.prefix
         if not self._engine.asks(question.annotations):
             what = f"the hook reads annotations of another prefix than {prefix}, the daemon's"
             hint = "write the hooks again with the daemon's annotation_prefix: nri-rdma install podman, or docker"
@@ -146,7 +146,7 @@ class Containers:
         container = _container(question, pod, self._annotations(question, pod), is_made=True)
         self._handed.hand(pod.netns_path, namespace)
         try:
-            self._engine.run_pod(pod, container.annotations, deadline, container.asker)
+            self._engine.run_pod(self._engine.start_of(pod, container.annotations, container.asker), deadline)
             for it in self._engine.attachments.of(pod.sandbox_id):
                 _await(it.attach_done, pod, deadline)
             edits = self._engine.create_container(container, deadline)
@@ -176,12 +176,11 @@ class Containers:
 
     def _annotations(self, question: HookQuestion, pod: Pod) -> Mapping[str, str]:
         """Return what the container asks for, in the words of a pod's annotations."""
-        placer = self._engine.placer
         if question.annotations:
             self._refuse_unclear(question, pod)
             return question.annotations
-        homes = {it.name: placer.offering.offer.home_of(it) for it in placer.node.cache.current.devices}
-        return {f"{placer.prefix}/pod": annotation_of(question.wishes, homes)}
+        homes = {it.name: self._engine.offering.offer.home_of(it) for it in self._engine.node.current.devices}
+        return {f"{self._engine.prefix}/pod": annotation_of(question.wishes, homes)}
 
     def _started(self, pod: Pod) -> int:
         """Return when the container's process started. Raise PlacementError where it cannot be seen."""

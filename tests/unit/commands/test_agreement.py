@@ -282,9 +282,9 @@ def test_explain_and_the_daemon_agree(
             inside.make_cgroups()
         if config:
             settings = load({}, {}, Document(name="FILE", text=config)).settings
-            inside.engine.placer.offering.policy = policy_of(settings.pools, settings.rules, allow_default_pool=False)
-        inside.engine.placer.offering.memlock = MemlockBounds(ceiling=CEILING)
-        inside.engine.placer.evidence.kubelet.kubelet = kubelet = Kubelet()
+            inside.engine.offering.policy = policy_of(settings.pools, settings.rules, allow_default_pool=False)
+        inside.engine.offering.memlock = MemlockBounds(ceiling=CEILING)
+        inside.engine.kubelet.kubelet = kubelet = Kubelet()
         kubelet.others = PodAllocation()
         handlers = Handlers(inside)
         outcomes = Counter(_outcome(chance, handlers, kubelet, number) for number in range(PODS))

@@ -114,7 +114,7 @@ def test_what_is_no_claim_with_parameters_is_passed_over(text: str) -> None:
 
 
 def test_explain_shows_claims_and_ends_with_1_where_one_is_refused(daemon: InsideDaemon, tmp_path: Path) -> None:
-    daemon.engine.placer.offering.policy = policy_of((NICS,), (), allow_default_pool=False)
+    daemon.engine.offering.policy = policy_of((NICS,), (), allow_default_pool=False)
     manifest, state = tmp_path / "claims.yaml", ("--state-dir", daemon.settings.state_dir)
     manifest.write_text(f"{TEMPLATE}\n---\n{CLASS}")
     done = nri_rdma("explain", manifest, *state, columns=400)

@@ -53,7 +53,7 @@ def test_the_node_is_published_by_its_name_and_again_when_it_has_changed(
     daemon: InsideDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publishing, "QUIET_S", 0.1)
-    daemon.engine.placer.offering.policy = policy_of((RAILS,), (), allow_default_pool=False)
+    daemon.engine.offering.policy = policy_of((RAILS,), (), allow_default_pool=False)
     workers = Workers()
     with running() as server, kubelet_folder() as folder:
         settings = Settings(
@@ -73,7 +73,7 @@ def test_the_node_is_published_by_its_name_and_again_when_it_has_changed(
             wait_until(lambda: bool(server.slices), "the slice")
             (told,) = server.slices.values()
             assert (told["spec"]["nodeName"], len(told["spec"]["devices"])) == ("node-a", 8)
-            daemon.engine.placer.offering.policy = policy_of((), (), allow_default_pool=True)
+            daemon.engine.offering.policy = policy_of((), (), allow_default_pool=True)
             daemon.read_again()
             wait_until(
                 lambda: not any(it["spec"]["devices"] for it in [*server.slices.values()]), "no device", seconds=5
@@ -86,7 +86,7 @@ def test_the_node_is_published_by_its_name_and_again_when_it_has_changed(
 def test_before_the_runtime_has_reported_its_pods_the_driver_is_registered_and_neither_prepares_nor_publishes(
     daemon: InsideDaemon, tmp_path: Path
 ) -> None:
-    daemon.engine.placer.offering.policy = policy_of((RAILS,), (), allow_default_pool=False)
+    daemon.engine.offering.policy = policy_of((RAILS,), (), allow_default_pool=False)
     workers, reported = Workers(), Future[None]()
     with running() as server, kubelet_folder() as folder:
         server.claims[PATH] = allocated("mlx5_0")
@@ -124,7 +124,7 @@ def test_where_the_runtime_does_not_report_its_pods_claims_are_refused_and_no_de
     """The scheduler would choose this node for claims that it cannot serve."""
     monkeypatch.setattr(claims, "REPORTED_S", 0.1)
     monkeypatch.setattr(publishing, "QUIET_S", 0.1)
-    daemon.engine.placer.offering.policy = policy_of((RAILS,), (), allow_default_pool=False)
+    daemon.engine.offering.policy = policy_of((RAILS,), (), allow_default_pool=False)
     workers, reported = Workers(), Future[None]()
     with running() as server, kubelet_folder() as folder:
         settings = Settings(

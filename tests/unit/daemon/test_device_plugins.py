@@ -50,8 +50,8 @@ def plugins(
         state_dir=folder / "state",
     )
     shares = ShareBook(settings.pools, guard_resource=guard_resource)
-    inside.engine.placer.evidence.kubelet.shares = shares
-    inside.engine.placer.offering.policy = policy_of(settings.pools, (), allow_default_pool=False)
+    inside.engine.kubelet.shares = shares
+    inside.engine.offering.policy = policy_of(settings.pools, (), allow_default_pool=False)
     workers, listeners = Workers(), Listeners()
     with FakeDeviceManager(settings.device_plugin_dir) as manager:
         made = make_device_plugins(settings, inside.engine, workers, listeners, lambda: runtime, inside.spans)
@@ -77,7 +77,7 @@ def test_a_container_with_a_share_gets_the_guard_of_this_daemon(tmp_path: Path, 
         (guard,) = device["containerEdits"]["hooks"]
         assert guard["path"] == str(hook)
         assert guard["args"][2:4] == ["--control-socket", str(tmp_path / "state/control.sock")]
-        assert inside.engine.placer.evidence.kubelet.shares.is_guarded
+        assert inside.engine.kubelet.shares.is_guarded
     assert (tmp_path / "cdi" / SPEC).exists()
 
 
@@ -92,7 +92,7 @@ def test_a_container_with_the_guard_resource_gets_the_guard_and_nothing_else(tmp
         wait_until(lambda: {*manager.plugins[GUARD].devices.values()} == {"Healthy"}, "the guard")
         one, other = manager.allocate(GUARD, ("0-guard-0000",), ("0-guard-0001", "0-guard-0002"))
         assert one == other == [(5, b"\x0a\x29shares.rdma.noderesource.dev/pool=0-guard")]
-        assert not inside.engine.placer.evidence.kubelet.shares.is_pending
+        assert not inside.engine.kubelet.shares.is_pending
         (device,) = json.loads((tmp_path / "cdi" / SPEC).read_text())["devices"]
         (guard,) = device["containerEdits"]["hooks"]
         assert guard["args"][-2:] == ["--resource", GUARD]
@@ -167,7 +167,7 @@ def test_where_containerd_reads_no_cdi_specs_devices_come_with_their_nodes_and_s
         InsideDaemon(tmp_path, eight) as inside,
         plugins(inside, tmp_path, hook, *two, runtime="containerd", socket=containerd.socket) as (manager, made),
     ):
-        shares = inside.engine.placer.evidence.kubelet.shares
+        shares = inside.engine.kubelet.shares
         assert shares.guarding is Guarding.NO_CDI
         device = next(it for it in manager.plugins[NIC].devices)
         assert numbers(manager, NIC, device) == [3, 3, 4]

@@ -62,9 +62,9 @@ def make(daemon: InsideDaemon, kubelet: Path, workers: Workers, tmp_path: Path) 
                 cdi_dirs=(tmp_path / "cdi",),
                 guard_hook=None,
             )
-            daemon.engine.placer.evidence.kubelet.shares = ShareBook(pools)
-            daemon.engine.placer.offering.policy = policy_of(pools, (), allow_default_pool=False)
-            sources = Sources(settings, daemon.engine.placer.node.cache, workers, listeners)
+            daemon.engine.kubelet.shares = ShareBook(pools)
+            daemon.engine.offering.policy = policy_of(pools, (), allow_default_pool=False)
+            sources = Sources(settings, daemon.engine.node, workers, listeners)
             doors = KubeletDoors(settings, daemon.engine, workers, listeners, sources, lambda: "cri-o", daemon.spans)
             after.callback(sources.close)
             after.callback(doors.close)

@@ -99,7 +99,7 @@ def test_what_needs_a_start_is_refused_by_its_name_and_everything_with_it(daemon
         daemon.settings_now = replace(before, pools=(), **{name: other})
         daemon.reloader.run()
         assert f"SETTING: {name} cannot change while the daemon runs" in daemon.reloader.error
-        assert list(daemon.engine.placer.offering.policy.pools) == ["rails"]
+        assert list(daemon.engine.offering.policy.pools) == ["rails"]
 
 
 def test_all_that_needs_a_start_is_named_at_once() -> None:
@@ -116,11 +116,11 @@ def test_what_the_kubelet_counts_of_a_pool_needs_a_start() -> None:
 def test_pools_that_contest_a_device_are_refused(daemon: InsideDaemon) -> None:
     reload_with(daemon, f'{POOLS}[pools.other]\nmodes = ["shared"]\nselect = {{ device = ["mlx5_3", "mlx5_4"] }}\n')
     assert "rails and other both select mlx5_3" in daemon.reloader.error
-    assert list(daemon.engine.placer.offering.policy.pools) == ["default"]
+    assert list(daemon.engine.offering.policy.pools) == ["default"]
 
 
 def test_without_contested_devices_there_are_no_words(daemon: InsideDaemon) -> None:
-    assert contested_words(daemon.engine.placer.offering.policy, daemon.node) == ""
+    assert contested_words(daemon.engine.offering.policy, daemon.node) == ""
 
 
 def test_log_and_status_say_why_until_a_configuration_is_taken(
@@ -172,7 +172,7 @@ def test_a_bad_file_is_refused(tmp_path: Path, daemon: InsideDaemon) -> None:
     daemon.reloader._read = first.again
     daemon.reloader.run()
     assert str(path) in daemon.reloader.error
-    assert list(daemon.engine.placer.offering.policy.pools) == ["default"]
+    assert list(daemon.engine.offering.policy.pools) == ["default"]
 
 
 def test_the_first_pool_of_claims_needs_a_new_start(daemon: InsideDaemon) -> None:

@@ -132,7 +132,7 @@ def test_containers_get_the_memlock_that_the_runtime_applies(
     _configure(sessions.make_plugin(0), version, timeout_ms=0)
     warned = [vars(it)["runtime"] for it in caplog.records if "does not set RLIMIT_MEMLOCK" in it.message]
     assert warned == ([f"containerd {dropped_by}"] if dropped_by else [])
-    bounds = daemon.engine.placer.offering.memlock
+    bounds = daemon.engine.offering.memlock
     assert bounds.default == default
     assert bounds.dropped_by == (f"containerd {dropped_by}" if dropped_by else "")
     assert bounds.ceiling == UNLIMITED  # of a process that cannot be seen

@@ -51,7 +51,7 @@ class Site:
         (self.specs / f"{name}.tmp").rename(self.specs / f"{name}.json")
 
     def devices(self) -> set[str]:
-        return set(self.others.evidence.specs.now.registry.devices)
+        return set(self.others.specs.now.registry.devices)
 
     def close(self) -> None:
         self.workers.close()
@@ -75,11 +75,11 @@ def test_specs_are_read_when_it_is_opened_and_not_before(site: Site, caplog: pyt
     site.write("one")
     assert site.devices() == set()
     with pytest.raises(NotReadyError):
-        site.others.evidence.specs.await_ready(None, deadline=0)
+        site.others.specs.await_ready(None, deadline=0)
     site.others.open_later()
     site.others.open_later()  # the runtime may connect more than once
     _settle(site)
-    site.others.evidence.specs.await_ready(None, deadline=0)
+    site.others.specs.await_ready(None, deadline=0)
     assert site.devices() == {"a.example.com/nic=one"}
     assert [it.message for it in caplog.records if it.levelno >= logging.WARNING] == []
 
@@ -128,9 +128,9 @@ def test_a_reading_that_somebody_asks_for_goes_before_what_was_queued_earlier(si
 
 
 def test_specs_are_compared_with_the_node_as_it_was_read_last(site: Site) -> None:
-    before = site.others.evidence.specs.now.node
+    before = site.others.specs.now.node
     site.node.refresh()
-    assert site.others.evidence.specs.now.node is site.node.current is not before
+    assert site.others.specs.now.node is site.node.current is not before
 
 
 def test_after_the_end_nothing_is_read_any_more(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ class Machine:
     def __init__(self, inside: InsideDaemon) -> None:
         self.inside = inside
         self.kubelet = Kubelet()
-        inside.engine.placer.evidence.kubelet.kubelet = self.kubelet
+        inside.engine.kubelet.kubelet = self.kubelet
         self._handlers = Handlers(inside)
 
     def give(self, name: str, container: str, *numbers: int) -> None:
@@ -53,9 +53,9 @@ class Machine:
 
     def specify(self, registry: Registry) -> None:
         """The node has these CDI specs."""
-        evidence = self.inside.engine.placer.evidence
-        evidence.specs._registry = lambda: registry
-        evidence.specs.read_again()
+        specs = self.inside.engine.specs
+        specs._registry = lambda: registry
+        specs.read_again()
 
     def stop(self, pod: nri.PodSandbox) -> None:
         """The end of a pod."""

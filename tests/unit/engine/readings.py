@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from nri_rdma.engine.evidence import EvidenceCollector
-from tests.unit.rigs.engine import PREFIX, Daemon
+from nri_rdma.engine.specs import SpecCache
+from tests.unit.rigs.engine import PREFIX, Daemon, Others
 
 
 class Rereading:
@@ -15,10 +15,11 @@ class Rereading:
         self.asked: list[Future[None]] = []
         self._is_over = False
 
-    def make_evidence(self, daemon: Daemon) -> EvidenceCollector:
-        return EvidenceCollector(
+    def make_others(self, daemon: Daemon) -> Others:
+        specs = SpecCache(
             node=lambda: daemon.node.current, registry=lambda: daemon.registry, prefix=PREFIX, reread=self._ask
         )
+        return Others(specs=specs, rereads=(self._ask,))
 
     def end(self) -> None:
         """They have found what the node's registry has."""

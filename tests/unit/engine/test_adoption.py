@@ -179,7 +179,7 @@ def test_others_are_observed_and_get_nothing(node: Node) -> None:
 
 
 def test_complete_adds_what_its_giver_left_out(node: Node, world: World) -> None:
-    node.evidence.adoption = Adoption(
+    node.engine.offering.adoption = Adoption(
         vendors={
             "sriov.example.org": VendorAdoption(
                 adopt=Adopt.COMPLETE, memlock=4096, limits=RdmaLimits(hca_handles=2, hca_objects=30)
@@ -197,7 +197,7 @@ def test_complete_adds_what_its_giver_left_out(node: Node, world: World) -> None
 
 
 def test_enforce_refuses_nodes_that_nobody_allocated(node: Node) -> None:
-    node.evidence.adoption = Adoption(others=VendorAdoption(adopt=Adopt.ENFORCE))
+    node.engine.offering.adoption = Adoption(others=VendorAdoption(adopt=Adopt.ENFORCE))
     node.specify(spec(FOREIGN, 0))
     told = refusal(lambda: node.create("main", 1))
     assert told.code is ErrorCode.NOT_ALLOCATED
@@ -206,7 +206,7 @@ def test_enforce_refuses_nodes_that_nobody_allocated(node: Node) -> None:
 
 
 def test_enforce_believes_the_kubelet_more_than_the_nodes(node: Node) -> None:
-    node.evidence.adoption = Adoption(vendors={"sriov.example.org": VendorAdoption(adopt=Adopt.ENFORCE)})
+    node.engine.offering.adoption = Adoption(vendors={"sriov.example.org": VendorAdoption(adopt=Adopt.ENFORCE)})
     node.specify(spec(FOREIGN, 0))
     node.kubelet.give(make_pod(), "main", FOREIGN)
     node.start(annotations={})
@@ -215,13 +215,13 @@ def test_enforce_believes_the_kubelet_more_than_the_nodes(node: Node) -> None:
 
 
 def test_devices_of_an_annotation_are_allocated(node: Node) -> None:
-    node.evidence.adoption = Adoption(others=VendorAdoption(adopt=Adopt.ENFORCE))
+    node.engine.offering.adoption = Adoption(others=VendorAdoption(adopt=Adopt.ENFORCE))
     node.start(annotations=ONE)
     assert node.create("main", 0, annotations=ONE).env
 
 
 def test_privileged_containers_are_only_reported(node: Node) -> None:
-    node.evidence.adoption = Adoption(others=VendorAdoption(adopt=Adopt.ENFORCE))
+    node.engine.offering.adoption = Adoption(others=VendorAdoption(adopt=Adopt.ENFORCE))
     node.specify(spec(NIC, 0, keys=MOVE))
     assert node.create("agent", 0, 1, is_privileged=True) == ContainerEdits()
     (seen,) = node.seen()
@@ -286,7 +286,7 @@ ADOPTIONS = (
 def test_explain_says_of_a_cdi_device_what_the_daemon_does(
     node: Node, adoption: Adoption, annotation: str, told: str
 ) -> None:
-    node.evidence.adoption = adoption
+    node.engine.offering.adoption = adoption
     annotations = {f"{PREFIX}/pod": annotation} if annotation else {}
     outcomes = set()
     for number, keys in enumerate(KEYS):
@@ -324,7 +324,7 @@ def test_explain_refuses_the_memlock_of_a_cdi_device_as_the_daemon_does(
 ) -> None:
     node.specify(spec(NIC, 0, own="{mode: shared, memlock: 1048576}"))
     node.kubelet.give(make_pod(), "main", NIC)
-    node.engine.placer.offering.memlock = bounds
+    node.engine.offering.memlock = bounds
     known = replace(facts(node), memlock_ceiling=bounds.ceiling, memlock_dropped_by=bounds.dropped_by)
     explained = explain(manifest({}), known).refusal
     refused = refusal(lambda: node.start(annotations={}))
@@ -352,7 +352,7 @@ def facts(node: Node) -> Facts:
             policy=EXCLUSIVE_FIRST,
             taken=node.reservations.taken(),
             annotation_prefix=PREFIX,
-            adoption=node.evidence.adoption,
+            adoption=node.engine.offering.adoption,
             kubelet_tells=bool(node.kubelet.given),
         ),
         sentences=(),

@@ -88,7 +88,7 @@ def test_only_a_strict_requests_container_waits_for_its_gpus_to_be_read(machine:
         asked.append("gpus")
         return GpuEvidence()
 
-    check = AlignmentCheck(machine.inside.engine.placer.evidence.specs, Sandboxes(), machine.inside.spans)
+    check = AlignmentCheck(machine.inside.engine.specs, Sandboxes(), machine.inside.spans)
     machine.give("lax", "main", 0)
     machine.give("strict", "main", 1)
     for name, request, expected in (("lax", "{count: 1}", []), ("strict", STRICT, ["gpus"])):

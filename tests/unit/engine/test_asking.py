@@ -12,7 +12,7 @@ from nri_rdma.model.allocation import ContainerAllocation, PodAllocation
 from nri_rdma.model.pci import parse_pci_address
 from tests.unit.attach.builders import make_pod
 from tests.unit.engine.gpu_machine import KEY, Machine, machine
-from tests.unit.rigs.engine import ONE, PREFIX
+from tests.unit.rigs.engine import ONE, PREFIX, requested
 from tests.unit.rigs.engine_with_kubelet import MOVE, NIC, Node, node, spec, world
 
 __all__ = ["machine", "node", "world"]  # fixtures
@@ -45,7 +45,7 @@ def test_the_kubelet_is_not_asked_where_no_spec_concerns_us(node: Node) -> None:
 
 def ask(node: Node, text: str) -> Asked:
     """What a pod with this annotation asks for."""
-    return gather(make_pod(), {f"{PREFIX}/pod": text}, PREFIX, node.evidence.kubelet, node.rig.spans)
+    return gather(make_pod(), requested({f"{PREFIX}/pod": text}), node.engine.kubelet, node.rig.spans)
 
 
 def test_a_request_that_cannot_be_read_is_refused_and_the_kubelet_is_not_asked(node: Node) -> None:
@@ -100,8 +100,8 @@ def test_a_pod_that_asks_for_nothing_has_what_the_kubelet_gave_to_it(node: Node)
 @pytest.mark.parametrize(("text", "is_told"), [("{count: 1}", True), ("{align: none}", False)])
 def test_gpus_are_told_to_requests_that_may_use_them(machine: Machine, text: str, is_told: bool) -> None:
     machine.give("train", "main", 2)
-    pod, kubelet = replace(make_pod(), namespace="default"), machine.inside.engine.placer.evidence.kubelet
-    asked = gather(pod, {KEY: text}, PREFIX, kubelet, machine.inside.spans)
+    pod, kubelet = replace(make_pod(), namespace="default"), machine.inside.engine.kubelet
+    asked = gather(pod, requested({KEY: text}), kubelet, machine.inside.spans)
     assert (asked.gpus is not None) == is_told
     if asked.gpus is not None:
         assert {name: known.gpus for name, known in asked.gpus.by_container.items()} == {

@@ -113,7 +113,7 @@ def test_who_is_answered_at_once_does_not_put_the_next_wait_off(
     monkeypatch.setattr("nri_rdma.engine.barrier.BARRIER_PAUSE_S", 2 * SOON)
     daemon.rig.gate.stop_at = "before move-netdev"
     daemon.start(seconds=0.05)
-    known, seen = daemon.evidence.sandboxes.take("sandbox-1"), []
+    known, seen = daemon.engine.sandboxes.take("sandbox-1"), []
     for _ in range(3):
         refusal(NotReadyError, lambda: daemon.edits(seconds=0.01))
         seen.append(known.waited_at)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from nri_rdma.attach.holdings import Holdings
 from nri_rdma.decide.advertised import slice_name
 from nri_rdma.engine.claim_states import CdiState, ClaimStates
 from nri_rdma.engine.gate import Created
@@ -204,9 +205,12 @@ def test_a_proof_is_news_of_the_claims_devices_and_a_refusal_is_told_with_its_co
     node.sandbox().attach_done.result(5)
     (before,) = heard.states.now()[NIC].given
     heard.news.clear()
-    parts, created = (node.sandbox(),), Created(where="w", name="main", container_id="c", cgroups_path="/c", pid=1)
+    holdings, created = (
+        Holdings((node.sandbox(),)),
+        Created(where="w", name="main", container_id="c", cgroups_path="/c", pid=1),
+    )
     with pytest.raises(NriRdmaError) as refused:
-        node.engine.starts.gate.prove(parts, created, 1.0)  # this engine can prove nothing
+        node.engine.starts.gate.prove(holdings, created, 1.0)  # this engine can prove nothing
     (after,) = heard.states.now()[NIC].given
     assert heard.news == [(frozenset({NIC}), "")]
     assert (before.proof, after.proof) == (None, GivenProof(code="PROOF-UNAVAILABLE", words=str(refused.value)))

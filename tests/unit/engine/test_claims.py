@@ -35,7 +35,7 @@ def claims(daemon: InsideDaemon) -> Claims:
 
 
 def serve_claims(daemon: InsideDaemon, *pools: Pool) -> None:
-    daemon.engine.placer.offering.policy = policy_of(pools or (RAILS,), (), allow_default_pool=False)
+    daemon.engine.offering.policy = policy_of(pools or (RAILS,), (), allow_default_pool=False)
 
 
 def claim(daemon: InsideDaemon, *devices: str, mode: str = "exclusive") -> Claim:
@@ -101,7 +101,7 @@ def test_a_held_device_is_waited_for_until_it_is_returned(daemon: InsideDaemon, 
         "claim team/rails, request nic",
     )
     after_readings = [change]
-    daemon.engine.placer.node.cache.on_read.append(lambda: after_readings.append(claims.next_change()))
+    daemon.engine.node.on_read.append(lambda: after_readings.append(claims.next_change()))
     daemon.stop_pod(pod)
     for told in after_readings:  # the release comes after the last reading, and is told, too
         told.result(8)
@@ -184,7 +184,7 @@ def test_a_device_without_its_netdev_is_waited_for_where_it_is_the_pods_alone(
 def test_a_device_that_a_pod_has_is_advertised_as_it_was_on_the_host(daemon: InsideDaemon, claims: Claims) -> None:
     serve_claims(daemon)
     before = claims.advertise()
-    daemon.engine.placer.offering.policy = policy_of((), (), allow_default_pool=True)
+    daemon.engine.offering.policy = policy_of((), (), allow_default_pool=True)
     daemon.start_pod("one", ALONE)
     serve_claims(daemon)
     assert claims.advertise() == before
@@ -208,7 +208,7 @@ def test_a_device_without_its_netdev_is_advertised_only_where_claims_can_have_it
     take_netdev(daemon, "mlx5_3")
     node = daemon.node
     devices = tuple(replace(it, node_type=node_type) if it.name == "mlx5_3" else it for it in node.devices)
-    daemon.engine.placer.node.cache.current = replace(node, devices=devices)
+    daemon.engine.node.current = replace(node, devices=devices)
     others = [it.name for it in daemon.node.devices if it.name != "mlx5_3"]
     assert sorted(advertised_names(claims)) == sorted([*others, *["mlx5_3"] * is_advertised])
     assert claims.withheld() == (() if is_advertised else ("mlx5_3",))
@@ -216,7 +216,7 @@ def test_a_device_without_its_netdev_is_advertised_only_where_claims_can_have_it
 
 def test_a_device_that_a_pod_holds_stays_advertised_without_its_netdev(daemon: InsideDaemon, claims: Claims) -> None:
     """Between two attempts of an attach, for instance: it would be away for as long as slices are not written again."""
-    daemon.engine.placer.offering.policy = policy_of((), (), allow_default_pool=True)
+    daemon.engine.offering.policy = policy_of((), (), allow_default_pool=True)
     daemon.start_pod("one", ALONE)
     serve_claims(daemon)
     (attachment,) = daemon.sandboxes.all()
@@ -231,12 +231,12 @@ def test_a_device_whose_port_is_down_is_last_in_the_slice_or_not_in_it(
     daemon: InsideDaemon, claims: Claims, refuses: bool
 ) -> None:
     serve_claims(daemon, replace(RAILS, down_ports=DownPorts.REFUSE if refuses else DownPorts.LAST))
-    cache = daemon.engine.placer.node.cache
+    cache = daemon.engine.node
     cache.current = lost(cache.current, 3)
     others = [it.name for it in daemon.node.devices if it.name != "mlx5_3"]
     assert advertised_names(claims) == [*others, *["mlx5_3"] * (not refuses)]
     holding = Holding(owner="ns/has-it", mode=Mode.SHARED)
-    daemon.engine.placer.reservations.hold("sandbox", [(cache.current.devices[3].id, holding)])
+    daemon.engine.reservations.hold("sandbox", [(cache.current.devices[3].id, holding)])
     assert advertised_names(claims) == [*others, "mlx5_3"]
 
 
@@ -245,7 +245,7 @@ def test_a_pool_that_refuses_dead_ports_tells_of_a_device_that_every_one_of_its_
     daemon: InsideDaemon, claims: Claims, modes: tuple[Mode, ...], is_told: bool
 ) -> None:
     serve_claims(daemon, replace(RAILS, modes=modes, down_ports=DownPorts.REFUSE))
-    cache = daemon.engine.placer.node.cache
+    cache = daemon.engine.node
     cache.current = set_down(cache.current, 3)
     assert ("mlx5_3" in advertised_names(claims)) is is_told
 
@@ -257,7 +257,7 @@ def test_who_looks_on_at_a_device_without_its_netdev_does_not_keep_it_advertised
     take_netdev(daemon, "mlx5_3")
     (device,) = (it for it in daemon.node.devices if it.name == "mlx5_3")
     holding = Holding(owner="monitoring/eyes", mode=Mode.SHARED, looks_on=True)
-    daemon.engine.placer.reservations.hold("eyes", [(device.id, holding)])
+    daemon.engine.reservations.hold("eyes", [(device.id, holding)])
     assert claims.withheld() == ("mlx5_3",)
 
 
@@ -276,7 +276,7 @@ LOOKS_ON = "{mode: shared, adminAccess: true}"
 
 
 def test_who_looks_on_has_the_nodes_and_neither_moves_nor_holds_what_another_pod_has(node: Node, world: World) -> None:
-    node.engine.placer.offering.policy = policy_of((RAILS,), (), allow_default_pool=False)
+    node.engine.offering.policy = policy_of((RAILS,), (), allow_default_pool=False)
     claims = Claims(node.engine)
     before = claims.advertise()
     node.specify(spec(NIC, 0, own=MOVE), spec(CLAIM_A, 0, own=LOOKS_ON))

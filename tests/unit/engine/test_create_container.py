@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from nri_rdma.decide.lacking import Evidence
 from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
@@ -30,11 +31,11 @@ def test_a_container_gets_nothing_of_a_sandbox_that_ends_while_something_else_of
 ) -> None:
     daemon.start()
 
-    def await_concerned(*_arguments: object) -> bool:
+    def of(_collector: EvidenceCollector, container: KnownContainer, _deadline: float) -> Evidence:
         daemon.stop()
-        return False
+        return Evidence(container=container.name, is_concerned=False)
 
-    monkeypatch.setattr(EvidenceCollector, "await_concerned", await_concerned)
+    monkeypatch.setattr(EvidenceCollector, "of", of)
     work = daemon.edits
     assert refusal_of(NotReadyError, work).code is ErrorCode.RETURNING
 

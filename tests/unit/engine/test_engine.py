@@ -162,5 +162,5 @@ def test_a_second_word_of_an_end_waits_as_long_as_a_container_does(overlapped: D
 
 
 def test_the_end_of_a_sandbox_that_lacks_nothing_and_has_nothing_need_not_be_handled(daemon: Daemon) -> None:
-    daemon.evidence.sandboxes.take("sandbox-9")  # something is known of it: what the kubelet allocated, say
+    daemon.engine.sandboxes.take("sandbox-9")  # something is known of it: what the kubelet allocated, say
     assert not daemon.engine.remembers("sandbox-9")

@@ -16,7 +16,7 @@ from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.sources import Sources
 from nri_rdma.decide.inject import HINT_VARIABLES
 from nri_rdma.engine.container import KnownContainer
-from nri_rdma.engine.evidence import EvidenceCollector
+from nri_rdma.engine.specs import SpecCache
 from nri_rdma.errors import CdiError, ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.host.watch import inotify
 from nri_rdma.model.allocation import PodAllocation
@@ -28,7 +28,7 @@ from tests.unit.attach.builders import make_pod
 from tests.unit.engine.readings import Rereading
 from tests.unit.model.hardware import RDMA_CM, eight, uverbs
 from tests.unit.rigs.attachments import SOON
-from tests.unit.rigs.engine import PREFIX, Daemon
+from tests.unit.rigs.engine import PREFIX, Daemon, Others
 from tests.unit.rigs.engine_with_kubelet import (
     CLAIM_A,
     CLAIM_B,
@@ -67,7 +67,7 @@ def rereading() -> Rereading:
 @pytest.fixture
 def early(world: World, tmp_path: Path, rereading: Rereading) -> Iterator[Node]:
     """A node that has read a spec of one device, and that containers come to before it has read others."""
-    with daemon_on(world, tmp_path, spec(FOREIGN, 1), make_evidence=rereading.make_evidence) as made:
+    with daemon_on(world, tmp_path, spec(FOREIGN, 1), make_others=rereading.make_others) as made:
         yield made
 
 
@@ -89,10 +89,10 @@ def test_a_container_with_a_cdi_device_that_no_spec_has_yet_waits_for_another_re
 def test_a_cdi_device_that_the_kubelet_names_before_any_spec_has_it_is_waited_for_too(
     early: Node, rereading: Rereading
 ) -> None:
-    early.evidence.specs.read_again()  # now with its kubelet
+    early.engine.specs.read_again()  # now with its kubelet
     early.kubelet.give(make_pod(), "trainer", NIC)
     early.start(annotations={}, seconds=NOT_KNOWN_YET_S)
-    assert early.evidence.kubelet.allocated("sandbox-1") is not None
+    assert allocated(early) is not None
     assert_not_ready(refusal(lambda: early.create("trainer", 0, seconds=NOT_KNOWN_YET_S)))
     assert rereading.asked
 
@@ -123,7 +123,7 @@ def test_nodes_of_other_hardware_that_nothing_explains_have_nothing_read(early: 
 
 def test_a_cdi_device_that_no_later_reading_finds_is_not_ours(early: Node, rereading: Rereading) -> None:
     assert_not_ready(refusal(lambda: early.create("trainer", 0, cdi=(NIC,), seconds=NOT_KNOWN_YET_S)))
-    early.evidence.specs.read_again()
+    early.engine.specs.read_again()
     rereading.end()
     assert early.create("trainer", 0, cdi=(NIC,)) == ContainerEdits()
 
@@ -142,20 +142,28 @@ def test_a_cdi_device_that_may_be_in_a_spec_that_cannot_be_read_keeps_its_contai
 ) -> None:
     broken = CdiError(ErrorCode.CDI_SYNTAX, "it is no JSON", file="/cdi/broken.json", hint="mend it")
     early.registry = replace(early.registry, problems=(broken,))
-    early.evidence.specs.read_again()
+    early.engine.specs.read_again()
     rereading.end()
     assert "/cdi/broken.json" in str(refusal(lambda: early.create("trainer", 0, cdi=(NIC,))))
 
 
-def test_a_container_that_brings_nothing_does_not_wait_for_the_first_specs() -> None:
-    evidence = EvidenceCollector(
-        node=eight, registry=lambda: Registry(devices={}), prefix=PREFIX, reread=None, is_ready=False
-    )
-    plain = KnownContainer(pod=make_pod(), name="main", annotations={})
-    assert not evidence.await_concerned(plain, deadline=0.0)
-    with_node = replace(plain, devices={"/dev/infiniband/uverbs0": (231, 192)})
-    with pytest.raises(NotReadyError):
-        evidence.await_concerned(with_node, deadline=0.0)
+def allocated(node: Node) -> PodAllocation | None:
+    """What is remembered of the kubelet's answer for the pod."""
+    sandbox = node.engine.sandboxes.get("sandbox-1")
+    return sandbox.allocation if sandbox is not None else None
+
+
+def test_a_container_that_brings_nothing_does_not_wait_for_the_first_specs(world: World, tmp_path: Path) -> None:
+    def unread(_daemon: Daemon) -> Others:
+        return Others(specs=SpecCache(node=eight, registry=lambda: Registry(devices={}), prefix=PREFIX, is_ready=False))
+
+    with daemon_on(world, tmp_path, make_others=unread) as node:
+        engine = node.engine
+        plain = KnownContainer(pod=make_pod(), name="main", annotations={})
+        assert engine.create_container(plain, 0.0) == ContainerEdits()
+        with_node = replace(plain, devices={"/dev/infiniband/uverbs0": (231, 192)})
+        with pytest.raises(NotReadyError, match="CDI specs of the node are still being read"):
+            engine.create_container(with_node, 0.0)
 
 
 def test_nobody_is_ready_while_the_first_specs_are_still_being_read(node: Node) -> None:
@@ -169,18 +177,18 @@ def test_nobody_is_ready_while_the_first_specs_are_still_being_read(node: Node) 
         assert go.wait(SOON)
         return node.registry
 
-    evidence = EvidenceCollector(node=lambda: node.node.current, registry=registry, prefix=PREFIX, is_ready=False)
+    specs = SpecCache(node=lambda: node.node.current, registry=registry, prefix=PREFIX, is_ready=False)
     opening.set()
-    reader = threading.Thread(target=evidence.specs.set_ready)
+    reader = threading.Thread(target=specs.set_ready)
     reader.start()
     try:
         assert reading.wait(SOON)
-        assert_not_ready(refusal(lambda: evidence.specs.await_ready(make_pod(), time.monotonic())))
+        assert_not_ready(refusal(lambda: specs.await_ready(make_pod(), time.monotonic())))
     finally:
         go.set()
         reader.join()
-    evidence.specs.await_ready(make_pod(), time.monotonic())
-    assert evidence.specs.now.index.is_for_any
+    specs.await_ready(make_pod(), time.monotonic())
+    assert specs.now.index.is_for_any
 
 
 def test_where_specs_cannot_be_watched_no_container_starts_without_what_they_ask(
@@ -197,11 +205,11 @@ def test_where_specs_cannot_be_watched_no_container_starts_without_what_they_ask
     workers, listeners = Workers(1), Listeners()
     opened: list[Sources] = []
 
-    def make_evidence(daemon: Daemon) -> EvidenceCollector:
+    def make_others(daemon: Daemon) -> Others:
         opened.append(Sources(settings, daemon.node, workers, listeners))
-        return opened[0].evidence
+        return Others(specs=opened[0].specs, kubelet=opened[0], rereads=opened[0].rereads)
 
-    with daemon_on(world, tmp_path / "state", make_evidence=make_evidence) as node:
+    with daemon_on(world, tmp_path / "state", make_others=make_others) as node:
         opened[0].open_later()
         workers.submit("specs", lambda: None).result(SOON)  # after the opening: it has the same key
         container = container_message("trainer", 0, cdi=(NIC,))
@@ -276,12 +284,12 @@ def test_what_a_container_was_not_given_of_its_claims_is_told_by_the_runtime_or_
     node.start(annotations={})
     first, second = ((it.path, (it.major, it.minor)) for it in map(uverbs, range(2)))
     both = KnownContainer(pod=pod, name="main", annotations={}, devices=dict([first, second]))
-    assert node.evidence.withheld(replace(both, cdi_devices=(CLAIM_A,))) == (CLAIM_B,)
-    assert node.evidence.withheld(replace(both, cdi_devices=(CLAIM_A, CLAIM_B))) == ()
-    assert node.evidence.withheld(both) == ()
-    assert node.evidence.withheld(replace(both, devices=dict([first]))) == (CLAIM_B,)
-    assert node.evidence.withheld(replace(both, devices={}, is_privileged=True)) == ()
-    assert node.evidence.withheld(replace(both, name="other", devices={})) == ()
+    assert node.engine._evidence.read(replace(both, cdi_devices=(CLAIM_A,)), {}).withheld == (CLAIM_B,)
+    assert node.engine._evidence.read(replace(both, cdi_devices=(CLAIM_A, CLAIM_B)), {}).withheld == ()
+    assert node.engine._evidence.read(both, {}).withheld == ()
+    assert node.engine._evidence.read(replace(both, devices=dict([first])), {}).withheld == (CLAIM_B,)
+    assert node.engine._evidence.read(replace(both, devices={}, is_privileged=True), {}).withheld == ()
+    assert node.engine._evidence.read(replace(both, name="other", devices={}), {}).withheld == ()
 
 
 def test_a_spec_of_every_device_adds_nothing_to_a_claim_of_one(node: Node) -> None:
@@ -357,14 +365,14 @@ def test_what_the_kubelet_told_of_a_pod_that_runs_outlives_thousands_that_came_a
     calls = Calls(node)
     node.kubelet.give(make_pod(), "trainer", NIC)
     calls.run(sandbox_message(make_pod()))
-    assert node.evidence.kubelet.allocated("sandbox-1") is not None
+    assert allocated(node) is not None
     node.kubelet.given.clear()
     node.kubelet.others = PodAllocation()
     for number in range(4097):
         job = sandbox_message(make_pod(f"job-{number}", uid=f"uid-of-job-{number}", path=""))
         calls.run(job)
         calls.end(job)
-    assert node.evidence.kubelet.allocated("sandbox-1") is not None
+    assert allocated(node) is not None
 
 
 def test_a_container_with_cdi_devices_that_are_not_ours_leaves_no_span(node: Node) -> None:

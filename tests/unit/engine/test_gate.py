@@ -17,7 +17,6 @@ from nri_rdma.doors.control.client import ask_status
 from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.gate import refuse_unasked
 from nri_rdma.engine.guard import Guard, Subject
-from nri_rdma.engine.parts import attached_of
 from nri_rdma.errors import ErrorCode, NriRdmaError, ProofError
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.proof import DeviceTask, ProofEnd, ProofStep
@@ -98,7 +97,7 @@ def test_others_are_not_proven(
 
 
 def test_a_pool_proves_requests_that_do_not_say_it(daemon: InsideDaemon, guard: Guard) -> None:
-    offering = daemon.engine.placer.offering
+    offering = daemon.engine.offering
     (pool,) = offering.policy.pools.values()
     offering.policy = replace(offering.policy, pools={pool.name: replace(pool, prove=True)})
     annotations = {PREFIX: "[{match: {device: mlx5_2}}, {match: {device: mlx5_3}, prove: false}]"}
@@ -223,15 +222,16 @@ def test_a_container_whose_hooks_would_not_ask_is_refused_when_it_is_created(
 ) -> None:
     """Whoever dies before it is started."""
     pod = daemon.start_pod("one", PROVE)
-    parts = daemon.sandboxes.of(pod.sandbox_id)
-    ((item,), _) = attached_of(parts)
-    request = replace(item.admitted.request, **way)
-    attached = (replace(item, admitted=replace(item.admitted, request=request)),)
+    (attachment,) = holdings = daemon.sandboxes.of(pod.sandbox_id)
+    assert attachment.record is not None
+    (item,) = holdings.attached
+    asked = replace(item, admitted=replace(item.admitted, request=replace(item.admitted.request, **way)))
+    attachment.change(record=replace(attachment.record, attached=(asked,)))
     container = KnownContainer(pod=pod, name="a", annotations={} if way else PROVE, **hooks)
     with nullcontext() if asks else pytest.raises(ProofError, match="this container has none that would ask") as told:
-        refuse_unasked(container, parts, attached, PREFIX)
+        refuse_unasked(container, holdings, PREFIX)
     assert told is None or told.value.code is ErrorCode.PROOF_NO_HOOK
-    refuse_unasked(replace(container, name="b"), parts, attached, PREFIX)
+    refuse_unasked(replace(container, name="b"), holdings, PREFIX)
 
 
 def test_a_container_without_a_hook_is_not_created(daemon: InsideDaemon) -> None:

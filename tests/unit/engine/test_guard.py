@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from nri_rdma.attach.attachment import Attachment
+from nri_rdma.attach.holdings import Holdings
 from nri_rdma.attach.states import State
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.engine.guard import SEEN_FILE, Guard, Subject, refuse_incomplete
@@ -39,7 +40,7 @@ def nobody(_sandbox_id: str, _pod: str) -> Collection[str]:
 
 def guard_of(daemon: InsideDaemon) -> Guard:
     settings = daemon.settings
-    known = daemon.engine.placer.evidence.sandboxes.get
+    known = daemon.engine.sandboxes.get
     gate = daemon.engine.starts.gate
     return Guard(daemon.sandboxes.of, known, nobody, gate, daemon.spans, PREFIX, settings.state_dir)
 
@@ -371,11 +372,11 @@ def test_a_container_with_a_claimed_device_is_complete_when_it_is_attached_for_t
 ) -> None:
     device = "rdma.noderesource.dev/claim=u1-nic"
     made, part = claimed(daemon, device)
-    refuse_incomplete(replace(made, cdi_device=device), (part,), PREFIX, nobody)
+    refuse_incomplete(replace(made, cdi_device=device), Holdings((part,)), PREFIX, nobody)
     with pytest.raises(NotReadyError, match="the CDI device other/claim=x and nothing is attached"):
-        refuse_incomplete(replace(made, cdi_device="other/claim=x"), (part,), PREFIX, nobody)
+        refuse_incomplete(replace(made, cdi_device="other/claim=x"), Holdings((part,)), PREFIX, nobody)
     with pytest.raises(NotReadyError, match="nothing is attached"):  # the request covers container a alone
-        refuse_incomplete(replace(made, container="b", cdi_device=device), (part,), PREFIX, nobody)
+        refuse_incomplete(replace(made, container="b", cdi_device=device), Holdings((part,)), PREFIX, nobody)
 
 
 def test_a_claim_of_the_pod_that_no_container_names_has_to_be_attached_for_each(daemon: InsideDaemon) -> None:
@@ -388,17 +389,17 @@ def test_a_claim_of_the_pod_that_no_container_names_has_to_be_attached_for_each(
         asked.append((sandbox_id, pod))
         return theirs
 
-    refuse_incomplete(replace(made, claims=(device,)), (part,), PREFIX, named)
+    refuse_incomplete(replace(made, claims=(device,)), Holdings((part,)), PREFIX, named)
     assert asked == []  # what is attached needs no question
     beside = replace(made, container="b", devices={}, env=frozenset(), claims=(device,))
     with pytest.raises(NotReadyError, match=f"{device} is the whole pod's, and nothing is attached") as caught:
-        refuse_incomplete(beside, (part,), PREFIX, named)
+        refuse_incomplete(beside, Holdings((part,)), PREFIX, named)
     assert (caught.value.code, asked) == (ErrorCode.NOT_ATTACHED, [("sandbox-one", "default/one")])
     theirs = {device}  # another container names it, and has a guard of its own
-    refuse_incomplete(beside, (part,), PREFIX, named)
+    refuse_incomplete(beside, Holdings((part,)), PREFIX, named)
     theirs = None
     with pytest.raises(NotReadyError, match="network is not ready: the kubelet has not told") as caught:
-        refuse_incomplete(beside, (part,), PREFIX, named)
+        refuse_incomplete(beside, Holdings((part,)), PREFIX, named)
     assert caught.value.code is ErrorCode.NOT_READY
 
 
@@ -424,10 +425,10 @@ def test_the_nodes_rdma_cm_is_that_of_whichever_attachment_has_one(daemon: Insid
     assert first.record is not None
     late = Attachment(pod, first.record, state=State.ATTACHED)
     first.change(record=replace(first.record, rdma_cm=None))
-    refuse_incomplete(made, (first, late), PREFIX, nobody)
+    refuse_incomplete(made, Holdings((first, late)), PREFIX, nobody)
     nodes = {path: number for path, number in made.devices.items() if "rdma_cm" not in path}
     with pytest.raises(NotReadyError, match="without /dev/infiniband/rdma_cm"):
-        refuse_incomplete(replace(made, devices=nodes), (first, late), PREFIX, nobody)
+        refuse_incomplete(replace(made, devices=nodes), Holdings((first, late)), PREFIX, nobody)
 
 
 @pytest.mark.parametrize("is_planned", [True, False])
@@ -441,7 +442,7 @@ def test_an_attach_for_another_container_keeps_nobody_but_that_one(daemon: Insid
     of_b = replace(first.record, attached=(replace(item, admitted=replace(item.admitted, request=request)),))
     late = Attachment(pod, part="b", state=State.ATTACHING)
     late.now = late.now._replace(record=of_b if is_planned else None)
-    refuse_incomplete(subject(pod, edits), (first, late), PREFIX, nobody)
+    refuse_incomplete(subject(pod, edits), Holdings((first, late)), PREFIX, nobody)
     if is_planned:
         with pytest.raises(NotReadyError, match="the attach of this pod still runs"):
-            refuse_incomplete(subject(pod, edits, container="b"), (first, late), PREFIX, nobody)
+            refuse_incomplete(subject(pod, edits, container="b"), Holdings((first, late)), PREFIX, nobody)

@@ -60,7 +60,7 @@ def shelf() -> Shelf:
 @pytest.fixture
 def check(daemon: InsideDaemon, shelf: Shelf) -> Iterator[ImageCheck]:
     readers = Workers(1, name="image-reader")
-    found = ImageCheck(shelf, daemon.engine.placer.evidence.sandboxes, daemon.spans, readers)
+    found = ImageCheck(shelf, daemon.engine.sandboxes, daemon.spans, readers)
     daemon.engine.starts.images = daemon.engine.starts.gate.images = found
     yield found
     shelf.gate.set()

@@ -25,70 +25,72 @@ def kubelet(node: Node) -> Kubelet:
 
 def test_what_it_allocated_is_remembered_with_the_sandbox(node: Node, kubelet: Kubelet) -> None:
     kubelet.give(make_pod(), "main", NIC)
-    word = node.evidence.kubelet.ask(make_pod())
+    word = node.engine.kubelet.ask(make_pod())
     assert word.allocation is not None
-    assert node.evidence.kubelet.allocated("sandbox-1") is word.allocation
-    assert node.evidence.kubelet.allocated("sandbox-2") is None
-    (grant,) = node.evidence.kubelet.grants(word.allocation)
+    sandbox = node.engine.sandboxes.get("sandbox-1")
+    assert sandbox is not None
+    assert sandbox.allocation is word.allocation
+    assert node.engine.sandboxes.get("sandbox-2") is None
+    (grant,) = node.engine.kubelet.grants(word.allocation)
     assert (grant.container, grant.name, grant.origin) == ("main", NIC, Origin.KUBELET)
 
 
 def test_an_answer_without_any_device_is_not_kept(node: Node, kubelet: Kubelet) -> None:
     kubelet.give(make_pod(), "main")
-    assert node.evidence.kubelet.ask(make_pod()).allocation is not None
-    assert node.evidence.kubelet.allocated("sandbox-1") is None
+    assert node.engine.kubelet.ask(make_pod()).allocation is not None
+    assert node.engine.sandboxes.get("sandbox-1") is None
 
 
 def test_a_cdi_device_that_is_none_of_ours_is_no_grant(node: Node, kubelet: Kubelet) -> None:
     kubelet.give(make_pod(), "main", FOREIGN)
-    assert node.evidence.kubelet.grants(node.evidence.kubelet.ask(make_pod()).allocation) == ()
+    assert node.engine.kubelet.grants(node.engine.kubelet.ask(make_pod()).allocation) == ()
 
 
 def test_a_pod_that_it_does_not_know_and_a_kubelet_that_is_late_are_reasons(
     node: Node, kubelet: Kubelet, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert node.evidence.kubelet.ask(make_pod()).is_unknown_pod
+    assert node.engine.kubelet.ask(make_pod()).is_unknown_pod
     kubelet.is_late = True
-    word = node.evidence.kubelet.ask(make_pod())
+    word = node.engine.kubelet.ask(make_pod())
     assert (word.allocation, word.is_unknown_pod) == (None, False)
     assert "KUBELET-LATE" in word.problem
     (line,) = (vars(it) for it in caplog.records if it.message == "the kubelet does not tell what it allocated")
     assert (line["pod"], "KUBELET-LATE" in line["error"]) == ("ml/train", True)
-    told = node.evidence.kubelet.gpus_told(word)
+    told = node.engine.kubelet.gpus_told(word)
     assert told is not None
     assert told.unanswered == word.problem
 
 
 def test_a_node_without_a_kubelet_says_nothing(node: Node) -> None:
-    node.evidence.kubelet.kubelet = None
-    assert node.evidence.kubelet.ask(make_pod()) == KubeletWord()
-    assert node.evidence.kubelet.gpus_told(KubeletWord()) is None
-    assert not node.evidence.kubelet.tells
-    assert not node.evidence.kubelet.asks_about_devices
+    node.engine.kubelet.kubelet = None
+    assert node.engine.kubelet.ask(make_pod()) == KubeletWord()
+    assert node.engine.kubelet.gpus_told(KubeletWord()) is None
+    assert not node.engine.kubelet.tells
+    assert not node.engine.kubelet.asks_about_devices
 
 
 def test_a_node_without_gpus_has_none_to_tell_of(node: Node, kubelet: Kubelet) -> None:
     kubelet.give(make_pod(), "main", NIC)
-    assert node.evidence.kubelet.gpus_told(node.evidence.kubelet.ask(make_pod())) is None
+    assert node.engine.kubelet.gpus_told(node.engine.kubelet.ask(make_pod())) is None
 
 
 def test_it_is_asked_about_devices_only_where_a_spec_is_ours(node: Node) -> None:
-    assert not node.evidence.kubelet.asks_about_devices
+    assert not node.engine.kubelet.asks_about_devices
     node.specify(spec(NIC, 0, keys=SHARED))
-    assert node.evidence.kubelet.asks_about_devices
+    assert node.engine.kubelet.asks_about_devices
 
 
 def test_gpus_are_told_when_the_specs_that_the_kubelet_names_have_been_read(world: World, tmp_path: Path) -> None:
     """Drivers write specs moments before."""
     rereading = Rereading()
-    with daemon_on(world, tmp_path, make_evidence=rereading.make_evidence) as made:
+    with daemon_on(world, tmp_path, make_others=rereading.make_others) as made:
         made.kubelet.give(make_pod(), "main", NIC)
-        word = made.evidence.kubelet.ask(make_pod())
+        word = made.engine.kubelet.ask(make_pod())
         timer = threading.Timer(0.02, rereading.end)
         timer.start()
-        made.evidence.kubelet.gpus_told(word)
+        made.engine.kubelet.gpus_told(word)
         assert [it.done() for it in rereading.asked] == [True]
         timer.join()
         made.specify(spec(NIC, 0, keys=SHARED))
-        made.evidence.kubelet.gpus_told(word)
+        made.engine.kubelet.gpus_told(word)
         assert len(rereading.asked) == 1

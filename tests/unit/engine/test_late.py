@@ -224,7 +224,7 @@ def test_a_late_attach_that_the_end_of_its_sandbox_stops_is_not_remembered(node:
     node.rig.gate.open.set()
     assert part.attach_done.exception(SOON) is not None
     node.rig.workers.submit("sandbox-1", lambda: None).result(SOON)
-    assert node.evidence.sandboxes.all() == ()
+    assert node.engine.sandboxes.all() == ()
 
 
 def test_another_container_of_a_claim_whose_attach_failed_comes_again(node: Node, world: World) -> None:
@@ -242,7 +242,7 @@ def test_another_container_of_a_claim_whose_attach_failed_comes_again(node: Node
 
 def test_a_failure_is_told_once_before_the_next_attempt(node: Node) -> None:
     node.specify(spec(NIC, 0, keys=MOVE))
-    known = node.evidence.sandboxes.take(make_pod().sandbox_id)
+    known = node.engine.sandboxes.take(make_pod().sandbox_id)
     for _ in range(ATTEMPTS - 1):
         known.remember_late_failure("trainer", "it is stuck")
     told = refusal(lambda: node.create("trainer", 0))
@@ -253,7 +253,7 @@ def test_a_failure_is_told_once_before_the_next_attempt(node: Node) -> None:
 
 def test_the_last_failure_is_told_each_time(node: Node) -> None:
     node.specify(spec(NIC, 0, keys=MOVE))
-    known = node.evidence.sandboxes.take(make_pod().sandbox_id)
+    known = node.engine.sandboxes.take(make_pod().sandbox_id)
     for _ in range(ATTEMPTS):
         known.remember_late_failure("trainer", "it is stuck")
     for _ in range(2):
@@ -398,9 +398,9 @@ def test_a_claims_memlock_that_the_runtime_does_not_set_is_refused_as_an_annotat
     node: Node, code: ErrorCode, is_told: bool
 ) -> None:
     if code is ErrorCode.RUNTIME_TOO_OLD:
-        node.engine.placer.offering.memlock = MemlockBounds(dropped_by="containerd 1.7.0")
+        node.engine.offering.memlock = MemlockBounds(dropped_by="containerd 1.7.0")
     else:
-        node.engine.placer.offering.memlock = MemlockBounds(ceiling=4096)
+        node.engine.offering.memlock = MemlockBounds(ceiling=4096)
     node.specify(spec(NIC, 0, keys=MOVE))
     if is_told:
         node.kubelet.give(make_pod(), "trainer", NIC)
@@ -460,7 +460,7 @@ def test_an_attempt_that_finds_its_spec_gone_holds_nothing_and_the_claim_is_atta
 
 
 def test_the_newest_failures_and_answers_of_a_sandbox_are_remembered_however_many_there_were(node: Node) -> None:
-    known = node.evidence.sandboxes.take(make_pod().sandbox_id)
+    known = node.engine.sandboxes.take(make_pod().sandbox_id)
     for number in range(KEPT_CONTAINERS + 1):
         known.remember_late_failure(f"c{number}", "no")
         known.remember_answer(f"c{number}", f"/pods/c{number}")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from nri_rdma.attach.holdings import held_by_id
 from nri_rdma.commands.cli.holders import taken_from
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.control.client import ask_status
-from nri_rdma.engine.parts import held_by_id
 from nri_rdma.engine.shares import ShareBook
 from nri_rdma.errors import NriRdmaError, PlacementError
 from nri_rdma.model.device import DeviceId
@@ -32,10 +32,9 @@ class Node:
 
     def __init__(self, inside: InsideDaemon, one: Pool) -> None:
         self.kubelet, self.inside = Kubelet(), inside
-        evidence = inside.engine.placer.evidence
-        evidence.kubelet.kubelet = self.kubelet
-        evidence.kubelet.shares = ShareBook([one])
-        inside.engine.placer.offering.policy = policy_of([one], (), allow_default_pool=False)
+        inside.engine.kubelet.kubelet = self.kubelet
+        inside.engine.kubelet.shares = ShareBook([one])
+        inside.engine.offering.policy = policy_of([one], (), allow_default_pool=False)
         self.handlers = Handlers(inside)
         self.ids = [device.id for device in inside.node.devices]
 
@@ -43,7 +42,7 @@ class Node:
         """A pod whose container was allocated the devices of these numbers: Allocate, then RunPodSandbox."""
         ids = [self.ids[number] for number in numbers]
         if ids:
-            self.inside.engine.placer.evidence.kubelet.shares.allocated(NIC, ids)
+            self.inside.engine.kubelet.shares.allocated(NIC, ids)
             self.kubelet.give_ids(f"default/{name}", container, NIC, *ids)
         main = ContainerManifest(name="main")
         manifest = PodManifest(kind="Pod", namespace="default", name=name, annotations={}, containers=(main,))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from nri_rdma.attach.holdings import NOTHING
 from nri_rdma.attach.liveness import NoProcesses
 from nri_rdma.engine.container import ListedContainer
 from nri_rdma.engine.limiter import Limiter
@@ -181,7 +182,7 @@ def test_limits_are_removed_at_the_end_whoever_wrote_them_also_those_of_a_start_
     limiter.limit_all(parts, "main", "/pod/main")
     refusal(LimitsError, lambda: limiter.limit_all(parts, "main", "/pod/none"))
     assert limits.lifted == [f"/pod/{it} of ml/train, container main" for it in ("main", "none")]
-    limiter.limit_all((), "main", "/pod/main")
+    limiter.limit_all(NOTHING, "main", "/pod/main")
     assert len(limits.lifted) == 2
 
 

@@ -34,13 +34,13 @@ class Scans:
     def __init__(self, *numbers: int) -> None:
         self.node = node(tuple(map(nic, numbers)))
         self.cache = NodeCache(self.read)
-        self.offering = Offering(self.cache, default_policy(False), MemlockBounds(default=7))
+        self.offering = Offering(self.cache, default_policy(False), Adoption(), MemlockBounds(default=7))
 
     def read(self) -> Node:
         return self.node
 
     def ask(self) -> Question:
-        return self.offering.question("ml/train", Asker(), NOTHING_ASKED, (), Adoption())
+        return self.offering.question("ml/train", Asker(), NOTHING_ASKED, ())
 
 
 def offered(question: Question) -> list[str]:
@@ -95,7 +95,7 @@ def test_a_device_that_the_host_could_not_have_back_is_a_tie() -> None:
 
 def test_another_policy_is_for_pods_that_come_and_leaves_those_that_are_there(daemon: Daemon) -> None:
     daemon.start()
-    daemon.engine.placer.offering.policy = policy_of(
+    daemon.engine.offering.policy = policy_of(
         (), (Rule(name="nobody", where="FILE:1", allow=False),), allow_default_pool=True
     )
     assert daemon.edits().char_devices
@@ -108,17 +108,17 @@ def test_another_policy_is_for_pods_that_come_and_leaves_those_that_are_there(da
 
 def test_what_the_rules_can_know_of_a_pod_reaches_them(daemon: Daemon) -> None:
     rule = Rule(name="kata", where="FILE:1", runtime_handlers=("kata",), pod_labels=(("team", ("ml",)),))
-    daemon.engine.placer.offering.policy = policy_of((), (rule,), allow_default_pool=True)
+    daemon.engine.offering.policy = policy_of((), (rule,), allow_default_pool=True)
     with pytest.raises(PlacementError):
         daemon.start()
     asker = Asker(namespace="ml", runtime_handler="kata", labels=(("team", "ml"),))
-    daemon.engine.run_pod(make_pod(), ONE, time.monotonic() + SOON, asker)
+    daemon.engine.run_pod(daemon.engine.start_of(make_pod(), ONE, asker), time.monotonic() + SOON)
     assert daemon.edits().char_devices
 
 
 def test_a_pool_has_what_it_selects_on_the_node_of_the_moment(daemon: Daemon) -> None:
     pools = [Pool(name="default", modes=(Mode.EXCLUSIVE,), select=(Selector(device=("no_such_device",)),))]
-    daemon.engine.placer.offering.policy = policy_of(pools, (), allow_default_pool=False)
+    daemon.engine.offering.policy = policy_of(pools, (), allow_default_pool=False)
     with pytest.raises(PlacementError) as caught:
         daemon.start()
     assert caught.value.code is ErrorCode.NOT_IN_POOL

@@ -14,7 +14,8 @@ from nri_rdma.decide.decision import Decision, Question
 from nri_rdma.decide.policy import Asker, policy_of
 from nri_rdma.engine import node_cache
 from nri_rdma.engine.asking import Asked
-from nri_rdma.engine.evidence import EvidenceCollector
+from nri_rdma.engine.container import NOTHING_REQUESTED
+from nri_rdma.engine.specs import SpecCache
 from nri_rdma.errors import ErrorCode, NotReadyError, PlacementError
 from nri_rdma.model.device import LinkLayer
 from nri_rdma.model.pool import Pool, PoolDoor
@@ -25,7 +26,7 @@ from tests.unit.attach.builders import make_device, make_pod
 from tests.unit.attach.sandbox_life import drop
 from tests.unit.engine.one_rail import OTHER_PATH, daemon, refusal, world
 from tests.unit.rigs.attachments import SOON, add_rail
-from tests.unit.rigs.engine import ONE, PREFIX, Daemon
+from tests.unit.rigs.engine import ONE, PREFIX, Daemon, Others, requested
 from tests.unit.rigs.engine_with_kubelet import MOVE, NIC, Node, daemon_on, node, spec
 
 __all__ = ["daemon", "node", "world"]  # fixtures
@@ -137,21 +138,21 @@ def test_a_device_whose_routes_are_gone_is_given_to_the_next_pod(daemon: Daemon,
 def test_a_node_that_was_read_just_now_is_not_read_again_before_a_refusal(daemon: Daemon, world: World) -> None:
     world.host.links.clear()
     daemon.node.refresh()
-    reads, placer = daemon.reads, daemon.engine.placer
-    asked = placer.asked(make_pod(), ONE)
+    reads, placer = daemon.reads, daemon.engine._placer
+    asked = placer.asked(make_pod(), requested(ONE))
     assert asked is not None
     refusal(PlacementError, lambda: placer.choose(make_pod(), asked, Asker(), None))
     assert daemon.reads == reads
 
 
 def test_who_has_only_a_claim_that_asks_for_devices_asks_for_them(node: Node) -> None:
-    placer, pod = node.engine.placer, make_pod()
+    placer, pod = node.engine._placer, make_pod()
     node.specify(spec(NIC, 0, keys=MOVE))
-    assert placer.asked(pod, {}) is None
+    assert placer.asked(pod, NOTHING_REQUESTED) is None
     node.kubelet.give(pod, "trainer", NIC)
-    asked = placer.asked(pod, {})
+    asked = placer.asked(pod, NOTHING_REQUESTED)
     assert asked is not None
-    (placed,) = placer.choose(pod, asked, Asker(), None)
+    (placed,) = placer.choose(pod, asked, Asker(), None).placed
     assert [device.name for device in placed.devices] == ["mlx5_0"]
     assert placed.admitted.request.cdi_device == NIC
     assert node.holders == {"mlx5_0"}
@@ -167,28 +168,29 @@ def test_the_span_of_a_decision_says_what_was_chosen_and_why(daemon: Daemon) -> 
 def test_where_pods_may_have_claims_they_wait_for_the_specs_that_tell_it(world: World, tmp_path: Path) -> None:
     reading = Future[None]()
 
-    def unread(daemon: Daemon) -> EvidenceCollector:
-        return EvidenceCollector(
+    def unread(daemon: Daemon) -> Others:
+        specs = SpecCache(
             node=lambda: daemon.node.current,
             registry=lambda: daemon.registry,
             prefix=PREFIX,
             reread=lambda: reading,
             is_ready=False,
         )
+        return Others(specs=specs, rereads=(lambda: reading,))
 
-    with daemon_on(world, tmp_path, make_evidence=unread) as made:
-        placer = made.engine.placer
+    with daemon_on(world, tmp_path, make_others=unread) as made:
+        placer = made.engine._placer
         made.start(annotations={})  # without such a pool nobody waits
         placer.await_specs(make_pod(), time.monotonic())
         claims = Pool(name="nics", modes=(Mode.SHARED,), door=PoolDoor.CLAIMS)
-        placer.offering.policy = policy_of((claims,), (), allow_default_pool=False)
+        made.engine.offering.policy = policy_of((claims,), (), allow_default_pool=False)
         assert made.engine.may_ask({}, "u1")
         assert refusal(NotReadyError, lambda: made.start(annotations={}, seconds=0.05)).code is ErrorCode.NOT_READY
         refusal(NotReadyError, lambda: placer.await_specs(make_pod(), time.monotonic()))
-        made.evidence.specs.set_ready()
+        made.engine.specs.set_ready()
         assert not made.engine.may_ask({}, "u1")
         made.start(annotations={})
-        made.evidence.specs.expect(["rdma.noderesource.dev/claim=one"])  # a claim is prepared, its spec is not read yet
+        made.engine.specs.expect(["rdma.noderesource.dev/claim=one"])  # a claim is prepared, its spec is not read yet
         assert made.engine.may_ask({}, "u1")
         assert refusal(NotReadyError, lambda: made.start(annotations={}, seconds=0.05)).code is ErrorCode.NOT_READY
         reading.set_result(None)
@@ -206,10 +208,10 @@ def test_a_pod_is_placed_by_the_ports_as_they_are_where_the_kernel_gives_no_news
     daemon.node.current = replace(daemon.node.current, devices=(silent,))
     daemon.node.is_outdated = lambda: is_outdated
     before = daemon.reads
-    chosen = daemon.engine.placer.choose(
+    chosen = daemon.engine._placer.choose(
         make_pod(), asked_of(daemon), Asker(namespace="default"), time.monotonic() + SOON
     )
-    assert (chosen[0].devices == (silent,), daemon.reads - before) == (not is_outdated, reads)
+    assert (chosen.placed[0].devices == (silent,), daemon.reads - before) == (not is_outdated, reads)
 
 
 def test_no_port_is_looked_at_where_netdevs_tell_of_it(daemon: Daemon) -> None:
@@ -220,6 +222,6 @@ def test_no_port_is_looked_at_where_netdevs_tell_of_it(daemon: Daemon) -> None:
 
 
 def asked_of(daemon: Daemon) -> Asked:
-    asked = daemon.engine.placer.asked(make_pod(), ONE)
+    asked = daemon.engine._placer.asked(make_pod(), requested(ONE))
     assert asked is not None
     return asked

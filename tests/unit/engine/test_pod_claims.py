@@ -67,7 +67,7 @@ def test_a_claim_that_no_container_names_is_the_whole_pods(node: Node) -> None:
     node.specify(spec(NIC, 0))
     pod, other = make_pod(), make_pod("sandbox-2", uid="uid-2")
     node.kubelet.claim(NIC, pods=(pod,))
-    told = node.evidence.kubelet.claims
+    told = node.engine.kubelet.claims
     assert [(told.may_have(it.uid), told.of(it.uid)) for it in (pod, other)] == [
         (True, (NIC,)),
         (False, ()),
@@ -75,35 +75,35 @@ def test_a_claim_that_no_container_names_is_the_whole_pods(node: Node) -> None:
     (grant,) = told.grants(pod, (NIC,), PodAllocation())
     assert (grant.for_all, grant.name, grant.origin) == (True, NIC, Origin.KUBELET)
     node.kubelet.give(pod, "main", NIC)
-    assert told.grants(pod, (NIC,), node.evidence.kubelet.ask(pod).allocation) == ()
+    assert told.grants(pod, (NIC,), node.engine.kubelet.ask(pod).allocation) == ()
 
 
 def test_a_pod_with_a_claim_waits_for_the_kubelet_to_tell_which_containers_name_it(node: Node) -> None:
     with pytest.raises(NotReadyError, match="has not told which containers name the pod's claims"):
-        node.evidence.kubelet.claims.grants(make_pod(), (NIC,), None)
-    assert node.evidence.kubelet.claims.grants(make_pod(), (), None) == ()
+        node.engine.kubelet.claims.grants(make_pod(), (NIC,), None)
+    assert node.engine.kubelet.claims.grants(make_pod(), (), None) == ()
 
 
 def test_a_pod_whose_claim_has_no_spec_waits_for_it(node: Node) -> None:
     """Somebody removed it, or it is not read yet: without it the pod would start bare."""
     with pytest.raises(NotReadyError, match=f"no CDI spec has {NIC}, which the pod has by a claim"):
-        node.evidence.kubelet.claims.grants(make_pod(), (NIC,), PodAllocation())
+        node.engine.kubelet.claims.grants(make_pod(), (NIC,), PodAllocation())
 
 
 def test_a_node_without_a_kubelet_has_no_claims(node: Node) -> None:
     node.kubelet.claim(NIC, pods=(make_pod(),))
-    node.evidence.kubelet.kubelet = None
-    assert (node.evidence.kubelet.claims.may_have("uid-1"), node.evidence.kubelet.claims.of("uid-1")) == (False, ())
+    node.engine.kubelet.kubelet = None
+    assert (node.engine.kubelet.claims.may_have("uid-1"), node.engine.kubelet.claims.of("uid-1")) == (False, ())
 
 
 def test_a_claim_that_the_checkpoint_does_not_have_is_not_prepared(node: Node) -> None:
     """A single file that was mounted into the daemon's container stays the old one for ever."""
     claim = Claim(namespace="team", name="rails", uid="c1", label="", requests=())
     with pytest.raises(KubeletError, match="does not have this claim") as caught:
-        node.evidence.kubelet.claims.refuse_untold(claim)
+        node.engine.kubelet.claims.refuse_untold(claim)
     assert (caught.value.code, caught.value.where) == (ErrorCode.KUBELET_STATE, "claim team/rails")
     node.kubelet.claim(NIC, pods=(make_pod(),))
-    node.evidence.kubelet.claims.refuse_untold(claim)
+    node.engine.kubelet.claims.refuse_untold(claim)
 
 
 def test_the_second_pod_of_a_shared_claim_has_its_devices(node: Node) -> None:
@@ -128,7 +128,7 @@ def test_a_plain_pod_beside_claims_is_not_asked_about(node: Node) -> None:
     prepare(node, SHARED, FIRST)
     assert (node.engine.may_ask({}, PLAIN.uid), node.engine.may_ask({}, FIRST.uid)) == (False, True)
     node.engine.synchronize((listed(FIRST), listed(PLAIN))).result(SOON)
-    assert (concerns(node, PLAIN), node.evidence.sandboxes.get(PLAIN.sandbox_id)) == (False, None)
+    assert (concerns(node, PLAIN), node.engine.sandboxes.get(PLAIN.sandbox_id)) == (False, None)
 
 
 def test_a_pod_that_started_while_nobody_listened_has_its_devices_with_its_first_container(

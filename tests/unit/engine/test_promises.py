@@ -73,7 +73,15 @@ class Rig:
 @pytest.fixture
 def rig(daemon: InsideDaemon) -> Rig:
     clock, attached = Clock(), set[str]()
-    promises = Promises(attached.__contains__, daemon.engine.placer, RefusedLately(), clock.schedule)
+    promises = Promises(
+        attached.__contains__,
+        daemon.engine._placer,
+        daemon.engine.node,
+        RefusedLately(),
+        daemon.settings.annotation_prefix,
+        daemon.spans,
+        clock.schedule,
+    )
     return Rig(inside=daemon, clock=clock, promises=promises, attached=attached)
 
 
@@ -172,5 +180,5 @@ def test_an_interface_name_that_is_taken_releases_what_was_chosen(rig: Rig) -> N
 
 
 def test_no_runtime_bounds_the_memlock_of_such_a_container(rig: Rig) -> None:
-    rig.inside.engine.placer.offering.memlock = MemlockBounds(ceiling=1 << 20, dropped_by="containerd 1.7.0")
+    rig.inside.engine.offering.memlock = MemlockBounds(ceiling=1 << 20, dropped_by="containerd 1.7.0")
     assert rig.make(pod=[{**SECOND, "memlock": "unlimited"}]).char_devices

@@ -20,9 +20,9 @@ from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.sources import Sources
 from nri_rdma.decide.policy import Asker
 from nri_rdma.engine.container import KnownContainer
-from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.rereading import Rereading
 from nri_rdma.engine.sandbox import LifeEvent, Sandboxes
+from nri_rdma.engine.specs import SpecCache
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.edits import ContainerEdits
@@ -32,7 +32,7 @@ from tests.fakes.kernel import World
 from tests.unit.attach.builders import make_pod
 from tests.unit.model.hardware import uverbs
 from tests.unit.rigs.attachments import SOON
-from tests.unit.rigs.engine import PREFIX, Daemon
+from tests.unit.rigs.engine import PREFIX, Daemon, Others
 from tests.unit.rigs.engine_with_kubelet import (
     FOREIGN,
     MOVE,
@@ -103,11 +103,11 @@ def late_on(world: World, tmp_path: Path) -> Iterator[Late]:
     opened: list[Sources] = []
     listeners = Listeners()
 
-    def make_evidence(daemon: Daemon) -> EvidenceCollector:
+    def make_others(daemon: Daemon) -> Others:
         opened.append(Sources(settings, daemon.node, workers, listeners, readers))
-        return opened[0].evidence
+        return Others(specs=opened[0].specs, kubelet=opened[0], rereads=opened[0].rereads)
 
-    with daemon_on(world, tmp_path / "state", make_evidence=make_evidence) as node:
+    with daemon_on(world, tmp_path / "state", make_others=make_others) as node:
         made = Late(node=node, folder=folder, readers=readers)
         made.write(spec(FOREIGN, 1))
         opened[0].open_later()
@@ -229,7 +229,7 @@ def test_nodes_that_nobody_explains_are_let_through_once_by_readings_that_ended_
 
 
 def test_nodes_that_nobody_explains_are_refused_after_one_reading_where_that_is_enforced(late: Late) -> None:
-    late.node.evidence.adoption = Adoption(others=VendorAdoption(adopt=Adopt.ENFORCE))
+    late.node.engine.offering.adoption = Adoption(others=VendorAdoption(adopt=Adopt.ENFORCE))
     reads = late.node.reads
     told = refusal(lambda: ask_again(lambda: late.node.create("main", 0)))
     assert told.code is ErrorCode.NOT_ALLOCATED
@@ -271,8 +271,8 @@ def test_a_container_that_was_there_before_us_waits_for_no_reading(late: Late) -
     running = KnownContainer(
         pod=make_pod(), name="main", asker=asker, devices={uverbs(3).path: (231, 195)}, was_there=True
     )
-    assert late.node.evidence.concerns(running)
-    late.node.evidence.await_known(running, {}, time.monotonic())
+    assert late.node.engine.concerns(running)
+    assert late.node.engine.create_container(running, time.monotonic()) == ContainerEdits()
 
 
 # Readings that fail
@@ -302,15 +302,11 @@ def test_a_container_is_refused_where_the_specs_cannot_be_read(world: World, tmp
     failed: Future[None] = Future()
     failed.set_exception(OSError("no descriptor is left"))
 
-    def make_evidence(daemon: Daemon) -> EvidenceCollector:
-        return EvidenceCollector(
-            node=lambda: daemon.node.current,
-            registry=lambda: Registry(devices={}),
-            prefix=PREFIX,
-            reread=lambda: failed,
-        )
+    def make_others(daemon: Daemon) -> Others:
+        specs = SpecCache(node=lambda: daemon.node.current, registry=lambda: Registry(devices={}), prefix=PREFIX)
+        return Others(specs=specs, rereads=(lambda: failed,))
 
-    with daemon_on(world, tmp_path, make_evidence=make_evidence) as node:
+    with daemon_on(world, tmp_path, make_others=make_others) as node:
         told = refusal(lambda: node.create("trainer", 0))
     assert told.code is ErrorCode.NOT_READY
     assert "no descriptor is left" in str(told)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
 from concurrent.futures import Future
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
@@ -84,56 +83,6 @@ def test_a_sandbox_is_answered_for_before_its_attach_has_ended(overlapped: Daemo
     assert overlapped.edits().char_devices
 
 
-def test_that_a_sandbox_may_be_answered_for_is_told_once_its_plan_is_made(overlapped: Daemon) -> None:
-    told: list[bool] = []
-    overlapped.rig.gate.stop_at = "before move-netdev"
-    overlapped.start(on_planned=lambda: told.append(overlapped.sandbox().attach_done.done()))
-    wait_until(lambda: told, "it to be told")
-    overlapped.rig.gate.open.set()
-    overlapped.sandbox().attach_done.result(SOON)
-    assert told == [False]
-
-
-def test_a_plan_that_is_made_after_the_deadline_is_told_then(overlapped: Daemon) -> None:
-    told: list[bool] = []
-    overlapped.rig.gate.stop_at = "before plan"
-    overlapped.start(seconds=0.05, on_planned=lambda: told.append(True))
-    assert told == []
-    overlapped.rig.gate.open.set()
-    overlapped.sandbox().attach_done.result(SOON)
-    assert told == [True]
-
-
-def test_who_was_told_of_a_plan_is_not_kept(overlapped: Daemon) -> None:
-    """A call with all that it has, and its connection, would be kept for as long as the pod."""
-
-    class Call:
-        def on_planned(self) -> None:
-            """Answer it."""
-
-    call = Call()
-    kept = weakref.ref(call)
-    overlapped.start(on_planned=call.on_planned)
-    overlapped.sandbox().attach_done.result(SOON)
-    del call
-    assert kept() is None
-
-
-def test_nobody_is_told_of_a_sandbox_that_is_refused(overlapped: Daemon, world: World) -> None:
-    told: list[bool] = []
-    world.remove_namespace(POD_PATH)
-    refusal(AttachError, lambda: overlapped.start(on_planned=lambda: told.append(True)))
-    assert told == []
-
-
-@pytest.mark.parametrize("waits", [Waits(blocking=True), Waits(sandbox_s=SOON)], ids=["blocking", "sandbox_wait"])
-def test_nobody_is_told_of_a_plan_where_the_sandbox_waits_for_the_attach(overlapped: Daemon, waits: Waits) -> None:
-    told: list[bool] = []
-    overlapped.engine.barrier.waits = waits
-    overlapped.start(on_planned=lambda: told.append(True))
-    assert (overlapped.sandbox().state, told) == (Phase.ATTACHED, [])
-
-
 def test_what_must_be_refused_is_refused_by_the_sandbox(overlapped: Daemon, world: World) -> None:
     world.remove_namespace(POD_PATH)
     assert "ENOENT" in str(refusal(AttachError, overlapped.start))
@@ -144,8 +93,8 @@ def test_a_new_sandbox_waits_for_the_old_one_without_keeping_the_runtime(overlap
     overlapped.start()
     overlapped.sandbox().attach_done.result(SOON)
     intruder = world.add_link(world.host, "rail0")  # the way home is blocked
-    begun, told = time.monotonic(), list[bool]()
-    overlapped.start(make_pod("sandbox-2", path=OTHER_PATH), on_planned=lambda: told.append(True))
+    begun = time.monotonic()
+    overlapped.start(make_pod("sandbox-2", path=OTHER_PATH))
     assert time.monotonic() - begun < 1.5
     assert "older sandbox" in refusal(NotReadyError, lambda: overlapped.edits("sandbox-2")).what
     overlapped.stop("sandbox-1", seconds=0.05)  # the runtime's word for the old one comes late
@@ -159,7 +108,6 @@ def test_a_new_sandbox_waits_for_the_old_one_without_keeping_the_runtime(overlap
     overlapped.rig.gate.open.set()
     overlapped.sandbox("sandbox-2").attach_done.result(SOON)
     assert overlapped.edits("sandbox-2").char_devices
-    assert told == [], "it was answered for before its plan was made"
     assert not overlapped.engine.knows("sandbox-1")
 
 
@@ -252,7 +200,7 @@ def test_another_device_is_found_for_a_sandbox_that_waited_for_an_older_one(over
 def test_a_reading_that_hangs_before_another_attempt_keeps_no_other_pod_waiting(planning: Daemon, world: World) -> None:
     add_rail(world, "rail1")
     add_rail(world, "rail2")
-    planning.engine.placer.node.readers = readers = Workers(1, name="reader")
+    planning.engine._placer._node.readers = readers = Workers(1, name="reader")
     planning.rig.gate.fail_at = "after move-netdev"
     goes_on, read = threading.Event(), planning.node._read
     world.add_namespace("/run/netns/pod-3")
@@ -365,7 +313,7 @@ def test_a_failure_ends_with_the_pods_namespace_also_without_an_event(overlapped
     give_up(overlapped)
     wait_until(lambda: overlapped.engine.unserved, "the unserved pod")
     (row,) = overlapped.engine.unserved
-    overlapped.evidence.sandboxes.namespace_removed(row.pod.netns_path)
+    overlapped.engine.sandboxes.namespace_removed(row.pod.netns_path)
     assert overlapped.engine.unserved == ()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nri_rdma.attach.holdings import Holdings
 from nri_rdma.commands.cli.driver_line import UNSERVED_S
 from nri_rdma.commands.cli.holders import taken_from
 from nri_rdma.commands.cli.status import attention
@@ -83,10 +84,9 @@ class Node:
 
     def __init__(self, inside: InsideDaemon) -> None:
         self.kubelet, self.inside = Kubelet(), inside
-        evidence = inside.engine.placer.evidence
-        evidence.kubelet.kubelet = self.kubelet
-        evidence.kubelet.shares = self.shares = ShareBook([pool()])
-        inside.engine.placer.offering.policy = policy_of([pool()], (), allow_default_pool=False)
+        inside.engine.kubelet.kubelet = self.kubelet
+        inside.engine.kubelet.shares = self.shares = ShareBook([pool()])
+        inside.engine.offering.policy = policy_of([pool()], (), allow_default_pool=False)
         self.handlers = Handlers(inside)
 
     def start(self, name: str, *shares: str) -> nri.PodSandbox:
@@ -198,8 +198,8 @@ def test_an_init_container_with_fewer_shares_than_the_next_one_has_fewer_devices
 
 def test_a_share_of_all_devices_that_an_init_container_had_before_is_all_devices(node: Node) -> None:
     every = pool(gives=ShareGives.ALL)
-    node.inside.engine.placer.evidence.kubelet.shares = node.shares = ShareBook([every])
-    node.inside.engine.placer.offering.policy = policy_of([every], (), allow_default_pool=False)
+    node.inside.engine.kubelet.shares = node.shares = ShareBook([every])
+    node.inside.engine.offering.policy = policy_of([every], (), allow_default_pool=False)
     pod = node.start("a", "hcas-05")
     names = node.create(pod, "hcas-05", container="first").names
     assert sorted(names) == ["rdma_cm", *(f"uverbs{number}" for number in range(8))]
@@ -320,7 +320,7 @@ def test_a_share_that_the_kubelet_tells_of_and_its_pool_does_not_have_gives_no_d
 
 
 def test_of_a_pod_that_was_refused_the_next_sandbox_is_asked_about_too(node: Node) -> None:
-    placing = node.inside.engine.placer.offering
+    placing = node.inside.engine.offering
     placing.policy = policy_of([pool()], (DENIES,), allow_default_pool=False)
     with pytest.raises(NriRdmaError, match="POLICY-DENIED"):
         node.start("a", "hcas-05")
@@ -340,7 +340,7 @@ def test_a_share_that_a_container_told_of_is_not_asked_about_any_more(node: Node
 
 def test_a_container_whose_share_cannot_be_attached_is_refused_with_the_reason(node: Node) -> None:
     pod = node.start("a")
-    node.inside.engine.placer.offering.policy = policy_of([pool()], (DENIES,), allow_default_pool=False)
+    node.inside.engine.offering.policy = policy_of([pool()], (DENIES,), allow_default_pool=False)
     with pytest.raises(NriRdmaError, match=r"POLICY-DENIED: rule nobody .* refuses pool hcas"):
         node.create(pod, "hcas-05")
 
@@ -378,9 +378,9 @@ def test_a_container_with_the_guard_resource_is_remembered_as_answered_and_a_pla
     hook = ("/opt/nri-rdma-hook", "verify", "--resource", "a.example/guard")
     pod = node.start("asks-nothing")
     assert node.create(pod) == NOTHING
-    assert node.inside.engine.placer.evidence.sandboxes.get(pod.id) is None
+    assert node.inside.engine.sandboxes.get(pod.id) is None
     assert node.create(pod, hook=hook) == NOTHING
-    known = node.inside.engine.placer.evidence.sandboxes.get(pod.id)
+    known = node.inside.engine.sandboxes.get(pod.id)
     assert known is not None
     assert list(known.answered) == ["main"]
 
@@ -425,7 +425,7 @@ def test_the_guard_lets_no_container_start_that_has_shares_and_no_device_for_the
         with pytest.raises(NotReadyError, match=what):
             refuse_incomplete(lacking, parts, "rdma.noderesource.dev", lambda _sandbox, _pod: ())
     with pytest.raises(NotReadyError, match="NOT-ATTACHED"):
-        refuse_incomplete(made, (), "rdma.noderesource.dev", lambda _sandbox, _pod: ())
+        refuse_incomplete(made, Holdings(), "rdma.noderesource.dev", lambda _sandbox, _pod: ())
 
 
 def named(got: Got) -> list[tuple[str, int, int]]:

@@ -75,7 +75,7 @@ def test_containers_that_no_runtime_lists_stay(daemon: Daemon) -> None:
     daemon.start(replace(make_pod(), is_listed=False))
     daemon.engine.synchronize(()).result(SOON)
     assert daemon.sandbox().state is Phase.ATTACHED
-    assert daemon.evidence.sandboxes.get("sandbox-1") is not None
+    assert daemon.engine.sandboxes.get("sandbox-1") is not None
 
 
 def test_sandboxes_that_the_runtime_knows_stay(daemon: Daemon) -> None:
@@ -116,7 +116,7 @@ def test_pods_are_compared_without_specs_that_take_too_long_and_the_log_says_so(
     def never(_pod: Pod | None, _deadline: float) -> None:
         raise specs_not_read(None)
 
-    monkeypatch.setattr(daemon.evidence.specs, "await_ready", never)
+    monkeypatch.setattr(daemon.engine.specs, "await_ready", never)
     daemon.engine.synchronize((make_listed(make_pod()),)).result(SOON)
     assert [str(item.pod) for item in daemon.engine.unserved] == [str(make_pod())]
     (told,) = (vars(it) for it in caplog.records if it.message == "pods are looked at without CDI specs")
@@ -187,7 +187,7 @@ def test_a_pod_that_was_decided_about_does_not_wait_for_another_one_that_is_not(
     daemon.rig.gate.stop_at = "after plan sandbox-2"
     later = daemon.engine.synchronize(tuple(make_listed(pod, containers=()) for pod in (first, second)))
     assert daemon.rig.gate.reached.wait(SOON)
-    known = daemon.evidence.sandboxes
+    known = daemon.engine.sandboxes
     assert (known.is_missed("sandbox-1"), known.is_missed("sandbox-2")) == (False, True)
     assert daemon.edits().char_devices
     daemon.rig.gate.open.set()
@@ -209,9 +209,9 @@ def test_what_an_earlier_list_left_undecided_is_decided_by_the_next_one(daemon: 
     """The runtime has connected anew meanwhile, and the pod has a container by now, which runs without its devices."""
     go_on = occupy(daemon.rig.workers, "reconcile")
     missed = daemon.engine.synchronize((make_listed(make_pod(), containers=()),))
-    assert daemon.evidence.sandboxes.is_missed("sandbox-1")
+    assert daemon.engine.sandboxes.is_missed("sandbox-1")
     again = daemon.engine.synchronize((make_listed(make_pod()),))
-    assert not daemon.evidence.sandboxes.is_missed("sandbox-1")
+    assert not daemon.engine.sandboxes.is_missed("sandbox-1")
     go_on()
     missed.result(SOON)
     again.result(SOON)
@@ -259,7 +259,7 @@ def test_a_report_ends_with_the_pods_namespace_also_without_an_event(daemon: Dae
     path = make_pod().netns_path
     assert daemon.rig.watched == [path]
     for removed, rows in (("/run/netns/of-another", 1), (path, 0)):
-        daemon.evidence.sandboxes.namespace_removed(removed)
+        daemon.engine.sandboxes.namespace_removed(removed)
         assert len(daemon.engine.unserved) == rows
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,17 +13,20 @@ from nri_rdma.attach.liveness import NoProcesses
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.decide.inventory import assemble
 from nri_rdma.decide.policy import Asker
-from nri_rdma.engine.container import KnownContainer
+from nri_rdma.engine.container import NOTHING_REQUESTED, KnownContainer
 from nri_rdma.engine.engine import Engine
-from nri_rdma.engine.evidence import EvidenceCollector
+from nri_rdma.engine.kubelet import Kubelet
 from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.engine.reservations import Reservations
+from nri_rdma.engine.specs import Read, SpecCache
 from nri_rdma.host.limits import ContainerLimits
 from nri_rdma.model.device import CharDevice, DeviceId, Node, RdmaNetns, Scan
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
+from nri_rdma.model.request import PodRequest
 from nri_rdma.model.waits import Waits
 from nri_rdma.tasks.waiting import all_settled
+from nri_rdma.text.annotations import parse_pod_request
 from tests.fakes.kernel import FakeKernel
 from tests.unit.attach.builders import make_device, make_pod
 from tests.unit.model.hardware import uverbs
@@ -34,8 +37,17 @@ PREFIX = "rdma.noderesource.dev"
 ONE = {f"{PREFIX}/pod": "1"}
 
 
-MakeEvidence: TypeAlias = "Callable[[Daemon], EvidenceCollector]"
-"""Makes the evidence of a daemon whose node is there already."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Others:
+    """Who tells a daemon of devices that others gave to containers."""
+
+    specs: SpecCache
+    kubelet: Kubelet | None = None
+    rereads: tuple[Read, ...] = ()
+
+
+MakeOthers: TypeAlias = "Callable[[Daemon], Others]"
+"""Makes these for a daemon whose node is there already."""
 
 
 RAILS = tuple(f"rail{number}" for number in range(4))
@@ -47,7 +59,7 @@ class Daemon:
     def __init__(
         self,
         rig: Rig,
-        make_evidence: MakeEvidence | None = None,
+        make_others: MakeOthers | None = None,
         waits: Waits = BLOCKING,
         limits: ContainerLimits | None = None,
     ) -> None:
@@ -60,13 +72,15 @@ class Daemon:
         """The CDI specs of the node; `specify` gives it others."""
         self.node = NodeCache(self._read)
         self.cgroups = rig.state / "cgroup"
-        self.evidence = (make_evidence or make_plain_evidence)(self)
-        self.node.on_read.append(self.evidence.specs.read_again)
-        self.engine = Engine.make(
+        others = (make_others or make_plain_others)(self)
+        self.node.on_read.append(others.specs.read_again)
+        self.engine = Engine(
             node=self.node,
             policy=EXCLUSIVE_FIRST,
             reservations=self.reservations,
-            evidence=self.evidence,
+            specs=others.specs,
+            kubelet=others.kubelet,
+            rereads=others.rereads,
             attachments=rig.sandboxes,
             workers=rig.workers,
             readers=rig.workers,
@@ -82,11 +96,10 @@ class Daemon:
         pod: Pod | None = None,
         annotations: Mapping[str, str] = ONE,
         seconds: float = SOON,
-        on_planned: Callable[[], None] | None = None,
     ) -> None:
         pod = pod or make_pod()
         asker = Asker(namespace=pod.namespace, host_network=not pod.netns_path)
-        self.engine.run_pod(pod, annotations, time.monotonic() + seconds, asker, on_planned)
+        self.engine.run_pod(self.engine.start_of(pod, annotations, asker), time.monotonic() + seconds)
 
     def edits(
         self, sandbox_id: str = "sandbox-1", annotations: Mapping[str, str] = ONE, seconds: float = SOON
@@ -146,6 +159,11 @@ class Daemon:
         self.reservations.release(sandbox_id)
 
 
-def make_plain_evidence(daemon: Daemon) -> EvidenceCollector:
+def requested(annotations: Mapping[str, str]) -> PodRequest:
+    """The request of a pod with these annotations."""
+    return parse_pod_request(annotations, PREFIX) or NOTHING_REQUESTED
+
+
+def make_plain_others(daemon: Daemon) -> Others:
     """One that takes the daemon's registry for complete."""
-    return EvidenceCollector(node=lambda: daemon.node.current, registry=lambda: daemon.registry, prefix=PREFIX)
+    return Others(specs=SpecCache(node=lambda: daemon.node.current, registry=lambda: daemon.registry, prefix=PREFIX))

@@ -32,7 +32,7 @@ from tests.rig.dra_state import ClaimState, checkpoint
 from tests.unit.attach.builders import POD_PATH, make_pod
 from tests.unit.model.hardware import RDMA_CM, uverbs
 from tests.unit.rigs.attachments import SOON, Rig, add_rail, make_world
-from tests.unit.rigs.engine import PREFIX, Daemon, MakeEvidence
+from tests.unit.rigs.engine import PREFIX, Daemon, MakeOthers
 
 DRIVER = "rdma.noderesource.dev"
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
@@ -100,13 +100,13 @@ class Node(Daemon):
     hidden: frozenset[str] = frozenset()
     """RDMA devices that the host does not see, because they are in a pod's namespace."""
 
-    def __init__(self, rig: Rig, make_evidence: MakeEvidence | None = None) -> None:
+    def __init__(self, rig: Rig, make_others: MakeOthers | None = None) -> None:
         self.before_read: Callable[[], None] = lambda: None
-        super().__init__(rig, make_evidence)
+        super().__init__(rig, make_others)
         self.rdma_cm = RDMA_CM
         self.node.refresh()
         self.kubelet = Kubelet()
-        self.evidence.kubelet.kubelet = self.kubelet
+        self.engine.kubelet.kubelet = self.kubelet
 
     def specify(self, *specs: dict[str, object]) -> None:
         files = [
@@ -116,7 +116,7 @@ class Node(Daemon):
             for number, spec in enumerate(specs)
         ]
         self.registry = resolve(files)
-        self.evidence.specs.read_again()
+        self.engine.specs.read_again()
 
     def create(
         self,
@@ -146,7 +146,7 @@ class Node(Daemon):
         return self.engine.create_container(made, time.monotonic() + seconds)
 
     def seen(self) -> list[Sighting]:
-        return list(self.evidence.sandboxes.sightings())
+        return list(self.engine.sandboxes.sightings())
 
     def _read(self) -> NodeModel:
         self.before_read()
@@ -235,12 +235,12 @@ def node(world: World, tmp_path: Path) -> Iterator[Node]:
 
 @contextmanager
 def daemon_on(
-    world: World, state: Path, *specs: dict[str, object], make_evidence: MakeEvidence | None = None
+    world: World, state: Path, *specs: dict[str, object], make_others: MakeOthers | None = None
 ) -> Iterator[Node]:
     """A daemon that starts on this world, with the journal that an earlier one left in `state`."""
     rig = Rig(state=state, world=world, resolve=lambda known: known)
     try:
-        made = Node(rig, make_evidence)
+        made = Node(rig, make_others)
         made.specify(*specs)
         unreadable = rig.sandboxes.recover(lambda record: made.reservations.hold(record.key, record.holdings))
         assert unreadable == ()

@@ -29,10 +29,10 @@ from nri_rdma.doors.control.server import ControlServer
 from nri_rdma.doors.control.status import DaemonFacts, RuntimeView
 from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.engine import Engine
-from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.gate import Gating
 from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.engine.reservations import Reservations
+from nri_rdma.engine.specs import SpecCache
 from nri_rdma.host.cgroup import has_rdma_controller
 from nri_rdma.host.limits import ContainerLimits
 from nri_rdma.host.sysfs.scan import scan
@@ -92,11 +92,11 @@ class InsideDaemon:
         self.sandboxes = Attachments(
             Work(site, SecondLooks(self.kernel, self.workers, start_timer)), self.workers, on_gone=self._gone
         )
-        self.engine = Engine.make(
+        self.engine = Engine(
             node=self._source,
             policy=EXCLUSIVE_FIRST,
             reservations=self.reservations,
-            evidence=EvidenceCollector(
+            specs=SpecCache(
                 node=lambda: self._source.current,
                 registry=lambda: Registry(devices={}),
                 prefix=self.settings.annotation_prefix,
@@ -119,7 +119,7 @@ class InsideDaemon:
         self.runtime = RuntimeView(link="disconnected", name="", version="", nri="", lacks=(), launched=False, error="")
         self.export_counts: ExportCounts | None = None
         self.driver: DriverView | None = None
-        self.reloader = Reloader(self.settings, self._read_settings, self.engine.placer)
+        self.reloader = Reloader(self.settings, self._read_settings, self.engine)
         self.facts = DaemonFacts(
             settings=self.settings,
             engine=self.engine,
@@ -158,7 +158,9 @@ class InsideDaemon:
         pod = Pod(sandbox_id=f"sandbox-{name}", uid=f"uid-{name}", name=name, namespace="default", netns_path=path)
         attributes = {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}
         with self.spans.span("RunPodSandbox", attributes):
-            self.engine.run_pod(pod, annotations, time.monotonic() + 5, asker or Asker(namespace=pod.namespace))
+            self.engine.run_pod(
+                self.engine.start_of(pod, annotations, asker or Asker(namespace=pod.namespace)), time.monotonic() + 5
+            )
         sandbox = self.sandboxes.get(pod.sandbox_id)
         if sandbox is not None:
             sandbox.attach_done.result(5)

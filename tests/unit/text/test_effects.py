@@ -163,7 +163,7 @@ def outcome(daemon: InsideDaemon, request: Request) -> list[object]:
     """What the kernel and the containers of a pod with this request are told, which are proven and whose images are
     checked; the refusal of one that is refused."""
     annotations = {"rdma.noderesource.dev/pod": json.dumps([request])}
-    daemon.engine.placer.offering.policy = FREE
+    daemon.engine.offering.policy = FREE
     try:
         pod = daemon.start_pod("one", annotations)
     except NriRdmaError as error:

@@ -30,7 +30,9 @@ def start_container(daemon: InsideDaemon) -> None:
     pod = Pod(sandbox_id=ID, uid=ID, name=ID[:12], namespace="oci", netns_path="/run/netns/keep", is_listed=False)
     attributes = {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}
     with daemon.spans.span("createRuntime", attributes):
-        daemon.engine.run_pod(pod, {"rdma.noderesource.dev": "1"}, time.monotonic() + 5, Asker(namespace="oci"))
+        daemon.engine.run_pod(
+            daemon.engine.start_of(pod, {"rdma.noderesource.dev": "1"}, Asker(namespace="oci")), time.monotonic() + 5
+        )
 
 
 def test_the_name_is_where_the_container_is(daemon: InsideDaemon, podman: dict[str, str]) -> None:

@@ -89,7 +89,7 @@ def test_after_a_restart_of_the_daemon_a_pods_own_devices_are_no_ones_elses(daem
 def test_the_guard_resource_is_told_with_whether_the_kubelet_knows_it(daemon: InsideDaemon) -> None:
     assert ask_status(daemon.settings.control_path)["guard_resource"] is None
     book = ShareBook(guard_resource="a.example/guard")
-    daemon.engine.placer.evidence.kubelet.shares = book
+    daemon.engine.kubelet.shares = book
     facts = replace(daemon.facts, settings=replace(daemon.settings, guard_resource="a.example/guard"))
 
     def told() -> tuple[list[str], bool]:

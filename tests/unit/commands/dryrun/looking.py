@@ -16,12 +16,12 @@ from nri_rdma.commands.dryrun.run import NoLimits, Unheard, patient, without_pau
 from nri_rdma.commands.dryrun.tasks import FindingOut
 from nri_rdma.commands.dryrun.verdicts import Attached, Verdicts
 from nri_rdma.commands.explain import POD_LINKS
-from nri_rdma.doors.nri.plugin import AnswerNow, Plugin, RuntimeFacts, leave_to_handler
+from nri_rdma.doors.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.doors.nri.runner import Runner
 from nri_rdma.engine.engine import Engine
-from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.engine.reservations import Reservations
+from nri_rdma.engine.specs import SpecCache
 from nri_rdma.model.device import Node
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.pb import nri_pb2 as nri
@@ -55,11 +55,11 @@ class Looking:
             on_gone=self.reservations.release,
             schedule=without_pause,
         )
-        engine = Engine.make(
+        engine = Engine(
             node=node,
             policy=EXCLUSIVE_FIRST,
             reservations=self.reservations,
-            evidence=EvidenceCollector(
+            specs=SpecCache(
                 node=lambda: node.current, registry=lambda: Registry(devices={}), prefix="rdma.noderesource.dev"
             ),
             attachments=attachments,
@@ -134,7 +134,7 @@ class _Broken:
     def __init__(self, looking: Looking, plugin: Plugin) -> None:
         self._looking, self._plugin = looking, plugin
 
-    def answer(self, request: Request, answer_now: AnswerNow = leave_to_handler) -> bytes:
+    def answer(self, request: Request) -> bytes:
         if request.method == "CreateContainer":
             self._looking.creating.set()
         if self._looking.broken is not None:

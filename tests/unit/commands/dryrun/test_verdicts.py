@@ -14,7 +14,7 @@ from tests.unit.commands.dryrun.looking import SOON, Looking, assert_true
 
 def test_pods_that_are_there_are_reported_with_their_labels_and_containers(looking: Looking) -> None:
     rule = Rule(name="ml", where="FILE:1", pod_labels=(("team", ("ml",)),))
-    looking.verdicts.engine.placer.offering.policy = policy_of((), (rule,), allow_default_pool=True)
+    looking.verdicts.engine.offering.policy = policy_of((), (rule,), allow_default_pool=True)
     pod = looking.pod("old", "1", labels={"team": "ml"})
     looking.runtime.pods = [pod, looking.pod("stranger", "1")]
     looking.runtime.containers = [nri.Container(id="c", pod_sandbox_id=pod.id, name="main", env=["NCCL_IB_HCA=mine"])]

@@ -43,14 +43,14 @@ def test_the_guard_is_warned_of_when_it_never_asked_or_was_not_asked(daemon: Ins
 def test_before_a_runtime_was_heard_of_there_is_no_ceiling_to_name(daemon: InsideDaemon) -> None:
     settings = replace(daemon.settings, memlock=Memlock(automatic=True))
     facts = replace(daemon.facts, settings=settings)
-    facts.engine.placer.offering.memlock = MemlockBounds()
+    facts.engine.offering.memlock = MemlockBounds()
     told = status_document(facts, started=0.0, guard={})["memlock"]
     assert (told["bytes"], told["reason"]) == (None, "no runtime has been heard of yet")
 
 
 def test_status_tells_which_devices_each_pool_has_and_which_are_contested(daemon: InsideDaemon) -> None:
     settings = load({}, {}, Document(name="FILE", text=POOLS)).settings
-    daemon.engine.placer.offering.policy = policy_of(settings.pools, settings.rules, allow_default_pool=False)
+    daemon.engine.offering.policy = policy_of(settings.pools, settings.rules, allow_default_pool=False)
     told = {pool["name"]: pool for pool in ask_status(daemon.settings.control_path)["pools"]}
     assert told["default"]["devices"] == ["mlx5_1", "mlx5_3"]
     assert told["gold"]["devices"] == ["mlx5_4", "mlx5_5", "mlx5_6", "mlx5_7"]
@@ -59,8 +59,8 @@ def test_status_tells_which_devices_each_pool_has_and_which_are_contested(daemon
 
 def test_status_tells_what_a_share_may_have_of_each_device_and_why(daemon: InsideDaemon) -> None:
     settings = load({}, {}, Document(name="FILE", text=SHARES)).settings
-    daemon.engine.placer.offering.policy = policy_of(settings.pools, (), allow_default_pool=False)
-    cache = daemon.engine.placer.node.cache
+    daemon.engine.offering.policy = policy_of(settings.pools, (), allow_default_pool=False)
+    cache = daemon.engine.node
     first = cache.current.devices[0].id
     cache.current = replace(cache.current, rdma_cgroup=True, capacities={first: RdmaCapacity(ah=32767)})
     (pool,) = ask_status(daemon.settings.control_path)["pools"]

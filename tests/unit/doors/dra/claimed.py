@@ -96,10 +96,10 @@ class Claimed:
         self.preparer.unprepare(NAME)
 
     def serve_annotations(self) -> None:
-        self.daemon.engine.placer.offering.policy = policy_of((), (), allow_default_pool=True)
+        self.daemon.engine.offering.policy = policy_of((), (), allow_default_pool=True)
 
     def serve_claims(self) -> None:
-        self.daemon.engine.placer.offering.policy = policy_of((RAILS,), (), allow_default_pool=False)
+        self.daemon.engine.offering.policy = policy_of((RAILS,), (), allow_default_pool=False)
 
     @property
     def specs(self) -> list[str]:

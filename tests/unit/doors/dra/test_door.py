@@ -91,7 +91,7 @@ def door(
         api,
         workers=workers,
         schedule=pauses,
-        look_at_node=node.daemon.engine.placer.node.cache.look_for_unannounced,
+        look_at_node=node.daemon.engine.node.look_for_unannounced,
         withheld=claims.withheld,
     )
     yield made
@@ -124,7 +124,7 @@ def test_it_serves_and_publishes_and_leaves_its_slices(door: ClaimsDoor, registr
 
 def test_what_nobody_announces_is_looked_for_now_and_then(door: ClaimsDoor, node: Claimed) -> None:
     looks: list[float] = []
-    node.daemon.engine.placer.node.cache.unannounced.append(lambda: looks.append(time.monotonic()))
+    node.daemon.engine.node.unannounced.append(lambda: looks.append(time.monotonic()))
     door.open_later()
     wait_until(lambda: len(looks) > 2, "three looks")
     assert looks[2] - looks[0] > 0.15

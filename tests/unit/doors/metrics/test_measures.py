@@ -155,7 +155,7 @@ def test_pools_have_their_devices_and_shares(daemon: InsideDaemon) -> None:
     shares = 8
     """
     settings = load({}, {}, Document(name="FILE", text=text)).settings
-    daemon.engine.placer.offering.policy = policy_of(settings.pools, settings.rules, allow_default_pool=False)
+    daemon.engine.offering.policy = policy_of(settings.pools, settings.rules, allow_default_pool=False)
     measured = measured_now(source_of(daemon))
     assert values(measured, "nri_rdma_pool_devices") == {"rails": 2, "hcas": 1}
     assert measured["nri_rdma_pool_shares"] == {("hcas",): 8}

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from nri_rdma.doors.nri.plugin import AnswerNow, Plugin, RuntimeFacts, leave_to_handler
+from nri_rdma.doors.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.doors.nri.runner import Runner
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc.wire import Request
@@ -25,13 +25,13 @@ class GatedPlugin(Plugin):
     entered = threading.Event()
     broken: Exception | None = None
 
-    def answer(self, request: Request, answer_now: AnswerNow = leave_to_handler) -> bytes:
+    def answer(self, request: Request) -> bytes:
         if request.method == "CreateContainer":
             self.entered.set()
             assert self.gate.wait(SOON)
             if self.broken is not None:
                 raise self.broken
-        return super().answer(request, answer_now)
+        return super().answer(request)
 
 
 class Door:

@@ -55,7 +55,7 @@ def test_rules_know_a_pods_namespace_runtime_handler_and_labels(door: Door, own_
         runtime_handlers=("nvidia",),
         pod_labels=(("team", ("ml",)),),
     )
-    door.inside.engine.placer.offering.policy = policy_of((), (rule,), allow_default_pool=True)
+    door.inside.engine.offering.policy = policy_of((), (rule,), allow_default_pool=True)
     runtime = connected(door, own_rpcs=own_rpcs)
     with pytest.raises(RpcError, match="POLICY-DENIED: no rule lets a pod of namespace default ask pool default"):
         runtime.run_pod_sandbox(make_pod(door.inside, "stranger"))
@@ -200,7 +200,7 @@ def test_a_refusal_is_told_with_its_code_and_the_session_goes_on(door: Door, cap
 def test_another_pods_name_is_in_the_log_and_where_a_setting_allows_it_in_the_answer(
     door: Door, caplog: pytest.LogCaptureFixture, allowed: bool
 ) -> None:
-    offering = door.inside.engine.placer.offering
+    offering = door.inside.engine.offering
     offering.policy = replace(offering.policy, names_holders=allowed)
     runtime, asks = connected(door), {"rdma.noderesource.dev": "{mode: exclusive, match: {device: mlx5_0}}"}
     runtime.run_pod_sandbox(make_pod(door.inside, "first", asks))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from nri_rdma.doors.nri.messages import PLUGIN_SERVICE
-from nri_rdma.doors.nri.plugin import AnswerNow, Plugin, leave_to_handler
+from nri_rdma.doors.nri.plugin import Plugin
 from nri_rdma.doors.nri.session import Session
 from nri_rdma.ttrpc.pb import ttrpc_pb2 as pb
 from nri_rdma.ttrpc.wire import Code, Request
@@ -29,7 +29,7 @@ class Answering(Plugin):
     def __init__(self) -> None:
         """Without a engine."""
 
-    def answer(self, request: Request, answer_now: AnswerNow = leave_to_handler) -> bytes:
+    def answer(self, request: Request) -> bytes:
         return bytes(1024)
 
 

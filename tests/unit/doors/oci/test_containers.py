@@ -321,7 +321,7 @@ def test_the_memlock_of_the_request_must_be_set(door: Door) -> None:
 
 def test_without_one_in_the_request_the_door_says_it_and_no_runtime(door: Door) -> None:
     soft = Given(memlock=1 << 10)
-    assert soft.memlock != door.inside.engine.placer.offering.memlock.default, "what a runtime would be told"
+    assert soft.memlock != door.inside.engine.offering.memlock.default, "what a runtime would be told"
     own = Containers(door.inside.engine, door.handing, str, lambda pid: door.running[pid], door.inside.spans, soft, 3.0)
     assert own.attach(starts(own.prepare(prepares()), prepares()), 9) == soft
 
@@ -344,7 +344,7 @@ def test_a_container_that_is_to_be_proven_is_proven_once_with_the_limit_that_mus
 def test_the_image_of_a_container_is_checked_before_it_is_answered(door: Door) -> None:
     shelf, readers = Shelf(), Workers(1, name="image-reader")
     starts = door.inside.engine.starts
-    sandboxes = door.inside.engine.placer.evidence.sandboxes
+    sandboxes = door.inside.engine.sandboxes
     starts.images = starts.gate.images = ImageCheck(shelf, sandboxes, door.inside.spans, readers)
     assert door.containers.attach(replace(asks(), bundle="/run/bundle"), 9) == DEFAULT
     assert shelf.asked == [(Made(container_id="box", pid=PID, bundle="/run/bundle"), frozenset({"mlx5"}))]
@@ -364,7 +364,7 @@ def test_a_container_with_the_right_to_lock_is_proven_without_a_limit(door: Door
 def test_a_container_that_cannot_be_proven_is_refused_and_leaves_nothing(door: Door) -> None:
     before = door.inside.world.snapshot()
     door.inside.prover.fail(ProofStep.GID, "there is no entry 7")
-    offering = door.inside.engine.placer.offering
+    offering = door.inside.engine.offering
     (pool,) = offering.policy.pools.values()
     offering.policy = replace(offering.policy, pools={pool.name: replace(pool, prove=True)})
     refused = refusal(door, asks())

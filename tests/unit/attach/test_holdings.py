@@ -1,4 +1,4 @@
-"""What the attachments of one sandbox gave to whom."""
+"""All attachments of one sandbox: what they gave to whom."""
 
 from __future__ import annotations
 
@@ -8,18 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from nri_rdma.cdi.grants import CdiGrant, Origin, grants_of
-from nri_rdma.engine.parts import (
-    attached_for,
-    attached_of,
-    concerned,
-    devices_of,
-    free_key,
-    held_by_id,
-    holder_of,
-    moved_netdevs,
-    part_of,
-)
+from nri_rdma.attach.holdings import NOTHING, Holdings, held_by_id, late_name
 from nri_rdma.errors import NotReadyError
 from nri_rdma.model.device import DeviceId
 from nri_rdma.model.request import Match
@@ -40,20 +29,29 @@ def both(node: Node) -> Node:
     return node
 
 
-def grants(node: Node) -> tuple[CdiGrant, ...]:
-    """The CDI device as a container's."""
-    return grants_of(node.evidence.specs.now.index, "main", {NIC: Origin.RUNTIME})
-
-
 def test_all_that_is_attached_is_told_together_and_apart(both: Node) -> None:
     parts = both.rig.sandboxes.of("sandbox-1")
     assert [it.part for it in parts] == ["", "sidecar"]
-    attached, rdma_cm = attached_of(parts)
-    assert [it.device.name for item in attached for it in item.devices] == ["mlx5_0", "mlx5_1"]
-    assert rdma_cm == both.rdma_cm
-    assert attached_for(parts) == {NIC: {"mlx5_1"}}
-    assert devices_of(parts, "sidecar") == {"mlx5_0", "mlx5_1"}
-    assert devices_of(parts, "main") == {"mlx5_0"}
+    assert [it.device.name for item in parts.attached for it in item.devices] == ["mlx5_0", "mlx5_1"]
+    assert parts.rdma_cm == both.rdma_cm
+    assert parts.by_cdi_device == {NIC: {"mlx5_1"}}
+    assert parts.devices("sidecar") == {"mlx5_0", "mlx5_1"}
+    assert parts.devices("main") == {"mlx5_0"}
+
+
+def test_the_sandboxs_own_attachment_is_the_one_of_its_start(both: Node) -> None:
+    parts = both.rig.sandboxes.of("sandbox-1")
+    assert parts.own is parts[0]
+    assert Holdings(parts[1:]).own is None
+    assert NOTHING.own is None
+
+
+def test_an_own_attachment_stays_beside_the_late_ones_of_now(both: Node) -> None:
+    """It may have ended since; a container that waits for it must not start without it."""
+    parts = both.rig.sandboxes.of("sandbox-1")
+    assert Holdings(parts[:1]).with_late(parts) == parts
+    assert parts.with_late(NOTHING) == parts[:1]
+    assert NOTHING.with_late(parts) == parts[1:]
 
 
 def test_the_nodes_rdma_cm_is_that_of_whichever_part_has_one(both: Node) -> None:
@@ -61,7 +59,7 @@ def test_the_nodes_rdma_cm_is_that_of_whichever_part_has_one(both: Node) -> None
     parts = both.rig.sandboxes.of("sandbox-1")
     assert parts[0].record is not None
     parts[0].change(record=replace(parts[0].record, rdma_cm=None))
-    assert attached_of(parts)[1] == both.rdma_cm
+    assert parts.rdma_cm == both.rdma_cm
 
 
 def test_a_part_that_ends_gives_its_sandbox_nothing_more(both: Node) -> None:
@@ -69,7 +67,7 @@ def test_a_part_that_ends_gives_its_sandbox_nothing_more(both: Node) -> None:
     done = both.rig.sandboxes.end("sandbox-1")
     assert done is not None
     done.result(SOON)
-    assert attached_of(parts) == ((), None)
+    assert (parts.attached, parts.rdma_cm) == ((), None)
 
 
 def test_a_sandbox_that_nothing_is_planned_for_yet_has_nothing(node: Node) -> None:
@@ -79,29 +77,23 @@ def test_a_sandbox_that_nothing_is_planned_for_yet_has_nothing(node: Node) -> No
     assert node.rig.gate.reached.wait(SOON)
     parts = node.rig.sandboxes.of("sandbox-1")
     assert [it.record for it in parts] == [None]
-    assert attached_of(parts) == ((), None)
-    assert attached_for(parts) == {}
-    assert moved_netdevs(parts, {"rail0"}) == ()
+    assert (parts.attached, parts.rdma_cm) == ((), None)
+    assert parts.by_cdi_device == {}
+    assert parts.moved_netdevs({"rail0"}) == ()
 
 
 def test_the_netdevs_that_we_moved_are_told_to_who_names_them(both: Node) -> None:
     parts = both.rig.sandboxes.of("sandbox-1")
-    assert moved_netdevs(parts, {"rail0", "rail1", "eth0"}) == ("rail0", "rail1")
-    assert moved_netdevs(parts, {"eth0"}) == ()
-    assert moved_netdevs(parts, ()) == ()
+    assert parts.moved_netdevs({"rail0", "rail1", "eth0"}) == ("rail0", "rail1")
+    assert parts.moved_netdevs({"eth0"}) == ()
+    assert parts.moved_netdevs(()) == ()
 
 
 def test_a_container_waits_for_what_concerns_it(both: Node) -> None:
     parts = both.rig.sandboxes.of("sandbox-1")
-    assert concerned(parts, "sidecar", ()) == parts
-    assert concerned(parts, "main", ()) == parts[:1]
-    assert concerned(parts, "main", grants(both)) == parts, "it has the same CDI device"
-
-
-def test_one_attachment_is_the_holder_of_a_cdi_device(both: Node) -> None:
-    parts, (grant,) = both.rig.sandboxes.of("sandbox-1"), grants(both)
-    assert holder_of(parts, grant) is parts[1]
-    assert holder_of(parts[:1], grant) is None
+    assert parts.concerning("sidecar", ()) == parts
+    assert parts.concerning("main", ()) == parts[:1]
+    assert parts.concerning("main", {NIC}) == parts, "it has the same CDI device"
 
 
 def test_only_what_was_given_by_an_id_is_held_by_one(both: Node) -> None:
@@ -118,22 +110,21 @@ def test_only_what_was_given_by_an_id_is_held_by_one(both: Node) -> None:
 
 def test_a_part_that_is_taken_gets_a_number(both: Node) -> None:
     parts = both.rig.sandboxes.of("sandbox-1")
-    assert free_key("sandbox-1", parts, "main") == ("main", "sandbox-1+main")
-    assert free_key("sandbox-1", parts, "sidecar") == ("sidecar.1", "sandbox-1+sidecar.1")
+    assert parts.free_key("sandbox-1", "main") == ("main", "sandbox-1+main")
+    assert parts.free_key("sandbox-1", "sidecar") == ("sidecar.1", "sandbox-1+sidecar.1")
 
 
 @pytest.mark.parametrize("name", ["main", "a-b"])
 def test_a_part_has_the_name_of_its_container(name: str) -> None:
-    assert part_of(name) == name
+    assert late_name(name) == name
 
 
 @pytest.mark.parametrize("name", ["../../etc", "A" * 300, "", "a/b", "\udcff"])
 def test_a_name_that_no_file_can_have_is_replaced_always_in_the_same_way(name: str) -> None:
-    assert re.fullmatch(r"c\.[0-9a-f]{16}", part_of(name))
-    assert part_of(name) == part_of(name)
-    assert part_of(name) != part_of(f"{name}x")
+    assert re.fullmatch(r"c\.[0-9a-f]{16}", late_name(name))
+    assert late_name(name) == late_name(name)
+    assert late_name(name) != late_name(f"{name}x")
 
 
 def test_a_pod_that_has_nothing_has_no_parts() -> None:
-    assert attached_of(()) == ((), None)
-    assert attached_for(()) == {}
+    assert (NOTHING.attached, NOTHING.rdma_cm, NOTHING.by_cdi_device) == ((), None, {})

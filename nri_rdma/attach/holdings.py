@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator
-from itertools import chain, count
 
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.containers import SandboxContainers
@@ -101,16 +100,18 @@ class Holdings(tuple[Attachment, ...]):
     def moved_netdevs(self, names: Collection[str]) -> tuple[str, ...]:
         """Return which of these host netdevs we moved into the pod, so that the runtime must not move them."""
         records = [record for record in [it.now.record for it in self] if record is not None]
-        moves = (move.link.name for record in records if names for move in record.plan.moves)
-        return tuple(name for name in moves if name in names)
+        moved = [move.link.name for record in records for move in record.plan.moves]
+        return tuple([name for name in moved if name in names])
 
     def free_key(self, sandbox_id: str, container: str) -> tuple[str, str]:
         """Return the name of a new attachment for a container, which no attachment here has, and the key that journal
         and reservations know it by."""
         taken = {it.part for it in self}
-        name = late_name(container)
-        names = chain((name,), (f"{name}.{number}" for number in count(1)))
-        free = next(name for name in names if name not in taken)
+        name = free = late_name(container)
+        number = 0
+        while free in taken:
+            number += 1
+            free = f"{name}.{number}"
         return free, attach_key(sandbox_id, free)
 
     def _records(self) -> list[SandboxRecord]:

@@ -28,6 +28,8 @@ class Evidence:
     """Whether the container has anything from others that could matter here."""
     grants: tuple[CdiGrant, ...] = ()
     """Its CDI devices that concern us."""
+    cdi_devices: frozenset[str] = frozenset()
+    """The names of these."""
     withheld: tuple[str, ...] = ()
     """CDI devices that the kubelet lists for the container and that it was not given."""
     unread: tuple[str, ...] = ()
@@ -36,11 +38,6 @@ class Evidence:
     """Its RDMA device nodes that nothing known explains, as long as another reading may."""
     shares: frozenset[Share] = frozenset()
     """The shares of our pools that the kubelet allocated to it."""
-
-    @property
-    def cdi_devices(self) -> frozenset[str]:
-        """The names of its CDI devices that concern us."""
-        return frozenset([grant.name for grant in self.grants])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,7 @@ from dataclasses import replace
 from nri_rdma.attach.attachments import Attachments
 from nri_rdma.attach.holdings import Holdings
 from nri_rdma.decide.granted import lacks
-from nri_rdma.decide.inject import inject, refuse_conflicts, refuse_two_pools
-from nri_rdma.decide.lacking import Evidence
+from nri_rdma.decide.inject import AttachedRequest, inject, refuse_conflicts, refuse_two_pools
 from nri_rdma.engine.alignment_check import AlignmentCheck
 from nri_rdma.engine.barrier import Barrier
 from nri_rdma.engine.container import Container
@@ -66,16 +65,23 @@ class ContainerCreation:
         """
         holdings = self._attachments.of(container.sandbox_id)
         self._refuse_unserved(container, holdings)  # before anything is attached for what others gave to it
-        evidence = self._evidence.of(container, deadline)
+        evidence = self._evidence.of(container, holdings, deadline)
         holdings = self._late.complete(container, evidence, holdings, self._barrier.by(deadline))
         holdings = holdings.concerning(container.name, evidence.cdi_devices)
         self._barrier.await_all(holdings, container.name, self._barrier.by(deadline))
-        self._refuse_lacking(container, evidence, holdings)
+        attached = holdings.attached
+        requests = [it.admitted.request for it in attached]
+        if lacks(evidence.grants, requests, self._offering.adoption):  # an attach may have failed a moment ago
+            raise being_attached(container.pod, container.name)
         if not holdings:
             return ContainerEdits()
-        refuse_unasked(container, holdings, self._prefix)
-        self._alignment.refuse_far(holdings.pod, holdings.attached, container.name, lambda: container.gpus)
-        return self._injected(container, evidence, holdings)
+        if container.pod.is_listed:  # else the hook of its own door asks
+            refuse_unasked(container, attached, self._prefix)
+        self._alignment.refuse_far(container.pod, attached, container.name, lambda: container.gpus)
+        edits = self._injected(container, holdings, attached)
+        if not container.net_devices:
+            return edits
+        return replace(edits, moved_netdevs=holdings.moved_netdevs(container.net_devices))
 
     def _refuse_unserved(self, container: Container, holdings: Holdings) -> None:
         """Raise the error of a pod whose attach failed, and of one that asks for devices and has none."""
@@ -86,30 +92,22 @@ class ContainerCreation:
             refusal = not_decided if self._known.is_missed(container.sandbox_id) else not_attached
             raise refusal(container.pod_name)
 
-    def _refuse_lacking(self, container: Container, evidence: Evidence, holdings: Holdings) -> None:
-        """Raise NotReadyError when the container's CDI devices ask for something that is not, or no longer, attached
-        for it: an attach may have failed a moment ago."""
-        attached = (item.admitted.request for item in holdings.attached)
-        if lacks(evidence.grants, attached, self._offering.adoption):
-            raise being_attached(container.pod, container.name)
-
-    def _injected(self, container: Container, evidence: Evidence, holdings: Holdings) -> ContainerEdits:
-        attached = holdings.attached
+    def _injected(
+        self, container: Container, holdings: Holdings, attached: tuple[AttachedRequest, ...]
+    ) -> ContainerEdits:
         if len(holdings) > 1:  # what one attach gives was looked at when it was decided
             refuse_two_pools(attached, container.name, container.env)
         present = container.devices
         with self._spans.span("inject") as span:
             # Of a container that no runtime lists its door sets the limit, and knows its own default.
-            memlock = self._offering.memlock.default if holdings.pod.is_listed else None
+            memlock = self._offering.memlock.default if container.pod.is_listed else None
             rdma_cm, gids = holdings.rdma_cm, holdings.gids
             edits = inject(attached, rdma_cm, container.name, container.env, present, memlock, gids)
             if edits.rdma_max:
                 span.attributes["rdma.limits"] = "; ".join(edits.rdma_max)
             if any(node.path in present for node in edits.char_devices):
                 self._refuse_conflicts(container, edits)
-        if not evidence.is_concerned:
-            return edits
-        return replace(edits, moved_netdevs=holdings.moved_netdevs(container.net_devices))
+        return edits
 
     def _refuse_conflicts(self, container: Container, edits: ContainerEdits) -> None:
         """Refuse where our node would hide another RDMA device's; log where it replaces a stale one."""

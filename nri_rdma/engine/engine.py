@@ -115,11 +115,9 @@ class Engine:
         )
         rereading = Rereading(rereads, self.sandboxes)
         self._evidence = evidence = EvidenceCollector(
-            specs, self.kubelet, self.sandboxes, rereading, lambda: offering.adoption, attachments.of, spans
+            specs, self.kubelet, self.sandboxes, rereading, offering, attachments, spans
         )
-        late = LateAttach(
-            attachments, self.sandboxes, placer, self.barrier, evidence, self.kubelet, lambda: offering.adoption
-        )
+        late = LateAttach(attachments, self.sandboxes, placer, self.barrier, evidence, self.kubelet, offering)
         alignment = AlignmentCheck(specs, self.sandboxes, spans)
         self._containers = ContainerCreation(
             attachments, self.sandboxes, evidence, late, self.barrier, alignment, offering, node, prefix, spans
@@ -129,7 +127,7 @@ class Engine:
             attachments,
             evidence,
             self.kubelet.claims,
-            lambda: offering.adoption,
+            offering,
             limiter,
             prefix,
             alignment.remember,

@@ -6,15 +6,17 @@ Law: CreateContainer is answered from memory unless that explains too little of 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 
+from nri_rdma.attach.attachments import Attachments
 from nri_rdma.attach.holdings import Holdings
 from nri_rdma.cdi.grants import Attached, CdiGrant, Origin, devices_of, grants_in, unexplained
 from nri_rdma.decide.granted import refuse_unallocated, shown_devices
 from nri_rdma.decide.lacking import Evidence
 from nri_rdma.engine.container import Container
 from nri_rdma.engine.kubelet import KubeletEvidence
+from nri_rdma.engine.offering import Offering
 from nri_rdma.engine.refusals import forged_shares, lacks_guard
 from nri_rdma.engine.rereading import Rereading
 from nri_rdma.engine.sandbox import Sandbox, Sandboxes, Sighting
@@ -39,46 +41,44 @@ class EvidenceCollector:
         kubelet: KubeletEvidence,
         sandboxes: Sandboxes,
         rereading: Rereading,
-        adoption: Callable[[], Adoption],
-        holdings: Callable[[str], Holdings],
+        offering: Offering,
+        attachments: Attachments,
         spans: Recorder,
     ) -> None:
-        """`adoption` returns what the administrator wants done with devices from others, `holdings` the attachments of
-        the sandbox with this id."""
         self._specs = specs
         self._kubelet = kubelet
         self._sandboxes = sandboxes
         self._rereading = rereading
-        self._adoption = adoption
-        self._holdings = holdings
+        self._offering = offering
+        self._attachments = attachments
         self._spans = spans
 
     def concerns(self, container: Container) -> bool:
         """Return whether a container has anything from others that could matter, as far as the specs are read. Cheap,
         since it runs for every container of the node."""
-        now = self._specs.now
-        if container.has_major(now.majors):
-            return True
-        sandbox = self._sandboxes.get(container.sandbox_id)
-        if sandbox is not None and (sandbox.has_unseen_claims or sandbox.unnamed):
-            return True
-        return not now.index.is_empty and any(map(now.index.knows, _reported(container, sandbox)))
+        return self._concerns(container, self._sandboxes.get(container.sandbox_id))
 
-    def of(self, container: Container, deadline: float) -> Evidence:
+    def of(self, container: Container, holdings: Holdings, deadline: float) -> Evidence:
         """Return what others gave to a container that is being created, once its devices are explained as far as they
-        can be: drivers write specs moments before, and devices arrive with the pod's network.
+        can be: drivers write specs moments before, and devices arrive with the pod's network. `holdings` are the
+        attachments of its sandbox.
 
         Raise NotReadyError when that is not so by the deadline, and when the kubelet does not report what it has to;
         CdiError when an unreadable spec may be about the container's RDMA nodes; and what refuses devices or shares
         that nobody allocated.
         """
         self._refuse_unclear_shares(container)
-        if self._specs.now.majors is None and self.concerns(container):
+        sandbox = self._sandboxes.get(container.sandbox_id)
+        is_concerned = self._concerns(container, sandbox)
+        if self._specs.now.majors is None and is_concerned:
             self._specs.await_ready(container.pod, deadline)
-        if not self.concerns(container):
+            is_concerned = self._concerns(container, sandbox)
+        if not is_concerned:
             return Evidence(container=container.name, is_concerned=False, shares=container.shares)
         with self._spans.span("adopt") as span:
-            evidence = self._explained(container, deadline)
+            if sandbox is not None and sandbox.has_unseen_claims:
+                self._kubelet.claims.look_at(container.pod, holdings.by_cdi_device)
+            evidence = self._explained(container, holdings, deadline)
             span.attributes["rdma.cdi_devices"] = ",".join(grant.name for grant in evidence.grants)
             span.attributes["rdma.cdi_source"] = ",".join(str(grant.origin) for grant in evidence.grants)
             span.link(self._specs.traces(evidence.cdi_devices))
@@ -98,12 +98,13 @@ class EvidenceCollector:
             del named[name]
         nodes = _telling_nodes(container)
         grants = grants_in(now.index, container.name, named, nodes, attached)
-        may_explain = bool(nodes) and not container.was_there and self._rereading.is_possible
+        may_explain = bool(nodes) and not container.was_there and self._rereading.reads
         bare = unexplained(now.index, named, nodes, attached) if may_explain else frozenset()
         self._note(container, grants, own)
         return Evidence(
             container=container.name,
             grants=grants,
+            cdi_devices=frozenset([grant.name for grant in grants]),
             withheld=withheld,
             unread=tuple(self._specs.unread(named)),
             unexplained=frozenset((path, number) for path, number in bare if number[0] in now.rdma_majors),
@@ -112,19 +113,25 @@ class EvidenceCollector:
 
     # -- below -------------------------------------------------------------------------------------------------------
 
-    def _explained(self, container: Container, deadline: float) -> Evidence:
+    def _concerns(self, container: Container, sandbox: Sandbox | None) -> bool:
+        now = self._specs.now
+        if container.has_major(now.majors):
+            return True
+        if sandbox is not None and (sandbox.has_unseen_claims or sandbox.unnamed):
+            return True
+        return not now.index.is_empty and any(map(now.index.knows, _reported(container, sandbox)))
+
+    def _explained(self, container: Container, holdings: Holdings, deadline: float) -> Evidence:
         """Read until the container's devices are explained, as far as they can be."""
-        holdings = self._holdings(container.sandbox_id)
-        self._kubelet.claims.look_at(container.pod, holdings.by_cdi_device)
         until = min(deadline, time.monotonic() + _WAIT_S)
         evidence = self.read(container, holdings.by_cdi_device)
         if evidence.unread and container.has_major(self._specs.now.majors):
             self._await_specs(container, evidence.unread, until)
-            holdings = self._holdings(container.sandbox_id)
+            holdings = self._attachments.of(container.sandbox_id)
             evidence = self.read(container, holdings.by_cdi_device)
         if evidence.unexplained:
             self._rereading.await_read(container.pod, container.name, evidence.unexplained, until)
-            holdings = self._holdings(container.sandbox_id)
+            holdings = self._attachments.of(container.sandbox_id)
             evidence = self.read(container, holdings.by_cdi_device)
         self._refuse_unallocated(container, holdings, evidence.grants)
         return evidence
@@ -175,7 +182,7 @@ class EvidenceCollector:
         """Raise PlacementError when the administrator enforces allocations, and the container has nodes of a device
         that is neither attached for it nor allocated to it. Nodes that look like those of a CDI device prove nothing
         when the kubelet was asked: the kubelet knows."""
-        adoption = self._adoption()
+        adoption = self._offering.adoption
         if container.is_privileged or not adoption.enforces:
             return
         sandbox = self._sandboxes.get(container.sandbox_id)
@@ -196,7 +203,7 @@ class EvidenceCollector:
 
     def _note(self, container: Container, grants: tuple[CdiGrant, ...], own: frozenset[DeviceId]) -> None:
         """Remember what the container has from others, for `status`."""
-        adoption = self._adoption()
+        adoption = self._offering.adoption
         seen = [_sighting_of(container, grant, adoption) for grant in grants]
         bare = self._bare(container, grants, own)
         if bare:

@@ -240,11 +240,10 @@ class Gate:
         return answer, refusal_of(task, answer, within_s)
 
 
-def refuse_unasked(container: Container, holdings: Holdings, prefix: str) -> None:
+def refuse_unasked(container: Container, attached: tuple[AttachedRequest, ...], prefix: str) -> None:
     """Raise ProofError for a container that is being created, of which something is to be proven, and whose hooks will
     not ask for it. One that no runtime lists has hooks of its own door."""
-    attached = holdings.attached
-    if not proven_of(attached, container.name) or not holdings.pod.is_listed or container.was_there:
+    if not proven_of(attached, container.name) or container.was_there:
         return
     if container.guards or container.guarded_devices or container.has_guard_resource:
         return

@@ -8,7 +8,7 @@ belongs to its sandbox, and ends with it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future
 
 from nri_rdma.attach.attachment import Attachment
@@ -18,15 +18,15 @@ from nri_rdma.cdi.grants import CdiGrant
 from nri_rdma.decide.decision import Question
 from nri_rdma.decide.lacking import Attach, Cover, Evidence, Need, Share, lacking
 from nri_rdma.decide.shares import requests_for, unknown_ids
-from nri_rdma.engine.asking import Asked
+from nri_rdma.engine.asking import NOTHING_ASKED, Asked
 from nri_rdma.engine.barrier import Barrier
 from nri_rdma.engine.container import Container
 from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.kubelet import KubeletEvidence
+from nri_rdma.engine.offering import Offering
 from nri_rdma.engine.placer import Placer
 from nri_rdma.engine.refusals import being_attached, late_attach_failed, returning, unknown_share, unknown_shares
 from nri_rdma.engine.sandbox import Sandboxes
-from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import PodRequest
 from nri_rdma.tasks.waiting import all_settled, wait
@@ -46,16 +46,15 @@ class LateAttach:
         barrier: Barrier,
         evidence: EvidenceCollector,
         kubelet: KubeletEvidence,
-        adoption: Callable[[], Adoption],
+        offering: Offering,
     ) -> None:
-        """`adoption` returns what the administrator wants done with devices from others."""
         self._attachments = attachments
         self._known = known
         self._placer = placer
         self._barrier = barrier
         self._evidence = evidence
         self._kubelet = kubelet
-        self._adoption = adoption
+        self._offering = offering
 
     def complete(self, container: Container, evidence: Evidence, holdings: Holdings, by: float) -> Holdings:
         """Attach what the container lacks beside what its sandbox has; return what the sandbox has then. Raise when
@@ -63,7 +62,7 @@ class LateAttach:
         if container.shares:  # which shares an attachment has is known when it is attached
             for it in holdings:
                 self._barrier.await_attached(it, by)
-        needs = lacking(evidence, holdings.held, self._adoption(), self._kubelet.shares.pools_by_id)
+        needs = lacking(evidence, holdings.held, self._offering.adoption, self._kubelet.shares.pools_by_id)
         for need in needs:
             self._serve(need, container, holdings, by)
         return holdings.with_late(self._attachments.of(container.sandbox_id)) if needs else holdings
@@ -94,12 +93,14 @@ class LateAttach:
         """Place and attach what the container asks for besides, as a further attachment of its sandbox. Nothing is
         attached where the CDI devices are only observed."""
         pod = container.pod
-        if self._known.has_ended(pod.sandbox_id) or (holdings.own is not None and holdings.own.now.ends):
+        own = holdings.own
+        if (own is not None and own.now.ends) or self._known.has_ended(pod.sandbox_id):
             raise returning(pod)
-        self._refuse_unknown(container, need.shares)
         self._report_failure(pod, container.name)
+        if need.shares:
+            self._refuse_unknown(container, need.shares)
         older = self._attachments.end_older(pod)
-        if not all_settled(older, by):
+        if older and not all_settled(older, by):
             raise being_attached(pod, container.name)
         # The devices of an older sandbox are on the host again: specs mean others than a moment ago.
         questions = self._questions(need, container, is_read=not older)
@@ -111,7 +112,8 @@ class LateAttach:
         if not wait(attachment.attach_done, by - time.monotonic()):
             attachment.attach_done.add_done_callback(lambda done: self._remember(pod, container.name, done))
             raise being_attached(pod, container.name)
-        self._kubelet.shares.told(need.shares)
+        if need.shares:
+            self._kubelet.shares.told(need.shares)
 
     def _questions(self, need: Attach, container: Container, *, is_read: bool) -> Iterator[Question]:
         """Yield the question to decide about; each further one by a new reading of the container's CDI devices, as the
@@ -134,7 +136,7 @@ class LateAttach:
     def _asked(self, container: Container, shares: Collection[Share]) -> Asked:
         """Return the request for shares of a container, with the kubelet's word on the pod's GPUs."""
         if not shares:
-            return Asked()
+            return NOTHING_ASKED
         given = self._attachments.of(container.sandbox_id).share_devices
         requests = requests_for(self._kubelet.shares.pools, container.name, shares, given)
         gpus = self._kubelet.gpus_told(self._kubelet.ask(container.pod)) if self._kubelet.asks_about_gpus else None

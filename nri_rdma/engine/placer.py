@@ -72,7 +72,9 @@ class Placer:
             chosen = self.place(pod.sandbox_id, pod, lambda: self._question(pod, asked, asker), by)
             span.attributes["rdma.devices"] = ",".join(it.name for item in chosen.placed for it in item.devices)
             span.attributes["reason"] = "; ".join(reason for item in chosen.placed for reason in item.reasons)
-            span.link(self._specs.traces(cdi_devices_of(chosen.placed)))
+            names = cdi_devices_of(chosen.placed)
+            if names:
+                span.link(self._specs.traces(names))
         return chosen
 
     def place(self, key: str, pod: Pod, ask: Callable[[], Question], by: float | None) -> Selection:

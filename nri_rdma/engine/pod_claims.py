@@ -51,6 +51,8 @@ class PodClaims:
         """Return those of a pod's claimed CDI devices that none of its containers names: they are for all of them.
         Raise NotReadyError where the kubelet has not told which containers name one, or a spec is not read."""
         unnamed = _unnamed(pod, claimed, allocation)
+        if not unnamed:
+            return ()
         index = self._specs.now.index
         unread = next((name for name in unnamed if not index.has_read(name)), None)
         if unread is not None:

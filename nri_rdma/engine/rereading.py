@@ -23,13 +23,8 @@ class Rereading:
 
     def __init__(self, reads: Iterable[Read], sandboxes: Sandboxes) -> None:
         """`reads` start every possible reading; none: what is known is complete."""
-        self._reads = tuple(reads)
+        self.reads = tuple(reads)
         self._sandboxes = sandboxes
-
-    @property
-    def is_possible(self) -> bool:
-        """Return whether there is anything to read."""
-        return bool(self._reads)
 
     def await_read(self, pod: Pod, container: str, nodes: NodesAt, until: float) -> None:
         """Wait until `until` for readings that began after the container first asked with these nodes. Raise
@@ -37,7 +32,7 @@ class Rereading:
         known = self._sandboxes.get(pod.sandbox_id)
         begun = known.readings.pop(container, None) if known is not None else None
         if begun is None or not nodes <= begun.nodes:
-            begun = Begun(nodes=nodes, readings=tuple(read() for read in self._reads))
+            begun = Begun(nodes=nodes, readings=tuple(read() for read in self.reads))
         if not all_settled(begun.readings, until):
             readings = self._sandboxes.take(pod.sandbox_id).readings
             if len(readings) < KEPT_CONTAINERS:

@@ -15,9 +15,9 @@ from nri_rdma.decide.inject import AttachedRequest, inject
 from nri_rdma.engine.container import Listed, ListedContainer
 from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.limiter import Limiter
+from nri_rdma.engine.offering import Offering
 from nri_rdma.engine.pod_claims import PodClaims
 from nri_rdma.errors import LimitsError, NriRdmaError
-from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.device import CharDevice
 from nri_rdma.model.request import env_name
 from nri_rdma.text.annotations import asks_for_devices
@@ -39,18 +39,17 @@ class Verifier:
         attachments: Attachments,
         evidence: EvidenceCollector,
         claims: PodClaims,
-        adoption: Callable[[], Adoption],
+        offering: Offering,
         limiter: Limiter,
         prefix: str,
         remember_alignment: RememberAlignment,
     ) -> None:
-        """`prefix` is that of our annotations; `adoption` returns what the administrator wants done with devices from
-        others."""
+        """`prefix` is that of our annotations."""
         self._remember_alignment = remember_alignment
         self._attachments = attachments
         self._evidence = evidence
         self._claims = claims
-        self._adoption = adoption
+        self._offering = offering
         self._limiter = limiter
         self._prefix = prefix
 
@@ -121,7 +120,7 @@ class Verifier:
             return False
         devices = frozenset(it.device.id for item in covering for it in item.devices)
         grants = self._evidence.read(known, {}, devices).grants
-        return lacks(grants, (it.admitted.request for it in attached), self._adoption())
+        return lacks(grants, (it.admitted.request for it in attached), self._offering.adoption)
 
 
 def _was_made_before(container: str, attachment: Attachment) -> bool:

@@ -222,16 +222,13 @@ def test_a_container_whose_hooks_would_not_ask_is_refused_when_it_is_created(
 ) -> None:
     """Whoever dies before it is started."""
     pod = daemon.start_pod("one", PROVE)
-    (attachment,) = holdings = daemon.sandboxes.of(pod.sandbox_id)
-    assert attachment.record is not None
-    (item,) = holdings.attached
+    (item,) = daemon.sandboxes.of(pod.sandbox_id).attached
     asked = replace(item, admitted=replace(item.admitted, request=replace(item.admitted.request, **way)))
-    attachment.change(record=replace(attachment.record, attached=(asked,)))
     container = KnownContainer(pod=pod, name="a", annotations={} if way else PROVE, **hooks)
     with nullcontext() if asks else pytest.raises(ProofError, match="this container has none that would ask") as told:
-        refuse_unasked(container, holdings, PREFIX)
+        refuse_unasked(container, (asked,), PREFIX)
     assert told is None or told.value.code is ErrorCode.PROOF_NO_HOOK
-    refuse_unasked(replace(container, name="b"), holdings, PREFIX)
+    refuse_unasked(replace(container, name="b"), (asked,), PREFIX)
 
 
 def test_a_container_without_a_hook_is_not_created(daemon: InsideDaemon) -> None:

@@ -1,8 +1,8 @@
-"""The errors a user can meet.
+"""The errors that a user can see.
 
-Every error carries a stable code, what happened, where, and the next step. Its text is
-``nri-rdma: CODE: what, where. Next: what to do.``; the runtime passes it on to the pod's events, where the kubelet
-cuts long texts: the code and the cause come first. docs/operations.md has an entry for every code.
+Every error has a stable code, what happened, where, and the next step. Its text is ``nri-rdma: CODE: what, where. Next:
+what to do.``. The runtime passes it on to the pod's events, where the kubelet cuts long texts; therefore the code and
+the cause come first. docs/operations.md has an entry for every code.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class ErrorCode(StrEnum):
-    """The stable words of errors; the key of the entry in docs/operations.md."""
+    """The stable codes of errors, each with an entry in docs/operations.md."""
 
     ANNOTATION_SIZE = "ANNOTATION-SIZE"
     ANNOTATION_SYNTAX = "ANNOTATION-SYNTAX"
@@ -105,7 +105,7 @@ class ErrorCode(StrEnum):
 
 
 class NriRdmaError(Exception):
-    """An error with a code, a cause, a place and a next step; `detail` may be long and comes last."""
+    """An error with a code, a cause, a place and a next step. `detail` may be long and comes last in the text."""
 
     def __init__(self, code: ErrorCode, what: str, *, where: str = "", hint: str = "", detail: str = "") -> None:
         super().__init__(what)
@@ -115,11 +115,11 @@ class NriRdmaError(Exception):
         self.hint = hint
         self.detail = detail
         self.is_logged = False
-        """Whether somebody who knew more of it has logged it."""
+        """Whether the error has already been logged, at a place with more context."""
         self.names_holders = False
         """Whether the author of the pod may read the names of other pods that hold devices."""
         self.pod = ""
-        """The pod that is refused; its author knows its name."""
+        """The refused pod as namespace/name; its own name is never hidden from its author."""
 
     def __str__(self) -> str:
         return self._text(self.what, self.detail)
@@ -132,7 +132,8 @@ class NriRdmaError(Exception):
 
     @property
     def for_author(self) -> str:
-        """Return the text for who made the pod, as its events have it."""
+        """The text for the author of the pod, as in the pod's events: other pods' names are hidden unless they may be
+        shown."""
         if self.names_holders or not (_HELD.search(self.what) or _HELD.search(self.detail)):
             return str(self)
         return self._text(*(_HELD.sub(self._without_others, it) for it in (self.what, self.detail)))
@@ -146,14 +147,14 @@ _OWNER = (
     r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?/[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?(?: \((?:exclusive|shared|CDI device [^)]*)\))?"
 )
 _HELD = re.compile(rf"held by (?:pod )?{_OWNER}(?:, {_OWNER})*(?:, and [0-9]+ more)?")
-"""How errors name the pods that hold a device."""
+"""The words by which errors name the pods that hold a device."""
 
 
 class RequestError(NriRdmaError):
     """A request that cannot be understood: its author has to change the text.
 
-    `key` is the one key that is wrong in what stands at `where`, "" when that is all of it. `line` and `column` are
-    those of the text, from 1; 0 where only `where` is known. `others` are further errors of the same text.
+    `key` is the wrong key in the value at `where`; "" if all of the value is wrong. `line` and `column` count from 1 in
+    the text; 0 if only `where` is known. `others` are further errors of the same text.
     """
 
     def __init__(
@@ -182,11 +183,11 @@ class RequestError(NriRdmaError):
 
 
 class PlacementError(NriRdmaError):
-    """A request that is understood, but that this node cannot or may not serve."""
+    """A request that is understood, but that this node cannot serve or that the pod may not make."""
 
 
 class AttachError(NriRdmaError):
-    """A step on the host failed; what had been done was undone."""
+    """A step of an attach on the host failed; the steps before it were undone."""
 
     def __init__(
         self,
@@ -204,7 +205,7 @@ class AttachError(NriRdmaError):
 
 
 class LimitsError(NriRdmaError):
-    """A container cannot be limited as its pod asks: it must not run."""
+    """The limits that a pod asks for cannot be set for its container, so that the container must not run."""
 
     def __init__(self, what: str, *, where: str, hint: str, errno: int | None = None) -> None:
         super().__init__(ErrorCode.LIMITS_NOT_SET, what, where=where, hint=hint)
@@ -212,27 +213,28 @@ class LimitsError(NriRdmaError):
 
 
 class ProofError(NriRdmaError):
-    """RDMA was not proven to work in a container that asks for it: it must not run."""
+    """RDMA was not proven to work in a container whose request demands a proof, so that the container must not run."""
 
 
 class UserspaceError(NriRdmaError):
-    """The libraries in a container's image cannot use the RDMA devices that it has."""
+    """The libraries in a container's image cannot use the container's RDMA devices."""
 
 
 class NotReadyError(NriRdmaError):
-    """The answer is not there yet; the same call may succeed later."""
+    """The answer is not available yet; the same call may succeed later."""
 
 
 class StateError(NriRdmaError):
-    """A state file of ours cannot be used."""
+    """A state file of nri-rdma cannot be used."""
 
 
 class RuntimeAnsweredError(StateError):
-    """Another daemon answers this runtime: its pods are served."""
+    """Another daemon already serves this runtime and its pods."""
 
 
 class SettingError(NriRdmaError):
-    """A setting has a value that cannot be used: in a file, on a line (0: none) and under a path ("": all of it)."""
+    """A setting has an unusable value. `line` is its line in the file (0: none), `path` its key ("": the whole
+    file)."""
 
     def __init__(
         self, code: ErrorCode, what: str, *, where: str = "", hint: str = "", line: int = 0, path: str = ""
@@ -247,13 +249,13 @@ class InventoryError(NriRdmaError):
 
 
 class KubeletError(NriRdmaError):
-    """The kubelet did not tell which devices it gave to a pod, or its checkpoint which claims; that is not the same as
-    none."""
+    """The kubelet did not report a pod's devices, or its checkpoint of claims cannot be read. This does not mean that
+    the pod has none."""
 
 
 class ApiServerError(NriRdmaError):
-    """The API server did not do what it was asked, or could not be; `status` is its HTTP status, 0 where it did not
-    answer."""
+    """The API server could not be asked, or did not do what it was asked. `status` is the HTTP status of its answer; 0
+    if it did not answer."""
 
     def __init__(
         self,
@@ -270,11 +272,12 @@ class ApiServerError(NriRdmaError):
 
 
 class ClaimError(NriRdmaError):
-    """A claim is not the one that the kubelet means."""
+    """A claim in the API server is not the one that the kubelet asks for: it has been replaced."""
 
 
 class CdiError(NriRdmaError):
-    """A CDI spec that cannot be used: the file, the line (0: none) and the key's path in it ("": all of it)."""
+    """A CDI spec that cannot be used. `line` is the line in the file (0: none), `path` the key in it ("": the whole
+    file)."""
 
     def __init__(self, code: ErrorCode, what: str, *, file: str, hint: str, line: int = 0, path: str = "") -> None:
         place = " ".join(part for part in (file, f"line {line}" if line else "", path) if part)

@@ -1,8 +1,8 @@
-"""What a ResourceSlice says of an RDMA device: the attributes by which claims choose. Pure.
+"""The devices of a ResourceSlice, with the attributes by which claims choose an RDMA device. Pure.
 
-DRANET's attributes have its names and values, so that `dra.net` in a class or claim can be replaced as a text; what it
-lacks comes beside them. Kubernetes takes at most 32 attributes and capacities of a device, and 64 bytes of a text; we
-use at most 31 and 1 (docs/claims.md has the list).
+The attributes that DRANET has, too, keep its names and values under our domain: a user migrates by replacing `dra.net`
+in the text of a class or claim. Attributes that DRANET lacks are added. Kubernetes allows 32 attributes and capacities
+for each device, and 64 bytes in a text; we use at most 31 attributes and one capacity (listed in docs/claims.md).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from nri_rdma.model.pool import Pool
 from nri_rdma.model.request import Mode
 
 DRIVER = "rdma.noderesource.dev"
-"""The name of our driver; the domain of its attributes, too."""
+"""The name of our DRA driver, and the domain of its attributes."""
 MAX_TEXT = 64
 MAX_DEVICES = 128
-"""Devices of a slice."""
+"""The most devices that Kubernetes allows in one slice."""
 PCIE_ROOT, NUMA_NODE = "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"
 
 DeviceAttribute: TypeAlias = Mapping[str, str | int | bool]
-"""One of `string`, `int` and `bool`, with its value."""
+"""A value under its type, as the API has it: one of the keys `string`, `int` and `bool`."""
 
 _BROADCAST = IPv4Address("255.255.255.255")
 _NO_LABEL = re.compile(r"[^a-z0-9]+")
@@ -36,7 +36,7 @@ _MAX_LABEL = 63
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advertised:
-    """A device of a slice: its name there, its attributes and its capacities by their qualified names."""
+    """A device as a slice lists it: its name, and its attributes and capacities under their qualified names."""
 
     name: str
     attributes: Mapping[str, DeviceAttribute]
@@ -44,8 +44,9 @@ class Advertised:
 
 
 def slice_name(device: DeviceId) -> str:
-    """Return the name of a device in slices, which is DRANET's where the device has a PCI address:
-    ``pci-0000-8a-00-0``. Any other name that is no DNS label ends with a hash: ``rxe_0`` is not ``rxe-0``."""
+    """Return the name of a device in slices. A device with a PCI address has the name that DRANET gives it:
+    ``pci-0000-8a-00-0``. Any other name that is no valid DNS label gets a hash at its end, so that ``rxe_0`` and
+    ``rxe-0`` stay different."""
     label = _NO_LABEL.sub("-", device.lower()).strip("-")
     if ":" in device:
         return f"pci-{label}"
@@ -58,8 +59,8 @@ def slice_name(device: DeviceId) -> str:
 def lacks_netdev_for_claims(device: RdmaDevice, pool: Pool) -> bool:
     """Return whether claims for this device of the pool would be refused because it has no netdev on the host.
 
-    The scheduler does not know the mode that a claim asks for. So where the pool serves both modes the device counts as
-    one that is had alone, unless it is of a kind that needs no netdev (EFA): pods can share that.
+    The scheduler does not know which mode a claim asks for. In a pool that serves both modes a device therefore needs a
+    netdev, as for mode exclusive, unless its kind never has one (EFA): such a device can be shared.
     """
     if not device.lacks_netdev or Mode.EXCLUSIVE not in pool.modes:
         return False
@@ -67,14 +68,14 @@ def lacks_netdev_for_claims(device: RdmaDevice, pool: Pool) -> bool:
 
 
 def is_up_for_claims(device: RdmaDevice, pool: Pool) -> bool:
-    """Return whether the device can carry data in a pod, whichever of the pool's modes its claim asks for: the
-    scheduler does not know that."""
+    """Return whether the device can carry data in a pod in every mode that the pool serves. All modes must fit because
+    the scheduler does not know which one a claim asks for."""
     return all(is_up_in(device, mode) for mode in pool.modes)
 
 
 def advertised(node: Node, devices: Iterable[tuple[RdmaDevice, Pool]]) -> tuple[Advertised, ...]:
-    """Return these devices, each with the pool that it is in, by index; those that cannot carry data come last, because
-    the scheduler takes the first that fits."""
+    """Return these devices as a slice lists them, sorted by index, with devices that cannot carry data at the end: the
+    scheduler takes the first device that fits. Each device comes with its pool."""
     ordered = sorted(devices, key=lambda it: (not is_up_for_claims(*it), it[0].index))
     return tuple(
         Advertised(
@@ -97,8 +98,8 @@ def _qualified(device: RdmaDevice, pool: str, node: Node) -> Iterator[tuple[str,
 
 
 def _of_netdev(device: RdmaDevice) -> Iterator[tuple[str, str | int | bool | None]]:
-    """Yield what DRANET tells of a netdev. `alias` is there also where it is empty: the scheduler refuses a pod whose
-    selector reads an attribute that a device lacks."""
+    """Yield the attributes that DRANET has for a netdev. `alias` is present even if it is empty: the scheduler refuses
+    a pod whose selector reads an attribute that a device lacks."""
     netdev = next(iter(device.netdevs), None)
     if netdev is None:
         return
@@ -117,7 +118,7 @@ def _of_netdev(device: RdmaDevice) -> Iterator[tuple[str, str | int | bool | Non
 
 
 def _of_function(device: RdmaDevice) -> Iterator[tuple[str, str | int | bool | None]]:
-    """Yield what DRANET tells of a PCI function and its RDMA device."""
+    """Yield the attributes that DRANET has for a PCI function and its RDMA device."""
     yield "pciAddress", str(device.pci) if device.pci is not None else None
     yield "pciVendor", device.vendor or None
     yield "pciDevice", device.device_id or None
@@ -132,7 +133,7 @@ def _of_function(device: RdmaDevice) -> Iterator[tuple[str, str | int | bool | N
 
 
 def _own(device: RdmaDevice, pool: str, node: Node) -> Iterator[tuple[str, str | int | bool | None]]:
-    """Yield what DRANET does not tell."""
+    """Yield the attributes that DRANET does not have."""
     yield "pool", pool
     yield "linkLayer", str(device.link_layer) if device.link_layer is not None else None
     yield "protocol", str(device.protocol) if device.protocol is not None else None
@@ -142,7 +143,8 @@ def _own(device: RdmaDevice, pool: str, node: Node) -> Iterator[tuple[str, str |
 
 
 def _listed(addresses: Iterable[str]) -> str:
-    """Return the addresses that other hosts can send to, in the order of texts: as many as an attribute holds."""
+    """Return the addresses that other hosts can reach, sorted as texts and joined by commas: as many as fit in one
+    attribute."""
     listed = ""
     for text in sorted(it for it in addresses if _is_global(it)):
         longer = f"{listed},{text}" if listed else text
@@ -153,7 +155,8 @@ def _listed(addresses: Iterable[str]) -> str:
 
 
 def _is_global(text: str) -> bool:
-    """Return whether Go calls the address a global unicast one, as DRANET asks: private ones are."""
+    """Return whether Go calls the address a global unicast address (private addresses are), because DRANET lists
+    exactly these."""
     it = ip_interface(text).ip
     return not (it.is_loopback or it.is_link_local or it.is_multicast or it.is_unspecified or it == _BROADCAST)
 
@@ -165,5 +168,6 @@ def _attribute(value: str | int | bool) -> DeviceAttribute:
 
 
 def _cut(text: str) -> str:
-    """Return the text as far as an attribute holds it: Kubernetes counts bytes, and a name or alias may be no text."""
+    """Return the text cut to the length of an attribute. Kubernetes counts bytes, and a name or alias may be invalid
+    UTF-8."""
     return text.encode(errors="replace")[:MAX_TEXT].decode(errors="ignore")

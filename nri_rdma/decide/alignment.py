@@ -1,8 +1,8 @@
 """The distances of a container's devices to its GPUs, as known when the container is created. Pure.
 
-A pod is placed by the GPUs that were reported before its sandbox ran; a container shows the GPUs that it really has.
-When both agree, each device is judged by the GPUs that it was placed for, else by those that the container shows. A
-container with a strict request whose devices turn out to be farther away must not start.
+A pod is placed by the GPUs that were reported before its sandbox ran; the created container shows which GPUs it really
+has. If both agree, each device is measured against the GPUs that it was placed for, otherwise against those that the
+container shows. A container with a strict request must not start if its devices turn out to be too far away.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nri_rdma.model.request import AlignTo, DeviceRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A device, and the nearest of the GPUs that count for it."""
+    """A device and the nearest of the GPUs that it is measured against."""
 
     device: str
     gpu: PciAddress
@@ -33,9 +33,12 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alignment:
-    """The devices of a container beside its GPUs. `contradiction`: why these GPUs are not the ones that its pod was
-    placed for, "" when they are; `problem`: why the GPUs are not all known. `refused` are the pairs that a strict
-    request does not allow."""
+    """The distances of a container's devices to its GPUs.
+
+    `contradiction` says how these GPUs differ from those that the pod was placed for; "" if they are the same.
+    `problem` says why some GPUs are unknown; "" if all are known. `refused` are the pairs that are too far apart for a
+    strict request.
+    """
 
     gpus: tuple[PciAddress, ...]
     source: str
@@ -44,7 +47,7 @@ class Alignment:
     problem: str = ""
     refused: tuple[Pair, ...] = ()
     is_strict: bool = False
-    """Whether a request of the container is strict: then a GPU that is not identified is refused, too."""
+    """Whether a request of the container is strict; if so, a GPU that cannot be identified leads to a refusal, too."""
 
     @property
     def worst(self) -> Distance | None:
@@ -58,7 +61,7 @@ class Alignment:
 
     @property
     def words(self) -> str:
-        """The distance in words: ``aligned: PIX``, or the pairs that are not aligned."""
+        """The distance as a text: ``aligned: PIX``, or else the pairs that are not aligned."""
         if self.worst is None:
             return ""
         far = [str(pair) for pair in self.pairs if pair.far > FARTHEST_ALIGNED]
@@ -68,8 +71,7 @@ class Alignment:
 def alignment_of(
     attached: Iterable[AttachedRequest], container: str, shown: KnownGpus, names: GpuNames
 ) -> Alignment | None:
-    """Return the alignment of a container; None when it has no device that shall be near GPUs, or when no GPU is
-    known."""
+    """Return the alignment of a container. None if no device of it is to be near GPUs, or if no GPU is known."""
     covering = [
         item
         for item in attached
@@ -78,7 +80,7 @@ def alignment_of(
     requests = [item.admitted.request for item in covering]
     placed_for = frozenset(gpus_of(requests))
     if shown.is_default and placed_for:
-        shown = KnownGpus()  # what an image says of itself is no news
+        shown = KnownGpus()  # a variable that the image sets by default says nothing about the allocation
     is_other = bool(placed_for) and not placed_for.issuperset(shown.gpus)
     pairs, refused = [], []
     for item in covering:
@@ -89,7 +91,7 @@ def alignment_of(
     if not pairs:
         return None
     if shown.gpus and placed_for.issuperset(shown.gpus) and (apart := _all_far(covering, shown, names)) is not None:
-        pairs = [apart]  # they are next to GPUs of the pod's other containers only
+        pairs = [apart]  # the devices are next to GPUs of the pod's other containers only
         refused = [apart] if any(_is_strict(request) for request in requests) else []
     told = ", ".join(dict.fromkeys(filter(None, map(source_words, requests))))
     return Alignment(
@@ -106,7 +108,7 @@ def alignment_of(
 
 
 def is_strict(attached: Iterable[AttachedRequest], container: str) -> bool:
-    """Return whether a container must not start with devices that are far from its GPUs."""
+    """Return whether a container must not start if its devices are far from its GPUs."""
     for item in attached:
         align = item.admitted.request.align
         if align is not None and _is_strict(item.admitted.request) and item.admitted.request.scope.covers(container):
@@ -115,15 +117,15 @@ def is_strict(attached: Iterable[AttachedRequest], container: str) -> bool:
 
 
 def _all_far(covering: Iterable[AttachedRequest], shown: KnownGpus, names: GpuNames) -> Pair | None:
-    """Return the nearest pair of a device and a GPU that the container shows, when no device is next to a GPU; else
-    None."""
+    """Return the nearest pair of a device and a GPU of the container, if no device is next to any of its GPUs;
+    otherwise None."""
     pairs = [pair for item in covering for pair in _pairs(item, shown.gpus, names)]
     nearest = min(pairs, key=lambda pair: pair.far, default=None)
     return nearest if nearest is not None and nearest.far > FARTHEST_ALIGNED else None
 
 
 def refuse_far(alignment: Alignment, where: str) -> None:
-    """Raise PlacementError for a container whose strict request does not allow its alignment."""
+    """Raise PlacementError if a strict request of the container does not allow this alignment."""
     why = [*map(str, alignment.refused), *([alignment.problem] if alignment.is_strict and alignment.problem else [])]
     if why:
         told = "; ".join(filter(None, (*why, alignment.contradiction)))
@@ -136,8 +138,9 @@ def refuse_far(alignment: Alignment, where: str) -> None:
 
 
 def _judged_by(request: DeviceRequest, shown: KnownGpus, *, is_other: bool) -> tuple[PciAddress, ...]:
-    """Return the GPUs by which a device is judged. A request for several containers is next to the GPUs of all of them,
-    and a container shows its own."""
+    """Return the GPUs against which a request's devices are measured. These are normally the request's own GPUs: a
+    request for several containers is placed near the GPUs of all of them, and each container shows only a part.
+    `is_other`: the container shows GPUs that it was not placed for, and these count."""
     return shown.gpus if is_other or not request.gpus else request.gpus
 
 
@@ -155,7 +158,7 @@ def _nearest(device: RdmaDevice, gpus: Iterable[Gpu]) -> Pair:
             far, nearest = own, gpu
             if far is Distance.PIX:
                 break
-    assert nearest is not None  # who calls has some
+    assert nearest is not None  # callers pass at least one GPU
     return Pair(device=device.name, gpu=nearest.pci, far=far)
 
 

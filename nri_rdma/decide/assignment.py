@@ -1,8 +1,8 @@
-"""The cheapest way to give each row a column.
+"""The cheapest way to assign a column to each row of a cost matrix.
 
-The Hungarian method with potentials (Kuhn, Munkres; in the form of successive shortest paths): exact, deterministic,
-O(rows² x columns) steps. A row whose best column is still free takes one step, so it is quicker when rows that do not
-compete come first, and when rows that cost the same are one list, one after the other.
+The Hungarian method with potentials (Kuhn, Munkres; as successive shortest paths): exact, deterministic, O(rows² x
+columns) steps. A row whose best column is still free takes one step. It is therefore faster if the rows that do not
+compete for columns come first, and if rows with equal costs follow each other and are the same list object.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ _FREE = -1
 
 
 def cheapest(costs: Sequence[Sequence[int]]) -> list[int]:
-    """Return the column of each row, so that the sum of the costs is least: each column is given once, except the last,
-    which any number of rows may get. Of several cheapest solutions it is always the same one."""
+    """Return the column of each row such that the sum of the costs is least. Each column is assigned at most once,
+    except the last one, which any number of rows may get. The same costs always give the same of several cheapest
+    solutions."""
     if not costs:
         return []
     width = len(costs[0])
     of_row, of_column = [0] * len(costs), [0] * width  # potentials
-    owner = [_FREE] * width  # the row that has each column; the last one stays free: there is always more of it
+    owner = [_FREE] * width  # the row that has each column; the last column stays free: any number of rows may get it
     row = 0
     while row < len(costs):
         row = _augment(costs, of_row, of_column, owner, row)
@@ -34,15 +35,15 @@ def cheapest(costs: Sequence[Sequence[int]]) -> list[int]:
 def _augment(
     costs: Sequence[Sequence[int]], of_row: list[int], of_column: list[int], owner: list[int], row: int
 ) -> int:
-    """Find a column for a row, by the shortest path over columns that other rows give up. Return the next row without
-    one.
+    """Assign a column to a row along the shortest path over columns that other rows give up. Return the next row
+    without a column.
 
-    Rows after it that are the same list take the next columns of the same search, as long as nobody gives up a column
-    for them: until then all paths are as they were.
+    Following rows that are the same list object are served in the same search, as long as no other row has to give up
+    its column for them: until then the shortest paths do not change.
     """
     line, last = costs[row], len(of_column) - 1
     came_from: dict[int, int] = {}
-    done: list[tuple[int, int]] = []  # columns of the paths' tree, with their distance when they joined
+    done: list[tuple[int, int]] = []  # columns in the tree of paths, with their distance when they were added
     for column, reached in _by_distance(costs, of_row, of_column, owner, row, came_from):
         if owner[column] == _FREE:
             of_row[row] = reached
@@ -72,8 +73,9 @@ def _by_distance(
     row: int,
     came_from: dict[int, int],
 ) -> Iterator[tuple[int, int]]:
-    """Yield the columns with their distance from a row, the nearest first, and go on over those that have an owner by
-    then. `came_from` gets the column before each that is nearer over another one."""
+    """Yield the columns with their distance from a row, nearest first. If a yielded column has an owner afterwards, the
+    search continues through the columns that its owner could take instead. `came_from` receives, for each column that
+    is reached through another one, that previous column."""
     line = costs[row]
     nearest = list(map(sub, line, of_column))
     left = list(range(len(of_column)))
@@ -81,19 +83,19 @@ def _by_distance(
         column = min(left, key=nearest.__getitem__)
         reached = nearest[column]
         yield column, reached
-        if owner[column] == _FREE:  # the last one: there is always more of it
+        if owner[column] == _FREE:  # only the last column can be free here: any number of rows may get it
             continue
         left.remove(column)
         held = costs[owner[column]]
         offset = reached - of_row[owner[column]]
-        for other in left if held is not line else ():  # the same line: no way over it is shorter
+        for other in left if held is not line else ():  # an equal row cannot shorten any path
             through = held[other] - of_column[other] + offset
             if through < nearest[other]:
                 nearest[other], came_from[other] = through, column
 
 
 def _pass_on(column: int, came_from: Mapping[int, int], owner: list[int], row: int) -> None:
-    """Give each column of a path to the row whose column comes before it, and the first one to `row`."""
+    """Give each column of a path to the row that owns the column before it, and the path's first column to `row`."""
     while column in came_from:
         before = came_from[column]
         owner[column] = owner[before] if column != len(owner) - 1 else _FREE

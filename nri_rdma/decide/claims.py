@@ -1,7 +1,7 @@
-"""Whether a claim may have its devices as it asks for them, and the words with which its CDI spec asks. Pure.
+"""Checks whether a claim may have its devices as it asks for them, and writes the request into its CDI spec. Pure.
 
-The scheduler has chosen the devices. A pool's rules apply by the claim's namespace. What the device class says is the
-administrator's; what the claim says needs the rights that a pod's annotation needs.
+The scheduler has chosen the devices. A pool's rules apply by the claim's namespace. Parameters of the device class come
+from the administrator and are trusted; parameters of the claim itself need the same rights as a pod's annotation.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _OF_CLASS = Rule(
     char_kinds=frozenset(CharKind),
     interface=frozenset(InterfaceRight),
 )
-"""The rights over all that a class and a claim say together, once those of the claim were looked at."""
+"""The rights for the parameters of class and claim together, after the claim's own parameters have been checked."""
 
 _OF_NODES = frozenset({"name", "devices", "memlock", "limits"})
-"""The parameters that mean something for who gets device nodes only."""
+"""The parameters that still have a meaning with admin access, where a pod gets only device nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmittedClaim:
-    """A request of a claim that may be served: its devices, in their order, and the text under our key of its CDI
-    device."""
+    """A request of a claim that may be served. `devices` are in the order of the claim; `text` is the JSON to write
+    under our key into its CDI device."""
 
     request: ClaimRequest
     devices: tuple[RdmaDevice, ...]
@@ -51,8 +51,8 @@ class AdmittedClaim:
 def admit_claim(
     policy: Policy, node: Node, claim: Claim, request: ClaimRequest, devices: tuple[RdmaDevice, ...]
 ) -> AdmittedClaim:
-    """Return the request with what its pool adds. Raise RequestError or PlacementError as for an annotation, with the
-    claim and the key."""
+    """Return the admitted request with all that its pool adds. Raise RequestError or PlacementError as for an
+    annotation; the error names the claim and the key."""
     where = f"claim {claim.namespace}/{claim.name}, request {request.name}"
     pool = _pool_of(policy, devices, where)
     request, admitted = admit_request(
@@ -63,8 +63,9 @@ def admit_claim(
 
 
 def _looking_on(request: ClaimRequest, where: str) -> ClaimRequest:
-    """Return the request with what concerns device nodes only: a class may be for those who have the devices, too.
-    Raise RequestError for what the claim itself says beyond that."""
+    """Return a request with admin access reduced to the parameters about device nodes. Other parameters of the class
+    are dropped, because the class may also serve claims without admin access. Raise RequestError if the claim itself
+    has others."""
     for key in request.from_claim:
         if key not in _OF_NODES and (key != "mode" or request.from_claim[key] != Mode.SHARED):
             what = f"{key} does not go with adminAccess: the pod gets device nodes, and the netdev stays where it is"
@@ -77,13 +78,15 @@ def _looking_on(request: ClaimRequest, where: str) -> ClaimRequest:
 
 
 def _in_mode_shared(policy: Policy) -> Policy:
-    """Return the policy for who looks on: that is done in mode shared only, in whatever mode devices are given."""
+    """Return the policy for requests with admin access: they use mode shared, whatever modes the pools and rules
+    allow."""
     pools = {name: replace(pool, modes=(Mode.SHARED,), requires_isolation=False) for name, pool in policy.pools.items()}
     return replace(policy, pools=pools, rules=tuple(replace(rule, modes=()) for rule in policy.rules))
 
 
 def holder_of(devices: tuple[RdmaDevice, ...], taken: Taken, mode: Mode) -> str:
-    """Return a device that cannot be given in this mode yet, and who has it; "" when all of them can."""
+    """Return the first device that cannot be given in this mode yet and the pod that holds it, as a text; "" if all can
+    be."""
     for device in devices:
         for holding in taken.get(device.id, ()):
             if holding.bars(mode):
@@ -105,8 +108,9 @@ def _pool_of(policy: Policy, devices: tuple[RdmaDevice, ...], where: str) -> Poo
 def admit_request(
     policy: Policy, node: Node, asker: Asker, pool: Pool, request: ClaimRequest, count: int | None, where: str
 ) -> tuple[ClaimRequest, Admitted]:
-    """Return what class and claim say together for so many devices of a pool (None: unknown), where the claim has the
-    rights over what it says itself; with admin access, only what concerns device nodes. Raise as `admit_claim`."""
+    """Return the request, and class and claim parameters together as an admitted request for `count` devices of a pool
+    (None: unknown). The claim needs the rights for what it asks itself. With admin access only the parameters about
+    device nodes remain. Raise as `admit_claim`."""
     if request.is_admin:
         request, policy = _looking_on(request, where), _in_mode_shared(policy)
         pool = policy.pools[pool.name]
@@ -122,8 +126,8 @@ def admit_request(
 
 
 def _bounds(rule: Rule | None, said: RdmaLimits | None) -> RdmaLimits | None:
-    """Return a rule's most for each limit that neither class nor claim says. The class may say more than that, and what
-    the claim says was compared with it."""
+    """Return a rule's maximum for each limit that neither class nor claim sets. A limit that is set needs no maximum
+    here: the class may exceed the rule, and the claim's own limits have been checked against it."""
     most, named = (rule and rule.max_limits) or RdmaLimits(), said or RdmaLimits()
     bounds = RdmaLimits(
         hca_handles=most.hca_handles if named.hca_handles is None else None,
@@ -137,13 +141,14 @@ def _of_pool(request: DeviceRequest, pool: Pool) -> DeviceRequest:
 
 
 def request_name(label: str, request: str) -> str:
-    """Return the name that a request of a claim has where its parameters give it none; a claim's name may have dots."""
+    """Return the default name of a claim's request, for parameters without a name. Dots of the claim's name become
+    dashes."""
     return f"{label.replace('.', '-')}-{main_request(request)}"[:63].strip("-")
 
 
 def asked_words(label: str, request: ClaimRequest, admitted: Admitted) -> Mapping[str, Any]:
-    """Return the parameters with all that the pool adds to them; `label` is the claim's name in the pod, which the
-    author of a claim may write. Raise RequestError for one that is none."""
+    """Return the request's parameters completed with all that the pool adds. `label` is the claim's name in the pod,
+    which the claim's author may set by an annotation. Raise RequestError if it is not a valid name."""
     name = request_name(label, request.name)
     if LABEL.fullmatch(name) is None:
         raise refused(f"annotation {POD_CLAIM_NAME}", f"{quoted(label)} is no claim's name in a pod", LABEL_HINT)

@@ -1,8 +1,7 @@
 """Decides what a pod gets on a node: one decision for the engine, `explain` and the dry run. Pure.
 
-Everything the decision depends on is gathered before it, in a Question. The order is a law: what the kubelet said
-narrows the request, what CDI devices ask for is read, the runtime handler and limits are checked, the policy admits,
-devices are placed.
+All inputs are gathered beforehand, in a Question. The order of the steps is fixed: narrow the request by the kubelet's
+allocation, read the requests of CDI devices, check the runtime handler and limits, admit by policy, place devices.
 """
 
 from __future__ import annotations
@@ -34,34 +33,37 @@ from nri_rdma.model.request import UNLIMITED, DeviceRequest, Mode, PodRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemlockBounds:
-    """The runtime's handling of RLIMIT_MEMLOCK: the most that it may set, in bytes, and its name when it sets none."""
+    """The runtime's handling of RLIMIT_MEMLOCK. `ceiling` is the highest limit that it may set, in bytes; `dropped_by`
+    is its name if it sets no limits at all, otherwise ""."""
 
     ceiling: int = UNLIMITED
     dropped_by: str = ""
     default: int | None = None
-    """For containers with devices whose pod asks for no limit, in bytes; None: the runtime's own limit stays."""
+    """The limit in bytes for containers with devices whose pod asks for none; None: they keep the runtime's own
+    limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """The request of a pod, or of a container that came with more devices, and everything that decides what it gets."""
+    """All that a decision depends on: the request of a pod, or of a container that brought further devices, and the
+    state of the node."""
 
     owner: str
     """The pod that will hold the devices: namespace/name."""
     asker: Asker
     request: PodRequest = field(default_factory=lambda: PodRequest(requests=()))
-    """The request as it is written; empty when only CDI devices ask."""
+    """The request as its author wrote it; empty if only CDI devices ask for something."""
     allocation: PodAllocation | None = None
     """The kubelet's allocation; None: the kubelet reported none."""
     gpus: PodGpus | None = None
-    """The kubelet's report of the pod's GPUs, also that it came too late; None: the kubelet was not asked."""
+    """The kubelet's report about the pod's GPUs, or that the report came too late; None: the kubelet was not asked."""
     grants: tuple[CdiGrant, ...] = ()
-    """The CDI devices that ask for something."""
+    """The CDI devices of the pod or container that ask nri-rdma for something."""
     adoption: Adoption = field(default_factory=Adoption)
     node: Node
     policy: Policy
     offer: Offer
-    """What this policy offers on this node; made once for both."""
+    """The devices that `policy` offers on `node`; computed once for both."""
     has_ties: bool = False
     """Whether any of the node's devices cannot be given to one pod alone."""
     memlock: MemlockBounds = field(default_factory=MemlockBounds)
@@ -69,20 +71,21 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The decision, as far as it was made: a refusal stands beside what was known before it."""
+    """The result of a decision. If it has a refusal, it also has the results of all steps before the refusal."""
 
     request: PodRequest
-    """The request as the kubelet's allocation narrows it, with the GPUs that it is for."""
+    """The request narrowed by the kubelet's allocation, with the GPUs that its devices are to be near."""
     admitted: tuple[Admitted, ...] = ()
     placed: tuple[Placed, ...] = ()
-    """The devices; none when no device is asked for, or when CDI devices are only observed."""
+    """The devices; empty if none are asked for, or if CDI devices are only observed."""
     refusal: NriRdmaError | None = None
     reading_helps: bool = False
-    """Whether something was missing that the kernel does not announce: a rescan of the node may find it."""
+    """Whether information is missing that the kernel does not announce: a rescan of the node may find it."""
 
 
 def decide(question: Question, taken: Taken) -> Decision:
-    """Decide what the owner gets, given what other pods hold. A refusal is part of the decision."""
+    """Decide what the owner gets, given the devices that other pods hold (`taken`). A refusal is returned in the
+    decision."""
     request = narrowed(question.request, question.allocation, question.gpus)
     knows = question.allocation is not None
     decision = Decision(request=request, reading_helps=knows and any(item.gpus_problem for item in request.requests))
@@ -102,7 +105,8 @@ def decide(question: Question, taken: Taken) -> Decision:
 
 
 def narrowed(request: PodRequest, allocation: PodAllocation | None, gpus: PodGpus | None) -> PodRequest:
-    """Return the request for the containers to which the kubelet gave devices, with their GPUs and CPUs."""
+    """Return the request narrowed to the containers to which the kubelet allocated devices, with their GPUs and
+    CPUs."""
     items = (counted(informed(scoped(item, allocation), gpus)) for item in request.requests)
     return PodRequest(requests=tuple(_with_cpus(item, allocation) for item in items))
 
@@ -115,8 +119,8 @@ def _with_cpus(request: DeviceRequest, allocation: PodAllocation | None) -> Devi
 
 
 def _informed(item: Wanted, gpus: PodGpus | None) -> Wanted:
-    """Return a CDI device's request with the pod's GPUs. The driver has chosen the device, but other pods are placed by
-    which GPUs are taken."""
+    """Return a CDI device's request with the pod's GPUs. They do not influence its device, which the driver has chosen;
+    but other pods are placed with regard to the GPUs that are taken."""
     return replace(item, request=informed(item.request, gpus))
 
 
@@ -136,8 +140,8 @@ def _placed(
 
 
 def _without_ipoib(item: Placed) -> Placed:
-    """Return the devices without their IPoIB netdevs: the kernel removes these when it moves the RDMA device, and makes
-    new ones in the pod. Raise PlacementError for a request that configures one."""
+    """Return the devices without their IPoIB netdevs: the kernel removes these when it moves the RDMA device, and
+    creates new ones in the pod. Raise PlacementError if the request configures such a netdev."""
     request = item.admitted.request
     configures = not replace(request.interface, inherit=True).is_empty or request.routes or request.rules
     for device in item.devices if configures else ():

@@ -1,8 +1,8 @@
-"""Pools whose ids stand for devices, one each: what the kubelet is told of them, and which of them go well together.
-Pure.
+"""Pools whose device-plugin ids each stand for one device: the list reported to the kubelet, and the preferred choice
+of ids. Pure.
 
-The kubelet asks with ids only, before it is known which pod they are for. So it is told all that an id means: the NUMA
-node, by which its Topology Manager aligns devices with processors and GPUs, and whether the device can be given now.
+The kubelet allocates by ids alone, before it says for which pod. The report therefore has all that an id implies: the
+NUMA node, by which the Topology Manager aligns devices with CPUs and GPUs, and whether the device can be given now.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nri_rdma.model.request import Mode, PodRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedDevice:
-    """A device of a pool as the kubelet is told of it."""
+    """A device of a pool as it is reported to the kubelet."""
 
     id: DeviceId
     is_healthy: bool
@@ -35,8 +35,9 @@ class OfferedDevice:
 def offered_devices(
     pool: Pool, node: Node, offer: Offer, taken: Taken, held: Iterable[RdmaDevice] = ()
 ) -> tuple[OfferedDevice, ...]:
-    """Return the devices of the pool, by index. `held` are devices that pods have by their ids: the kernel may hide
-    these from the host, and the scheduler goes on counting them."""
+    """Return the devices of the pool as reported to the kubelet, by index. `held` are devices that pods have by their
+    ids: the kernel may hide such a device from the host, and it is still reported because the scheduler goes on
+    counting it."""
     shown = offer.by_pool[pool.name]
     admitted = _admitted(pool, node)
     hidden = {device.id: device for device in held if node.device(device.id) is None}
@@ -58,8 +59,8 @@ def offered_devices(
 
 
 def _is_healthy(device: RdmaDevice, admitted: Admitted, node: Node, holders: frozenset[Holding]) -> bool:
-    """Return whether a pod gets the device if the kubelet allocates it, or has it that way already. Of a device that a
-    pod has alone the port does not count: the pod may set it down, and others would get fewer devices for that."""
+    """Return whether a pod gets the device if the kubelet allocates it, or already has it by its id. The port state of
+    an exclusively held device is ignored: its pod may take the link down, which must not lower the node's capacity."""
     if holders and all(device.id in holding.shares for holding in holders):
         return admitted.mode is Mode.EXCLUSIVE or is_up(device)
     if admitted.mode is Mode.EXCLUSIVE and device.lacks_netdev:
@@ -68,8 +69,8 @@ def _is_healthy(device: RdmaDevice, admitted: Admitted, node: Node, holders: fro
 
 
 def _admitted(pool: Pool, node: Node) -> Admitted | None:
-    """Return a request for a device of the pool as it is admitted, whatever the rules say of pods; None where this node
-    admits none."""
+    """Return the admitted request for one device of the pool, regardless of the rules about pods. None if this node's
+    kernel and settings admit no such request."""
     request = device_request(pool, "", frozenset())
     try:
         (admitted,) = admit(Policy(pools={pool.name: pool}), node, PodRequest(requests=(request,)), Asker())
@@ -81,9 +82,12 @@ def _admitted(pool: Pool, node: Node) -> Admitted | None:
 def preferred(
     devices: Mapping[str, RdmaDevice], available: Collection[str], must: Collection[str], count: int
 ) -> tuple[str, ...]:
-    """Return `count` of the available ids, all of `must` among them, whose devices are nearest to each other: the
-    fewest pairs on different NUMA nodes, then the fewest over a root complex, over a root port, over a switch. Of
-    equally near ones return those whose neighbours are taken anyway. An id whose device is unknown comes last."""
+    """Return `count` of the available ids, including all of `must`, whose devices are nearest to each other.
+
+    The fewest pairs on different NUMA nodes count first, then the fewest pairs across root complexes, across root
+    ports, and across switches. Among equally near choices the one wins whose neighbours are taken already. Ids of
+    unknown devices come last.
+    """
     if count >= len({*must, *available}):
         return tuple(dict.fromkeys((*must, *sorted(available))))
     offered = [devices[it] for it in dict.fromkeys((*must, *available)) if it in devices]
@@ -100,14 +104,14 @@ def preferred(
 
 
 _LEVELS = 4
-"""NUMA node, root complex, root port, switch."""
+"""The levels of the topology: NUMA node, root complex, root port, switch."""
 _Chosen: TypeAlias = "RdmaDevice | tuple[_Chosen, ...]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class _Choice:
-    """A choice of some devices: what its distances cost, how intact the groups are that they are taken from, and the
-    sum of their indexes."""
+    """A choice of some devices: the cost of the distances between them, how intact the groups are from which they are
+    taken (less is better), and the sum of their indexes. Choices are compared in this order."""
 
     cost: int = 0
     spoilt: int = 0
@@ -120,7 +124,8 @@ _NONE = _Choice()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidates:
-    """Devices of which at most `most` are chosen, and all of `must`. `weight` is above the number of pairs."""
+    """A search for the best choice of devices: all of `must`, and at most `most` altogether. `weight` is larger than
+    the number of pairs, so that one pair at a farther level outweighs all pairs at nearer levels."""
 
     must: frozenset[str]
     spoils: Mapping[DeviceId, int]
@@ -128,8 +133,8 @@ class _Candidates:
     weight: int
 
     def choose(self, devices: Sequence[RdmaDevice], level: int = 0) -> list[_Choice | None]:
-        """Return the best choice of none, one, two and so on of devices that are in one group on all levels above; None
-        where there is none."""
+        """Return the best choice for each number of devices from 0 on; None for a number without a valid choice. All
+        `devices` are in one group on each level above `level`."""
         if level == _LEVELS:
             return self._below_one_switch(devices)
         groups: dict[object, list[RdmaDevice]] = {}
@@ -142,7 +147,8 @@ class _Candidates:
         return best
 
     def _both(self, one: list[_Choice | None], other: list[_Choice | None], apart: int) -> list[_Choice | None]:
-        """Return the best choices of two groups together; `apart` is the cost of a pair with one device in each."""
+        """Return the best choices for two groups together; `apart` is the cost of a pair with one device in each
+        group."""
         most = min(self.most, len(one) + len(other) - 2)
         best: list[_Choice | None] = [None] * (most + 1)
         for (count, left), (more, right) in product(enumerate(one), enumerate(other)):

@@ -1,7 +1,7 @@
-"""Chooses the entry of a port's GID table by which a pod is to send.
+"""Chooses the entry of a port's GID table with which a pod should send.
 
-The program that proves RDMA in a pod is run by the distribution's Python (nri_rdma.host.verbs): this module imports the
-standard library and `model.gid` alone.
+Imports only the standard library and `model.gid`, because the program that proves RDMA in a pod (nri_rdma.host.verbs)
+uses it, too, and is run by the distribution's Python.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from nri_rdma.model.gid import Gid, GidType
 def choose(
     table: Iterable[Gid], addresses: Collection[IPv4Address | IPv6Address] = (), roce_version: int = 2
 ) -> Gid | None:
-    """Return the GID by which a port sends, None where no entry of its table is usable.
+    """Return the GID with which a port sends; None if no entry of its table is usable.
 
-    On RoCE only entries of `roce_version` (1 or 2) count. Those of `addresses`, the pod's own, come first. After that
-    come routable ones, IPv4 before IPv6 (NCCL asks for IPv4 by default), and the lowest index. Ports of InfiniBand send
-    by their first entry.
+    On RoCE only entries of `roce_version` (1 or 2) are usable. The order of preference is: a GID of one of `addresses`,
+    the pod's own; a routable GID rather than a link-local one; IPv4 rather than IPv6 (NCCL's default); the lowest
+    index. On InfiniBand the first entry is chosen.
     """
     wanted = {GidType.IB, GidType.ROCE_V1 if roce_version == 1 else GidType.ROCE_V2}
     usable = [gid for gid in table if gid.type in wanted and not gid.value.is_unspecified]

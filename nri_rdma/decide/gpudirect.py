@@ -1,7 +1,8 @@
-"""Whether GPUDirect RDMA is possible, by what the machine shows. Pure.
+"""Judges whether GPUDirect RDMA is possible, by what the machine shows. Pure.
 
-Two ways lead from a NIC to a GPU's memory: peer memory, a module beside the RDMA drivers of DOCA-OFED, and dma-buf of
-the kernel itself. Where one of them is open, it is possible; no single sign proves it.
+A NIC can reach a GPU's memory in two ways: by peer memory, which needs a module for the RDMA drivers of DOCA-OFED, or
+by the kernel's own dma-buf. GPUDirect RDMA counts as possible if nothing speaks against one of them; only moving data
+would prove it.
 
 | way | needs | source |
 |---|---|---|
@@ -25,7 +26,7 @@ from nri_rdma.model.pci import PciAddress, below_root
 NVIDIA_PEER_MODULES = frozenset({"nvidia_peermem", "nv_peer_mem"})
 DRIVERS = frozenset({"nvidia", "amdgpu"})
 OPTIONS = ("DMA_SHARED_BUFFER", "INFINIBAND_USER_MEM", "PCI_P2PDMA", "DMABUF_MOVE_NOTIFY")
-"""The options of the kernel that are asked for."""
+"""The options of the kernel's configuration that are read."""
 
 _NVIDIA_PEER_CLIENTS = frozenset({"nv_mem", "nv_mem_nc"})
 _AMD_PEER_CLIENTS = frozenset({"amdkfd"})
@@ -36,7 +37,7 @@ _PEER_MEMORY, _DMABUF = "peer memory", "dma-buf"
 
 
 def gpudirect(gpus: Iterable[Gpu], devices: Iterable[RdmaDevice], facts: GpuDirectFacts) -> tuple[GpuDirect, ...]:
-    """Return the verdict for the GPUs of each maker; none where there is no GPU of a known maker, or no NIC on PCI."""
+    """Return the verdict for the GPUs of each known maker; empty if the node has no such GPU, or no NIC on PCI."""
     nics = [device for device in devices if device.pci is not None]
     every = tuple(gpus)
     by_maker = {maker: [gpu for gpu in every if gpu.vendor == vendor] for vendor, maker in _MAKERS.items()}
@@ -154,7 +155,8 @@ def _unread_options(facts: GpuDirectFacts) -> Iterator[Reason]:
 
 
 def _unasked_paths(facts: GpuDirectFacts) -> Iterator[Reason]:
-    """The open module does not ask the kernel about the path; who could be asked is not there either."""
+    """Yield a doubt if the kernel does not know which PCIe paths carry peer traffic. NVIDIA's open module never asks
+    the kernel, so a missing CONFIG_PCI_P2PDMA does not make it fail."""
     if facts.options is not None and not facts.options.get("PCI_P2PDMA"):
         yield Reason(
             text="the kernel, built without CONFIG_PCI_P2PDMA, does not know which PCIe paths carry peer traffic",
@@ -163,7 +165,7 @@ def _unasked_paths(facts: GpuDirectFacts) -> Iterator[Reason]:
 
 
 def _translated(functions: Sequence[PciAddress], facts: GpuDirectFacts) -> Iterator[Reason]:
-    """Yield the IOMMU, where it gives devices other addresses than the memory's own."""
+    """Yield a doubt if the IOMMU gives devices addresses that differ from those of the memory."""
     known = [(address, facts.iommu[address]) for address in functions if address in facts.iommu]
     translated = [(address, kind) for address, kind in known if kind.startswith("DMA")]
     if translated:
@@ -179,7 +181,7 @@ def _translated(functions: Sequence[PciAddress], facts: GpuDirectFacts) -> Itera
 
 
 def _meetings(gpu: Gpu, nics: Sequence[RdmaDevice], facts: GpuDirectFacts) -> Iterator[Meeting]:
-    """Yield the NICs that are next to a GPU; of several the nearest only."""
+    """Yield the NICs that are next to a GPU, but only those at the least distance."""
     nearest = min(distance(gpu, nic) for nic in nics)
     for nic in nics:
         if distance(gpu, nic) == nearest <= FARTHEST_ALIGNED:
@@ -197,14 +199,14 @@ def _meetings(gpu: Gpu, nics: Sequence[RdmaDevice], facts: GpuDirectFacts) -> It
 
 
 def bridges_between(gpus: Iterable[Gpu], devices: Iterable[RdmaDevice]) -> frozenset[str]:
-    """Return the bridges whose ACS decides how a GPU and a NIC below a common bridge reach each other."""
+    """Return the PCI bridges whose ACS settings decide how a GPU and a NIC below a common bridge reach each other."""
     nics = list(devices)
     return frozenset(it for gpu in gpus for nic in nics for it in _path(gpu, nic)[1])
 
 
 def _path(gpu: Gpu, nic: RdmaDevice) -> tuple[str, tuple[str, ...]]:
-    """Return the nearest common bridge, and the bridges between it and the two functions; ("", ()) where they meet at
-    the root complex only: then ACS changes nothing."""
+    """Return the nearest common bridge of a GPU and a NIC, and the bridges between it and the two. ("", ()) if they
+    meet only at the root complex, where ACS makes no difference."""
     if not gpu.pci_root or gpu.pci_root != nic.pci_root:
         return "", ()
     a, b = below_root(gpu.pci_root, gpu.pci_path), below_root(nic.pci_root, nic.pci_path)
@@ -216,7 +218,7 @@ def _path(gpu: Gpu, nic: RdmaDevice) -> tuple[str, tuple[str, ...]]:
 
 
 def sentence(found: GpuDirect) -> str:
-    """Return the verdict with its reasons and places, without a full stop at its end."""
+    """Return the verdict with its reasons and places as a text, without a full stop at its end."""
     parts = [f"{found.verdict} for the GPUs of {found.maker}{_ways_words(found)}"]
     if found.meetings:
         parts.append(f"nearest: {', '.join(_places_words(found.meetings))}")
@@ -232,7 +234,7 @@ def sentence(found: GpuDirect) -> str:
 
 
 def fix(found: GpuDirect) -> str:
-    """Return what to do, "" where nothing is to be done: one part for each way that can be opened."""
+    """Return the steps that would make it possible, one part for each way; "" if there is nothing to do."""
     parts = []
     if found.verdict is not Verdict.POSSIBLE:
         ways = (way.lacks or way.doubts for way in found.ways if way.verdict is found.verdict)
@@ -254,7 +256,7 @@ def _ways_words(found: GpuDirect) -> str:
 
 
 def _places_words(meetings: Iterable[Meeting]) -> Iterator[str]:
-    """Yield each place where GPUs and NICs meet, with both; a machine with all of them on one root has one."""
+    """Yield a text for each place where GPUs and NICs meet, with the names of both."""
     places: dict[tuple[str, str], list[Meeting]] = {}
     for it in meetings:
         place = f"below {it.bridge}" if it.bridge else f"at {it.root}"

@@ -1,24 +1,26 @@
-"""Finds the GPUs of the node that a container has, by the names that other programs report. Pure.
+"""Finds a container's GPUs among those of the node, by the names that other programs report. Pure.
 
 Every program has its own names for a GPU. These are understood:
 
-| Who tells | Form | Taken for |
+| Reported by | Form | Meaning |
 |---|---|---|
 | NVIDIA's device plugin | ``GPU-UUID``; ``GPU-UUID::3``, ``GPU-UUID-3`` and other shares | the GPU with that UUID |
-| | ``0``, ``0:1`` (a part of it) | the place among NVIDIA's GPUs in PCI order, as NVML counts |
-| | ``MIG-GPU-UUID/1/0`` | the GPU that it is a part of |
-| | ``MIG-UUID`` | nothing: it names no GPU |
-| GKE's | ``nvidia0``, ``nvidia0/gi3``, ``nvidia0/vgpu1`` | the GPU with that device file |
-| AMD's | ``0000:0c:00.0``; ``card1``, ``renderD128`` | the GPU there; the one with that device file |
-| | ``amdgpu_xcp_1`` (a partition) | nothing: it names no GPU |
-| Intel's | ``card0-1`` (a share) | the GPU with that device file |
-| any other resource | a UUID or a PCI address of a GPU of this node | that GPU; other ids are no GPU's |
-| a claim | its CDI devices: their device nodes, by path or number | the GPUs with these |
-| CDI | ``nvidia.com/gpu=`` and an id of NVIDIA's, or ``all`` | as above; all of NVIDIA |
-| a container | its device nodes, by number | the GPUs with these |
-| NVIDIA_VISIBLE_DEVICES | ids of NVIDIA's, also the beginning of a UUID; or ``all`` | as above; all of NVIDIA |
+| | ``0``, ``0:1`` (a part of it) | the GPU at this place among NVIDIA's GPUs in PCI order, as NVML counts |
+| | ``MIG-GPU-UUID/1/0`` | the GPU of which it is a part |
+| | ``MIG-UUID`` | none: it names no GPU |
+| GKE's device plugin | ``nvidia0``, ``nvidia0/gi3``, ``nvidia0/vgpu1`` | the GPU with that device file |
+| AMD's device plugin | ``0000:0c:00.0`` | the GPU at that PCI address |
+| | ``card1``, ``renderD128`` | the GPU with that device file |
+| | ``amdgpu_xcp_1`` (a partition) | none: it names no GPU |
+| Intel's device plugin | ``card0-1`` (a share) | the GPU with that device file |
+| any other device plugin | a UUID or a PCI address of a GPU of this node | that GPU; other ids mean no GPU |
+| a claim | its CDI devices: their device nodes, by path or number | the GPUs with these nodes |
+| CDI | ``nvidia.com/gpu=`` and an id of NVIDIA's, or ``all`` | as for NVIDIA's device plugin; all NVIDIA GPUs |
+| a container | its device nodes, by number | the GPUs with these nodes |
+| NVIDIA_VISIBLE_DEVICES | ids of NVIDIA's, also a UUID's beginning; or ``all`` | as for CDI |
 
-An id of a GPU resource that names no GPU is a problem, in words: the pod has a GPU that cannot be identified.
+If an id of a GPU resource names no GPU, the result has a problem, in words: the pod has a GPU that cannot be
+identified.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from nri_rdma.model.request import AlignTo, DeviceRequest
 from nri_rdma.text.refusals import bounded
 
 KUBELET = "the kubelet"
-"""The source of GPUs, in reasons and spans."""
+"""The name of the kubelet as a source of GPUs, for reasons and spans."""
 CDI_DEVICES = "its CDI devices"
 DEVICE_NODES = "its device nodes"
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
@@ -55,17 +57,18 @@ _NODE_FOLDERS = ("/dev", "/dev/dri", "/dev/accel")
 _NOBODY = frozenset({"", "none", "void"})
 _EVERY = "all"
 _MOST_TEXT = 4096
-"""Most characters of a container's variable, which anybody may write; a longer one is not read. A hundred UUIDs fit. A
-megabyte took more than a second to read."""
+"""The longest NVIDIA_VISIBLE_DEVICES that is read, in characters: a hundred UUIDs fit. Anybody may write this variable,
+and reading one of a megabyte took more than a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuNames:
-    """The GPUs of a node by all their names. Made once for each scan of the hardware; every question is a look-up."""
+    """The GPUs of a node by all their names. Built once for each scan of the hardware, so that each question is a
+    look-up."""
 
     gpus: tuple[Gpu, ...] = ()
     nvidia: tuple[Gpu, ...] = ()
-    """The GPUs that NVIDIA's driver serves, in PCI order; all GPUs of the vendor when the driver reports none."""
+    """The GPUs that NVIDIA's driver serves, in PCI order; all NVIDIA GPUs if the driver reports none."""
     by_uuid: Mapping[str, Gpu] = field(default_factory=dict)
     by_node: Mapping[str, Gpu] = field(default_factory=dict)
     by_number: Mapping[DeviceNumbers, Gpu] = field(default_factory=dict)
@@ -87,8 +90,8 @@ class GpuNames:
         )
 
     def named(self, text: str) -> Gpu | None:
-        """Return the GPU that an id of a device plugin, or of NVIDIA's tools, names; None when the id names no GPU of
-        the node."""
+        """Return the GPU named by an id of a device plugin or of NVIDIA's tools; None if it names no GPU of this
+        node."""
         share, place, node = _SHARE_OF_UUID.fullmatch(text), _PLACE.fullmatch(text), _NODE.fullmatch(text)
         if share is not None:
             return self.by_uuid.get(share["uuid"].lower())
@@ -101,22 +104,22 @@ class GpuNames:
         return self.by_pci.get(address) if address is not None else None
 
     def abbreviated(self, text: str) -> Gpu | None:
-        """Return the GPU as `named` does, also by the beginning of a UUID that only one GPU has."""
+        """Return the GPU as `named` does, and also accept the beginning of a UUID if only one GPU's UUID begins so."""
         if not _PART_OF_UUID.fullmatch(text):
             return self.named(text)
         found = [gpu for uuid, gpu in self.by_uuid.items() if uuid.startswith(text.lower())]
         return found[0] if len(found) == 1 else self.named(text)
 
     def surely_named(self, text: str) -> Gpu | None:
-        """Return the GPU as `named` does, but only by names that no other kind of device has: a UUID or a PCI
-        address."""
+        """Return the GPU as `named` does, but accept only UUIDs and PCI addresses: other kinds of devices have no such
+        names."""
         return self.named(text) if _SHARE_OF_UUID.fullmatch(text) or parse_pci_address(text) is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownGpus:
-    """The known GPUs of a container, in the order reported, each once. `problem` says in words why they are not all, ""
-    when they are. `is_default`: they may come from the image's own variable, and not from an allocation."""
+    """The known GPUs of a container, each once, in the order reported. `problem` says why some are unknown; "" if all
+    are known. `is_default`: they may come from a variable that the image sets itself, and not from an allocation."""
 
     gpus: tuple[PciAddress, ...] = ()
     source: str = ""
@@ -133,8 +136,8 @@ NOBODY_TOLD = KnownGpus()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodGpus:
-    """The kubelet's report of a pod's GPUs, by container. `unanswered` is why there is none, "" when there is one;
-    `is_unknown_pod`: because the kubelet does not know the pod."""
+    """The kubelet's report of a pod's GPUs, by container. `unanswered` says why there is no report; "" if there is one.
+    `is_unknown_pod`: there is none because the kubelet does not know the pod."""
 
     by_container: Mapping[str, KnownGpus] = field(default_factory=dict)
     unanswered: str = ""
@@ -145,13 +148,14 @@ class PodGpus:
 
 
 def pod_gpus(allocation: PodAllocation, names: GpuNames, specs: Mapping[str, ResolvedDevice]) -> PodGpus:
-    """Return the GPUs of a pod's containers by the kubelet's answer; `specs` are the node's CDI devices."""
+    """Return the GPUs of a pod's containers according to the kubelet's allocation. `specs` are the CDI devices of the
+    node."""
     told = {container.name: _of_allocation(container, names, specs) for container in allocation.containers}
     return PodGpus(by_container={name: known for name, known in told.items() if known})
 
 
 def is_gpu_resource(resource: str) -> bool:
-    """Return whether a device plugin gives GPUs, or parts of them, under this name."""
+    """Return whether device plugins offer GPUs, or parts of GPUs, under this resource name."""
     return _GPU_RESOURCES.fullmatch(resource) is not None
 
 
@@ -171,7 +175,7 @@ def _of_allocation(container: ContainerAllocation, names: GpuNames, specs: Mappi
         found += own
         if not own and claim.driver in _GPU_DRIVERS:
             unknown.append(f"{claim.driver} {bounded(claim.device)}")
-    found.sort(key=lambda gpu: gpu.pci)  # the kubelet lists them in no order
+    found.sort(key=lambda gpu: gpu.pci)  # the kubelet's order has no meaning
     return _known(found, KUBELET, _unresolved(unknown, container.name))
 
 
@@ -191,7 +195,7 @@ def _known(gpus: Iterable[Gpu], source: str, problem: str = "", *, is_default: b
 
 
 def of_cdi_device(name: str, names: GpuNames, specs: Mapping[str, ResolvedDevice]) -> tuple[Gpu, ...]:
-    """Return the GPUs of a CDI device: those whose nodes its spec has, else the one that its name names."""
+    """Return the GPUs of a CDI device: those of its spec's device nodes, or else the GPU that its name names."""
     spec = specs.get(name)
     nodes = (
         (_of_node(node.host_path or node.path, node.major, node.minor, names) for node in spec.nodes) if spec else ()
@@ -220,9 +224,9 @@ def _of_node(path: str, major: int | None, minor: int | None, names: GpuNames) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuEvidence:
-    """The GPUs that a created container shows: the numbers of its device nodes, the CDI devices that the runtime
-    reports, and NVIDIA_VISIBLE_DEVICES (None: it has none). A privileged container has all nodes of the host, which do
-    not count."""
+    """The signs in a created container of which GPUs it has: the numbers of its device nodes, the CDI devices that the
+    runtime reports, and NVIDIA_VISIBLE_DEVICES (None: not set). The nodes of a privileged container are no sign: it has
+    all of the host's."""
 
     nodes: Collection[DeviceNumbers] = ()
     cdi_devices: tuple[str, ...] = ()
@@ -231,7 +235,7 @@ class GpuEvidence:
 
 
 def of_shown(shown: GpuEvidence, names: GpuNames, specs: Mapping[str, ResolvedDevice]) -> KnownGpus:
-    """Return the GPUs of a created container, by the surest source that it shows."""
+    """Return the GPUs of a created container according to the most reliable of its signs."""
     named = [gpu for name in shown.cdi_devices for gpu in of_cdi_device(name, names, specs)]
     if named:
         return _known(named, CDI_DEVICES)
@@ -243,8 +247,8 @@ def of_shown(shown: GpuEvidence, names: GpuNames, specs: Mapping[str, ResolvedDe
 
 
 def _of_visible(text: str | None, names: GpuNames) -> KnownGpus:
-    """Return the GPUs of NVIDIA_VISIBLE_DEVICES. Images of CUDA set ``all`` by themselves. A path stands for devices
-    that are reported another way."""
+    """Return the GPUs of NVIDIA_VISIBLE_DEVICES. ``all`` may only be the default of a CUDA image. A path means that the
+    devices are reported in another way."""
     if text is None or text in _NOBODY or text.startswith("/"):
         return NOBODY_TOLD
     if len(text) > _MOST_TEXT:
@@ -270,19 +274,20 @@ def may_use_gpus(request: DeviceRequest) -> bool:
 
 
 def is_next_to_gpus(request: DeviceRequest) -> bool:
-    """Return whether the request's devices shall be next to the GPUs."""
+    """Return whether the request's devices should be next to the pod's GPUs."""
     return request.align is None or request.align.to is AlignTo.GPU
 
 
 def counted(request: DeviceRequest) -> DeviceRequest:
-    """Return the request with the number of its devices, where that is so many for each GPU and all GPUs are known."""
+    """Return the request with its number of devices computed from `perGPU`, if it has that key and all GPUs are
+    known."""
     if request.per_gpu is None or not request.gpus or request.gpus_problem:
         return request
     return replace(request, count=request.per_gpu * len(request.gpus))
 
 
 def refuse_uncounted(requests: Iterable[DeviceRequest]) -> None:
-    """Raise PlacementError for a request whose number of devices depends on GPUs that nobody knows."""
+    """Raise PlacementError for a request with `perGPU` whose GPUs are unknown."""
     for it in requests:
         if it.per_gpu is not None and it.count is None:
             raise PlacementError(
@@ -294,13 +299,13 @@ def refuse_uncounted(requests: Iterable[DeviceRequest]) -> None:
 
 
 def is_near_numa(request: DeviceRequest) -> bool:
-    """Return whether the request's devices shall be on the NUMA nodes of the pod's GPUs or CPUs."""
+    """Return whether the request's devices should be on the NUMA nodes of the pod's GPUs or CPUs."""
     return request.align is not None and request.align.to is AlignTo.NUMA
 
 
 def informed(request: DeviceRequest, told: PodGpus | None) -> DeviceRequest:
-    """Return the request with the GPUs of its containers. `told` is the kubelet's report, which goes before the
-    request's own GPUs; None: there is no kubelet to ask."""
+    """Return the request with the GPUs of its containers. `told` is the kubelet's report, which takes precedence over
+    GPUs that the request names; None: there is no kubelet to ask."""
     if told is None or not may_use_gpus(request):
         return request
     if told.unanswered:
@@ -314,7 +319,7 @@ def informed(request: DeviceRequest, told: PodGpus | None) -> DeviceRequest:
     if not gpus:
         return replace(request, gpus_problem=problem) if problem else request
     if request.gpus and set(request.gpus) <= set(gpus):
-        gpus = request.gpus  # in this order its devices are for them, and for no others
+        gpus = request.gpus  # the author's order and choice decide which device serves which GPU
     elif request.gpus:
         problem = problem or _contradiction(source, gpus, request.gpus)
     return replace(request, gpus=gpus, gpus_from=source, gpus_problem=problem)
@@ -329,10 +334,10 @@ def _listed(gpus: Iterable[PciAddress]) -> str:
 
 
 def source_words(request: DeviceRequest) -> str:
-    """Return the source of a request's GPUs, for people; "" when no source reported any."""
+    """Return the source of a request's GPUs as a text; "" if it has none."""
     return request.gpus_from or ("the request" if request.gpus else "")
 
 
 def gpus_of(requests: Iterable[DeviceRequest]) -> Iterator[PciAddress]:
-    """Return all GPUs of these requests, each once, in their order."""
+    """Yield all GPUs of these requests, each once, in their order."""
     yield from dict.fromkeys(pci for request in requests for pci in request.gpus)

@@ -1,8 +1,8 @@
-"""Devices that other programs gave to the containers of a pod (CDI devices of a DRA driver, device nodes), and their
-consequences.
+"""Devices that other programs gave to the containers of a pod (CDI devices of a DRA driver, device nodes), and what
+follows from them.
 
-Pure. A spec with our key asks for something (nri_rdma.cdi.meaning); for a spec without, the administrator's setting
-counts.
+Pure. A CDI spec with our annotation key asks for something (nri_rdma.cdi.meaning). For a spec without it, the
+administrator's setting `adopt` decides.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ from nri_rdma.model.request import DeviceRequest, Mode, Scope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A request with the devices that its CDI device names."""
+    """A request that a CDI device makes, and the RDMA devices that the CDI device names."""
 
     request: DeviceRequest
     devices: tuple[RdmaDevice, ...]
 
 
 def requests_of(grants: Iterable[CdiGrant], adoption: Adoption) -> tuple[Wanted, ...]:
-    """Return the requests to attach for these grants: a CDI device in several containers is one request for all of
-    them.
+    """Return the requests that these grants make. A CDI device of several containers makes one request for all of them.
 
-    Raises the error of an unreadable spec that asks us: its container must not start without its devices.
+    Raise the error of an unreadable spec that has our key: its container must not start without its devices.
     """
     by_name: dict[str, list[CdiGrant]] = {}
     for grant in grants:
@@ -80,7 +79,7 @@ def asks(grant: CdiGrant, adoption: Adoption) -> bool:
 
 
 def lacks(grants: Iterable[CdiGrant], attached: Iterable[DeviceRequest], adoption: Adoption) -> bool:
-    """Return whether these CDI devices ask for anything that no attached request covers for their containers."""
+    """Return whether any of these CDI devices makes a request that no attached request covers for its container."""
     requests = tuple(attached)
     bare = [
         grant
@@ -94,9 +93,9 @@ def lacks(grants: Iterable[CdiGrant], attached: Iterable[DeviceRequest], adoptio
 
 
 def place_granted(node: Node, taken: Taken, items: tuple[Wanted, ...], asker: Asker, owner: str) -> tuple[Placed, ...]:
-    """Return the requests with their devices. Raises PlacementError or RequestError when they cannot be attached so, or
-    when a pod has one of the devices alone. Two of these requests may share a device, and not more; one with admin
-    access looks on at whatever anyone does with it."""
+    """Return the requests with their devices. Raise PlacementError or RequestError if they cannot be attached as they
+    ask, or if a pod holds one of the devices exclusively. Two of these requests may share a device, but not have it
+    exclusively. A request with admin access is never in conflict with other holders."""
     placed: list[Placed] = []
     for item in items:
         placed.append(_granted_one(node, _with_holdings(taken, placed, owner), item, asker))
@@ -123,8 +122,8 @@ def _granted_one(node: Node, taken: Taken, item: Wanted, asker: Asker) -> Placed
 
 
 def with_pools(policy: Policy, offer: Offer, given: tuple[Placed, ...]) -> tuple[Placed, ...]:
-    """Return the same with what the pools of the devices say for requests that do not say it, and with their variables.
-    Raise PlacementError where the pools of one request give a variable two values."""
+    """Return the placed requests completed with settings and variables from the pools of their devices, as far as the
+    requests leave them open. Raise PlacementError if two pools of one request set a variable differently."""
     pools = policy.pools.values() if given else ()
     if not any(it.env or it.use or it.prove or it.userspace or it.roce_version for it in pools):
         return given
@@ -159,7 +158,7 @@ def _refuse_taken(device: RdmaDevice, mode: Mode, holders: Collection[Holding], 
                 "",
                 "give a device through one door only: an annotation's pool, or the driver behind this CDI device",
             )
-            if request.cdi_device.startswith(f"{DRIVER}/"):  # nobody gives a device through two doors here
+            if request.cdi_device.startswith(f"{DRIVER}/"):  # a device of our own driver is never in a second pool
                 hint = "nothing to do: it is free for others when that pod has ended"
                 if holding.cdi_device == request.cdi_device:
                     how = ", by the same claim"
@@ -173,12 +172,14 @@ def _refuse_taken(device: RdmaDevice, mode: Mode, holders: Collection[Holding], 
 
 
 def with_grants(taken: Taken, placed: tuple[Placed, ...], owner: str) -> Taken:
-    """Return the request with the granted devices, which no annotation of the same pod gets."""
+    """Return the holdings of other pods and these granted devices, all held exclusively: no annotation of this pod gets
+    one."""
     return _with_holdings(taken, placed, owner, Mode.EXCLUSIVE)
 
 
 def _with_holdings(taken: Taken, placed: Iterable[Placed], owner: str, mode: Mode | None = None) -> Taken:
-    """Return the holdings with these devices. `mode`: the mode in which they count as held; None: their own."""
+    """Return the holdings with these devices added. `mode` is the mode in which they are held; None: the mode of each
+    request."""
     more = dict(taken)
     for item in placed:
         words = f"{owner} (CDI device {item.admitted.request.cdi_device})"
@@ -197,8 +198,9 @@ def refuse_unallocated(
     adoption: Adoption,
     where: str,
 ) -> None:
-    """Raise PlacementError for a container with device nodes of an RDMA device that is not `covered`, when the
-    administrator enforces an allocation. `explained` names the vendors whose CDI devices have the nodes."""
+    """Raise PlacementError if a container has device nodes of an RDMA device that nobody allocated to it, and the
+    administrator enforces allocation. Devices in `covered` are allocated. `explained` has, by device, the vendors whose
+    CDI devices have these nodes."""
     for device in shown_devices(node, present):
         if device.id in covered:
             continue
@@ -215,7 +217,7 @@ def refuse_unallocated(
 
 
 def shown_devices(node: Node, present: Mapping[str, DeviceNumbers]) -> tuple[RdmaDevice, ...]:
-    """Return the RDMA devices of the node whose uverbs nodes a container has, at any path."""
+    """Return the RDMA devices of the node whose uverbs nodes are in a container, at any path."""
     numbers = set(present.values())
     return tuple(
         device

@@ -1,7 +1,7 @@
-"""What a netdev takes along into a pod: the host's addresses, routes, neighbours and rules, as far as they fit there.
+"""Decides which of its host's addresses, routes, neighbours and rules a netdev keeps when it moves into a pod.
 
-Law: the pod's cluster network is not touched. What would lead its packets away (to its own address and gateway, the
-service range, the API server, the node) stays on the host, and is told.
+Law: the pod's cluster network keeps working. What would divert its packets (to its own address and gateway, the service
+range, the API server or the node) is not taken into the pod, and is reported.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from nri_rdma.model.routing import SHARED_TABLES, IpInterface, KnownRule, Routin
 from nri_rdma.model.usage import Lifelines
 
 OWN_PRIORITY: Final = 32765
-"""Of rules that lead each address of a pod out through its own netdev: after those of the host, and before the table
-`main` (32766)."""
+"""The priority of the rules that make each of a pod's addresses leave by its own netdev: after the host's rules, and
+before the rule of the table `main` (32766)."""
 FIRST_OWN_TABLE: Final = 30000
-"""Of the tables that these rules lead to; further netdevs have the next numbers that are free."""
+"""The number of the first routing table for these rules; further netdevs get the next free numbers."""
 SEVERAL_SYSCTLS: Final = (
     ("ipv4/conf/rp_filter", "2"),
     ("ipv4/conf/arp_ignore", "1"),
     ("ipv4/conf/arp_announce", "2"),
 )
-"""Of netdevs beside others in one pod: each answers for its own addresses only, and takes what comes another way."""
+"""The sysctls of netdevs that share a pod with others: each answers ARP for its own addresses only, and accepts packets
+whose answer would leave by another netdev."""
 _IPV6, _IPV6_MTU = 6, 1280
 _TOLD_MAX = 20
-"""Most things that are named one by one."""
+"""The most things that a report lists one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A netdev that comes into a pod. `given`: the addresses that the pod asks for in place of those of the host;
-    `has_ipv6`: whether the pod lets it have IPv6."""
+    """A netdev that moves into a pod. `given`: the addresses that the pod asks for in place of the host's. `has_ipv6`:
+    whether the pod's request allows IPv6 on it."""
 
     link: LinkState
     pod_name: str
@@ -57,8 +58,8 @@ class _Protected:
 def inherit(
     arrivals: Sequence[Arrival], host_rules: Sequence[KnownRule], pod: Routing, lifelines: Lifelines
 ) -> tuple[Inherited, ...]:
-    """Return what each netdev has in the pod because its host had it. `pod` is how the pod's namespace routes before
-    any of them comes; it may have netdevs of earlier attaches."""
+    """Return what each netdev keeps of its host's configuration. `pod` is the routing of the pod's namespace before any
+    of them arrives; it may contain netdevs of earlier attaches."""
     protected = tuple(_protected(pod, lifelines))
     taken = [_Netdev(it, pod, protected) for it in arrivals]
     rules_of_pod = {it.rule for it in pod.rules}
@@ -74,8 +75,9 @@ def inherit(
 def leading_away(
     routes: Iterable[RouteConfig], pod: Routing, lifelines: Lifelines, *, has_rules: bool = False
 ) -> tuple[str, ...]:
-    """Return what routes that a pod asks for lead away of its cluster network, a sentence for each. `pod` is how its
-    namespace routes, as far as it is known; `has_rules`: packets may come to any table."""
+    """Return a sentence for each of these routes that would divert packets of the pod's cluster network. `routes` are
+    those that the pod asks for, `pod` is the routing of its namespace, as far as known. `has_rules`: rules may send
+    packets to any table, so that routes in all tables count."""
     protected = tuple(_protected(pod, lifelines))
     asked = (it for it in routes if it.is_over_netdev and (has_rules or it.table in SHARED_TABLES))
     found = ((it, [known.why for known in protected if _overlap(known.network, it.destination)]) for it in asked)
@@ -83,7 +85,7 @@ def leading_away(
 
 
 class _Netdev:
-    """One netdev, while it is decided what it takes along."""
+    """One netdev during the decision what it takes along."""
 
     def __init__(self, arrival: Arrival, pod: Routing, protected: tuple[_Protected, ...]) -> None:
         self.arrival = arrival
@@ -96,7 +98,7 @@ class _Netdev:
         self._things: list[Brought] = []
         self._open_tables: set[int] = set()
         self.own: list[CarriedAddress] = []
-        """The addresses that it has in the pod."""
+        """The addresses that the netdev will have in the pod."""
         self.main_routes: list[Brought] = []
         self.rules: list[RoutingRule] = []
         self.own_routes: list[RouteConfig] = []
@@ -111,17 +113,17 @@ class _Netdev:
 
     @property
     def tables(self) -> set[int]:
-        """The tables that its routes on the host are in."""
+        """The routing tables of its routes on the host."""
         return {it.route.table for _, it in self._routes}
 
     def take_addresses(self) -> None:
-        """Decide on the addresses."""
+        """Decide which addresses it takes along."""
         self.own += [CarriedAddress(it, it.network, False) for it in self.arrival.given]
         if not self.arrival.takes.addresses:
             return
         for thing, said in self._addresses:
             if thing.kernel_made and said.own.is_link_local:
-                continue  # the kernel makes it anew
+                continue  # the kernel creates a link-local address by itself
             if said.is_hosts:
                 self.leave_out(str(said.own), "only the host itself uses it (scope host)")
                 continue
@@ -135,7 +137,7 @@ class _Netdev:
             self.own.append(replace(said, has_no_route=said.has_no_route or bool(why)))
 
     def take_rules(self, host_rules: Iterable[KnownRule], present: set[RoutingRule]) -> None:
-        """Decide on the rules; add those that it takes to the ones that the pod has."""
+        """Decide which rules it takes along, and add them to `present`, the rules that the pod has."""
         if not self.arrival.takes.rules:
             return
         tables = self.tables - SHARED_TABLES
@@ -154,13 +156,14 @@ class _Netdev:
                 self.rules.append(renamed)
 
     def take_routes(self) -> None:
-        """Decide on the routes: those that are connected first, because others lead through them."""
+        """Decide which routes it takes along. Routes to connected networks come first, because gateways of others are
+        in these."""
         reached = [it.network for it in self.own if not it.has_no_route]
         sources = {it.own.ip for it in self.own}
         known: set[str] = set()
         for thing, said in sorted(self._routes, key=lambda pair: pair[1].route.gateway is not None):
             if said.is_kernels:
-                continue  # it comes with its address
+                continue  # the kernel adds it with the address
             if why := self._why_no_route(said, reached):
                 self.leave_out(f"the route {said.route}", why)
                 continue
@@ -171,24 +174,24 @@ class _Netdev:
             if _key(said.route) in self._pod_routes:
                 self.leave_out(f"the route {said.route}", "the pod has such a route")
                 if said.route.table == MAIN_TABLE:
-                    self.main_routes.append(taken)  # for its own table, if it gets one
+                    self.main_routes.append(taken)  # still needed in the netdev's own table, if it gets one
                 continue
             text = thing.text.replace(f" src {source}", "") if taken.is_sourceless else thing.text
             if text in known:
-                continue  # two routes that differed in a source only
+                continue  # the two routes differ only in their source
             known.add(text)
             self._things.append(taken)
             if said.route.table == MAIN_TABLE:
                 self.main_routes.append(taken)
 
     def take_neighbours(self) -> None:
-        """Decide on the neighbours."""
+        """Decide which neighbours it takes along."""
         if self.arrival.takes.neighbours:
             kept = (it for it in self.arrival.link.neighbours if not (neighbour_version(it) == _IPV6 and self._no_ipv6))
             self._things += (Brought(thing=thing) for thing in kept)
 
     def part(self, table: int) -> None:
-        """Lead each of its addresses out through it, by a table of its own."""
+        """Make packets from each of its addresses leave by this netdev, with rules that lead to a table of its own."""
         mine = [it for it in self.own if not it.own.is_link_local]
         sources = {ip_network(it.own.ip): None for it in mine}
         self.rules += (RoutingRule(version=it.version, priority=OWN_PRIORITY, table=table, source=it) for it in sources)
@@ -202,11 +205,11 @@ class _Netdev:
         self._things += (replace(it, table=table) for it in self.main_routes)
 
     def leave_out(self, what: str, why: str) -> None:
-        """Report what the pod does not get, and the reason."""
+        """Record what the pod does not get, and the reason."""
         self._left_out.append(f"{what}: {why}")
 
     def inherited(self) -> Inherited:
-        """Return what was decided."""
+        """Return the result of the decisions."""
         more = len(self._left_out) - _TOLD_MAX
         told = (*self._left_out[:_TOLD_MAX], *([f"and {more} more"] if more > 0 else []))
         return Inherited(
@@ -256,7 +259,7 @@ class _Netdev:
         return ""
 
     def _is_open(self, rule: RoutingRule) -> bool:
-        """Return whether packets of the pod's cluster network may come under the rule."""
+        """Return whether the rule may select packets of the pod's cluster network."""
         if self.arrival.link.name in {rule.iif, rule.oif}:
             return False
         if rule.invert:
@@ -284,14 +287,17 @@ class _Netdev:
 
 
 def _renamed(arrival: Arrival, rule: RoutingRule) -> RoutingRule:
-    """Return the rule with the netdev's name in the pod."""
+    """Return the rule with the netdev's name on the host replaced by its name in the pod."""
     names = {arrival.link.name: arrival.pod_name}
     return replace(rule, iif=names.get(rule.iif, rule.iif), oif=names.get(rule.oif, rule.oif))
 
 
 def _part(netdevs: Sequence[_Netdev], numbers: Iterator[int], pod: Routing) -> None:
-    """Have each address leave through its own netdev, where several have some. Who writes routes or rules for a netdev
-    decides its routing alone; a netdev that the pod has already is left as it is."""
+    """Make packets from each address leave by its own netdev, if several netdevs have addresses.
+
+    A netdev whose request gives routes or rules is left alone: its author decides its routing. So are the netdevs of
+    earlier attaches.
+    """
     with_addresses = [it for it in netdevs if any(not own.own.is_link_local for own in it.own)]
     of_earlier = chain.from_iterable(pod.addresses.get(it, ()) for it in sorted(pod.netdevs))
     earlier = [own.ip for own in of_earlier if not own.is_link_local]
@@ -310,8 +316,8 @@ def _part(netdevs: Sequence[_Netdev], numbers: Iterator[int], pod: Routing) -> N
 
 
 def _is_lost(source: IpNetwork | None, host: Iterable[CarriedAddress], pod: Iterable[CarriedAddress]) -> bool:
-    """Return whether a netdev had addresses in this network on the host, and has none there in the pod. Packets whose
-    source it never had are those that it passes on."""
+    """Return whether the netdev had addresses in this network on the host, and has none of them in the pod. A network
+    in which it never had an address stands for packets that it forwards, and is not lost."""
     return (
         source is not None
         and any(_contains(source, it.own.ip) for it in host)
@@ -320,7 +326,7 @@ def _is_lost(source: IpNetwork | None, host: Iterable[CarriedAddress], pod: Iter
 
 
 def _numbers(pod: Routing, netdevs: Iterable[_Netdev]) -> Iterator[int]:
-    """Yield numbers of tables that nobody in the pod has."""
+    """Yield numbers of routing tables that are unused in the pod."""
     taken = _tables_of(pod).union(
         *(it.tables for it in netdevs), *({rule.table for rule in it.rules} for it in netdevs)
     )
@@ -333,13 +339,13 @@ def _tables_of(pod: Routing) -> set[int]:
 
 
 def _key(route: RouteConfig) -> tuple[IpNetwork, int, int]:
-    """Return what the kernel tells routes apart by."""
+    """Return the fields by which the kernel tells routes apart."""
     return route.destination, route.table, route.metric
 
 
 def _protected(pod: Routing, lifelines: Lifelines) -> Iterator[_Protected]:
-    """Yield what the pod's cluster network consists of. Its links are those with a default route; without any, all. A
-    netdev that came earlier is none of them."""
+    """Yield the networks that the pod's cluster network needs, each with a name for reports. Its links are those with a
+    default route, or all links if there is no default route; netdevs of earlier attaches are not among them."""
     others = pod.addresses.keys() - pod.netdevs
     chosen = {it for it in others if any(not route.destination.prefixlen for route in pod.routes.get(it, ()))} or others
     for ifindex, addresses in ((it, pod.addresses[it]) for it in sorted(chosen)):

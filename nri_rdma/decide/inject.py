@@ -1,10 +1,10 @@
-"""Edits a container so that it gets the devices of its pod.
+"""Computes the edits by which a container gets the devices of its pod.
 
-Pure and from memory: CreateContainer waits for this. Whoever calls it has passed the barrier, so that the numbers of
-the character devices are those the kernel has now.
+Pure and from memory, because CreateContainer waits for it. The caller has passed the barrier (the wait until the pod's
+devices are attached), so that the numbers of the character devices are the kernel's present ones.
 
-Law: no path and no variable twice; what the container sets itself stays; a container that no request covers gets
-nothing.
+Law: no path and no variable twice; variables that the container sets itself stay; a container that no request covers is
+not edited.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ from nri_rdma.model.request import Mode, RdmaLimits, Use, env_name
 
 NOTHING = ContainerEdits()
 USUAL_INTERFACE = "eth0"
-"""The pod's own interface where runtimes and podman name it as they do by default."""
+"""The default name of a pod's own interface, both in Kubernetes and in podman."""
 HCA_LIST, HCA_MAPPING = "NVSHMEM_HCA_LIST", "NVSHMEM_HCA_PE_MAPPING"
-"""NVSHMEM ignores a mapping beside a list."""
+"""NVSHMEM's two ways to choose devices: it ignores the mapping if the list is set, too."""
 HINT_VARIABLES = ("NCCL_IB_HCA", "UCX_NET_DEVICES", HCA_LIST)
-"""The variables that name devices to libraries."""
+"""The variables by which libraries are told which devices to use."""
 SOCKET_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-"""The variables that are only known once the pod has its network."""
+"""The variables whose values are known only when the pod has its network."""
 LATE_VARIABLES = (*SOCKET_VARIABLES, *GID_VARIABLES)
-"""The variables that are not known everywhere when a container of podman or Docker is made."""
+"""The variables whose values may be unknown when a container of podman or Docker is created."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachedDevice:
-    """A device as it is at the end of the attach: its character devices with their present numbers, and the names of
-    its netdevs in the pod (mode exclusive) or on the host (mode shared)."""
+    """A device after the attach: its character devices with their present numbers, and the names of its netdevs in the
+    pod (none in mode shared, where they stay on the host)."""
 
     device: RdmaDevice
     netdev_names: tuple[str, ...]
     limits: RdmaLimits | None = None
-    """The limits on this device, where they are not those of the request."""
+    """The limits on this device; None: those of the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachedRequest:
-    """A request with its devices, ready to be injected."""
+    """A request with its attached devices, as containers get them."""
 
     admitted: Admitted
     devices: tuple[AttachedDevice, ...]
     pod_interface: str | None = USUAL_INTERFACE
-    """The interface over which the pod reaches other pods, "" where it has none; None: the pod has no network yet."""
+    """The interface by which the pod reaches other pods, "" if it has none; None: the pod has no network yet."""
 
     @property
     def moved(self) -> tuple[str, ...]:
-        """Return the netdevs that are in the pod for this request."""
+        """The names of the netdevs that moved into the pod for this request."""
         return tuple([name for attached in self.devices for name in attached.netdev_names])
 
 
@@ -70,9 +70,9 @@ def inject(
 ) -> ContainerEdits:
     """Return the edits of one container.
 
-    `present_env` are the names of the variables and `present_devices` the paths and numbers of the devices that it has
-    already. A device in the edits whose path is present has other numbers, and replaces it. `gids` are those of
-    `attached`, by attach.
+    `present_env` are the names of the variables that the container has, `present_devices` the paths and numbers of its
+    devices. A device in the edits whose path is present has other numbers, and replaces the present one. `gids` are the
+    GIDs of the attaches that made `attached`.
     """
     covering = [item for item in attached if item.admitted.request.scope.covers(container)]
     if not covering:
@@ -91,8 +91,8 @@ def inject(
 
 
 def shown_as(path: str, numbers: DeviceNumbers, devices: Iterable[RdmaDevice]) -> tuple[RdmaDevice, CharDevice] | None:
-    """Return the character device of the node that a container shows at another device's path. Return None if no
-    device has these numbers, or if they are old numbers of this same path."""
+    """Return the node's character device with these numbers, which a container has at another path, and its RDMA
+    device. None if no device has these numbers, or if they belong to the device of this path."""
     for device in devices:
         for char in device.char_devices:
             if (char.major, char.minor) == numbers and char.path != path:
@@ -103,11 +103,11 @@ def shown_as(path: str, numbers: DeviceNumbers, devices: Iterable[RdmaDevice]) -
 def refuse_conflicts(
     edits: ContainerEdits, present: Mapping[str, DeviceNumbers], devices: Iterable[RdmaDevice], where: str
 ) -> tuple[tuple[CharDevice, DeviceNumbers], ...]:
-    """Return our nodes that replace others of the container, with the others' numbers, which belong to no device (a CDI
-    file may be stale).
+    """Return the edits' character devices that replace a stale device of the container at the same path, with its old
+    numbers. A device is stale if no RDMA device has its numbers (an outdated CDI file, for example).
 
-    Raise PlacementError where one of ours would hide the node of another RDMA device at the same path: two parties want
-    the container to have different devices of one name, and neither may win in silence.
+    Raise PlacementError if the replaced device is another RDMA device: two programs gave the container different
+    devices under one name, and neither may silently win.
     """
     replaced = tuple((ours, present[ours.path]) for ours in edits.char_devices if ours.path in present)
     for ours, theirs in replaced:
@@ -125,14 +125,14 @@ def refuse_conflicts(
 
 
 def refuse_two_pools(attached: tuple[AttachedRequest, ...], container: str, present_env: Collection[str]) -> None:
-    """Raise PlacementError where the pools of a container's devices give a variable two values, and the container has
-    none of its own."""
+    """Raise PlacementError if the pools of a container's devices set a variable differently that the container does not
+    set itself."""
     covering = (item.admitted for item in attached if item.admitted.request.scope.covers(container))
     refuse_two_values(covering, present_env)
 
 
 def rdma_max(attached: tuple[AttachedRequest, ...], container: str) -> tuple[str, ...]:
-    """Return the lines of the container's rdma.max alone: one per limited device, in the order of the requests."""
+    """Return only the lines for the container's rdma.max: one per limited device, in the order of the requests."""
     return _rdma_max([item for item in attached if item.admitted.request.scope.covers(container)])
 
 
@@ -152,7 +152,7 @@ def _char_devices(
 
 
 def _env(attached: tuple[AttachedRequest, ...], covering: list[AttachedRequest]) -> list[tuple[str, str]]:
-    """Return what libraries are told, then the variables of the pools, then the devices of each request."""
+    """Return the variables for libraries, then those of the pools, then the names of the devices of each request."""
     computing = [item for item in covering if item.admitted.request.use is not Use.STORAGE]
     env = _hints(computing)
     interfaces = _interfaces(attached, computing)
@@ -169,8 +169,8 @@ def _env(attached: tuple[AttachedRequest, ...], covering: list[AttachedRequest])
 def _gid_variables(
     gids: Gids, attached: tuple[AttachedRequest, ...], covering: list[AttachedRequest], present_env: Collection[str]
 ) -> list[tuple[str, str]]:
-    """Return the variables that choose a GID, but none of a library for which the container or its pools choose
-    themselves."""
+    """Return the variables that choose a GID, except those of a library (NCCL or UCX) for which the container or its
+    pools already choose one."""
     told = gids.variables
     if len(covering) < len(attached):
         told = gids.variables_of(gids.computing & {it.device.name for item in covering for it in item.devices})
@@ -180,9 +180,12 @@ def _gid_variables(
 
 
 def _hints(computing: list[AttachedRequest]) -> list[tuple[str, str]]:
-    """Return the devices that can be used through verbs, for NCCL (``=`` means exactly these, else ``mlx5_1`` would
-    also select ``mlx5_10``) and UCX. UCX takes its list for all networks, so that it needs ``lo`` for TCP within the
-    container. Of ports only the active ones are named; where none is, all are: one may become active later."""
+    """Return the variables that name devices for verbs to NCCL, UCX and NVSHMEM.
+
+    NCCL's ``=`` demands an exact match; otherwise ``mlx5_1`` would also select ``mlx5_10``. UCX's list counts for all
+    networks, so it needs ``lo`` for TCP within the container. Only active ports are named; if none is active, all are,
+    because one may become active later.
+    """
     usable = {
         it.device.id: (it.device, live_ports(it.device, item.admitted.mode))
         for item in computing
@@ -202,12 +205,12 @@ def _hints(computing: list[AttachedRequest]) -> list[tuple[str, str]]:
 
 
 def usable_ports(device: RdmaDevice, mode: Mode) -> list[int]:
-    """Return the numbers of the ports that libraries are told of where this is the only device."""
+    """Return the ports of a device that libraries are told to use if the container has no other device."""
     return live_ports(device, mode) or _port_numbers(device)
 
 
 def live_ports(device: RdmaDevice, mode: Mode) -> list[int]:
-    """Return the numbers of the ports that can carry data, or will in the pod, where the netdev is raised."""
+    """Return the ports that can carry data, or will do so in the pod once its netdev is up."""
     if not [port for port in device.ports if not port.is_active or port.is_limited]:
         return _port_numbers(device)
     is_raised = rises(device, mode)
@@ -220,8 +223,9 @@ def _port_numbers(device: RdmaDevice) -> list[int]:
 
 
 def _interfaces(attached: tuple[AttachedRequest, ...], computing: list[AttachedRequest]) -> str:
-    """Return the interfaces for connections by TCP, where netdevs have moved into the pod: its own one, over which the
-    other pods are reached, else those netdevs; "" where there is nothing to choose, or where it is not known yet."""
+    """Return the interfaces for TCP connections in a pod with moved netdevs, joined by commas: the pod's own interface,
+    by which it reaches other pods, or else the moved netdevs. "" if no netdev moved, or if the pod's network is not
+    known yet."""
     moving = [item.pod_interface for item in attached if item.moved]
     if not moving or moving[0] is None:
         return ""
@@ -229,9 +233,12 @@ def _interfaces(attached: tuple[AttachedRequest, ...], computing: list[AttachedR
 
 
 def _devices(attached: tuple[AttachedRequest, ...], covering: list[AttachedRequest]) -> list[tuple[str, str]]:
-    """Return the devices and netdevs of each request by its name. A request without one is called by its number in the
-    container, and besides, for one release, by its number in the pod, as far as no other request has that."""
-    told: dict[str, dict[str, None]] = {}  # requests of one name come with CDI devices: their values are joined
+    """Return the variables that name the devices and netdevs of each request.
+
+    A request without a name is named by its number among the container's requests. For one release it also has the
+    variable with its number in the pod, unless another request has that name.
+    """
+    told: dict[str, dict[str, None]] = {}  # CDI devices may make several requests of one name: their values are joined
     in_pod: dict[int, int] = {}
     if len(covering) < len(attached):  # else the numbers of the pod are those of the container
         in_pod = {id(item): number for number, item in enumerate(filter(_is_of_annotation, attached))}

@@ -1,4 +1,4 @@
-"""Joins the hardware of a sysfs scan with the netdevs that are on the host now and their use."""
+"""Combines a sysfs scan of the hardware with the netdevs that the host has now, and with their use."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from nri_rdma.model.usage import Address, Change, HostSocket, HostUse, Watched
 
 _PCI = "pci/"
 _MAX_NAMED = 3
-"""Most sockets that one reason names; further ones are left out."""
+"""The most sockets that one reason names."""
 _DHCP_CLIENT_PORTS = frozenset({("udp", 68), ("udp", 546)})
-"""A DHCP client's socket does not count as use: it only renews the lease."""
+"""The ports of DHCP clients. Their sockets do not count as use, because they only renew the lease."""
 _RDMA_CORE = "ib_core"
-"""The kernel module that holds a queue pair on every device, for management datagrams, and makes a new one after a
+"""The kernel module that holds a queue pair for management datagrams on every device, and creates a new one after a
 move."""
 _IPOIB = "ib_ipoib"
 _DRIVERS = frozenset(
     {"bng_re", "bnxt_re", "efa", "erdma", "hfi1", "hns_roce_hw_v2", "ib_mthca", "ionic_rdma", "irdma", "iw_cxgb4"}
     | {"mana_ib", "mlx4_ib", "mlx5_ib", "ocrdma", "qedr", "rdma_rxe", "rdmavt", "siw", "usnic_verbs", "vmw_pvrdma"}
 )
-"""Modules of drivers/infiniband/hw and sw: objects that these hold on a device belong to its users (mlx5_ib has a queue
-pair for memory registration)."""
+"""The RDMA drivers of the kernel. Objects that they hold on a device serve its users and do not count as use (mlx5_ib
+holds a queue pair for memory registration)."""
 
 
 def assemble(
@@ -39,11 +39,11 @@ def assemble(
     is_own_tree: bool = False,
     ignored: Collection[int] = (),
 ) -> Node:
-    """Return the node of a scan, of the host's links and of the kernel's report about the RDMA devices, at one time.
+    """Return the node, from a scan, the host's links and the kernel's report about the RDMA devices, all of one time.
     Pure.
 
-    `rdma` is None where the kernel has no RDMA subsystem, so that it reports none; `holders` says by the kernel's index
-    who holds what on them, of which the processes in `ignored` do not count. `is_own_tree`: what was scanned is this
+    `rdma` is None if the kernel has no RDMA subsystem and so reports nothing. `holders` are the RDMA objects in use, by
+    the kernel's device index; objects of the processes in `ignored` do not count. `is_own_tree`: the scan is of this
     machine's own sysfs, so that the kernel reports every complete device.
     """
     told = {(item.name, item.node_guid): item for item in rdma or ()}
@@ -74,7 +74,7 @@ def assemble(
 
 
 def watched(scan: Scan, node: Node, use: HostUse) -> Watched:
-    """Return the links whose changes change the node."""
+    """Return the links, routing tables, names and addresses whose changes can change the node."""
     ifindexes = frozenset(netdev.ifindex for device in node.devices for netdev in device.netdevs)
     return Watched(
         ifindexes=ifindexes,
@@ -87,14 +87,13 @@ def watched(scan: Scan, node: Node, use: HostUse) -> Watched:
 
 
 def matters(change: Change, to: Watched) -> bool:
-    """Return whether the node may be different after a change. Changes of pods' own links, many on a busy node, do not
-    matter."""
+    """Return whether a change can change the node. Changes of pods' own links, frequent on a busy node, cannot."""
     if change.address and all(change.address in to.addresses.get(ifindex, ()) for ifindex in change.ifindexes):
         return False
     return (
         change.is_default_route
         or (change.rule_table is not None and bool(to.tables) and change.rule_table in {0, *to.tables})
-        or change.is_physical  # an RDMA device's netdev may come under any name
+        or change.is_physical  # a new netdev of an RDMA device may have any name
         or not change.ifindexes.isdisjoint(to.ifindexes)
         or change.name in to.names
     )
@@ -104,7 +103,7 @@ _NO_PROGRAMS = EbpfPrograms()
 
 
 def netdev_of(link: LinkState, addresses: tuple[str, ...] = (), programs: EbpfPrograms = _NO_PROGRAMS) -> Netdev:
-    """Return the node's netdev of a link of the host with these addresses and programs."""
+    """Return a link of the host as a Netdev, with these addresses and eBPF programs."""
     return Netdev(
         name=link.name,
         ifindex=link.ifindex,
@@ -121,16 +120,16 @@ def netdev_of(link: LinkState, addresses: tuple[str, ...] = (), programs: EbpfPr
 
 
 def in_use_reasons(link: LinkState, use: HostUse) -> tuple[str, ...]:
-    """Return why a netdev belongs to the host and may not be given away; empty when it may. An address alone is no
-    use."""
+    """Return why the host needs a netdev, so that it may not be given away; empty if it may. An address alone is no
+    reason."""
     own = use.addresses.get(link.ifindex, frozenset())
     of_node = (f"{link.name} has the node's address {it}" for it in use.lifelines.node_ips if it in own)
     return (*_reasons_of_links(link, use), *of_node)
 
 
 def socket_reasons(link: LinkState, use: HostUse) -> tuple[str, ...]:
-    """Return the sockets of the host that would lose a netdev's address, or the netdev: those of its processes, and
-    those of pods on its network."""
+    """Return a reason for each address with host sockets (of host processes and of pods on the host's network) that
+    would lose this netdev or its address."""
     own = use.addresses.get(link.ifindex, frozenset())
     by_address: dict[Address | None, list[HostSocket]] = {}
     for item in use.sockets:
@@ -148,10 +147,11 @@ def socket_reasons(link: LinkState, use: HostUse) -> tuple[str, ...]:
 def kernel_use_reasons(
     objects: Collection[RdmaObject], rdma_netns: RdmaNetns, *, ipoib_is_idle: bool = False
 ) -> tuple[str, ...]:
-    """Return the parts of the kernel that use an RDMA device, and would lose it by a move. Empty when none does.
+    """Return a reason for each part of the kernel that uses an RDMA device and would lose it by a move; empty if none
+    does.
 
-    IPoIB counts only where the RDMA device would move without it, unless it is idle: else its netdev goes into the pod,
-    and takes along what it holds.
+    IPoIB is such a part only if the RDMA device moves without the IPoIB netdev. It does not count if it is idle, or if
+    its netdev goes into the pod, too, and takes its objects along.
     """
     goes_along = rdma_netns is not RdmaNetns.EXCLUSIVE or ipoib_is_idle
     idle = _DRIVERS | {_RDMA_CORE} | ({_IPOIB} if goes_along else set())
@@ -160,14 +160,14 @@ def kernel_use_reasons(
 
 
 def ipoib_is_idle(device: RdmaDevice, use: HostUse) -> bool:
-    """Return whether the host has the IPoIB netdevs of a device, and none of them is up or has an address. The module
-    ib_ipoib makes them, and holds queue pairs for them, as soon as it is loaded."""
+    """Return whether the host has IPoIB netdevs of a device, all of them down and without an address. The module
+    ib_ipoib creates such netdevs, with queue pairs, as soon as it is loaded."""
     own = [it for it in use.links if it.kind == IPOIB and device.pci is not None and it.parent == f"{_PCI}{device.pci}"]
     return bool(own) and not any(link.up or use.addresses.get(link.ifindex) for link in own)
 
 
 def open_reasons(objects: Collection[RdmaObject]) -> tuple[str, ...]:
-    """Return the processes that have an RDMA device open, and would lose it by a move."""
+    """Return a reason for each process that has an RDMA device open and would lose it by a move."""
     contexts = [item for item in objects if item.kind is ObjectKind.CTX and not item.kernel_user]
     processes = {item.pid or 0: item.process for item in contexts}
     return tuple(f"{_process_words(pid, processes[pid])} has it open" for pid in sorted(processes))
@@ -250,8 +250,8 @@ def _joined(
 
 
 def _split_reasons(device: RdmaDevice) -> tuple[str, ...]:
-    """Return why a device with virtual functions cannot be one pod's alone: they are set up and carried by their
-    physical one, so that its pod would decide over all of them."""
+    """Return why a device with virtual functions cannot be given to one pod alone: the physical function configures and
+    carries them, so that the pod would control all of them."""
     if not device.vf_count:
         return ()
     return (f"{device.name} has {device.vf_count} virtual function{'' if device.vf_count == 1 else 's'}",)
@@ -260,12 +260,12 @@ def _split_reasons(device: RdmaDevice) -> tuple[str, ...]:
 def _own_links(
     device: RdmaDevice, names: tuple[str, ...], told: RdmaNetdevs | None, links: Collection[LinkState]
 ) -> list[LinkState]:
-    """Return the host's links that are a device's, in the order of its ports.
+    """Return the host's links that belong to a device, in the order of its ports.
 
-    sysfs has names only, as they are in the namespace of each netdev. So the kernel's report counts, and beside it only
-    links on the same function (IPoIB). While a device comes or goes, sysfs has it and the kernel does not report it:
-    then a soft device, which sits on no function, has no links. A link that the host does not have now is in a
-    namespace, and left out.
+    The kernel's report decides, because sysfs has only names, as they are in the namespace of each netdev. In addition,
+    links on the same PCI function count (IPoIB). While a device appears or disappears, sysfs has it but the kernel does
+    not report it; a soft device, which is on no PCI function, then has no links. Links in other namespaces are left
+    out.
     """
     by_number = {link.ifindex: link for link in links}
     own = [by_number[number] for number in (told.ifindexes if told is not None else ()) if number in by_number]
@@ -274,8 +274,8 @@ def _own_links(
 
 
 def _links_by_name(device: RdmaDevice, names: tuple[str, ...], links: Collection[LinkState]) -> list[LinkState]:
-    """Return the links by name, in a tree of another node, and when the kernel has no RDMA subsystem: there is no other
-    source."""
+    """Return a device's links by their names. Used if the tree is of another node or if the kernel has no RDMA
+    subsystem: there is no other source."""
     return [link for link in _named(names, links) if _may_belong(link, device)]
 
 
@@ -285,6 +285,6 @@ def _named(names: tuple[str, ...], links: Collection[LinkState]) -> list[LinkSta
 
 
 def _may_belong(link: LinkState, device: RdmaDevice) -> bool:
-    """Return whether a link may be the device's. A link of the host with the name of a link in a pod sits on another
-    function. A virtual one (a bond, soft RoCE's) sits on none."""
+    """Return whether a link with the right name can belong to the device: one on another PCI function does not, and has
+    the name by chance. A virtual link (a bond, soft RoCE's) is on no function."""
     return device.pci is None or not link.parent.startswith(_PCI) or link.parent == f"{_PCI}{device.pci}"

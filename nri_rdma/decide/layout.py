@@ -1,8 +1,8 @@
-"""Where the devices and GPUs of a node are: distances, groups and rails; and which devices cannot carry data.
+"""The positions of a node's devices and GPUs (distances, groups and rails), and the devices that cannot carry data.
 
-All of it is worked out when the node is read, and kept for the pods that start afterwards: each waits for its
-placement. Devices are numbered by their place. Those of one place are equally far from every GPU, and in the same
-groups: virtual functions by the hundred are in one.
+All of this is computed when the node is read and kept for later placements, because each starting pod waits for its
+placement. A place is a position in the PCI tree and has a number. The devices of one place are equally far from every
+GPU and are in the same groups; hundreds of virtual functions share one place.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from nri_rdma.model.request import Mode
 from nri_rdma.model.same import Same
 
 _LEAST_PATH = 3
-"""Root port, bridges, function: a shorter path has no switch in it."""
+"""Root port, bridge and function: a shorter path contains no switch."""
 READINGS_KEPT = 2
-"""The newest reading of the node, and the one before it, which a placement may still be using."""
+"""The number of readings of the node whose results are cached: the newest, and the one before it, which a running
+placement may still use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """The place of each device, by number; and of each place the groups that it is in, as the numbers of its switch,
-    its root complex and its NUMA node. Groups of two kinds never have the same number."""
+    """The number of each device's place, and for each place the numbers of its switch, its root complex and its NUMA
+    node. These three kinds of groups never share a number."""
 
     of: Mapping[DeviceId, int]
     groups: tuple[tuple[int, int, int], ...]
     samples: tuple[RdmaDevice, ...]
-    """A device of each place."""
+    """One device of each place, by the place's number."""
 
     @classmethod
     def of_devices(cls, devices: Iterable[RdmaDevice]) -> Self:
@@ -54,15 +55,15 @@ class Places:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The places of a node's devices, the distance of each GPU from each place, and the rails of devices and GPUs."""
+    """The places of a node's devices, the distance of each place from each GPU, and the rails of devices and GPUs."""
 
     places: Places
     far: Mapping[PciAddress, tuple[Distance, ...]]
-    """By GPU, and in it by the number of the place."""
+    """By GPU: the distance of each place, by the place's number."""
     rails: Mapping[DeviceId, int]
     rail_of_gpu: Mapping[PciAddress, int]
     down: Mapping[Mode, frozenset[DeviceId]]
-    """The devices that cannot carry data in a pod, by the mode in which it has them."""
+    """By mode: the devices that cannot carry data in a pod that has them in this mode."""
 
     def distance(self, gpu: PciAddress, device: DeviceId) -> Distance:
         """Return the distance of a device from a GPU."""
@@ -70,7 +71,7 @@ class Layout:
 
 
 def layout_of(node: Node) -> Layout:
-    """Return the layout of a reading of the node."""
+    """Return the layout of a node. Cached for the newest readings."""
     return _layout(Same(node))
 
 
@@ -94,7 +95,8 @@ def _groups(devices: Iterable[RdmaDevice]) -> tuple[tuple[int, int, int], ...]:
 
 
 def branch(device: RdmaDevice) -> tuple[tuple[object, ...], ...]:
-    """Return a device's NUMA node, root complex, root port and switch; a device without a place is alone in these."""
+    """Return a device's NUMA node, root complex, root port and switch as keys of groups. A device without a position on
+    PCI is alone in its groups."""
     place, path = device.pci_root or device.id, below_root(device.pci_root, device.pci_path)
     switch = path[:-2] if len(path) >= _LEAST_PATH else path[:-1]
     numa_node = ("NUMA", place if device.numa_node is None else device.numa_node)

@@ -1,7 +1,7 @@
-"""Default routes of a netdev in tables of their own (policy routing per rail): whether the host needs them.
+"""Decides whether the host needs a netdev's default routes in routing tables of their own (policy routing per rail).
 
-Law: a default route may leave with its netdev only where nothing but the netdev's own packets come to its table: those
-with one of its addresses, and those that name it as `iif` or `oif`.
+Law: such a default route may leave the host with its netdev only if no other packets use its table: only packets with
+an address of the netdev, and packets that a rule selects by the netdev as `iif` or `oif`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from nri_rdma.model.network import IpNetwork, RoutingRule
 from nri_rdma.model.routing import KnownRule, Routing
 
 _OF_VRFS = "l3mdev"
-"""A rule with this word leads to the table of each VRF, whichever it is."""
+"""The word in a rule that leads to the tables of all VRFs."""
 
 
 def default_route_reasons(link: LinkState, host: Routing) -> Iterator[str]:
-    """Yield why the host would miss a default route of the link: rules that other packets come under. `host` has the
-    default routes outside the tables that all packets come to."""
+    """Yield why the host would miss a default route of the link: rules by which other packets reach its table. `host`
+    has only the default routes outside the tables that all packets use."""
     for route in host.routes.get(link.ifindex, ()):
         leading = (it for it in host.rules if _leads_to(it, route.table, route.destination.version))
         foreign = next((it for it in leading if not _is_own(it.rule, link, host)), None)
@@ -31,13 +31,14 @@ def default_route_reasons(link: LinkState, host: Routing) -> Iterator[str]:
 
 def _leads_to(known: KnownRule, table: int, version: int) -> bool:
     rule = known.rule
-    if rule.version != version or rule.suppress_prefix_length is not None:  # a default route is suppressed by any
+    if rule.version != version or rule.suppress_prefix_length is not None:  # any such length hides default routes
         return False
     return rule.table == table or _OF_VRFS in known.foreign.split(", ")
 
 
 def _is_own(rule: RoutingRule, link: LinkState, host: Routing) -> bool:
-    """Return whether only packets of the netdev come under a rule: one of the addresses that it names suffices."""
+    """Return whether a rule selects only packets of the netdev. It suffices that the rule's source or destination is
+    the netdev's."""
     if rule.invert:
         return False
     ends = (it for it in (rule.source, rule.destination) if it is not None)
@@ -45,7 +46,7 @@ def _is_own(rule: RoutingRule, link: LinkState, host: Routing) -> bool:
 
 
 def _is_of_netdev(network: IpNetwork, link: LinkState, host: Routing) -> bool:
-    """Return whether a network is that of one of the netdev's addresses, or within it, and no other link of the host
+    """Return whether a network lies within the network of one of the netdev's addresses, and no other link of the host
     has an address in it."""
     owners = {
         ifindex

@@ -1,12 +1,12 @@
 """Chooses the devices of a pod.
 
-``place`` is pure: the same node, holders and requests give the same devices, each with the reason a person can read.
+``place`` is pure: the same node, holders and requests give the same devices, each with a reason that people can read.
 
-Laws: a device is given at most once in a pod; only from the pool that was asked for; never when the host uses it;
-exclusively only if nobody holds it; and shared only if nobody holds it exclusively. A pod gets all it asks for or a
-refusal that names the device and its holder. Of what is free each request gets the best (nri_rdma.decide.ranking).
-Requests are served one after the other, the pickiest first; the best over several requests together is not searched
-for.
+Laws: in one pod a device is given once; it is in the pool that was asked for; the host does not use it; it is given
+exclusively only if nobody holds it, and shared only if nobody holds it exclusively. A pod gets all that it asks for, or
+a refusal that names the device and its holder. Each request gets the best of the free devices
+(nri_rdma.decide.ranking). Requests are served one after the other, the most particular first; no search looks for the
+best choice over several requests together.
 """
 
 from __future__ import annotations
@@ -32,17 +32,21 @@ from nri_rdma.model.same import Same
 from nri_rdma.model.selector import Selector
 
 _MAX_NAMED = 16
+"""The most devices that one refusal names."""
 _MAX_REASONS = 600
-"""Characters of the reasons in one refusal: an event of Kubernetes has 1,024, with what the kubelet says before."""
-"""Most devices that one refusal names; further ones are left out."""
+"""The most characters of reasons in one refusal: an event of Kubernetes holds 1,024, including the kubelet's own
+words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """A pod that has a device; `owner` is namespace/name, for refusals, `gpus` the GPUs that the pod is known to
-    have, `shares` the ids of the pool's shares that the device stands for. `is_sole`: no other pod may have it, also in
-    mode shared. `looks_on`: the pod has its nodes beside whoever has it. `cdi_device`: the CDI device by which the pod
-    has it, or ""."""
+    """A device in the hands of a pod.
+
+    `owner` is the pod's namespace/name, for refusals; `gpus` are the pod's known GPUs; `shares` are the ids of the
+    pool's shares for which the device was given. `is_sole`: no other pod may have the device, even in mode shared.
+    `looks_on`: the pod has admin access, that is, the device's nodes beside any other holder. `cdi_device` is the CDI
+    device by which the pod has it, or "".
+    """
 
     owner: str
     mode: Mode
@@ -53,7 +57,8 @@ class Holding:
     cdi_device: str = ""
 
     def bars(self, mode: Mode, *, is_sole: bool = False) -> bool:
-        """Return whether another pod cannot have the device in this mode, or as its sole owner."""
+        """Return whether this holding keeps another pod from getting the device in this mode, or (`is_sole`) as its
+        only pod."""
         if self.looks_on:
             return False
         return is_sole or self.is_sole or Mode.EXCLUSIVE in {mode, self.mode}
@@ -64,9 +69,11 @@ Taken: TypeAlias = Mapping[DeviceId, frozenset[Holding]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """The devices of one request, in the order of its addresses, and one sentence per device with the reason of the
-    choice. `serves` are the GPUs that the devices are for, one per device, or empty. `limits` are those of each device,
-    where they are not the request's (nri_rdma.decide.share_limits), or empty."""
+    """The devices of one request, in the order of its addresses, with one sentence for each on why it was chosen.
+
+    `serves` has for each device the GPU that it is for, or is empty. `limits` has the limits of each device where they
+    differ from the request's (nri_rdma.decide.share_limits), or is empty.
+    """
 
     admitted: Admitted
     devices: tuple[RdmaDevice, ...]
@@ -75,12 +82,12 @@ class Placed:
     limits: tuple[RdmaLimits | None, ...] = ()
 
     def holdings(self, owner: str) -> Iterator[tuple[DeviceId, Holding]]:
-        """Yield the devices of this request as `owner` holds them."""
+        """Yield the devices of this request with the holding that `owner` has of each."""
         return holdings_of(owner, self.admitted, (device.id for device in self.devices))
 
 
 def holdings_of(owner: str, admitted: Admitted, devices: Iterable[DeviceId]) -> Iterator[tuple[DeviceId, Holding]]:
-    """Yield the devices of a request as `owner` holds them."""
+    """Yield the devices of a request with the holding that `owner` has of each."""
     request, ids = admitted.request, tuple(devices)
     gpus = frozenset(request.gpus)
     for index, device_id in enumerate(ids):
@@ -101,9 +108,9 @@ def holdings_of(owner: str, admitted: Admitted, devices: Iterable[DeviceId]) -> 
 
 
 def place(node: Node, offer: Offer, taken: Taken, request: tuple[Admitted, ...]) -> tuple[Placed, ...]:
-    """Choose devices for each request of one pod, in the order of the requests. Raises PlacementError.
+    """Choose devices for each request of one pod, and return them in the order of the requests. Raise PlacementError.
 
-    `taken` does not name the pod itself: devices that it holds from an earlier attempt are free for it.
+    `taken` are the holdings of other pods only: devices that this pod holds from an earlier attempt are free for it.
     """
     used: dict[DeviceId, str] = {}
     served: Counter[PciAddress] = Counter()
@@ -122,15 +129,15 @@ def place(node: Node, offer: Offer, taken: Taken, request: tuple[Admitted, ...])
 
 
 def prepare(node: Node) -> None:
-    """Work out now what every placement on a reading of the node needs, so that no pod waits for it."""
+    """Compute and cache what every placement on this node needs, so that no pod waits for it."""
     layout_of(node)
     for mode in Mode:
         _clear(Same(node), mode, DEFAULT_CHAR_KINDS)
 
 
 def _shares_given(taken: Taken, request: tuple[Admitted, ...]) -> Counter[DeviceId]:
-    """Count the shares that each device stands for. A share that the kubelet has allocated anew is no longer that of
-    the pod that had it, whose devices may be on their way back."""
+    """Return for how many shares each device has been given. A share that the kubelet now allocates to this pod no
+    longer counts for its former pod, whose devices may still be on their way back to the host."""
     own = frozenset(share for item in request for share in item.request.shares)
     given: Counter[DeviceId] = Counter()
     for device_id, holders in taken.items() if own else ():
@@ -139,8 +146,8 @@ def _shares_given(taken: Taken, request: tuple[Admitted, ...]) -> Counter[Device
 
 
 def _pods_beside(taken: Taken, request: tuple[Admitted, ...]) -> Counter[DeviceId]:
-    """Count the pods that have each device, where a request shares devices with them; pods whose shares count as such
-    are left out."""
+    """Return how many pods have each device; empty if no request is shared. If a request has shares, pods with shares
+    are not counted here, because their shares are (_shares_given)."""
     counts_shares = any(it.request.shares for it in request)
     pods: Counter[DeviceId] = Counter()
     for device_id, holders in taken.items() if any(it.mode is Mode.SHARED for it in request) else ():
@@ -149,7 +156,8 @@ def _pods_beside(taken: Taken, request: tuple[Admitted, ...]) -> Counter[DeviceI
 
 
 def _pickiest_first(offer: Offer, request: tuple[Admitted, ...]) -> list[int]:
-    """Sort the requests: one that takes any device must not take a device that another request names."""
+    """Return the numbers of the requests, the most particular first: a request that takes any device must not get one
+    that another request names."""
     if len(request) == 1:
         return [0]
 
@@ -168,7 +176,8 @@ _SPEED, _EXCLUDE, _PKEY = "minSpeedGbps", "exclude", "pkey"
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """A key of `match`: the value that is asked for, whether a device has it, and what the device has."""
+    """A key of `match`, with functions for the value that is asked for, whether a device fulfils it, and the device's
+    value."""
 
     key: str
     wanted: Callable[[Match], object]
@@ -189,7 +198,7 @@ def _is(has: object, wanted: object) -> bool:
 
 
 def _selected(word: str, field: str, has: Callable[[RdmaDevice], object]) -> _Condition:
-    """Return the condition for a key that pools have in the same form."""
+    """Return the condition for a key that has the same form and meaning in pools."""
     return _Condition(
         word,
         lambda m: getattr(m, field) or None,
@@ -250,7 +259,7 @@ def _matching(match: Match, devices: Iterable[RdmaDevice]) -> tuple[RdmaDevice, 
 
 
 def mismatch(match: Match, device: RdmaDevice) -> str:
-    """Return the conditions that a device fails, in words; "" when it fulfils all."""
+    """Return the conditions that a device fails as a text; "" if it fulfils all."""
     failed = (it for it in _asked(match) if not it.holds(match, device))
     return "; ".join(_failed(it.key, it.wanted(match), it.has(device)) for it in failed)
 
@@ -269,7 +278,7 @@ def _any(key: str, wanted: object) -> str:
 
 
 def _names_device(match: Match) -> bool:
-    """Return whether a match is for one device that it names; a list of names is a choice."""
+    """Return whether a match names exactly one device. A list of names is a choice."""
     names = (match.id, match.device, match.netdev, match.pci)
     return any(name is not None and not isinstance(name, tuple) for name in names)
 
@@ -285,15 +294,15 @@ def _describe(match: Match) -> str:
 
 
 def why_not_free(device: RdmaDevice, admitted: Admitted, node: Node, holders: frozenset[Holding]) -> str:
-    """Return why such a request would not get the device, in words that follow its name; "" when it would."""
+    """Return why the request would not get this device, as a text that continues its name; "" if it would."""
     obstacle = _obstacle(device, admitted, node, holders, None)
     return obstacle.what if obstacle is not None else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Obstacle:
-    """The reason why a device cannot be given; `what` goes on after the device's name. `remedy` is what helps where
-    it is one of several devices; "" when only another request does."""
+    """The reason why a device cannot be given. `what` continues the device's name. `remedy` is the step that helps if
+    it is one of several devices; "" if only a different request helps."""
 
     code: ErrorCode
     what: str
@@ -307,8 +316,8 @@ _FREE = "free what the host uses"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
-    """One request with the matching devices: `free` can be given, `obstacles` say why the others cannot. `up` are the
-    free devices that can carry data in the pod."""
+    """The search for the devices of one request. `free` are the matching devices that can be given, `up` those of them
+    that can carry data in the pod; `obstacles` has the reasons against the others."""
 
     node: Node
     offer: Offer
@@ -339,7 +348,7 @@ class _Search:
         matching = _matching(admitted.request.match, offer.by_pool[admitted.request.pool])
         most = offer.shares_per_device.get(admitted.request.pool, 0)
         clear = _clear(Same(node), admitted.mode, admitted.request.char_kinds)
-        # Shares of a device are given only to who has it: it is in `taken` or in `used` then.
+        # A device whose shares are given has a holder, so that it is in `taken` or in `used`.
         suspect = [it for it in matching if it.id not in clear or it.id in taken or it.id in used]
         obstacles = {
             device.id: obstacle
@@ -373,9 +382,9 @@ class _Search:
 
     @property
     def count(self) -> int:
-        """The number of devices; all means all that match, of which none may be missing, free all that are free and
-        can carry data, and at least one. Shares are never too many: the kubelet counts them, so that one device may
-        stand for several of them."""
+        """The number of devices to choose. `count: all` means all that match, and none of them may be missing. `count:
+        free` means all that are free and can carry data, at least one. For shares it is never more than the free
+        devices, because one device may be given for several shares."""
         if self.request.if_free:
             return max(1, len(self.up))
         if self.request.shares:
@@ -384,20 +393,19 @@ class _Search:
 
     @property
     def usable(self) -> tuple[RdmaDevice, ...]:
-        """The free devices that can carry data; all free ones where these are too few."""
+        """The free devices that can carry data, or all free devices if these are too few."""
         return self.up if len(self.up) >= self.count else self.free
 
     @property
     def load(self) -> Mapping[DeviceId, int]:
-        """The number of pods that have each free device, or of shares that it stands for; empty for an exclusive
-        request."""
+        """The number of pods or shares that already use each free device; empty for an exclusive request."""
         if self.admitted.mode is Mode.EXCLUSIVE:
             return {}
         return {it.id: self.shares.get(it.id, 0) + self.pods.get(it.id, 0) for it in self.free}
 
     @property
     def around(self) -> Surroundings:
-        """The surroundings that the choice must heed."""
+        """The surroundings that the choice takes into account."""
         layout = layout_of(self.node)
         return Surroundings(
             layout=layout,
@@ -412,7 +420,7 @@ class _Search:
         return layout_of(self.node).distance(gpu.pci, device.id)
 
     def nearest(self, gpu: Gpu) -> Distance:
-        """Return the distance of the nearest free device from a GPU, one that can carry data if there is any."""
+        """Return the distance from a GPU to the nearest free device, preferably of those that can carry data."""
         return min(self.distance(device, gpu) for device in self.usable)
 
     def run(self) -> Placed:
@@ -456,8 +464,8 @@ def _named_gpus(node: Node, request: DeviceRequest) -> tuple[Gpu, ...]:
 def _obstacle(
     device: RdmaDevice, admitted: Admitted, node: Node, holders: frozenset[Holding], used_by: str | None
 ) -> _Obstacle | None:
-    """Return the first reason against the device. Holders come before use: a device that a pod holds may look used to
-    the inventory."""
+    """Return the first reason against giving the device, or None. Other holders come before use by the host, because a
+    device that a pod holds may look used in the inventory."""
     is_sole = admitted.request.match.id is not None
     if used_by is not None and (is_sole or not admitted.request.shares):
         hint = "name it in one request only"
@@ -473,7 +481,7 @@ def _obstacle(
 def _own_obstacle(
     device: RdmaDevice, request: DeviceRequest, mode: Mode, node: Node, uses: Collection[str]
 ) -> _Obstacle | None:
-    """Return the first reason against the device beside the pods that have it; `uses` are those of the host that
+    """Return the first reason against giving the device that is not a holder, or None. `uses` are the host's uses that
     count."""
     if uses:
         hint = "free it on the node, or ask for another device"
@@ -481,7 +489,7 @@ def _own_obstacle(
         return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=what, hint=hint, remedy=_FREE)
     if mode is Mode.EXCLUSIVE and (obstacle := _obstacle_to_move(device, request, node)):
         return obstacle
-    if device.is_limited and request.use is not Use.STORAGE:  # storage servers are full members, and so are reached
+    if device.is_limited and request.use is not Use.STORAGE:  # storage servers are full members: these are reached
         hint = "have the subnet manager make the port a full member, or write use: storage if only servers are reached"
         what = f"a limited member of its partitions (pkey {_pkeys(device)}), so that two such ports exchange no data"
         return _Obstacle(code=ErrorCode.PKEY_LIMITED, what=what, hint=hint, remedy="make the ports full members")
@@ -496,8 +504,8 @@ def _own_obstacle(
 
 @lru_cache(maxsize=len(Mode) * READINGS_KEPT)
 def _clear(reading: Same[Node], mode: Mode, char_kinds: frozenset[CharKind]) -> frozenset[DeviceId]:
-    """Return the devices that a request of that mode for these character devices may have unless a pod has them,
-    whatever else it says."""
+    """Return the devices that any request of this mode for these character devices may have, unless a pod holds
+    them."""
     node, request = reading.value, DeviceRequest(name="", where="", char_kinds=char_kinds)
     return frozenset(it.id for it in node.devices if _own_obstacle(it, request, mode, node, it.uses) is None)
 
@@ -509,9 +517,11 @@ def _down(
     obstacles: Mapping[DeviceId, _Obstacle],
     offer: Offer,
 ) -> Mapping[DeviceId, _Obstacle]:
-    """Return the obstacle of each device without an active port, for who does not take such a device: a strict request,
-    any request of a pool that refuses it, and a share as long as another device can be given. The kubelet was told of
-    fewer shares then."""
+    """Return an obstacle for each device without an active port if the request must not get such a device.
+
+    This is so for a strict request, in a pool that refuses such devices, and for a share as long as other devices can
+    be given, because the kubelet was told of fewer shares.
+    """
     request = admitted.request
     pool_refuses = request.pool in offer.refusing_down
     instead = ", or leave strict out" if _is_strict(request) and not pool_refuses else ""
@@ -542,7 +552,7 @@ def _all_shares_given(given: int, most: int) -> _Obstacle | None:
 
 
 def _obstacle_to_move(device: RdmaDevice, request: DeviceRequest, node: Node) -> _Obstacle | None:
-    """Return why the device's netdev cannot go into a pod."""
+    """Return the reason why the device's netdev cannot move into a pod, or None."""
     if device.lacks_netdev and not _may_be_in_pod(request, node):
         hint = "name the device if its netdev is in the pod already; else look for it in other network namespaces"
         what = "without its netdev, which is not on the host"
@@ -560,8 +570,8 @@ def _obstacle_to_move(device: RdmaDevice, request: DeviceRequest, node: Node) ->
 
 
 def _may_be_in_pod(request: DeviceRequest, node: Node) -> bool:
-    """Return whether a netdev that is not on the host may be in the pod already: a CNI plugin moved it there, and the
-    request names the device. The kernel reports that when the device is attached."""
+    """Return whether a netdev that is not on the host may be in the pod already, because a CNI plugin moved it there:
+    only if the request names the device. Whether it is there is checked at the attach."""
     return _names_device(request.match) and node.rdma_netns is not RdmaNetns.NONE
 
 
@@ -614,15 +624,15 @@ def _named(search: _Search) -> str:
 
 
 def _choice_of(search: _Search, passed: int, count: int, spares: bool) -> str:
-    """Return the reason of a choice of `count` devices. `passed` is the number of free devices with a lower index;
-    `spares`: an idle GPU is next to the first of these, and none to the chosen one."""
+    """Return the reason for a device in a choice of `count`. `passed` is the number of free devices with a lower index.
+    `spares`: the first of those is next to an idle GPU, and the chosen device is not."""
     if passed and spares:
         return f"of {len(search.usable)} free one that no idle GPU is next to"
     return f"{'spoils least' if passed >= count else 'lowest index'} of {len(search.usable)} free"
 
 
 def _choose_near_gpus(search: _Search) -> list[_Choice]:
-    """Choose devices in the order of the GPUs."""
+    """Choose devices near the pod's GPUs, in the order of the GPUs."""
     problem = search.request.gpus_problem or ("" if search.gpus else "no GPU is known")
     if problem:
         return _choose_without_gpus(search, problem)
@@ -649,8 +659,8 @@ def _why_near(search: _Search, pick: Pick) -> str:
 
 
 def _choose_on_numa(search: _Search) -> list[_Choice]:
-    """Choose devices of the NUMA nodes of the GPUs, else of the CPUs, else those that the request names; without any,
-    devices of one NUMA node."""
+    """Choose devices on the NUMA nodes of the pod's GPUs, or else of its CPUs, or else those that the request names; if
+    there are none of these, devices on one NUMA node."""
     if search.request.gpus_problem and _is_numa_strict(search.request):
         raise _not_aligned(search, search.request.gpus_problem, "see that it can be told, or leave strict out")
     homes = {gpu.numa_node for gpu in search.gpus if gpu.numa_node is not None} or _of_cpus(search)
@@ -679,7 +689,7 @@ _NEAR_TO_SOMETHING = (
 
 
 def _of_cpus(search: _Search) -> set[int]:
-    """Return the NUMA nodes of the CPUs that the pod has alone; without these, those that the request names."""
+    """Return the NUMA nodes of the CPUs that the pod has exclusively, or else those that the request names."""
     homes = {it.number for it in search.node.numa_nodes if any(map(it.has, search.request.cpus))}
     named = search.request.match.numa_node
     return homes or set(() if named is None else (named,) if isinstance(named, int) else named)
@@ -690,8 +700,9 @@ def _whose(search: _Search) -> str:
 
 
 def _one_numa_node(search: _Search) -> set[int]:
-    """Return the NUMA node with enough devices whose devices the fewest pods share on average, of equal ones that with
-    the fewest free; where none has enough, that with the most free."""
+    """Return the best NUMA node as a set, or an empty set if none is known. Among nodes with enough devices it is the
+    one whose devices have the fewest pods on average, then the one with the fewest free devices; if no node has enough,
+    the one with the most free devices."""
     load, on = search.load, defaultdict[int, list[int]](list)
     for device in search.usable:
         if device.numa_node is not None:
@@ -729,7 +740,7 @@ def _nothing_matches(search: _Search) -> PlacementError:
 
 
 def _not_in_pool(search: _Search, matching: tuple[RdmaDevice, ...]) -> PlacementError:
-    """Return the refusal for devices that match, and are in another pool or in none."""
+    """Return the refusal if devices match that are in another pool, or in none."""
     pool, match = search.request.pool, search.request.match
     if not search.offer.by_pool[pool]:
         what, where = f"pool {pool} has no device on this node", search.request.where
@@ -757,7 +768,7 @@ def _home(offer: Offer, device: RdmaDevice) -> str:
 
 
 def _nearest(match: Match, node: Node) -> str:
-    """Return the name that was probably intended, and the names that there are."""
+    """Return a hint with the existing names most similar to the unknown one, and all names."""
     spellings = _spellings(match, node.devices)
     each = ((one, names) for _, it, names in spellings for one in (it if isinstance(it, tuple) else (it,)))
     for wanted, names in each:
@@ -768,7 +779,7 @@ def _nearest(match: Match, node: Node) -> str:
 
 
 def _spellings(match: Match, devices: Collection[RdmaDevice]) -> tuple[tuple[str, object, list[str]], ...]:
-    """Return each key of match that names devices, with what is asked for and the names that there are."""
+    """Return each key of match that names devices, with the requested value and the existing names."""
     return (
         ("device", match.device, [device.name for device in devices]),
         ("netdev", match.netdev, [netdev.name for device in devices for netdev in device.netdevs]),
@@ -794,7 +805,7 @@ def _too_few(search: _Search) -> PlacementError:
 
 
 def _names_in_vain(search: _Search) -> str:
-    """Return the names in the lists of match that no device of the pool has, in words; "" when there are none."""
+    """Return the names in lists of match that no device of the pool has, as a text; "" if there are none."""
     pool = search.request.pool
     lacking = []
     for key, wanted, names in _spellings(search.request.match, search.offer.by_pool[pool]):
@@ -804,7 +815,7 @@ def _names_in_vain(search: _Search) -> str:
 
 
 def _instead(search: _Search) -> str:
-    """Return what can help when devices are too few."""
+    """Return the hint for a refusal because of too few devices."""
     obstacles = search.obstacles.values()
     in_vain = _names_in_vain(search)
     if not obstacles and not in_vain:
@@ -853,7 +864,7 @@ def _not_aligned(search: _Search, what: str, hint: str) -> PlacementError:
 
 
 def _listed(words: Iterable[str]) -> str:
-    """Return the words with commas, only the first ones of many."""
+    """Return the words joined by commas; of many words only the first."""
     every = list(words)
     more = f", and {len(every) - _MAX_NAMED} more" if len(every) > _MAX_NAMED else ""
     return (", ".join(every[:_MAX_NAMED]) + more) if every else "none"

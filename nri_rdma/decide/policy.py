@@ -1,10 +1,12 @@
 """Decides which pods may ask for which devices on this node.
 
-Decides from the node's pools and rules, its kernel, and what the runtime says of the pod whether each request may be
-served, and in which mode; and which devices each pool has. Placement decides whether a device is left. Pure.
+Decides from the node's pools and rules, its kernel settings and the runtime's facts about the pod whether each request
+may be served, and in which mode; also which devices each pool has. Whether a device is free is decided by placement.
+Pure.
 
-Law: a device is in one pool. A device that two pools select is in neither: it would not be clear whose rules count for
-it. Of the rules the first that concerns pod and pool decides; where there are rules and none does, the answer is no.
+Law: a device is in one pool at most. A device that two pools select is in neither, because it would be unclear whose
+rules apply. The first rule that concerns the pod and the pool decides; if there are rules and none of them concerns
+both, the request is refused.
 """
 
 from __future__ import annotations
@@ -44,51 +46,54 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The pools and rules of this node. `char_kinds` are the character devices that pods may have where there are no
-    rules."""
+    """The pools and rules of this node. `char_kinds` are the kinds of character devices that pods may have if there are
+    no rules."""
 
     pools: Mapping[str, Pool]
     rules: tuple[Rule, ...] = ()
     sandboxed_handlers: tuple[str, ...] = ()
-    """The runtime handlers whose containers have a kernel of their own, with ``*`` and ``?``."""
+    """The runtime handlers whose containers have a kernel of their own; patterns with ``*`` and ``?``."""
     char_kinds: frozenset[CharKind] = DEFAULT_CHAR_KINDS
     names_holders: bool = False
-    """Whether a refusal names other pods to its pod's author; the log and the status do."""
+    """Whether a refusal shows its pod's author the names of other pods. The log and the status always show them."""
     closed: str = ""
-    """Why it is not known who may have what, so that who asks is refused; "" where it is."""
+    """Why the policy is unknown (its configuration cannot be read), so that every request is refused; "" if it is
+    known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """The devices of each pool on a node: `contested` are devices that several pools select, with the pools' names."""
+    """The devices of each pool on a node. `contested` are the devices that several pools select, with these pools'
+    names."""
 
     by_pool: Mapping[str, tuple[RdmaDevice, ...]]
     contested: Mapping[DeviceId, tuple[str, ...]]
     shares_per_device: Mapping[str, int] = field(default_factory=dict)
-    """How many shares of a pool each of its devices may have, for pools whose shares give one device each."""
+    """By pool: for how many shares each of its devices may be given. Only pools whose shares give one device each are
+    listed."""
     refusing_down: frozenset[str] = frozenset()
-    """The pools that give no device without an active port."""
+    """The pools that refuse to give a device without an active port."""
 
     def home_of(self, device: RdmaDevice) -> str:
-        """Return the pool that has the device, "" when no pool has it."""
+        """Return the name of the pool that has the device; "" if no pool has it."""
         return next((name for name, devices in self.by_pool.items() if device in devices), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """A request that may be served, with its mode decided and all that its pool adds. `is_watched`: a pod with admin
+    """A request that may be served, with its mode and with all that its pool adds. `is_watched`: a pod with admin
     access may have one of its devices open."""
 
     request: DeviceRequest
     mode: Mode
     is_watched: bool = False
     env: tuple[tuple[str, str], ...] = ()
-    """The variables of the fabric that the pool gives."""
+    """The variables that the pool's configuration gives, for the fabric's libraries."""
 
     @property
     def variables(self) -> tuple[tuple[str, str], ...]:
-        """Return those of `env` that a container gets: NCCL and UCX are not to use devices for storage, so that nothing
-        is said to them of these."""
+        """The variables of `env` that a container gets. For devices used for storage those of NCCL and UCX are left
+        out, because these libraries should not use such devices."""
         if self.request.use is not Use.STORAGE:
             return self.env
         return tuple((name, value) for name, value in self.env if not name.startswith(HINT_PREFIXES))
@@ -101,7 +106,8 @@ def policy_of(
     allow_default_pool: bool,
     sandboxed_handlers: tuple[str, ...] = (),
 ) -> Policy:
-    """Return the policy of these pools, rules and runtime handlers; without pools, the default policy with them."""
+    """Return the policy of these pools, rules and runtime handlers. Without pools it has the pools of the default
+    policy."""
     configured = {pool.name: pool for pool in pools}
     if not configured:
         return replace(default_policy(allow_default_pool), rules=rules, sandboxed_handlers=sandboxed_handlers)
@@ -109,7 +115,7 @@ def policy_of(
 
 
 class PolicySettings(Protocol):
-    """The settings that make a policy."""
+    """The settings from which a policy is made."""
 
     @property
     def pools(self) -> tuple[Pool, ...]: ...
@@ -128,7 +134,7 @@ class PolicySettings(Protocol):
 
 
 def configured_policy(settings: PolicySettings, closed: str = "") -> Policy:
-    """Return the policy of the settings. `closed` says why they cannot be read, "" where they can."""
+    """Return the policy of the settings. `closed` says why the configuration cannot be read; "" if it can."""
     policy = policy_of(
         settings.pools,
         settings.rules,
@@ -139,15 +145,15 @@ def configured_policy(settings: PolicySettings, closed: str = "") -> Policy:
 
 
 def default_policy(allow_exclusive: bool) -> Policy:
-    """Return the policy without a configuration: one pool of everything, shared; also exclusive, for requests that say
-    so, where the administrator allows it."""
+    """Return the policy of a node without configured pools: one pool with all devices, shared. If the administrator
+    allows it, requests may also ask for mode exclusive."""
     modes = (Mode.SHARED, Mode.EXCLUSIVE) if allow_exclusive else (Mode.SHARED,)
     return Policy(pools=MappingProxyType({DEFAULT_POOL: Pool(name=DEFAULT_POOL, modes=modes)}))
 
 
 def offer(policy: Policy, node: Node) -> Offer:
-    """Return the devices of each pool. Devices in use count, too: use decides whether a device is given, not whose it
-    is."""
+    """Return the devices of each pool. Devices in use are included: use decides whether a device can be given, and not
+    to which pool it belongs."""
     selecting = {
         device.id: tuple(name for name, pool in policy.pools.items() if pool.has(device)) for device in node.devices
     }
@@ -167,32 +173,32 @@ def offer(policy: Policy, node: Node) -> Offer:
 
 
 def admit(policy: Policy, node: Node, request: PodRequest, asker: Asker) -> tuple[Admitted, ...]:
-    """Return the requests with their modes. Raises the first refusal: PlacementError when this node does not serve the
-    request, RequestError when no node would."""
+    """Return the requests with their modes. Raise the first refusal: PlacementError if this node does not serve the
+    request, RequestError if no node would."""
     return tuple(_admit_one(policy, node, item, asker) for item in request.requests)
 
 
 def rule_of(policy: Policy, asker: Asker, pool: str) -> Rule | None:
-    """Return the first rule that concerns pod and pool; None where none does."""
+    """Return the first rule that concerns this pod and this pool; None if none does."""
     return next((rule for rule in policy.rules if rule.concerns(asker, pool)), None)
 
 
 def is_proven(pool: Pool, request: DeviceRequest) -> bool:
-    """Return whether a request for devices of a pool is proven before its containers start: as it says itself, else as
-    the pool says where there is something to prove."""
+    """Return whether RDMA is proven for a request before its containers start: as the request says; otherwise as the
+    pool says, if the request has devices for verbs."""
     if request.prove is not None:
         return request.prove
     return pool.prove and CharKind.UVERBS in request.char_kinds and not request.admin_access
 
 
 def first_mode(policy: Policy, node: Node, asker: Asker, pool: Pool) -> Mode:
-    """Return the mode of a request that names none."""
+    """Return the mode for a request that names none."""
     return _first_mode(pool, rule_of(policy, asker, pool.name), node)
 
 
 def refuse_part(policy: Policy, node: Node, part: DeviceRequest, asker: Asker) -> None:
-    """Raise PlacementError for what a part of a request has no right to. Whether it goes with the rest of the request,
-    and with the node, is not asked; its mode counts where it names one."""
+    """Raise PlacementError if the pod has no right to ask for this part of a request. The part's mode is checked if it
+    names one; whether the part fits the rest of the request and the node is not checked."""
     question = _question(policy, node, part, asker)
     for check in _RIGHTS:
         refusal = check(question) if part.mode is not None or check not in _RIGHTS_OVER_MODES else None
@@ -201,8 +207,8 @@ def refuse_part(policy: Policy, node: Node, part: DeviceRequest, asker: Asker) -
 
 
 def admit_granted(node: Node, request: DeviceRequest, asker: Asker) -> Admitted:
-    """Return a request for devices that another program has given to the pod: pools and rules do not count, only what
-    the kernel and the pod allow. `request` has a mode. Raises as `admit`."""
+    """Return the admitted request for devices that another program gave to the pod. Pools and rules do not apply; the
+    kernel and the pod must allow it. Raise as `admit`."""
     mode = request.mode or Mode.SHARED
     question = _Question(
         policy=_ANY,
@@ -221,15 +227,16 @@ def admit_granted(node: Node, request: DeviceRequest, asker: Asker) -> Admitted:
 
 
 def isolation_of(rdma_netns: RdmaNetns, mode: Mode) -> Isolation | None:
-    """Return the isolation of a request on such a kernel; None when other pods may have the device, too."""
+    """Return the isolation that a request gets on a kernel with this setting; None in mode shared, where other pods may
+    have the device, too."""
     if mode is Mode.SHARED:
         return None
     return Isolation.HARD if rdma_netns is RdmaNetns.EXCLUSIVE else Isolation.SOFT
 
 
 def refuse_handler(policy: Policy, request: PodRequest, asker: Asker) -> None:
-    """Raise PlacementError for a request of a pod whose runtime handler stands for a kernel of its own: the pod would
-    run without the node's devices."""
+    """Raise PlacementError if the pod's runtime handler runs containers in a kernel of their own: the pod would run
+    without the node's devices."""
     if not request.requests or not any_matches(policy.sandboxed_handlers, asker.runtime_handler):
         return
     raise PlacementError(
@@ -241,10 +248,10 @@ def refuse_handler(policy: Policy, request: PodRequest, asker: Asker) -> None:
 
 
 def refuse_memlock(request: PodRequest, ceiling: int, dropped_by: str = "") -> None:
-    """Raise PlacementError for a limit above `ceiling` bytes, the most that the runtime may set, and for every limit
-    when `dropped_by` names a runtime that sets none.
+    """Raise PlacementError for a memlock above `ceiling`, the highest limit in bytes that the runtime may set, and for
+    any memlock if `dropped_by` names a runtime that sets none.
 
-    Otherwise the container would fail later, with the OCI runtime's words instead of ours, or run without the limit.
+    Otherwise the container would fail later with an error of the OCI runtime, or run without the limit.
     """
     for item in request.requests:
         if item.memlock is None:
@@ -266,8 +273,8 @@ def refuse_memlock(request: PodRequest, ceiling: int, dropped_by: str = "") -> N
 
 
 def refuse_two_values(admitted: Iterable[Admitted], present_env: Collection[str] = ()) -> None:
-    """Raise PlacementError where two requests that a container may have together give a variable two values.
-    `present_env` are the names of variables that stay as the container has them."""
+    """Raise PlacementError if two requests that one container may have set a variable differently. `present_env` are
+    the names of variables that do not matter, because the container keeps its own values."""
     for one, other in combinations([item for item in admitted if item.env], 2):
         known = {name: value for name, value in one.variables if name not in present_env}
         differing = [(name, value) for name, value in other.variables if known.get(name, value) != value]
@@ -283,8 +290,8 @@ def refuse_two_values(admitted: Iterable[Admitted], present_env: Collection[str]
 
 
 def refuse_misfits(rdma_netns: RdmaNetns, admitted: Iterable[Admitted]) -> None:
-    """Raise PlacementError when the kernel's present setting does not fit: it may have changed since the node was
-    read."""
+    """Raise PlacementError if the kernel's present setting does not fit the requests: it may have changed since the
+    node was read."""
     for item in admitted:
         refusal = _misfit(rdma_netns, item.request, item.request.isolation, item.mode)
         if refusal is not None:
@@ -315,7 +322,7 @@ def _admit_one(policy: Policy, node: Node, request: DeviceRequest, asker: Asker)
 
 
 def _question(policy: Policy, node: Node, request: DeviceRequest, asker: Asker) -> _Question:
-    """Return the question, where the pod may have anything of the pool."""
+    """Return the question for the checks. Raise PlacementError if the pod may not ask this pool at all."""
     pool = policy.pools.get(request.pool)
     if why := policy.closed or (pool.closed if pool is not None else ""):
         raise _closed(request, why)
@@ -336,8 +343,8 @@ def _question(policy: Policy, node: Node, request: DeviceRequest, asker: Asker) 
 
 
 def _first_mode(pool: Pool, rule: Rule | None, node: Node) -> Mode:
-    """Return the mode of a request that names none: the pool's first, of those that its rule allows and that the
-    kernel's setting can serve."""
+    """Return the mode for a request that names none: the pool's first mode that the rule allows and the kernel can
+    serve."""
     permitted = rule.modes if rule is not None and rule.modes else pool.modes
     modes = [mode for mode in pool.modes if mode in permitted] or pool.modes
     hides = node.rdma_netns is RdmaNetns.EXCLUSIVE
@@ -361,19 +368,19 @@ class _Question:
 
     @property
     def isolation(self) -> Isolation:
-        """The least isolation that the request gets."""
+        """The least isolation that the request must get."""
         return Isolation.HARD if self.pool.requires_isolation else self.request.isolation
 
     @property
     def maxima(self) -> tuple[tuple[str, RdmaLimits], ...]:
-        """The upper bounds of the limits, each with its words."""
+        """The maximal limits of pool and rule, each with a text that names its origin."""
         by_rule = self.rule.max_limits if self.rule is not None else None
         told = ((f"pool {self.pool.name}", self.pool.max_limits), (str(self.rule), by_rule))
         return tuple((words, most) for words, most in told if most is not None)
 
     @property
     def limits(self) -> RdmaLimits | None:
-        """The limits of the request: its own, else the pool's, and never more than the bounds."""
+        """The limits of the request: its own, or else the pool's, lowered to the maxima."""
         most = [limits for _, limits in self.maxima]
         if self.request.limits is None and self.pool.limits is None and not most:
             return None
@@ -386,7 +393,8 @@ class _Question:
 
 
 def _limit(asked: int | None, default: int | None, most: Iterable[int | None]) -> int | None:
-    """Return one limit; None is no limit. A limit that was asked for is not lowered: above the bound it is refused."""
+    """Return one limit; None: no limit. A requested limit is never lowered; above the maximum it is refused
+    elsewhere."""
     if asked is not None:
         return asked
     return min((number for number in (default, *most) if number is not None), default=None)
@@ -410,7 +418,7 @@ def _instead_of_pool(policy: Policy, request: DeviceRequest) -> str:
 
 
 def _other_doors(policy: Policy) -> str:
-    """Return how the pools are asked that no annotation can ask."""
+    """Return a hint how to ask for this node's pools if none of them can be asked by annotation."""
     resources = sorted(pool.resource for pool in policy.pools.values() if pool.door is PoolDoor.RESOURCE)
     ways = [f"{', '.join(resources)} in resources.limits of a container"] if resources else []
     ways += ["a ResourceClaim"] if any(it.door is PoolDoor.CLAIMS for it in policy.pools.values()) else []
@@ -427,7 +435,7 @@ def _closed(request: DeviceRequest, why: str) -> PlacementError:
 
 
 def _denied(request: DeviceRequest, asker: Asker, rule: Rule | None) -> PlacementError:
-    # Kubernetes allows no other characters in it; a client of the runtime itself may send any.
+    # Kubernetes allows only printable characters in a namespace; a direct client of the runtime may send any.
     namespace = asker.namespace if asker.namespace.isprintable() else ascii(asker.namespace)
     who = f"pod of namespace {namespace or 'unknown'}"
     handler = f" with runtime handler {asker.runtime_handler}" if asker.runtime_handler else ""

@@ -1,8 +1,8 @@
-"""What libraries are told of the GIDs by which a pod's ports send, and what people are told.
+"""The variables that tell libraries which GID a pod's ports send with, and the same for people as text.
 
-NCCL (2.21 and newer) looks for a GID itself, by family, range and version (`ncclIbGetGidIndex` in net_ib); an index
-overrules that, and is all that older releases know. UCX prefers RoCE v2 to v1, then IPv4 to IPv6, and takes the first
-such entry; an index overrules that, too, and counts for all devices (`uct_ib_device_select_gid`).
+NCCL (2.21 and newer) chooses a GID by address family, range and RoCE version (`ncclIbGetGidIndex` in net_ib). An index
+overrides these, and is the only choice in older releases. UCX prefers RoCE v2 to v1, then IPv4 to IPv6, and takes the
+first such entry. Its index overrides that, too, and applies to all devices (`uct_ib_device_select_gid`).
 """
 
 from __future__ import annotations
@@ -23,43 +23,46 @@ FAMILY, RANGE, VERSION, INDEX = (
 )
 UCX_INDEX = "UCX_IB_GID_INDEX"
 CHOICES = (frozenset({FAMILY, RANGE, VERSION, INDEX}), frozenset({UCX_INDEX, "UCX_IB_ROCE_SUBNETS"}))
-"""What together chooses a GID, of NCCL and of UCX: where a container or its pool says one of a group, nri-rdma says
-none of it. NCCL's index would overrule the rest of its group; UCX fails an interface where both of its own are set."""
+"""The variables that together choose a GID, for NCCL and for UCX. If a container or its pool sets one of a group,
+nri-rdma sets none of that group: NCCL's index would override the others, and UCX fails an interface if both of its
+variables are set."""
 GID_VARIABLES = (FAMILY, RANGE, VERSION, INDEX, UCX_INDEX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gids:
-    """The GIDs of an attach, and the variables that follow from those of all its devices for computing: a container
-    waits for them."""
+    """The GIDs of an attach. `variables` are computed in advance for a container with all devices for computing,
+    because CreateContainer waits for them."""
 
     ports: tuple[PortGid, ...] = ()
     computing: frozenset[str] = frozenset()
-    """The names of the devices that NCCL and UCX are told of."""
+    """The names of the devices that NCCL and UCX are told to use."""
     variables: tuple[tuple[str, str], ...] = ()
     problem: str = ""
-    """Why they are not known; "" where they are."""
+    """Why the GIDs are unknown; "" if they are known."""
     first: tuple[PortGid, ...] = ()
-    """Those of the attach's end, where they have been read again since."""
+    """The GIDs at the end of the attach, if they have been read again since; otherwise empty."""
 
     @classmethod
     def of(cls, ports: Iterable[PortGid], computing: Iterable[str]) -> Gids:
-        """Return these with their variables."""
+        """Return the GIDs of these ports with their variables. `computing` are the names of the devices for
+        computing."""
         found, named = tuple(ports), frozenset(computing)
         return cls(ports=found, computing=named, variables=_variables([it for it in found if it.device in named]))
 
     def variables_of(self, devices: Collection[str]) -> tuple[tuple[str, str], ...]:
-        """Return the variables of a container that has only these of the devices for computing."""
+        """Return the variables for a container that has only these devices for computing."""
         return _variables([it for it in self.ports if it.device in devices])
 
     def since(self, before: Gids) -> Gids:
-        """Return these as they are read after others of the same attach."""
+        """Return these newly read GIDs, with `before`, an earlier reading of the same attach, as the origin of
+        `first`."""
         return replace(self, first=before.first or before.ports)
 
     @property
     def moved(self) -> tuple[tuple[PortGid, PortGid], ...]:
-        """Return the ports that sent by another GID, or by another entry, at the attach's end, as they were then and as
-        they are now: what containers were told may be out of date."""
+        """The ports that used another GID or another index at the end of the attach, as they were then and as they are
+        now. The variables of running containers may be outdated for these."""
         now = {it.place: it for it in self.ports}
         pairs = ((it, now[it.place]) for it in self.first if it.gid is not None and it.place in now)
         return tuple((before, here) for before, here in pairs if before.gid != here.gid)
@@ -70,13 +73,13 @@ NO_GIDS = Gids()
 
 def joined(gids: Sequence[Gids]) -> Gids:
     """Return the GIDs of several attaches together."""
-    if len(gids) == 1:  # of most sandboxes, and CreateContainer waits for this
+    if len(gids) == 1:  # the usual case, kept fast because CreateContainer waits for it
         return gids[0]
     return Gids.of((port for it in gids for port in it.ports), (name for it in gids for name in it.computing))
 
 
 def with_problem(problem: str) -> Gids:
-    """Return that the GIDs are not known, and why."""
+    """Return unknown GIDs with the reason."""
     return replace(NO_GIDS, problem=problem)
 
 
@@ -88,8 +91,8 @@ def port_gid(
     roce_version: int,
     foreign: Collection[str] = (),
 ) -> PortGid:
-    """Return the GID by which a port sends in a pod whose addresses are `own`. Of the netdevs `foreign` only the
-    GIDs of these addresses count: the others are other pods'."""
+    """Return the GID with which a port sends in a pod with the addresses `own`. GIDs of the netdevs in `foreign` count
+    only if their address is one of `own`: the others belong to other pods."""
     gid = choose([it for it in table if it.netdev not in foreign or it.address in own], own, roce_version)
     if gid is None or gid.type is GidType.IB:
         return PortGid(device=device, port=port, gid=gid, is_own=gid is not None)
@@ -104,7 +107,7 @@ def port_gid(
 
 
 def gid_words(port: PortGid) -> str:
-    """Return what people are told of a port's GID."""
+    """Return a sentence for people about a port's GID."""
     gid = port.gid
     if gid is None:
         return f"{port.place}: no GID that it could send by, so that its traffic goes nowhere"
@@ -120,7 +123,7 @@ def gid_words(port: PortGid) -> str:
 
 
 def moved_words(gids: Gids) -> tuple[str, ...]:
-    """Return what people are told of GIDs that have moved in their tables."""
+    """Return sentences for people about the GIDs that changed since the attach."""
     return tuple(
         f"{now.place}: the GID is {_entry(now.gid)} now, and was {_entry(before.gid)} when the pod started: a program"
         " that was told the old entry sends by another GID, or not at all; restart its container"
@@ -133,8 +136,8 @@ def _entry(gid: Gid | None) -> str:
 
 
 def _variables(ports: Collection[PortGid]) -> tuple[tuple[str, str], ...]:
-    """Return what NCCL and UCX are told: nothing where no port has a GID of RoCE, or where one has only that of a
-    link-local address. There an address may come later, and the libraries find its GID if they are told of none."""
+    """Return the variables for NCCL and UCX. Empty if no port has a RoCE GID, or if one has only that of a link-local
+    address: a better address may come later, and the libraries find its GID only if no variable chooses one."""
     gids = [it.gid for it in ports if it.gid is not None]
     roce = [gid for gid in gids if gid.type is not GidType.IB]
     if not roce or any(gid.address.is_link_local for gid in roce):
@@ -155,9 +158,9 @@ def _variables(ports: Collection[PortGid]) -> tuple[tuple[str, str], ...]:
 
 
 def _range(chosen: Sequence[IpAddress], others: Iterable[IpAddress]) -> str:
-    """Return the widest network that has the chosen addresses, all of one family, and none of the others; "" where
-    there are no others of it, or no such network. The widest: a launcher may give one pod's variables to all pods of a
-    job."""
+    """Return the widest network that contains all chosen addresses (of one family) and none of the others; "" if there
+    are no others of that family, or no such network. It is the widest because a launcher may give one pod's variables
+    to all pods of a job."""
     first = chosen[0]
     unwanted = [address for address in others if address.version == first.version]
     if not unwanted:

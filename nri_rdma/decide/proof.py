@@ -1,4 +1,7 @@
-"""What a failed step of a proof means: its code, its likely cause, and the next step. Pure."""
+"""Explains a failed step of an RDMA proof: its error code, its likely cause, and the next step. Pure.
+
+A proof moves data through a device of a container before the container's program starts.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _MEMLOCK = "give the container a larger RLIMIT_MEMLOCK (memlock: unlimited)"
 class _Meaning:
     code: ErrorCode
     cause: str
-    """What is likely to be wrong, "" where the library's words have to do."""
+    """The likely cause; "" if only the library's own words explain the failure."""
     hint: str
 
 
@@ -100,9 +103,9 @@ _LIMITED = _Meaning(
     hint="make the port a full member of its partition at the subnet manager: limited members do not reach each other",
 )
 LIMITED_MEMBER = "a limited member"
-"""How the self-check names a P_Key without full membership."""
+"""The words of the self-check for a P_Key without full membership."""
 _NO_CHANNEL = "CMEventChannel"
-"""How pyverbs says that there is no rdma_cm to ask; the errno is ENODEV, as of a route that is not there."""
+"""The word in pyverbs' error if rdma_cm is missing; its errno is ENODEV, as for a missing route."""
 _FAILED = MappingProxyType(
     {
         ProofStep.PYVERBS: "pyverbs cannot be used",
@@ -119,17 +122,18 @@ _FAILED = MappingProxyType(
 MOST_REGISTERED = 64 << 20
 TRANSFER_BYTES = 1 << 20
 LEAST_REGISTERED = 2 * TRANSFER_BYTES
-"""One half is moved into the other: a container that may not lock that much cannot use RDMA."""
+"""The least memory that a proof registers, in bytes: it moves one half into the other. A container that may not lock
+this much cannot use RDMA."""
 _QUEUES_BYTES = 256 << 10
-"""What drivers lock for a queue pair and its completion queue."""
+"""The memory that drivers lock for a queue pair and its completion queue."""
 LEAST_LOCKED = LEAST_REGISTERED + _QUEUES_BYTES
-"""What a process has to be able to lock to make a proof."""
+"""The least RLIMIT_MEMLOCK with which a process can make a proof, in bytes."""
 _MEMORY_PART = 4
-"""What part of a container's memory a proof takes at most."""
+"""A proof takes at most one part in this many of a container's memory."""
 
 
 def bytes_to_register(memlock: int | None, memory_max: int | None) -> int:
-    """Return how much memory a proof registers in a container with these limits (None: no limit)."""
+    """Return how much memory a proof registers in a container with these limits in bytes (None: no limit)."""
     sizes = [MOST_REGISTERED]
     sizes += [memory_max // _MEMORY_PART] if memory_max is not None else []
     sizes += [memlock - _QUEUES_BYTES] if memlock is not None else []
@@ -137,7 +141,7 @@ def bytes_to_register(memlock: int | None, memory_max: int | None) -> int:
 
 
 def words_of(problem: ProofProblem, device: str, port: int) -> tuple[ErrorCode, str, str]:
-    """Return the code of a problem, what is wrong with which port and why that is likely, and the next step."""
+    """Return a problem's error code, a sentence with the failed port and the likely cause, and the next step."""
     meaning = _meaning(problem)
     failed = _FAILED[problem.step].format(place=f"{device}, port {port},").rstrip(",")
     cause = f", probably because {meaning.cause}" if meaning.cause else ""

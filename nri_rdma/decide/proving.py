@@ -1,4 +1,4 @@
-"""What is to be proven of a container before it starts, from what is attached for it. Pure."""
+"""Finds which devices of a container have to be proven before it starts. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from nri_rdma.model.request import DeviceRequest, Use
 
 _NCCL, _UCX = "NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX"
 INDEX_VARIABLES = (_NCCL, _UCX)
-"""The variables by which NCCL and UCX are told one entry of the GID tables of the devices for computing; the first
-counts. On InfiniBand NCCL does not look at its own."""
+"""The variables that force an entry of the GID tables on NCCL and UCX; the first one that is set counts. NCCL ignores
+its own variable on InfiniBand."""
 _MOST_DIGITS = 9
 
 
 def asks_proof(policy: Policy, requests: Iterable[DeviceRequest]) -> DeviceRequest | None:
-    """Return the first of a pod's own requests that is to be proven, None where none is. A pool that is not known
-    proves nothing: it refuses."""
+    """Return the first of a pod's own requests that has to be proven; None if there is none. Requests for unknown pools
+    are skipped, because these are refused."""
     for request in requests:
         pool = policy.pools.get(request.pool)
         if not request.shares and pool is not None and is_proven(pool, request):
@@ -28,15 +28,15 @@ def asks_proof(policy: Policy, requests: Iterable[DeviceRequest]) -> DeviceReque
 
 
 def proven_of(attached: Iterable[AttachedRequest], container: str) -> tuple[AttachedRequest, ...]:
-    """Return what is to be proven of that which a container has."""
+    """Return the attached requests of a container that have to be proven."""
     return tuple(
         [item for item in attached if item.admitted.request.prove and item.admitted.request.scope.covers(container)]
     )
 
 
 def port_tasks(proven: Iterable[AttachedRequest], indexes: Mapping[str, str]) -> tuple[DeviceTask, ...]:
-    """Return the ports that the container is told of, once each. `indexes` are the container's own INDEX_VARIABLES; one
-    that its pools give counts where it has none."""
+    """Return a task for each port that the container's libraries are told to use. `indexes` are the container's values
+    of INDEX_VARIABLES; the pools' values count for variables that it does not set."""
     return tuple({(it.device, it.port): it for item in proven for it in _tasks(item, indexes)}.values())
 
 
@@ -54,7 +54,7 @@ def _tasks(item: AttachedRequest, indexes: Mapping[str, str]) -> Iterator[Device
 
 
 def forced_index(variables: Mapping[str, str], names: Iterable[str] = INDEX_VARIABLES) -> int | None:
-    """Return the entry of the GID table that a container's variables of these names force; None where the libraries
-    choose (NCCL: -1, UCX: auto)."""
+    """Return the index in the GID table that these variables of a container force; None if the libraries choose
+    themselves (NCCL: -1, UCX: auto)."""
     told = (variables.get(name, "").strip() for name in names)
     return next((int(it) for it in told if it.isascii() and it.isdecimal() and len(it) <= _MOST_DIGITS), None)

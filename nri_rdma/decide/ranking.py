@@ -1,18 +1,17 @@
-"""Chooses among free devices: the best for this pod, and of equally good ones those that spoil least for the next pod.
-Pure.
+"""Chooses among free devices: the best for this pod, and among equally good ones those that leave the most to later
+pods. Pure.
 
-What is better is decided in this order, exactly (nri_rdma.decide.assignment), over the pairs of a device and the GPU
+The order of criteria is fixed and applied exactly (nri_rdma.decide.assignment), over all pairs of a device and the GPU
 that it serves:
 
-1. A device that can carry data in the pod. One without an active port is the last choice, unless the pod raises it.
-2. For the pod: the fewest pairs beyond a root complex, then the fewest beyond a NUMA node, then the fewest over the
-   root complex, then the fewest over several switches. A GPU gets its second device when each has its first.
-3. For a request that shares: the device that the fewest pods have, in a pool of shares that stands for the fewest.
-4. For pods to come: as 2, for the best that the idle GPUs of the node could still get of what is left. So a pod
-   without a GPU takes the device that no GPU will miss.
-5. A device whose neighbours are taken comes before one of an intact group: below its switch, its root complex, its NUMA
-   node.
-6. A GPU gets the device of its own rail.
+1. The device can carry data in the pod. One without an active port is the last choice, unless the pod raises it.
+2. For the pod: the fewest pairs on different root complexes, then the fewest on different NUMA nodes, then the fewest
+   across the root complex, then the fewest across several switches. Each GPU gets one device before any gets two.
+3. For a shared request: the device that the fewest pods have, or that is given for the fewest shares.
+4. For later pods: as 2, for the node's idle GPUs and the devices that are left. So a pod without a GPU gets the device
+   that no GPU will miss.
+5. The device's neighbours (below its switch, its root complex, its NUMA node) are taken: intact groups stay whole.
+6. The device is on the rail of its GPU.
 7. The lowest index.
 """
 
@@ -30,30 +29,30 @@ from nri_rdma.model.device import DeviceId, Gpu, RdmaDevice
 from nri_rdma.model.pci import PciAddress, below_root
 
 _MAX_NEIGHBOURS = 15
-"""Most neighbours that count of a group of free devices; larger groups are equal."""
+"""The most free neighbours of a device that are counted; larger groups are equal."""
 _MAX_INDEX = 4095
 _MOST_CELLS = 1 << 13
-"""Most cells (rows by columns) that are solved exactly, in 20 ms at most; beyond this each row gets the best that is
-left. 16 GPUs and 64 devices of each of 8 adapters are half of that."""
+"""The most cells (rows by columns) that are solved exactly, which takes 20 ms at most. Larger problems are solved row
+by row, each taking the best device left. 16 GPUs and 64 devices of each of 8 adapters need half of this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """The surroundings that a choice must heed: `idle` are the GPUs that no pod is known to have, without those of the
-    pod itself, `rails` those of the devices where they count: the pod has GPUs."""
+    """The facts about the node that a choice takes into account. `idle` are the GPUs that no pod is known to have,
+    without those of this pod. `rails` are the rails of the devices, or empty if the pod has no GPU."""
 
     layout: Layout
     idle: tuple[Gpu, ...] = ()
     rails: Mapping[DeviceId, int] = field(default_factory=dict)
     load: Mapping[DeviceId, int] = field(default_factory=dict)
-    """How many pods have each device already, or for how many shares it stands; empty for a pod that shares nothing."""
+    """The number of pods, or of shares, that each device is given to already; empty for an exclusive request."""
     down: frozenset[DeviceId] = frozenset()
     """The devices that cannot carry data in the pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pick:
-    """A device, and the GPU that it serves."""
+    """A chosen device and the GPU that it serves."""
 
     device: RdmaDevice
     gpu: Gpu
@@ -67,8 +66,8 @@ def near_gpus(
     served: Mapping[PciAddress, int],
     around: Surroundings,
 ) -> list[Pick]:
-    """Choose `count` of at least as many free devices for these GPUs, in the order of the GPUs, round by round.
-    `served` is the number of devices that each of them has already."""
+    """Choose `count` of the free devices for these GPUs, in rounds in the order of the GPUs. There are at least `count`
+    free devices. `served` is the number of devices that each GPU has already."""
     rounds = _rounds(gpus, served, count)
     must = [gpu for part in rounds[:-1] for gpu in part]
     may = rounds[-1]
@@ -83,14 +82,15 @@ def near_gpus(
 def anywhere(
     free: Sequence[RdmaDevice], count: int, around: Surroundings, penalty: Callable[[RdmaDevice], int] = lambda _: 0
 ) -> list[RdmaDevice]:
-    """Choose `count` of at least as many free devices, the least penalty first and then what spoils least, by index."""
+    """Choose `count` of the free devices and return them by penalty, then by index: those with the least penalty, then
+    those that spoil least for later pods. There are at least `count` free devices."""
     chosen = _solve(free, [penalty] * count, [], 0, around)
     return sorted((device for device in chosen if device is not None), key=lambda it: (penalty(it), it.index))
 
 
 def _rounds(gpus: Sequence[Gpu], served: Mapping[PciAddress, int], count: int) -> list[list[Gpu]]:
-    """Return the GPUs that get devices in each round: those that have the fewest first. In the last round not all may
-    get one."""
+    """Return for each round the GPUs that get a device, starting with those that have the fewest. The last round may
+    have more GPUs than devices are left."""
     level = min(served.get(gpu.pci, 0) for gpu in gpus)
     rounds: list[list[Gpu]] = []
     while sum(map(len, rounds)) < count:
@@ -99,8 +99,8 @@ def _rounds(gpus: Sequence[Gpu], served: Mapping[PciAddress, int], count: int) -
     return rounds
 
 
-# Costs. A row is what gets a device: a GPU of the pod, a device of the request that is next to nothing, or an idle GPU.
-# A column is a device, or a blank: the row gets none.
+# The cost matrix. A row stands for something that gets a device: a GPU of the pod, one device of a request without GPUs
+# (the row is then its penalty function), or an idle GPU. A column is a device, or a blank: its row gets no device.
 
 _Row = Gpu | Callable[[RdmaDevice], int]
 
@@ -108,10 +108,10 @@ _Row = Gpu | Callable[[RdmaDevice], int]
 def _solve(
     free: Sequence[RdmaDevice], must: Sequence[_Row], may: Sequence[Gpu], blanks: int, around: Surroundings
 ) -> list[RdmaDevice | None]:
-    """Return the device of each row that must have one and of each that may; `blanks` of the latter get none."""
+    """Return the device of each row of `must`, then of each row of `may`. `blanks` of the rows in `may` get None."""
     own = len(must) + len(may)
     if own - blanks == len(free):
-        around = replace(around, idle=())  # nothing is left for them
+        around = replace(around, idle=())  # no device is left for idle GPUs
     rows = own + len(around.idle)
     neighbours = dict(zip((device.id for device in free), intactness(free, around.layout.places), strict=True))
     free = _enough(free, rows, must, around)
@@ -119,7 +119,7 @@ def _solve(
     if rows * len(free) > _MOST_CELLS:
         return [*_one_by_one(free, [*must, *may][: own - blanks], scale), *[None] * blanks]
     never, without = scale.never, scale.without
-    # The columns are the devices, the blanks, and last what any number of idle GPUs may have: none.
+    # The columns are the devices, the blanks, and last one for idle GPUs without a device, which any number may take.
     costs = [[*scale.idle(gpu), *[never] * blanks, without] for gpu in around.idle]  # first: they seldom compete
     costs += scale.each_own(must, lambda line: [*line, *[never] * (blanks + 1)])
     costs += scale.each_own(  # the last column: no blank is left
@@ -130,7 +130,8 @@ def _solve(
 
 
 def _enough(free: Sequence[RdmaDevice], rows: int, must: Sequence[_Row], around: Surroundings) -> Sequence[RdmaDevice]:
-    """Return as many devices of each kind as there are rows: virtual functions by the hundred are all alike."""
+    """Return the devices without superfluous equal ones: of each kind at most as many as there are rows. Hundreds of
+    virtual functions are all of one kind."""
     if len(free) <= rows:
         return free
     penalty = next((row for row in must if not isinstance(row, Gpu)), lambda _: 0)
@@ -148,8 +149,8 @@ def _enough(free: Sequence[RdmaDevice], rows: int, must: Sequence[_Row], around:
 
 
 def _one_by_one(free: Sequence[RdmaDevice], rows: Sequence[_Row], scale: _Scale) -> Iterator[RdmaDevice]:
-    """Give each row the best device that is left. For requests of hundreds: an exact solution would delay all pods of
-    the node."""
+    """Give each row the best device that is left. Used for requests for hundreds of devices, because an exact solution
+    would delay all pods of the node."""
     left = set(range(len(free)))
     for row in rows:
         costs = scale.own(row)
@@ -160,20 +161,21 @@ def _one_by_one(free: Sequence[RdmaDevice], rows: Sequence[_Row], scale: _Scale)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scale:
-    """Costs of the seven criteria as one number each: a step of one outweighs all steps of the next ones together."""
+    """The costs of the seven criteria combined in one number: one step of a criterion outweighs all steps of the later
+    ones."""
 
     free: Sequence[RdmaDevice]
     places: Sequence[int]
-    """The place of each device, by number."""
+    """The number of each device's place (nri_rdma.decide.layout)."""
     around: Surroundings
     rows: int
     by_distance: Mapping[Distance, int]
     near: int
-    """A step of the second criterion."""
+    """The cost of one step of the second criterion."""
     idle_near: int
-    """A step of the fourth."""
+    """The cost of one step of the fourth criterion."""
     own_costs: tuple[int, ...]
-    """The cost of each device by the first, third, fifth and seventh criterion."""
+    """The cost of each device by the criteria that do not depend on a GPU: the first, third, fifth and seventh."""
     rail: int
 
     @classmethod
@@ -218,17 +220,17 @@ class _Scale:
 
     @property
     def never(self) -> int:
-        """A cost above everything that all rows together can cost otherwise."""
+        """A cost above all that all rows together can cost otherwise."""
         return self.near * ((self.by_distance[Distance.SYS] + 1) * (self.rows + 1)) ** 2
 
     @property
     def without(self) -> int:
-        """The cost of an idle GPU that would get no device: the farthest distance."""
+        """The cost of an idle GPU that would be left without a device: that of the farthest distance."""
         return self.idle_near * self.by_distance[Distance.SYS]
 
     def each_own(self, rows: Iterable[_Row], whole: Callable[[list[int]], list[int]]) -> Iterator[list[int]]:
-        """Return the costs `own` of each row, made `whole`, once for equal rows: a GPU in several rounds, a pod without
-        one."""
+        """Yield for each row its costs (`own`), completed by `whole` to a row of the matrix. Equal rows share one list
+        object."""
         known: dict[int, list[int]] = {}
         for row in rows:
             if id(row) not in known:
@@ -236,7 +238,7 @@ class _Scale:
             yield known[id(row)]
 
     def own(self, row: _Row) -> list[int]:
-        """Return the costs of each device for a row of the pod."""
+        """Return the cost of each device for a row of the pod."""
         if not isinstance(row, Gpu):
             return [row(device) * self.near + cost for device, cost in zip(self.free, self.own_costs, strict=True)]
         rails, own_rail = self.around.rails, self.around.layout.rail_of_gpu.get(row.pci)
@@ -246,7 +248,7 @@ class _Scale:
         ]
 
     def idle(self, gpu: Gpu) -> list[int]:
-        """Return the costs of each device when an idle GPU gets it; one that cannot carry data is as good as none."""
+        """Return the cost of each device for an idle GPU. A device that cannot carry data costs as much as none."""
         far = self._far(gpu, self.idle_near)
         if not self.around.down:
             return far
@@ -255,15 +257,15 @@ class _Scale:
         ]
 
     def _far(self, gpu: Gpu, step: int) -> list[int]:
-        """Return the costs of each device's distance from a GPU, by the criterion with that step."""
+        """Return the cost of each device's distance from a GPU; `step` is the cost of one step of the criterion."""
         costs = {far: cost * step for far, cost in self.by_distance.items()}
         far = self.around.layout.far[gpu.pci]
         return [costs[far[place]] for place in self.places]
 
 
 def intactness(free: Sequence[RdmaDevice], places: Places) -> list[int]:
-    """Return how intact the groups of each device are: other free devices below its switch, below its root complex, on
-    its NUMA node."""
+    """Return for each device a number that grows with its free neighbours: below its switch, then below its root
+    complex, then on its NUMA node."""
     of_each = [places.groups[places.of[device.id]] for device in free]
     others = {it: min(_MAX_NEIGHBOURS, size - 1) for it, size in Counter(chain.from_iterable(of_each)).items()}
     step = _MAX_NEIGHBOURS + 1

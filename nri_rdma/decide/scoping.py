@@ -1,4 +1,5 @@
-"""Finds the containers of a request that names none: those that the kubelet gave devices to, when it reports them."""
+"""Finds the containers for a request that names none: those to which the kubelet allocated devices, if it reports
+any."""
 
 from __future__ import annotations
 
@@ -9,14 +10,15 @@ from nri_rdma.model.request import DeviceRequest, Scope
 
 
 def scoped(request: DeviceRequest, allocation: PodAllocation | None) -> DeviceRequest:
-    """Return a request of one word (``"1"``) narrowed to the containers that have devices from the kubelet: the sidecar
-    of a GPU job wants no NIC. When no container has any, or the kubelet reports none, the request is for all."""
+    """Return a request of one word (``"1"``) narrowed to the containers to which the kubelet allocated devices: the
+    sidecar of a GPU job wants no NIC. If there are none, or if the kubelet reports nothing, the request stays for all
+    containers."""
     named = _named(request, allocation)
     return replace(request, scope=Scope(only=named, but=request.scope.but)) if named else request
 
 
 def scope_words(request: DeviceRequest, allocation: PodAllocation | None) -> str:
-    """Return the rule that decided, for people."""
+    """Return a text that says which containers get the devices, and by which rule."""
     name = request.name or request.where
     if request.scope.only is not None:
         return f"{name}: the containers it names"

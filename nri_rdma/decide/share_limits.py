@@ -1,8 +1,8 @@
-"""Decides the rdma limits of shares for which nobody wrote limits. Pure.
+"""Computes the rdma cgroup limits of a pool's shares if nobody wrote limits. Pure.
 
-Law: of each kind of object a device is divided into equal parts, one for each of its shares and one for the host; a
-share may have one part. The rdma cgroup counts all kinds together, and a share may make all its objects of one kind: so
-the scarcest kind counts. Whatever all other shares make, the last one gets its part.
+Law: a device's objects of each kind are divided into equal parts, one for each of its shares and one for the host; a
+share may use one part. The rdma cgroup counts all kinds together, and a share may use its whole limit for one kind, so
+the scarcest kind decides. Whatever the other shares create, the last one still gets its part.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from nri_rdma.model.pool import LEAST_OBJECTS, Pool
 from nri_rdma.model.request import DeviceRequest, RdmaLimits
 
 CONTEXTS = 1024
-"""How many contexts all of a device's users may open (hca_handle). No verbs call tells how many a device can have: this
-number is chosen."""
+"""The contexts (hca_handle) that all users of a device may open together. Our own choice: no verbs call reports how
+many a device can have."""
 LEAST_CONTEXTS = 16
-"""Fewest contexts of a share. Each process of a container opens one or two, and many jobs have a process per GPU."""
+"""The fewest contexts of a share. Each process of a container opens one or two, and many jobs have one process per
+GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareLimits:
-    """The limits of one share on one device, with the reason for those, or for there being none, that nobody wrote; ""
-    where all are written."""
+    """The limits of one share on one device. `why` is the reason for limits that nobody wrote, or for their absence; ""
+    if all limits are written."""
 
     limits: RdmaLimits
     why: str
 
     @property
     def words(self) -> str:
-        """Return limits and reason for people."""
+        """The limits and the reason as a text."""
         told = {"hca_handle": self.limits.hca_handles, "hca_object": self.limits.hca_objects}
         limits = " ".join(f"{name}={number}" for name, number in told.items() if number is not None)
         return f"{limits or 'no limits'} ({self.why or 'as the pool says'})"
 
 
 def share_limits(node: Node, offer: Offer, pool: Pool, device: RdmaDevice) -> ShareLimits:
-    """Return the limits of one share of this pool on one of its devices, for a pod that no rule limits."""
+    """Return the limits of one share of this pool on one of its devices, for a pod to which no rule sets limits."""
     written = (pool.limits or RdmaLimits()).within(pool.max_limits)
     if written.hca_handles is not None and written.hca_objects is not None:
         return ShareLimits(limits=written, why="")
@@ -49,7 +50,7 @@ def share_limits(node: Node, offer: Offer, pool: Pool, device: RdmaDevice) -> Sh
 
 
 def _default(node: Node, offer: Offer, pool: Pool, device: RdmaDevice) -> ShareLimits:
-    """Return the limits where none are written."""
+    """Return the default limits of one share, with the reason."""
     if not node.rdma_cgroup:
         return _none("this node's cgroups have no rdma controller")
     capacity = node.capacities.get(device.id)
@@ -68,8 +69,8 @@ def _default(node: Node, offer: Offer, pool: Pool, device: RdmaDevice) -> ShareL
 def with_share_limits(
     node: Node, offer: Offer, pools: Iterable[Pool], placed: tuple[Placed, ...]
 ) -> tuple[Placed, ...]:
-    """Return what was placed, with the default limits of shares on their devices. What the pool or a rule limits stays
-    as it is."""
+    """Return the placed requests with the default limits of shares on their devices. Limits of the pool or of a rule
+    stay."""
     by_name = {pool.name: pool for pool in pools if pool.shares}
     return tuple(
         replace(item, limits=tuple(_limits(node, offer, by_name[item.admitted.request.pool], item)))
@@ -89,15 +90,15 @@ def _limits(node: Node, offer: Offer, pool: Pool, placed: Placed) -> Iterator[Rd
 
 
 def _shares_on(request: DeviceRequest, index: int, devices: int) -> int:
-    """Return how many shares of one device a container has. Of a request without a count, which is for every device and
-    may be for several containers, it is known of one container only."""
+    """Return for how many shares a container has one device. A request without a count is for every device, and
+    possibly for several containers; its shares count only if it is for one container."""
     if request.count is not None:
         return max(1, len(request.shares_of(index, devices)))
     return len(request.shares) if request.scope.only is not None and len(request.scope.only) == 1 else 1
 
 
 def _completed(written: RdmaLimits, default: RdmaLimits, shares: int) -> RdmaLimits:
-    """Return what is written, and for the rest the default of so many shares."""
+    """Return the written limits, completed with the defaults for this many shares."""
     return RdmaLimits(
         hca_handles=_first(written.hca_handles, default.hca_handles, shares),
         hca_objects=_first(written.hca_objects, default.hca_objects, shares),

@@ -1,4 +1,7 @@
-"""Makes requests of the shares that the kubelet allocated to a pod's containers. Pure."""
+"""Turns the shares that the kubelet allocated to a pod's containers into requests. Pure.
+
+A share is an id that the device plugin of a pool offers, for a device or for all devices of the pool.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +19,20 @@ _NO_LABEL = re.compile(r"[^a-z0-9]+")
 
 
 def share_ids(pool: Pool) -> tuple[str, ...]:
-    """Return the ids of a pool's shares, which no other pool has. They have one width, so that they sort by their
-    numbers."""
+    """Return the ids of a pool's shares, unique on the node. The numbers have one width, so that ids sort by number."""
     width = len(str(pool.shares - 1))
     return tuple(f"{pool.name}-{number:0{width}}" for number in range(pool.shares))
 
 
 def unknown_ids(pool: Pool, ids: Iterable[str]) -> tuple[str, ...]:
-    """Return those of these ids that are no shares of the pool; of a pool whose ids stand for devices none, for a
-    device that is not there is no device to give."""
+    """Return the ids that are no shares of the pool. Empty for a pool whose ids stand for devices: an id of a missing
+    device is refused elsewhere."""
     known = frozenset(share_ids(pool))
     return tuple(it for it in ids if it not in known) if pool.gives is not ShareGives.DEVICE else ()
 
 
 def known_shares(pools: Mapping[str, Pool], allocation: PodAllocation) -> PodAllocation:
-    """Return the allocation without ids that are no shares of these pools."""
+    """Return the allocation without the ids that are no shares of these pools."""
     by_resource = {pool.resource: pool for pool in pools.values()}
 
     def known(told: DeviceIds) -> DeviceIds:
@@ -46,9 +48,8 @@ def known_shares(pools: Mapping[str, Pool], allocation: PodAllocation) -> PodAll
 
 
 def share_requests(pools: Mapping[str, Pool], allocation: PodAllocation) -> tuple[DeviceRequest, ...]:
-    """Return a request for each container that has shares of one of these pools, which are asked by a resource; of a
-    pool whose share gives all devices, one for all of its containers; of a pool whose ids stand for devices, one for
-    each id."""
+    """Return the requests for the shares of these pools in the allocation. There is one for each container; or one for
+    all containers if a share gives all devices of the pool; or one for each id if ids stand for devices."""
     return tuple(request for pool in pools.values() for request in _requests(pool, _containers(pool, allocation)))
 
 
@@ -83,18 +84,19 @@ def _of_container(
 
 
 def device_request(pool: Pool, device_id: str, containers: frozenset[str]) -> DeviceRequest:
-    """Return the request of these containers for the device of an id, in the pool's first mode."""
+    """Return the request of these containers for the device with this id, in the pool's first mode."""
     request = _request(pool, containers, (device_id,), 1)
     return replace(request, match=Match(id=DeviceId(device_id)), mode=None)
 
 
 def is_up(device: RdmaDevice) -> bool:
-    """Return whether a device can carry data: one of its ports is active, or nothing is known of its ports."""
+    """Return whether a device can carry data: one of its ports is active, or the state of its ports is unknown."""
     return device.port_state in {"", _ACTIVE}
 
 
 def rises(device: RdmaDevice, mode: Mode) -> bool:
-    """Return whether a pod raises ports of the device: it gets an Ethernet netdev that is only set down on the host."""
+    """Return whether a port of the device comes up in the pod: it is an Ethernet port whose netdev is only set down on
+    the host, and moves into the pod."""
     if mode is not Mode.EXCLUSIVE or all(netdev.up for netdev in device.netdevs):
         return False
     return any(port.link_layer is LinkLayer.ETHERNET for port in device.ports)
@@ -106,7 +108,7 @@ def is_up_in(device: RdmaDevice, mode: Mode) -> bool:
 
 
 def down_words(device: RdmaDevice, mode: Mode) -> str:
-    """Return what a pod in this mode has to know of a device without an active port, in words; "" of others."""
+    """Return a text for people about a device without an active port, in a pod with this mode; "" for other devices."""
     if is_up(device):
         return ""
     words = f"its {'port is' if len(device.ports) == 1 else 'ports are'} {device.port_state}"
@@ -114,12 +116,12 @@ def down_words(device: RdmaDevice, mode: Mode) -> str:
 
 
 def share_name(resource: str) -> str:
-    """Return the request's name for a resource: its own without the prefix, as a label."""
+    """Return a request's name for a resource: the resource's name without its prefix, as a DNS label."""
     return _NO_LABEL.sub("-", resource.rpartition("/")[2].lower()).strip("-")[:63].strip("-")
 
 
 def _containers(pool: Pool, allocation: PodAllocation) -> dict[str, tuple[str, ...]]:
-    """Return the ids of the shares by container."""
+    """Return the ids of the pool's shares by container."""
     return {
         container.name: ids.ids
         for container in allocation.containers
@@ -142,8 +144,8 @@ def _requests(pool: Pool, containers: Mapping[str, tuple[str, ...]]) -> Iterator
 
 
 def _requests_by_id(pool: Pool, containers: Mapping[str, tuple[str, ...]]) -> Iterator[DeviceRequest]:
-    """Yield a request for each device. Containers with the same id share it: the kubelet gives the devices of an init
-    container to the others again."""
+    """Yield a request for each device id. Containers with the same id share the device: the kubelet reuses the devices
+    of an init container for other containers."""
     by_id: dict[str, set[str]] = {}
     for container, ids in containers.items():
         for it in ids:

@@ -1,6 +1,6 @@
 """The distance between two devices of a node.
 
-The words are those of ``nvidia-smi topo -m``. The path of the data decides: through the nearest common switch or
+The levels are those of ``nvidia-smi topo -m``. They follow the path of the data: through the nearest common switch or
 bridge, through the root complex, through the memory of one NUMA node, or over the link between sockets.
 """
 
@@ -31,7 +31,7 @@ class Distance(IntEnum):
 
     @property
     def words(self) -> str:
-        """The distance in words, for a reason."""
+        """The distance as a text, for reasons."""
         return _WORDS[self]
 
 
@@ -44,8 +44,8 @@ _WORDS = {
 }
 
 FARTHEST_ALIGNED = Distance.PHB
-"""The farthest distance that counts as next to a GPU: its root complex, as in a DRA claim with matchAttribute
-pcieRoot."""
+"""The farthest distance that counts as next to a GPU: below the same root complex, as in a DRA claim with
+matchAttribute pcieRoot."""
 
 
 class Located(Protocol):
@@ -62,8 +62,8 @@ class Located(Protocol):
 
 
 def roots(devices: Iterable[Located]) -> frozenset[str]:
-    """Return the root complexes of devices. Exactly what is below one of them is next to one of the devices
-    (FARTHEST_ALIGNED)."""
+    """Return the root complexes of devices. A device is next to one of these (FARTHEST_ALIGNED) if and only if it is
+    below one of the root complexes."""
     return frozenset(device.pci_root for device in devices) - {""}
 
 
@@ -77,10 +77,11 @@ def distance(a: Located, b: Located) -> Distance:
 
 
 def rails(devices: Iterable[RdmaDevice]) -> Mapping[DeviceId, int]:
-    """Return the rail of each device: the rank of its adapter's port among those of the node, in PCI order. All nodes
-    of a rail-optimised fabric join their first ports, their second ones, and so on.
+    """Return the rail of each device: the rank of its adapter's port among those of the node, in PCI order. In a
+    rail-optimised fabric the first ports of all nodes are connected to each other, so are their second ports, and so
+    on.
 
-    Virtual functions and other devices on a physical function are on that function's rail. Soft devices have none.
+    Virtual functions and other devices on a physical function are on that function's rail. Soft devices have no rail.
     """
     places = {device.id: device.virtual.pf if device.virtual is not None else device.pci for device in devices}
     ranks = {pci: rank for rank, pci in enumerate(sorted({pci for pci in places.values() if pci is not None}))}
@@ -95,8 +96,8 @@ def rails_of_gpus(gpus: Iterable[Gpu], count: int) -> Mapping[PciAddress, int]:
 
 @lru_cache(maxsize=1 << 14)
 def _inside_root(root: str, a: tuple[str, ...], b: tuple[str, ...]) -> Distance:
-    """Return the distance of two devices below one root complex. A switch is an upstream port with downstream ports:
-    below one switch both have at most a port of their own and the function itself behind their common path."""
+    """Return the distance of two devices below one root complex. A switch is an upstream port with downstream ports, so
+    that two devices below one switch differ at most in the downstream port and the function itself."""
     a, b = below_root(root, a), below_root(root, b)
     shared = next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     if shared == 0:

@@ -1,4 +1,4 @@
-"""Why a container is refused whose proof was asked for: from the answer about it, in words for people. Pure."""
+"""Turns the answer of an RDMA proof into the error that refuses the container. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ _AGAIN = "if it stays so see the daemon's log and `nri-rdma trace`"
 
 
 def refusal_of(task: ProofTask, answer: ProofAnswer, within_s: float) -> ProofError | None:
-    """Return the error of a container without a proof; None where RDMA was proven on each port of the task."""
+    """Return the error that refuses a container whose RDMA was not proven within `within_s` seconds; None if it was
+    proven on each port of the task."""
     words = _words(task, answer, within_s)
     if words is None:
         return None

@@ -1,8 +1,8 @@
-"""Whether the libraries in a container's image can use the RDMA devices that it gets: libibverbs, the provider of each
-device, and the version of the kernel's interface.
+"""Checks whether the libraries in a container's image can use the RDMA devices that the container gets: libibverbs, the
+provider of each device, and the version of the kernel's interface.
 
-libibverbs leaves out a device that it cannot use: a program then sees no device, or fewer, and most go on over TCP. So
-each problem is told with its cause and with the package to install.
+libibverbs leaves out a device that it cannot use. A program then sees no device, or fewer, and most programs go on over
+TCP. Each problem is therefore reported with its cause and with the package to install.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nri_rdma.model.device import CharKind, DeviceId, RdmaDevice
 from nri_rdma.model.userspace import KernelDevice, Lack, Provider, Userspace, UserspaceCheck
 
 SOFT_ROCE, SOFT_IWARP = "rdma_rxe", "siw"
-"""The drivers of soft devices, which sysfs does not name."""
+"""The drivers of soft devices. They are constants because sysfs does not show them."""
 
 PROVIDERS = {
     "be2net": "ocrdma",
@@ -40,8 +40,8 @@ PROVIDERS = {
     SOFT_ROCE: "rxe",
     "vmw_pvrdma": "vmw_pvrdma",
 }
-"""The provider of rdma-core by the kernel's driver of a device's bus function, as sysfs shows it: the driver of the
-network card, where that is another than the one of its RDMA part."""
+"""The provider of rdma-core by the kernel's driver of a device's bus function, as sysfs shows it. That is the driver of
+the network card, even where the RDMA part has another driver."""
 
 _PACKAGES = {
     "debian": "libibverbs1 and ibverbs-providers, both of one release",
@@ -54,7 +54,8 @@ _TCP = "its programs find no RDMA device, and most go on over TCP"
 
 
 def checked_devices(attached: Iterable[AttachedRequest], container: str) -> tuple[RdmaDevice, ...]:
-    """Return the devices of a container for which its image is to be checked: those whose nodes its programs open."""
+    """Return the devices of a container for which its image has to be checked: those whose uverbs nodes it gets, unless
+    the request turns the check off."""
     found: dict[DeviceId, RdmaDevice] = {}
     for item in attached:
         request = item.admitted.request
@@ -65,29 +66,29 @@ def checked_devices(attached: Iterable[AttachedRequest], container: str) -> tupl
 
 
 def driver_of(device: RdmaDevice) -> str:
-    """Return the kernel's driver of a device, as `PROVIDERS` has it; "" where there is none."""
+    """Return the kernel's driver of a device, as a key of `PROVIDERS`; "" if it has none."""
     if device.is_soft:
         return SOFT_IWARP if device.node_type == "RNIC" else SOFT_ROCE
-    return device.driver.partition(".")[0]  # of a part of a function, as mlx5_core.sf
+    return device.driver.partition(".")[0]  # a subfunction's driver has a suffix: mlx5_core.sf
 
 
 def kernel_device(device: RdmaDevice, abi_of: Callable[[str], int | None]) -> KernelDevice:
-    """Return a device as userspace meets it; `abi_of` returns the version of the kernel's interface by the name of a
-    node (``uverbs0``)."""
+    """Return a device as userspace libraries see it. `abi_of` returns the version of the kernel's interface by the name
+    of a device node (``uverbs0``)."""
     nodes = [it.path.rpartition("/")[2] for it in device.char_devices if it.kind is CharKind.UVERBS]
     return KernelDevice(name=device.name, driver=driver_of(device), abi=abi_of(nodes[0]) if nodes else None)
 
 
 def providers_of(devices: Iterable[KernelDevice]) -> frozenset[str]:
-    """Return the providers that these devices need, as far as that is known."""
+    """Return the providers that these devices need. Devices with unknown drivers are left out."""
     return frozenset(PROVIDERS[it.driver] for it in devices if it.driver in PROVIDERS)
 
 
 def problems_of(
     userspace: Userspace, devices: tuple[KernelDevice, ...], where: str, machine: str
 ) -> tuple[UserspaceError, ...]:
-    """Return why programs of this image cannot use these devices, the cause first; nothing where they can, or where
-    that could not be read. `machine` is the node's architecture."""
+    """Return why programs of this image cannot use these devices, causes first. Empty if they can, or if the image
+    could not be read. `machine` is the node's architecture."""
     if userspace.unseen or not devices:
         return ()
     install = f"install {_PACKAGES.get(userspace.family, _OTHER_PACKAGES)}"
@@ -100,7 +101,7 @@ def problems_of(
 
 
 _Problem = tuple[ErrorCode, str, str]
-"""Code, sentence and next step."""
+"""Error code, sentence and next step."""
 
 
 def _without_library(userspace: Userspace, machine: str, install: str) -> Iterator[_Problem]:

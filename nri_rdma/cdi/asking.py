@@ -1,7 +1,7 @@
-"""Reads what CDI specs ask of us, before a container is created.
+"""Checks the requests in CDI specs before a container is created.
 
-To a runtime annotations are any text; when the text under our key cannot be read, the containers of that spec are
-refused. Pure.
+Runtimes accept any text in annotations. If the text under our key cannot be read, the containers that get a device of
+the spec are refused. Pure.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from nri_rdma.text.yaml import Path
 
 
 def inspect_asking(data: bytes, file: str, prefix: str) -> Inspected:
-    """Return the spec in the text of `file`, or all problems of the file; and the problems of the requests in a good
-    spec. The prefix is that of our annotations."""
+    """Return the spec in the text of `file`, or all problems of the file. A valid spec comes with the problems of its
+    requests. `prefix` is the prefix of our annotations."""
     inspected = inspect(data, file)
     if inspected.spec is None:
         return inspected
     problems = Problems(file)
     node = read_document(data, problems)
-    assert node is not None  # there is a spec
+    assert node is not None  # a file with a spec has a document
     for path, error in _wrong(inspected.spec, prefix):
         line = line_of(node, path)
         within = error.where.removeprefix(str(path[-1]))
@@ -35,9 +35,9 @@ def inspect_asking(data: bytes, file: str, prefix: str) -> Inspected:
 
 
 def _wrong(spec: Spec, prefix: str) -> Iterator[tuple[Path, RequestError]]:
-    """Yield the annotations that are ours and cannot be read, by their path."""
+    """Yield the path and the error of each of our annotations that cannot be read."""
     counts = [_count(spec, device) for device in spec.devices]
-    for key, text in spec.annotations:  # they are for each device that has none of its own
+    for key, text in spec.annotations:  # these apply to each device without such an annotation
         yield from _wrong_at(("annotations", key), text, prefix, max(counts, default=1))
     for number, device in enumerate(spec.devices):
         for key, text in device.annotations:
@@ -45,7 +45,8 @@ def _wrong(spec: Spec, prefix: str) -> Iterator[tuple[Path, RequestError]]:
 
 
 def _count(spec: Spec, device: Device) -> int:
-    """Return how many RDMA devices a CDI device is about: its uverbs nodes; one where only its netdevs tell."""
+    """Return how many RDMA devices a CDI device stands for: the number of its uverbs nodes; one if it has only
+    netdevs."""
     nodes = {node.path for node in (*spec.edits.device_nodes, *device.edits.device_nodes) if is_uverbs(node)}
     return max(1, len(nodes))
 

@@ -1,6 +1,6 @@
-"""The text of a spec: JSON that JSON and YAML readers read alike, the same for the same spec, with nothing to spare.
+"""Writes the text of a spec: JSON that JSON and YAML readers understand alike, always the same for the same spec.
 
-What is None, empty or false is left out, as by the Go library; a spec that is read from its text is the same again.
+Like the Go library it leaves out values that are None, empty or false. Reading the text gives an equal spec.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from nri_rdma.cdi.spec import Device, DeviceNode, Edits, Hook, IntelRdt, Mount, 
 
 
 def encode(spec: Spec) -> bytes:
-    """Return the text of a file."""
+    """Return the text of the file for a spec."""
     text = json.dumps(spec_document(spec), indent=2, ensure_ascii=False)
     return _UNPRINTABLE.sub(_escaped, text).encode() + b"\n"
 
 
 def spec_document(spec: Spec) -> dict[str, Any]:
-    """Return the spec as JSON, in the order of the schema."""
+    """Return the spec as a JSON object, with its keys in the order of the schema."""
     return {
         "cdiVersion": str(spec.version),
         "kind": str(spec.kind),
@@ -30,7 +30,7 @@ def spec_document(spec: Spec) -> dict[str, Any]:
 
 
 def edits_document(edits: Edits) -> dict[str, Any]:
-    """Return edits as JSON."""
+    """Return edits as a JSON object."""
     return _kept(
         env=list(edits.env),
         deviceNodes=[_device_node(node) for node in edits.device_nodes],
@@ -54,7 +54,7 @@ def _device_node(node: DeviceNode) -> dict[str, Any]:
     return {
         "path": node.path,
         **_kept(hostPath=node.host_path, type=str(node.type or ""), permissions=node.permissions),
-        **{key: value for key, value in numbers.items() if value is not None},  # 0 is a number like others
+        **{key: value for key, value in numbers.items() if value is not None},  # 0 is a valid number
     }
 
 
@@ -78,7 +78,7 @@ def _mount(mount: Mount) -> dict[str, Any]:
 def _intel_rdt(rdt: IntelRdt) -> dict[str, Any]:
     return {
         **_kept(closID=rdt.clos_id, l3CacheSchema=rdt.l3_cache_schema, memBwSchema=rdt.mem_bw_schema),
-        **({} if rdt.schemata is None else {"schemata": list(rdt.schemata)}),  # an empty list is not none
+        **({} if rdt.schemata is None else {"schemata": list(rdt.schemata)}),  # an empty list differs from no list
         **_kept(enableMonitoring=rdt.enable_monitoring),
     }
 
@@ -88,8 +88,8 @@ def _kept(**values: Any) -> dict[str, Any]:
 
 
 _UNPRINTABLE = re.compile("[\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff\x85\u2028\u2029]")
-"""Characters that JSON may hold unescaped, and that YAML forbids or takes for a line's end. Others beyond ASCII stay:
-YAML does not put the two halves of an escaped pair together."""
+"""Characters that JSON allows unescaped, but that YAML forbids or reads as a line end. Other non-ASCII characters are
+not escaped: YAML would not join the two halves of an escaped surrogate pair."""
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -1,6 +1,6 @@
-"""The CDI devices of a container, as far as names and device nodes show them. Pure.
+"""Finds the CDI devices of a container by their names and by the container's device nodes. Pure.
 
-A CdiGrant is one CDI device in one container, and the source of that knowledge. The device's meaning for us is in its
+A CdiGrant is one CDI device in one container, with the source of this knowledge. What the device means for us is in its
 spec (nri_rdma.cdi.meaning).
 """
 
@@ -16,13 +16,13 @@ from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.device import DeviceId, DeviceNumbers, RdmaDevice
 
 NodesAt = frozenset[tuple[str, DeviceNumbers]]
-"""Paths in a container, with major and minor of the device nodes there."""
+"""Device nodes of a container: each with its path and its major and minor number."""
 Attached = Mapping[str, frozenset[DeviceId]]
-"""CDI devices that a sandbox has something attached for, with the RDMA devices."""
+"""The CDI devices for which a sandbox has attachments, each with the attached RDMA devices."""
 
 
 class Origin(StrEnum):
-    """The source of a container's CDI device, the surest first."""
+    """The source from which a container's CDI device is known, the most reliable first."""
 
     KUBELET = "kubelet"
     RUNTIME = "runtime"
@@ -31,8 +31,8 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiGrant:
-    """A CDI device of a container, or of all containers of the pod (`for_all`). `problem`: the error of its spec, when
-    that spec asks us."""
+    """A CDI device of a container, or of all containers of the pod (`for_all`). `problem` is the error of its spec if
+    the spec has our key and cannot be read."""
 
     container: str
     name: str
@@ -43,17 +43,17 @@ class CdiGrant:
 
     @property
     def vendor(self) -> str:
-        """The vendor of the device: the part before the slash."""
+        """The vendor of the device: the part of its name before the slash."""
         return self.name.partition("/")[0]
 
     @property
     def devices(self) -> tuple[RdmaDevice, ...]:
-        """The RDMA devices of the node that the CDI device names, as far as they are on the host."""
+        """The RDMA devices that the CDI device names, as far as the node has them now."""
         return self.meaning.devices if self.meaning is not None else ()
 
 
 def grants_of(index: Index, container: str, names: Mapping[str, Origin]) -> tuple[CdiGrant, ...]:
-    """Return those of these CDI devices that concern us, as grants of the container."""
+    """Return the CDI devices of these names that concern us, as grants of the container."""
     return tuple(
         CdiGrant(
             container=container,
@@ -73,23 +73,25 @@ def grants_in(
     nodes: Mapping[str, DeviceNumbers],
     attached: Attached,
 ) -> tuple[CdiGrant, ...]:
-    """Return the CDI devices of a container that concern us, each with its surest origin.
+    """Return the CDI devices of a container that concern us, each with its most reliable origin.
 
-    `named` are those that kubelet and runtime report; they explain the container's device nodes. Only other nodes are
-    matched: first with what the sandbox has attached, then with other devices. Without `nodes` nothing is matched.
+    `named` are the devices that the kubelet and the runtime report; they explain some of the container's `nodes`. The
+    other nodes are compared first with the CDI devices of the sandbox's attachments, then with all others. Without
+    `nodes` nothing is compared.
     """
     names = names_in(index, named, nodes, attached)
     grants = grants_of(index, container, names)
     found = {grant.name for grant in grants}
     moved = (name for name in names if name in attached and name not in found)
-    # Devices that moved to the pod are known only by being in its sandbox.
+    # The host no longer sees devices that moved to the pod: only the sandbox's attachments show them.
     return (*grants, *(CdiGrant(container=container, name=name, origin=names[name]) for name in moved))
 
 
 def names_in(
     index: Index, named: Mapping[str, Origin], nodes: Mapping[str, DeviceNumbers], attached: Attached
 ) -> Mapping[str, Origin]:
-    """Return the container's CDI devices as far as known, ours or not, reported or recognised by their nodes."""
+    """Return all known CDI devices of the container, whether they concern us or not: those in `named`, and those
+    recognised by their nodes."""
     if not nodes:
         return named
     explained = {device.id for grant in grants_of(index, "", named) for device in grant.devices}
@@ -101,7 +103,7 @@ def names_in(
 def unexplained(
     index: Index, named: Mapping[str, Origin], nodes: Mapping[str, DeviceNumbers], attached: Attached
 ) -> NodesAt:
-    """Return those of a container's nodes that no known CDI device explains."""
+    """Return the nodes of a container that belong to none of its known CDI devices."""
     names = {*names_in(index, named, nodes, attached), *index.recognise(nodes)}
     explained = {node for name in names for node in index.nodes(name).items()}
     devices = (device for grant in grants_of(index, "", dict.fromkeys(names, Origin.NODES)) for device in grant.devices)
@@ -115,7 +117,7 @@ def unexplained(
 
 
 def devices_of(grants: Iterable[CdiGrant]) -> frozenset[DeviceId]:
-    """Return the ids of the RDMA devices that these grants are about."""
+    """Return the ids of the RDMA devices that these grants name."""
     return frozenset(device.id for grant in grants for device in grant.devices)
 
 
@@ -127,6 +129,6 @@ def _recognised(
         if own and own <= set(explained):
             continue
         yield next((other for other, ids in attached.items() if own and own <= ids), name)
-    for name, ids in attached.items():  # devices that moved to the pod are known by their paths
+    for name, ids in attached.items():  # devices that moved to the pod have new numbers, but the same paths
         if not ids <= set(explained) and index.has_paths(name, nodes):
             yield name

@@ -1,9 +1,13 @@
-"""The meaning of a CDI device for nri-rdma. Pure.
+"""Determines what a CDI device means for nri-rdma. Pure.
 
-Its device nodes below /dev/infiniband name the RDMA devices of the node that it stands for. Its spec may ask us: under
-our annotation key, of the device or else of the spec, stands a request as in a pod's annotation, without the keys that
-choose devices; and the netdevs of CDI 1.1 (``netDevices``) move into the pod under the name that is given there. A CDI
-device that names no RDMA device of the node, and asks for none that it had, is not ours.
+The device's nodes below /dev/infiniband name RDMA devices of the node. Its spec may contain a request to us, in two
+forms:
+
+- an annotation of the device, or else of the spec, under our key: a request as in a pod's annotation, without the keys
+  that choose devices;
+- the netdevs of CDI 1.1 (``netDevices``): each moves into the pod under the name that is given there.
+
+A CDI device without RDMA devices of the node and without a request does not concern us.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from nri_rdma.text.refusals import bounded, quoted, unknown_key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedPart:
-    """A request of a CDI device, with the devices that it is about."""
+    """A request of a CDI device with the RDMA devices for which it asks."""
 
     request: DeviceRequest
     devices: tuple[RdmaDevice, ...]
@@ -30,7 +34,7 @@ class AskedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiMeaning:
-    """The RDMA devices of a CDI device, by its qualified name, and the requests in its spec: () is none."""
+    """The RDMA devices of a CDI device and the requests in its spec, if any. `name` is its qualified name."""
 
     name: str
     devices: tuple[RdmaDevice, ...]
@@ -47,7 +51,7 @@ class Hardware:
 
     @classmethod
     def of(cls, node: Node) -> Hardware:
-        """Return the hardware of a node."""
+        """Return the hardware of a node, indexed."""
         return cls(
             by_path={char.path: (device, char) for device in node.devices for char in device.char_devices},
             by_netdev={netdev.name: device for device in node.devices for netdev in device.netdevs},
@@ -55,12 +59,14 @@ class Hardware:
         )
 
     def device_at(self, node: DeviceNode) -> RdmaDevice | None:
-        """Return the RDMA device of a spec's device node; None for rdma_cm, which is of no device."""
+        """Return the RDMA device of a device node in a spec. None for an unknown node and for rdma_cm, which belongs to
+        no device."""
         known = self.by_path.get(host_path(node))
         return known[0] if known is not None else None
 
     def numbers_at(self, node: DeviceNode) -> DeviceNumbers | None:
-        """Return the numbers that a container finds at a device node of a spec: the host's numbers, else the spec's."""
+        """Return the numbers that a device node of a spec has in a container: the host's, or else the spec's; None if
+        unknown."""
         known = self.by_path.get(host_path(node))
         char = known[1] if known is not None else self.rdma_cm
         if char is not None and char.path == host_path(node):
@@ -69,10 +75,10 @@ class Hardware:
 
 
 def meaning(device: ResolvedDevice, hardware: Hardware, prefix: str) -> CdiMeaning:
-    """Return the meaning of a CDI device on a node with that hardware.
+    """Return the meaning of a CDI device on a node with this hardware. `prefix` is the key of our annotations.
 
-    When the spec asks us, raises RequestError for an unreadable request, and PlacementError for an RDMA device or
-    netdev that the node does not have (now). When it does not ask us, unknown devices are left out.
+    If the spec has a request to us, raise RequestError if it cannot be read, and PlacementError if the node does not
+    have one of the RDMA devices or netdevs now. In a spec without a request unknown devices are ignored.
     """
     where = f"CDI device {bounded(device.name)} ({_printable(device.file)})"
     text = device.annotation(prefix)
@@ -97,12 +103,12 @@ def host_path(node: DeviceNode) -> str:
 
 
 def is_uverbs(node: DeviceNode) -> bool:
-    """Return whether the node gives verbs: only these nodes show which RDMA device a container has."""
+    """Return whether this is a uverbs node: only such nodes show which RDMA device a container has."""
     return _is_kind(node, CharKind.UVERBS)
 
 
 def label_of(cdi_device: str) -> str:
-    """Return the name of a request for a CDI device: the device's own, made a label."""
+    """Return the name for the request of a CDI device: the device's own name as a label."""
     name = cdi_device.rpartition("=")[2].lower()
     label = "".join(char if char.isascii() and char.isalnum() else "-" for char in name)[:63].strip("-")
     return label if LABEL.fullmatch(label) else "cdi"
@@ -112,8 +118,8 @@ def label_of(cdi_device: str) -> str:
 
 
 def _netdevs_in_pod(device: ResolvedDevice, hardware: Hardware, where: str) -> Mapping[DeviceId, str]:
-    """Return the names in the pod of the netdevs that belong to RDMA devices; other netdevs are the runtime's
-    business."""
+    """Return by RDMA device the name that its netdev gets in the pod. Netdevs without an RDMA device are left to the
+    runtime."""
     in_pod: dict[DeviceId, str] = {}
     for net in device.net_devices:
         owner = hardware.by_netdev.get(net.host_interface_name)
@@ -130,7 +136,7 @@ def _netdevs_in_pod(device: ResolvedDevice, hardware: Hardware, where: str) -> M
 
 
 def _check_interface_name(name: str, where: str) -> None:
-    from nri_rdma.text.links import NETDEV_HINT, netdev_name  # late, as below
+    from nri_rdma.text.links import NETDEV_HINT, netdev_name  # imported late, as in _request
     from nri_rdma.text.yaml import Scalar
 
     try:
@@ -142,7 +148,7 @@ def _check_interface_name(name: str, where: str) -> None:
 
 
 def _devices(device: ResolvedDevice, hardware: Hardware, in_pod: Mapping[DeviceId, str]) -> tuple[RdmaDevice, ...]:
-    """Return the RDMA devices by the device nodes, in their order, then by the netdevs."""
+    """Return the RDMA devices of the device nodes, in their order, then those of the netdevs."""
     by_nodes = [found for node in device.rdma_nodes if (found := hardware.device_at(node)) is not None]
     by_netdevs = [owner for owner in hardware.by_netdev.values() if owner.id in in_pod]
     return tuple({item.id: item for item in (*by_nodes, *by_netdevs)}.values())
@@ -158,14 +164,14 @@ def _refuse_unknown(device: ResolvedDevice, hardware: Hardware, where: str, *, n
 
 
 def _refuse_other_keys(device: ResolvedDevice, prefix: str, where: str) -> None:
-    """Raise RequestError for a key of pods, which chooses devices or containers; a key that is ignored would surprise
-    its author."""
+    """Raise RequestError for an annotation whose key belongs to pods (it chooses devices or containers), because
+    ignoring it would surprise the author."""
     for key, _ in (*device.device.annotations, *device.spec_annotations):
         refuse_key_of_pods(key, prefix, where)
 
 
 def refuse_key_of_pods(key: str, prefix: str, where: str) -> None:
-    """Raise RequestError for a key of ours that a spec cannot have."""
+    """Raise RequestError for a key of ours that only pods may have."""
     if key.startswith(f"{prefix}/"):
         raise unknown_key(key, (prefix,), where)
 
@@ -174,10 +180,10 @@ def refuse_key_of_pods(key: str, prefix: str, where: str) -> None:
 
 
 def _request(device: ResolvedDevice, count: int, text: str | None, where: str) -> DeviceRequest:
-    if text is None:  # only its netdevs speak: it gets no more nodes than its spec has
+    if text is None:  # the request is only in its netDevices: it gets no more nodes than its spec has
         kinds = frozenset(kind for node in device.rdma_nodes for kind in CharKind if _is_kind(node, kind))
         return DeviceRequest(name=label_of(device.name), where=where, count=count, char_kinds=kinds)
-    from nri_rdma.text.requests import read_granted  # late: where no spec asks us, nobody needs YAML
+    from nri_rdma.text.requests import read_granted  # imported late: without requests in specs no YAML is needed
 
     return read_granted(text, where, label_of(device.name), count)
 
@@ -185,8 +191,8 @@ def _request(device: ResolvedDevice, count: int, text: str | None, where: str) -
 def _asked(
     base: DeviceRequest, devices: tuple[RdmaDevice, ...], in_pod: Mapping[DeviceId, str], *, only_named: bool
 ) -> tuple[AskedPart, ...]:
-    """Return a request for each device, because the netdevs have names of their own. Without a key of ours there is
-    none for devices whose netdev is not named."""
+    """Return a request for each device, because each netdev has its own name. `only_named`: the spec has no annotation
+    of ours, so that devices without a netdev in `in_pod` have no request."""
     if base.mode is Mode.SHARED:
         what = "netDevices move a netdev into the pod, and mode shared leaves it on the host"
         raise _refused(f"{base.where}.mode", what, "write mode: exclusive, or take netDevices away")
@@ -201,7 +207,7 @@ def _asked(
 
 
 def _one(base: DeviceRequest, number: int, total: int, name: str | None) -> DeviceRequest:
-    """Return the request for one of several devices, whose netdev has that name in the pod; None: netDevices do not
+    """Return the request for one of several devices. `name` is its netdev's name in the pod; None: netDevices do not
     name it."""
     one = request_of_one(base, number) if total > 1 else replace(base, count=1)
     return replace(
@@ -218,7 +224,7 @@ def _is_kind(node: DeviceNode, kind: CharKind) -> bool:
 
 
 def _printable(file: str) -> str:
-    """Return a path for a sentence: the whole path, whatever bytes its name has."""
+    """Return a file path in printable characters, uncut, for a sentence."""
     return ascii(file)[1:-1]
 
 

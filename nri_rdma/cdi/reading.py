@@ -1,7 +1,7 @@
-"""Reads CDI specs strictly: a file that runtimes would refuse, or understand differently from its author, is no spec.
+"""Reads CDI specs strictly: a file that runtimes would refuse, or understand differently from its author, is refused.
 
-Law: any bytes become a Spec or problems with code, line, key path and next step; never another error. docs/cdi.md lists
-what is refused here and accepted by runtimes, with the reason; tests/interop holds both to that list.
+Law: any bytes become a Spec, or problems with code, line, key path and next step; no other error is raised. docs/cdi.md
+lists what is refused here although runtimes accept it, with the reason; tests/interop checks this list against both.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ INTEL_RDT_FIELDS = ("closID", "l3CacheSchema", "memBwSchema", "schemata", "enabl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspected:
-    """The result of reading a file: a spec, or problems. Beside a spec they are problems of its requests to us
+    """The result of reading a file: a spec, or problems. Problems beside a spec are those of its requests to us
     (nri_rdma.cdi.asking)."""
 
     spec: Spec | None
@@ -64,7 +64,7 @@ class Inspected:
 
 
 def parse(data: bytes, file: str) -> Spec:
-    """Return the spec in the text of `file`. Raises the first CdiError by line."""
+    """Return the spec in the text of `file`. Raise the CdiError with the lowest line."""
     inspected = inspect(data, file)
     if inspected.spec is None:
         raise inspected.problems[0]
@@ -155,7 +155,7 @@ def _kind(node: Node, place: Place) -> Kind:
 
 
 def _devices(node: Node, place: Place) -> tuple[Device, ...]:
-    """Read the devices: at least one, none twice."""
+    """Read the devices: at least one, and no name twice."""
     seen: set[str] = set()
     problems_before = len(place.problems)
 
@@ -220,7 +220,7 @@ def _device_node(node: Node, place: Place) -> DeviceNode:
 
 
 def _net_devices(node: Node, place: Place) -> tuple[NetDevice, ...]:
-    """Read the netdevs: none twice, by neither of their names."""
+    """Read the netdevs: no host name and no container name twice."""
     seen: dict[str, set[str]] = {"hostInterfaceName": set(), "name": set()}
 
     def unique(item: Node, below: Place) -> NetDevice:
@@ -280,7 +280,8 @@ def _intel_rdt(node: Node, place: Place) -> IntelRdt:
 # Values
 
 MAX_MAJOR, MAX_MINOR = 2**12 - 1, 2**20 - 1
-"""MAJORBITS and MINORBITS of Linux; a larger number is cut off by makedev(), and would be another device."""
+"""The largest device numbers of Linux (MAJORBITS, MINORBITS): makedev() would cut a larger number off, and the node
+would be another device."""
 _MAX_UINT32 = 2**32 - 1
 _ID = whole(0, _MAX_UINT32)
 _PERMISSIONS = re.compile(r"[rwm]*|none")
@@ -290,7 +291,7 @@ _MAX_FILE_NAME = 4095
 
 
 def _clos_id(node: Node, place: Place) -> str:
-    """Read the name of a folder in resctrl, or ``/`` for its root."""
+    """Read the name of a folder in the resctrl file system, or ``/`` for its root."""
     text = string(node, place)
     too_long = len(text.encode()) > _MAX_FILE_NAME
     if text != "/" and (too_long or text in {".", ".."} or "/" in text or "\n" in text):

@@ -1,4 +1,4 @@
-"""The devices that the specs of several directories give, and the priority of these specs."""
+"""The CDI devices of all spec directories, resolved by the directories' priorities."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nri_rdma.errors import CdiError, ErrorCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecFile:
-    """A file with a spec; a spec in a directory of higher priority counts more."""
+    """A file with a spec. `priority` is that of its directory; the higher one wins."""
 
     file: str
     priority: int
@@ -21,17 +21,18 @@ class SpecFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedDevice:
-    """A device that containers can ask for by its qualified name, and the edits that they then get."""
+    """A CDI device that containers can get by its qualified name, with the edits that it brings."""
 
     name: str
     file: str
     device: Device
     spec_edits: Edits
-    """Come once into a container, however many devices of the same spec it asks for."""
+    """The edits of the spec, which a container gets once for all of its devices from this spec."""
     spec_annotations: tuple[tuple[str, str], ...] = ()
 
     def annotation(self, key: str) -> str | None:
-        """Return the text under that key of the device, else of its spec; None when neither has the key."""
+        """Return the text under the key in the device's annotations, or else in its spec's; None if neither has the
+        key."""
         own, spec = dict(self.device.annotations), dict(self.spec_annotations)
         return own.get(key, spec.get(key))
 
@@ -42,7 +43,7 @@ class ResolvedDevice:
 
     @property
     def nodes(self) -> tuple[DeviceNode, ...]:
-        """All device nodes that come with the device alone: the spec's, then the device's own."""
+        """All device nodes that the device brings: the spec's, then the device's own."""
         return self.spec_edits.device_nodes + self.device.edits.device_nodes
 
     @property
@@ -53,7 +54,7 @@ class ResolvedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
-    """The devices by qualified name, in the order of names, and all problems of the files."""
+    """The devices by qualified name, in the order of their names, and the problems of all files."""
 
     devices: Mapping[str, ResolvedDevice]
     problems: tuple[CdiError, ...] = ()
@@ -62,8 +63,9 @@ class Registry:
 def resolve(files: Iterable[SpecFile], problems: tuple[CdiError, ...] = ()) -> Registry:
     """Return the devices of all files.
 
-    A device of a higher priority hides one of a lower. Two devices of one name and priority exclude each other:
-    runtimes do not resolve such a name, not even when a higher directory has it once.
+    A device in a directory of higher priority hides one of the same name in a lower one. Two devices of the same name
+    and priority exclude each other: runtimes do not resolve such a name, even if a directory of higher priority has it
+    once.
     """
     found: dict[str, dict[int, list[ResolvedDevice]]] = {}
     for item in files:

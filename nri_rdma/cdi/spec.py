@@ -1,7 +1,7 @@
-"""A CDI spec: the edits of containers that ask for its devices.
+"""The values of a CDI spec: the edits of containers that get its devices.
 
-The schema is that of CDI 0.3.0 to 1.1.0. These values are what nri_rdma.cdi.reading has checked; whoever makes one by
-hand checks it by writing and reading it.
+The schema is that of CDI 0.3.0 to 1.1.0. nri_rdma.cdi.reading returns only valid values. Code that builds such values
+itself checks them by writing and reading them back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Version(StrEnum):
 
 
 class NodeType(StrEnum):
-    """The kind of file that a device node is, in the letters of mknod."""
+    """The type of a device node, in the letters of mknod."""
 
     BLOCK = "b"
     CHARACTER = "c"
@@ -47,9 +47,10 @@ class HookName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceNode:
-    """A device node of the container. What is None or "" the runtime takes from the host's node at injection.
+    """A device node of the container. Fields that are None or "" are taken by the runtime from the host's node.
 
-    `host_path` "" is the same path as in the container; `permissions` are letters of ``rwm``, or ``none``; "" is all.
+    `host_path` "" means the same path as in the container. `permissions` are letters of ``rwm``, or ``none``; "" means
+    all.
     """
 
     path: str
@@ -64,7 +65,7 @@ class DeviceNode:
 
     @property
     def is_rdma(self) -> bool:
-        """Return whether the node belongs to the RDMA subsystem: on the host below /dev/infiniband."""
+        """Whether the node belongs to the RDMA subsystem: its path on the host is below /dev/infiniband."""
         return (self.host_path or self.path).startswith(INFINIBAND_FOLDER)
 
 
@@ -78,7 +79,7 @@ class NetDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hook:
-    """An OCI hook; `args` has argv[0] too, `timeout` is in seconds."""
+    """An OCI hook. `args` includes argv[0]; `timeout` is in seconds."""
 
     hook_name: HookName
     path: str
@@ -89,7 +90,7 @@ class Hook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A mount; `type` "" leaves it to the runtime, which takes it for what `options` say."""
+    """A mount of the container. `type` "": the runtime derives the type from `options`."""
 
     host_path: str
     container_path: str
@@ -99,7 +100,8 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntelRdt:
-    """Classes of service for caches and memory bandwidth. An empty list of schemata is one: it needs CDI 1.1.0."""
+    """Classes of service for caches and memory bandwidth. An empty list of `schemata` differs from None: it needs CDI
+    1.1.0."""
 
     clos_id: str = ""
     l3_cache_schema: str = ""
@@ -110,7 +112,7 @@ class IntelRdt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
-    """The ``containerEdits``: changes of a container. `env` are ``NAME=value``."""
+    """The ``containerEdits`` of a spec or device. `env` holds texts ``NAME=value``."""
 
     env: tuple[str, ...] = ()
     device_nodes: tuple[DeviceNode, ...] = ()
@@ -122,13 +124,14 @@ class Edits:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether the edits are empty; a spec may have such edits, a device may not."""
+        """Whether there are no edits; a spec may have none, a device may not."""
         return self == Edits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A device of a spec, by its name within the spec's kind. Annotations are for whoever reads specs, not for pods."""
+    """A device of a spec, with its name within the spec's kind. Its annotations are for readers of specs; pods do not
+    get them."""
 
     name: str
     edits: Edits
@@ -146,13 +149,13 @@ class Kind:
         return f"{self.vendor}/{self.device_class}"
 
     def qualified(self, device: str) -> str:
-        """Return the name that a container asks with."""
+        """Return the qualified name of a device of this kind, by which containers ask for it."""
         return f"{self}={device}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """A CDI spec. `edits` come once into a container that asks for any of its devices."""
+    """A CDI spec. A container gets `edits` once if it gets any of the spec's devices."""
 
     version: Version
     kind: Kind

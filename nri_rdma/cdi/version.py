@@ -1,7 +1,7 @@
-"""The version of CDI that a spec needs.
+"""Finds the CDI version that a spec needs.
 
-A runtime refuses a spec of an unknown version, and a spec that uses more than its declared version has. So the written
-spec declares the least version that its content needs: a containerd of 2023 reads it, too.
+A runtime refuses a spec with an unknown version, and a spec that uses more than its declared version allows. Written
+specs therefore declare the lowest version that their content needs, so that a containerd of 2023 can read them, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VERSIONS = tuple(Version)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needed:
-    """An element of a spec that not every version has."""
+    """A part of a spec that exists only since a certain version."""
 
     version: Version
     what: str
@@ -25,17 +25,18 @@ class Needed:
 
 
 def is_older(version: Version, other: Version) -> bool:
-    """Return whether `version` came before `other`."""
+    """Return whether `version` was released before `other`."""
     return VERSIONS.index(version) < VERSIONS.index(other)
 
 
 def minimum_version(spec: Spec) -> Version:
-    """Return the least version that has all the spec uses, whatever it declares."""
+    """Return the lowest version that has everything the spec uses. The version that the spec declares does not
+    matter."""
     return max((item.version for item in needs(spec)), key=VERSIONS.index, default=VERSIONS[0])
 
 
 def needs(spec: Spec) -> Iterator[Needed]:
-    """Yield everything in the spec that came after 0.3.0."""
+    """Yield every part of the spec that was introduced after version 0.3.0."""
     for version, what, find in _FEATURES:
         for path in find(spec):
             yield Needed(version=version, what=what, path=path)
@@ -112,4 +113,4 @@ _FEATURES: tuple[tuple[Version, str, Callable[[Spec], Iterator[Path]]], ...] = (
     (Version.V0_5_0, "hostPath", _host_path),
     (Version.V0_4_0, "the type of a mount", _mount_type),
 )
-"""CDI's SPEC.md, "Released versions"; 0.8.0 and 1.0.0 brought nothing into the schema."""
+"""The features by version, from "Released versions" in CDI's SPEC.md; 0.8.0 and 1.0.0 did not change the schema."""

@@ -1,6 +1,6 @@
-"""Reads a configuration of k8s-rdma-shared-dev-plugin, and says as ours what it says.
+"""Converts a configuration of k8s-rdma-shared-dev-plugin to one of ours.
 
-Law: nothing is dropped in silence. Each key is taken, changed or left out with a reason, and what their plugin refuses
+Law: nothing is dropped silently. Each key is taken over, changed, or left out with a reason. What their plugin refuses
 is refused here.
 """
 
@@ -27,12 +27,12 @@ from nri_rdma.text.yaml import Node, read_yaml
 DEFAULT_PREFIX = "rdma"
 MAX_BYTES = 1 << 20
 _MOST = 10_000
-"""Most shares of a pool of ours."""
+"""The most shares of one of our pools."""
 _PARTS = "a share may have its part of a device, unless you write limits"
 _USUAL_OBJECTS = 1 << 17
-"""The scarcest kind of objects of usual HCAs: the queue pairs of a ConnectX (`ibv_devinfo -v`, max_qp)."""
+"""The number of queue pairs of a ConnectX (`ibv_devinfo -v`, max_qp), the scarcest kind of objects of usual HCAs."""
 _RESOURCE_NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_]{0,61}[a-zA-Z0-9])?")
-"""Theirs also take names that begin or end with _, which no pod can ask for: Kubernetes refuses them."""
+"""Their plugin also accepts names that begin or end with _, but no pod can ask for these: Kubernetes refuses them."""
 _PREFIX = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _LINK_TYPES = {"ether": LinkLayer.ETHERNET, "infiniband": LinkLayer.INFINIBAND}
 _RESOURCE_KEYS = ("resourceName", "resourcePrefix", "rdmaHcaMax", "devices", "selectors")
@@ -43,11 +43,11 @@ _SELECTORS = {
     "ifNames": "netdev",
     "linkTypes": "linkLayer",
 }
-"""Their selectors, and our condition for each."""
+"""By their selector: the name of our condition."""
 
 
 class Fate(StrEnum):
-    """The result for a key of the imported file."""
+    """The outcome for a key of the converted file."""
 
     TAKEN = "taken"
     CHANGED = "changed"
@@ -56,7 +56,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """The result for one key of the file, with its new key or the reason."""
+    """The outcome for one key of the file. `words` has its new key, or the reason."""
 
     path: str
     fate: Fate
@@ -65,7 +65,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """Return value of `imported`: the new configuration as TOML, and a note for each key of the old one."""
+    """The result of the conversion: our configuration as TOML, and a note for each key of theirs."""
 
     toml: str
     notes: tuple[Note, ...]
@@ -73,16 +73,16 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The names, pools and selectors of the entries before one, each with the entry's place."""
+    """The names, pools and conditions of the entries read so far, with the place of each."""
 
     names: dict[str, str] = field(default_factory=dict)
     pools: set[str] = field(default_factory=set)
-    """Their names."""
+    """The names of the pools."""
     conditions: dict[frozenset[tuple[str, frozenset[str]]], str] = field(default_factory=dict)
 
 
 def imported(text: str, file: str) -> Imported:
-    """Return their configuration (JSON) as ours. Raises SettingError with the place of what cannot be used."""
+    """Convert their configuration (JSON) to ours. Raises SettingError with the place of what cannot be converted."""
     if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise SettingError(ErrorCode.SETTING, f"longer than {MAX_BYTES} bytes", where=file, hint="give a shorter file")
     try:
@@ -94,7 +94,8 @@ def imported(text: str, file: str) -> Imported:
 
 
 def _of_config_map(text: str) -> str:
-    """Return the file in a ConfigMap (`kubectl get configmap -o yaml`), and any other text as it is."""
+    """Return the text of the file in a ConfigMap (`kubectl get configmap -o yaml`); any other text is returned
+    unchanged."""
     documents = read_documents(text.encode(errors="surrogatepass"))
     value = documents[0].value if documents and isinstance(documents[0], Placed) else None
     if not isinstance(value, dict) or value.get("kind") != "ConfigMap":
@@ -157,7 +158,7 @@ def _pool(entry: Node, where: str, seen: _Seen) -> Imported:
         words = f"rdmaHcaMax is 0: {prefix}/{name} has no shares"
         return Imported(toml="", notes=(Note(path=path, fate=Fate.LEFT_OUT, words=words), *unknown))
     selected = frozenset((key, frozenset(values)) for key, values in conditions.items())
-    if selected in seen.conditions:  # their plugin gives a device by several resources
+    if selected in seen.conditions:  # their plugin allows a device in several resources
         key = "selectors" if fields.node.get("selectors") else "devices"
         what = f"it selects the same devices as {seen.conditions[selected]}, and a device of ours is in one pool only"
         raise refused(f"{where}.{key}", what, "select different devices, or make them one resource")
@@ -179,7 +180,7 @@ def _pool(entry: Node, where: str, seen: _Seen) -> Imported:
 
 
 def _refuse_what_our_reader_refuses(toml: str, entry: Mapping[str, Node], pool: str, where: str) -> None:
-    """Raise RequestError with the place in their file for a pool that no daemon of ours takes."""
+    """Raise RequestError, with the place in their file, if our daemon would refuse the converted pool."""
     try:
         read_pools(node_of(tomllib.loads(toml)["pools"]))
     except RequestError as error:
@@ -191,7 +192,7 @@ def _refuse_what_our_reader_refuses(toml: str, entry: Mapping[str, Node], pool: 
 
 
 def _fields(node: Node, where: str, known: tuple[str, ...], unknown: list[Note]) -> Fields:
-    """Return the fields of a mapping. Their plugin passes over keys that it does not know: a note each."""
+    """Return the fields of a mapping, and add a note for each unknown key: their plugin ignores such keys."""
     for key in node if isinstance(node, dict) else ():
         if key not in known:
             path = f"{where}.{bounded(key)}".removeprefix("configuration").removeprefix(".")
@@ -215,7 +216,7 @@ def _notes(entry: Mapping[str, Node], path: str, pool: str, shares: int) -> Iter
 
 
 def _limited(shares: int) -> str:
-    """Return what the shares may have of a device."""
+    """Return a text about the limits of one share of a device."""
     if (shares + 1) * LEAST_OBJECTS <= _USUAL_OBJECTS:
         return _PARTS
     most = _USUAL_OBJECTS // LEAST_OBJECTS - 1
@@ -226,7 +227,8 @@ def _limited(shares: int) -> str:
 
 
 def _conditions(fields: Fields, where: str, unknown: list[Note]) -> Mapping[str, tuple[str, ...]]:
-    """Return the conditions on the devices, as ours. Either of the two ways to say them, and not both."""
+    """Return the conditions on the devices under our names. Their file has either `devices` or `selectors`, not
+    both."""
     devices = fields.read("devices", _texts, ())
     selectors = fields.read("selectors", partial(_selectors, unknown=unknown), {})
     if devices and selectors:
@@ -243,7 +245,7 @@ def _selectors(node: Node, where: str, unknown: list[Note]) -> Mapping[str, tupl
 
 
 def _texts(node: Node, where: str) -> tuple[str, ...]:
-    """Read a list of texts; an empty one is no condition, as for their plugin."""
+    """Read a list of texts. An empty list means no condition, as for their plugin."""
     return () if node == [] else list_of(partial(string, hint="write a list of texts"))(node, where)
 
 
@@ -266,8 +268,8 @@ _READERS: Mapping[str, Callable[[Node, str], tuple[str, ...]]] = {"linkTypes": _
 
 
 def _pool_name(name: str, taken: set[str]) -> str:
-    """Return the pool's name, and note it in `taken`: the resource's as far as a pool can be called so, with a number
-    where another is called so."""
+    """Return a new pool name and add it to `taken`: the resource's name in a form that pools allow, with a number if it
+    is taken."""
     written = name.replace("_", "-")
     named = written if written[0].isalpha() else f"pool-{written}"
     for ending in chain(("",), (f"-{number}" for number in count(2))):
@@ -279,4 +281,4 @@ def _pool_name(name: str, taken: set[str]) -> str:
 
 
 def _toml_list(values: tuple[str, ...]) -> str:
-    return json.dumps(list(values))  # a text of JSON is one of TOML
+    return json.dumps(list(values))  # JSON's strings are valid TOML

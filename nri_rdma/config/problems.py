@@ -1,5 +1,5 @@
-"""Collects the problems of a configuration: of each setting, and the first one of each pool, each rule and `adopt`.
-Loading a configuration stops at the first of all."""
+"""Collects the problems of a configuration: of each setting, and the first one of each pool, of each rule and of
+`adopt`. Loading a configuration, in contrast, stops at the first problem."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from nri_rdma.config.settings import Document, check_setting, load, parse_table,
 from nri_rdma.errors import RequestError, SettingError
 
 MAX_PROBLEMS = 100
-"""Most problems that are reported; for each unknown key the right one is looked for, which takes its time."""
+"""The most problems that are reported. For each unknown key the nearest known one is searched, which takes time."""
 
 
 def problems_of(document: Document) -> tuple[SettingError, ...]:
-    """Return the problems by line: of each setting, and the first one of each pool and rule; a hundred at most.
-    Problems between several of these are reported once each of them is right."""
+    """Return the problems sorted by line: of each setting, and the first one of each pool and rule; at most a hundred.
+    Conflicts between pools or rules are reported once each of them is right alone."""
     try:
         load({}, {}, document)
     except SettingError as first:
@@ -57,7 +57,8 @@ def _adoption(adopt: object) -> Iterator[Callable[[], object]]:
 
 
 def _readers(pools: object, rules: object) -> Iterator[Callable[[], object]]:
-    """Yield a call for each pool and each rule; one for all of them when they are no table or no list."""
+    """Yield a call that reads each pool and each rule alone. If `pools` is no table, or `rules` no list, one call reads
+    it as a whole."""
     from nri_rdma.text.pools import node_of, read_pools, read_rule, read_rules  # late: imports YAML
 
     if isinstance(pools, dict) and pools:

@@ -1,4 +1,4 @@
-"""The JSON Schema of the configuration, made of the fields of Settings and the tables of keys."""
+"""The JSON Schema of the configuration, generated from the fields of Settings and the tables of keys."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from nri_rdma.text.selectors import SELECTOR_KEYS
 
 
 def config_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a configuration. The daemon refuses more than the schema: conditions on several keys
-    (pools differ, rules name existing pools), and the spelling of names and addresses."""
+    """Return the JSON Schema of a configuration. The daemon refuses more than the schema: contradictions between keys
+    (equal pools, rules that name unknown pools), and invalid names and addresses of the right form."""
     tables: dict[str, Mapping[str, object]] = {
         "pools": {
             "type": "object",
@@ -54,7 +54,7 @@ def config_schema() -> dict[str, Any]:
 
 
 def setting_text(value: object) -> str:
-    """Return a setting's value as it is written."""
+    """Return a setting's value as one writes it in a flag or in the environment."""
     match value:
         case bool():
             return "true" if value else "false"

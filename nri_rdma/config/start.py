@@ -1,7 +1,8 @@
-"""The settings of a daemon that starts: what cannot be read costs what it concerns, not the node (docs/adr/0051).
+"""Loads the settings of a starting daemon, even if some of them cannot be read (docs/adr/0051).
 
-Law: what decides who gets what, and cannot be read, refuses those who ask for it: for one pool its own pods, for
-anything else all pods that ask. What stands beside that has its default. Everything is told.
+Law: if a setting that decides who gets which device cannot be read, pods that ask for devices are refused: those of one
+pool if it is that pool's setting, otherwise all. Other unreadable settings have their defaults. Each problem is
+reported.
 """
 
 from __future__ import annotations
@@ -39,19 +40,20 @@ BESIDE_THE_JOB = frozenset({
     "kubelet_wait", "control_socket", "metrics_address", "tracing", "log_level", "log_format", "log_file",
     "guard_resource", "name_holders",
 })  # fmt: skip
-"""The settings that do not decide who gets which device: pods are served without them. `allow_default_pool` is one of
-them because its default refuses more, not less; so does that of `guard_resource`: pods that have it are not placed."""
+"""The settings that do not decide who gets which device: if one is unreadable, pods are served with its default.
+`allow_default_pool` is among them because its default only refuses more. So does the default of `guard_resource`: pods
+that ask for it are not scheduled."""
 _INSTEAD: Mapping[str, tuple[object, str]] = {"memlock": (Memlock(), "keep counts")}
-"""What a setting has instead of a value that cannot be read, where the default would give more than that value; and the
-words for it."""
+"""By setting: the value that replaces an unreadable one, and the words for it, where the default would permit more than
+the unreadable value may have meant."""
 _STRICT_ADOPTION = Adoption(others=VendorAdoption(adopt=Adopt.ENFORCE))
 
 
 def load_to_start(
     flags: Mapping[str, object], environment: Mapping[str, str], config_file: Path | None = None, *, sent: str = ""
 ) -> Loaded:
-    """Return the settings from all sources, as far as they can be read. Never raises for what they hold. `sent` is the
-    runtime's text instead of the file, "" when it sent none."""
+    """Return the settings from all sources, as far as they can be read. Never raises because of their content. `sent`
+    is the configuration text that the runtime sent, which replaces the file; "" if it sent none."""
     try:
         return load(flags, environment, Document.sent_or_read(sent, config_file))
     except SettingError:
@@ -59,19 +61,20 @@ def load_to_start(
 
 
 def start_troubles(loaded: Loaded, log_error: str) -> tuple[Trouble, ...]:
-    """Return what the settings lack. `log_error` says why the log is not where they say, "" where it is."""
+    """Return the problems of the settings as troubles of the daemon. `log_error` says why the configured log cannot be
+    used; "" if it can."""
     of_log = (Trouble(part=Part.LOG, why=log_error),) if log_error else ()
     return (*(Trouble(part=Part.SETTINGS, why=str(error)) for error in loaded.problems), *of_log)
 
 
 class _Reading:
-    """One reading that goes on after errors."""
+    """One reading of the settings that continues after errors."""
 
     def __init__(self) -> None:
         self._problems: list[SettingError] = []
         self._closed = ""
         self._misnamed: set[str] = set()
-        """The settings that a name which is no setting's was probably meant for."""
+        """The settings whose names were probably meant by unknown names."""
 
     def loaded(
         self, flags: Mapping[str, object], environment: Mapping[str, str], config_file: Path | None, sent: str
@@ -99,8 +102,8 @@ class _Reading:
         )
 
     def _note(self, error: SettingError, *, closes: bool, until: str = "its default counts") -> None:
-        """Keep a problem with what it costs: those who ask for devices their devices (`closes`), or what `until`
-        says."""
+        """Keep a problem, and add its effect to its hint: pods that ask for devices are refused (`closes`), or else
+        `until`, a text."""
         cost = "pods that ask for devices are refused" if closes else until
         error.hint = f"{error.hint}; until then {cost}" if error.hint else f"until then {cost}"
         self._problems.append(error)
@@ -118,7 +121,7 @@ class _Reading:
             return document, {}
 
     def _look_at_name(self, key: str, document: Document) -> None:
-        """A name that is no setting's is taken for the nearest one: that is what is not set."""
+        """Report an unknown name of a setting. The nearest known name was probably meant, and counts as unreadable."""
         try:
             refuse_unknown(key, document)
         except SettingError as error:
@@ -178,7 +181,7 @@ class _Reading:
             return replace(read, where=document.place_of(read.where))
         error = refusal_in(document, read)
         self._note(error, closes=False, until="pods that ask for this pool are refused")
-        # Through the door of claims the kubelet still gives back what pods of it have.
+        # A pool asked by claims keeps this door, so that the kubelet can still unprepare the claims of its pods.
         claimed = isinstance(written, dict) and written.get("door") == PoolDoor.CLAIMS
         door = PoolDoor.CLAIMS if claimed else PoolDoor.ANNOTATIONS
         return Pool(name=bounded(name), modes=tuple(Mode), door=door, where=error.where, closed=_reason(error))

@@ -1,12 +1,12 @@
-"""The parser of pod annotations: what a pod author asks for.
+"""Parses pod annotations: the requests that a pod author writes.
 
-Keys: ``PREFIX/pod`` or bare ``PREFIX`` hold the pod's list, ``PREFIX/container.NAME`` the list that replaces it for one
-container. A value is a list of requests, one request, or one word: a number is a count from the default pool, any other
-word is a pool (nri_rdma.text.requests). An empty text, ``null`` or ``[]`` asks for nothing; a container with such a key
-gets nothing of the pod's list.
+Keys: ``PREFIX/pod`` or ``PREFIX`` alone holds the pod's list; ``PREFIX/container.NAME`` holds the list that replaces it
+for one container. A value is a list of requests, one request, or one word: a number is a count from the default pool,
+any other word is a pool's name (nri_rdma.text.requests). An empty text, ``null`` or ``[]`` asks for nothing; a
+container with such a value gets nothing of the pod's list.
 
-Law: the author is a stranger. Whatever the strings are, the answer is a PodRequest, None or RequestError, in bounded
-time; after it nobody checks again. Which pools and devices there are is for policy and placement to know.
+Law: the author is untrusted. For any strings the result is a PodRequest, None or RequestError, in bounded time, and
+nothing has to be checked again later. Whether the pools and devices exist is checked by policy and placement.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ PREFIX = "rdma.noderesource.dev"
 
 MAX_KEYS = 64
 MAX_REQUESTS = 64
-"""Of one pod, over all its keys."""
+"""The most requests of one pod, in all its annotations."""
 MAX_TOTAL_BYTES = 256 * 1024
-"""Of all our annotations of a pod: what Kubernetes allows for all annotations together."""
+"""The most bytes of all our annotations of a pod: as many as Kubernetes allows for all annotations together."""
 
 _SHORT, _SHORT_REMEMBERED = 8 * 1024, 256
 _LONG, _LONG_REMEMBERED = 32 * 1024, 32
-"""Characters of a pod's annotations, and of how many such pods the requests are remembered. Sixteen netdevs with eight
-routes, four rules and four neighbours each take 20 KiB. Longer ones are parsed at each of the pod's events."""
+"""The requests of recent pods are cached, for short and for long annotations separately: the most characters of a pod's
+annotations, and the number of such pods. Sixteen netdevs with eight routes, four rules and four neighbours each take 20
+KiB. Still longer annotations are parsed again at each event of the pod."""
 
 
 def asks(annotations: Mapping[str, str], prefix: str = PREFIX) -> bool:
-    """Return whether any annotation is ours. It is called for every pod of the node, so it has to be cheap."""
+    """Return whether any annotation is ours. Called for every pod of the node, so it has to be cheap."""
     for key in annotations:  # noqa: SIM110 - a loop is half the cost of any() with a generator
         if key.startswith(prefix) and (len(key) == len(prefix) or key[len(prefix)] == "/"):
             return True
@@ -43,7 +44,8 @@ def asks(annotations: Mapping[str, str], prefix: str = PREFIX) -> bool:
 
 
 def meant_key(key: str, prefix: str = PREFIX) -> str | None:
-    """Return our key that was probably meant, when a key's prefix is ours but for a typo; else None."""
+    """Return our key that the author probably meant, if the key's prefix looks like ours with a typo; otherwise
+    None."""
     written, slash, rest = key.partition("/")
     most = min(_MOST_TYPOS, len(prefix) // _CHARACTERS_PER_TYPO)
     if written == prefix or abs(len(written) - len(prefix)) > most or _edits(written.lower(), prefix) > most:
@@ -52,13 +54,14 @@ def meant_key(key: str, prefix: str = PREFIX) -> str | None:
 
 
 _MOST_TYPOS = 2
-"""Characters that are wrong, missing or too many in a prefix that was meant to be ours."""
+"""The most characters that may be wrong, missing or superfluous in a mistyped prefix."""
 _CHARACTERS_PER_TYPO = 6
-"""A shorter prefix is near too many others."""
+"""A prefix must have this many characters for each typo; a shorter one would resemble too many other words."""
 
 
 def _edits(one: str, other: str) -> int:
-    """Return how many characters have to be inserted, removed or replaced to get the other text (Levenshtein)."""
+    """Return the number of characters to insert, remove or replace to turn one text into the other (Levenshtein
+    distance)."""
     row = list(range(len(other) + 1))
     for number, character in enumerate(one, 1):
         before, row = row, [number]
@@ -68,7 +71,8 @@ def _edits(one: str, other: str) -> int:
 
 
 def parse_pod_request(annotations: Mapping[str, str], prefix: str = PREFIX) -> PodRequest | None:
-    """Return what the pod asks for, None for nothing. Raises RequestError, and nothing else, for any strings."""
+    """Return the requests of the pod; None if it asks for nothing. Raises RequestError and no other error, for any
+    strings."""
     if not asks(annotations, prefix):
         return None
     ours = tuple(sorted((key, text) for key, text in annotations.items() if asks({key: ""}, prefix)))
@@ -79,8 +83,8 @@ def parse_pod_request(annotations: Mapping[str, str], prefix: str = PREFIX) -> P
 
 
 def _parsed(ours: tuple[tuple[str, str], ...], prefix: str) -> PodRequest | None:
-    """Parse our annotations."""
-    from nri_rdma.text.requests import read_requests  # late: a node whose pods ask for nothing needs no YAML
+    """Parse our annotations, given as sorted pairs."""
+    from nri_rdma.text.requests import read_requests  # imported late: a node without requests needs no YAML
 
     lists = _Lists.of(dict(ours), prefix)
     asked = read_requests(lists.pod_text, lists.pod_key, Scope(but=frozenset(lists.containers)), own=False)
@@ -92,13 +96,13 @@ def _parsed(ours: tuple[tuple[str, str], ...], prefix: str) -> PodRequest | None
 
 
 _parsed_short = lru_cache(maxsize=_SHORT_REMEMBERED)(_parsed)
-"""The same, remembered: the pods of a job have the same annotations, and each sandbox waits for this. Long ones are
-remembered apart, so that they push out no short ones."""
+"""`_parsed` with a cache: the pods of a job have the same annotations, and the start of each sandbox waits for this.
+Long annotations have a cache of their own so that they do not displace short ones."""
 _parsed_long = lru_cache(maxsize=_LONG_REMEMBERED)(_parsed)
 
 
 def asks_for_devices(annotations: Mapping[str, str], prefix: str = PREFIX) -> bool:
-    """Return whether a pod with these annotations needs devices. Annotations that cannot be read count as such."""
+    """Return whether a pod with these annotations needs devices. If they cannot be read, the answer is yes."""
     try:
         request = parse_pod_request(annotations, prefix)
     except RequestError:
@@ -111,7 +115,7 @@ def asks_for_devices(annotations: Mapping[str, str], prefix: str = PREFIX) -> bo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lists:
-    """The texts of a pod's annotations: the list of the pod and those of containers, sorted by container name."""
+    """The texts of a pod's annotations: the pod's list, and the containers' lists sorted by container name."""
 
     pod_key: str
     pod_text: str
@@ -153,7 +157,7 @@ def _container_of(key: str, prefix: str) -> str:
 # Rules over the whole pod
 
 _Places: TypeAlias = list[tuple[str, str]]
-"""Values and where they stand."""
+"""Values, each with its place in the annotations."""
 
 
 def _check_pod(requests: tuple[DeviceRequest, ...], prefix: str) -> None:
@@ -200,4 +204,5 @@ _UNIQUE: tuple[tuple[ErrorCode, str, str, Callable[[DeviceRequest], _Places]], .
     (ErrorCode.ANNOTATION_VALUE, "the MAC", "give each MAC once in the pod", _macs),
     (ErrorCode.ANNOTATION_VALUE, "the route", "write another metric or table, or one of them only", _routes),
 )
-"""What a pod may have once: code, words, hint, and the values with their places."""
+"""The values that may occur only once in a pod: error code, words, hint, and a function that lists them with their
+places."""

@@ -1,6 +1,6 @@
-"""Objects of the API server, read key by key. Pure.
+"""Helpers to read objects of the API server key by key. Pure.
 
-The API server checks their form; whatever else answers in its place does not.
+The API server guarantees the form of its objects, but something else may answer at its address.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from nri_rdma.text.refusals import quoted
 
 @contextmanager
 def reading(what: str, where: str) -> Iterator[None]:
-    """Make an ApiServerError of what goes wrong while an answer is read that should be such an object."""
+    """Turn errors raised in this block into an ApiServerError. The block reads an answer that should be an object of
+    the kind `what`."""
     try:
         yield
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
@@ -28,7 +29,8 @@ def reading(what: str, where: str) -> Iterator[None]:
 
 
 def word(value: object, pattern: re.Pattern[str] | None = None) -> str:
-    """Return a value that is a text, and is all that the pattern matches. Raise ValueError."""
+    """Return the value if it is a text, and if the pattern (when given) matches it as a whole. Raise ValueError
+    otherwise."""
     if not isinstance(value, str) or (pattern is not None and pattern.fullmatch(value) is None):
         raise ValueError(f"{quoted(str(value))} is no such text")
     return value

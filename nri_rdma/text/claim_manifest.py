@@ -1,6 +1,7 @@
-"""Claims in manifests, before the API server has them: what a request's parameters are together with its class's. Pure.
+"""Reads claims in manifests, before they reach the API server, and merges each request's parameters with its class's.
+Pure.
 
-The order is that of Kubernetes: those of the device class first, then those of the claim, one by one.
+Parameters are merged in Kubernetes' order: those of the device class first, then those of the claim one by one.
 """
 
 from __future__ import annotations
@@ -19,16 +20,20 @@ DEVICES: Mapping[str, tuple[str, ...]] = {
     "ResourceClaimTemplate": ("spec", "spec", "devices"),
     "DeviceClass": ("spec",),
 }
-"""Where each kind has its `config`, and its `requests`."""
+"""The path in each kind of object to the mapping with `config` and `requests`."""
 API_GROUP = "resource.k8s.io/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenRequest:
-    """A request of a claim with all of its parameters: `configs` are the numbers of those that the claim has, in their
-    order, and `others` says in words where more of them are from than the last of these; "" where none are.
-    `from_claim` are the claim's alone. `count` None: unknown, or all. `selectors` are the CEL expressions of both.
-    `together` has for each constraint of the claim its attribute and the other requests that it is about."""
+    """A request of a claim with all of its parameters.
+
+    `parameters` are those of the class and of the claim, merged; `from_claim` are the claim's alone. `configs` are the
+    indexes of the claim's config entries for this request, in order. `others` names the origins of parameters other
+    than the last of these entries, as a text; "" if there are none. `count` None: unknown, or all devices. `selectors`
+    are the CEL expressions of class and claim. `together` has for each constraint of the claim its attribute and the
+    other requests that it covers.
+    """
 
     name: str
     device_class: str
@@ -42,17 +47,17 @@ class WrittenRequest:
     together: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def is_of(self, driver: str) -> bool:
-        """Return whether class or claim say that its devices are the driver's."""
+        """Return whether the request's class or claim shows that its devices are this driver's."""
         return bool(self.parameters) or any(driver in it for it in self.selectors)
 
 
 def is_claim(document: Mapping[str, Any]) -> bool:
-    """Return whether a document is of a kind that can have parameters."""
+    """Return whether a document is of a kind that can have parameters for drivers."""
     return str(document.get("kind")) in DEVICES and str(document.get("apiVersion", "")).startswith(API_GROUP)
 
 
 def classes_in(documents: Iterable[object]) -> dict[str, Mapping[str, Any]]:
-    """Return the device classes of these documents, by their names."""
+    """Return the device classes in these documents, by name."""
     return {
         name: item
         for document in documents
@@ -62,11 +67,11 @@ def classes_in(documents: Iterable[object]) -> dict[str, Mapping[str, Any]]:
 
 
 Reference: TypeAlias = tuple[str, str, str]
-"""Kind, namespace and name of a claim, or of a template of one."""
+"""The kind, namespace and name of a claim or claim template."""
 
 
 def claims_on_host_network(documents: Iterable[object]) -> frozenset[Reference]:
-    """Return the claims, and templates, that pods of these documents have which are on the host's network."""
+    """Return the claims and claim templates that are used by pods on the host's network in these documents."""
     return frozenset(
         (kind, _namespace_of(item), str(claim[key]))
         for document in documents
@@ -88,20 +93,21 @@ def _claims_on_host_network(document: object, way: Way) -> Iterator[Mapping[str,
 
 
 def reference_of(claim: Mapping[str, Any]) -> Reference:
-    """Return the reference by which pods find a claim, or its template."""
+    """Return the reference by which pods name a claim or claim template."""
     return str(claim["kind"]), _namespace_of(claim), _name_of(claim)
 
 
 def requests_in(
     document: Mapping[str, Any], driver: str, classes: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[WrittenRequest]:
-    """Yield the requests of a claim, or of its template, each with all of its parameters."""
+    """Yield the requests of a claim or claim template for the driver, each with all of its parameters. `classes` are
+    the known device classes by name."""
     devices = devices_of(document)
     requests = devices.get("requests")
     for request in requests if isinstance(requests, list) and document.get("kind") != "DeviceClass" else ():
         exactly = request.get("exactly") if isinstance(request, dict) else None
         if not isinstance(exactly, dict):
-            continue  # prioritized alternatives: each may have another class, and the scheduler chooses
+            continue  # a list of alternatives: the scheduler chooses one, and each may have another class
         name, class_name = str(request.get("name")), str(exactly.get("deviceClassName"))
         of_class = [it for _, it in _parameters(classes.get(class_name, {}), driver)]
         own = [(index, it) for index, it in _parameters(document, driver) if _is_for(devices["config"][index], name)]
@@ -130,7 +136,8 @@ def _selectors(value: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _together(devices: Mapping[str, Any], request: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the constraints that are about a request: one without `requests` is about all of the claim."""
+    """Yield the constraints that cover a request, each with the other requests that it covers. A constraint without
+    `requests` covers all requests of the claim."""
     constraints, requests = devices.get("constraints"), devices.get("requests")
     every = [str(it.get("name")) for it in requests if isinstance(it, dict)] if isinstance(requests, list) else []
     for it in constraints if isinstance(constraints, list) else ():
@@ -140,7 +147,7 @@ def _together(devices: Mapping[str, Any], request: str) -> Iterator[tuple[str, t
 
 
 def devices_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the mapping with `config` and `requests`; an empty one where none is."""
+    """Return the mapping with `config` and `requests` in a document; an empty mapping if there is none."""
     devices: object = document
     for key in DEVICES[str(document.get("kind"))] if document else ("",):
         devices = devices.get(key) if isinstance(devices, dict) else None
@@ -148,7 +155,7 @@ def devices_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def count_of(request: Mapping[str, Any]) -> int | None:
-    """Return how many devices a request asks for; None where that is not a number, or unknown."""
+    """Return how many devices a request asks for; None if that is not a number, or unknown."""
     count = request.get("count", 1)
     if request.get("allocationMode") == "All" or "firstAvailable" in request or not isinstance(count, int):
         return None
@@ -156,7 +163,7 @@ def count_of(request: Mapping[str, Any]) -> int | None:
 
 
 def opaques_of(document: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the parameters for drivers, each with the number of its config."""
+    """Yield the opaque parameters for drivers, each with the index of its config entry."""
     configs = devices_of(document).get("config")
     for index, config in enumerate(configs if isinstance(configs, list) else ()):
         opaque = config.get("opaque") if isinstance(config, dict) else None
@@ -177,7 +184,7 @@ def _is_for(config: Mapping[str, Any], request: str) -> bool:
 
 
 def _namespace_of(document: Mapping[str, Any]) -> str:
-    """Return the namespace that an object is in."""
+    """Return the namespace of an object."""
     metadata = document.get("metadata")
     return str(metadata.get("namespace") or "default") if isinstance(metadata, dict) else "default"
 

@@ -1,7 +1,7 @@
 """Reads a ResourceClaim (resource.k8s.io/v1) that the scheduler has allocated. Pure.
 
-Parameters stand in the order in which Kubernetes copies them: those of the device class first. A later one changes what
-an earlier one says: an object key by key, anything else as a whole.
+Parameters are in the order in which Kubernetes copies them: those of the device class first. Later ones override
+earlier ones: objects key by key, other values as a whole.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from nri_rdma.text.refusals import is_deeper, quoted
 from nri_rdma.text.yaml import MAX_DEPTH
 
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
-"""Annotation of a claim that was made from a template: its name in the pod's spec."""
+"""The annotation of a claim that was made from a template: its name in the pod's spec."""
 EXTENDED_RESOURCE = "resource.kubernetes.io/extended-resource-claim"
-"""Annotation of a claim that the scheduler made of a resource in the limits of containers."""
+"""The annotation of a claim that the scheduler made for an extended resource in the limits of containers."""
 _FROM_CLASS, _FROM_CLAIM = "FromClass", "FromClaim"
 
 
@@ -32,14 +32,14 @@ _POOL = re.compile(rf"(?=.{{1,253}}\Z){_SUBDOMAIN.pattern}(/{_SUBDOMAIN.pattern}
 
 
 def refuse_names(name: ClaimName) -> None:
-    """Raise ClaimError for names of a claim that Kubernetes gives to none: they are parts of paths."""
+    """Raise ClaimError if Kubernetes cannot have a claim with these names: they become parts of paths."""
     if LABEL.fullmatch(name.namespace) is None or _SUBDOMAIN.fullmatch(name.name) is None:
         raise _no_claim(f"as {quoted(name.name)} in the namespace {quoted(name.namespace)}")
     refuse_uid(name.uid)
 
 
 def refuse_uid(uid: str) -> None:
-    """Raise ClaimError for a claim's uid that Kubernetes gives to none: it is a part of a file's name."""
+    """Raise ClaimError if Kubernetes cannot have a claim with this uid: it becomes a part of a file name."""
     if _UID.fullmatch(uid) is None:
         raise _no_claim(f"by the uid {quoted(uid)}")
 
@@ -57,8 +57,8 @@ def claim_path(name: ClaimName) -> str:
 
 
 def read_claim(claim: Mapping[str, Any], driver: str) -> Claim:
-    """Return the claim with what it was allocated of the driver's devices: no request where that is nothing. Raise
-    ApiServerError for what is no claim, RequestError for parameters that are too deep."""
+    """Return the claim with the driver's devices that are allocated to it; without requests if there are none. Raise
+    ApiServerError if the object is no claim, and RequestError for parameters that are nested too deep."""
     with reading("ResourceClaim", "asked for a claim"):
         return _claim(claim, driver)
 
@@ -91,12 +91,13 @@ def _claim(claim: Mapping[str, Any], driver: str) -> Claim:
 
 
 def _label(name: str, annotations: Mapping[str, str]) -> str:
-    """Return the name by which the pod's author knows the claim; "" where there is none but that of its requests."""
+    """Return the name by which the pod's author knows the claim; "" for a claim that the scheduler made for an extended
+    resource, where the author knows only the names of its requests."""
     return "" if EXTENDED_RESOURCE in annotations else word(annotations.get(POD_CLAIM_NAME, name))
 
 
 def merged(parameters: list[Parameters] | Iterator[Parameters]) -> Parameters:
-    """Return these parameters as one, the later ones over the earlier ones."""
+    """Return these parameters merged into one object: later ones override earlier ones."""
     whole: dict[str, Any] = {}
     for one in parameters:
         whole = _over(whole, one)
@@ -104,14 +105,14 @@ def merged(parameters: list[Parameters] | Iterator[Parameters]) -> Parameters:
 
 
 def main_request(name: str) -> str:
-    """Return the request that a name in an allocation is about: after a slash stands the alternative that was chosen
-    of its `firstAvailable`."""
+    """Return the name of the claim's request from a name in an allocation. There the name may have a suffix after a
+    slash: the alternative that was chosen from its `firstAvailable`."""
     return name.partition("/")[0]
 
 
 def _parameters(configs: Any, driver: str, request: str, source: str) -> Iterator[Parameters]:
-    """Yield the driver's parameters from that source that are for a request, in their order. Raise RequestError for
-    those that are nested so deep that nothing may go through them."""
+    """Yield the driver's parameters for a request from one source (class or claim), in their order. Raise RequestError
+    for those that are nested too deep to be processed."""
     for config in configs:
         opaque, named = config.get("opaque") or {}, list(map(word, config.get("requests") or ()))
         is_meant = not named or request in named or main_request(request) in named

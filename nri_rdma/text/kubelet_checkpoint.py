@@ -1,8 +1,9 @@
 """Reads the kubelet's checkpoint of claims (`dra_manager_state`): which pods have which claims of a driver. Pure.
 
-The kubelet writes the file before it has a claim prepared, and again before the sandbox of every further pod of the
-claim, for which it calls no driver. It has the same form in Kubernetes 1.34 to 1.37. Its checksum is not compared: the
-kubelet replaces the file as a whole, and a kubelet with another checksum would have every pod with a claim refused.
+The kubelet writes the file before it asks the driver to prepare a claim. It writes it again before the sandbox of every
+further pod of the claim, and then does not call the driver. Kubernetes 1.34 to 1.37 use the same form. The checksum is
+not compared: the kubelet replaces the file as a whole, and if a kubelet changed its checksum, every pod with a claim
+would be refused.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ import json
 from nri_rdma.errors import ErrorCode, KubeletError
 
 FILE = "dra_manager_state"
-"""The name of the file, in the kubelet's root folder, which has the folder `plugins`, too."""
+"""The name of the file in the kubelet's root folder."""
 
 
 def may_have(checkpoint: bytes, pod_uid: str, driver: str) -> bool:
-    """Return whether the pod may have claims of the driver, without parsing: most pods have none."""
+    """Return whether the pod may have claims of the driver, by a search without parsing: most pods have none."""
     return bool(pod_uid) and pod_uid.encode() in checkpoint and driver.encode() in checkpoint
 
 
 def claimed(checkpoint: bytes, pod_uid: str, driver: str) -> tuple[str, ...]:
-    """Return the CDI devices of the driver's claims that the pod has, each once.
+    """Return the CDI devices of the pod's claims of the driver, each once.
 
-    Raise KubeletError where the pod may have one and the form is not known, or a claim has no CDI device.
+    Raise KubeletError if the pod may have such a claim and the file's form is unknown, or if a claim has no CDI device.
     """
     if not may_have(checkpoint, pod_uid, driver):
         return ()

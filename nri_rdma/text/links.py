@@ -1,4 +1,4 @@
-"""Readers of what names a link, its addresses, and networks behind it."""
+"""Readers for the names and addresses of a link, and for networks behind it."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ from nri_rdma.text.yaml import Node
 Address: TypeAlias = IPv4Interface | IPv6Interface
 
 IPV6, IPV6_MTU = 6, 1280
-"""RFC 8200, 5; the kernel takes IPv6 away from a link with a smaller MTU."""
+"""The version number of IPv6 and its least MTU (RFC 8200, 5): the kernel removes IPv6 from a link with a smaller
+MTU."""
 
 # Names
 
 _NETDEV_NAME = re.compile(r"[!-.0-9;-~]{1,15}")
-"""Printable ASCII but ``/`` and ``:``, as dev_valid_name() of the kernel; IFNAMSIZ is 16 with the NUL."""
+"""Printable ASCII without ``/`` and ``:``, as dev_valid_name() of the kernel; IFNAMSIZ is 16 including the NUL."""
 NETDEV_HINT = "use 1 to 15 printable characters without blanks, / and :"
 _NETDEV_TEXT = matching(_NETDEV_NAME, NETDEV_HINT)
 _RESERVED_NETDEV_NAMES = frozenset({".", "..", "lo", "all", "default"})
-"""``all`` and ``default`` are folders of net.ipv4.conf: the kernel takes no link of that name."""
+"""Names that no link may have. ``all`` and ``default`` are folders of net.ipv4.conf: the kernel refuses links of these
+names."""
 
 
 def netdev_name(node: Node, where: str) -> str:
-    """Read a name that the kernel takes for a link. Raises RequestError."""
+    """Read a name that the kernel accepts for a link. Raises RequestError."""
     name = _NETDEV_TEXT(node, where)
     if name in _RESERVED_NETDEV_NAMES:
         raise refused(where, f"{name!r} is reserved", NETDEV_HINT)
@@ -47,12 +49,12 @@ def netdev_name(node: Node, where: str) -> str:
 
 NETDEV = Form(netdev_name, pattern_schema(_NETDEV_NAME))
 ANY_NETDEV = Form(_NETDEV_TEXT, pattern_schema(_NETDEV_NAME))
-"""Also `lo`, as rules name it for packets of the pod's own."""
+"""The form of a netdev's name including `lo`, by which rules select packets of the pod itself."""
 
 # Addresses
 
 _INTERFACE = re.compile(r"[0-9A-Fa-f:.]+/[0-9]+")
-"""What every address with its prefix length looks like; not all that looks so is one."""
+"""The form of every address with a prefix length; a text of this form may still be none."""
 _HOST = re.compile(r"[0-9A-Fa-f:.]+")
 _MAC = re.compile(r"[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5}|[0-9A-Fa-f]{2}(?:-[0-9A-Fa-f]{2}){5}")
 
@@ -87,7 +89,7 @@ def host_address(node: Node, where: str) -> IpAddress:
 
 
 def network(node: Node, where: str) -> IpNetwork:
-    """Read a network, or all of them: 0.0.0.0/0 and ::/0."""
+    """Read a network; 0.0.0.0/0 and ::/0 stand for all addresses."""
     hint = "write a network with its prefix length, such as 10.0.0.0/8, 0.0.0.0/0 or fd00::/64"
     text = string(node, where, hint)
     if not _has_length(text):
@@ -96,7 +98,9 @@ def network(node: Node, where: str) -> IpNetwork:
     try:
         address = ip_address(host)
         kind = IPv4Network if address.version == 4 else IPv6Network
-        found = kind((int(address), int(length)), strict=False)  # of numbers: the text is not parsed again
+        found = kind(
+            (int(address), int(length)), strict=False
+        )  # built from numbers, so that the text is not parsed again
     except ValueError as error:
         raise refused(where, f"{quoted(text)} is not a network with a prefix length", hint) from error
     if address != found.network_address:
@@ -126,8 +130,8 @@ def _has_length(text: str) -> bool:
 
 
 def _misuse_of(address: IpAddress) -> str:
-    """Return what an address is that is not the address of one host; else "". For the address without its network:
-    3.11 takes no interface for the unspecified address."""
+    """Return why an address is not the address of one host; "" if it is. Checks the address without its network,
+    because Python 3.11 accepts no interface with the unspecified address."""
     return next((what for is_misuse, what in _MISUSES_OF_HOSTS if is_misuse(address)), "")
 
 
@@ -147,7 +151,8 @@ _MISUSES: tuple[tuple[Callable[[Address], bool], str], ...] = (
 
 
 def _is_subnet(address: Address) -> bool:
-    """Return whether first and last address are not for hosts: not so in IPv6, nor in /31 (RFC 3021) and /32."""
+    """Return whether the network's first and last addresses are reserved; not so in IPv6, nor in /31 (RFC 3021) and
+    /32."""
     return address.version == 4 and address.network.prefixlen < 31
 
 

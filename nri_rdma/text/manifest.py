@@ -1,4 +1,4 @@
-"""The reader of pods in Kubernetes manifests, for the fields that nri-rdma uses. Pure."""
+"""Reads the pods in Kubernetes manifests, as far as nri-rdma uses their fields. Pure."""
 
 from __future__ import annotations
 
@@ -16,33 +16,34 @@ from nri_rdma.text.refusals import MAX_QUOTED, listed, quoted, refused
 from nri_rdma.text.templates import Way, makes_several, pod_suffix, ways_to_pods
 
 CLAIM_KINDS = {"resourceClaimName": "ResourceClaim", "resourceClaimTemplateName": "ResourceClaimTemplate"}
-"""How a pod names a claim, and of which kind that is."""
+"""By the key under which a pod names a claim or claim template: the kind of that object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerManifest:
-    """A container of a manifest; `env` has the names of the environment variables that the manifest sets."""
+    """A container of a manifest. `env` has the names of the environment variables that the manifest sets."""
 
     name: str
     env: frozenset[str] = frozenset()
     privileged: bool = False
     resources: tuple[tuple[str, str], ...] = ()
-    """The extended resources that it asks device plugins for, each with its number."""
+    """The extended resources (of device plugins) that it asks for, each with its count."""
     has_whole_cpus: bool = False
-    """Whether its limit of CPUs is a whole number, and its request the same: the kubelet may give it CPUs alone."""
+    """Whether its CPU limit is a whole number and equals its request, so that the kubelet may give it exclusive
+    CPUs."""
     claims: tuple[str, ...] = ()
-    """The claims of the pod that it refers to."""
+    """The names of the pod's claims that it refers to."""
     claim_requests: tuple[tuple[str, str], ...] = ()
-    """The same, each with the one request of it that the container gets; "" for all of them."""
+    """The claims that it refers to, each with the one request of the claim that it gets; "" for all requests."""
     way: Way = ()
-    """To it from its pod."""
+    """The keys and list indexes that lead from the pod to this container."""
     written: Mapping[str, Any] = field(default_factory=dict)
-    """As it is written, for who says something about the rest of it."""
+    """The container as it is written, for readers of other fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodClaim:
-    """A claim of a pod: its name there, and the object that it is, or is made from (`kind` says which)."""
+    """A claim of a pod: its name in the pod, and the claim or claim template (`kind`) from which it comes."""
 
     name: str
     kind: str
@@ -51,7 +52,8 @@ class PodClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodManifest:
-    """A pod of a manifest, or the template of one: `kind` says of what, `containers` has init containers first."""
+    """A pod in a manifest, or a pod template. `kind` is the kind of the object that has it; `containers` begins with
+    the init containers."""
 
     kind: str
     namespace: str
@@ -63,13 +65,14 @@ class PodManifest:
     runtime_class: str = ""
     claims: tuple[PodClaim, ...] = ()
     spec: Mapping[str, Any] = field(default_factory=dict)
-    """As it is written."""
+    """The spec as it is written."""
     is_of_several: bool = False
-    """Whether other pods may be made from the same template."""
+    """Whether further pods may be made from the same template."""
 
     @property
     def asker(self) -> Asker:
-        """Return what rules compare. The runtime class's name stands for the handler, which only the cluster knows."""
+        """The facts about the pod that rules compare. The runtime class's name stands for the handler, which only the
+        cluster knows."""
         return Asker(
             namespace=self.namespace,
             runtime_handler=self.runtime_class,
@@ -82,9 +85,11 @@ class PodManifest:
 
 
 def read_pods(document: object, where: str) -> tuple[PodManifest, ...]:
-    """Return the pods of one document of a manifest: a pod, the templates of a workload, or the items of a list.
+    """Return the pods of one document of a manifest: a pod, the templates of a workload, or those of the items of a
+    list.
 
-    A document without pods has none. Raises RequestError where Kubernetes would not take the document."""
+    Empty for a document without pods. Raises RequestError if Kubernetes would not accept the document.
+    """
     if not isinstance(document, dict):
         return ()
     if document.get("kind") == "List" or isinstance(document.get("items"), list):
@@ -96,7 +101,7 @@ def read_pods(document: object, where: str) -> tuple[PodManifest, ...]:
 
 
 def read_pod(document: Mapping[str, Any], way: Way, where: str) -> PodManifest:
-    """Return the pod of a manifest at the end of a way, under the name of the manifest. Raises as read_pods."""
+    """Return the pod at a path (`way`) in the manifest, under the manifest's name. Raises as read_pods."""
     owner = _mapping(document.get("metadata"), f"{where}.metadata")
     value: Any = document
     for key in way:
@@ -130,7 +135,7 @@ def _pod(kind: str, owner: Mapping[str, Any], pod: Mapping[str, Any], where: str
 
 
 def _pod_claims(spec: Mapping[str, Any], where: str) -> Iterator[PodClaim]:
-    """Yield the claims that name an object; the API server refuses others."""
+    """Yield the pod's claims that name an object; the API server refuses others."""
     for number, item in enumerate(_list(spec.get("resourceClaims"), f"{where}.spec.resourceClaims")):
         claim = _mapping(item, f"{where}.spec.resourceClaims[{number}]")
         for key, kind in CLAIM_KINDS.items():
@@ -158,7 +163,7 @@ def _container_manifest(value: object, where: str, way: Way) -> ContainerManifes
 
 
 def _extended(container: Mapping[str, Any], where: str) -> tuple[tuple[str, str], ...]:
-    """Return the resources whose name has a domain. As in Kubernetes, a limit counts where there is no request."""
+    """Return the resources whose names contain a domain. As in Kubernetes, a limit counts if there is no request."""
     resources = _mapping(container.get("resources"), f"{where}.resources")
     asked = {
         **_mapping(resources.get("limits"), f"{where}.resources.limits"),
@@ -219,7 +224,8 @@ def _unlike(where: str, what: str, hint: str) -> RequestError:
 
 
 def unknown_containers(pod: PodManifest, request: PodRequest | None, prefix: str) -> Iterator[RequestError]:
-    """Yield an error for each container that a key or a request's `containers` names and that the pod does not have."""
+    """Yield an error for each container that an annotation's key or a request's `containers` names but the pod does not
+    have."""
     names = {container.name for container in pod.containers}
     own = f"{prefix}/container."
     for key in sorted(pod.annotations):
@@ -239,7 +245,8 @@ def _unknown_container(name: str, where: str, names: set[str]) -> RequestError:
 
 
 def shared_addresses(pod: PodManifest, request: PodRequest | None) -> Iterator[RequestError]:
-    """Yield a warning, as an error that nobody raises, for each request whose addresses several pods would have."""
+    """Yield a warning (an error that is not raised) for each request with addresses in a template from which several
+    pods may be made: all of them would have these addresses."""
     for item in request.requests if request is not None and pod.is_of_several else ():
         if item.interface.addresses:
             what = f"every pod of this {pod.kind} would have the same addresses"

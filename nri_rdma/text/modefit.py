@@ -1,4 +1,4 @@
-"""Keys of a request that do not fit its mode, on any node."""
+"""Finds keys of a request that do not fit its mode on any node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nri_rdma.text.refusals import refused
 
 
 def interface_misfit(request: DeviceRequest, mode: Mode) -> RequestError | None:
-    """Return why the netdev cannot be set up as the request asks, None when it can."""
+    """Return why the netdev cannot be configured as the request asks in this mode; None if it can."""
     if mode is Mode.EXCLUSIVE:
         return None
     if not request.interface.is_empty:
@@ -23,7 +23,8 @@ def interface_misfit(request: DeviceRequest, mode: Mode) -> RequestError | None:
 
 
 def isolation_misfit(request: DeviceRequest, mode: Mode) -> RequestError | None:
-    """Return why the devices cannot be hidden from other pods, None when they can."""
+    """Return why the devices cannot be hidden from other pods in this mode; None if they can, or if the request does
+    not ask."""
     if mode is Mode.EXCLUSIVE or request.isolation is Isolation.SOFT:
         return None
     what = "what others may have too cannot be hidden from them"

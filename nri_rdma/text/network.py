@@ -1,7 +1,7 @@
-"""The grammar of a netdev's network in a request: DRANET's JSON names, and some more.
+"""The grammar of a netdev's network configuration in a request: DRANET's JSON names, and some more.
 
-What the kernel would refuse or take otherwise than it was meant is refused here, with all that is wrong at once. Which
-netdev of a request a route is for is decided by the addresses (`nri_rdma.model.network`).
+What the kernel would refuse, or understand differently from the author, is refused here, with all errors at once. Which
+of several netdevs a route is for is decided by the addresses (`nri_rdma.model.network`).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from nri_rdma.text.unsupported import unknown_request_key
 from nri_rdma.text.yaml import Node
 
 MAX_ROUTES, MAX_RULES, MAX_NEIGHBOURS, MAX_HOPS = 64, 64, 64, 16
-"""Most of them in one request: the pod's start waits until the kernel has taken them."""
+"""The most of each in one request: the start of the pod waits until the kernel has set them all."""
 MAX_FLAGS = 64
 MAX_OFFLOAD_SIZE = 8 * 65535
-"""GSO_MAX_SIZE and GRO_MAX_SIZE, include/linux/netdevice.h; a driver may take less."""
+"""The most for GSO_MAX_SIZE and GRO_MAX_SIZE (include/linux/netdevice.h); a driver may accept less."""
 _FLAG_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_. :+]{0,30}")
-"""ETH_GSTRING_LEN is 32 with the NUL."""
+"""The form of an ethtool flag's name; ETH_GSTRING_LEN is 32 including the NUL."""
 _LOCAL_TABLE = 255
 _U32 = 2**32 - 1
 _VERSIONS = {4: "IPv4", 6: "IPv6"}
@@ -56,7 +56,7 @@ def _scope(node: Node, where: str) -> int:
 
 
 def _table(node: Node, where: str) -> int:
-    """Read the number of a table of routes; 0 is the main table, as for the kernel."""
+    """Read the number of a routing table; 0 means the main table, as for the kernel."""
     value: int = _TABLE_NUMBER.read(node, where)
     if value == _LOCAL_TABLE:
         what = "255 is the table of the pod's own addresses, which the kernel keeps"
@@ -71,7 +71,7 @@ def _route(node: Node, where: str) -> RouteConfig:
 
 
 def _misfits_of_route(fields: Mapping[str, Any], where: str) -> Iterator[RequestError]:
-    """Yield what does not fit together in a route."""
+    """Yield the contradictions between the keys of a route."""
     if "destination" not in fields:
         yield refused(where, "destination is missing", "write a network such as 10.0.0.0/8, or 0.0.0.0/0 for all")
         return
@@ -94,7 +94,7 @@ def _misfits_of_route(fields: Mapping[str, Any], where: str) -> Iterator[Request
 
 
 def _misfits_of_ways(fields: Mapping[str, Any], where: str) -> Iterator[RequestError]:
-    """Yield what does not fit together in where a route leads."""
+    """Yield the contradictions between the keys that say where a route leads."""
     is_behind = "gateway" in fields or "multipath" in fields
     scope = fields.get("scope", SCOPE_UNIVERSE)
     if "gateway" in fields and "multipath" in fields:
@@ -128,7 +128,7 @@ def _rule(node: Node, where: str) -> RoutingRule:
 
 
 def _misfits_of_rule(fields: Mapping[str, Any], where: str) -> Iterator[RequestError]:
-    """Yield what does not fit together in a rule."""
+    """Yield the contradictions between the keys of a rule."""
     if "table" not in fields:
         yield refused(where, "table is missing", "write the number of the table that is asked")
     source, destination = fields.get("source"), fields.get("destination")
@@ -158,7 +158,8 @@ def _neighbour(node: Node, where: str) -> NeighbourConfig:
 
 
 def _each_once(form: Form, most: int, what: str) -> Form:
-    """Make the form of a list in which no two entries are about the same destination."""
+    """Return the form of a list with at most `most` entries, no two of them for the same destination. `what` names an
+    entry in errors."""
     several = up_to(most, form)
 
     def read(node: Node, where: str) -> tuple[NeighbourConfig, ...]:
@@ -185,7 +186,7 @@ def _arp_ignore(node: Node, where: str) -> int:
 
 
 _ARP_IGNORE = (0, 1, 2, 3, 8)
-"""Documentation/networking/ip-sysctl.rst; 4 to 7 are reserved."""
+"""The values of arp_ignore (Documentation/networking/ip-sysctl.rst); 4 to 7 are reserved."""
 
 
 def _vrf(node: Node, where: str) -> VrfConfig:
@@ -202,7 +203,7 @@ _SHARED_TABLES = frozenset({253, MAIN_TABLE, _LOCAL_TABLE})
 
 
 def _default_table(name: str) -> int:
-    """Return the table that DRANET gives a VRF of this name: 1000 and FNV-1a of the name, modulo 1000."""
+    """Return the routing table that DRANET gives a VRF of this name: 1000 plus (FNV-1a of the name modulo 1000)."""
     digest = 0x811C9DC5
     for byte in name.encode():
         digest = (digest ^ byte) * 0x01000193 & _U32
@@ -235,7 +236,7 @@ def _flags(node: Node, where: str) -> tuple[tuple[str, bool], ...]:
 
 
 def network_misfits(request: DeviceRequest) -> Iterator[RequestError]:
-    """Yield what routes, rules and neighbours of a request say that does not fit the rest of it."""
+    """Yield the contradictions between a request's routes, rules and neighbours and its other keys."""
     yield from _misfits_of_interface(request)
     netdevs, reach = request.interface.addresses, Reach(request.interface.addresses)
     is_one = request.count == 1
@@ -283,7 +284,7 @@ def _without_ipv6(where: str, what: str) -> RequestError:
 
 
 def _unreached(request: DeviceRequest, route: RouteConfig, where: str, reach: Reach) -> Iterator[RequestError]:
-    """Yield an error for a gateway that nothing in the request reaches."""
+    """Yield an error for each gateway of a route that no address or route of the request reaches."""
     on_link = [it.destination for it in request.routes if it.is_over_netdev and not it.gateways]
     for gateway in route.gateways:
         is_near = any(gateway in it for it in on_link)
@@ -294,7 +295,7 @@ def _unreached(request: DeviceRequest, route: RouteConfig, where: str, reach: Re
 
 
 def _of_no_netdev(route: RouteConfig, where: str, netdevs: int, reach: Reach) -> RequestError:
-    """Make the error for a route of which it is not clear which of several devices it is for."""
+    """Return the error for a route that does not determine for which of the request's devices it is."""
     positions = [reach.reaching(gateway) for gateway in route.gateways]
     fitting = frozenset.intersection(*positions) if positions else frozenset(range(netdevs))
     return _ambiguous(where, f"route {route}", fitting, netdevs)

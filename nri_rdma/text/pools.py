@@ -1,7 +1,7 @@
-"""The grammar of what an administrator offers: the tables `pools` and `rules` of the configuration.
+"""The grammar of pools and rules: the tables `pools`, `rules` and `adopt` of the configuration.
 
-The tables of keys (nri_rdma.text.forms) at the end are the whole grammar: reading, schema and documentation follow
-them. Values are read strictly: RequestError names the path of what is wrong, and the nearest known key.
+The tables of keys (nri_rdma.text.forms) at the end are the whole grammar: reading, JSON Schema and documentation are
+derived from them. Values are read strictly: RequestError names the path of the wrong value, and the nearest known key.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ from nri_rdma.text.yaml import Node, Scalar
 
 
 def node_of(value: object) -> Node:
-    """Return a value of TOML or JSON as the readers take it. Its kind is kept: a text is never read as a number."""
+    """Return a value from TOML or JSON as a Node for the readers. Its type is kept: a text is never read as a
+    number."""
     match value:
         case None:
             return Scalar("null", plain=True)
@@ -86,7 +87,7 @@ def read_pools(node: Node, where: str = "pools") -> tuple[Pool, ...]:
 
 
 def read_each_pool(node: Mapping[str, Node], where: str = "pools") -> Mapping[str, Pool | RequestError]:
-    """Return each pool, or why it cannot be used, by its name. Two that cannot be there together both have an error."""
+    """Return by name each pool, or the error in it. Two pools that exclude each other both get an error."""
     found: dict[str, Pool | RequestError] = {}
     for name, item in node.items():
         try:
@@ -102,7 +103,7 @@ def read_each_pool(node: Mapping[str, Node], where: str = "pools") -> Mapping[st
 
 
 def _clash(pool: Pool, other: Pool) -> RequestError | None:
-    """Return why two pools cannot be there together."""
+    """Return why two pools cannot exist together; None if they can."""
     if (set(pool.select), set(pool.exclude)) == (set(other.select), set(other.exclude)):
         what = f"it has the same devices as {other.where}, and a device is in one pool only"
         return refused(pool.where, what, "give them different select or exclude, or make them one pool")
@@ -113,7 +114,7 @@ def _clash(pool: Pool, other: Pool) -> RequestError | None:
 
 
 def read_rules(node: Node, where: str = "rules") -> tuple[Rule, ...]:
-    """Return the rules in the order in which they are asked. Raises RequestError."""
+    """Return the rules in the order in which they are applied. Raises RequestError."""
     if not isinstance(node, list) or not node:
         raise refused(where, f"{shown(node)} is no list of rules", "write [[rules]], or leave rules out")
     rules = tuple(read_rule(item, f"{where}[{index}]", index + 1) for index, item in enumerate(node))
@@ -126,7 +127,7 @@ def read_rules(node: Node, where: str = "rules") -> tuple[Rule, ...]:
 
 
 def check_rules(pools: tuple[Pool, ...], rules: tuple[Rule, ...]) -> None:
-    """Raise RequestError for a rule about a pool that is not there, or about modes that none of its pools serves."""
+    """Raise RequestError for a rule that names a pool that does not exist, or a mode that none of its pools serves."""
     by_name = {pool.name: pool for pool in pools}
     for rule in rules:
         for index, name in enumerate(rule.pools):
@@ -141,7 +142,7 @@ def check_rules(pools: tuple[Pool, ...], rules: tuple[Rule, ...]) -> None:
 
 
 def read_adoption(node: Node, where: str = "adopt") -> Adoption:
-    """Return what is done about RDMA devices that others gave to containers. Raises RequestError."""
+    """Return the settings for RDMA devices that other programs gave to containers. Raises RequestError."""
     fields = Fields(node, where, (*names_of(ADOPT_KEYS), "vendors"))
     own = given(fields, ADOPT_KEYS)
     return Adoption(others=VendorAdoption(**own), vendors=fields.read("vendors", _vendors, {}))
@@ -193,7 +194,7 @@ def _refuse_half_a_resource(pool: Pool, fields: Mapping[str, object]) -> None:
         raise refused(f"{pool.where}.resource", f"{pool.resource} is Kubernetes' own", "choose another prefix")
     if len(pool.name) > MAX_SHARED_NAME:
         raise refused(pool.where, f"{pool.name} is longer than {MAX_SHARED_NAME} characters", "choose a shorter name")
-    if not pool.name[-1].isalnum():  # it is the name of a CDI device, too
+    if not pool.name[-1].isalnum():  # the pool's name is the name of a CDI device, too
         raise refused(pool.where, f"{pool.name} does not end with a letter or digit", "choose another name")
     if pool.modes != (Mode.SHARED,) and not gives_devices:
         raise refused(f"{pool.where}.modes", "shares are of devices that others have too", 'write modes = ["shared"]')
@@ -208,7 +209,7 @@ def _refuse_defaults_above_maxima(pool: Pool) -> None:
 
 
 def read_rule(node: Node, where: str, number: int) -> Rule:
-    """Return one rule; without a name it is called by its number. Raises RequestError."""
+    """Return one rule. Its default name is its number. Raises RequestError."""
     fields = {"name": str(number), **read_keys(node, where, RULE_KEYS)}
     rule = Rule(where=where, **fields)
     if not rule.allow:
@@ -246,9 +247,9 @@ def _variables(node: Node, where: str) -> tuple[tuple[str, str], ...]:
 
 _VENDOR = re.compile(r"[A-Za-z]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?")
 MAX_SHARED_NAME = 52
-"""Longest name of such a pool: it is part of a socket's path, of which Linux takes 107 bytes."""
+"""The longest name of a pool with door = resource: it is part of a socket's path, for which Linux allows 107 bytes."""
 MAX_SHARES = 10_000
-"""Most shares of a pool. The kubelet writes the id of each into its list of devices."""
+"""The most shares of a pool, because the kubelet keeps the id of each in its list of devices."""
 _RULE_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_. ]{0,62}")
 _NAMESPACE = re.compile(r"[-a-z0-9*?]{1,63}")
 _HANDLER = re.compile(f"{HANDLER_CHARACTER}{{0,253}}")

@@ -1,4 +1,5 @@
-"""Numbers as Kubernetes writes them: of bytes (``512Mi``, ``1.5Gi``, ``1073741824``) and of CPUs (``4``, ``500m``)."""
+"""Reads quantities as Kubernetes writes them: bytes (``512Mi``, ``1.5Gi``, ``1073741824``) and CPUs (``4``,
+``500m``)."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ _FACTORS = {
     **{unit: 1000**power for power, unit in enumerate(_DECIMAL, 1)},
 }
 QUANTITY = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)([KMGTPE]i|[kMGTPE])?")
-"""What every quantity looks like; ``0.3`` looks so, too, and is no number of bytes."""
+"""The form of every quantity; ``0.3`` has it, too, and is no number of bytes."""
 
 
 def bytes_of(text: str) -> int | None:
-    """Return the number of bytes of a quantity; None when it is no quantity, or no whole number."""
+    """Return the number of bytes in a quantity; None if the text is no quantity, or not a whole number of bytes."""
     found = QUANTITY.fullmatch(text)
     if found is None:
         return None
@@ -26,7 +27,8 @@ def bytes_of(text: str) -> int | None:
 
 
 def cpus_of(text: str) -> Fraction | None:
-    """Return the number of CPUs of a quantity, which may be in thousandths (``500m``); None when it is no quantity."""
+    """Return the number of CPUs in a quantity, which may be in thousandths (``500m``); None if the text is no
+    quantity."""
     found = QUANTITY.fullmatch(text.removesuffix("m"))
     if found is None or (found[2] and text.endswith("m")):
         return None

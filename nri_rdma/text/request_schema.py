@@ -1,4 +1,4 @@
-"""The JSON Schema of a request, made of its tables of keys."""
+"""The JSON Schema of a request, generated from the tables of its keys."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ _OF_POD = {"$ref": "#/$defs/pod"}
 
 
 def request_schema() -> dict[str, Any]:
-    """Return the JSON Schema of what an annotation of a pod holds; its definitions are those of single requests.
+    """Return the JSON Schema of a pod's annotation. Its definitions include single requests in each place where they
+    can occur.
 
-    Some of what it takes only a reader refuses: what depends on several keys, and addresses and names that are
-    written well and stand for nothing."""
+    It accepts some values that the reader refuses: contradictions between keys, and addresses and names that have the
+    right form but are invalid.
+    """
     return {
         "$schema": DRAFT,
         "title": "What a pod asks of nri-rdma",

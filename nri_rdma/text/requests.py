@@ -1,8 +1,8 @@
-"""The grammar of what a pod author asks for: a list of requests, one request, or one word.
+"""The grammar of a pod's requests: a list of requests, one request, or one word.
 
 The tables of keys (nri_rdma.text.forms) at the end are the grammar of a request: reading, JSON Schema and documentation
-follow them. What can be known from one request alone is checked here; what concerns all requests of a pod is for
-nri_rdma.text.annotations.
+are derived from them. This module checks each request alone; nri_rdma.text.annotations checks the requests of a pod
+together.
 """
 
 from __future__ import annotations
@@ -87,9 +87,11 @@ MAX_PER_GPU = 64
 
 
 def read_requests(text: str, where: str, scope: Scope, *, own: bool) -> list[DeviceRequest]:
-    """Return the requests in a text; `own` says that it is a container's own list. Raises RequestError.
+    """Return the requests in a text. `own` says that it is one container's list, and not the pod's. Raises
+    RequestError.
 
-    A request without a name has "" for one."""
+    A request without a name gets "" as its name.
+    """
     node = read_yaml(text, where)
     stands_in = StandsIn.CONTAINER if own else StandsIn.POD
     if node is None:
@@ -102,10 +104,12 @@ def read_requests(text: str, where: str, scope: Scope, *, own: bool) -> list[Dev
 
 
 def read_granted(text: str, where: str, name: str, count: int | None) -> DeviceRequest:
-    """Return the request in the text of a CDI spec, for `count` devices (None: unknown) that somebody else has chosen.
+    """Return the request in the text of a CDI spec, for `count` devices (None: unknown) that another program has
+    chosen.
 
-    It says how the devices are given, not which. Its default name is `name`; an empty text asks for nothing special.
-    Raises RequestError."""
+    It says how the devices are given, not which. Its default name is `name`; an empty text gives a request with
+    defaults. Raises RequestError.
+    """
     node = read_yaml(text, where)
     request = _read({} if node is None else node, where, Scope(), StandsIn.CDI, count)
     return request if request.name else replace(request, name=name)
@@ -117,8 +121,8 @@ def read_parameters(node: Node, where: str, count: int | None) -> DeviceRequest:
 
 
 def read_part(node: Node, where: str, count: int | None) -> DeviceRequest:
-    """Return the request in parameters beside which others count, such as those of a device class: whether their keys
-    go together is only known of all of them. Otherwise as `read_parameters`."""
+    """Return the request in one part of a claim's parameters, such as those of its device class. Contradictions between
+    keys are not checked, because other parts may override them. Otherwise as `read_parameters`."""
     return _read(node, where, Scope(), StandsIn.CLAIM, count, is_whole=False)
 
 
@@ -137,7 +141,7 @@ def _one_word(word: Scalar, where: str, scope: Scope) -> list[DeviceRequest]:
 def _read(
     node: Node, where: str, scope: Scope, stands_in: StandsIn, count: int | None = 1, *, is_whole: bool = True
 ) -> DeviceRequest:
-    """Return the request that a mapping is; it is for `count` devices when it does not say how many itself."""
+    """Return the request in a mapping. If the mapping does not say how many devices it is for, it is for `count`."""
     errors = [
         refused(f"{where}.{name}", _WHY_REFUSED[stands_in], hint)
         for name, hint in _REFUSED[stands_in]
@@ -162,8 +166,8 @@ def _read(
 
 
 def _unknown_key(key: str, known: tuple[str, ...], where: str) -> RequestError:
-    """Make the error for a key that a request does not have; some of these are keys of its `match` or `align`, or of a
-    pool."""
+    """Return the error for a key that requests do not have; some of these are keys of `match` or `align`, or of
+    pools."""
     if key in names_of(MATCH_KEYS) and "match" in known:
         what, hint = f"{quoted(key)} is a key of match", f"write it there: match: {{{key}: ...}}"
         return RequestError(ErrorCode.ANNOTATION_UNKNOWN_KEY, what, where=where, hint=hint, key=key)
@@ -180,7 +184,7 @@ def _unknown_key(key: str, known: tuple[str, ...], where: str) -> RequestError:
 
 
 def _unknown_match_key(key: str, known: tuple[str, ...], where: str) -> RequestError:
-    """Make the error for a key that `match` does not have; some of these a pool has."""
+    """Return the error for a key that `match` does not have; some of these are keys of pools."""
     if key in names_of(SELECTOR_KEYS):
         what = f"{quoted(key)} is for pools only"
         hint = f"ask for a pool of the node whose select has it (pool: NAME); the keys here are {listed(known)}"
@@ -189,7 +193,7 @@ def _unknown_match_key(key: str, known: tuple[str, ...], where: str) -> RequestE
 
 
 def _misfits(request: DeviceRequest) -> Iterator[RequestError]:
-    """Yield what does not fit together in a request."""
+    """Yield the contradictions between the keys of a request."""
     where = request.where
     mtu, addresses = request.interface.mtu, request.interface.addresses
     if mtu is not None and mtu < IPV6_MTU and any(it.version == IPV6 for own in addresses for it in own):
@@ -208,7 +212,7 @@ def _misfits(request: DeviceRequest) -> Iterator[RequestError]:
     if request.per_gpu is not None and request.align is not None and request.align.to is AlignTo.NONE:
         what = "with align: none nobody asks for the GPUs, whose number it needs"
         yield refused(f"{where}.perGPU", what, "write count, or another align")
-    if request.mode is not None:  # else the pool says it
+    if request.mode is not None:  # otherwise the pool decides the mode
         for misfit in (interface_misfit(request, request.mode), isolation_misfit(request, request.mode)):
             if misfit is not None:
                 yield misfit
@@ -248,7 +252,7 @@ _VENDOR = re.compile(r"(0x)?([0-9a-fA-F]{4})")
 
 
 def _macs_for(count: int | None) -> Reader[tuple[str, ...]]:
-    """Return the reader of one MAC for one device, of a list of `count` MACs for more."""
+    """Return a reader of MACs for `count` devices: one MAC for one device, a list of `count` MACs for more."""
 
     def read(node: Node, where: str) -> tuple[str, ...]:
         if count == 1:
@@ -264,7 +268,8 @@ def _macs_for(count: int | None) -> Reader[tuple[str, ...]]:
 
 
 def _gpu(node: Node, where: str) -> PciAddress:
-    """Read the PCI address of a GPU; the hint for another name of a GPU says what to write instead."""
+    """Read the PCI address of a GPU. If the text is another name of a GPU, the error's hint says what to write
+    instead."""
     name = node.text if isinstance(node, Scalar) else ""
     for pattern, what in _GPU_NAMES:
         if pattern.fullmatch(name):
@@ -280,7 +285,7 @@ _GPU_HINT = (
 
 
 def _memlock(node: Node, where: str) -> int:
-    """Read a number of bytes, or a text that is a quantity."""
+    """Read a number of bytes, or a quantity such as 512Mi."""
     text = core_value(node)
     number = bytes_of(text) if isinstance(text, str) else None
     if number is not None and 0 < number <= _MOST_MEMLOCK:
@@ -290,7 +295,8 @@ def _memlock(node: Node, where: str) -> int:
 
 
 def _vendor(node: Node, where: str) -> str:
-    """Read four hexadecimal digits as written: ``14e4`` is a float to YAML, ``8086`` an int, ``15b3`` a string."""
+    """Read four hexadecimal digits as they are written: YAML takes ``14e4`` for a float, ``8086`` for an int, ``15b3``
+    for a text."""
     found = _VENDOR.fullmatch(getattr(node, "text", ""))
     if found is None:
         raise refused(where, f"{shown(node)} is not a vendor", "write its four hexadecimal digits, such as 15b3")
@@ -302,7 +308,7 @@ def _exclude(node: Node, where: str) -> tuple[Selector, ...]:
 
 
 def _any_of(form: Form) -> Form:
-    """Make the form of one value, or of a list of them, of which any will do."""
+    """Return the form of one value, or of a list of values of which any may match."""
     several = list_of(form.read)
 
     def read(node: Node, where: str) -> object:
@@ -312,9 +318,11 @@ def _any_of(form: Form) -> Form:
 
 
 def _name_template_for(count: int | None) -> Reader[str]:
-    """Return the reader of a name for that many netdevs.
+    """Return a reader of a netdev name for `count` devices.
 
-    ``%d`` and the two digits that may replace it are of one length, so that the template's length is the name's."""
+    ``%d`` is as long as the two digits that may replace it, so that checking the template's length checks the name's,
+    too.
+    """
 
     def read(node: Node, where: str) -> str:
         name = netdev_name(node, where)
@@ -329,7 +337,7 @@ def _name_template_for(count: int | None) -> Reader[str]:
 
 
 def _addresses_for(count: int | None) -> Reader[tuple[tuple[Address, ...], ...]]:
-    """Return the reader of a list for one device, of a list of `count` lists for more."""
+    """Return a reader of addresses for `count` devices: one list for one device, a list of `count` lists for more."""
 
     def read(node: Node, where: str) -> tuple[tuple[Address, ...], ...]:
         if count == 1:
@@ -515,7 +523,8 @@ LIMITS = Form(_limits, {**schema_of(LIMITS_KEYS), "minProperties": 1}, LIMITS_KE
 
 
 def _chosen(claim: str) -> Mapping[StandsIn, str]:
-    """Return the hints for a key that chooses devices, of which somebody else has decided; a claim says it there."""
+    """Return the hints for a key that chooses devices, in places where the devices are chosen already. `claim` says
+    where a claim has the equivalent."""
     return {
         StandsIn.CDI: "leave {key} out",
         StandsIn.CLAIM: f"leave it out, and write it as the claim does: {claim}",
@@ -704,13 +713,13 @@ REQUEST_KEYS = (
     ),
 )
 POOL_ALONE = ("door", "downPorts", "env", "gives", "maxLimits", "requireIsolation", "resource", "shares")
-"""The keys that a pool has and a request has not."""
+"""The keys that pools have and requests do not."""
 _NAMES: Mapping[StandsIn, tuple[str, ...]] = {
     place: tuple(key.name for key in REQUEST_KEYS if place not in key.refused_in) for place in StandsIn
 }
-"""The keys that a request may have in a place."""
+"""By place: the keys that a request may have there."""
 _FIRST = (COUNT, PER_GPU, CONTAINERS)
-"""Read before the others: how an interface is written depends on the number of devices."""
+"""The keys that are read before the others: the form of an interface depends on the number of devices."""
 _REST = tuple(key for key in REQUEST_KEYS if key not in _FIRST)
 _REFUSED: Mapping[StandsIn, tuple[tuple[str, str], ...]] = {
     place: tuple(
@@ -718,7 +727,7 @@ _REFUSED: Mapping[StandsIn, tuple[tuple[str, str], ...]] = {
     )
     for place in StandsIn
 }
-"""The keys that a request may not have in a place, with their hints."""
+"""By place: the keys that a request may not have there, with their hints."""
 _WHY_REFUSED: Mapping[StandsIn, str] = {
     StandsIn.POD: "only a claim can ask for it, and Kubernetes allows that in some namespaces only",
     StandsIn.CONTAINER: "this list belongs to one container already",

@@ -1,4 +1,4 @@
-"""The grammar of conditions on devices: a pool's `select`, its `exclude`, and a request's `match`."""
+"""The grammar of conditions on devices: a pool's `select` and `exclude`, and a request's `match`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ KERNEL_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}")
 
 
 def read_selectors(node: Node, where: str, keys: tuple[Key, ...] | None = None) -> tuple[Selector, ...]:
-    """Read a table of conditions, or a list of tables of which any may hold; `keys` are SELECTOR_KEYS where None."""
+    """Read a table of conditions, or a list of tables of which any may match. `keys` are the allowed keys; None:
+    SELECTOR_KEYS."""
 
     def read(item: Node, place: str) -> Selector:
         return _selector(item, place, keys or SELECTOR_KEYS)
@@ -46,7 +47,7 @@ def pci_address(node: Node, where: str) -> PciAddress:
 
 
 def _speed(node: Node, where: str) -> int:
-    """Read a number of Gbit/s, also as `ip` and a claim's capacity write it: 200G."""
+    """Read a number of Gbit/s, also in the form of `ip` and of a claim's capacity: 200G."""
     text = node.text if isinstance(node, Scalar) else ""
     found = _GIGABITS.fullmatch(text)
     number_of: int = _NUMBER.read(Scalar(found[1], plain=True) if found is not None else node, where)
@@ -54,7 +55,7 @@ def _speed(node: Node, where: str) -> int:
 
 
 def _hex_id(node: Node, where: str) -> str:
-    """Read four hexadecimal digits in quotes: without quotes TOML reads 0x15b3 as a number and drops its digits."""
+    """Read four hexadecimal digits in quotes. Without quotes TOML would read 0x15b3 as the number 5555."""
     text = string(node, where, _HEX_HINT)
     if not _HEX_ID.fullmatch(text):
         raise refused(where, f"{quoted(text)} is not allowed", _HEX_HINT)
@@ -89,7 +90,7 @@ def _root_device(node: Node, where: str) -> FunctionsOf:
 
 
 def _ranges(node: Node, where: str, hint: str) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """Return the text before # and the ranges of numbers after it."""
+    """Return the text before ``#`` and the ranges of numbers after it."""
     text = string(node, where, hint)
     name, hash_sign, ranges = text.partition("#")
     if not hash_sign:
@@ -109,8 +110,8 @@ def _range(text: str) -> tuple[int, int]:
 
 
 def _same(node: Node, text: str) -> Node:
-    """Return a node like this one with another text."""
-    assert not isinstance(node, (list, dict))  # string() has let it through
+    """Return a copy of the node with another text."""
+    assert not isinstance(node, (list, dict))  # string() has refused these
     return type(node)(text, node.plain)
 
 

@@ -1,8 +1,8 @@
-"""The search for pods in an object of Kubernetes: a pod itself, and the pod templates of any kind. Pure.
+"""Finds the pods in a Kubernetes object: a pod itself, or the pod templates in any kind of object. Pure.
 
-The kinds of Kubernetes itself and KubeRay's have their pods at known places; what is wrong there is an error. In all
-other kinds, and in kinds of the same name from others (Volcano's Job), a pod template is known by its shape: a mapping
-with ``spec: {containers: [...]}`` at any depth. So a kind that nobody has heard of needs no entry here.
+Kubernetes' own kinds and KubeRay's have their pods at known places, where mistakes are errors. In all other kinds,
+including other projects' kinds of the same names (Volcano's Job), a pod template is recognised by its shape: a mapping
+with ``spec: {containers: [...]}`` at any depth. Unknown kinds therefore need no entry here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias  # Any: a manifest before it is read
 from nri_rdma.text.refusals import bounded
 
 Way: TypeAlias = tuple[str | int, ...]
-"""Keys, and places in lists, from an object to something in it."""
+"""A path into an object: keys of mappings and indexes of lists."""
 
 _EACH = "*"
 _SPEC = (("spec", "template"),)
@@ -34,16 +34,16 @@ _KINDS: Mapping[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
     "RayJob": ("ray.io", (("spec", "rayClusterSpec", *_HEAD), ("spec", "rayClusterSpec", *_WORKERS))),
     "RayService": ("ray.io", (("spec", "rayClusterConfig", *_HEAD), ("spec", "rayClusterConfig", *_WORKERS))),
 }
-"""The API group of each kind, and the places of its pods."""
+"""By kind: its API group, and the paths to its pods."""
 
 
 def is_object(document: object) -> bool:
-    """Return whether a document has a kind."""
+    """Return whether a document is a Kubernetes object, that is, has a kind."""
     return isinstance(document, dict) and isinstance(document.get("kind"), str)
 
 
 def ways_to_pods(document: object) -> tuple[Way, ...]:
-    """Return the ways from an object to its pods; none when there is no pod in it."""
+    """Return the paths from an object to its pods; empty if there is no pod in it."""
     if not isinstance(document, dict) or not is_object(document):
         return ()
     known = tuple(way for keys in _known_places(document) for way in _expanded(document, keys))
@@ -51,14 +51,15 @@ def ways_to_pods(document: object) -> tuple[Way, ...]:
 
 
 def _known_places(document: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
-    """Return the places of the kind's pods. Without an apiVersion the name of the kind suffices."""
+    """Return the paths to the pods of a known kind. A document without an apiVersion is recognised by its kind
+    alone."""
     group, places = _KINDS.get(document["kind"], ("", ()))
     version = document.get("apiVersion")
     return places if not isinstance(version, str) or version.rpartition("/")[0] == group else ()
 
 
 def _expanded(value: object, keys: tuple[str, ...]) -> Iterator[Way]:
-    """Yield the ways that these keys lead; through a list, one for each of its entries."""
+    """Yield the paths that these keys match; for a list there is one for each of its entries."""
     if not keys:
         yield ()
         return
@@ -80,7 +81,7 @@ def _templates_below(value: object, way: Way) -> Iterator[Way]:
 
 
 def _is_template(value: object) -> bool:
-    """Return whether a value has the shape of a pod template, or of a whole pod; an object of another kind has not."""
+    """Return whether a value has the shape of a pod template or of a whole pod. An object of another kind does not."""
     if not isinstance(value, dict) or value.get("kind", "Pod") != "Pod":
         return False
     spec = value.get("spec")
@@ -88,7 +89,7 @@ def _is_template(value: object) -> bool:
 
 
 def makes_several(document: Mapping[str, Any], way: Way) -> bool:
-    """Return whether several pods may be made from the template at the end of a way; of an unknown kind always."""
+    """Return whether several pods may be made from the template at a path; always true for an unknown kind."""
     if not way or "headGroupSpec" in way:
         return False
     if document["kind"] not in _DEFAULT_IS_ONE or not _known_places(document):
@@ -99,11 +100,11 @@ def makes_several(document: Mapping[str, Any], way: Way) -> bool:
 
 
 _DEFAULT_IS_ONE = ("Deployment", "ReplicaSet", "StatefulSet", "ReplicationController", "Job")
-"""Kinds of Kubernetes that make one pod at a time unless they say how many."""
+"""Kubernetes' kinds that make one pod at a time unless the object says how many."""
 
 
 def entries(value: object) -> Iterator[tuple[Any, Any]]:
-    """Yield the keys of a mapping, or the places in a list, with their values; nothing for other values."""
+    """Yield the keys of a mapping, or the indexes of a list, with their values; nothing for other values."""
     if isinstance(value, dict):
         yield from value.items()
     elif isinstance(value, list):
@@ -111,7 +112,7 @@ def entries(value: object) -> Iterator[tuple[Any, Any]]:
 
 
 def items_of(document: object, way: Way = ()) -> Iterator[tuple[Any, Way]]:
-    """Yield the objects of a document with the ways to them: of a list its items, else the document itself."""
+    """Yield the objects of a document with their paths: the items of a list, or else the document itself."""
     items = document.get("items") if isinstance(document, dict) else None
     if isinstance(items, list):
         for number, item in enumerate(items):
@@ -121,7 +122,8 @@ def items_of(document: object, way: Way = ()) -> Iterator[tuple[Any, Way]]:
 
 
 def why_unread(document: object) -> str:
-    """Return the sentence about an object without a pod; "" when it has one, or is no object."""
+    """Return a sentence about an object in which no pod was found; "" if it has one, or if the document is no
+    object."""
     if not isinstance(document, dict) or not is_object(document) or ways_to_pods(document):
         return ""
     return f"kind {bounded(document['kind'])}: no pod template in it, not read"
@@ -130,13 +132,13 @@ def why_unread(document: object) -> str:
 # Names of pods
 
 _WORDS = {"headGroupSpec": "head", "workerGroupSpecs": "", "rayClusterSpec": "", "rayClusterConfig": ""}
-"""The words that KubeRay has in names of pods."""
+"""The words that KubeRay uses in the names of its pods."""
 _ENDING = re.compile(r"(Pod)?Template$|Spec$")
 
 
 def pod_suffix(document: Mapping[str, Any], way: Way, ways: tuple[Way, ...]) -> str:
-    """Return what the name of this pod has behind the object's name: the names of lists' entries on the way, and the
-    keys by which its way differs from others. Controllers add random letters or numbers to it."""
+    """Return the part of the pod's name that follows the object's name: the names of the list entries on its path, and
+    the keys in which its path differs from those of other pods. Controllers append random letters or numbers to it."""
     words: list[str] = []
     value: Any = document
     for depth, key in enumerate(way):

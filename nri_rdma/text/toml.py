@@ -1,4 +1,4 @@
-"""The line numbers of the keys of a TOML document, which tomllib does not report."""
+"""Finds the line numbers of the keys in a TOML document, which tomllib does not report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import lru_cache
 
 @lru_cache(maxsize=4)
 def lines_of(text: str) -> Mapping[str, int]:
-    """Return the first line of each key of a valid TOML text, by the path of the key (``rules[0].namespaces``)."""
+    """Return the first line of each key of a valid TOML text, by the key's path (``rules[0].namespaces``)."""
     lines: dict[str, int] = {}
     tables: dict[str, int] = {}
     home = ""
@@ -25,16 +25,17 @@ def lines_of(text: str) -> Mapping[str, int]:
 
 
 def line_of(lines: Mapping[str, int], path: str) -> int:
-    """Return the line of a path, or of what is around it; 0 when the text has neither."""
+    """Return the line of a path, or else of the nearest enclosing path; 0 if the text has neither."""
     while path not in lines and path:
         path = path[: max(path.rfind("."), path.rfind("["), 0)]
     return lines.get(path, 0)
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """Yield headers and settings with the numbers of their first lines, in one pass.
+    """Yield each header and setting of the text with the number of its first line, in one pass.
 
-    A statement ends with the line in which all its brackets and texts are closed."""
+    A statement ends at the end of the line in which all its brackets and quoted texts are closed.
+    """
     line, begin, open_brackets = 1, 0, 0
     first = line
     for found in _TOKEN.finditer(f"{text}\n"):
@@ -60,7 +61,7 @@ _BRACKETS = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 def _header(statement: str, tables: dict[str, int]) -> str:
-    """Return the path that a header begins; `tables` counts the tables of each list so far."""
+    """Return the path of a table header. `tables` counts the tables of each list so far, and is updated."""
     keys: list[str] = []
     value: object = tomllib.loads(statement)
     is_list = False

@@ -1,1 +1,1 @@
-"""CDI: what a device means to a container, described by files that every runtime reads."""
+"""CDI (Container Device Interface): specs that describe to every runtime how a container gets a device."""

@@ -52,7 +52,7 @@ def _count(spec: Spec, device: Device) -> int:
 
 
 def _wrong_at(path: tuple[str | int, ...], text: str, prefix: str, count: int) -> Iterator[tuple[Path, RequestError]]:
-    from nri_rdma.text.requests import read_granted  # late: where no spec asks us, nobody needs YAML
+    from nri_rdma.text.requests import read_granted  # imported late: without requests in specs no YAML is needed
 
     key = str(path[-1])
     try:

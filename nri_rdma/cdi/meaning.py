@@ -51,7 +51,7 @@ class Hardware:
 
     @classmethod
     def of(cls, node: Node) -> Hardware:
-        """Return the hardware of a node, indexed."""
+        """Return the index of a node's RDMA devices."""
         return cls(
             by_path={char.path: (device, char) for device in node.devices for char in device.char_devices},
             by_netdev={netdev.name: device for device in node.devices for netdev in device.netdevs},

@@ -149,7 +149,7 @@ def _kind(node: Node, place: Place) -> Kind:
     if kind is None:
         raise place.refused(node.line, f"{quoted(text)} is not allowed", KIND_HINT)
     if 1 in {len(kind.vendor), len(kind.device_class)}:
-        what = f"{quoted(text)} has a vendor or class of one letter, which ends containerd 2.1 and older"
+        what = f"{quoted(text)} has a vendor or class of one letter, which makes containerd 2.1 and older crash"
         raise place.refused(node.line, what, "give it two letters at least")
     return kind
 

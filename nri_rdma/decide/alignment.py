@@ -56,7 +56,7 @@ class Alignment:
 
     @property
     def is_far(self) -> bool:
-        """Return whether any device is not next to a GPU."""
+        """Whether any device is not next to a GPU."""
         return self.worst is not None and self.worst > FARTHEST_ALIGNED
 
     @property

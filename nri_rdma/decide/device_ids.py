@@ -64,7 +64,7 @@ def _is_healthy(device: RdmaDevice, admitted: Admitted, node: Node, holders: fro
     if holders and all(device.id in holding.shares for holding in holders):
         return admitted.mode is Mode.EXCLUSIVE or is_up(device)
     if admitted.mode is Mode.EXCLUSIVE and device.lacks_netdev:
-        return False  # some pod has it; a request that names the device may be that pod's, and is not refused for this
+        return False  # its netdev is in some pod; only a request that names the device is not refused for this
     return is_up_in(device, admitted.mode) and not why_not_free(device, admitted, node, holders)
 
 

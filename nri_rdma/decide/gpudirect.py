@@ -181,7 +181,7 @@ def _translated(functions: Sequence[PciAddress], facts: GpuDirectFacts) -> Itera
 
 
 def _meetings(gpu: Gpu, nics: Sequence[RdmaDevice], facts: GpuDirectFacts) -> Iterator[Meeting]:
-    """Yield the NICs that are next to a GPU, but only those at the least distance."""
+    """Yield a meeting for each NIC that is next to the GPU and at the least distance."""
     nearest = min(distance(gpu, nic) for nic in nics)
     for nic in nics:
         if distance(gpu, nic) == nearest <= FARTHEST_ALIGNED:

@@ -76,7 +76,7 @@ class GpuNames:
 
     @classmethod
     def of(cls, gpus: Iterable[Gpu]) -> GpuNames:
-        """Return the names of a node's GPUs."""
+        """Return the index of a node's GPUs by their names."""
         every = tuple(sorted(gpus, key=lambda gpu: gpu.pci))
         vendors = tuple(gpu for gpu in every if gpu.vendor == _NVIDIA)
         served = tuple(gpu for gpu in vendors if any(name.startswith("nvidia") for name in gpu.node_names))

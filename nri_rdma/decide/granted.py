@@ -156,7 +156,7 @@ def _refuse_taken(device: RdmaDevice, mode: Mode, holders: Collection[Holding], 
         if holding.bars(mode):
             how, hint = (
                 "",
-                "give a device through one door only: an annotation's pool, or the driver behind this CDI device",
+                "give a device in one way only: by an annotation's pool, or by the driver of this CDI device",
             )
             if request.cdi_device.startswith(f"{DRIVER}/"):  # a device of our own driver is never in a second pool
                 hint = "nothing to do: it is free for others when that pod has ended"

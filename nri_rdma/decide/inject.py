@@ -119,7 +119,7 @@ def refuse_conflicts(
                 f"{ours.path} of the container is {theirs[0]}:{theirs[1]} already, {char.path} of {device.name};"
                 f" this pod's is {ours.major}:{ours.minor}",
                 where=where,
-                hint="let only one give it devices; the other is a device plugin, CDI or an NRI plugin before this one",
+                hint="let one program only give it devices; the other is a device plugin, CDI or an earlier NRI plugin",
             )
     return replaced
 

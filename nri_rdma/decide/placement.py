@@ -627,8 +627,8 @@ def _choice_of(search: _Search, passed: int, count: int, spares: bool) -> str:
     """Return the reason for a device in a choice of `count`. `passed` is the number of free devices with a lower index.
     `spares`: the first of those is next to an idle GPU, and the chosen device is not."""
     if passed and spares:
-        return f"of {len(search.usable)} free one that no idle GPU is next to"
-    return f"{'spoils least' if passed >= count else 'lowest index'} of {len(search.usable)} free"
+        return f"not next to an idle GPU, of {len(search.usable)} free"
+    return f"{'leaves most to later pods,' if passed >= count else 'lowest index'} of {len(search.usable)} free"
 
 
 def _choose_near_gpus(search: _Search) -> list[_Choice]:
@@ -646,7 +646,7 @@ def _choose_near_gpus(search: _Search) -> list[_Choice]:
 def _choose_without_gpus(search: _Search, problem: str) -> list[_Choice]:
     if _is_strict(search.request):
         if search.request.gpus_problem:
-            raise _not_aligned(search, problem, "see that it can be told, or leave strict out")
+            raise _not_aligned(search, problem, "make sure that the pod's GPUs are reported, or leave strict out")
         raise _not_aligned(search, "the pod's GPUs are not known", "name them in gpus, or leave strict out")
     return [_Choice(device=it.device, why=f"{it.why}; {problem}") for it in _choose_on_numa(search)]
 
@@ -655,14 +655,16 @@ def _why_near(search: _Search, pick: Pick) -> str:
     told = f", told by {search.request.gpus_from}" if search.request.gpus_from else ""
     if pick.far <= search.nearest(pick.gpu):
         return f"nearest free device to GPU {pick.gpu.pci} ({pick.far.words}){told}"
-    return f"for GPU {pick.gpu.pci} ({pick.far.words}){told}; what is nearer is this pod's, too"
+    return f"for GPU {pick.gpu.pci} ({pick.far.words}){told}; nearer devices are for other GPUs of this pod"
 
 
 def _choose_on_numa(search: _Search) -> list[_Choice]:
     """Choose devices on the NUMA nodes of the pod's GPUs, or else of its CPUs, or else those that the request names; if
     there are none of these, devices on one NUMA node."""
     if search.request.gpus_problem and _is_numa_strict(search.request):
-        raise _not_aligned(search, search.request.gpus_problem, "see that it can be told, or leave strict out")
+        raise _not_aligned(
+            search, search.request.gpus_problem, "make sure that the pod's GPUs are reported, or leave strict out"
+        )
     homes = {gpu.numa_node for gpu in search.gpus if gpu.numa_node is not None} or _of_cpus(search)
     if not homes and _is_numa_strict(search.request):
         lacking = "the NUMA nodes of its GPUs are" if search.gpus else "the pod's GPUs, or CPUs that it has alone, are"

@@ -380,7 +380,8 @@ class _Question:
 
     @property
     def limits(self) -> RdmaLimits | None:
-        """The limits of the request: its own, or else the pool's, lowered to the maxima."""
+        """The limits of the request: what it asks itself, and otherwise the least of the pool's limit and the
+        maxima."""
         most = [limits for _, limits in self.maxima]
         if self.request.limits is None and self.pool.limits is None and not most:
             return None
@@ -430,7 +431,7 @@ def _closed(request: DeviceRequest, why: str) -> PlacementError:
         ErrorCode.POOL_CLOSED,
         f"pool {request.pool} is closed: {why}",
         where=request.where,
-        hint="the administrator mends the configuration",
+        hint="the administrator has to correct the configuration",
     )
 
 
@@ -525,7 +526,7 @@ def _interface_is_permitted(question: _Question) -> NriRdmaError | None:
         )
     else:
         what, who = f"{question.rule} does not permit {keys}", "changes that rule"
-    remedy = f"say only {', '.join(keys_of(rights))}" if rights else f"leave {keys} out"
+    remedy = f"write only {', '.join(keys_of(rights))}" if rights else f"leave {keys} out"
     return PlacementError(
         ErrorCode.POLICY_INTERFACE,
         what,

@@ -72,7 +72,7 @@ NO_GIDS = Gids()
 
 
 def joined(gids: Sequence[Gids]) -> Gids:
-    """Return the GIDs of several attaches together."""
+    """Return the GIDs of several attaches as one value."""
     if len(gids) == 1:  # the usual case, kept fast because CreateContainer waits for it
         return gids[0]
     return Gids.of((port for it in gids for port in it.ports), (name for it in gids for name in it.computing))
@@ -118,8 +118,8 @@ def gid_words(port: PortGid) -> str:
         return words
     what = f"{words}: no address of the pod has a GID on this device"
     if gid.address.is_link_local:
-        return f"{what}, and no router passes on what goes with a link-local one"
-    return f"{what}, so that its traffic goes with the host's"
+        return f"{what}, and packets with a link-local GID are not routed"
+    return f"{what}, so that it sends with an address of the host"
 
 
 def moved_words(gids: Gids) -> tuple[str, ...]:

@@ -45,8 +45,8 @@ def refuse_uid(uid: str) -> None:
 
 
 def _no_claim(how: str) -> ClaimError:
-    what = f"the kubelet names a claim {how}, and none can have that"
-    hint = "see what calls the driver's socket: Kubernetes allows no such name"
+    what = f"the kubelet names a claim {how}, which is impossible"
+    hint = "see which program calls the driver's socket: Kubernetes allows no such name"
     return ClaimError(ErrorCode.KUBELET_ANSWER, what, hint=hint)
 
 
@@ -121,7 +121,12 @@ def _parameters(configs: Any, driver: str, request: str, source: str) -> Iterato
             if is_deeper(parameters, MAX_DEPTH):
                 what = f"the parameters for {driver} are nested deeper than {MAX_DEPTH} levels"
                 where = f"in {'the claim' if source == _FROM_CLAIM else 'its device class'}"
-                raise RequestError(ErrorCode.ANNOTATION_SIZE, what, hint="none of their keys is so deep", where=where)
+                raise RequestError(
+                    ErrorCode.ANNOTATION_SIZE,
+                    what,
+                    hint="nest them less deep: no key needs so many levels",
+                    where=where,
+                )
             yield parameters
 
 

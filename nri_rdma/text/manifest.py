@@ -195,7 +195,7 @@ def _texts(value: object, where: str) -> Mapping[str, str]:
 
 
 def no_text(where: str, key: str, value: object) -> RequestError:
-    """Make the error for an annotation whose value is no text; the hint has the value as a text."""
+    """Return the error for an annotation whose value is not a text; the hint shows the value as a text."""
     what = f"{key} is not text, and Kubernetes takes nothing else"
     text = value if isinstance(value, str) else "" if value is None else json.dumps(value, default=str)
     quotes = "'" if isinstance(value, dict | list) else '"'

@@ -27,5 +27,5 @@ def isolation_misfit(request: DeviceRequest, mode: Mode) -> RequestError | None:
     not ask."""
     if mode is Mode.EXCLUSIVE or request.isolation is Isolation.SOFT:
         return None
-    what = "what others may have too cannot be hidden from them"
+    what = "a device in mode shared cannot be hidden from other pods"
     return refused(f"{request.where}.isolation", what, "ask for mode: exclusive, or isolation: soft")

@@ -51,7 +51,7 @@ def _scope(node: Node, where: str) -> int:
     value = core_value(node)
     if isinstance(value, bool) or value not in {SCOPE_UNIVERSE, SCOPE_LINK}:
         what = f"{shown(node)} is not allowed"
-        raise refused(where, what, "write 0 for what is behind a gateway, or 253 for what is on the link itself")
+        raise refused(where, what, "write 0 for a network behind a gateway, or 253 for a network on the link itself")
     return int(value)
 
 
@@ -85,7 +85,7 @@ def _misfits_of_route(fields: Mapping[str, Any], where: str) -> Iterator[Request
     if fields.get("type", RouteType.UNICAST) is not RouteType.UNICAST:
         for name in _OF_UNICAST:
             if name in fields:
-                what = f"a route of type {fields['type']} leads nowhere, so that {name} says nothing of it"
+                what = f"a route of type {fields['type']} forwards no packets, so that it cannot have {name}"
                 yield refused(f"{where}.{name}", what, "leave it out, or leave type out")
         return
     yield from _misfits_of_ways(fields, where)
@@ -103,10 +103,10 @@ def _misfits_of_ways(fields: Mapping[str, Any], where: str) -> Iterator[RequestE
         hint = "write the gateway's address, or scope: 253 for a network on the link itself"
         yield refused(where, "gateway is missing", hint)
     if is_behind and scope == SCOPE_LINK:
-        what = "a route with scope 253 is for what is on the link itself, without a gateway"
+        what = "a route with scope 253 is for a network on the link itself and has no gateway"
         yield refused(f"{where}.scope", what, "leave scope or the gateway out")
     if fields.get("onlink") and not is_behind:
-        yield refused(f"{where}.onlink", "onlink is about a gateway, and there is none", "leave it out")
+        yield refused(f"{where}.onlink", "onlink needs a gateway, and there is none", "leave it out")
 
 
 def _other_version(where: str, key: str, version: int, wanted: int) -> RequestError:
@@ -130,7 +130,7 @@ def _rule(node: Node, where: str) -> RoutingRule:
 def _misfits_of_rule(fields: Mapping[str, Any], where: str) -> Iterator[RequestError]:
     """Yield the contradictions between the keys of a rule."""
     if "table" not in fields:
-        yield refused(where, "table is missing", "write the number of the table that is asked")
+        yield refused(where, "table is missing", "write the number of the routing table to use")
     source, destination = fields.get("source"), fields.get("destination")
     if source is not None and destination is not None and source.version != destination.version:
         what = f"source is {_VERSIONS[source.version]}, and destination {_VERSIONS[destination.version]}"
@@ -259,7 +259,7 @@ def network_misfits(request: DeviceRequest) -> Iterator[RequestError]:
 def _misfits_of_interface(request: DeviceRequest) -> Iterator[RequestError]:
     interface, where = request.interface, request.where
     if interface.vrf is not None and request.rules:
-        what = "a VRF has a rule of its own, and others lead past it"
+        what = "a VRF has a rule of its own, which other rules would bypass"
         yield refused(f"{where}.rules", what, "leave rules out, or interface.vrf")
     for index, route in enumerate(request.routes):
         if interface.vrf is not None and route.table not in {MAIN_TABLE, interface.vrf.table}:
@@ -308,7 +308,7 @@ def _ambiguous(where: str, what: str, fitting: frozenset[int], netdevs: int) -> 
     return refused(
         where,
         f"it is not clear which device of the request the {what} is for: {why}",
-        "write a request for each device, or interface.addresses with a list per device of which one reaches it",
+        "write a request for each device, or interface.addresses with a list per device, one of which reaches it",
     )
 
 

@@ -1,12 +1,12 @@
-"""YAML documents as Kubernetes reads them, with the place of each of their keys.
+"""Reads YAML documents as Kubernetes does, with the place of each of their keys.
 
-Many documents in one text, JSON among them: JSON is read by the same parser. Words mean what they mean to `kubectl`,
-whose library reads a mixture of YAML 1.1 and 1.2 (goyaml.v2 in sigs.k8s.io/yaml): ``on`` and ``y`` are truth values,
-``010`` is 8, ``0000:10:00.0`` and a date are texts. Anchors, aliases and merge keys are allowed there, and here.
+A text may have many documents, also in JSON, which the same parser reads. Words mean what they mean to `kubectl`, whose
+library reads a mixture of YAML 1.1 and 1.2 (goyaml.v2 in sigs.k8s.io/yaml): ``on`` and ``y`` are truth values, ``010``
+is 8, ``0000:10:00.0`` and a date are texts. Anchors, aliases and merge keys are allowed, as in Kubernetes.
 
-Refused is what would be lost in silence: a key that occurs twice, what follows a document without ``---``. Size, depth
-and nodes are bounded; an alias counts as much as what it stands for. A document with an error does not hide the others.
-Law: any text becomes documents and RequestError, in bounded time, and nothing else is raised.
+What Kubernetes would silently lose is refused: a key that occurs twice, and text after a document without ``---``.
+Size, depth and the number of nodes are bounded; an alias counts as much as its target. An error in one document does
+not hide the others. Law: any text becomes documents and RequestErrors, in bounded time; no other error is raised.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.text.yaml import Builder, Dialect, Path
 
 MAX_BYTES = 4 << 20
-"""More than twice what etcd takes of one object; a list of many pods is as large."""
+"""The most bytes of a text: more than twice etcd's limit for one object, because a list of many pods can be as
+large."""
 MAX_DOCUMENTS = 10_000
-"""Of one text, empty ones included."""
+"""The most documents of one text, including empty ones."""
 MAX_DEPTH = 64
-"""A container's field in a CronJob is twelve deep."""
+"""The most levels of nesting; a container's field in a CronJob is at level twelve."""
 MAX_NODES = 200_000
-"""A list of a thousand pods. One that is larger would take more than some seconds."""
+"""The most nodes of a document: those of a list of a thousand pods. Reading more would take several seconds."""
 
 Value: TypeAlias = "str | int | float | bool | list[Value] | dict[str, Value] | None"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line and a column of a text, from 1."""
+    """A line and a column in a text, counted from 1."""
 
     line: int
     column: int
@@ -44,7 +45,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The notation of a text value: ``|``, ``>``, a quote or "" for none, from a place on."""
+    """The notation and the place of a text value: `style` is ``|``, ``>``, a quote, or "" for a plain value."""
 
     style: str
     place: Place
@@ -52,23 +53,24 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A document, with the places of its keys, list entries and text values.
+    """A document with the places of its keys, list entries and text values.
 
-    What came by an alias or a merge key has no places of its own."""
+    Values that come from an alias or a merge key have no places of their own.
+    """
 
     value: Value
     places: Mapping[Path, Place] = field(default_factory=dict)
     texts: Mapping[Path, Written] = field(default_factory=dict)
 
     def place_of(self, path: Path) -> Place:
-        """Return the place of a path, or of what is around it."""
+        """Return the place of a path, or of the nearest enclosing path that has one."""
         while path not in self.places and path:
             path = path[:-1]
         return self.places.get(path, Place(1, 1))
 
 
 def read_documents(data: bytes) -> tuple[Placed | RequestError, ...]:
-    """Return each document of a text, or the error in it, in order. Empty documents are left out."""
+    """Return the documents of a text in order, or the error for each that has one. Empty documents are left out."""
     if len(data) > MAX_BYTES:
         hint = "split the file at its --- lines"
         return (_error(ErrorCode.MANIFEST_SIZE, f"the file is larger than {MAX_BYTES} bytes", hint, Place(0, 0)),)
@@ -86,13 +88,13 @@ def read_documents(data: bytes) -> tuple[Placed | RequestError, ...]:
 
 
 def read_one(text: str) -> Placed | None:
-    """Return the document of a text that holds one; None when it holds none, or cannot be read."""
+    """Return the document of a text that has one document; None if it has none, or if it cannot be read."""
     document = _document(text, 0)
     return document if isinstance(document, Placed) else None
 
 
 _SEPARATOR = re.compile(r"^---(?=[ \t\r\n]|$)", re.MULTILINE)
-"""At the beginning of a line it separates documents wherever it stands, within a text too."""
+"""The line start that separates documents, even inside a text value."""
 
 
 def _chunks(text: str) -> Iterator[tuple[str, int]]:
@@ -115,7 +117,7 @@ def _document(text: str, line: int) -> Placed | RequestError | None:
 _KINDS: tuple[type[Event], ...] = (ScalarEvent, SequenceStartEvent, MappingStartEvent)
 MANIFESTS = Dialect(
     max_depth=MAX_DEPTH,
-    depth_hint="write what Kubernetes has; it is not so deep",
+    depth_hint="nest it less deep: no object of Kubernetes needs so many levels",
     max_nodes=MAX_NODES,
     nodes_hint="split the document",
     size=ErrorCode.MANIFEST_SIZE,
@@ -127,7 +129,7 @@ MANIFESTS = Dialect(
 
 
 class _Manifest(Builder[Value]):
-    """Builds the values of one document, and remembers their places."""
+    """Builds the values of one document and records their places."""
 
     def __init__(self, text: str, line: int) -> None:
         self._first_line = line
@@ -143,7 +145,7 @@ class _Manifest(Builder[Value]):
         self.enter((), first)
         value = self.node(first, (), 1)
         self.next()  # DocumentEndEvent
-        self.next()  # StreamEndEvent: to the parser a document begins with ---, and the text was cut there
+        self.next()  # StreamEndEvent: the text was cut before the next ---, so that it has only one document
         if value is None and not self._texts:
             return None
         return Placed(value=value, places=self._places, texts=self._texts)
@@ -166,7 +168,7 @@ class _Manifest(Builder[Value]):
     ) -> Value:
         values = {key: value for key, (value, _) in entries.items()}
         for source in merged:
-            assert isinstance(source, dict)  # `merge` gives no others
+            assert isinstance(source, dict)  # `merge` returns nothing else
             for name, value in source.items():
                 values.setdefault(name, value)
         return values
@@ -180,7 +182,7 @@ class _Manifest(Builder[Value]):
         return text, text == "<<" and not event.style
 
     def is_twice(self, key: str, is_merge: bool, entries: dict[str, tuple[Value, Event]], merged: list[Value]) -> bool:
-        return key in entries or (is_merge and bool(merged))  # a quoted << and a merge key are one key here
+        return key in entries or (is_merge and bool(merged))  # a quoted << and a merge key count as the same key
 
     def merge(self, node: Value, key: Event) -> list[Value]:
         named = node if isinstance(node, list) else [node]
@@ -198,7 +200,8 @@ class _Manifest(Builder[Value]):
         return _error(ErrorCode.MANIFEST_SYNTAX, what, hint, Place(self._first_line + found.line, found.column))
 
     def _place(self, event: Event) -> Place:
-        """Return where an event begins. The parser always has a mark, although its types say that it may not."""
+        """Return the place where an event begins. The parser sets the mark of every event, although its types allow
+        None."""
         mark = event.start_mark
         return Place(self._first_line + getattr(mark, "line", 0) + 1, getattr(mark, "column", 0) + 1)
 
@@ -211,7 +214,7 @@ def _error(code: ErrorCode, what: str, hint: str, place: Place) -> RequestError:
 
 
 def kubernetes_value(text: str) -> str | int | float | bool | None:
-    """Return the value that Kubernetes takes a word without quotes for."""
+    """Return the value that an unquoted word has for Kubernetes."""
     if text in _WORDS:
         return _WORDS[text]
     if not text[0].isascii() or text[0] not in "+-.0123456789" or len(text) > _LONGEST_NUMBER:
@@ -224,7 +227,8 @@ def kubernetes_value(text: str) -> str | int | float | bool | None:
 
 
 _LONGEST_NUMBER = 67
-"""Characters: 64 bits in binary, with sign and prefix; what is longer is a text here, so that none takes long."""
+"""The most characters of a number (64 bits in binary, with sign and prefix). A longer word is a text, so that no word
+takes long to read."""
 _WORDS: Mapping[str, bool | float | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **{form: True for word in ("y", "yes", "on", "true") for form in (word, word.capitalize(), word.upper())},
@@ -245,17 +249,20 @@ _FRACTION = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", r
 
 
 def within(text: str, place: Place) -> Place:
-    """Return the place, or the end of the last line that is not empty when the place is behind the end of the text.
+    """Return the place, or the end of the last non-empty line if the place is after the end of the text.
 
-    Parsers name such a place when something is missing."""
+    Parsers report such a place if something is missing.
+    """
     lines = text.rstrip().split("\n")
     return place if place.line <= len(lines) else Place(len(lines), len(lines[-1]) + 1)
 
 
 def place_within(lines: list[str], written: Written, text: str, place: Place) -> Place:
-    """Return the place in a document (its lines) of a place in a text value.
+    """Return the place in a document (given as its lines) of a place inside a text value.
 
-    It is exact if the value is written as it reads, in a ``|`` block or on one line. Else the value begins there."""
+    It is exact if the value is written in a ``|`` block or on one line, without escapes. Otherwise it is the value's
+    beginning.
+    """
     inner_lines, place = text.split("\n"), within(text, place)
     inner = inner_lines[place.line - 1]
     if written.style == "|":
@@ -271,5 +278,6 @@ def place_within(lines: list[str], written: Written, text: str, place: Place) ->
 
 
 def _line(lines: list[str], number: int) -> str:
-    """Return a line, "" when there is none: parsers count other characters than a newline as line ends, too."""
+    """Return the line with this number; "" if there is none, because parsers also count other characters than newlines
+    as line ends."""
     return lines[number - 1] if number <= len(lines) else ""

@@ -170,7 +170,7 @@ def _pool(name: str, node: Node, where: str) -> Pool:
     pool = Pool(name=name, where=where, **fields)
     _refuse_half_a_resource(pool, fields)
     if pool.requires_isolation and Mode.SHARED in pool.modes:
-        what = "what others may have too cannot be hidden from them"
+        what = "a device in mode shared cannot be hidden from other pods"
         raise refused(f"{where}.requireIsolation", what, 'write modes = ["exclusive"], or leave requireIsolation out')
     _refuse_defaults_above_maxima(pool)
     return pool
@@ -197,7 +197,7 @@ def _refuse_half_a_resource(pool: Pool, fields: Mapping[str, object]) -> None:
     if not pool.name[-1].isalnum():  # the pool's name is the name of a CDI device, too
         raise refused(pool.where, f"{pool.name} does not end with a letter or digit", "choose another name")
     if pool.modes != (Mode.SHARED,) and not gives_devices:
-        raise refused(f"{pool.where}.modes", "shares are of devices that others have too", 'write modes = ["shared"]')
+        raise refused(f"{pool.where}.modes", "the devices of shares are always shared", 'write modes = ["shared"]')
 
 
 def _refuse_defaults_above_maxima(pool: Pool) -> None:

@@ -201,16 +201,16 @@ def _misfits(request: DeviceRequest) -> Iterator[RequestError]:
         yield refused(f"{where}.interface.mtu", what, f"write {IPV6_MTU} or more, or leave the IPv6 addresses out")
     yield from network_misfits(request)
     if request.admin_access and request.mode is not Mode.SHARED:
-        what = "who looks on is given device nodes only, and others may have the device"
+        what = "with adminAccess the pod gets device nodes only, and others may have the device"
         yield refused(f"{where}.adminAccess", what, "write mode: shared beside it")
     if request.prove and CharKind.UVERBS not in request.char_kinds:
         what = "without the device nodes uverbs nothing can be proven"
         yield refused(f"{where}.prove", what, "write uverbs into devices, or leave prove out")
     if request.prove and request.admin_access:
-        what = "who looks on makes nothing on the device"
+        what = "with adminAccess the pod creates nothing on the device"
         yield refused(f"{where}.prove", what, "leave it out")
     if request.per_gpu is not None and request.align is not None and request.align.to is AlignTo.NONE:
-        what = "with align: none nobody asks for the GPUs, whose number it needs"
+        what = "perGPU needs the number of GPUs, which is unknown with align: none"
         yield refused(f"{where}.perGPU", what, "write count, or another align")
     if request.mode is not None:  # otherwise the pool decides the mode
         for misfit in (interface_misfit(request, request.mode), isolation_misfit(request, request.mode)):
@@ -731,6 +731,6 @@ _REFUSED: Mapping[StandsIn, tuple[tuple[str, str], ...]] = {
 _WHY_REFUSED: Mapping[StandsIn, str] = {
     StandsIn.POD: "only a claim can ask for it, and Kubernetes allows that in some namespaces only",
     StandsIn.CONTAINER: "this list belongs to one container already",
-    StandsIn.CDI: "which devices it is about is decided already",
+    StandsIn.CDI: "its devices are chosen already",
     StandsIn.CLAIM: "the claim decides it",
 }

@@ -28,7 +28,7 @@ def spec(annotations: dict[str, str], of_spec: dict[str, str] | None = None) -> 
     ("text", "code", "what"),
     [
         ("{mode: exclusiv}", ErrorCode.ANNOTATION_VALUE, "mode: 'exclusiv' is not allowed"),
-        ("{pool: x}", ErrorCode.ANNOTATION_VALUE, "pool: which devices it is about is decided already"),
+        ("{pool: x}", ErrorCode.ANNOTATION_VALUE, "pool: its devices are chosen already"),
         ("{mode: shared, interface: {mtu: 9000}}", ErrorCode.ANNOTATION_VALUE, "interface: in mode shared the netdev"),
         ("{cuont: 1}", ErrorCode.ANNOTATION_UNKNOWN_KEY, "unknown key 'cuont'"),
         ("{mtu: 9", ErrorCode.ANNOTATION_SYNTAX, ""),

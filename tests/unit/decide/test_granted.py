@@ -53,8 +53,8 @@ def test_who_looks_on_is_placed_beside_any_owner_and_any_owner_beside_it(mode: M
     [
         (DRIVER, "same", ", by the same claim", "ask for mode: shared, or give each pod a claim of its own"),
         (DRIVER, "other", "", "nothing to do: it is free for others when that pod has ended"),
-        ("a.example", "same", "", "give a device through one door only"),
-        ("a.example", "other", "", "give a device through one door only"),
+        ("a.example", "same", "", "give a device in one way only"),
+        ("a.example", "other", "", "give a device in one way only"),
     ],
 )
 def test_a_second_pod_of_a_claim_that_one_pod_has_alone_is_told_how_both_can_have_their_own(

@@ -307,7 +307,7 @@ def test_a_rule_says_what_may_be_said_of_the_interface() -> None:
     interface = InterfaceConfig(name="rdma0", mtu=9000)
     error = asked(ruled(rule(interface=frozenset({InterfaceRight.NAME}))), interface=interface)
     assert code_of(error) is ErrorCode.POLICY_INTERFACE
-    assert "does not permit interface.mtu, HERE[0].interface. Next: say only name" in str(error)
+    assert "does not permit interface.mtu, HERE[0].interface. Next: write only name" in str(error)
     assert (
         code_of(asked(ruled(rule(interface=frozenset({InterfaceRight.NAME, InterfaceRight.MTU}))), interface=interface))
         is None

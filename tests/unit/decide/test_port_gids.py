@@ -114,13 +114,13 @@ def test_nothing_is_told_while_a_port_sends_by_a_link_local_gid() -> None:
         (found("a", gid(0, LINK_LOCAL, IB)), "a:1: GID 0, fe80::1 (IB)"),
         (
             found("a", *USUAL),
-            "a:1: GID 3, 10.1.0.2 (RoCE v2): no address of the pod has a GID on this device, so that its traffic goes"
-            " with the host's",
+            "a:1: GID 3, 10.1.0.2 (RoCE v2): no address of the pod has a GID on this device, so that it sends with"
+            " an address of the host",
         ),
         (
             found("a", gid(0, LINK_LOCAL)),
-            "a:1: GID 0, fe80::1 (RoCE v2): no address of the pod has a GID on this device, and no router passes on"
-            " what goes with a link-local one",
+            "a:1: GID 0, fe80::1 (RoCE v2): no address of the pod has a GID on this device, and packets with"
+            " a link-local GID are not routed",
         ),
         (found("a"), "a:1: no GID that it could send by, so that its traffic goes nowhere"),
     ],

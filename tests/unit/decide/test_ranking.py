@@ -72,7 +72,7 @@ def test_the_next_request_of_a_pod_is_for_the_gpu_that_has_no_device_yet() -> No
 
 def test_the_reason_of_a_device_that_no_idle_gpu_is_next_to_says_so() -> None:
     on = node((nic(0, root=0), nic(1, root=9)), (gpu(0, root=0),))
-    assert reasons(on, asking()) == ("mlx5_1: of 2 free one that no idle GPU is next to",)
+    assert reasons(on, asking()) == ("mlx5_1: not next to an idle GPU, of 2 free",)
 
 
 def test_a_farther_device_is_better_than_none() -> None:

@@ -193,7 +193,7 @@ def test_what_is_no_vendors_name_is_refused(name: str) -> None:
         (
             '[pools.a]\nmodes = ["exclusive"]\ndoor = "resource"\nresource = "rdma/x"\nshares = 4',
             "pools.a.modes",
-            "shares are of devices that others have too",
+            "the devices of shares are always shared",
         ),
         ("pools.a = 1", "pools.a", "'1' is not a mapping"),
         ('[pools.1a]\nmodes = ["shared"]', "pools.1a", "'1a' is not allowed"),

@@ -41,7 +41,7 @@ def test_a_claims_parameters_choose_no_devices_and_say_where_the_claim_does(key:
 
 @pytest.mark.parametrize("key", CHOOSE)
 def test_a_cdi_specs_request_chooses_no_devices(key: str) -> None:
-    what = "which devices it is about is decided already"
+    what = "its devices are chosen already"
     found = refusal(lambda: read_granted(f"{{{key}: 1}}", "spec", "nic", 1))
     assert found == (ErrorCode.ANNOTATION_VALUE, f"spec.{key}", what, f"leave {key} out")
 
@@ -63,7 +63,7 @@ def test_only_a_cdi_spec_says_that_its_container_looks_on() -> None:
         found = refusal(lambda mode=mode: read_granted(f"{{adminAccess: true{mode}}}", "spec", "nic", 1))
         assert found[1:] == (
             "spec.adminAccess",
-            "who looks on is given device nodes only, and others may have the device",
+            "with adminAccess the pod gets device nodes only, and others may have the device",
             "write mode: shared beside it",
         )
 

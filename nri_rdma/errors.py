@@ -272,7 +272,7 @@ class ApiServerError(NriRdmaError):
 
 
 class ClaimError(NriRdmaError):
-    """A claim in the API server is not the one that the kubelet asks for: it has been replaced."""
+    """A claim cannot be prepared as the kubelet asks: it has been replaced, or its name is not valid in Kubernetes."""
 
 
 class CdiError(NriRdmaError):

@@ -1,7 +1,7 @@
 """Checks the requests in CDI specs before a container is created.
 
-Runtimes accept any text in annotations. If the text under our key cannot be read, the containers that get a device of
-the spec are refused. Pure.
+Runtimes accept any text in annotations. If the text under nri-rdma's annotation key cannot be read, containers with a
+device of the spec are refused. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nri_rdma.text.yaml import Path
 
 def inspect_asking(data: bytes, file: str, prefix: str) -> Inspected:
     """Return the spec in the text of `file`, or all problems of the file. A valid spec comes with the problems of its
-    requests. `prefix` is the prefix of our annotations."""
+    requests to nri-rdma. `prefix` is the prefix of nri-rdma's annotations."""
     inspected = inspect(data, file)
     if inspected.spec is None:
         return inspected
@@ -35,7 +35,7 @@ def inspect_asking(data: bytes, file: str, prefix: str) -> Inspected:
 
 
 def _wrong(spec: Spec, prefix: str) -> Iterator[tuple[Path, RequestError]]:
-    """Yield the path and the error of each of our annotations that cannot be read."""
+    """Yield the path and the error of each annotation of nri-rdma's that cannot be read."""
     counts = [_count(spec, device) for device in spec.devices]
     for key, text in spec.annotations:  # these apply to each device without such an annotation
         yield from _wrong_at(("annotations", key), text, prefix, max(counts, default=1))

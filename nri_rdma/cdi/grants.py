@@ -1,7 +1,7 @@
 """Finds the CDI devices of a container by their names and by the container's device nodes. Pure.
 
-A CdiGrant is one CDI device in one container, with the source of this knowledge. What the device means for us is in its
-spec (nri_rdma.cdi.meaning).
+A CdiGrant is one CDI device in one container, with the source of this knowledge. What the device means for nri-rdma is
+in its spec (nri_rdma.cdi.meaning).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Origin(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiGrant:
     """A CDI device of a container, or of all containers of the pod (`for_all`). `problem` is the error of its spec if
-    the spec has our key and cannot be read."""
+    the spec's request to nri-rdma cannot be read."""
 
     container: str
     name: str
@@ -53,7 +53,7 @@ class CdiGrant:
 
 
 def grants_of(index: Index, container: str, names: Mapping[str, Origin]) -> tuple[CdiGrant, ...]:
-    """Return the CDI devices of these names that concern us, as grants of the container."""
+    """Return those of these CDI devices that concern nri-rdma, as grants of the container."""
     return tuple(
         CdiGrant(
             container=container,
@@ -73,7 +73,7 @@ def grants_in(
     nodes: Mapping[str, DeviceNumbers],
     attached: Attached,
 ) -> tuple[CdiGrant, ...]:
-    """Return the CDI devices of a container that concern us, each with its most reliable origin.
+    """Return the CDI devices of a container that concern nri-rdma, each with its most reliable origin.
 
     `named` are the devices that the kubelet and the runtime report; they explain some of the container's `nodes`. The
     other nodes are compared first with the CDI devices of the sandbox's attachments, then with all others. Without
@@ -90,8 +90,8 @@ def grants_in(
 def names_in(
     index: Index, named: Mapping[str, Origin], nodes: Mapping[str, DeviceNumbers], attached: Attached
 ) -> Mapping[str, Origin]:
-    """Return all known CDI devices of the container, whether they concern us or not: those in `named`, and those
-    recognised by their nodes."""
+    """Return all known CDI devices of the container, even those that do not concern nri-rdma: the devices in `named`,
+    and those recognised by their nodes."""
     if not nodes:
         return named
     explained = {device.id for grant in grants_of(index, "", named) for device in grant.devices}

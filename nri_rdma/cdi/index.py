@@ -13,9 +13,9 @@ from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.device import DeviceId, DeviceNumbers, Node
 
 CLAIM_KEY = "claims.noderesource.dev/name"
-"""The annotation with the claim's namespace and name in the spec of a claim that we prepared. A daemon that starts
-later reads it; which pods have the claim is in the kubelet's checkpoint. The key is outside our prefix, whose keys are
-requests."""
+"""The annotation with the claim's namespace and name, in the spec of a claim that nri-rdma prepared. A daemon that
+starts later reads it; which pods have the claim is in the kubelet's checkpoint. The key does not have the prefix of
+annotations with requests."""
 TRACE_KEY = "claims.noderesource.dev/trace"
 """The annotation with the `traceparent` of the call that wrote the spec."""
 _Nodes = frozenset[tuple[str, DeviceNumbers]]
@@ -38,7 +38,8 @@ class Index:
         self._read = registry.devices
         vendors: dict[DeviceId, set[str]] = {}
         self.is_for_any = False
-        """Whether any pod may have one of these CDI devices; false if all are of claims that we prepared."""
+        """Whether any pod may have one of these CDI devices; false if all of them are of claims that nri-rdma
+        prepared."""
         for name, device in registry.devices.items():  # in the order of names
             if before is not None and _is_same(device, before._read.get(name)):
                 if name not in before._meanings:
@@ -54,8 +55,8 @@ class Index:
             for item in found.devices if isinstance(found, CdiMeaning) else ():
                 vendors.setdefault(item.id, set()).add(name.partition("/")[0])
         self._names: Mapping[_Nodes, str] = names
-        """By their nodes, the first name of the CDI devices with these nodes: a driver that writes a spec for each
-        claim has many."""
+        """The first name of the CDI devices that have the same nodes, by these nodes. A driver that writes a spec for
+        each claim has many such devices."""
         self._by_number: dict[DeviceNumbers, list[_Nodes]] = {}
         for nodes in names:
             for number in {number for _, number in nodes}:
@@ -65,11 +66,11 @@ class Index:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no CDI device concerns us."""
+        """Whether no CDI device concerns nri-rdma."""
         return not self._meanings
 
     def knows(self, name: str) -> bool:
-        """Return whether the CDI device concerns us."""
+        """Return whether the CDI device concerns nri-rdma."""
         return name in self._meanings
 
     def trace_of(self, name: str) -> str:
@@ -78,7 +79,7 @@ class Index:
         return (device.annotation(TRACE_KEY) or "") if device is not None else ""
 
     def has_read(self, name: str) -> bool:
-        """Return whether a spec has this CDI device, whether or not it concerns us."""
+        """Return whether any spec has this CDI device, even if it does not concern nri-rdma."""
         return name in self._read
 
     def has_paths(self, name: str, present: Mapping[str, DeviceNumbers]) -> bool:
@@ -94,15 +95,16 @@ class Index:
         return frozenset(node.path for node in device.rdma_nodes) if device is not None else frozenset()
 
     def meaning(self, name: str) -> CdiMeaning | None:
-        """Return the meaning of a CDI device; None if it does not concern us. Raise the error of its spec if its
-        request to us is wrong."""
+        """Return the meaning of a CDI device; None if it does not concern nri-rdma. Raise the error of its spec if the
+        spec's request to nri-rdma is wrong."""
         found = self._meanings.get(name)
         if isinstance(found, NriRdmaError):
             raise found.with_traceback(None)  # otherwise its traceback would grow with every raise
         return found
 
     def meanings(self, names: Iterable[str]) -> tuple[tuple[str, CdiMeaning | NriRdmaError], ...]:
-        """Return the CDI devices of these that concern us, each with its meaning or with the error of its spec."""
+        """Return those of these CDI devices that concern nri-rdma, each with its meaning or with the error of its
+        spec."""
         found = ((name, self._meanings.get(name)) for name in names)
         return tuple(
             (name, it.with_traceback(None) if isinstance(it, NriRdmaError) else it)
@@ -112,7 +114,7 @@ class Index:
 
     def nodes(self, name: str) -> Mapping[str, DeviceNumbers]:
         """Return the RDMA nodes that a container with this CDI device has: by path, with the host's numbers. Empty if
-        the device does not concern us."""
+        the device does not concern nri-rdma."""
         return dict(self._nodes.get(name, ()))
 
     def recognise(self, present: Mapping[str, DeviceNumbers]) -> tuple[str, ...]:

@@ -1,13 +1,13 @@
 """Determines what a CDI device means for nri-rdma. Pure.
 
-The device's nodes below /dev/infiniband name RDMA devices of the node. Its spec may contain a request to us, in two
-forms:
+The device's nodes below /dev/infiniband name RDMA devices of the node. Its spec may contain a request to nri-rdma, in
+two forms:
 
-- an annotation of the device, or else of the spec, under our key: a request as in a pod's annotation, without the keys
-  that choose devices;
+- an annotation of the device, or else of the spec, under nri-rdma's key: a request as in a pod's annotation, without
+  the keys that choose devices;
 - the netdevs of CDI 1.1 (``netDevices``): each moves into the pod under the name that is given there.
 
-A CDI device without RDMA devices of the node and without a request does not concern us.
+A CDI device without RDMA devices of the node and without a request does not concern nri-rdma.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class Hardware:
 
 
 def meaning(device: ResolvedDevice, hardware: Hardware, prefix: str) -> CdiMeaning:
-    """Return the meaning of a CDI device on a node with this hardware. `prefix` is the key of our annotations.
+    """Return the meaning of a CDI device on a node with this hardware. `prefix` is the key of nri-rdma's annotations.
 
-    If the spec has a request to us, raise RequestError if it cannot be read, and PlacementError if the node does not
-    have one of the RDMA devices or netdevs now. In a spec without a request unknown devices are ignored.
+    If the spec has a request to nri-rdma, raise RequestError if it cannot be read, and PlacementError if the node does
+    not have one of the RDMA devices or netdevs now. In a spec without a request unknown devices are ignored.
     """
     where = f"CDI device {bounded(device.name)} ({_printable(device.file)})"
     text = device.annotation(prefix)
@@ -171,7 +171,7 @@ def _refuse_other_keys(device: ResolvedDevice, prefix: str, where: str) -> None:
 
 
 def refuse_key_of_pods(key: str, prefix: str, where: str) -> None:
-    """Raise RequestError for a key of ours that only pods may have."""
+    """Raise RequestError for an annotation key of nri-rdma that only pods may have."""
     if key.startswith(f"{prefix}/"):
         raise unknown_key(key, (prefix,), where)
 
@@ -192,7 +192,7 @@ def _asked(
     base: DeviceRequest, devices: tuple[RdmaDevice, ...], in_pod: Mapping[DeviceId, str], *, only_named: bool
 ) -> tuple[AskedPart, ...]:
     """Return a request for each device, because each netdev has its own name. `only_named`: the spec has no annotation
-    of ours, so that devices without a netdev in `in_pod` have no request."""
+    of nri-rdma, so that devices without a netdev in `in_pod` have no request."""
     if base.mode is Mode.SHARED:
         what = "netDevices move a netdev into the pod, and mode shared leaves it on the host"
         raise _refused(f"{base.where}.mode", what, "write mode: exclusive, or take netDevices away")

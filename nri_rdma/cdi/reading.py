@@ -56,7 +56,7 @@ INTEL_RDT_FIELDS = ("closID", "l3CacheSchema", "memBwSchema", "schemata", "enabl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspected:
-    """The result of reading a file: a spec, or problems. Problems beside a spec are those of its requests to us
+    """The result of reading a file: a spec, or problems. A spec may come with problems of its requests to nri-rdma
     (nri_rdma.cdi.asking)."""
 
     spec: Spec | None

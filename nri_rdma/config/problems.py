@@ -59,7 +59,7 @@ def _adoption(adopt: object) -> Iterator[Callable[[], object]]:
 def _readers(pools: object, rules: object) -> Iterator[Callable[[], object]]:
     """Yield a call that reads each pool and each rule alone. If `pools` is no table, or `rules` no list, one call reads
     it as a whole."""
-    from nri_rdma.text.pools import node_of, read_pools, read_rule, read_rules  # late: imports YAML
+    from nri_rdma.text.pools import node_of, read_pools, read_rule, read_rules  # imported late, because it imports YAML
 
     if isinstance(pools, dict) and pools:
         yield from (partial(read_pools, node_of({name: pool})) for name, pool in pools.items())

@@ -153,7 +153,7 @@ class _Reading:
         return values
 
     def _adoption(self, document: Document, table: Mapping[str, Any]) -> Adoption:
-        from nri_rdma.text.pools import node_of, read_adoption  # late: imports YAML
+        from nri_rdma.text.pools import node_of, read_adoption  # imported late, because it imports YAML
 
         try:
             return read_adoption(node_of(table["adopt"])) if "adopt" in table else Adoption()

@@ -39,7 +39,7 @@ _OF_NODES = frozenset({"name", "devices", "memlock", "limits"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmittedClaim:
     """A request of a claim that may be served. `devices` are in the order of the claim; `text` is the JSON to write
-    under our key into its CDI device."""
+    into its CDI device under nri-rdma's annotation key."""
 
     request: ClaimRequest
     devices: tuple[RdmaDevice, ...]

@@ -234,7 +234,7 @@ def sentence(found: GpuDirect) -> str:
 
 
 def fix(found: GpuDirect) -> str:
-    """Return the steps that would make it possible, one part for each way; "" if there is nothing to do."""
+    """Return the steps that would make GPUDirect RDMA possible, one part for each way; "" if there is nothing to do."""
     parts = []
     if found.verdict is not Verdict.POSSIBLE:
         ways = (way.lacks or way.doubts for way in found.ways if way.verdict is found.verdict)

@@ -224,9 +224,9 @@ def _of_node(path: str, major: int | None, minor: int | None, names: GpuNames) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuEvidence:
-    """The signs in a created container of which GPUs it has: the numbers of its device nodes, the CDI devices that the
-    runtime reports, and NVIDIA_VISIBLE_DEVICES (None: not set). The nodes of a privileged container are no sign: it has
-    all of the host's."""
+    """The evidence in a created container about its GPUs: the numbers of its device nodes, the CDI devices that the
+    runtime reports, and NVIDIA_VISIBLE_DEVICES (None: not set). The nodes of a privileged container are no evidence,
+    because it has all nodes of the host."""
 
     nodes: Collection[DeviceNumbers] = ()
     cdi_devices: tuple[str, ...] = ()
@@ -235,7 +235,7 @@ class GpuEvidence:
 
 
 def of_shown(shown: GpuEvidence, names: GpuNames, specs: Mapping[str, ResolvedDevice]) -> KnownGpus:
-    """Return the GPUs of a created container according to the most reliable of its signs."""
+    """Return the GPUs of a created container according to its most reliable evidence."""
     named = [gpu for name in shown.cdi_devices for gpu in of_cdi_device(name, names, specs)]
     if named:
         return _known(named, CDI_DEVICES)

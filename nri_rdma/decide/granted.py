@@ -1,7 +1,7 @@
 """Devices that other programs gave to the containers of a pod (CDI devices of a DRA driver, device nodes), and what
 follows from them.
 
-Pure. A CDI spec with our annotation key asks for something (nri_rdma.cdi.meaning). For a spec without it, the
+Pure. A CDI spec with nri-rdma's annotation key makes a request (nri_rdma.cdi.meaning). For a spec without it, the
 administrator's setting `adopt` decides.
 """
 
@@ -32,7 +32,7 @@ class Wanted:
 def requests_of(grants: Iterable[CdiGrant], adoption: Adoption) -> tuple[Wanted, ...]:
     """Return the requests that these grants make. A CDI device of several containers makes one request for all of them.
 
-    Raise the error of an unreadable spec that has our key: its container must not start without its devices.
+    Raise the error of a spec whose request cannot be read: its container must not start without its devices.
     """
     by_name: dict[str, list[CdiGrant]] = {}
     for grant in grants:
@@ -172,8 +172,8 @@ def _refuse_taken(device: RdmaDevice, mode: Mode, holders: Collection[Holding], 
 
 
 def with_grants(taken: Taken, placed: tuple[Placed, ...], owner: str) -> Taken:
-    """Return the holdings of other pods and these granted devices, all held exclusively: no annotation of this pod gets
-    one."""
+    """Return the holdings of other pods together with these granted devices, all as held exclusively, so that the
+    requests of this pod's annotations do not get the same devices."""
     return _with_holdings(taken, placed, owner, Mode.EXCLUSIVE)
 
 

@@ -85,7 +85,7 @@ def leading_away(
 
 
 class _Netdev:
-    """One netdev during the decision what it takes along."""
+    """One netdev while it is decided which configuration it takes into the pod."""
 
     def __init__(self, arrival: Arrival, pod: Routing, protected: tuple[_Protected, ...]) -> None:
         self.arrival = arrival
@@ -117,7 +117,7 @@ class _Netdev:
         return {it.route.table for _, it in self._routes}
 
     def take_addresses(self) -> None:
-        """Decide which addresses it takes along."""
+        """Decide which addresses the netdev takes into the pod."""
         self.own += [CarriedAddress(it, it.network, False) for it in self.arrival.given]
         if not self.arrival.takes.addresses:
             return
@@ -137,7 +137,7 @@ class _Netdev:
             self.own.append(replace(said, has_no_route=said.has_no_route or bool(why)))
 
     def take_rules(self, host_rules: Iterable[KnownRule], present: set[RoutingRule]) -> None:
-        """Decide which rules it takes along, and add them to `present`, the rules that the pod has."""
+        """Decide which rules the netdev takes into the pod, and add them to `present`, the rules that the pod has."""
         if not self.arrival.takes.rules:
             return
         tables = self.tables - SHARED_TABLES
@@ -156,8 +156,8 @@ class _Netdev:
                 self.rules.append(renamed)
 
     def take_routes(self) -> None:
-        """Decide which routes it takes along. Routes to connected networks come first, because gateways of others are
-        in these."""
+        """Decide which routes the netdev takes into the pod. Routes to connected networks come first, because the
+        gateways of other routes are in these networks."""
         reached = [it.network for it in self.own if not it.has_no_route]
         sources = {it.own.ip for it in self.own}
         known: set[str] = set()
@@ -185,7 +185,7 @@ class _Netdev:
                 self.main_routes.append(taken)
 
     def take_neighbours(self) -> None:
-        """Decide which neighbours it takes along."""
+        """Decide which neighbours the netdev takes into the pod."""
         if self.arrival.takes.neighbours:
             kept = (it for it in self.arrival.link.neighbours if not (neighbour_version(it) == _IPV6 and self._no_ipv6))
             self._things += (Brought(thing=thing) for thing in kept)

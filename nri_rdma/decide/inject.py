@@ -132,7 +132,8 @@ def refuse_two_pools(attached: tuple[AttachedRequest, ...], container: str, pres
 
 
 def rdma_max(attached: tuple[AttachedRequest, ...], container: str) -> tuple[str, ...]:
-    """Return only the lines for the container's rdma.max: one per limited device, in the order of the requests."""
+    """Return the lines to write into the container's rdma.max (the limits of its rdma cgroup): one per limited device,
+    in the order of the requests."""
     return _rdma_max([item for item in attached if item.admitted.request.scope.covers(container)])
 
 

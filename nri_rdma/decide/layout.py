@@ -30,8 +30,8 @@ placement may still use."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """The number of each device's place, and for each place the numbers of its switch, its root complex and its NUMA
-    node. These three kinds of groups never share a number."""
+    """The places (positions in the PCI tree) of devices, by number, and of each place the numbers of its switch, its
+    root complex and its NUMA node. These three kinds of groups never share a number."""
 
     of: Mapping[DeviceId, int]
     groups: tuple[tuple[int, int, int], ...]

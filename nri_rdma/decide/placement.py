@@ -570,8 +570,8 @@ def _obstacle_to_move(device: RdmaDevice, request: DeviceRequest, node: Node) ->
 
 
 def _may_be_in_pod(request: DeviceRequest, node: Node) -> bool:
-    """Return whether a netdev that is not on the host may be in the pod already, because a CNI plugin moved it there:
-    only if the request names the device. Whether it is there is checked at the attach."""
+    """Return whether a netdev that is missing on the host may be in the pod already, moved there by a CNI plugin. This
+    is assumed only if the request names the device; the attach checks it."""
     return _names_device(request.match) and node.rdma_netns is not RdmaNetns.NONE
 
 
@@ -866,7 +866,7 @@ def _not_aligned(search: _Search, what: str, hint: str) -> PlacementError:
 
 
 def _listed(words: Iterable[str]) -> str:
-    """Return the words joined by commas; of many words only the first."""
+    """Return the words joined by commas; of more than 16 words only the first 16 are named."""
     every = list(words)
     more = f", and {len(every) - _MAX_NAMED} more" if len(every) > _MAX_NAMED else ""
     return (", ".join(every[:_MAX_NAMED]) + more) if every else "none"

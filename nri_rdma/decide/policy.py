@@ -322,7 +322,8 @@ def _admit_one(policy: Policy, node: Node, request: DeviceRequest, asker: Asker)
 
 
 def _question(policy: Policy, node: Node, request: DeviceRequest, asker: Asker) -> _Question:
-    """Return the question for the checks. Raise PlacementError if the pod may not ask this pool at all."""
+    """Return the facts that the checks of a request need. Raise PlacementError if the pod may not ask this pool at
+    all."""
     pool = policy.pools.get(request.pool)
     if why := policy.closed or (pool.closed if pool is not None else ""):
         raise _closed(request, why)

@@ -55,8 +55,7 @@ class Gids:
         return _variables([it for it in self.ports if it.device in devices])
 
     def since(self, before: Gids) -> Gids:
-        """Return these newly read GIDs, with `before`, an earlier reading of the same attach, as the origin of
-        `first`."""
+        """Return these newly read GIDs with those of `before`, an earlier reading of the same attach, as `first`."""
         return replace(self, first=before.first or before.ports)
 
     @property
@@ -79,7 +78,7 @@ def joined(gids: Sequence[Gids]) -> Gids:
 
 
 def with_problem(problem: str) -> Gids:
-    """Return unknown GIDs with the reason."""
+    """Return the value for GIDs that are unknown for this reason."""
     return replace(NO_GIDS, problem=problem)
 
 

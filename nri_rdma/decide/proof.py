@@ -129,7 +129,7 @@ _QUEUES_BYTES = 256 << 10
 LEAST_LOCKED = LEAST_REGISTERED + _QUEUES_BYTES
 """The least RLIMIT_MEMLOCK with which a process can make a proof, in bytes."""
 _MEMORY_PART = 4
-"""A proof takes at most one part in this many of a container's memory."""
+"""The divisor of a container's memory that gives the most that a proof uses: a quarter."""
 
 
 def bytes_to_register(memlock: int | None, memory_max: int | None) -> int:

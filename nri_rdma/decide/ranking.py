@@ -171,9 +171,9 @@ class _Scale:
     rows: int
     by_distance: Mapping[Distance, int]
     near: int
-    """The cost of one step of the second criterion."""
+    """The cost of one step of distance in the second criterion: devices near the pod's GPUs."""
     idle_near: int
-    """The cost of one step of the fourth criterion."""
+    """The cost of one step of distance in the fourth criterion: devices left for idle GPUs."""
     own_costs: tuple[int, ...]
     """The cost of each device by the criteria that do not depend on a GPU: the first, third, fifth and seventh."""
     rail: int

@@ -77,9 +77,9 @@ def distance(a: Located, b: Located) -> Distance:
 
 
 def rails(devices: Iterable[RdmaDevice]) -> Mapping[DeviceId, int]:
-    """Return the rail of each device: the rank of its adapter's port among those of the node, in PCI order. In a
-    rail-optimised fabric the first ports of all nodes are connected to each other, so are their second ports, and so
-    on.
+    """Return the rail of each device: the rank of its adapter's port among those of the node, in PCI order. A
+    rail-optimised fabric connects the first ports of all nodes with each other, their second ports with each other, and
+    so on.
 
     Virtual functions and other devices on a physical function are on that function's rail. Soft devices have no rail.
     """

@@ -101,7 +101,7 @@ def problems_of(
 
 
 _Problem = tuple[ErrorCode, str, str]
-"""Error code, sentence and next step."""
+"""A problem as its error code, its sentence and the next step."""
 
 
 def _without_library(userspace: Userspace, machine: str, install: str) -> Iterator[_Problem]:

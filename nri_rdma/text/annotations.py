@@ -36,7 +36,7 @@ KiB. Still longer annotations are parsed again at each event of the pod."""
 
 
 def asks(annotations: Mapping[str, str], prefix: str = PREFIX) -> bool:
-    """Return whether any annotation is ours. Called for every pod of the node, so it has to be cheap."""
+    """Return whether any annotation has nri-rdma's prefix. Called for every pod of the node, so it has to be cheap."""
     for key in annotations:  # noqa: SIM110 - a loop is half the cost of any() with a generator
         if key.startswith(prefix) and (len(key) == len(prefix) or key[len(prefix)] == "/"):
             return True
@@ -44,7 +44,7 @@ def asks(annotations: Mapping[str, str], prefix: str = PREFIX) -> bool:
 
 
 def meant_key(key: str, prefix: str = PREFIX) -> str | None:
-    """Return our key that the author probably meant, if the key's prefix looks like ours with a typo; otherwise
+    """Return the key of nri-rdma that the author probably meant, if the key's prefix resembles nri-rdma's; otherwise
     None."""
     written, slash, rest = key.partition("/")
     most = min(_MOST_TYPOS, len(prefix) // _CHARACTERS_PER_TYPO)

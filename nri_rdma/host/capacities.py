@@ -1,7 +1,8 @@
-"""What the RDMA devices of this node can have, asked once per device and remembered.
+"""The capacities of this node's RDMA devices, asked once per device and remembered.
 
-A worker asks when the node was read and a device is new, and has the node read again: no pod waits for a device.
-Answers outlive the daemon, in a file that goes with the boot as the kernel's numbers of devices do.
+A worker asks after a scan of the node that found a new device, and then requests another scan: no pod waits for a
+device's answer. The answers are kept in a file for the next daemon; the file is valid until the machine reboots, like
+the kernel's device numbers.
 """
 
 from __future__ import annotations
@@ -26,14 +27,13 @@ from nri_rdma.tasks.workers import Workers
 log = logging.getLogger(__name__)
 
 AGAIN_S = 300.0
-"""How long a failure is remembered; after that, the next reading of the node asks again."""
+"""Seconds for which a failed query is remembered; the next scan after that asks the device again."""
 
 _Key: TypeAlias = tuple[str, str, int | None]
 
 
 class Capacities:
-    """Capacities by device. Only devices of pools with shares are asked; without such pools nothing is. Safe for use by
-    several threads."""
+    """Capacities of RDMA devices. Only devices of pools with shares are asked. Safe for use by several threads."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Capacities:
         memory: Path,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_answer` has the node read again; `memory` is the file in which answers are kept."""
+        """`on_answer` requests another scan of the node; `memory` is the file that keeps the answers."""
         self._process = process
         self._pools = tuple(pool for pool in pools if pool.shares)
         self._workers = workers
@@ -55,21 +55,21 @@ class Capacities:
         self._memory = memory
         kept = _read(memory) if self._pools else {}
         self._answers = {key: (CapacityAnswer(capacity=capacity), 0.0) for key, capacity in kept.items()}
-        """Each with the time at which a failure is forgotten, in seconds of the clock."""
+        """Each answer, with the clock time in seconds until which a failure is remembered."""
         self.settled: Future[None] = Future()
-        """Done when, for the first time, a reading of the node has the answers of all devices that are asked."""
+        """Done at the first scan of the node for which all relevant devices have been asked."""
 
     @property
     def pids(self) -> frozenset[int]:
-        """Return the processes that have devices open to ask them, which is no use."""
+        """The processes that open devices only to query them; the node's scan does not count them as users."""
         return self._process.pids
 
     def close(self) -> None:
-        """End a process that still asks. Before the workers."""
+        """Kill a running query process. Call this before the workers are closed."""
         self._process.close()
 
     def added_to(self, node: Node) -> Node:
-        """Return the node with what its devices have answered. From memory."""
+        """Return the node with the capacities that are known so far. Reads memory only."""
         if not self._pools:
             return node
         with self._lock:
@@ -81,7 +81,7 @@ class Capacities:
         )
 
     def node_was_read(self, node: Node) -> None:
-        """Have a worker ask the devices that are new on this node."""
+        """Have a worker ask the devices whose capacity is not known yet. Called after each scan of the node."""
         with self._lock:
             if self._is_asking:
                 return
@@ -112,12 +112,13 @@ class Capacities:
 
 
 def _key(device: RdmaDevice) -> _Key:
-    """Return what a device is while it is the same: one that is removed and made again has another index."""
+    """Return the key of a device. A device that is removed and created again has another kernel index, so another
+    key."""
     return device.name, device.node_guid, device.kernel_index
 
 
 def _read(path: Path) -> Mapping[_Key, RdmaCapacity]:
-    """Return what an earlier daemon of this boot was answered; nothing where that cannot be read."""
+    """Return the capacities that an earlier daemon stored since boot; nothing if the file is missing or unreadable."""
     try:
         return dict(msgspec.json.decode(path.read_bytes(), type=list[tuple[_Key, RdmaCapacity]]))
     except FileNotFoundError:
@@ -128,7 +129,7 @@ def _read(path: Path) -> Mapping[_Key, RdmaCapacity]:
 
 
 def _write(path: Path, known: Mapping[_Key, RdmaCapacity]) -> None:
-    """Keep the answers for the next daemon, which otherwise asks again."""
+    """Store the capacities for the next daemon, which otherwise asks the devices again."""
     beside = path.with_suffix(".new")
     try:
         beside.write_bytes(msgspec.json.encode(list(known.items())))

@@ -1,8 +1,8 @@
-"""The containers' cgroups: what the host's hierarchy can limit, the rdma limits of one, and what it uses.
+"""Containers' cgroups: enable the rdma controller, write, read and remove rdma limits, and read what containers use.
 
-The kernel takes the line of one device per write to ``rdma.max``. Several lines at once are EINVAL on 7.2; 6.12 takes
-them all for the first device, which ends up with the last one's limits, and the others with none. So every line is a
-write of its own.
+Each device's line is written to ``rdma.max`` on its own. Several lines in one write fail with EINVAL on Linux 7.2;
+Linux 6.12 applies all of them to the first device, which ends with the last line's limits, and the other devices with
+none.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ PROCESSES = "cgroup.procs"
 KILL = "cgroup.kill"
 CONTROLLERS = "cgroup.controllers"
 _V1 = ("devices", "memory", "rdma")
-"""The hierarchies of cgroup v1 whose limits an RDMA program meets."""
+"""The cgroup v1 hierarchies that can limit an RDMA program."""
 RDMA_PEAK = "rdma.peak"
-"""Only kernels that free the limits of a removed cgroup have this file: 7.2 has it, 6.12 has not."""
+"""A file that exists only in kernels that free the limits of a removed cgroup: Linux 7.2 has it, 6.12 has not."""
 _HINTS = {
     errno.ENOENT: "the daemon needs the host's cgroups at --cgroup-root, with the rdma controller in the container's",
     errno.ENODEV: "the device is gone or was renamed; look at `nri-rdma inventory`, and make the container anew",
@@ -41,17 +41,17 @@ _ENABLE_HINTS = {
     errno.EACCES: "let the daemon write below --cgroup-root",
 }
 _MEMORY_MAX = ("memory.max", "memory.limit_in_bytes")
-"""On cgroup v2, and v1."""
+"""The memory limit's file on cgroup v2 and on v1."""
 _UNLIMITED_V1 = (1 << 63) - (1 << 16)
-"""The least that says no limit on v1: 2**63 - 1, rounded down to a page of at most 64 KiB."""
+"""The smallest number that means "no limit" on cgroup v1: 2**63 - 1, rounded down to a page of at most 64 KiB."""
 _SYSTEMD_DEFAULT_SLICE = "system.slice"
 _CRUN_SUBGROUP = "container"
-"""crun puts a container of the systemd driver one level deeper, and its limits with it."""
+"""With the systemd driver, crun puts a container and its limits into this subgroup of its scope."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """A number of objects, and its limit; None is no limit (``max``)."""
+    """A number of objects in use and its limit; None means no limit (``max``)."""
 
     used: int
     limit: int | None
@@ -59,7 +59,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaUse:
-    """The objects of one RDMA device that the processes of a container use."""
+    """The objects of one RDMA device that a container's processes use."""
 
     device: str
     hca_handle: Counted
@@ -67,14 +67,15 @@ class RdmaUse:
 
     @property
     def is_noteworthy(self) -> bool:
-        """Return whether the use differs from what every cgroup reports for every device of the host."""
+        """Return whether something is used or limited. Every cgroup reports zeros for every other device of the
+        host."""
         return any(it.used or it.limit is not None for it in (self.hca_handle, self.hca_object))
 
 
 def has_rdma_controller(cgroup_root: Path) -> bool:
-    """Return whether containers can have rdma limits: whether a unified (v2) hierarchy hands the rdma controller down.
+    """Return whether containers can have rdma limits: a unified (v2) hierarchy must provide the rdma controller.
 
-    Through NRI a limit can only be set as a unified value, which no runtime takes on cgroup v1.
+    NRI passes such a limit only as a unified value, which no runtime accepts on cgroup v1.
     """
     try:
         controllers = (cgroup_root / CONTROLLERS).read_text().split()
@@ -84,10 +85,12 @@ def has_rdma_controller(cgroup_root: Path) -> bool:
 
 
 def runtime_enables_rdma(cgroup_root: Path, cgroups_path: str, container_id: str, sandbox_id: str) -> bool:
-    """Return whether the OCI runtime enables the rdma controller for a container: it did for the process of its pod.
+    """Return whether the OCI runtime enables the rdma controller for a container, judged by the cgroup of its pod's
+    process.
 
-    runc does and crun does not, and NRI names neither (docs/adr/0052). A pod without a process of its own, as CRI-O has
-    them, tells nothing: False. Where the pod's cgroup cannot be seen, nothing can be written either: True.
+    runc enables it and crun does not; NRI does not say which of them runs the pod (docs/adr/0052). False if the pod has
+    no process of its own, as with CRI-O. True if the pod's cgroup cannot be seen, because then this daemon cannot write
+    limits either.
     """
     try:
         own = cgroup_root / cgroup_of(cgroups_path)
@@ -100,10 +103,10 @@ def runtime_enables_rdma(cgroup_root: Path, cgroups_path: str, container_id: str
 
 
 def enable_rdma(cgroup_root: Path, cgroups_path: str, pid: int | None, where: str) -> None:
-    """Have the rdma controller in the cgroup of a container whose first process is `pid` (None: nobody knows): enable
-    it in all cgroups above, as runc does. Raises LimitsError, which names the container as `where`.
+    """Enable the rdma controller in all cgroups above a container's own, as runc does.
 
-    The process must be in that cgroup: in any other the limits would be somebody else's.
+    `pid` is the container's first process, None if unknown. It must be in the container's cgroup: otherwise the limits
+    would apply to another program. Raises LimitsError, which names the container as `where`.
     """
     folder = _folder_or_refusal(cgroup_root, cgroups_path, where)
     changed = folder
@@ -133,10 +136,9 @@ def enable_rdma(cgroup_root: Path, cgroups_path: str, pid: int | None, where: st
 
 
 def write_rdma_max(cgroup_root: Path, cgroups_path: str, lines: Sequence[str], where: str) -> None:
-    """Write these lines to the rdma.max of a container's cgroup. Raises LimitsError, which names the container as
-    `where`.
+    """Write these lines to rdma.max of a container's cgroup. Raises LimitsError, which names the container as `where`.
 
-    Nothing is created: a file that is not there is an error.
+    The file must exist: nothing is created.
     """
     folder = _folder_or_refusal(cgroup_root, cgroups_path, where)
     device = lines[0].partition(" ")[0]
@@ -158,8 +160,8 @@ def write_rdma_max(cgroup_root: Path, cgroups_path: str, lines: Sequence[str], w
 
 
 def lift_rdma_max(cgroup_root: Path, cgroups_path: str) -> None:
-    """Remove all rdma limits of a container's cgroup. Raises OSError, or ValueError for a path that is no cgroup
-    path."""
+    """Remove all rdma limits from a container's cgroup. Raises OSError, or ValueError if the cgroup's path is
+    invalid."""
     file = _folder(cgroup_root, cgroups_path) / RDMA_MAX
     limited = [device for device, limits in _parse(file.read_text()).items() if set(limits.values()) != {None}]
     descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
@@ -171,22 +173,27 @@ def lift_rdma_max(cgroup_root: Path, cgroups_path: str) -> None:
 
 
 def outlived_by_limits(cgroup_root: Path, cgroups_path: str) -> bool:
-    """Return whether the kernel keeps the limits of this cgroup after its removal; False for a cgroup that does not
-    exist. Raises ValueError for a path that is no cgroup path."""
+    """Return whether the kernel keeps the rdma limits of this cgroup after the cgroup is removed; False if it does not
+    exist.
+
+    Raises ValueError if the cgroup's path is invalid.
+    """
     folder = _folder(cgroup_root, cgroups_path)
     return (folder / RDMA_MAX).exists() and not (folder / RDMA_PEAK).exists()
 
 
 def processes_of(cgroup_root: Path, cgroups_path: str) -> tuple[int, ...]:
-    """Return the processes in a container's cgroup; 0 is a process that this one cannot see. Raises OSError,
+    """Return the pids in a container's cgroup; 0 stands for a process outside this pid namespace. Raises OSError or
     ValueError."""
     return tuple(int(word) for word in (_folder(cgroup_root, cgroups_path) / PROCESSES).read_text().split())
 
 
 def joined_by(cgroup_root: Path, cgroups_path: str, pid: int) -> tuple[Path, ...]:
-    """Return the files by which a process joins the cgroups of a container that hold its RDMA: on cgroup v2 one.
+    """Return the cgroup.procs files to write to in order to join the container's cgroups that limit RDMA: one on cgroup
+    v2.
 
-    `pid` is the container's first process, which must be there: else ProcessLookupError. Raises OSError, ValueError.
+    `pid` is the container's first process. Raises ProcessLookupError if it is not in these cgroups, also OSError and
+    ValueError.
     """
     unified = (cgroup_root / CONTROLLERS).exists()
     roots = [cgroup_root] if unified else [cgroup_root / name for name in _V1 if (cgroup_root / name).is_dir()]
@@ -199,8 +206,8 @@ def joined_by(cgroup_root: Path, cgroups_path: str, pid: int) -> tuple[Path, ...
 
 
 def memory_max(joined: Sequence[Path], cgroup_root: Path) -> int | None:
-    """Return how many bytes of memory the processes of a cgroup may have together, given its `joined_by`; None: the
-    cgroups set no limit."""
+    """Return the memory limit in bytes of a container's cgroup; None if there is no limit. `joined` comes from
+    `joined_by`."""
     folders = [folder for procs in joined for folder in procs.parents if folder.is_relative_to(cgroup_root)]
     files = [folder / name for folder in folders for name in _MEMORY_MAX]
     texts = [file.read_text() for file in files if file.exists()]
@@ -209,7 +216,7 @@ def memory_max(joined: Sequence[Path], cgroup_root: Path) -> int | None:
 
 
 def kill_all(cgroup_root: Path, cgroups_path: str) -> None:
-    """Kill all processes of a container that does not run yet. Raises OSError, ValueError."""
+    """Kill all processes of a container that does not run yet. Raises OSError or ValueError."""
     if not (cgroup_root / CONTROLLERS).exists() and (cgroup_root / _V1[0]).is_dir():
         for pid in filter(None, processes_of(cgroup_root / _V1[0], cgroups_path)):
             os.kill(pid, signal.SIGKILL)
@@ -218,8 +225,8 @@ def kill_all(cgroup_root: Path, cgroups_path: str) -> None:
 
 
 def read_rdma_use(cgroup_root: Path, cgroups_path: str) -> tuple[RdmaUse, ...]:
-    """Return what a container uses of each device of the host, with its limits; nothing when its cgroup is gone or
-    unreadable."""
+    """Return the objects that a container uses of each RDMA device of the host, with limits; () if its cgroup cannot be
+    read."""
     try:
         folder = _folder(cgroup_root, cgroups_path)
         limits, current = ((folder / name).read_text() for name in (RDMA_MAX, RDMA_CURRENT))
@@ -229,7 +236,7 @@ def read_rdma_use(cgroup_root: Path, cgroups_path: str) -> tuple[RdmaUse, ...]:
 
 
 def rdma_use(limits: str, current: str) -> tuple[RdmaUse, ...]:
-    """Return the use by device, from the texts of rdma.max and rdma.current."""
+    """Return the use of each device, from the texts of rdma.max and rdma.current."""
     may, has = _parse(limits), _parse(current)
     return tuple(
         RdmaUse(
@@ -238,13 +245,13 @@ def rdma_use(limits: str, current: str) -> tuple[RdmaUse, ...]:
             hca_object=Counted(used=used.get("hca_object") or 0, limit=may[device].get("hca_object")),
         )
         for device, used in has.items()
-        if device in may  # one that comes between the two readings is in one of them only
+        if device in may  # a device that appears between the two readings is in one of them only
     )
 
 
 def _parse(text: str) -> Mapping[str, Mapping[str, int | None]]:
-    """Parse lines such as ``mlx5_0 hca_handle=2 hca_object=max``, one per device; ``max`` is None, and no number counts
-    as none."""
+    """Parse lines such as ``mlx5_0 hca_handle=2 hca_object=max``, one per device. ``max`` and invalid numbers become
+    None."""
     found = {}
     for line in text.splitlines():
         device, _, rest = line.partition(" ")
@@ -254,10 +261,11 @@ def _parse(text: str) -> Mapping[str, Mapping[str, int | None]]:
 
 
 def cgroup_of(cgroups_path: str) -> PurePosixPath:
-    """Return the path of a container's cgroup below the root, from the OCI spec's cgroupsPath.
+    """Return the path of a container's cgroup below the cgroup root, from the OCI spec's cgroupsPath.
 
-    Absolute (the cgroupfs driver), or ``SLICE:PREFIX:NAME`` (the systemd driver), of which runtimes make the scope
-    ``PREFIX-NAME.scope`` in the slice. Raises ValueError for any other form, and for a path that leads out of the root.
+    The path is absolute (cgroupfs driver) or ``SLICE:PREFIX:NAME`` (systemd driver), for which runtimes create the
+    scope ``PREFIX-NAME.scope`` in the slice. Raises ValueError for other forms, and for a path that leads out of the
+    root.
     """
     if "\0" in cgroups_path:
         raise ValueError("its path holds a zero byte")
@@ -298,7 +306,7 @@ def _folder(cgroup_root: Path, cgroups_path: str) -> Path:
 
 
 def _folder_or_refusal(cgroup_root: Path, cgroups_path: str, where: str) -> Path:
-    """Return the cgroup's folder. Raises LimitsError for a path that is no cgroup path."""
+    """Return the cgroup's folder. Raises LimitsError if the cgroup's path is invalid."""
     try:
         return _folder(cgroup_root, cgroups_path)
     except ValueError as error:

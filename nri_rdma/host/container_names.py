@@ -1,4 +1,5 @@
-"""The names that people gave to containers of podman and Docker, which the daemon knows by their ids."""
+"""The names that users gave to the containers of podman and Docker; the daemon knows these containers only by their
+ids."""
 
 from __future__ import annotations
 
@@ -9,12 +10,15 @@ from nri_rdma.host.engine_command import run
 
 ENGINES = ("podman", "docker")
 TIMEOUT_S = 1.0
-"""For each engine, where names are an ornament."""
+"""Time limit for each engine. It is short because names are only for display."""
 
 
 def container_names(timeout_s: float = TIMEOUT_S) -> dict[str, str]:
-    """Return the names of all containers, by their ids. Of an engine that is not here, or cannot say, there are none:
-    ids serve as well. Blocks for as long as the engines take, each for `timeout_s` at most."""
+    """Return the names of all podman and Docker containers, by container id.
+
+    An engine that is not installed or whose command fails contributes no names: callers then show the ids. Each engine
+    may take `timeout_s` at most.
+    """
     found: dict[str, str] = {}
     for engine in ENGINES:
         if shutil.which(engine) is None:

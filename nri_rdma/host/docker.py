@@ -1,4 +1,4 @@
-"""Docker's own command line, asked for what nobody else knows. Blocks for as long as dockerd takes."""
+"""Query Docker through its command-line tool. Each call blocks until dockerd has answered."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from nri_rdma.host.engine_command import run
 
 PROGRAM = "docker"
 TIMEOUT_S = 60.0
-"""dockerd waits for its locks, also of a container that is being started."""
+"""dockerd may wait for a lock that it holds while it starts a container."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerContainer:
-    """A container that Docker has, whether it runs or not; `runtime` is the name that it is made with."""
+    """A container of Docker, running or not. `runtime` is the name of the OCI runtime that Docker creates it with."""
 
     name: str
     runtime: str
@@ -24,26 +24,27 @@ class DockerContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerRuntimes:
-    """The runtimes that dockerd is configured with: the default one's name, and the program of each ("": a shim)."""
+    """The OCI runtimes in dockerd's configuration: the name of the default one, and the program of each; "" for a
+    containerd shim."""
 
     default: str
     programs: Mapping[str, str]
 
 
 def version_text() -> str:
-    """Return what `docker --version` prints; it does not ask dockerd. Raises NriRdmaError."""
+    """Return the output of `docker --version`, which does not contact dockerd. Raises NriRdmaError."""
     return _run("--version")
 
 
 def runtimes() -> DockerRuntimes:
-    """Return dockerd's runtimes. Raises NriRdmaError."""
+    """Return the OCI runtimes that dockerd is configured with. Raises NriRdmaError."""
     found = json.loads(_run("info", "--format", "{{json .}}"))
     programs = {name: it.get("path", "") for name, it in found["Runtimes"].items()}
     return DockerRuntimes(default=found["DefaultRuntime"], programs=programs)
 
 
 def containers() -> tuple[DockerContainer, ...]:
-    """Return all containers. Raises NriRdmaError."""
+    """Return all containers of Docker. Raises NriRdmaError."""
     ids = _run("ps", "--all", "--quiet", "--no-trunc").split()
     documents = json.loads(_run("inspect", "--type", "container", *ids)) if ids else []
     return tuple(

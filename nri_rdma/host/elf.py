@@ -1,7 +1,7 @@
-"""Read what the shared libraries of an image say of themselves: what they need, what they define, and what is in them.
+"""Read from the shared libraries of an image which libraries, versions and symbols they need and define.
 
-An image is written by strangers. Nothing of it is run, each number is checked before it is used, and no table is read
-beyond its bound. What is no ELF file, or not one in this form, is an ElfError.
+Images are not trusted: nothing in them is run, each number is checked before use, and all tables have limits. A file
+that is no ELF file or breaks a limit raises ElfError.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 MOST_BYTES = 16 << 20
-"""Of a file: the largest provider of rdma-core, with its debugging symbols, has 5 MiB."""
+"""The largest file to read. The largest provider of rdma-core, with debugging symbols, has 5 MiB."""
 MOST_READ = 64 << 20
-"""Of a file, all in all: its tables may overlap."""
+"""The most bytes to read from one file in total; its tables may overlap."""
 MOST_ROWS = 65536
-"""Of all of a file's tables: libmlx5 has 1,000 symbols."""
+"""The most rows to read from all tables of one file; libmlx5 has 1,000 symbols."""
 MOST_SECTIONS = 256
 LONGEST_NAME = 4096
 MOST_NAME_BYTES = 4 << 20
-"""Of all names that are read of a file: its symbols may share a long one."""
+"""The most bytes of names to read from one file; many symbols may share one long name."""
 
 _SECTION_DYNSYM, _SECTION_DYNAMIC = 11, 6
 _SECTION_VERDEF, _SECTION_VERNEED, _SECTION_VERSYM = 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
 _SECTION_RELA = 4
 _NEEDED = 1
 _WRITTEN = 3
-"""Flags of a section of data that a program may write, as those are that hold addresses."""
+"""Flags (write, alloc) of a data section that the program may write, such as a section that holds addresses."""
 
 
 class ElfError(Exception):
-    """A file that is no ELF file, or none that can be read; the text says why."""
+    """A file that is not an ELF file or cannot be read as one; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,10 @@ class _Section:
 
 
 class Elf:
-    """A shared library, opened to be read. Each method reads what it returns; all of them raise ElfError or OSError."""
+    """A shared library, opened for reading. Each method reads the file; all methods raise ElfError or OSError."""
 
     def __init__(self, fd: int) -> None:
-        """Read the header. The descriptor stays the caller's, and open."""
+        """Read the ELF header. The caller keeps the descriptor and closes it."""
         self._fd = fd
         self._bytes_left, self._rows_left, self._names_left = MOST_READ, MOST_ROWS, MOST_NAME_BYTES
         self._size = os.fstat(fd).st_size
@@ -67,7 +67,7 @@ class Elf:
         self._known: tuple[_Section, ...] | None = None
 
     def needed(self) -> tuple[str, ...]:
-        """Return the names of the libraries that it is linked with."""
+        """Return the names of the libraries that this library is linked with."""
         found = []
         for section in self._of(_SECTION_DYNAMIC):
             names = self._linked(section)
@@ -77,23 +77,23 @@ class Elf:
         return tuple(found)
 
     def versions_needed(self) -> dict[str, frozenset[str]]:
-        """Return the versions that it needs, by the library that has to define them."""
+        """Return the symbol versions that this library needs, by the library that must define them."""
         return {library: frozenset(versions.values()) for library, versions in self._wanted().items()}
 
     def versions_defined(self) -> frozenset[str]:
-        """Return the versions that it defines."""
+        """Return the symbol versions that this library defines."""
         return frozenset(self._defined().values())
 
     def symbols_needed(self, library: str) -> frozenset[tuple[str, str]]:
-        """Return the symbols, each with its version, that it needs of a library; those that it can do without (weak)
-        are not among them."""
+        """Return the symbols that this library needs from another one, each with its version. Weak symbols are left
+        out."""
         versions = self._wanted().get(library, {})
         found = self._symbols()
         strong = ((name, at) for name, at, is_here, is_weak in found if not is_here and not is_weak)
         return frozenset((name, versions[at]) for name, at in strong if at in versions)
 
     def symbols_defined(self) -> frozenset[tuple[str, str]]:
-        """Return the symbols, each with its version, that others may use."""
+        """Return the symbols that this library exports, each with its version."""
         versions = self._defined()
         return frozenset((name, versions[at]) for name, at, is_here, _ in self._symbols() if is_here and at in versions)
 
@@ -102,7 +102,7 @@ class Elf:
         return self._read(0, self._size)
 
     def words_after(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield the two 32-bit numbers that follow each pointer to this text in the data of the library."""
+        """Yield the two 32-bit numbers that follow each pointer to this text in the library's data."""
         if self.bits != 64:
             return
         whole = self.data()
@@ -111,7 +111,7 @@ class Elf:
             for place, _info, addend in self._rows(section, "QQQ"):
                 if addend in targets:
                     yield from self._pair(place + 8)
-        for section in self._sections():  # a library with packed relocations has the addresses in place
+        for section in self._sections():  # with packed relocations the addresses are already in the data
             if section.flags & _WRITTEN == _WRITTEN and section.kind == 1:
                 for number, (word,) in enumerate(self._rows(section, "Q")):
                     if word in targets:
@@ -149,7 +149,7 @@ class Elf:
         return found
 
     def _symbols(self) -> list[tuple[str, int, bool, bool]]:
-        """Return name, version's number, whether it is defined here, and whether it is weak."""
+        """Return each symbol's name and version number, True if it is defined here, and True if it is weak."""
         symbols, versions = self._one(_SECTION_DYNSYM), self._one(_SECTION_VERSYM)
         names, found = self._linked(symbols), []
         numbers = [number for (number,) in self._rows(versions, "H")]
@@ -185,7 +185,7 @@ class Elf:
         return found[0]
 
     def _linked(self, section: _Section) -> bytes:
-        """The texts of a section: those of the one that it is linked with."""
+        """Return the string table of a section: the bytes of the section that its link field names."""
         sections = self._sections()
         if section.link >= len(sections):
             raise ElfError("a section is linked with none")
@@ -201,7 +201,7 @@ class Elf:
         return list(shape.iter_unpack(self._read(section.offset, count * shape.size)))
 
     def _addresses(self, whole: bytes, wanted: bytes) -> Iterator[int]:
-        """Yield where in memory each of these bytes will be."""
+        """Yield the memory address of each occurrence of these bytes in the loaded library."""
         for section in self._sections():
             if section.kind != 1 or not section.address:
                 continue
@@ -234,7 +234,7 @@ class Elf:
             raise ElfError("its tables overlap")
 
     def _name(self, names: bytes, place: int) -> str:
-        """The text at that place of a table of texts."""
+        """Return the text at an offset of a string table."""
         end = names.find(b"\0", place, place + LONGEST_NAME)
         if end < 0:
             raise ElfError("a name is nowhere")

@@ -1,4 +1,4 @@
-"""The command line of a container engine (podman, docker), run to its end."""
+"""Run a command of a container engine's command-line tool (podman, docker) and return its output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from nri_rdma.errors import ErrorCode, NriRdmaError
 
 
 def run(program: str, *arguments: str, timeout_s: float) -> str:
-    """Return what the command wrote to stdout. Blocks for as long as the engine takes; raises NriRdmaError."""
+    """Run `program` with these arguments and return its stdout.
+
+    Blocks until the program ends. Raises NriRdmaError if it is not installed, fails, or takes longer than `timeout_s`.
+    """
     command = (program, *arguments)
     words = " ".join(command[:2])
     try:

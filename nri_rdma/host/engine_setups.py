@@ -1,4 +1,5 @@
-"""The container engines that ask by our hooks on this host, known by the files that set them up."""
+"""Find which container engines (podman, Docker) use our OCI hooks on this host, by the files that the installation
+created."""
 
 from __future__ import annotations
 
@@ -13,12 +14,15 @@ OCI_HOOK: Final = Path("/usr/local/lib/nri-rdma/nri-rdma-oci-hook")
 PODMAN_DROP_IN: Final = Path("/etc/containers/containers.conf.d/90-nri-rdma.conf")
 DOCKER_SHIM: Final = Path("/usr/local/bin/containerd-shim-nri-rdma-v1")
 BY_CDI: Final = "podman or Docker"
-"""The engine where only the hook is there: CDI devices bring it to whoever reads CDI specs."""
+"""The engine's name if only the hook program is installed. Any engine that reads CDI specs may then run the hook."""
 
 
 def engines_without_runtime(settings: Settings, root: Path = Path("/")) -> tuple[str, ...]:
-    """Return the engines that are set up, if nobody else can ask here: there is no NRI socket, no kubelet, and no pool
-    that Kubernetes asks for. Else nothing: then a runtime without NRI is an error."""
+    """Return the installed engines (podman, Docker) if this host has no NRI socket, no kubelet, and no pool that
+    Kubernetes serves.
+
+    Returns nothing otherwise: on such a host, a runtime without NRI is an error.
+    """
     by_kubernetes = any(pool.door is not PoolDoor.ANNOTATIONS for pool in settings.pools)
     if by_kubernetes or _may_be_there(settings.nri_socket) or _may_be_there(settings.kubelet_socket):
         return ()
@@ -30,7 +34,7 @@ def _may_be_there(path: Path) -> bool:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except OSError:  # this user may not look: a runtime that is missed is worse than one that is expected in vain
+    except OSError:  # no permission to look: assume that it exists, because overlooking a runtime would be worse
         return True
     return True
 

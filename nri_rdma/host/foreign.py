@@ -1,4 +1,4 @@
-"""Who else than root could replace a file: the folders on the way to it."""
+"""Find folders in which users other than root could replace a file, by checking each folder on its path."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from pathlib import Path
 
 
 def foreign_folder(folder: Path) -> str:
-    """Return the first folder on the way, this one included, in which others than root may replace a file, with its
-    owner and mode; "" where there is none. A folder that is not there is none. Raises OSError, also for links that lead
-    in a circle."""
+    """Return the first folder on the path to `folder`, itself included, that a user other than root can write to, with
+    its owner and mode; "" if there is none.
+
+    A folder that does not exist is no risk. Raises OSError, also if symbolic links form a loop.
+    """
     for path in _way(folder.absolute()):
         try:
             found = path.stat()
@@ -24,7 +26,8 @@ def foreign_folder(folder: Path) -> str:
 
 
 def _way(path: Path) -> Iterator[Path]:
-    """Yield the folders from the root to this path, also those to which links on the way lead."""
+    """Yield each folder from the root down to this path, and also the folders that symbolic links on the way lead
+    to."""
     for step in (*reversed(path.parents), path):
         yield step
         if step.is_symlink():

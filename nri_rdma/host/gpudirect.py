@@ -1,4 +1,4 @@
-"""What the machine shows of GPUDirect RDMA, read from sysfs, procfs, /boot and /dev."""
+"""Read the facts about GPUDirect RDMA that the machine shows in sysfs, procfs, /boot and /dev."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ _OPTION = re.compile(
 )
 _DENIES = re.compile(r"^GrdmaPciTopoCheckOverride:\s*2$", re.MULTILINE)
 _PEERS = ("kernel/mm/memory_peers", "kernel/memory_peers", "memory_peers")
-"""The kernel's release decides which of them ib_core makes."""
+"""Folders for clients of NVIDIA's peer memory. The kernel's release decides which of them ib_core creates."""
 _FOR_ALL = 64
-"""So many bytes of a function's configuration everybody may read; root gets the rest."""
+"""Bytes of a PCI function's configuration space that every user may read; only root can read the rest."""
 _EXTENDED = 0x100
 _ACS = 0x000D
 _ACS_CONTROL = 6
 _REDIRECT = 0x04 | 0x08 | 0x20
-"""P2P request redirect, completion redirect and egress control, as pci_bridge_has_acs_redir of drivers/pci/p2pdma.c."""
+"""The ACS bits P2P request redirect, completion redirect and egress control, as in pci_bridge_has_acs_redir of
+drivers/pci/p2pdma.c."""
 
 
 def read_gpudirect(
@@ -39,7 +40,10 @@ def read_gpudirect(
     dev_root: Path = Path("/dev"),
     boot: Path = Path("/boot"),
 ) -> GpuDirectFacts:
-    """Return what the machine shows; ACS is shown to root only. Raises nothing: what is missing is not there."""
+    """Return the facts about GPUDirect RDMA for these GPUs and RDMA devices.
+
+    Never raises: a missing file counts as an absent feature. The ACS settings of bridges can be read by root only.
+    """
     gpus, devices = tuple(gpus), tuple(devices)
     functions = [gpu.pci for gpu in gpus] + [device.pci for device in devices if device.pci is not None]
     pci = f"{sysfs_root}/bus/pci/devices"
@@ -58,8 +62,11 @@ def read_gpudirect(
 
 
 def _nvidia(version: str) -> NvidiaDriver | None:
-    """Parse the driver's own line: ``NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release``, or
-    ``NVIDIA UNIX x86_64 Kernel Module  535.129.03`` of the proprietary one."""
+    """Parse the version line of NVIDIA's driver; None if it is not loaded.
+
+    The open driver writes ``NVRM version: NVIDIA UNIX Open Kernel Module for x86_64 580.159.04 Release``, the
+    proprietary driver ``NVIDIA UNIX x86_64 Kernel Module 535.129.03``.
+    """
     if not version:
         return None
     line = version.splitlines()[0]
@@ -68,7 +75,8 @@ def _nvidia(version: str) -> NvidiaDriver | None:
 
 
 def _options(proc_root: Path, boot: Path) -> Mapping[str, bool] | None:
-    """Return the options of the running kernel; distributions have its configuration in one place or the other."""
+    """Return the build options of the running kernel, from /proc/config.gz or /boot/config-RELEASE; None if neither can
+    be read."""
     release = read(f"{proc_root}/sys/kernel/osrelease")
     for file in (proc_root / "config.gz", boot / f"config-{release}"):
         try:
@@ -87,7 +95,10 @@ def _iommu(pci: str, functions: Iterable[PciAddress]) -> Iterator[tuple[PciAddre
 
 
 def redirects_peers(config: Path) -> bool | None:
-    """Return whether a bridge redirects peer traffic, by the extended capability ACS in its configuration."""
+    """Return whether a PCI bridge redirects peer-to-peer traffic, by the ACS capability in its configuration space.
+
+    `config` is the bridge's `config` file in sysfs. None if it cannot be read, or not by this user.
+    """
     try:
         content = config.read_bytes()
     except OSError:

@@ -1,7 +1,7 @@
-"""Who of a runtime's handlers has the guard: what its base_runtime_spec, or CRI-O's definitions, come to on this host.
+"""Determine which runtime handlers (RuntimeClass handlers) have the guard, the hook that verifies containers.
 
-The handlers are those that the runtime says it runs with, or those of its configuration files, which it reads when it
-starts.
+The guard comes to containers by a handler's base_runtime_spec in containerd, or by CRI-O's hook definitions. The
+handlers are those that the running runtime reports, or those of its configuration files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nri_rdma.text.kubelet_checkpoint import FILE as CHECKPOINT_FILE
 from nri_rdma.text.shares import GUARD_HOOK, GUARD_MODULE
 
 CRIO = "CRI-O"
-"""What all handlers of CRI-O are called, which have the same hooks."""
+"""The name under which all handlers of CRI-O are reported together, because they share the same hooks."""
 _OF_CONTAINERD = "containerd's "
 _STAGE = "createRuntime"
 _FLAGS = ("--annotation-prefix", "--control-socket", "--kubelet-checkpoint")
@@ -29,9 +29,11 @@ _FLAGS = ("--annotation-prefix", "--control-socket", "--kubelet-checkpoint")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """The guard of a handler's containers: `fault` is the reason why they have none, "" when they have one. `blocks`:
-    no container of the handler starts at all, whether it asks for anything or not. Not `is_known`: `fault` is the
-    reason why nobody can tell from here. `is_default`: the handler is that of pods that name none."""
+    """The guard setup of one runtime handler. `fault` says why its containers have no guard; "" if they have one.
+
+    `blocks`: no container of this handler can start at all. `is_known` False: the setup cannot be seen from here, and
+    `fault` says why. `is_default`: pods that name no handler use this one.
+    """
 
     handler: str
     fault: str
@@ -41,25 +43,28 @@ class Setup:
 
     @property
     def name(self) -> str:
-        """The handler's own name at the runtime; CRI-O's have one guard together."""
+        """The handler's name at the runtime. All handlers of CRI-O share one name here."""
         return self.handler.removeprefix(_OF_CONTAINERD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fault:
-    """The reason why a hook guards nothing, "" when it does; `blocks` as in Setup."""
+    """The reason why a hook guards nothing; "" if it works. `blocks`: no container of the handler can start at all."""
 
     text: str = ""
     blocks: bool = False
 
 
 class WrongError(Exception):
-    """A file of the runtime that cannot be used."""
+    """A configuration file of the runtime that cannot be used."""
 
 
 def running_setups(sockets: Iterable[Path | None], settings: Settings) -> tuple[Setup, ...] | None:
-    """Return how the handlers of the first runtime that answers at one of these sockets of CRI are guarded, by its own
-    word; None where none answers. Raises ContainerdError where one does not in time. Blocks."""
+    """Return the guard setup of each handler of the first runtime that answers at one of these CRI sockets; None if
+    none answers.
+
+    Raises ContainerdError if a runtime does not answer in time. Blocks.
+    """
     for socket in sockets:
         match running_handlers(socket):
             case RunningCrio(hook_folders=folders):
@@ -72,13 +77,13 @@ def running_setups(sockets: Iterable[Path | None], settings: Settings) -> tuple[
 
 
 def setup_of(setups: Iterable[Setup], handler: str) -> Setup | None:
-    """Return that of a pod's runtime handler, "" for a pod that names none; None where the runtime did not tell of
-    it."""
+    """Return the setup of a pod's runtime handler ("": the pod names none); None if the runtime did not report that
+    handler."""
     return next((it for it in setups if it.handler == CRIO or (it.name == handler if handler else it.is_default)), None)
 
 
 def containerd_setup(handler: RuntimeHandler, settings: Settings) -> Setup:
-    """Return how a handler of containerd is guarded."""
+    """Return the guard setup of a handler of containerd."""
     fault = _fault_of_handler(handler, settings)
     return Setup(
         handler=f"{_OF_CONTAINERD}{handler.name}",
@@ -89,7 +94,7 @@ def containerd_setup(handler: RuntimeHandler, settings: Settings) -> Setup:
 
 
 def crio_setup(folders: Sequence[Path], settings: Settings) -> Setup:
-    """Return how all containers of a CRI-O that reads hooks from these folders are guarded."""
+    """Return the one guard setup of all containers of a CRI-O that reads hook definitions from these folders."""
     definitions = [path for folder in folders for path in sorted(folder.glob("*.json"))]
     faults = [fault for path in definitions if (fault := _fault_of_definition(path, settings)) is not None]
     blocking = [fault.text for fault in faults if fault.blocks]
@@ -102,23 +107,29 @@ def crio_setup(folders: Sequence[Path], settings: Settings) -> Setup:
 
 
 def guard_hook_in(spec: Path) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
-    """Return the guard's hook in an OCI configuration, None where it has none, and the configuration. Raises
-    WrongError."""
+    """Return the guard's hook in an OCI configuration file (None if it has none), and the whole configuration.
+
+    Raises WrongError.
+    """
     document = _json(spec)
     hooks = _table(document.get("hooks")).get(_STAGE)
     return _ours(hooks if isinstance(hooks, list) else []), document
 
 
 def fault_of_program(program: Path) -> str:
-    """Return what keeps the hook from being run; "" if it, its interpreter and its module are there."""
+    """Return the reason why the guard's program cannot be run; "" if the program, its interpreter and its module
+    exist."""
     if not (is_program(program) and is_program(_interpreter_of(program))):
         return f"{program} cannot be run"
     return fault_of(program.resolve(), GUARD_MODULE)
 
 
 def _seen_from_here(handler: RuntimeHandler, settings: Settings) -> Setup:
-    """As containerd_setup, of a containerd that runs: a file that it names was there when it started, so one that is
-    not may lie in another mount namespace."""
+    """Return the guard setup of a handler of a running containerd.
+
+    containerd could read its base_runtime_spec at its start. If the file is not visible here, it may lie in another
+    mount namespace, so the setup is unknown.
+    """
     if handler.base_spec and not Path(handler.base_spec).exists():
         fault = f"whether {handler.base_spec} has the hook cannot be seen from here"
         name = f"{_OF_CONTAINERD}{handler.name}"
@@ -149,7 +160,8 @@ def _fault_of_handler(handler: RuntimeHandler, settings: Settings) -> _Fault:
 
 
 def _lets_through(pattern: str, key: str) -> bool:
-    """As Go's path.Match, which containerd uses: `*` stands for no slash."""
+    """Return whether a pattern of containerd's pod_annotations matches a key, as Go's path.Match: `*` matches no
+    slash."""
     parts, names = pattern.split("/"), key.split("/")
     return len(parts) == len(names) and all(map(fnmatchcase, names, parts))
 
@@ -158,7 +170,7 @@ def _lets_through(pattern: str, key: str) -> bool:
 
 
 def _fault_of_definition(path: Path, settings: Settings) -> _Fault | None:
-    """None: it is about another hook."""
+    """Return the fault of a hook definition of CRI-O; None if the definition is about another hook."""
     try:
         document = _json(path)
     except WrongError:
@@ -179,7 +191,7 @@ def _fault_of_definition(path: Path, settings: Settings) -> _Fault | None:
 
 
 def _ours(hooks: Iterable[Any]) -> Mapping[str, Any] | None:
-    """The guard's hook among these."""
+    """Return the guard's hook among these hooks; None if it is not there."""
     for hook in hooks:
         if (
             isinstance(hook, dict)
@@ -191,7 +203,8 @@ def _ours(hooks: Iterable[Any]) -> Mapping[str, Any] | None:
 
 
 def _interpreter_of(path: Path) -> Path:
-    """Return the program that the first line of a script names; the file itself if it is no script, or unreadable."""
+    """Return the program that the first line of a script names; the file itself if it is not a script or cannot be
+    read."""
     try:
         with path.open("rb") as file:
             line = file.readline(256).decode(errors="replace")
@@ -214,7 +227,7 @@ def _fault_of_hook(hook: Mapping[str, Any], settings: Settings) -> str:
 
 
 def _values(settings: Settings) -> tuple[str, ...]:
-    """Return what the hook's flags have to say."""
+    """Return the values that the hook's flags must have, in the order of _FLAGS."""
     return (
         settings.annotation_prefix,
         str(settings.control_path),

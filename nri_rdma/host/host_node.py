@@ -1,4 +1,4 @@
-"""This host's node: read from sysfs and the kernel, and read again when the kernel reports a change."""
+"""Reads this host's node from sysfs and the kernel, and reads it again when the kernel reports a change."""
 
 from __future__ import annotations
 
@@ -37,51 +37,53 @@ class Cache(Protocol):
 
     current: Node
     on_read: list[Callable[[], None]]
-    """Called after each reading."""
+    """Callbacks that run after each reading of the node."""
     unannounced: list[Callable[[], None]]
-    """Called now and then, to look for changes that nobody announces."""
+    """Callbacks that run periodically, to look for changes that the kernel does not announce."""
     is_outdated: Callable[[], bool]
-    """Called before a decision, to look for those that it must not miss."""
+    """Called before a placement decision, to look for unannounced changes that the decision must not miss."""
 
     @property
     def is_current(self) -> bool:
         """Return whether the last reading succeeded and no other one has been requested since."""
 
     def refresh_soon(self, workers: Workers) -> Future[None]:
-        """Have a worker read the node again, once for a burst of news."""
+        """Have a worker read the node again; several requests in a short time cause one reading."""
 
 
 class Receiver(Protocol):
-    """The receiver of what listeners report, in their threads."""
+    """The receiver of changes that listener threads report. Its methods run in those threads."""
 
     def uevent(self, event: Uevent) -> None:
-        """Take a uevent of an RDMA device."""
+        """Handle a uevent of an RDMA device."""
 
     def uevents_lost(self) -> None:
-        """Take that uevents were lost."""
+        """Handle the loss of uevents."""
 
     def netdevs_changed(self, ifindexes: frozenset[int]) -> None:
-        """Take that the node was read after changes of these netdevs of RDMA devices."""
+        """Handle changes of these netdevs of RDMA devices. Called after the node was read again."""
 
 
 class HostNode:
-    """Reads the node from sysfs and from `kernel`. Before `listen` it gets no reports of changes."""
+    """Reads the node from sysfs and from `kernel`. It hears of changes only after `listen` was called."""
 
     def __init__(self, settings: Settings, readers: Workers, workers: Workers, on_read: Callable[[], None]) -> None:
-        """Prepare to read the node; `workers` ask devices for their capacity. `on_read` is called after each reading
-        that `read_later` requested, also after a failed one. Raises InventoryError, KernelError or OSError when the
-        node cannot be read."""
+        """Prepare to read the node. Raises InventoryError, KernelError or OSError if the node cannot be read.
+
+        `readers` read the node; `workers` query devices for their capacity. `on_read` is called after each reading that
+        `read_later` requested, also after a failed one.
+        """
         self._settings = settings
         memory = settings.state_dir / "capacities.json"
         process = VerbsProcess(settings.verbs_python)
         self.capacities = Capacities(process, settings.pools, workers, self.read_later, memory)
-        """What the devices of pools with shares can have."""
+        """The capacities of the devices of pools with shares."""
         self.prover = Prover(settings.verbs_python, settings.cgroup_root)
         self._readers = readers
         self._on_read = on_read
         self._watched = Watched()
         self._changed: deque[int] = deque()
-        """The ifindexes of watched netdevs that the kernel has reported changes of since the last reading."""
+        """The ifindexes of watched netdevs for which the kernel has reported changes since the last reading."""
         self._uevents: RdmaUevents | None = None
         self._link_events: LinkEvents | None = None
         self.kernel = LinuxKernel(
@@ -92,8 +94,8 @@ class HostNode:
         self._coming: Future[None] | None = None
 
     def listen(self, listeners: Listeners, cache: Cache, receiver: Receiver) -> None:
-        """Listen for changes of RDMA devices and of their netdevs, have `cache` read the node again after each, and
-        tell `receiver`. Raises OSError."""
+        """Listen for changes of RDMA devices and their netdevs. After each change, have `cache` read the node again and
+        notify `receiver`. Raises OSError."""
         self._cache = cache
         cache.on_read.append(lambda: self._tell_changed(receiver))
         cache.unannounced += (self._notice_programs, self._notice_ports)
@@ -102,16 +104,16 @@ class HostNode:
         self._link_events = LinkEvents(listeners, open_link_socket(), self._matters, self.read_later)
 
     def read_later(self) -> None:
-        """Request a reading because devices or their netdevs came, went or are used otherwise: the next pod is placed
-        on the newest node."""
+        """Request a reading of the node, because RDMA devices or their netdevs came, went or are used differently. The
+        next pod is placed by the new reading."""
         if self._cache is not None:
             coming = self._cache.refresh_soon(self._readers)
-            if coming is not self._coming:  # one callback, however many news it comes from
+            if coming is not self._coming:  # one callback per reading, however many changes requested it
                 self._coming = coming
                 coming.add_done_callback(self._was_read)
 
     def close(self) -> None:
-        """Stop listening, asking devices, and proving."""
+        """Stop listening, querying devices and making proofs."""
         self.capacities.close()
         self.prover.close()
         for events in (self._uevents, self._link_events):
@@ -119,7 +121,7 @@ class HostNode:
                 events.close()
 
     def read(self) -> Node:
-        """Read the node as it is now, and watch its netdevs from then on. Raises KernelError, OSError."""
+        """Read the node in its present state, and watch its netdevs from then on. Raises KernelError or OSError."""
         if self._link_events is not None:
             self._link_events.take_in()
         found, use, node = read_host(self._settings, self.kernel, self.capacities.pids)
@@ -136,17 +138,17 @@ class HostNode:
             receiver.netdevs_changed(changed)
 
     def _is_as_read(self) -> bool:
-        """Return whether the kernel has reported no change since the node was read."""
+        """Return whether the kernel has reported no change since the last reading."""
         events, cache = self._link_events, self._cache
         return events is not None and cache is not None and events.is_all_told() and cache.is_current
 
     def _notice_programs(self) -> None:
-        """Request a reading where other eBPF programs are on netdevs of RDMA devices than at the last reading."""
+        """Request a reading if the eBPF programs on netdevs of RDMA devices differ from those at the last reading."""
         if self._cache is not None and self._programs.are_there(self._cache.current.devices, self._watched.ifindexes):
             self.read_later()
 
     def _notice_ports(self) -> None:
-        """Request a reading where ports have another state than at the last reading, and no netdev says so."""
+        """Request a reading if ports without a netdev to report it have changed state since the last reading."""
         if self._are_ports_other():
             self.read_later()
 
@@ -155,8 +157,8 @@ class HostNode:
         return other_ports(self._settings.sysfs_root, (device for device in devices if device.is_silent))
 
     def _was_read(self, done: Future[None]) -> None:
-        """Handle the end of a reading. After a failed reading the previous node stays; a pod that it refuses requests
-        another reading."""
+        """Handle the end of a requested reading. After a failure the previous node stays in use; refusing a pod
+        requests another reading."""
         error = None if done.cancelled() else done.exception()
         if error is not None:
             log.warning("the rescan of the node failed", extra={"error": str(error)})
@@ -166,8 +168,11 @@ class HostNode:
 
 
 def read_host(settings: Settings, kernel: LinuxKernel, ignored: Collection[int] = ()) -> tuple[Scan, HostUse, Node]:
-    """Return the scan of sysfs, the host's use of its links, and the node that results with what the kernel reports of
-    both. What `ignored` processes have open is not in use."""
+    """Return the scan of sysfs, the host's use of its links, and the node assembled from both and from the kernel's
+    reports.
+
+    Devices that only the processes in `ignored` have open count as unused.
+    """
     found = scan(settings.sysfs_root, settings.dev_root, settings.proc_root)
     use = kernel.host_use(netdevs={name for names in found.netdev_names.values() for name in names})
     node = assemble(
@@ -183,7 +188,11 @@ def read_host(settings: Settings, kernel: LinuxKernel, ignored: Collection[int] 
 
 
 def resolve_on_host(settings: Settings, known: Resolved) -> Resolved:
-    """Return the present character devices: their numbers change when a device moves. Raises AttachError."""
+    """Return these devices with their present character devices, whose numbers change when a device moves between
+    namespaces.
+
+    Raises AttachError if a device no longer exists on the host.
+    """
     now = read_char_devices(settings.sysfs_root, settings.dev_root, known.devices)
     gone = [device.name for device in known.devices if device.id not in now.by_device]
     if gone:

@@ -1,4 +1,5 @@
-"""The images of containers on this host, while these are made, and what its kernel says of the devices in them."""
+"""Read which RDMA libraries the images of containers hold, while the containers are created, and the kernel's ABI
+version of their devices."""
 
 from __future__ import annotations
 
@@ -23,17 +24,21 @@ _NO_RIGHT = "the daemon may not look into containers: it needs the capability SY
 
 
 class Images:
-    """Blocks on files. Safe for use by several threads."""
+    """Reads RDMA libraries from containers' images. Blocks on files. Safe for use by several threads."""
 
     def __init__(self, cgroup_root: Path, sysfs_root: Path, proc: Path = Path("/proc")) -> None:
-        """`proc` has the containers' processes; the setting proc_root may be another node's."""
+        """`proc` is the procfs in which the containers' processes are found; the setting proc_root may describe another
+        node."""
         self._proc = proc
         self._cgroups = cgroup_root
         self._verbs = sysfs_root / "class/infiniband_verbs"
         self.machine = os.uname().machine
 
     def read(self, made: Made, providers: Collection[str]) -> Userspace:
-        """Return what a container's image has, these providers among it; why it cannot be seen is in the answer."""
+        """Return the RDMA libraries that a container's image holds, among them these providers of libibverbs.
+
+        If the image cannot be read, the answer's `unseen` says why.
+        """
         try:
             pid = made.pid or next(iter(processes_of(self._cgroups, made.cgroups_path)), 0)
             cgroup = self._cgroup_of(pid)
@@ -53,24 +58,31 @@ class Images:
             folder.close()
 
     def _cgroup_of(self, pid: int) -> str:
-        """Return what the kernel says of a process's cgroup, "" where there is no such process. Without the host's pid
-        namespace, a process of that number is somebody else's."""
+        """Return the text of /proc/PID/cgroup; "" if there is no such process.
+
+        Callers look for the container's id in it: outside the host's pid namespace, the pid may belong to an unrelated
+        process.
+        """
         try:
             return (self._proc / str(pid) / "cgroup").read_text()
         except (FileNotFoundError, ProcessLookupError):
             return ""
 
     def abi(self, uverbs: str) -> int | None:
-        """Return the version of the kernel's interface to a device, by the name of its node (``uverbs0``)."""
+        """Return the version of the kernel's verbs interface to a device, by the name of its device node (``uverbs0``);
+        None if it cannot be read."""
         try:
             return int((self._verbs / uverbs / "abi_version").read_text())
         except (OSError, ValueError):
-            return None  # the device has gone, or the kernel does not say it: then nothing is compared
+            return None  # the device is gone, or the kernel has no such file: callers then compare nothing
 
 
 def _of_bundle(process: str, bundle: str) -> tuple[str, str]:
-    """Return the root folder and the LD_LIBRARY_PATH in a container's configuration, which the runtime has written.
-    Raises OSError, ValueError, TypeError, KeyError or AttributeError."""
+    """Return the root folder and LD_LIBRARY_PATH from a container's OCI configuration, which the runtime has written to
+    its bundle.
+
+    Raises OSError, ValueError, TypeError, KeyError or AttributeError.
+    """
     configuration: dict[str, Any] = json.loads(Path(f"{process}{bundle}/config.json").read_bytes())
     root = str(Path(bundle) / configuration["root"]["path"])
     variables = (configuration.get("process") or {}).get("env") or []

@@ -1,8 +1,9 @@
-"""The rdma limits of containers, from before they run until their first process has ended.
+"""Sets the rdma cgroup limits of containers before they run, and removes the limits when a container's first process
+ends.
 
-Linux up to 6.12 at least keeps the limits of a cgroup that is removed, linked to memory that is free, and stops when
-the device is removed later (docs/adr/0012). So they are taken away when the container's first process ends: the runtime
-hears of that at the same moment, and has to start a program before it removes the cgroup.
+Linux up to at least 6.12 keeps the limits of a removed cgroup in a list that then refers to freed memory, and crashes
+when the RDMA device is removed later (docs/adr/0012). The daemon must therefore remove the limits before the runtime
+removes the cgroup. Both learn of the process's end at the same moment, but the runtime has to start a program first.
 """
 
 from __future__ import annotations
@@ -31,30 +32,34 @@ _GONE = (errno.ENOENT, errno.ENODEV)
 
 
 class ContainerLimits:
-    """Sets the limits of containers, and removes them when the containers end. Safe for use by several threads."""
+    """Sets the rdma limits of containers and removes them when the containers end. Safe for use by several threads."""
 
     def __init__(self, cgroup_root: Path, processes: Processes) -> None:
         self._root = cgroup_root
         self._processes = processes
-        self._lock = threading.Lock()  # from before a process is watched until its end can be assigned to its container
+        self._lock = threading.Lock()  # held while a process is added: its end may be reported meanwhile
         self._limited: dict[ProcessIdentity, str] = {}
 
     def left_to_runtime(self, cgroups_path: str, container_id: str, sandbox_id: str) -> bool:
-        """Return whether the OCI runtime of this pod can write the limits of a container itself."""
+        """Return whether the OCI runtime of this pod can write the rdma limits of a container itself."""
         return runtime_enables_rdma(self._root, cgroups_path, container_id, sandbox_id)
 
     def enable(self, cgroups_path: str, pid: int | None, where: str) -> None:
-        """Have the rdma controller in the cgroup of a container whose first process is `pid` (None: nobody knows).
-        Raises LimitsError, also where that process is in another cgroup, or none is in it."""
+        """Enable the rdma controller in a container's cgroup. `pid` is the container's first process, or None if
+        unknown.
+
+        Raises LimitsError, also if that process is in another cgroup or the cgroup is empty.
+        """
         enable_rdma(self._root, cgroups_path, pid, where)
 
     def write(self, cgroups_path: str, lines: Sequence[str], where: str) -> None:
-        """Write these lines to the rdma.max of a container's cgroup. Raises LimitsError, which names the container as
+        """Write these lines to rdma.max of a container's cgroup. Raises LimitsError, which names the container as
         `where`."""
         write_rdma_max(self._root, cgroups_path, lines, where)
 
     def kill(self, cgroups_path: str, where: str) -> None:
-        """Kill the processes of a container that must not run. Never raises: who calls refuses it already."""
+        """Kill the processes of a container that must not run. Never raises: the caller refuses the container in any
+        case."""
         try:
             kill_all(self._root, cgroups_path)
         except (OSError, ValueError) as error:
@@ -64,8 +69,10 @@ class ContainerLimits:
             )
 
     def lift_at_end(self, cgroups_path: str, where: str) -> None:
-        """Remove the limits of a running container when it ends, whoever wrote them. Never raises: a container is not
-        refused for what may happen after its end."""
+        """Arrange that the rdma limits of a running container are removed when it ends, whoever wrote them.
+
+        Never raises: a container is not refused for something that may happen after its end.
+        """
         try:
             if outlived_by_limits(self._root, cgroups_path):
                 self._watch(cgroups_path)
@@ -76,7 +83,7 @@ class ContainerLimits:
             )
 
     def process_gone(self, process: ProcessIdentity) -> None:
-        """Handle the end of a watched process, which need not be a container's."""
+        """Handle the end of a watched process; ignore processes that are not a container's."""
         with self._lock:
             cgroups_path = self._limited.pop(process, None)
         if cgroups_path is not None:

@@ -1,4 +1,4 @@
-"""The IP addresses of a process's network namespace, from procfs: nobody has to enter it."""
+"""Read the IP addresses of a process's network namespace from procfs, without entering the namespace."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ from itertools import islice
 from pathlib import Path
 
 MOST = 256
-"""Addresses that are told: a namespace may have thousands, and its RDMA netdevs have a few."""
+"""The largest number of addresses to report: a namespace may have thousands, and its RDMA netdevs have a few."""
 _LOCAL = re.compile(r"\|-- (\S+)\n\s+/32 host LOCAL")
-"""An address of the namespace itself in fib_trie, which has routes besides."""
+"""Matches an address of the namespace itself in fib_trie, which lists routes as well."""
 _LINK = re.compile(r"\|-- (\S+)(?:\n\s+/\d+ .*)*?\n\s+/(\d+) link UNICAST")
-"""The network of a netdev there."""
+"""Matches the network of a netdev in fib_trie."""
 _SINGLE = "80"
-"""The length of an IPv6 prefix that is one address, in if_inet6."""
+"""The prefix length 128 in hexadecimal, as if_inet6 writes it: the prefix holds one address only."""
 
 
 def addresses_of(pid: int, proc: Path = Path("/proc")) -> tuple[IPv4Address | IPv6Address, ...]:
-    """Return those by which a process is reached, without loopback and link-local ones; none where the process cannot
-    be seen. Of more than MOST, first those of a netdev's network: kube-proxy (IPVS) gives a node each service's address
-    without one."""
-    found = sorted(_all(proc / str(pid) / "net"), key=lambda it: it[1])  # in their order otherwise
+    """Return the addresses at which a process can be reached, without loopback and link-local addresses; at most MOST.
+
+    Returns none if the process cannot be seen. Addresses that lie in a netdev's network come first, because kube-proxy
+    in IPVS mode adds the address of every service to the node, without a network.
+    """
+    found = sorted(_all(proc / str(pid) / "net"), key=lambda it: it[1])  # stable: the order stays otherwise
     reached = dict.fromkeys(it for it, _ in found if not (it.is_loopback or it.is_link_local))
     return tuple(islice(reached, MOST))
 
 
 def _all(folder: Path) -> Iterator[tuple[IPv4Address | IPv6Address, bool]]:
-    """Yield each address, with whether it has no network."""
+    """Yield each address of the namespace, and True if the address lies in no netdev's network."""
     trie = _text(folder / "fib_trie")
     networks = [IPv4Network(f"{base}/{length}") for base, length in dict.fromkeys(_LINK.findall(trie))]
     for text in _LOCAL.findall(trie):
@@ -40,7 +42,7 @@ def _all(folder: Path) -> Iterator[tuple[IPv4Address | IPv6Address, bool]]:
 
 
 def _text(file: Path) -> str:
-    """Return the text of a file; a kernel without IPv6 has none."""
+    """Return the text of a file; "" if it cannot be read, for example if_inet6 of a kernel without IPv6."""
     try:
         return file.read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""podman's own command line, asked for what nobody else knows. Blocks for as long as podman takes."""
+"""Query podman through its command-line tool. Each call blocks until podman has answered."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from nri_rdma.host.engine_command import run
 
 PROGRAM = "podman"
 TIMEOUT_S = 60.0
-"""podman waits for its locks, also of a container that is being started."""
+"""podman may wait for a lock that it holds while it starts a container."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodmanContainer:
-    """A container that podman has, whether it runs or not."""
+    """A container of podman, running or not."""
 
     id: str
     name: str
@@ -25,23 +25,24 @@ class PodmanContainer:
 
 
 def version_text() -> str:
-    """Return what `podman --version` prints; it reads no configuration. Raises NriRdmaError."""
+    """Return the output of `podman --version`, which reads no configuration. Raises NriRdmaError."""
     return _run("--version")
 
 
 def read_configuration() -> None:
-    """Have podman read its configuration. Raises NriRdmaError where it cannot."""
+    """Check that podman can read its configuration. Raises NriRdmaError if it cannot."""
     _run("info", "--format", "{{.Version.Version}}")
 
 
 def containers() -> tuple[PodmanContainer, ...]:
-    """Return all containers of root. Raises NriRdmaError."""
+    """Return all podman containers of the root user. Raises NriRdmaError."""
     ids = _run("ps", "--all", "--quiet", "--no-trunc").split()
     return _inspected(*ids) if ids else ()
 
 
 def container(name: str) -> PodmanContainer:
-    """Return the container of a name, or of the beginning of an id. Raises NriRdmaError, also where there is none."""
+    """Return the container with this name, id, or beginning of an id. Raises NriRdmaError, also if there is no such
+    container."""
     (found,) = _inspected("--", name)
     return found
 

@@ -1,7 +1,7 @@
-"""Asks for proofs that RDMA works in containers, of the process that makes them (nri_rdma.host.verbs.warm).
+"""Proves that RDMA works in containers, by sending jobs to the process that makes proofs (nri_rdma.host.verbs.warm).
 
-That process is started at the first proof and kept, with pyverbs loaded. It forks a child for each proof: a driver that
-hangs or a library that crashes is not the end of the daemon, nor of another proof.
+That process is started for the first proof and kept, with pyverbs loaded. It forks a child for each proof: a driver
+that hangs or a library that crashes harms neither the daemon nor other proofs.
 """
 
 from __future__ import annotations
@@ -28,49 +28,51 @@ from nri_rdma.model.proof import DeviceProof, DeviceTask, ProofAnswer, ProofEnd,
 log = logging.getLogger(__name__)
 
 _PATIENCE_S: Final = 0.35
-"""How long to wait, after a proof's time, for the word that it was killed; without it, the process that kills hangs."""
+"""Seconds to wait, after a proof's deadline, for the report that its child was killed. Without that report, the process
+that makes proofs hangs itself."""
 _READ_BYTES: Final = 65536
 _MOST_LIMIT: Final = (1 << 63) - 1
-"""Of resource.setrlimit; OCI runtimes write no limit as 2**64 - 1."""
+"""The largest limit that resource.setrlimit accepts; OCI runtimes write "no limit" as 2**64 - 1."""
 _MEMLOCK = re.compile(r"^Max locked memory\s+(\S+)", re.MULTILINE)
 
 
 class _UnavailableError(Exception):
-    """Nothing can be proved, for this reason."""
+    """No proof can be made; the text says why."""
 
 
 class Prover:
-    """Proves RDMA in containers. Safe for use by several threads; none of them may be visiting a network namespace."""
+    """Proves RDMA in containers. Safe for use by several threads, none of which may be visiting another network
+    namespace."""
 
     def __init__(self, python: Path | None, cgroup_root: Path) -> None:
-        """`python` has pyverbs; None: nothing can be proved."""
+        """`python` is a Python that has pyverbs; None: no proof can be made."""
         self._python = python
         self._cgroup_root = cgroup_root
-        self._lock = threading.Lock()  # of the two below: a process that ended is started again by one thread
+        self._lock = threading.Lock()  # guards the next two: one thread alone restarts a process that ended
         self._warm: WarmProcess | None = None
         self._is_closed = False
 
     def warm_up(self) -> None:
-        """Start the process that makes proofs, which takes 0.1 s. The first proof does so, too."""
+        """Start the process that makes proofs, which takes 0.1 s. Without this call, the first proof starts it."""
         try:
             self._running()
         except _UnavailableError as error:
             log.warning("no container can be proved", extra={"error": str(error)})
 
     def prove(self, task: ProofTask, within_s: float) -> ProofAnswer:
-        """Return whether RDMA works in a container. Blocks for `within_s` + 0.5 s at most; never raises."""
+        """Return whether RDMA works in a container. Blocks for at most `within_s` + 0.5 s. Never raises."""
         started = time.monotonic()
         try:
             end, text, proofs = self._prove(task, started + within_s)
         except _UnavailableError as error:
             end, text, proofs = ProofEnd.UNAVAILABLE, str(error), ()
-        except OSError as error:  # no descriptor is left
+        except OSError as error:  # no file descriptor is left
             end, text, proofs = ProofEnd.UNAVAILABLE, str(error.strerror), ()
         took_ms = round(1000 * (time.monotonic() - started), 3)
         return ProofAnswer(end=end, text=text, proofs=proofs, took_ms=took_ms)
 
     def close(self) -> None:
-        """End the processes, also those that prove, and start none any more."""
+        """Kill the process that makes proofs, with its children. No further one is started."""
         with self._lock:
             self._is_closed = True
             warm = self._warm
@@ -98,7 +100,7 @@ class Prover:
         return end, text, proofs
 
     def _job(self, task: ProofTask, until: float) -> Mapping[str, Any]:
-        """Return what the process that makes proofs is told. Raises _UnavailableError."""
+        """Return the job that describes this proof to the process that makes proofs. Raises _UnavailableError."""
         try:
             procs = joined_by(self._cgroup_root, task.cgroups_path, task.pid)
             memory = memory_max(procs, self._cgroup_root)
@@ -118,10 +120,11 @@ class Prover:
         }
 
     def _given(self, job: Mapping[str, Any], report: int) -> WarmProcess:
-        """Give a job to the process that makes proofs, and close `report`. Raises _UnavailableError."""
+        """Send a job to the process that makes proofs, return that process, and close `report`. Raises
+        _UnavailableError."""
         message = json.dumps(job).encode()
         try:
-            for _ in range(2):  # the first may have ended since it was looked at
+            for _ in range(2):  # the process may have ended since the check
                 warm = self._running()
                 try:
                     warm.send(message, report)
@@ -136,7 +139,7 @@ class Prover:
         raise _UnavailableError(warm.last_words())
 
     def _running(self) -> WarmProcess:
-        """Return the process that makes proofs, started anew where it has ended. Raises _UnavailableError."""
+        """Return the process that makes proofs; start it if it does not run. Raises _UnavailableError."""
         if self._python is None:
             raise _UnavailableError("verbs_python is empty")
         with self._lock:
@@ -150,7 +153,7 @@ class Prover:
             return self._warm
 
     def _end(self, warm: WarmProcess, last: Mapping[str, Any], until: float) -> tuple[ProofEnd, str]:
-        """Return how a proof ended, by the last line of its report. Raises _UnavailableError."""
+        """Return how a proof ended, with a text, from the last line of its report. Raises _UnavailableError."""
         if "end" in last:
             return ProofEnd(last["end"]), last["text"]
         is_late = time.monotonic() >= until
@@ -178,8 +181,10 @@ def _started(python: Path) -> WarmProcess:
 
 
 def _lines(report: int, until: float) -> Sequence[Mapping[str, Any]]:
-    """Return the lines of a report: to its end, or as many as there are at a time. Half a line, of a child that was
-    killed, is left out."""
+    """Return the lines of a proof's report, read until its end or until the time `until` of time.monotonic.
+
+    An incomplete last line, from a child that was killed, is dropped.
+    """
     text = b""
     waiting = select.poll()
     waiting.register(report, select.POLLIN)
@@ -196,7 +201,7 @@ def _lines(report: int, until: float) -> Sequence[Mapping[str, Any]]:
 
 
 def _memlock_of(task: ProofTask) -> int:
-    """Return RLIMIT_MEMLOCK as it holds the container's program. Raises OSError."""
+    """Return the limit RLIMIT_MEMLOCK of the container's program, in bytes. Raises OSError."""
     if task.memlock is not None:
         return task.memlock if task.memlock <= _MOST_LIMIT else resource.RLIM_INFINITY
     found = _MEMLOCK.search(Path(f"/proc/{task.pid}/limits").read_text())
@@ -204,7 +209,11 @@ def _memlock_of(task: ProofTask) -> int:
 
 
 def _lockable(wanted: int) -> int:
-    """Return the limit that a process of this daemon can have for this one. Raises _UnavailableError."""
+    """Return the RLIMIT_MEMLOCK that a process of this daemon can have: `wanted`, or the daemon's own limit if that is
+    lower.
+
+    Raises _UnavailableError if the daemon's limit is too low for any proof.
+    """
     _, own = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if own == resource.RLIM_INFINITY or 0 <= wanted <= own:
         return wanted

@@ -1,8 +1,8 @@
-"""Read files below a folder that a stranger has filled, such as a container's root: nothing leads out of it.
+"""Read files below a folder whose content is not trusted, such as a container's root: no path leads out of it.
 
-Links are followed as if the folder were the root (openat2, RESOLVE_IN_ROOT). Only regular files are opened, so that no
-FIFO is waited for and no device does anything. A mount below the folder is not entered, unless the caller says so: a
-volume may be on a server that never answers.
+Symbolic links are resolved as if the folder were the root (openat2, RESOLVE_IN_ROOT). Only regular files are opened:
+opening a FIFO could block, and opening a device could have effects. A mount below the folder is not entered unless the
+caller allows it, because its server may never answer.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from itertools import islice
 
 MOST_NAMES = 1024
-"""Of a folder's entries."""
+"""The largest number of names to read from one folder."""
 _OPENAT2 = 437
-"""The call's number, the same on all architectures."""
+"""The number of the system call openat2, the same on all architectures."""
 _NO_XDEV, _NO_MAGICLINKS, _IN_ROOT = 0x01, 0x02, 0x10
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 _TRIES = 8
-"""A path on which somebody renames things meanwhile is EAGAIN."""
+"""Attempts to open a path: openat2 fails with EAGAIN if something on the path is renamed meanwhile."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -31,29 +31,31 @@ class _How(ctypes.Structure):
 
 
 class RootFolder:
-    """A folder, open until `close`. Paths are as a program sees them that has this folder for its root."""
+    """A folder, open until `close`, in which paths are resolved as for a program that has this folder as its root."""
 
     def __init__(self, folder: str, *, enters_mounts: bool = False) -> None:
-        """Open the folder, whose path is trusted. Raises OSError."""
+        """Open the folder. Its own path is trusted. Raises OSError."""
         self._fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._resolve = _IN_ROOT | _NO_MAGICLINKS | (0 if enters_mounts else _NO_XDEV)
 
     def close(self) -> None:
-        """Close the folder; repeating it is no error."""
+        """Close the folder. Further calls do nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     @contextmanager
     def opened(self, path: str) -> Iterator[int | None]:
-        """Open a regular file to be read: a descriptor; None where there is none. Raises OSError with EXDEV for a file
-        on a mount, and others for what cannot be read."""
+        """Open a regular file for reading and yield its descriptor; None if there is no regular file.
+
+        Raises OSError: with EXDEV for a file on another mount, with another errno for a file that cannot be read.
+        """
         place = self._open(path, os.O_PATH)
         try:
             if place is None or not stat.S_ISREG(os.fstat(place).st_mode):
                 yield None
                 return
-            # The same file, whatever the path leads to by now: a descriptor of O_PATH cannot be read.
+            # A descriptor of O_PATH cannot be read. This opens the checked file, whatever its path names now.
             fd = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 yield fd
@@ -64,17 +66,17 @@ class RootFolder:
                 os.close(place)
 
     def read(self, path: str, most: int) -> bytes:
-        """Return the first bytes of a file; nothing where there is none. Raises OSError."""
+        """Return the first `most` bytes of a file; b"" if there is no regular file. Raises OSError."""
         with self.opened(path) as fd:
             return os.pread(fd, most, 0) if fd is not None else b""
 
     def has(self, path: str) -> bool:
-        """Return whether there is a regular file. Raises OSError."""
+        """Return whether there is a regular file at this path. Raises OSError."""
         with self.opened(path) as fd:
             return fd is not None
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a folder, in order; none where there is no folder. Raises OSError."""
+        """Return the sorted names in a folder, at most MOST_NAMES; [] if there is no such folder. Raises OSError."""
         fd = self._open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
         if fd is None:
             return []

@@ -1,7 +1,7 @@
-"""Look for libibverbs and its providers below the root of a container, as its loader and libibverbs will look for them.
+"""Find libibverbs and its providers below a container's root, in the way its loader and libibverbs find them.
 
-Nothing of the image is run. libibverbs itself says where its providers are and which file of them it takes; a provider
-says which versions of the kernel's interface it supports (`verbs_device_ops` of rdma-core's libibverbs/driver.h).
+Nothing in the image is run. The folder and the file names of providers are read from libibverbs itself; a provider's
+data says which ABI versions of the kernel it supports (`verbs_device_ops` of rdma-core's libibverbs/driver.h).
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ from nri_rdma.model.userspace import Lack, Provider, Userspace
 LIBIBVERBS = "libibverbs.so.1"
 LONGEST_PATH = 4096
 MOST_FOLDERS = 64
-"""Of those that an image names for its libraries; those of every loader are looked through as well."""
+"""The most library folders that an image may name; the loader's standard folders are searched in addition."""
 MOST_CONFIGURED = 256
-"""Files that /etc/ld.so.conf includes, and its lines that include some: these files may include each other."""
+"""The most files and include lines to read from /etc/ld.so.conf; these files may include each other."""
 MOST_S = 10
-"""How long one image is read, in seconds: a reader is there for all containers."""
+"""Seconds that reading one image may take: one reader serves all containers."""
 _TEXT_BYTES = 64 << 10
-"""Read of a configuration file."""
+"""Bytes to read from a configuration file."""
 _MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 21: "ppc64le", 22: "s390x", 243: "riscv64"}
-"""Architectures by ELF's number, as `uname -m` has them."""
+"""Names of architectures as `uname -m` prints them, by ELF machine number."""
 _TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu", "i386-linux-gnu", "arm-linux-gnueabihf")
 _PROVIDER = b"/lib%s-rdmav"
-"""Within the name of a provider's file, as libibverbs has it in its data."""
+"""Part of a provider's file name, as libibverbs holds it in its data."""
 _CONFIGURATION = b"/libibverbs.d"
 _PROVIDER_FILE = re.compile(r"lib%s-rdmav([0-9]{1,6})\.so")
 _PRIVATE = re.compile(r"IBVERBS_PRIVATE_([0-9]{1,6})")
 _DRIVER = re.compile(r"^[\t ]*driver[\t ]+([^\t\n ]+)", re.MULTILINE)
 _FAMILIES = ("debian", "fedora", "suse", "alpine")
 _OPS_NAMES = {"vmw_pvrdma": "pvrdma"}
-"""Names in `verbs_device_ops` that differ from the file's."""
+"""Names in `verbs_device_ops` that differ from the name in the provider's file name."""
 _MOST_ABI = 2**31 - 1
 
 
 def read_userspace(root: RootFolder, providers: Collection[str], library_path: str = "") -> Userspace:
-    """Return what is below a root, and these providers of it. Never raises OSError."""
+    """Return the RDMA libraries below a root, among them these providers of libibverbs. Never raises OSError: the
+    answer's `unseen` says why the image cannot be read."""
     try:
         return _Reading(root, library_path).userspace(sorted(providers))
     except _TooMuchError as error:
@@ -57,11 +58,12 @@ def read_userspace(root: RootFolder, providers: Collection[str], library_path: s
 
 
 class _TooMuchError(Exception):
-    """An image that takes too much to be read; the text says what."""
+    """An image that exceeds a limit of reading; the text says which."""
 
 
 class _Reading:
-    """One look at one root. What a library defines is kept no longer than it is compared: an image may have many."""
+    """One reading of one container root. It does not keep a library's symbols longer than needed: an image may have
+    many."""
 
     def __init__(self, root: RootFolder, library_path: str) -> None:
         self._image, self._by = root, time.monotonic() + MOST_S
@@ -71,7 +73,7 @@ class _Reading:
 
     @property
     def _root(self) -> RootFolder:
-        """The root, as long as there is time for it."""
+        """The container's root folder. Raises _TooMuchError once the time for the reading is over."""
         if time.monotonic() > self._by:
             raise _TooMuchError(f"the image was not read within {MOST_S} s")
         return self._image
@@ -129,7 +131,7 @@ class _Reading:
             yield from (f"{folder}/{it}" for it in self._root.names(folder) if pattern.fullmatch(it))
 
     def _lacks(self, elf: Elf) -> Iterator[Lack]:
-        """Yield what a library needs of others and does not find."""
+        """Yield the libraries and symbol versions that a library needs and that the image lacks."""
         wanted = elf.versions_needed()
         for library in elf.needed():
             defined = self._versions(library)
@@ -140,7 +142,7 @@ class _Reading:
                 yield Lack(library=_plain(library), version=_plain(version))
 
     def _versions(self, library: str) -> frozenset[str] | None:
-        """Return the versions that a library defines; None: there is none for this machine."""
+        """Return the symbol versions that a library defines; None if the image has no such library for this machine."""
         path = self._find(library)
         if not path:
             return None
@@ -150,7 +152,8 @@ class _Reading:
     # Files
 
     def _find(self, name: str) -> str:
-        """Return the path of a library, as the loader finds it: files for other machines are passed over."""
+        """Return the path at which the loader finds a library; "" if there is none. Files for other architectures are
+        skipped."""
         return next((path for folder in self._folders if self._fits(path := f"{folder}/{name}")), "")
 
     def _fits(self, path: str) -> bool:
@@ -166,7 +169,7 @@ class _Reading:
                     yield _plain(path), other
 
     def _library_folders(self, library_path: str) -> Iterator[str]:
-        """Yield the folders in the loader's order."""
+        """Yield the library folders in the loader's order."""
         own = (it for it in re.split("[:;]", library_path) if it.startswith("/"))
         yield from islice(chain(own, self._configured("/etc/ld.so.conf", depth=2)), MOST_FOLDERS)
         triplet = f"{self._machine}-linux-gnu"
@@ -204,7 +207,7 @@ class _Reading:
             raise _TooMuchError(f"/etc/ld.so.conf of the image has more than {MOST_CONFIGURED} files and includes")
 
     def _listed(self, folder: str) -> frozenset[str]:
-        """Return the drivers that the files in a folder libibverbs.d name."""
+        """Return the drivers that the files in a libibverbs.d folder name."""
         folder = folder or "/etc/libibverbs.d"
         texts = (self._text(f"{folder}/{name}") for name in self._root.names(folder)[:256])
         return frozenset(name for text in texts for name in _DRIVER.findall(text))
@@ -213,7 +216,7 @@ class _Reading:
         try:
             text = self._text("/etc/os-release") or self._text("/usr/lib/os-release")
         except OSError:
-            text = ""  # it is only told with a problem
+            text = ""  # the distribution is only shown together with a problem
         said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
         words = [_plain(said.get(key, "").strip().strip("\"'")) for key in ("ID", "ID_LIKE", "PRETTY_NAME")]
         like = f"{words[0]} {words[1]}".replace("rhel", "fedora").replace("sles", "suse")
@@ -225,7 +228,7 @@ class _Reading:
 
 
 def _text_around(data: bytes, part: bytes) -> str:
-    """Return the text in the data that has this part, from one NUL to the next; "" where there is none."""
+    """Return the NUL-terminated text in `data` that contains `part`; "" if there is none."""
     place = data.find(part)
     if place < 0:
         return ""
@@ -243,7 +246,7 @@ def _elf(fd: int | None) -> Elf:
 
 
 def _architecture(fd: int) -> str:
-    """Return the machine that a library is for; "" where it is no library."""
+    """Return the architecture that a library is built for; "" if the file is not a library."""
     try:
         elf = Elf(fd)
     except ElfError:
@@ -252,12 +255,14 @@ def _architecture(fd: int) -> str:
 
 
 def _supported(elf: Elf, name: str) -> tuple[int, int] | None:
-    """Return the versions of the kernel's interface that a provider of that name supports. It has one
-    `verbs_device_ops`: a pointer to its name, then both numbers."""
+    """Return the first and last ABI version of the kernel that a provider supports; None if they cannot be read.
+
+    They follow a pointer to the provider's name in its `verbs_device_ops`.
+    """
     pairs = {pair for pair in elf.words_after(name) if pair[0] <= pair[1] <= _MOST_ABI}
     return pairs.pop() if len(pairs) == 1 else None
 
 
 def _plain(text: str) -> str:
-    """Return a text of the image as one can show it."""
+    """Return a text from the image in printable form."""
     return "".join(it if it.isprintable() else "?" for it in text[:200])

@@ -1,6 +1,7 @@
-"""The process that asks RDMA devices what they can have (nri_rdma.host.verbs).
+"""Asks RDMA devices for their capacity in a process of its own (nri_rdma.host.verbs).
 
-It is one of the distribution's Python: a driver that hangs, or a library that crashes, is not the caller's end.
+The process runs the distribution's Python, so that a driver that hangs or a library that crashes does not harm the
+daemon.
 """
 
 from __future__ import annotations
@@ -24,34 +25,38 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ANSWER_S = 30.0
-"""How long all devices together may take to answer: a driver that starts its firmware again takes seconds for one."""
+"""Seconds that all devices together may take to answer. A driver that restarts its firmware takes seconds for one
+device."""
 _END_S = 2.0
-"""How long a killed process may take to end: one that hangs in the kernel is left behind."""
+"""Seconds to wait for the end of a killed process; a process that hangs in the kernel is left behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityAnswer:
-    """A device's capacity; None with the reason in `problem`."""
+    """The capacity of one device; None if it is unknown, with the reason in `problem`."""
 
     capacity: RdmaCapacity | None = None
     problem: str = ""
 
 
 class VerbsProcess:
-    """The asking process, of which there is one at a time. `ask` is for one thread, `close` for another one."""
+    """Runs the query process, one at a time. `ask` is for one thread; `close` may be called by another."""
 
     def __init__(self, python: Path | None, *, within_s: float = ANSWER_S) -> None:
-        """`python` has pyverbs; None: nobody is asked."""
+        """`python` is a Python that has pyverbs; None: devices are not queried."""
         self._python = python
         self._within_s = within_s
         self._running: subprocess.Popen[str] | None = None
         self._closed = threading.Event()
         self.pids: frozenset[int] = frozenset()
-        """The process that asks, or asked last."""
+        """The process that is running, or ran last."""
 
     def ask(self, names: Sequence[str]) -> Mapping[str, CapacityAnswer]:
-        """Return an answer for each of these devices. Blocks for as long as they take, within limits; never raises for
-        what a device, a driver or a library does."""
+        """Return the capacity of each of these RDMA devices, by name.
+
+        Blocks until the devices have answered or a time limit has passed. Never raises: an error of a device, driver or
+        library is in the answer's `problem`.
+        """
         if self._python is None:
             return dict.fromkeys(names, CapacityAnswer(problem="verbs_python is empty"))
         started = time.monotonic()
@@ -61,15 +66,15 @@ class VerbsProcess:
         return answers
 
     def close(self) -> None:
-        """End a process that still asks, and start none any more."""
+        """Kill the query process if it runs. No further one is started."""
         self._closed.set()
         running = self._running
         if running is not None:
             running.kill()
 
     def _run(self, python: Path, names: Sequence[str]) -> tuple[Sequence[str], str]:
-        """Return what the program printed, and why there is nothing of those that it does not name."""
-        import subprocess  # late: most nodes have no shares
+        """Return the lines that the program printed, and the problem to report for devices without a line."""
+        import subprocess  # imported late: most nodes have no pools with shares
 
         if self._closed.is_set():
             return (), "this daemon is ending"
@@ -82,7 +87,7 @@ class VerbsProcess:
             return (), f"{python} cannot be started: {error.strerror}"
         self._running = running
         self.pids = frozenset({running.pid})
-        if self._closed.is_set():  # meanwhile: `close` may have seen none that runs
+        if self._closed.is_set():  # `close` was called meanwhile and saw no process
             running.kill()
         try:
             out, err = running.communicate(timeout=self._within_s)
@@ -100,10 +105,10 @@ class VerbsProcess:
 
 
 def _read(lines: Iterable[str], names: Sequence[str], problem: str) -> Mapping[str, CapacityAnswer]:
-    """Return an answer for each of these devices; `problem` is that of a device of which there is no line."""
+    """Return an answer for each of these devices; `problem` is the reason for devices that no line names."""
     found: dict[str, CapacityAnswer] = {}
     for line in lines:
-        with suppress(ValueError, KeyError, TypeError):  # half a line of a process that was killed
+        with suppress(ValueError, KeyError, TypeError):  # a line without an end is from a process that was killed
             told: dict[str, Any] = json.loads(line)
             if "device" not in told:
                 problem = str(told["problem"])

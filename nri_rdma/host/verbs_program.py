@@ -1,6 +1,6 @@
-"""Runs the program of pyverbs (nri_rdma.host.verbs.program) for a command, and reads what it prints.
+"""Runs the program that uses pyverbs (nri_rdma.host.verbs.program) for a command, and reads its output.
 
-A process for each question: a library that crashes, or a driver that hangs, is the end of one answer only.
+Each question starts a new process, so that a library that crashes or a driver that hangs costs one answer only.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _MOST_SAID = 200
 
 
 def ask(python: Path | None, verb: str, task: Mapping[str, Any], within_s: float) -> Iterator[dict[str, Any]]:
-    """Yield the lines that the program prints for a task, as they come.
+    """Run the pyverbs program for a task and yield the JSON objects that it prints, as they come.
 
-    Raises ProofError where it cannot be started, ends before its time without having ended well, has no answer, or does
-    not end within `within_s`, when it is killed.
+    `python` is the distribution's Python, None if the setting verbs_python is empty. Kills the process after
+    `within_s`. Raises ProofError if the process cannot be started, fails, answers nothing, or is killed.
     """
     if python is None:
         raise ProofError(ErrorCode.PROOF_UNAVAILABLE, "verbs_python is empty", hint="name the distribution's Python")
@@ -48,11 +48,11 @@ def ask(python: Path | None, verb: str, task: Mapping[str, Any], within_s: float
     clock = threading.Timer(within_s, end)
     clock.start()
     try:
-        with suppress(BrokenPipeError):  # how it has ended is told below
+        with suppress(BrokenPipeError):  # the process has ended; the exit code is handled below
             running.stdin.write(f"{json.dumps(task)}\n")
             running.stdin.close()
         for line in running.stdout:
-            if line.endswith("\n"):  # else half a line of a process that was killed
+            if line.endswith("\n"):  # a line without an end is from a process that was killed
                 yield _answer(line, python)
                 has_answered = True
         said = running.stderr.read().strip().splitlines()[-1:]

@@ -1,4 +1,4 @@
-"""The process of the distribution's Python that has pyverbs loaded (nri_rdma.host.verbs.warm)."""
+"""A process of the distribution's Python that keeps pyverbs loaded and makes RDMA proofs (nri_rdma.host.verbs.warm)."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ from nri_rdma.host.netlink.netns_visit import be_home
 from nri_rdma.host.verbs import program, warm
 
 _END_S = 0.1
-"""How long a killed process may take to end: one that hangs in the kernel is left behind."""
+"""Seconds to wait for the end of a killed process; a process that hangs in the kernel is left behind."""
 _READ_BYTES = 65536
 LOADS_S = 30.0
-"""How long it may take to load pyverbs: on a busy node, from a slow disk."""
+"""Seconds that loading pyverbs may take on a busy node with a slow disk."""
 
 
 class WarmProcess:
-    """The process, from its start to its end. Safe for use by several threads."""
+    """One process with pyverbs loaded, from its start to its end. Safe for use by several threads."""
 
     def __init__(self, python: Path) -> None:
-        """Start it. For a thread that visits no network namespace: the process would stay there. Raises OSError,
-        KernelError."""
-        import subprocess  # late: most nodes prove nothing
+        """Start the process. Raises OSError or KernelError.
+
+        The calling thread must not be visiting another network namespace: the process would stay in that namespace.
+        """
+        import subprocess  # imported late: most nodes make no proofs
 
         be_home()
         self._python = python
-        self._lock = threading.Lock()  # of the descriptors: none is used after `end` has closed it
+        self._lock = threading.Lock()  # guards the descriptors: none is used after `end` has closed it
         self._jobs, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._jobs.setblocking(False)  # a process that takes no job keeps nobody waiting
+        self._jobs.setblocking(False)  # sending never blocks, even if the process reads no jobs
         self._errors, errors = os.pipe()
         os.set_blocking(self._errors, False)
-        os.set_blocking(errors, False)  # nobody reads it while the process lives: what does not fit is dropped
+        os.set_blocking(errors, False)  # nobody reads the pipe while the process lives: what does not fit is dropped
         self._last_line = ""
         self._is_loading = True
         self._started = time.monotonic()
@@ -52,33 +54,36 @@ class WarmProcess:
 
     @property
     def pid(self) -> int:
-        """Return its process id."""
+        """The process id."""
         return self._process.pid
 
     def send(self, job: bytes, report: int) -> None:
-        """Give it a job, with the descriptor that its report goes to. Raises ConnectionError if it has ended, other
-        OSErrors if it takes no job."""
+        """Send a job to the process, with the descriptor to which it writes the job's report.
+
+        Raises ConnectionError if the process has ended, and other OSErrors if it accepts no job.
+        """
         with self._lock:
             if self._jobs.fileno() < 0:
                 raise BrokenPipeError
             socket.send_fds(self._jobs, [job], [report])
 
     def has_ended(self) -> bool:
-        """Return whether it has ended."""
+        """Return whether the process has ended."""
         return self._process.poll() is not None
 
     def is_loading(self) -> bool:
-        """Return whether it may still be loading pyverbs: it has not said that it is ready, and is not old."""
+        """Return whether the process may still be loading pyverbs: it has not reported READY and was started less than
+        LOADS_S ago."""
         with self._lock, suppress(OSError):
             self._is_loading = self._is_loading and self._jobs.recv(_READ_BYTES) != warm.READY
         return self._is_loading and time.monotonic() < self._started + LOADS_S
 
     def has_failed(self) -> bool:
-        """Return whether it has ended with an error, not by a signal."""
+        """Return whether the process has exited with an error code; False if a signal ended it or it still runs."""
         return (self._process.poll() or 0) > 0
 
     def end(self) -> None:
-        """Kill it, and with it the children that prove."""
+        """Kill the process, and with it the child processes that make proofs."""
         from subprocess import TimeoutExpired
 
         self._process.kill()
@@ -88,7 +93,7 @@ class WarmProcess:
             self._close()
 
     def last_words(self) -> str:
-        """Return how it ended, with the last line that it wrote: after `end`."""
+        """Return the process's exit code and the last line that it wrote to stderr. Call `end` first."""
         ended = f"{self._python} ended with {self._process.returncode}"
         return f"{ended}: {self._last_line}" if self._last_line else ended
 

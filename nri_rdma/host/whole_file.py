@@ -1,4 +1,4 @@
-"""Write a file atomically: who reads it sees the old one or the new one, whole, also after a crash of the machine."""
+"""Write files atomically: a reader sees either the old or the new content, whole, even after a crash of the machine."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ DIRECTORY_MODE = 0o755
 
 
 def write_whole(path: Path, data: bytes, mode: int) -> None:
-    """Write the file, and create missing directories, with these modes whatever the umask is. Raises OSError.
+    """Write `data` to the file and create missing parent directories, with fixed modes whatever the umask is. Raises
+    OSError.
 
-    The unfinished file's name begins with a dot and ends in ``.tmp``, which none of our readers takes for one of its
-    own.
+    The data first goes to a temporary file whose name begins with a dot and ends in ``.tmp``; our own readers ignore
+    such files.
     """
     _make_directory(path.parent)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -28,7 +29,7 @@ def write_whole(path: Path, data: bytes, mode: int) -> None:
 
 
 def _make_directory(directory: Path) -> None:
-    """Create the directory and missing ones above it."""
+    """Create the directory and its missing parents."""
     if not directory.is_dir():
         _make_directory(directory.parent)
         directory.mkdir()
@@ -36,7 +37,7 @@ def _make_directory(directory: Path) -> None:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    path.unlink(missing_ok=True)  # of a process of our number that died
+    path.unlink(missing_ok=True)  # left by an earlier process with our pid that died
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "wb") as file:
         os.fchmod(descriptor, mode)

@@ -1,8 +1,8 @@
-"""CDI directories, read without trust in what lies there.
+"""Reads directories with CDI specs, without trusting their content.
 
-What runtimes read is read: ``*.json`` and ``*.yaml`` directly in each directory. A file that cannot be used is a
-problem, and the others are served. Never opened is what could block or lead elsewhere: fifos, devices, sockets, and
-symbolic links that leave the directory; links within it are followed, because that is how Kubernetes mounts files.
+Like container runtimes, it reads ``*.json`` and ``*.yaml`` directly in each directory. A file that cannot be used is
+reported as a problem; the other files still count. FIFOs, devices and sockets are never opened, because that could
+block. Symbolic links are followed only within the directory, which is how Kubernetes mounts files.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from nri_rdma.errors import CdiError, ErrorCode
 
 SUFFIXES = (".json", ".yaml")
 MAX_FILES = 4096
-"""Most files read from one directory: sixteen claims for each of 250 pods. The rest is not read."""
+"""The largest number of files to read from one directory: sixteen claims for each of 250 pods. Further files are
+ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderScan:
-    """The readable specs of some directories, the problems of the unreadable ones, and every file that was found."""
+    """The readable specs of some directories, the problems of the unreadable ones, and the paths of all spec files."""
 
     specs: tuple[SpecFile, ...]
     problems: tuple[CdiError, ...]
@@ -35,7 +36,7 @@ class FolderScan:
 
 
 def read_registry(directories: Iterable[Path]) -> Registry:
-    """Return the devices of the directories, the lowest priority first. A directory that does not exist has none."""
+    """Return the CDI devices of these directories, given in rising priority. A missing directory counts as empty."""
     found = scan(directories)
     return resolve(found.specs, found.problems)
 
@@ -44,12 +45,15 @@ FolderEntry: TypeAlias = "os.DirEntry[str]"
 
 
 def scan(directories: Iterable[Path], inspect: Callable[[bytes, str], Inspected] = inspect) -> FolderScan:
-    """Read all specs of the directories, the lowest priority first. `inspect` parses the bytes of a file."""
+    """Read all CDI specs of these directories, given in rising priority. `inspect` parses the bytes of a file."""
     return scan_by(directories, lambda directory, entry: inspect(read_within(directory, entry.name), entry.path))
 
 
 def scan_by(directories: Iterable[Path], read: Callable[[Path, FolderEntry], Inspected]) -> FolderScan:
-    """Do the same with `read`, which returns what is in a file of a directory, or raises CdiError."""
+    """Read all CDI specs of these directories, given in rising priority, with the function `read`.
+
+    `read` returns the content of a file in a directory, or raises CdiError.
+    """
     specs: list[SpecFile] = []
     problems: list[CdiError] = []
     files: list[str] = []
@@ -68,7 +72,7 @@ def scan_by(directories: Iterable[Path], read: Callable[[Path, FolderEntry], Ins
 
 
 def read_file(path: Path) -> bytes:
-    """Return the bytes of a file that a user named. A link is followed, but only to a regular file. Raises CdiError."""
+    """Return the bytes of a file that a user named. Raises CdiError if it is not a regular file. Links are followed."""
     try:
         _refuse_irregular(path.stat().st_mode, str(path))
         return _read(os.open(path, _FLAGS), str(path))
@@ -97,7 +101,7 @@ _ONE_STEP = os.O_NOFOLLOW | _FLAGS
 
 
 def read_within(directory: Path, name: str) -> bytes:
-    """Return the bytes of a file of the directory. Raises CdiError when it is no regular file, or leads out of the
+    """Return the bytes of a file in the directory. Raises CdiError if it is not a regular file or leads out of the
     directory."""
     file = str(directory / name)
     try:
@@ -115,8 +119,8 @@ def read_within(directory: Path, name: str) -> bytes:
 
 
 def _steps(directory: Path, name: str) -> tuple[str, ...]:
-    """Return the way to the file without links, below the directory. Raises OSError, ELOOP when the file leads out of
-    it."""
+    """Return the path of a file, relative to the directory and with all links resolved. Raises OSError: ELOOP if the
+    file leads out of the directory."""
     base = Path(os.path.realpath(directory))
     target = Path(os.path.realpath(base / name, strict=True))
     if base not in target.parents:
@@ -125,8 +129,8 @@ def _steps(directory: Path, name: str) -> tuple[str, ...]:
 
 
 def _open_below(root: int, steps: tuple[str, ...], file: str) -> int:
-    """Return a descriptor of the file. No link is followed: a link that was created after the way was looked up is an
-    error."""
+    """Return a descriptor of the file at this resolved path below `root`. Follows no links: one that was created after
+    the path was resolved is an error."""
     at = os.dup(root)
     try:
         for step in steps[:-1]:
@@ -140,16 +144,19 @@ def _open_below(root: int, steps: tuple[str, ...], file: str) -> int:
 
 
 def _read(descriptor: int, file: str) -> bytes:
-    """Return the bytes behind the descriptor, and close it. Read one byte more than allowed, which the parser
-    refuses."""
+    """Return the bytes of the file and close the descriptor. Reads up to one byte more than allowed, so that the parser
+    refuses a file that is too large."""
     with os.fdopen(descriptor, "rb") as opened:
         _refuse_irregular(os.fstat(descriptor).st_mode, file)
         return opened.read(MAX_BYTES + 1)
 
 
 def _refuse_irregular(mode: int, file: str) -> None:
-    """Raise CdiError for a file that is not regular. Called before the file is opened, since opening a device can have
-    effects, and again on the open file, which cannot be exchanged any more."""
+    """Raise CdiError for a file that is not regular.
+
+    Called before opening, because opening a device can have effects, and again on the open file, which cannot be
+    exchanged any more.
+    """
     if not stat.S_ISREG(mode):
         what = f"it is {_KINDS.get(stat.S_IFMT(mode), 'no file')}"
         raise CdiError(ErrorCode.CDI_FILE, what, file=file, hint="put a regular file there, or remove it")

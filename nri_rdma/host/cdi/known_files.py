@@ -1,7 +1,6 @@
-"""The CDI specs of the last reading: a node has a file for each claim, and each new one is a reading.
+"""Remembers parsed CDI specs between readings: a node has one file per claim, and each new claim causes a reading.
 
-A file that is unchanged by its inode's times, size and number is not opened again; one with the same bytes is not
-parsed again.
+A file whose inode, size and times are unchanged is not opened again; a file with unchanged bytes is not parsed again.
 """
 
 from __future__ import annotations
@@ -18,14 +17,15 @@ from nri_rdma.cdi.reading import Inspected, inspect
 from nri_rdma.host.cdi.folder import FolderEntry, read_within
 
 SETTLED_S = 0.05
-"""How old the last change of a file must be when it is read, for its times to tell any later change: the kernel's clock
-for them stands still for up to 10 ms (a hundred ticks a second at the least)."""
+"""The age that a file's last change must have before its times are trusted to show any later change. The kernel's clock
+for these times may stand still for up to 10 ms (at 100 ticks a second)."""
 _State: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownFile:
-    """The result of reading a file; `state` is None as long as its times do not tell a change."""
+    """The result of reading a file. `state` is None if the file changed too recently for its times to show a later
+    change."""
 
     digest: bytes
     inspected: Inspected
@@ -33,16 +33,17 @@ class _KnownFile:
 
 
 class KnownFiles:
-    """The results of the last reading, by file. For one reading at a time."""
+    """The parsed files of the last reading. Only one reading at a time may use it."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """`clock` is that of the files' times, in seconds."""
+        """`clock` returns the time of the files' clock, in seconds."""
         self._clock = clock
         self._known: dict[str, _KnownFile] = {}
         self._asked: dict[str, _KnownFile] = {}
 
     def read(self, directory: Path, entry: FolderEntry) -> Inspected:
-        """Return what nri_rdma.cdi.reading.inspect says of a file of a directory. Raises CdiError."""
+        """Return the parsed content of a file in a directory, as nri_rdma.cdi.reading.inspect returns it. Raises
+        CdiError."""
         file, known = entry.path, self._known.get(entry.path)
         state = self._state(entry)
         if known is None or state is None or known.state != state:
@@ -54,15 +55,17 @@ class KnownFiles:
         return known.inspected
 
     def forget_others(self) -> None:
-        """Drop the results that nobody asked for since the last call."""
+        """Drop the files that were not read since the last call."""
         self._known, self._asked = self._asked, {}
 
     def _state(self, entry: FolderEntry) -> _State | None:
-        """Return what changes whenever the file does, None where nothing does: a link stays while its target
-        changes."""
+        """Return a value that changes whenever the file changes; None if there is no such value.
+
+        There is none for a symbolic link, because the link stays the same when its target changes.
+        """
         try:
             now = entry.stat(follow_symlinks=False)
-        except OSError:  # it is gone; reading it says so
+        except OSError:  # it is gone; the caller notices when it reads the file
             return None
         is_settled = now.st_ctime <= self._clock() - SETTLED_S
         if not is_settled or not stat.S_ISREG(now.st_mode):

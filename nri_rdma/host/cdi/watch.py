@@ -1,11 +1,11 @@
-"""The CDI devices of a node, in memory and up to date.
+"""Keeps the CDI devices of a node in memory and up to date.
 
-DRA drivers write a spec for each claim moments before its container is created, so that the directories are watched
-with inotify. A burst of changes is one reading by a worker, which opens only files that have changed. A
-directory that does not exist is looked for in the nearest one that does.
+DRA drivers write a spec for each claim moments before its container is created, so the directories are watched with
+inotify. A burst of changes causes one reading by a worker, which opens only changed files. For a directory that does
+not exist, the nearest existing parent is watched.
 
-Not noticed: a mount over a directory, a symbolic link on the way to it that changes, a directory further up that is
-renamed. `refresh` finds the results of these.
+Some changes are not noticed until `refresh`: a mount over a directory, a changed symbolic link on its path, and a
+renamed directory further up.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from nri_rdma.tasks.listeners import Listeners, Source
 log = logging.getLogger(__name__)
 
 QUIET_S = 0.02
-"""A burst of changes is over when this time passes without another change."""
+"""Seconds without a change after which a burst of changes is over."""
 LONGEST_S = 0.2
-"""Longest time that a burst may delay a reading: a burst that does not end is read this often."""
+"""The longest time in seconds that a burst may delay a reading; a burst that never ends causes a reading this often."""
 
 _SELF = inotify.DELETE_SELF | inotify.MOVE_SELF
 _CONTENT = inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM | inotify.MOVED_TO
@@ -37,16 +37,16 @@ _MASK = inotify.ONLYDIR | _SELF | _CONTENT | inotify.CLOSE_WRITE | inotify.ATTRI
 _ENDED = _SELF | inotify.UNMOUNT | inotify.IGNORED
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 _ATTEMPTS = 8
-"""Attempts to watch directories that come and go while their watches are set. After the last one their events
-follow."""
+"""Attempts to set a watch while directories appear and disappear. After the last attempt, inotify events cause another
+reading."""
 
 
 class CdiRegistry:
-    """The devices of some directories, which rise in priority. Safe for use by several threads.
+    """The CDI devices in some directories, given in rising priority. Safe for use by several threads.
 
-    The first reading is done by who makes it. After a change `read_later` is called in the listening thread: it has a
-    worker call `refresh`. `on_change` is called after each `refresh`, in the thread that read; what it raises is
-    logged. Raises OSError when the node has no inotify instances left.
+    The constructor does the first reading. After a change, the listening thread calls `read_later`, which has a worker
+    call `refresh`. `on_change` is called after each `refresh`, in the worker; its exceptions are logged. The
+    constructor raises OSError if the node has no inotify instances left.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class CdiRegistry:
         self._directories = tuple(directory.absolute() for directory in directories)
         self._on_change = on_change
         self._read_later = read_later
-        self._lock = threading.Lock()  # over watches and readings: a later reading is never replaced by an earlier
+        self._lock = threading.Lock()  # guards watches and readings: no reading replaces a later one
         self._known = KnownFiles()
         self._inotify = inotify.Inotify()
         self._watches: dict[int, _Watched] = {}
         self._closed = False
         self._read = (Registry(devices={}), 0)
         self.unwatched: tuple[Path, ...] = ()
-        """Directories whose changes are not noticed, because the kernel refuses to watch them."""
+        """Directories whose changes are not noticed, because the kernel refused to watch them."""
         self._look()
         self._burst = Burst(quiet_s=QUIET_S, longest_s=LONGEST_S)
         self._listeners = listeners
@@ -82,7 +82,7 @@ class CdiRegistry:
 
     @property
     def current(self) -> Registry:
-        """The devices of the newest reading. Each reading makes a new registry."""
+        """The CDI devices of the newest reading, as a registry that never changes."""
         return self._read[0]
 
     @property
@@ -91,17 +91,17 @@ class CdiRegistry:
         return self._read[1]
 
     def refresh(self) -> Registry:
-        """Read the directories now. Blocks: call it from a worker."""
+        """Read the directories now and return the devices. Blocks: call it from a worker."""
         registry = self._look()
         if self._on_change is not None:
             try:
                 self._on_change(registry)
-            except Exception:  # the registry is read all the same, and the next change is reported again
+            except Exception:  # the reading counts all the same; the next change is reported again
                 log.exception("a change of CDI specs was not handled")
         return registry
 
     def close(self) -> None:
-        """Stop watching. Closing twice is no error. What was read stays."""
+        """Stop watching. Closing twice is no error. The devices read so far stay available."""
         self._listeners.remove(self._source)
         with self._lock:  # a refresh may be under way
             if not self._closed:
@@ -111,7 +111,8 @@ class CdiRegistry:
     # Reading
 
     def _look(self) -> Registry:
-        """Watch the directories that exist now, then read them: what changes in between is read again."""
+        """Watch the directories that exist now, and read them afterwards: a change in between causes another
+        reading."""
         with self._lock:
             if not self._closed:
                 self._watch()
@@ -125,7 +126,7 @@ class CdiRegistry:
     # Watching
 
     def _watch(self) -> None:
-        """Watch each directory, or, for its name, the nearest existing directory above it."""
+        """Watch each directory. For a missing one, watch its nearest existing parent for the missing name."""
         watches: dict[int, _Watched] = {}
         unwatched = []
         for directory in self._directories:
@@ -139,16 +140,14 @@ class CdiRegistry:
             else:
                 watches.setdefault(watch, _Watched()).add(name)
         others = self._watches.keys() - watches.keys()
-        self._watches, self.unwatched = (
-            watches,
-            tuple(unwatched),
-        )  # first: the end of a watch that is removed is no news
+        # Set before watches are removed, so that the end of a removed watch does not count as a change.
+        self._watches, self.unwatched = watches, tuple(unwatched)
         for watch in others:
             self._inotify.remove(watch)
 
     def _nearest(self, directory: Path) -> tuple[int, str]:
-        """Return a watch on the directory and "", or a watch on a directory above it and the name to wait for there.
-        Raises OSError."""
+        """Return a watch on the directory and ""; or a watch on a parent and the missing name to wait for in it. Raises
+        OSError."""
         for attempt in range(_ATTEMPTS):
             watch, missing = self._first_watchable(directory)
             if missing is None or not missing.is_dir() or attempt == _ATTEMPTS - 1:
@@ -170,7 +169,7 @@ class CdiRegistry:
     # `_watches` yet was made before the reading that follows, which sees what it was about.
 
     def _take(self) -> None:
-        """Take the pending events, and note whether any of them concerns CDI specs."""
+        """Read the pending inotify events, and note a change if one of them concerns CDI specs."""
         news = [self._is_news(event) for event in self._inotify.read()]
         if any(news):
             self._burst.note()
@@ -187,13 +186,13 @@ class CdiRegistry:
 
 
 class _Watched:
-    """The purpose of a watched directory: the names of missing entries, or everything."""
+    """The reason why a directory is watched: for all entries, or for entries with these missing names."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
 
     def add(self, name: str) -> None:
-        """Wait for the name, too; "" is every name."""
+        """Also wait for this name; "" stands for every name."""
         self._names.add(name)
 
     def awaits(self, name: str) -> bool:

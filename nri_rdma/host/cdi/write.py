@@ -1,4 +1,4 @@
-"""Write a spec's file atomically: a runtime sees the old file or the new one."""
+"""Writes CDI spec files atomically: a runtime sees either the old file or the new one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from nri_rdma.errors import CdiError, ErrorCode
 from nri_rdma.host.whole_file import write_whole
 
 FILE_MODE = 0o644
-"""Runtimes that do not run as root read specs, too."""
+"""Readable by all, because some runtimes that read specs do not run as root."""
 
 
 def write_spec(spec: Spec, directory: Path, name: str) -> Path:
-    """Write the spec as `name` into the directory, and create a missing directory. Raises OSError.
+    """Write the spec as the file `name` in the directory, which is created if missing, and return its path. Raises
+    OSError.
 
-    The unfinished file's name has none of the suffixes that runtimes read.
+    The temporary file has no suffix that runtimes read.
     """
     target = directory / name
     write_whole(target, encode(spec), FILE_MODE)
@@ -24,7 +25,7 @@ def write_spec(spec: Spec, directory: Path, name: str) -> Path:
 
 
 def write_own_spec(spec: Spec, directory: Path, name: str) -> None:
-    """Do the same for a spec of the daemon's own. Raises CdiError."""
+    """Write a spec of the daemon's own as the file `name` in the directory. Raises CdiError."""
     try:
         write_spec(spec, directory, name)
     except OSError as error:
@@ -32,14 +33,14 @@ def write_own_spec(spec: Spec, directory: Path, name: str) -> None:
 
 
 def remove_own_spec(directory: Path, name: str) -> bool:
-    """Remove a spec of the daemon's own; return whether there was one. Raises CdiError."""
+    """Remove a spec of the daemon's own. Return whether the file existed. Raises CdiError."""
     target = directory / name
     try:
         target.unlink()
     except FileNotFoundError:
         return False
     except OSError as error:
-        if not target.exists():  # a read-only file system refuses before it looks for the file
+        if not target.exists():  # a read-only file system refuses even if there is no such file
             return False
         raise _refused("removed", target, error) from error
     return True

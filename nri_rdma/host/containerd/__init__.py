@@ -1,1 +1,2 @@
-"""What containerd leaves of the sandboxes that we refused, and its own API to remove that."""
+"""Queries of containerd over its API and its command, and the clean-up of what it leaves of sandboxes that we
+refused."""

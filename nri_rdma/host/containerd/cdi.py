@@ -1,7 +1,8 @@
-"""Whether containerd reads CDI specs: its setting enable_cdi, which is off by default before containerd 2.0 and gone
-since 2.4, which always reads them.
+"""Asks containerd whether it reads CDI specs. Its setting enable_cdi is off by default before 2.0, and since 2.4, which
+always reads CDI specs, it no longer exists.
 
-containerd itself is asked: its configuration has several files and defaults, and may have changed since its start.
+The running containerd is asked, because its configuration has several files and defaults, and may have changed since it
+started.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from nri_rdma.host.containerd.handlers import ASK_S, listens
 
 
 def reads_cdi_specs(socket: Path | None) -> bool | None:
-    """Return whether the containerd at this socket reads CDI specs; None where nobody listens there, or its answer does
-    not say. Raise ContainerdError where somebody listens and does not answer: it may still be starting. Blocks."""
+    """Return whether the containerd at this socket reads CDI specs; None if nothing listens there or the answer does
+    not say.
+
+    Raises ContainerdError if a process listens there but does not answer: containerd may still be starting. Blocks.
+    """
     if socket is None or not listens(socket):
         return None
     with Containerd(socket, call_s=ASK_S) as containerd:

@@ -1,7 +1,7 @@
-"""containerd's own API, as far as the end of a refused sandbox needs it, and its configuration.
+"""A client of containerd's own gRPC API, with the calls that clean up a refused sandbox and read the configuration.
 
-A connection is for a few calls of one thread and is thrown away after them: refusals are rare, and a containerd that
-restarted in between is found again without waiting for grpc's pauses. grpc is imported with the first of them.
+A connection serves a few calls of one thread and is then closed: refusals are rare, and a new connection finds a
+restarted containerd without waiting for grpc's reconnect pauses. grpc is imported for the first connection.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from nri_rdma.pb import cristatus_pb2 as cristatus
 from nri_rdma.pb import sandboxes_pb2 as sandboxes
 
 CALL_S = 10.0
-"""Time limit of a call; after it the call fails. containerd limits its own clean-up alike: an unmount on a loaded disk
-takes seconds."""
+"""Time limit of a call in seconds. containerd uses the same limit for its own clean-up: an unmount on a busy disk takes
+seconds."""
 SANDBOXER = "podsandbox"
-"""containerd's name for the controller of sandboxes that are a container with a pause process."""
+"""containerd's name for the controller of sandboxes that consist of a container with a pause process."""
 
 _NAMESPACE = (("containerd-namespace", "k8s.io"),)
-"""The namespace of containerd in which all of CRI's objects are."""
+"""The containerd namespace that holds all objects of CRI."""
 _MAX_SOCKET_PATH = 107  # sun_path of include/uapi/linux/un.h has 108, with the NUL
 _MAX_DETAIL = 300
 _OPTIONS = (
-    ("grpc.use_local_subchannel_pool", 1),  # else a new channel inherits the old one's pause after a failure
-    ("grpc.enable_retries", 0),  # we retry
-    ("grpc.default_authority", "localhost"),  # else the path, which Go's HTTP/2 does not take for a host
+    ("grpc.use_local_subchannel_pool", 1),  # otherwise a new channel inherits the old one's reconnect pause
+    ("grpc.enable_retries", 0),  # the caller retries
+    ("grpc.default_authority", "localhost"),  # the default is the path, which Go's HTTP/2 rejects as a host
 )
 
 
 class ContainerdError(Exception):
-    """containerd did not do what it was asked for. `is_absent`: there is no containerd to ask."""
+    """containerd did not do what was requested. `is_absent`: there is no containerd to ask."""
 
     def __init__(self, text: str, *, is_absent: bool = False) -> None:
         super().__init__(text)
@@ -47,18 +47,21 @@ class ContainerdError(Exception):
 
 
 class _NotFoundError(Exception):
-    """containerd has no object of that id."""
+    """containerd has no object with the requested id."""
 
 
 class Containerd:
-    """A connection; use it in a ``with`` statement. Every call blocks, for CALL_S seconds at most, and raises
-    ContainerdError. Not for a thread that is in another network namespace: grpc starts threads of its own."""
+    """A connection to containerd; use it in a ``with`` statement. Every call blocks for at most CALL_S seconds and
+    raises ContainerdError.
+
+    The calling thread must not be in another network namespace, because grpc starts threads of its own.
+    """
 
     def __init__(self, socket: Path, *, call_s: float = CALL_S) -> None:
-        """Connect. Raises ContainerdError when there is no socket."""
+        """Open the connection. Raises ContainerdError if there is no such socket."""
         self._call_s = call_s
         _refuse_absent(socket)
-        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it tells of the runtime's end on our stderr, past our log
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # otherwise grpc writes to stderr when the runtime ends
         try:
             import grpc
         except ImportError as error:
@@ -73,7 +76,7 @@ class Containerd:
         self._channel.close()
 
     def labels_of(self, container_id: str) -> Mapping[str, str] | None:
-        """Return the labels of a container's record; None when there is no record."""
+        """Return the labels of a container's record in containerd; None if there is no record."""
         request = containers.GetContainerRequest(id=container_id)
         try:
             answer = self._call("containerd.services.containers.v1.Containers/Get", request)
@@ -85,7 +88,7 @@ class Containerd:
             raise ContainerdError(f"the record of {container_id} is no message of this API") from error
 
     def has_sandbox(self, sandbox_id: str) -> bool:
-        """Return whether containerd still has a sandbox of that id: it is being started, or CRI lists it."""
+        """Return whether containerd has a sandbox with this id: one that is being started, or one that CRI lists."""
         try:
             self._call("containerd.services.sandbox.v1.Store/Get", sandboxes.StoreGetRequest(sandbox_id=sandbox_id))
         except _NotFoundError:
@@ -93,13 +96,14 @@ class Containerd:
         return True
 
     def shut_down(self, sandbox_id: str) -> None:
-        """End the sandbox's process and remove its container, snapshot and folders. Repeating it is no error.
+        """End the sandbox's process and remove its container, snapshot and folders. Repeating the call is no error.
 
-        A process that Shutdown ends is deleted twice at the same time, by Shutdown and by the controller, which has
-        seen its end; of two such calls the shim may survive both (seen with 2.1.9 on a busy disk). Stop waits until the
-        controller has deleted it."""
+        Stop is called before Shutdown because it waits until the controller has deleted the process. After Shutdown
+        alone, both Shutdown and the controller, which notices the process's end, delete it at the same time; the shim
+        may then survive both (seen with 2.1.9 on a busy disk).
+        """
         stop = sandboxes.ControllerStopRequest(sandbox_id=sandbox_id, sandboxer=SANDBOXER)
-        with suppress(_NotFoundError):  # the controller has forgotten the sandbox, or Shutdown says what is wrong
+        with suppress(_NotFoundError):  # the controller may have dropped the sandbox; if not, Shutdown fails below
             self._call("containerd.services.sandbox.v1.Controller/Stop", stop)
         request = sandboxes.ControllerShutdownRequest(sandbox_id=sandbox_id, sandboxer=SANDBOXER)
         try:
@@ -108,8 +112,8 @@ class Containerd:
             raise ContainerdError(f"it has no controller {SANDBOXER}") from error
 
     def configuration(self) -> Any:
-        """Return the configuration of containerd's CRI service, read from JSON; None when it tells none that can be
-        read."""
+        """Return the configuration of containerd's CRI service, parsed from JSON; None if the answer has none that can
+        be parsed."""
         answer = self._call("runtime.v1.RuntimeService/Status", cristatus.StatusRequest(verbose=True))
         try:
             return json.loads(cristatus.StatusResponse.FromString(answer).info.get("config", "null"))
@@ -117,7 +121,7 @@ class Containerd:
             return None
 
     def _call(self, method: str, request: Any) -> bytes:
-        call = self._channel.unary_unary(f"/{method}")  # without serializers: bytes
+        call = self._channel.unary_unary(f"/{method}")  # without serializers: takes and returns bytes
         try:
             answer: bytes = call(request.SerializeToString(), timeout=self._call_s, metadata=_NAMESPACE)
         except self._grpc.RpcError as error:

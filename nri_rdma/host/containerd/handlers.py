@@ -1,5 +1,5 @@
-"""The runtime handlers of the runtime that runs, by its own answer: the configuration files may have been changed since
-its start, and may lie elsewhere."""
+"""The runtime handlers of the running container runtime, by its own answer. Its configuration files may have changed
+since it started, and may lie elsewhere."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from nri_rdma.host.containerd.client import Containerd
 
 CRIO_SOCKET = Path("/run/crio/crio.sock")
 ASK_S = 5.0
-"""Time limit of the question; after it the question fails."""
+"""Time limit of a query in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeHandler:
-    """A runtime handler of containerd: its base_runtime_spec, "" without one, and its pod_annotations. `is_default`:
-    it is that of pods that name none."""
+    """A runtime handler of containerd, with its base_runtime_spec ("" if it has none) and its pod_annotations.
+
+    `is_default`: pods that name no handler use this one.
+    """
 
     name: str
     base_spec: str = ""
@@ -29,7 +31,7 @@ class RuntimeHandler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningCrio:
-    """A CRI-O: the folders that it reads hooks from, for all of its handlers."""
+    """A running CRI-O, with the folders from which all of its handlers read hooks."""
 
     hook_folders: tuple[Path, ...]
 
@@ -38,8 +40,10 @@ Running: TypeAlias = tuple[RuntimeHandler, ...] | RunningCrio
 
 
 def running_handlers(socket: Path | None) -> Running | None:
-    """Return what the runtime at this socket of CRI runs with; None where nobody listens there, or does not tell.
-    Raises ContainerdError where somebody listens and does not answer. Blocks."""
+    """Return the handlers of the runtime at this CRI socket; None if nothing listens there or the answer does not say.
+
+    Raises ContainerdError if a process listens there but does not answer. Blocks.
+    """
     if socket is None or not listens(socket):
         return None
     with Containerd(socket, call_s=ASK_S) as runtime:
@@ -47,7 +51,7 @@ def running_handlers(socket: Path | None) -> Running | None:
 
 
 def read_handlers(told: Any) -> Running | None:
-    """Return what the configuration says that CRI's Status tells."""
+    """Parse the handlers from the configuration that a runtime returns in CRI's Status."""
     crio = _table(told, "crio").get("HooksDir")
     if isinstance(crio, list):
         return RunningCrio(hook_folders=tuple(Path(it) for it in crio if isinstance(it, str)))
@@ -57,7 +61,7 @@ def read_handlers(told: Any) -> Running | None:
 
 
 def listens(path: Path) -> bool:
-    """Return whether somebody listens on a socket, and we may connect."""
+    """Return whether a process listens on a socket and accepts our connection."""
     with socketlib.socket(socketlib.AF_UNIX, socketlib.SOCK_STREAM) as connection:
         try:
             connection.connect(str(path))

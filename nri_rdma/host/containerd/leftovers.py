@@ -1,13 +1,13 @@
-"""What containerd leaves of sandboxes that we refused, removed by a thread of its own.
+"""Removes, in a thread of its own, what containerd leaves behind of sandboxes that we refused.
 
 Some releases (`Abilities.leaves_refused`) leave the pause process, its network namespace and the container's record.
-The kubelet tries again under the same name; two records of one name keep containerd from its next start (containerd
-issue 13609, docs/adr/0019).
+The kubelet tries again under the same name, and two records with one name keep containerd from starting the next time
+(containerd issue 13609, docs/adr/0019).
 
-Law: only sandboxes that we refused are touched, and only when containerd has given them up: the record is that of a
-sandbox's container, and no list has the sandbox any more. A sandbox that runs although we refused it (our answer came
-too late) is in containerd's list, and stays. A containerd that restarts lists the sandboxes that it had left; removing
-them is the kubelet's job from then on (`listed`).
+Law: only sandboxes that we refused are touched, and only after containerd has given them up: the record is that of a
+sandbox's container, and containerd no longer lists the sandbox. A sandbox that runs although we refused it, because our
+answer came too late, is still listed and stays. After a restart, containerd lists the sandboxes that it had left
+behind; from then on the kubelet removes them (`listed`).
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from nri_rdma.observe.spans import Recorder, Span, current_span, under
 log = logging.getLogger(__name__)
 
 PAUSES_S = (1.0, 2.0, 5.0, 15.0, 60.0)
-"""Pauses before each check of a refused sandbox, in seconds. After our answer containerd takes the pod's network down,
+"""Seconds to wait before each check of a refused sandbox. After our answer, containerd takes the pod's network down,
 which CNI plugins may delay, and containerd may be busy or restarting."""
 MAX_WAITING = 1000
-"""Most refused sandboxes that wait for a check; further ones are not checked. A containerd that hangs answers none of
-them for long."""
+"""The largest number of refused sandboxes that wait for a check; others are not checked. The limit matters if
+containerd hangs for a long time."""
 LAST_PAUSE_S = 0.1
-"""Pause between two checks while the daemon ends."""
+"""Seconds between two checks while the daemon ends."""
 KIND, SANDBOX = "io.cri-containerd.kind", "sandbox"
-"""The label of what CRI has made, and its value for the container of a sandbox."""
+"""The label that CRI gives to its objects, and its value for the container of a sandbox."""
 
 
 class Look(Enum):
-    """Result of one check of a refused sandbox."""
+    """The result of one check of a refused sandbox."""
 
     GONE = auto()
-    """There is no record of the sandbox."""
+    """containerd has no record of the sandbox."""
     REMOVED = auto()
-    """There was a record, and it is removed now."""
+    """There was a record, and this check removed it."""
     NO_SANDBOX = auto()
-    """The record is no sandbox's: we must not touch it."""
+    """The record does not belong to a sandbox, so it must not be touched."""
     LISTED = auto()
-    """containerd has not given the sandbox up (yet)."""
+    """containerd still lists the sandbox; it has not given it up yet."""
 
 
 def look(containerd: Containerd, sandbox_id: str) -> Look:
-    """Remove what is left of the sandbox, if anything. Raises ContainerdError."""
+    """Check a refused sandbox once, and remove what containerd left of it. Raises ContainerdError."""
     labels = containerd.labels_of(sandbox_id)
     if labels is None:
         return Look.GONE
@@ -71,7 +71,7 @@ def look(containerd: Containerd, sandbox_id: str) -> Look:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Task:
-    """A sandbox to check from `due` on (seconds of the clock); `number` counts the checks, from 0."""
+    """A sandbox to check at the clock time `due`, in seconds; `number` counts its checks from 0."""
 
     due: float
     number: int
@@ -80,8 +80,10 @@ class _Task:
 
 
 class Leftovers:
-    """Removes the leftovers of refused sandboxes. Whoever makes it closes it. The thread starts with the first refusal;
-    `refused` only takes a lock."""
+    """Removes what containerd leaves of refused sandboxes. The creator closes it.
+
+    The thread starts with the first refusal; `refused` only takes a lock.
+    """
 
     def __init__(
         self,
@@ -93,7 +95,8 @@ class Leftovers:
         connect: Callable[[Path], Containerd] = Containerd,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare to remove leftovers. Without a socket nothing is ever removed. `notes` outlive the daemon."""
+        """Prepare to remove leftovers. `socket` None: nothing is ever removed. `notes` keeps the refused sandboxes for
+        the next daemon."""
         self._socket = socket
         self._spans = spans
         self._notes = notes
@@ -108,7 +111,7 @@ class Leftovers:
         self._listed_ids: frozenset[str] = frozenset()
 
     def refused(self, pod: Pod) -> None:
-        """Note that this sandbox was refused just now. Never blocks, never raises."""
+        """Record that this sandbox was refused just now. Never blocks and never raises."""
         if self._socket is None:
             return
         with self._changed:
@@ -123,7 +126,7 @@ class Leftovers:
             self._changed.notify()
 
     def resume(self) -> None:
-        """Go on with the sandboxes that an earlier daemon refused and did not clean up."""
+        """Continue with the sandboxes that an earlier daemon refused and did not clean up."""
         pods = self._notes.read() if self._socket is not None else ()
         with self._changed:
             if self._socket is None or not pods or not self._is_served(self._socket):
@@ -135,8 +138,8 @@ class Leftovers:
         log.info("cleaning up what an earlier daemon refused", extra={"sandboxes": len(pods)})
 
     def listed(self, sandbox_ids: Collection[str]) -> None:
-        """Drop the sandboxes that the runtime lists after a reconnect. Removing them is now the kubelet's job, even if
-        a crashed containerd left them."""
+        """Forget the sandboxes that the runtime lists after a reconnect. The kubelet removes them now, even those that
+        a crashed containerd left behind."""
         with self._changed:
             self._listed_ids = frozenset(sandbox_ids)
             for task in self._waiting:
@@ -146,20 +149,23 @@ class Leftovers:
             heapq.heapify(self._waiting)
 
     def _is_served(self, socket: Path) -> bool:
-        """Return whether there is a thread, and start it for the first sandbox. The caller holds the lock."""
+        """Return whether the thread runs; start it for the first sandbox. The caller holds the lock."""
         if self._thread is None:
             thread = threading.Thread(target=partial(self._serve, socket), name="leftovers", daemon=True)
             try:
                 thread.start()
-            except RuntimeError as error:  # the process may have no more of them
+            except RuntimeError as error:  # the process has reached its limit of threads
                 log.warning("cannot start a thread", extra={"error": str(error)})
                 return False
             self._thread = thread
         return True
 
     def close(self, within_s: float) -> None:
-        """Check the waiting sandboxes at once, and repeatedly for `within_s` seconds or until none is left, and end the
-        thread. A thread that still hangs then dies with the process. Closing twice is no error."""
+        """Check the waiting sandboxes now and repeatedly, until none is left or `within_s` seconds are over; then end
+        the thread.
+
+        A thread that hangs longer dies with the process. Closing twice is no error.
+        """
         with self._changed:
             self._until = self._clock() + within_s
             self._waiting = [replace(task, due=self._clock()) for task in self._waiting]
@@ -174,11 +180,11 @@ class Leftovers:
             try:
                 with under(task.parent), self._spans.span("clean up", attributes) as span:
                     self._try(socket, task, span)
-            except Exception:  # the next sandbox must not pay for a bug of ours
+            except Exception:  # a bug here must not stop the clean-up of other sandboxes
                 log.exception("bug while a refused sandbox was cleaned up", extra={"sandbox": task.pod.sandbox_id})
 
     def _next(self) -> _Task | None:
-        """Wait for the next due task and return it; None when this object is closed and nothing is left to do."""
+        """Wait for the next task that is due and return it; None once this object is closed and no task is left."""
         with self._changed:
             while True:
                 if self._waiting and self._waiting[0].due <= self._clock():
@@ -223,7 +229,7 @@ class Leftovers:
 
     def _failed(self, task: _Task, error: ContainerdError, facts: dict[str, str]) -> None:
         facts = facts | {"error": str(error), "next": by_hand(task.pod.sandbox_id)}
-        # The runtime may end with us, and its next start waits for our locks.
+        # An absent runtime may be ending with this daemon, and its next start waits for this daemon's locks.
         if not (error.is_absent and self._until is not None) and self._again(task):
             log.debug("a refused sandbox is not cleaned up yet", extra=facts)
             return
@@ -240,7 +246,10 @@ class Leftovers:
             )
 
     def _again(self, task: _Task) -> bool:
-        """Schedule another check. Return whether there will be one, or the sandbox is the kubelet's meanwhile."""
+        """Schedule another check of a sandbox. Return False if there will be none.
+
+        Also returns True, without a check, if the runtime now lists the sandbox, because the kubelet then removes it.
+        """
         with self._changed:
             if task.pod.sandbox_id in self._listed_ids:
                 return True
@@ -254,7 +263,8 @@ class Leftovers:
             return pause_s is not None
 
     def _tell_nothing_left(self, facts: dict[str, str]) -> None:
-        """Log once in the life of this daemon that nothing is left: it is so for every sandbox."""
+        """Log that containerd left nothing of a refused sandbox; only once, because this is then true for every
+        sandbox."""
         if not self._has_told:
             self._has_told = True
             log.info(
@@ -264,6 +274,6 @@ class Leftovers:
 
 
 def by_hand(sandbox_id: str) -> str:
-    """Return the command with which a person removes the leftovers."""
+    """Return the shell command with which an administrator removes the leftovers of a sandbox."""
     # The pause: containerd deletes the task itself, and `rm` fails in the middle of that (seen with 2.1.9).
     return f"ctr -n k8s.io task kill -s SIGKILL {sandbox_id}; sleep 1; ctr -n k8s.io container rm {sandbox_id}"

@@ -1,6 +1,6 @@
-"""Files of sandboxes that were refused and not yet cleaned up, so that the next daemon goes on after a SIGKILL.
+"""Files that record refused sandboxes until they are cleaned up, so that the next daemon continues after a SIGKILL.
 
-One small file per sandbox in the state directory; like the journal they are gone after a reboot.
+There is one small file per sandbox in the state directory, which is emptied by a reboot.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from nri_rdma.model.pod import Pod
 log = logging.getLogger(__name__)
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
-"""Sandbox ids that are safe as names of files. Runtimes make hexadecimal ones."""
+"""Matches sandbox ids that are safe as file names. Runtimes use hexadecimal ids."""
 _FILE_BYTES = 4096
 
 
 class RefusalNotes:
-    """Never raises: what cannot be written or read is logged. Safe for use by several threads."""
+    """The recorded refusals. Never raises: files that cannot be written or read are logged. Safe for use by several
+    threads."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def add(self, pod: Pod) -> None:
-        """Note that this sandbox was refused."""
+        """Record that this sandbox was refused."""
         if not _ID.fullmatch(pod.sandbox_id):
             return
         text = json.dumps({"uid": pod.uid, "name": pod.name, "namespace": pod.namespace})
@@ -39,7 +40,7 @@ class RefusalNotes:
             log.warning("a refused sandbox is not noted: it is not cleaned up if the daemon is killed now", extra=facts)
 
     def discard(self, sandbox_id: str) -> None:
-        """Remove the note of a sandbox, if there is one."""
+        """Remove the record of a sandbox, if there is one."""
         if not _ID.fullmatch(sandbox_id):
             return
         try:
@@ -48,7 +49,7 @@ class RefusalNotes:
             log.warning("a note stays", extra={"sandbox": sandbox_id, "error": str(error)})
 
     def read(self) -> tuple[Pod, ...]:
-        """Return the sandboxes that an earlier daemon refused and did not clean up. A file that is no note is
+        """Return the sandboxes that an earlier daemon refused and did not clean up. Files that cannot be parsed are
         removed."""
         try:
             names = sorted(path.name for path in self._folder.iterdir())

@@ -1,5 +1,5 @@
-"""containerd's own program, asked for what nobody else knows: which release it is, and what its configuration comes to
-in its own reading; and the containerd that runs."""
+"""Runs containerd's command to learn its release and its effective configuration, and finds running containerds in
+/proc."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from nri_rdma.host.engine_command import run
 PROGRAM = "containerd"
 DEFAULT_CONFIG = Path("/etc/containerd/config.toml")
 CONFIG_FLAGS = ("--config", "-config", "-c", "--c")
-"""As Go's package `flag` reads them."""
+"""Spellings of the flag for the configuration file that Go's package `flag` accepts."""
 _TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerdProgram:
-    """A containerd: its program, its configuration, and the unit of systemd that it runs in."""
+    """A containerd: its program, its configuration file, and the systemd unit that it runs in."""
 
     program: str = PROGRAM
     config: Path = DEFAULT_CONFIG
     unit: str = PROGRAM
 
     def version(self) -> tuple[int, int]:
-        """Return the first two numbers of its version. Raises NriRdmaError."""
+        """Return the major and minor number of its version. Raises NriRdmaError."""
         text = run(self.program, "--version", timeout_s=_TIMEOUT_S)
         found = re.search(r"\sv?(\d+)\.(\d+)\.", text)
         if found is None:
@@ -40,7 +40,7 @@ class ContainerdProgram:
         return int(found[1]), int(found[2])
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return the whole configuration, as containerd would have it after its next start. Raises NriRdmaError."""
+        """Return the effective configuration that containerd would have after its next start. Raises NriRdmaError."""
         text = run(self.program, "--config", str(self.config), "config", "dump", timeout_s=_TIMEOUT_S)
         try:
             return tomllib.loads(text)
@@ -49,27 +49,29 @@ class ContainerdProgram:
             raise NriRdmaError(ErrorCode.INSTALL, what, where=where, hint="see what it prints") from error
 
     def oci_spec(self) -> str:
-        """Return the OCI configuration that containerd starts from, as ctr prints it. Raises NriRdmaError."""
+        """Return containerd's default OCI configuration, as ctr prints it. Raises NriRdmaError."""
         beside = Path(self.program).with_name("ctr")
         return run(str(beside) if beside.is_file() else "ctr", "oci", "spec", timeout_s=_TIMEOUT_S)
 
 
 def find_containerd(pid: int, config: Path | None, proc: Path = Path("/proc")) -> ContainerdProgram:
-    """Return the containerd that runs as this process, else (0) the one in PATH. `config`: with another configuration
-    than the one that it has. Raises NriRdmaError."""
+    """Return the containerd that runs as process `pid`, or the one in PATH if `pid` is 0. Raises NriRdmaError.
+
+    `config` replaces the containerd's own configuration file; None keeps it.
+    """
     found = _running(pid, proc) if pid else ContainerdProgram(program=shutil.which(PROGRAM) or PROGRAM)
     return replace(found, config=(config or found.config).resolve())
 
 
 def running_configs(proc: Path = Path("/proc")) -> Iterator[tuple[int, Path]]:
-    """Yield the process of each containerd that runs here, whatever its socket is, with its configuration."""
+    """Yield the pid and the configuration file of each containerd that runs on this host."""
     for pid in processes_of(PROGRAM, proc):
         with suppress(NriRdmaError):  # it has ended
             yield pid, _running(pid, proc).config.resolve()
 
 
 def processes_of(program: str, proc: Path = Path("/proc")) -> Iterator[int]:
-    """Yield the processes of a program of this name."""
+    """Yield the pids of the processes that run a program with this name."""
     for folder in proc.glob("[0-9]*"):
         with suppress(OSError):  # it has ended
             if (folder / "comm").read_text() == f"{program}\n":
@@ -77,7 +79,7 @@ def processes_of(program: str, proc: Path = Path("/proc")) -> Iterator[int]:
 
 
 def config_in(arguments: Sequence[str]) -> Path:
-    """Return the configuration that a command line of containerd names."""
+    """Return the configuration file that a containerd command line names, or the default one."""
     for number, argument in enumerate(arguments):
         flag, equals, value = argument.partition("=")
         if flag in CONFIG_FLAGS:

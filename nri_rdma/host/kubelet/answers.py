@@ -1,8 +1,8 @@
-"""Parses the kubelet's answers about pods' devices.
+"""Parses the kubelet's PodResources answers about the devices of pods.
 
-Law: whatever the bytes are, they become a PodAllocation, None or KubeletError, in bounded time: a list of 250 pods in
-0.3 ms, the worst 16 MiB in 0.6 s (seen on a slow machine). An answer that leaves open what a pod was given is refused.
-A name that is no CDI device's is dropped: the runtime itself refuses a container with such a name.
+Law: any bytes become a PodAllocation, None or KubeletError in bounded time: a list of 250 pods takes 0.3 ms, the worst
+16 MiB take 0.6 s (seen on a slow machine). An answer that does not say clearly which devices a pod got is refused.
+Names that are no CDI device names are dropped, because the runtime itself refuses a container with such a name.
 """
 
 from __future__ import annotations
@@ -20,33 +20,34 @@ from nri_rdma.pb import podresources_pb2 as pb
 from nri_rdma.text.refusals import bounded
 
 MAX_PODS = 8192
-"""Most pods of one answer; a longer one is refused. Kubernetes is tested with 110 pods on a node, and large nodes have
-some hundreds."""
+"""The largest number of pods in one answer; a longer answer is refused. Kubernetes is tested with 110 pods per node,
+and large nodes have some hundreds."""
 MAX_POD_BYTES = 1 << 20
-"""Longest answer about one pod; a longer one is refused. One with 8 claims of 32 devices each, the most that a claim
-may have, has 150 KiB: the kubelet repeats CDI devices (see _claims)."""
+"""The largest answer about one pod; a larger one is refused. A pod with 8 claims of 32 devices each, the most that a
+claim may have, needs 150 KiB, because the kubelet repeats CDI devices (see _claims)."""
 MAX_ENTRIES = 16384
-"""Containers, device ids, claimed devices and CDI names of one pod, counted together."""
+"""The largest number of containers, device ids, claimed devices and CDI names of one pod, counted together."""
 MAX_CPUS = 8192
-"""Most CPUs of one container, as many as Linux can have (NR_CPUS)."""
+"""The largest number of CPUs of one container: as many as Linux can have (NR_CPUS)."""
 MAX_TEXT = 1024
-"""Most characters of a name. The kubelet does not bound device ids and CDI names; no known name is this long."""
+"""The longest name in characters. The kubelet sets no limit for device ids and CDI names; no known name is this
+long."""
 
 
 def get_request(namespace: str, name: str) -> bytes:
-    """Return the request for one pod."""
+    """Return the encoded Get request for one pod."""
     request: bytes = pb.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace).SerializeToString()
     return request
 
 
 def list_request() -> bytes:
-    """Return the request for all pods."""
+    """Return the encoded List request for all pods."""
     request: bytes = pb.ListPodResourcesRequest().SerializeToString()
     return request
 
 
 def allocation_of(data: bytes, namespace: str, name: str) -> PodAllocation:
-    """Return the allocation of the pod that Get was asked for."""
+    """Return the devices allocated to one pod, from the answer to a Get request for that pod. Raises KubeletError."""
     if len(data) > MAX_POD_BYTES:
         raise refused(f"it has {len(data)} bytes", namespace, name)
     message = _decoded(pb.GetPodResourcesResponse, data).pod_resources
@@ -56,10 +57,11 @@ def allocation_of(data: bytes, namespace: str, name: str) -> PodAllocation:
 
 
 def listed_allocation(data: bytes, namespace: str, name: str) -> PodAllocation | None:
-    """Return the allocation of one pod from the answer to List; None when the answer does not have the pod.
+    """Return the devices allocated to one pod, from the answer to List; None if the pod is not in it. Raises
+    KubeletError.
 
-    A pod that was deleted and created again under its old name may be listed twice, and the answer does not say which
-    entry is the old one.
+    A pod that was deleted and created again under the same name may be listed twice, and nothing says which entry is
+    the old one.
     """
     pods = _decoded(pb.ListPodResourcesResponse, data).pod_resources
     if len(pods) > MAX_PODS:
@@ -71,7 +73,7 @@ def listed_allocation(data: bytes, namespace: str, name: str) -> PodAllocation |
 
 
 def refused(what: str, namespace: str, name: str) -> KubeletError:
-    """Return the error for an answer about a pod that is refused."""
+    """Return the error that refuses an answer about a pod."""
     return KubeletError(
         ErrorCode.KUBELET_ANSWER,
         f"the kubelet's answer cannot be used: {what}",
@@ -108,7 +110,7 @@ def _pod(message: Any, namespace: str, name: str) -> PodAllocation:
 
 
 def _entries(message: Any) -> Iterator[str]:
-    """Yield every name in the answer."""
+    """Yield every name in the answer about a pod."""
     for container in message.containers:
         yield container.name
         for devices in container.devices:
@@ -132,7 +134,7 @@ def _container(message: Any) -> ContainerAllocation:
 
 
 def _resources(messages: Iterable[Any]) -> Iterator[DeviceIds]:
-    """Return one entry for each resource: the kubelet sends an entry per id, in no order."""
+    """Return one entry for each resource, with all its device ids. The kubelet sends one entry per id, in no order."""
     ids: dict[str, set[str]] = {}
     for message in messages:
         ids.setdefault(message.resource_name, set()).update(message.device_ids)
@@ -140,8 +142,10 @@ def _resources(messages: Iterable[Any]) -> Iterator[DeviceIds]:
 
 
 def _claims(messages: Iterable[Any]) -> Iterator[ClaimDevice]:
-    """Yield the claimed devices, each with the CDI devices that it adds to those of its driver before it: the kubelet
-    repeats these (seen with 1.34.4 and 1.37.2)."""
+    """Yield the devices of a container's claims, each with its own CDI devices only.
+
+    The kubelet repeats, for each device, the CDI devices of its driver's earlier devices (seen with 1.34.4 and 1.37.2).
+    """
     for claim in messages:
         told: dict[str, set[str]] = {}
         for device in claim.claim_resources:

@@ -1,4 +1,4 @@
-"""The kubelet's checkpoint of claims, read as it is now."""
+"""Reads the kubelet's checkpoint file of resource claims."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ log = logging.getLogger(__name__)
 
 
 def read_checkpoint(path: str) -> bytes:
-    """Return the file's content; nothing where it is not there. The kubelet replaces it as a whole. Every pod of a node
-    that serves claims waits for this."""
+    """Return the content of the checkpoint file; b"" if it does not exist or cannot be read.
+
+    The kubelet replaces the file atomically. On a node that serves claims, every pod waits for this function.
+    """
     try:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path would be made for every pod
             return file.readall()
     except FileNotFoundError:
         return b""
-    except OSError as error:  # as if it were not there: then no claim is prepared, and the guard refuses who has one
+    except OSError as error:  # as if missing: no claim counts as prepared, and the guard refuses containers with claims
         log.warning("the kubelet's checkpoint cannot be read", extra={"path": path, "error": str(error)})
         return b""

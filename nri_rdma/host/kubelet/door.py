@@ -1,4 +1,4 @@
-"""The kubelet, if there is one: asked as soon as its socket exists; a worker connects."""
+"""Access to the kubelet, if this host has one: a worker connects as soon as the kubelet's socket exists."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 
 
 class KubeletDoor:
-    """Asks the kubelet; without a kubelet it knows nothing of pods. Safe for use by several threads; whoever makes it
-    closes it."""
+    """Asks the kubelet for the devices of pods; without a kubelet it knows no pods. Safe for use by several threads;
+    the creator closes it."""
 
     def __init__(self, socket: Path, workers: Workers, *, budget_s: float = BUDGET_S) -> None:
         self._socket = socket
@@ -29,7 +29,7 @@ class KubeletDoor:
         self._lock = threading.Lock()
         self._warming: Future[None] | None = None
         self.tells = False
-        """Whether the kubelet has answered once."""
+        """True once the kubelet has answered."""
 
     def begin(self) -> None:
         """Have a worker connect, if the kubelet's socket exists."""
@@ -39,13 +39,16 @@ class KubeletDoor:
 
     @property
     def is_there(self) -> bool:
-        """Return whether the kubelet's socket exists, or did."""
-        return self._warming is not None or os.access(self._socket, os.F_OK)  # every pod that asks waits for this
+        """Return whether the kubelet's socket exists or has existed."""
+        # Every pod with devices waits for this.
+        return self._warming is not None or os.access(self._socket, os.F_OK)
 
     def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
-        """Return what the kubelet gave to the pod; None when the kubelet does not know the pod or is not there. Raises
-        KubeletError. Whoever asks first, of a kubelet that has started after us, waits for the connection, at most as
-        long as for an answer."""
+        """Return the devices that the kubelet allocated to a pod; None if it does not know the pod or is not there.
+
+        Raises KubeletError. If the kubelet started after this daemon, the first caller waits for the connection, at
+        most as long as for an answer.
+        """
         self.begin()
         if self._warming is None:
             return None
@@ -55,7 +58,7 @@ class KubeletDoor:
         return allocation
 
     def close(self) -> None:
-        """End the connection. Closing twice is no error."""
+        """Close the connection. Closing twice is no error."""
         self._client.close()
 
     def _warm(self) -> None:

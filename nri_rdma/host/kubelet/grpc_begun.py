@@ -1,4 +1,4 @@
-"""grpc, begun while the process has descriptors for it: one that finds none for itself ends the process."""
+"""Initialises grpc while the process still has free file descriptors; grpc aborts the process if it cannot get one."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any  # Any: grpc has no types
 
 
 def begin_grpc() -> Any:
-    """Load grpc and return a channel to nowhere. As long as that is open, grpc has all that it needs for itself; the
-    caller closes it."""
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it tells of a peer's end on our stderr, past our log
+    """Load grpc and return a channel that leads nowhere. While it is open, grpc keeps the descriptors that it needs for
+    itself. The caller closes it."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # otherwise grpc writes to stderr when a peer ends
     import grpc
 
     return grpc.insecure_channel("unix:/nowhere")

@@ -1,11 +1,11 @@
-"""The kubelet's PodResources, asked within a handler's budget.
+"""A client of the kubelet's PodResources API for callers with a short time budget.
 
-`warm` does what is slow (import grpc, connect) in a worker; a handler that asks earlier gets KUBELET-UNREACHABLE at
-once. A connection that fails is thrown away: the kubelet creates a new socket when it starts.
+`warm` does the slow part (import grpc, connect) in a worker; a handler that calls earlier gets KUBELET-UNREACHABLE at
+once. A connection that fails is replaced by a new one, because the kubelet creates a new socket when it starts.
 
-The kubelet has Get since 1.27, on by default since 1.34. Where it is off, all pods are listed instead, and that is
-remembered for the connection. Claims are reported by default since 1.34 too (gate KubeletPodResourcesDynamicResources).
-Init containers are never reported, except those that go on running beside the others.
+The kubelet has the method Get since 1.27, on by default since 1.34. Without it, all pods are listed instead, and the
+connection remembers that. Claims are reported by default since 1.34, too (gate KubeletPodResourcesDynamicResources).
+Init containers are never reported, except sidecars (restartable init containers).
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ DEFAULT_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 BUDGET_S = 0.05
 WARM_S = 5.0
 MAX_MESSAGE_BYTES = 16 << 20
-"""Longest answer that is accepted: the limit of the kubelet's own clients. A longer one fails the call."""
+"""The largest answer that is accepted, the same limit as in the kubelet's own clients. A larger one fails the call."""
 RATE_PAUSE_S = 0.01
-"""The kubelet lets 100 calls a second through, of all its clients together, after a burst of 10."""
+"""Seconds between two attempts. The kubelet allows 100 calls a second for all its clients together, after a burst of
+10."""
 
 _MAX_SOCKET_PATH = 107  # sun_path of include/uapi/linux/un.h has 108, with the NUL
 _MAX_DETAIL = 300
 _SERVICE = "/v1.PodResourcesLister/"
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.use_local_subchannel_pool", 1),  # else a new channel inherits the old one's pause after a failure
-    ("grpc.enable_retries", 0),  # we retry, within the budget
-    ("grpc.default_authority", "localhost"),  # else the path, which Go's HTTP/2 does not take for a host
+    ("grpc.use_local_subchannel_pool", 1),  # otherwise a new channel inherits the old one's reconnect pause
+    ("grpc.enable_retries", 0),  # of_pod retries within its budget
+    ("grpc.default_authority", "localhost"),  # the default is the path, which Go's HTTP/2 rejects as a host
 )
 
 
 class PodResources:
-    """A client of the kubelet. Whoever makes it closes it; safe for use by several threads.
+    """A client of the kubelet's PodResources API. Safe for use by several threads; the creator closes it.
 
-    Not to be used by a thread that is in another network namespace: grpc starts threads of its own.
+    The calling thread must not be in another network namespace, because grpc starts threads of its own.
     """
 
     def __init__(self, socket: Path, *, budget_s: float = BUDGET_S) -> None:
@@ -57,7 +58,7 @@ class PodResources:
     def warm(self) -> None:
         """Import grpc, connect and make one call, within 5 s. Blocks: call it from a worker. Repeating it is no error.
 
-        Raises KubeletError when the kubelet is not there; from then on handlers try to connect by themselves.
+        Raises KubeletError if the kubelet does not answer; later calls of `of_pod` then connect by themselves.
         """
         connection = self._connect()
         try:
@@ -66,14 +67,14 @@ class PodResources:
             if failed.is_unknown_pod or failed.is_without_get or failed.is_rate_limit:
                 return  # it answers
             if failed.is_lost and not self._closed.is_set():
-                self._renew(connection)  # this one would pause before it tries again
+                self._renew(connection)  # the old connection would pause before it tries again
             raise self._error(failed, "") from failed
 
     def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
-        """Return what the kubelet gave to the pod; None when the kubelet does not know the pod. Takes at most the
-        budget.
+        """Return the devices that the kubelet allocated to a pod; None if the kubelet does not know the pod. Takes at
+        most the budget.
 
-        Raises KubeletError: UNREACHABLE, LATE (also for the kubelet's rate limit) or ANSWER.
+        Raises KubeletError: UNREACHABLE, LATE (also if the kubelet's rate limit refuses the call) or ANSWER.
         """
         deadline = time.monotonic() + self._budget_s
         connection = self._connection
@@ -90,7 +91,7 @@ class PodResources:
                     raise self._error(failed, f"pod {bounded(f'{namespace}/{name}')}") from failed
 
     def close(self) -> None:
-        """End the connection; callers that wait for an answer get KUBELET-UNREACHABLE. Closing twice is no error."""
+        """Close the connection. Callers that wait for an answer get KUBELET-UNREACHABLE. Closing twice is no error."""
         self._closed.set()
         with self._lock:
             if self._connection is not None:
@@ -99,7 +100,7 @@ class PodResources:
     def _connect(self) -> _Connection:
         if len(os.fsencode(self._socket)) > _MAX_SOCKET_PATH:
             raise self._unreachable(f"a socket's path has at most {_MAX_SOCKET_PATH} bytes", "")
-        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it tells of a kubelet's end on our stderr, past our log
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # otherwise grpc writes to stderr when the kubelet ends
         try:
             import grpc
         except ImportError as error:
@@ -111,16 +112,16 @@ class PodResources:
             return self._connection
 
     def _renew(self, failed: _Connection) -> _Connection:
-        """Replace the failed connection by a new one."""
+        """Replace the failed connection by a new one and return it."""
         with self._lock:
             if self._connection is failed:
                 failed.close()
                 self._connection = failed.anew()
-            assert self._connection is not None  # there is one since the first, and nothing takes it away
+            assert self._connection is not None  # set by _connect and never removed
             return self._connection
 
     def _paused(self, deadline: float) -> bool:
-        """Pause if as much time is left for the call after it, and return whether it was."""
+        """Pause after a refusal by the rate limit. Return False if too little time is left or the client was closed."""
         return time.monotonic() + 2 * RATE_PAUSE_S < deadline and not self._closed.wait(RATE_PAUSE_S)
 
     def _error(self, failed: _Failed, where: str) -> KubeletError:
@@ -156,8 +157,8 @@ def _asked(connection: _Connection, namespace: str, name: str, deadline: float) 
     return answers.listed_allocation(connection.ask_list(deadline), namespace, name)
 
 
-class _Failed(Exception):  # noqa: N818 - an answer within this module, no error of ours
-    """A call that ended with a status: the status's name and text."""
+class _Failed(Exception):  # noqa: N818 - an answer within this module, not an error for callers
+    """A failed grpc call, with the name and text of its status."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(code, text)
@@ -166,7 +167,7 @@ class _Failed(Exception):  # noqa: N818 - an answer within this module, no error
 
     @property
     def is_lost(self) -> bool:
-        """Return whether another connection may succeed. CANCELLED: another thread has thrown this connection away."""
+        """Return whether a new connection may succeed. CANCELLED: another thread has closed this connection."""
         return self.code in {"UNAVAILABLE", "CANCELLED"}
 
     @property
@@ -175,39 +176,40 @@ class _Failed(Exception):  # noqa: N818 - an answer within this module, no error
 
     @property
     def is_rate_limit(self) -> bool:
-        """Return whether the kubelet's rate limit refused the call. Our own limit of a message's size has the same
-        status."""
+        """Return whether the kubelet's rate limit refused the call. Exceeding our own limit of the message size has the
+        same status code."""
         return self.code == "RESOURCE_EXHAUSTED" and "larger than max" not in self.text
 
     @property
     def is_unknown_pod(self) -> bool:
-        """Return whether the kubelet does not know the pod. Its status is that of any error (up to 1.37)."""
+        """Return whether the kubelet does not know the pod. Kubelets up to 1.37 report this with the general status
+        UNKNOWN."""
         return self.code == "NOT_FOUND" or (self.code == "UNKNOWN" and self.text.endswith("not found"))
 
     @property
     def is_without_get(self) -> bool:
-        """Return whether the kubelet does not know Get (before 1.27), or its gate is off."""
+        """Return whether the kubelet does not support the method Get: it is older than 1.27, or the feature is off."""
         said_off = "disabled" in self.text or "not enabled" in self.text
         return self.code == "UNIMPLEMENTED" or (self.code == "UNKNOWN" and said_off)
 
 
 class _Connection:
-    """A channel, and what is known of the kubelet behind it."""
+    """A grpc channel to the kubelet, and whether the kubelet supports the method Get."""
 
     def __init__(self, grpc: Any, socket: Path) -> None:
         self._grpc = grpc
         self._socket = socket
         self._channel = grpc.insecure_channel(f"unix:{quote(str(socket))}", options=_OPTIONS)
-        self._get = self._channel.unary_unary(f"{_SERVICE}Get")  # without serializers: bytes
+        self._get = self._channel.unary_unary(f"{_SERVICE}Get")  # without serializers: takes and returns bytes
         self._list = self._channel.unary_unary(f"{_SERVICE}List")
         self.has_get = True
 
     def anew(self) -> _Connection:
-        """Return another connection to the same socket."""
+        """Return a new connection to the same socket."""
         return _Connection(self._grpc, self._socket)
 
     def ask_get(self, namespace: str, name: str, deadline: float) -> bytes:
-        """Return the answer about one pod. Raises _Failed."""
+        """Return the kubelet's answer about one pod. Raises _Failed."""
         try:
             return self._call(self._get, answers.get_request(namespace, name), deadline)
         except _Failed as failed:
@@ -215,7 +217,7 @@ class _Connection:
             raise
 
     def ask_list(self, deadline: float) -> bytes:
-        """Return the answer about all pods. Raises _Failed."""
+        """Return the kubelet's answer about all pods. Raises _Failed."""
         return self._call(self._list, answers.list_request(), deadline)
 
     def close(self) -> None:
@@ -229,6 +231,6 @@ class _Connection:
             answer: bytes = method(request, timeout=left_s)
         except self._grpc.RpcError as error:
             raise _Failed(error.code().name, error.details() or "") from error
-        except ValueError as error:  # grpc's word for a channel that is closed
+        except ValueError as error:  # grpc raises this for a closed channel
             raise _Failed("CANCELLED", str(error)) from error
         return answer

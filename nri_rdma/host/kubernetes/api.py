@@ -1,9 +1,8 @@
-"""A client of the API server: JSON objects by their paths, and protobuf where each byte counts.
+"""A client of the Kubernetes API server: JSON objects by their paths, and protobuf where every byte must be preserved.
 
-Kubernetes' own library finds credentials and renews them. Every call blocks, for at most its time limit; nothing here
-is for the thread of NRI's events. Whatever answers is believed nothing: answers are read to a size, a number of values
-and a deadline, so that the daemon's memory and its pods are safe from them. The library is imported with the first
-call, which takes a quarter of a second.
+Kubernetes' own library finds and renews the credentials. Every call blocks, for at most its time limit; the thread that
+handles NRI events must not call it. Answers are not trusted: their size, number of values and time are limited, to
+protect the daemon's memory and its pods. The library is imported for the first call, which takes a quarter of a second.
 """
 
 from __future__ import annotations
@@ -20,11 +19,13 @@ from nri_rdma.errors import ApiServerError, ErrorCode
 from nri_rdma.host.kubernetes.timed import use_deadlines
 
 CALL_S = 10.0
-"""Time limit of a whole call, however the answer comes; after it the call fails."""
+"""Time limit of a whole call in seconds, even if the answer arrives slowly."""
 MOST, MOST_OF_LIST, MOST_OF_REFUSAL = 3 << 20, 8 << 20, 64 << 10
-"""Bytes of an object (an API server takes none that is larger), of a list, and of the words of a refusal."""
+"""The largest size in bytes of an object (API servers accept no larger ones), of a list, and of the text of a
+refusal."""
 MOST_VALUES = 200_000
-"""Values in an answer: 5000 devices of slices have as many. Python takes 28 bytes for each byte of `[],[],`."""
+"""The largest number of values in an answer; 5000 devices in slices have that many. Python needs 28 bytes for each byte
+of `[],[],`."""
 JSON, PROTOBUF = "application/json", "application/vnd.kubernetes.protobuf"
 _HINT = "nothing, it is tried again; see that the API server runs, and the credentials in the setting kubeconfig"
 _STRANGE_HINT = "see what answers at the API server's address in the setting kubeconfig; it is tried again"
@@ -33,10 +34,10 @@ _RIGHTS_HINT = "apply the output of `nri-rdma claims manifests` again; it is tri
 
 
 class ApiServer:
-    """Safe for use by several threads. The creator closes it."""
+    """A client of the API server. Safe for use by several threads; the creator closes it."""
 
     def __init__(self, kubeconfig: Path | None) -> None:
-        """`kubeconfig` None: the service account of the pod."""
+        """`kubeconfig` is the file with the credentials; None: the service account of the daemon's pod."""
         self._kubeconfig = kubeconfig
         self._lock = threading.Lock()
         self._client: Any = None
@@ -63,26 +64,28 @@ class ApiServer:
         return self._call("PUT", path, None, changed, timeout_s)
 
     def merge(self, path: str, changes: Mapping[str, Any], timeout_s: float = CALL_S) -> dict[str, Any]:
-        """Change the object at a path by a merge patch (RFC 7386), and return it; all that the patch does not name
-        stays, byte by byte. With `metadata.resourceVersion` in it a newer object is a conflict. Raises
-        ApiServerError."""
+        """Change the object at a path by a merge patch (RFC 7386), and return the new object. Raises ApiServerError.
+
+        Fields that the patch does not name keep their exact bytes. If the patch has `metadata.resourceVersion` and the
+        object has changed since, the call fails with a conflict.
+        """
         return self._call("PATCH", path, None, changes, timeout_s)
 
     def get_bytes(self, path: str, timeout_s: float = CALL_S) -> bytes:
-        """Return the object at a path in protobuf, which has each of its bytes. Raises ApiServerError."""
+        """Return the object at a path in protobuf, with every byte preserved. Raises ApiServerError."""
         return bytes(self._read(self._send("GET", path, {}, None, timeout_s, accept=PROTOBUF), path, MOST))
 
     def get_text(self, path: str, query: Mapping[str, str], timeout_s: float = CALL_S) -> str:
-        """Return what is no object: a container's log. Raises ApiServerError."""
+        """Return a text that is not an object, such as a container's log. Raises ApiServerError."""
         answer = self._send("GET", path, query, None, timeout_s, accept="*/*")
         return self._read(answer, path, MOST).decode(errors="replace")
 
     def replace_bytes(self, path: str, changed: bytes, timeout_s: float = CALL_S) -> None:
-        """Replace the object at a path by one in protobuf. Raises ApiServerError."""
+        """Replace the object at a path by one encoded in protobuf. Raises ApiServerError."""
         self._read(self._send("PUT", path, {}, changed, timeout_s), path, MOST)
 
     def delete(self, path: str, timeout_s: float = CALL_S) -> None:
-        """Delete the object at a path; that it is gone is no error. Raises ApiServerError."""
+        """Delete the object at a path; an object that does not exist is no error. Raises ApiServerError."""
         try:
             self._call("DELETE", path, None, None, timeout_s)
         except ApiServerError as error:
@@ -90,7 +93,7 @@ class ApiServer:
                 raise
 
     def watch(self, path: str, query: Mapping[str, str], within_s: float) -> Iterator[dict[str, Any]]:
-        """Yield the changes of the collection at a path, for at most so long. Raises ApiServerError."""
+        """Yield the changes of the collection at a path, for at most `within_s` seconds. Raises ApiServerError."""
         asked = {**query, "watch": "true", "timeoutSeconds": str(max(1, int(within_s)))}
         answer = self._send("GET", path, asked, None, within_s + CALL_S)
         try:
@@ -102,7 +105,7 @@ class ApiServer:
             answer.response.close()
 
     def close(self) -> None:
-        """End all connections. Again is no error."""
+        """Close all connections. Closing twice is no error."""
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
@@ -143,10 +146,11 @@ class ApiServer:
         timeout_s: float,
         accept: str = JSON,
     ) -> Any:
-        """Return the answer; its body is not read yet."""
+        """Send a request and return the answer, with its body still unread. Raises ApiServerError for an error
+        status."""
         until = time.monotonic() + timeout_s
         answer = self._answer(method, path, query, body, until, accept)
-        if answer.status == _UNAUTHORIZED:  # the library reads some credentials once, and they may be renewed by now
+        if answer.status == _UNAUTHORIZED:  # some credentials are read only once, and may have been renewed
             self.close()
             answer = self._answer(method, path, query, body, until, accept)
         if not _FIRST_GOOD <= answer.status < _FIRST_BAD:
@@ -164,7 +168,7 @@ class ApiServer:
         until: float,
         accept: str,
     ) -> Any:
-        """Return the answer, whatever it is."""
+        """Send a request once and return the answer, whatever its status is."""
         try:
             client = self._connected()
             kind = "application/merge-patch+json" if method == "PATCH" else JSON
@@ -172,7 +176,7 @@ class ApiServer:
             client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
             url = f"{client.configuration.host}{path}{'?' if query else ''}{urlencode(query)}"
             sent = dict(body) if isinstance(body, Mapping) else body
-            left_s = max(_LEAST_S, until - time.monotonic())  # 0 would be no limit
+            left_s = max(_LEAST_S, until - time.monotonic())  # 0 would mean no limit
             return client.rest_client.request(method, url, headers=headers, body=sent, _request_timeout=left_s)
         except ApiServerError:
             raise
@@ -214,8 +218,10 @@ _LEAST_S = 0.001
 
 
 def _body(answer: Any, most: int) -> bytearray:
-    """Return the body, or at least so many bytes of it; the connection is closed then. What is compressed stays so: we
-    ask for nothing of the kind, and a small answer may be a large one then."""
+    """Return the body of an answer; if it has at least `most` bytes, return those and close the connection.
+
+    Compressed bodies are not decompressed: none is requested, and a small one could expand to a large one.
+    """
     data = bytearray()
     while len(data) < most and (piece := answer.response.read(_PIECE, decode_content=False)):
         data += piece
@@ -225,7 +231,7 @@ def _body(answer: Any, most: int) -> bytearray:
 
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a stream that are not empty. Raise ValueError for one that is larger than an object."""
+    """Yield the non-empty lines of a stream. Raises ValueError if a line is larger than MOST."""
     line = bytearray()
     for piece in pieces:
         first, *others = piece.split(b"\n")
@@ -239,7 +245,7 @@ def _lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _parsed(data: bytes | bytearray, path: str) -> dict[str, Any]:
-    """Return an answer's object. Raise ApiServerError for anything else."""
+    """Return the JSON object of an answer. Raises ApiServerError for anything else."""
     if sum(map(data.count, (b",", b"[", b"{"))) > MOST_VALUES:
         raise _strange(f"the API server's answer has more than {MOST_VALUES} values", path)
     try:
@@ -254,8 +260,10 @@ def _parsed(data: bytes | bytearray, path: str) -> dict[str, Any]:
 
 
 def _alone(error: ApiServerError) -> ApiServerError:
-    """Return an error without its causes and frames, which have the whole answer. A future keeps its error, and that
-    would keep the answer until a garbage collection."""
+    """Return the error without its causes and traceback, which hold the whole answer.
+
+    A future keeps its error, and would otherwise keep the answer in memory until a garbage collection.
+    """
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 
@@ -271,12 +279,12 @@ def _not_installed(error: ImportError) -> ApiServerError:
 
 
 def _message(answer: Any) -> str:
-    """Return the sentence in the API server's refusal."""
+    """Return the error message in the API server's refusal."""
     try:
         data = _body(answer, MOST_OF_REFUSAL)
-    except Exception as error:  # noqa: BLE001 - it broke off; the status says enough
+    except Exception as error:  # noqa: BLE001 - the body is incomplete, and the status says enough
         return f"{type(error).__name__}: {error}"[:300]
     try:
         return str(json.loads(data).get("message", ""))[:300]
-    except (ValueError, AttributeError, RecursionError):  # a proxy between may answer with anything
+    except (ValueError, AttributeError, RecursionError):  # a proxy may have answered
         return data[:300].decode(errors="replace")

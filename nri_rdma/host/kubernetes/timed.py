@@ -1,8 +1,8 @@
-"""HTTP answers with a deadline: each of their bytes comes before it, or none more.
+"""HTTP answers that must be read before a deadline.
 
-A socket's time limit begins anew with each byte, so that a server that sends one now and then keeps its caller for as
-long as it likes: in the head, between chunks, and in the body. urllib3 sets the limit to what is left of a call's time
-right before it reads; here that is the deadline of all reads from then on.
+A socket's time limit starts anew with each byte, so a server that sends a byte now and then could keep the caller
+waiting for ever: in the head, between chunks and in the body. urllib3 sets the socket's limit to the time left for the
+call just before it reads. The classes here turn this limit into one deadline for all further reads.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any  # Any: sockets of several libraries, and a pool manager 
 
 
 def use_deadlines(manager: Any) -> None:
-    """Have a pool manager of urllib3 read all answers so. It may not have been used."""
+    """Make a pool manager of urllib3 read all answers with a deadline. It must not have been used before."""
     manager.pool_classes_by_scheme = {
         scheme: _derived(pool, ConnectionCls=_derived(pool.ConnectionCls, response_class=_TimedResponse))
         for scheme, pool in manager.pool_classes_by_scheme.items()
@@ -32,7 +32,7 @@ class _TimedResponse(HTTPResponse):
 
 
 class _TimedReader(io.RawIOBase):
-    """Reads from a socket for at most the time limit that it has now."""
+    """Reads from a socket until a deadline: the socket's present time limit, counted from now."""
 
     def __init__(self, raw: io.RawIOBase, sock: Any) -> None:
         self._raw = raw

@@ -1,1 +1,1 @@
-"""The kernel's description of the hardware, read from a sysfs root: the machine's or a tree shaped like it."""
+"""Reads the kernel's description of the hardware from a sysfs root: the machine's own, or a copy."""

@@ -1,7 +1,7 @@
-"""Attributes and places in sysfs, read once.
+"""Reads single attributes and paths in sysfs.
 
-Folders are texts here, not Paths: a node is read again for every pod that comes and goes, and with Paths that took five
-times as long.
+Folders are strings here, not Paths: the node is read again for every pod that comes and goes, and Paths made that take
+five times as long.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PCI_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
 
 def entries(folder: str) -> list[str]:
-    """Return the names in a folder, in no order; [] for a missing folder."""
+    """Return the names in a folder, in no particular order; [] if the folder is missing."""
     try:
         return os.listdir(folder)
     except OSError:
@@ -25,13 +25,13 @@ def entries(folder: str) -> list[str]:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Return the names in the order of their numbers: ``mlx5_2`` before ``mlx5_10``."""
+    """Return the names sorted by their numbers: ``mlx5_2`` before ``mlx5_10``."""
     return sorted(names, key=_natural)
 
 
 def read(path: str) -> str:
-    """Return the text of an attribute; "" where the kernel has none (missing, or refused with EINVAL as unused GIDs
-    are)."""
+    """Return the text of an attribute; "" if it is missing or cannot be read (the kernel answers EINVAL for unused
+    GIDs)."""
     try:
         return read_text(path)
     except OSError:
@@ -39,14 +39,17 @@ def read(path: str) -> str:
 
 
 def read_of(folder: str, name: str) -> str:
-    """Return the text of an attribute in a folder that may be missing (""): then ""."""
+    """Return the text of an attribute in a folder; "" if the folder is "" or the attribute cannot be read."""
     return read(f"{folder}/{name}") if folder else ""
 
 
 def destination(folder: str, link: str) -> str:
-    """Return the folder that a link in a folder leads to, or the entry itself when it is a folder; "" when there is
-    none, also when `folder` is missing (""). `folder` has no link in its path, nor has the result: links of sysfs lead
-    to the device itself."""
+    """Return the folder that an entry of `folder` links to, or the entry itself if it is a folder; "" if it does not
+    exist.
+
+    A `folder` of "" gives "". If `folder` has no link in its path, neither has the result, because links in sysfs lead
+    directly to the device's folder.
+    """
     if not folder:
         return ""
     path = f"{folder}/{link}"
@@ -60,25 +63,26 @@ def destination(folder: str, link: str) -> str:
 
 
 def whole_number(text: str) -> int | None:
-    """Parse a number without sign; None for anything else."""
+    """Parse a decimal number without a sign; None for anything else."""
     return int(text) if text.isascii() and text.isdigit() else None
 
 
 def numbers(text: str) -> tuple[int, int] | None:
-    """Return major and minor of a ``dev`` attribute (``231:192``); None for anything else."""
+    """Return the major and minor number from the text of a ``dev`` attribute (``231:192``); None for anything else."""
     major, minor = (whole_number(part) for part in text.partition(":")[::2])
     return None if major is None or minor is None else (major, minor)
 
 
 def ranges(text: str) -> tuple[tuple[int, int], ...]:
-    """Return the ranges of a list of CPUs (``0-47,96``), each with both ends; what is no range is left out."""
+    """Return the first and last CPU of each range in a list such as ``0-47,96``. Invalid ranges are left out."""
     ends = (part.partition("-") for part in text.strip().split(","))
     pairs = ((whole_number(first), whole_number(last or first)) for first, _, last in ends)
     return tuple((first, last) for first, last in pairs if first is not None and last is not None)
 
 
 def pci_path(place: str) -> tuple[str, ...]:
-    """Return root complex, bridges and function that lead to a device's folder; empty when the device is not on PCI."""
+    """Return the names of the PCI root complex, the bridges and the function on the path of a device's folder; () if
+    the device is not on PCI."""
     parts = place.split("/")
     root = next((number for number, part in enumerate(parts) if _PCI_ROOT.fullmatch(part)), None)
     if root is None:
@@ -87,8 +91,11 @@ def pci_path(place: str) -> tuple[str, ...]:
 
 
 def function_of(place: str) -> str:
-    """Return the folder of the PCI function that a device is, or is a part of: a scalable function is an auxiliary
-    device, which has neither NUMA node nor vendor. The device itself when it is not on PCI."""
+    """Return the folder of the PCI function that a device is or belongs to; the device's own folder if it is not on
+    PCI.
+
+    A scalable function, for example, is an auxiliary device without NUMA node and vendor of its own.
+    """
     folder = place
     while folder.strip("/"):
         folder, _, name = folder.rpartition("/")
@@ -98,11 +105,10 @@ def function_of(place: str) -> str:
 
 
 def numa_node(place: str) -> int | None:
-    """Return the NUMA node of a device; None when sysfs has none (place: ""), and for -1, the kernel's value on a
-    machine with one node."""
+    """Return the NUMA node of a device's folder; None if the kernel reports none, which it writes as -1."""
     return whole_number(read_of(place, "numa_node"))
 
 
 def _natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    parts = re.findall(r"[0-9]+|[^0-9]+", name)  # a name may have digits that are no ASCII
+    parts = re.findall(r"[0-9]+|[^0-9]+", name)  # `\d` would also match non-ASCII digits
     return tuple((0, int(part), "") if part[0] in "0123456789" else (1, 0, part) for part in parts)

@@ -1,7 +1,7 @@
-"""The GID tables of RDMA devices, as sysfs shows them.
+"""Reads the GID tables of RDMA devices from sysfs.
 
-A table has up to 1024 entries, and the kernel keeps those that are not in use among them: it shows each as zeros, and
-answers EINVAL for its type.
+A table has up to 1024 entries, most of them unused. The kernel shows an unused entry as zeros, and answers EINVAL for
+its type.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from nri_rdma.model.gid import Gid, GidType
 _UNUSED = "0000:0000:0000:0000:0000:0000:0000:0000"
 _TYPES = {it.value: it for it in GidType}
 _OLD_TYPE = "IB/RoCE v1"
-"""Of both types on kernels before 5.15: which one it is follows from the port's link layer."""
+"""The type that kernels before 5.15 show for both IB and RoCE v1 entries; the port's link layer says which one it
+is."""
 _INFINIBAND = "InfiniBand"
 
 
 def read_gids(sysfs_root: str, device: str, port: int, gap: int) -> tuple[Gid, ...] | None:
-    """Return the GIDs in use of a port, in the order of their indices, up to a gap of so many entries; of a port of
-    InfiniBand only the first one, by which it sends. None where the port shows no table: the device is gone, or its
-    driver has none."""
+    """Return the used GIDs of a port in the order of their indices; reading stops after `gap` unused entries in a row.
+
+    For an InfiniBand port, return only the first GID, which it sends with. None if the port has no GID table: the
+    device is gone, or its driver has no table.
+    """
     folder = f"{sysfs_root}/class/infiniband/{device}/ports/{port}"
     indices = sorted(index for name in entries(f"{folder}/gids") if (index := whole_number(name)) is not None)
     if not indices:
@@ -41,7 +44,7 @@ def read_gids(sysfs_root: str, device: str, port: int, gap: int) -> tuple[Gid, .
 
 
 def _gid(folder: str, index: int, old_type: GidType) -> Gid | None:
-    """Return an entry; None where it is not in use, or was removed while it was read."""
+    """Return an entry of the table; None if it is unused, or was removed while it was read."""
     text = read(f"{folder}/gids/{index}")
     if not text or text == _UNUSED:
         return None

@@ -1,8 +1,8 @@
-"""The GPUs of a node, with the names by which others know them.
+"""Reads the GPUs of a node, with the names by which drivers and device plugins know them.
 
-Every GPU has its place in sysfs. NVIDIA's driver has in procfs the names that its tools and device plugins use for a
-GPU; others are known by the device files of the kernel's classes drm and accel. Where a driver is not loaded, only the
-place is known, and that is no error.
+Every GPU has its PCI location in sysfs. NVIDIA's driver lists in procfs the names that its tools and device plugins
+use; other GPUs are known by their device files in the kernel's classes drm and accel. If no driver is loaded, only the
+location is known, which is no error.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _NVIDIA_MAJOR = 195  # Documentation/admin-guide/devices.txt
 _NVIDIA_DRIVERS = ("nvidia-frontend", "nvidia")  # in /proc/devices, before and since release 550
 _NODE_CLASSES = ("drm", "accel")
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""Question marks stand in its place while the driver has not initialised the GPU."""
+"""Matches the UUID of a GPU. The driver shows question marks instead until it has initialised the GPU."""
 
 _Node = tuple[str, tuple[int, int]]
-"""A device file without its folder, with major and minor."""
+"""The name of a device file without its folder, and its major and minor number."""
 
 
 def read_gpus(sysfs_root: Path, proc_root: Path | None) -> tuple[Gpu, ...]:
-    """Return all GPUs by address. Without `proc_root` NVIDIA's are known by their places only."""
+    """Return all GPUs, sorted by PCI address. `proc_root` None: the names and UUIDs of NVIDIA's driver are not read."""
     major = _nvidia_major(proc_root) if proc_root is not None else _NVIDIA_MAJOR
     functions = os.path.join(os.path.realpath(sysfs_root), "bus/pci/devices")
     gpus = (_gpu(functions, name, proc_root, major) for name in entries(functions))
@@ -50,7 +50,7 @@ def read_gpus(sysfs_root: Path, proc_root: Path | None) -> tuple[Gpu, ...]:
 
 def _gpu(functions: str, name: str, proc_root: Path | None, nvidia_major: int) -> Gpu | None:
     kind = read(f"{functions}/{name}/class")[:6]
-    if kind not in _CLASSES and kind != _VGA_CLASS:  # most functions: nothing more is read of them
+    if kind not in _CLASSES and kind != _VGA_CLASS:  # most PCI functions are no GPUs
         return None
     folder = destination(functions, name)
     address, vendor = parse_pci_address(name), read_of(folder, "vendor").removeprefix("0x")
@@ -73,7 +73,7 @@ def _gpu(functions: str, name: str, proc_root: Path | None, nvidia_major: int) -
 
 
 def _class_nodes(folder: str) -> Iterator[_Node]:
-    """Return the device files of a class: ``card1`` and ``renderD128``, or ``accel0``."""
+    """Yield the device files of a GPU in the classes drm and accel: ``card1`` and ``renderD128``, or ``accel0``."""
     for class_name in _NODE_CLASSES:
         for name in in_order(entries(f"{folder}/{class_name}")):
             dev = numbers(read(f"{folder}/{class_name}/{name}/dev"))
@@ -87,7 +87,8 @@ def _told_by_nvidia(proc_root: Path, address: PciAddress) -> dict[str, str]:
 
 
 def _nvidia_node(told: dict[str, str], major: int) -> Iterator[_Node]:
-    """Return NVIDIA's device file (``nvidia3``). Its number is the driver's own, not the place among the GPUs."""
+    """Yield NVIDIA's device file of a GPU (``nvidia3``). The driver chooses its number; it is not the GPU's position in
+    a list."""
     minor = whole_number(told.get("Device Minor", ""))
     if minor is not None:
         yield f"nvidia{minor}", (major, minor)

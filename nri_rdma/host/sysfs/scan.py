@@ -1,7 +1,8 @@
-"""A scan of sysfs for RDMA devices and GPUs.
+"""Scans sysfs for RDMA devices and GPUs.
 
-The scan reads hardware only. The kernel reports which netdevs are on the host now and who uses them; decide/inventory
-joins both. The root is a parameter, so that a saved or a made tree is read by the same code as the machine's own.
+The scan reads hardware only. The kernel separately reports which netdevs are on the host now and who uses them;
+decide/inventory joins both. The sysfs root is a parameter, so that the same code reads the machine's own tree and a
+saved one.
 """
 
 from __future__ import annotations
@@ -45,19 +46,19 @@ from nri_rdma.model.pci import PciAddress, parse_pci_address
 _REPRESENTOR = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+")  # phys_port_name, Documentation/networking/devlink
 _NUMA_NODE = re.compile(r"node[0-9]{1,4}")
 _MAX_UPPER = 8
-"""Greatest depth of stacked netdevs that is followed: MAX_NEST_DEV of include/linux/netdevice.h."""
+"""The greatest depth of stacked netdevs to follow: MAX_NEST_DEV of include/linux/netdevice.h."""
 _CLASSES = {CharKind.UVERBS: "infiniband_verbs", CharKind.UMAD: "infiniband_mad", CharKind.ISSM: "infiniband_mad"}
 _UDEV_MODES = {CharKind.UVERBS: 0o666, CharKind.RDMA_CM: 0o666, CharKind.UMAD: 0o600, CharKind.ISSM: 0o600}
 
 
 _CharFolder = tuple[str, str]
-"""A character device: the folder of its class, and its own name."""
+"""A character device in sysfs: the folder of its class, and its name in that folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CharDevices:
-    """The character devices of some RDMA devices at one time; `has_nodes`: the node has character devices of any RDMA
-    device."""
+    """The character devices of some RDMA devices at one moment. `has_nodes`: the host has character devices of at least
+    one RDMA device."""
 
     by_device: Mapping[DeviceId, tuple[CharDevice, ...]]
     rdma_cm: CharDevice | None
@@ -66,7 +67,8 @@ class CharDevices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Folder:
-    """An RDMA device's folder, and that of its bus device ("" where it has none). No link is in either."""
+    """The sysfs folder of an RDMA device, and that of its bus device ("" if it has none). Neither path contains
+    links."""
 
     name: str
     path: str
@@ -84,9 +86,11 @@ class _Folder:
 
 
 def scan(sysfs_root: Path, dev_root: Path, proc_root: Path | None = None) -> Scan:
-    """Read the hardware below `sysfs_root`; node modes come from `dev_root`, and what NVIDIA's driver says of its GPUs
-    from `proc_root` (None: from nowhere). A device that goes while it is read is left out. Raises InventoryError
-    without sysfs."""
+    """Read the hardware below `sysfs_root`. Raises InventoryError if it is no sysfs.
+
+    The modes of device nodes come from `dev_root`, and the names of NVIDIA's GPUs from `proc_root` (None: they are not
+    read). A device that disappears while it is read is left out.
+    """
     root = os.path.realpath(sysfs_root)
     if not os.path.isdir(f"{root}/class"):
         raise InventoryError(
@@ -108,7 +112,7 @@ def scan(sysfs_root: Path, dev_root: Path, proc_root: Path | None = None) -> Sca
         netdev_names = _netdev_names(folder, ports)
         place = _place(root, folder, netdev_names)
         made = _device(folder, place, index, parent, alone, ports, tuple(nodes.get(folder.name, ())))
-        if not os.path.exists(folder.path):  # it went meanwhile, and what was read of it is no device
+        if not os.path.exists(folder.path):  # it disappeared meanwhile, so its data is incomplete
             continue
         device = replace(made, virtual=virtual.get(parent)) if parent is not None else made
         devices.append(device)
@@ -124,7 +128,7 @@ def scan(sysfs_root: Path, dev_root: Path, proc_root: Path | None = None) -> Sca
 
 
 def is_own(sysfs_root: Path) -> bool:
-    """Return whether the root is this machine's own sysfs, not a saved tree or a made one."""
+    """Return whether the root is this machine's own sysfs, not a copy."""
     try:
         return os.path.samefile(sysfs_root, "/sys")
     except OSError:
@@ -132,9 +136,11 @@ def is_own(sysfs_root: Path) -> bool:
 
 
 def read_char_devices(sysfs_root: Path, dev_root: Path, devices: Collection[RdmaDevice]) -> CharDevices:
-    """Return the character devices that `devices` have now: reads a few files each, without a scan. A device that is
-    gone, or whose name is another device's now, is left out. One that still has all that it had is not looked at for
-    more."""
+    """Return the character devices that these RDMA devices have now. Reads a few files per device, without a full scan.
+
+    A device that is gone, or whose name now belongs to another device, is left out. If all known character devices are
+    still there, new ones are not looked for.
+    """
     root = os.path.realpath(sysfs_root)
     folders = _same_char_folders(root, devices) or tuple(_char_folders(root))
     names = {device.name for device in devices}
@@ -148,7 +154,8 @@ def read_char_devices(sysfs_root: Path, dev_root: Path, devices: Collection[Rdma
 
 
 def other_ports(sysfs_root: Path, devices: Iterable[RdmaDevice]) -> bool:
-    """Return whether a port of one of these devices has another state now. A device that is gone has none."""
+    """Return whether a port of one of these devices has changed its state since the scan. Devices that are gone do not
+    count."""
     folder = f"{os.path.realpath(sysfs_root)}/class/infiniband"
     found = (
         (port.state, _port_state(f"{folder}/{it.name}/ports/{port.number}")) for it in devices for port in it.ports
@@ -204,8 +211,8 @@ def _device(
 
 
 def _virtual_functions(folders: Iterable[_Folder]) -> Mapping[PciAddress, VirtualFunction]:
-    """Return the virtual functions of all physical functions that these RDMA devices belong to; each physical one is
-    read once."""
+    """Return the SR-IOV virtual functions of all physical functions to which these RDMA devices belong. Each physical
+    function is read once."""
     physical = {destination(folder.bus_device, "physfn") for folder in folders} - {""}
     return {address: function for folder in physical for address, function in _virtual_functions_of(folder) if address}
 
@@ -221,15 +228,18 @@ def _virtual_functions_of(folder: str) -> Iterator[tuple[PciAddress | None, Virt
 
 
 def _place(root: str, folder: _Folder, netdev_names: tuple[str, ...]) -> str:
-    """Return the bus device that gives an RDMA device its place: its own, or that of its netdev (rxe and siw have
-    none), or of the netdevs below that one (a bond, VLAN or macvlan has none either). "" when there is none."""
+    """Return the bus device that tells where an RDMA device is located; "" if there is none.
+
+    This is its own bus device, or that of its netdev (rxe and siw have none of their own), or of the netdevs below that
+    netdev (a bond, VLAN or macvlan has none either).
+    """
     if folder.bus_device or not netdev_names:
         return folder.bus_device
     return next(_bus_devices(destination(f"{root}/class/net", netdev_names[0]), _MAX_UPPER), "")
 
 
 def _bus_devices(netdev: str, depth: int) -> Iterator[str]:
-    """Return the bus devices of a netdev and of the netdevs below it."""
+    """Yield the bus devices of a netdev and of the netdevs below it."""
     if not netdev:
         return
     if device := destination(netdev, "device"):
@@ -260,20 +270,22 @@ def _port_state(folder: str) -> str:
 
 
 def _pkeys(folder: str) -> tuple[int, ...]:
-    """Return the partitions of an InfiniBand port, which has up to 128; other ports have one, the same for all."""
+    """Return the P_Keys of an InfiniBand port, up to 128. Ports of other types have a single one, which is always the
+    same."""
     texts = (read(f"{folder}/{entry}") for entry in in_order(entries(folder)))
     keys = (int(text, 16) for text in texts if re.fullmatch(r"0x[0-9a-fA-F]{1,4}", text))
     return tuple(key for key in keys if key)
 
 
 def _link_layer(text: str) -> LinkLayer:
-    """Return the link layer. Kernels also report ``Unknown`` (EFA): that is not InfiniBand, which alone may be given
-    without a netdev."""
+    """Return the link layer of a port. ``Unknown``, which EFA reports, becomes Ethernet, because only InfiniBand
+    devices may be given out without a netdev."""
     return LinkLayer.INFINIBAND if text == LinkLayer.INFINIBAND else LinkLayer.ETHERNET
 
 
 def _netdev_names(folder: _Folder, ports: tuple[Port, ...]) -> tuple[str, ...]:
-    """Return the netdevs of the ports, by GID attributes; without these (IPoIB) the netdevs of the whole function."""
+    """Return the netdevs of an RDMA device's ports, found by their GIDs; for ports without such GIDs (IPoIB) the
+    netdevs of the PCI function."""
     names: list[str] = []
     for port in ports:
         first = _first_netdev(f"{folder.path}/ports/{port.number}/gid_attrs/ndevs")
@@ -284,8 +296,11 @@ def _netdev_names(folder: _Folder, ports: tuple[Port, ...]) -> tuple[str, ...]:
 
 
 def _first_netdev(table: str) -> str:
-    """Return the netdev of the first GID that has one, the port's own; later GIDs may belong to children (vlan,
-    macvlan). The first of up to 1024 GIDs nearly always has one, so that they are not listed."""
+    """Return the netdev of the first GID that has one: the port's own. Later GIDs may belong to child netdevs (VLAN,
+    macvlan).
+
+    The first of up to 1024 GIDs nearly always has a netdev, so it is tried before the table is listed.
+    """
     if first := read(f"{table}/0"):
         return first
     places = sorted(number for entry in entries(table) if (number := whole_number(entry)) is not None)
@@ -293,14 +308,18 @@ def _first_netdev(table: str) -> str:
 
 
 def _function_netdevs(folder: str) -> list[str]:
-    """Return the netdevs of a function in the order of its ports, without those that stand for its VFs on a switch."""
+    """Return the netdevs of a PCI function in the order of its ports, without the representors of its virtual
+    functions."""
     own = [name for name in entries(folder) if not _REPRESENTOR.fullmatch(read(f"{folder}/{name}/phys_port_name"))]
     return sorted(in_order(own), key=lambda name: whole_number(read(f"{folder}/{name}/dev_port")) or 0)
 
 
 def _same_char_folders(root: str, devices: Collection[RdmaDevice]) -> tuple[tuple[_CharFolder, str], ...]:
-    """Return the folders of the character devices that these devices had; () where one is gone, or another device's, or
-    a device had none: then all have to be read, which are three for each device of the node."""
+    """Return the folders of the character devices that these devices had at the scan; () if they cannot be used again.
+
+    That is the case if a folder is gone or belongs to another device, or if a device had no character device. The
+    caller then reads all folders, which are three for each RDMA device of the host.
+    """
     known = [(device, char) for device in devices for char in device.char_devices]
     places = [(f"{root}/class/{_CLASSES[char.kind]}", os.path.basename(char.path)) for _, char in known]
     owners = [read(f"{folder}/{name}/ibdev") for folder, name in places]
@@ -309,7 +328,7 @@ def _same_char_folders(root: str, devices: Collection[RdmaDevice]) -> tuple[tupl
 
 
 def _char_folders(root: str) -> Iterator[tuple[_CharFolder, str]]:
-    """Return the folders of all RDMA devices' character devices, by RDMA device."""
+    """Yield the folder of each RDMA character device, with the name of its RDMA device."""
     for class_name in dict.fromkeys(_CLASSES.values()):
         folder = f"{root}/class/{class_name}"
         for name in entries(folder):
@@ -322,7 +341,7 @@ def _kind_of(name: str) -> CharKind | None:
 
 
 def _char_devices(folders: Iterable[tuple[_CharFolder, str]], dev_root: Path) -> dict[str, list[CharDevice]]:
-    """Return the character devices by the name of their RDMA device."""
+    """Return the character devices in these folders, by the name of their RDMA device."""
     found: dict[str, list[CharDevice]] = {}
     for (folder, name), rdma_device in folders:
         kind = _kind_of(name)
@@ -339,7 +358,7 @@ def _char_device(folder: str, name: str, kind: CharKind, dev_root: Path) -> Char
     major, minor = found
     try:
         status = os.stat(f"{dev_root}/infiniband/{name}")
-    except OSError:  # no udev here: the name that udev would make
+    except OSError:  # no udev here: assume the mode that udev would set
         mode, uid, gid = _UDEV_MODES[kind], 0, 0
     else:
         mode, uid, gid = stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid
@@ -361,7 +380,8 @@ def _numa_nodes(folder: str) -> Iterator[NumaNode]:
 
 
 def _rdma_netns(root: str) -> RdmaNetns:
-    """Return ib_core's parameter; the kernel keeps it and `rdma system set netns` in one variable."""
+    """Return the RDMA subsystem's namespace mode from ib_core's module parameter, which `rdma system set netns` changes
+    too."""
     text = read(f"{root}/module/ib_core/parameters/netns_mode")
     return {"Y": RdmaNetns.SHARED, "1": RdmaNetns.SHARED, "N": RdmaNetns.EXCLUSIVE, "0": RdmaNetns.EXCLUSIVE}.get(
         text, RdmaNetns.NONE
@@ -369,6 +389,6 @@ def _rdma_netns(root: str) -> RdmaNetns:
 
 
 def _speed_gbps(rate: str) -> int:
-    """Parse a speed: ``400 Gb/sec (4X NDR)`` is 400; ``2.5 Gb/sec`` counts as 2."""
+    """Parse a port's rate: ``400 Gb/sec (4X NDR)`` is 400; ``2.5 Gb/sec`` is rounded down to 2."""
     match = re.match(r"(\d+)(?:\.\d+)? Gb/sec", rate)
     return int(match.group(1)) if match else 0

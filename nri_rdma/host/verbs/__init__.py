@@ -1,7 +1,6 @@
-"""The only home of pyverbs: a program of the distribution's Python, which opens RDMA devices.
+"""The only modules that use pyverbs. They run as a program of the distribution's Python and open RDMA devices.
 
-pyverbs belongs to the distribution's Python and is not seen by that of a virtual environment; and while it opens a
-device it keeps every other thread of its process waiting. So these modules run as a program of that Python (`program`),
-which has none of our packages: they import the standard library, each other, `model.gid` and `decide.gids`. See
-docs/adr/0030.
+pyverbs is installed for the distribution's Python, so a virtual environment does not see it; and opening a device
+blocks all threads of the process. So these modules run in another process, as the program `program`, whose Python lacks
+our packages: they import only the standard library, each other, `model.gid` and `decide.gids`. See docs/adr/0030.
 """

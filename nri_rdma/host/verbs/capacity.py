@@ -1,4 +1,4 @@
-"""Asks RDMA devices what they can have."""
+"""Queries RDMA devices for their capacity."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ ATTRIBUTES = {
     "ah": "max_ah",
     "srq": "max_srq",
 }
-"""The kinds of object that the rdma cgroup counts, with pyverbs's names of a device's capacity."""
+"""The kinds of object that the rdma cgroup counts, with the name of the matching device attribute in pyverbs."""
 
 
 def answers(names: Sequence[str]) -> Iterator[dict[str, object]]:
-    """Yield the answer for each device. Opens the devices, which may take long; never raises for one of them.
+    """Yield the capacity of each named device. Opens the devices, which may take long; never raises.
 
-    An answer is `{"device": NAME, "capacity": {"qp": NUMBER, ...}}` or `{"device": NAME, "problem": TEXT}`. One without
-    a device, `{"problem": TEXT}`, is about pyverbs itself, and the last one.
+    An answer is `{"device": NAME, "capacity": {"qp": NUMBER, ...}}` or `{"device": NAME, "problem": TEXT}`. If pyverbs
+    itself cannot be used, the only answer is `{"problem": TEXT}`.
     """
     try:
         verbs = library.part("device")
-    except Exception as error:  # noqa: BLE001 - also SystemError and ImportError of a library of another version
+    except Exception as error:  # noqa: BLE001 - also SystemError, and ImportError of a library of another version
         yield {"problem": f"pyverbs cannot be used: {library.words(error)}"}
         return
     for name in names:
@@ -34,5 +34,5 @@ def answers(names: Sequence[str]) -> Iterator[dict[str, object]]:
             with verbs.Context(name=name) as context:
                 told = context.query_device()
                 yield {"device": name, "capacity": {kind: getattr(told, key) for kind, key in ATTRIBUTES.items()}}
-        except Exception as error:  # noqa: BLE001, PERF203 - pyverbs raises several, and one device's are not the others'
+        except Exception as error:  # noqa: BLE001, PERF203 - of several types; other devices still answer
             yield {"device": name, "problem": library.words(error)}

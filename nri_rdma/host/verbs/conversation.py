@@ -1,7 +1,7 @@
-"""What two programs that measure tell each other over TCP: a JSON object a line, bounded, in a version of its own.
+"""The protocol between two programs that measure RDMA: JSON objects over TCP, one per line, with limits and a version.
 
-Nobody is asked who he is: what comes from the other side is checked, and asks for nothing but a queue pair and writes
-into memory that was made for it.
+There is no authentication. Received values are checked, and the peer can only ask for a queue pair and write into
+memory that was registered for this measurement.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _AGAIN_S = 0.5
 
 
 class ConversationError(Exception):
-    """The other side is not there, late, or says what cannot be understood."""
+    """The peer cannot be reached, is too slow, or sent something invalid."""
 
 
 class Conversation:
-    """The lines of one connection. Every call ends within `within_s`."""
+    """Sends and receives the lines of one connection. Every call ends within `within_s` seconds."""
 
     def __init__(self, connection: socket.socket, within_s: float) -> None:
         self._connection = connection
@@ -31,7 +31,7 @@ class Conversation:
         self._rest = b""
 
     def tell(self, **said: object) -> None:
-        """Send an object. Raises ConversationError."""
+        """Send the keyword arguments as one JSON object. Raises ConversationError."""
         self._connection.settimeout(self._within_s)
         try:
             self._connection.sendall(json.dumps(said).encode() + b"\n")
@@ -39,7 +39,8 @@ class Conversation:
             raise ConversationError(f"the other side cannot be told: {_words(error)}") from error
 
     def hear(self) -> dict[str, Any]:
-        """Return the next object. Raises ConversationError, also for an object that says `error`."""
+        """Return the next JSON object from the peer. Raises ConversationError, also if the object has the key
+        `error`."""
         until = time.monotonic() + self._within_s
         while b"\n" not in self._rest:
             self._rest += self._more(until)
@@ -70,7 +71,8 @@ class Conversation:
 
 
 def connected(host: str, port: int, within_s: float) -> socket.socket:
-    """Return a connection to a host, which may start to listen meanwhile. Raises ConversationError."""
+    """Return a connection to a host. Tries again until `within_s` is over, because the host may not listen yet. Raises
+    ConversationError."""
     until = time.monotonic() + within_s
     while True:
         try:
@@ -83,12 +85,13 @@ def connected(host: str, port: int, within_s: float) -> socket.socket:
 
 
 def hello(devices: object) -> dict[str, object]:
-    """Return the first object of either side."""
+    """Return the first object that each side sends."""
     return {"protocol": PROTOCOL, "version": VERSION, "devices": devices}
 
 
 def check_hello(told: Mapping[str, Any]) -> None:
-    """Raise ConversationError for the first object of a program that this one does not understand."""
+    """Check the peer's first object. Raises ConversationError if the peer is another program or has another protocol
+    version."""
     if told.get("protocol") != PROTOCOL:
         raise ConversationError("the other side is no nri-rdma verify")
     if told.get("version") != VERSION:
@@ -98,7 +101,7 @@ def check_hello(told: Mapping[str, Any]) -> None:
 
 
 def number(told: Mapping[str, Any], key: str, least: int, most: int) -> int:
-    """Return a number that the other side told. Raises ConversationError."""
+    """Return an integer of a received object, checked to lie from `least` to `most`. Raises ConversationError."""
     value = told.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ConversationError(f"the other side told {key} {value!r}, which is no number from {least} to {most}")
@@ -106,7 +109,7 @@ def number(told: Mapping[str, Any], key: str, least: int, most: int) -> int:
 
 
 def real(told: Mapping[str, Any], key: str) -> float:
-    """Return a number, not below 0, that the other side measured. Raises ConversationError."""
+    """Return a measured number of a received object, checked not to be negative. Raises ConversationError."""
     value = told.get(key)
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _MOST_MEASURED:
         raise ConversationError(f"the other side told {key} {value!r}, which is no measured number")
@@ -114,7 +117,7 @@ def real(told: Mapping[str, Any], key: str) -> float:
 
 
 def text(told: Mapping[str, Any], key: str, most: int = 64) -> str:
-    """Return a text that the other side told. Raises ConversationError."""
+    """Return a text of a received object, of at most `most` characters. Raises ConversationError."""
     value = told.get(key)
     if not isinstance(value, str) or len(value) > most:
         raise ConversationError(f"the other side told no text of {most} characters as {key}")
@@ -122,7 +125,7 @@ def text(told: Mapping[str, Any], key: str, most: int = 64) -> str:
 
 
 def part(told: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return an object within an object that the other side told. Raises ConversationError."""
+    """Return the object under a key of a received object. Raises ConversationError."""
     value = told.get(key)
     if not isinstance(value, dict):
         raise ConversationError(f"the other side told no {key}")

@@ -1,4 +1,4 @@
-"""A connection of a device to itself on iWARP, where only the connection manager (rdma_cm) can make one."""
+"""Connects a device to itself on iWARP, where only the connection manager (rdma_cm) can make a connection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nri_rdma.host.verbs.steps import StepError, Steps
 _RESOLVE_MS = 2000
 _DEPTH = 16
 _MOST_BYTES = 1 << 20
-"""Of one message."""
+"""The largest size of one message."""
 _EVENTS = {
     1: "the address cannot be resolved",
     3: "there is no route",
@@ -25,11 +25,12 @@ _EVENTS = {
     7: "the other end is unreachable",
     8: "the connection is rejected",
 }
-"""What goes wrong, by rdma_cm_event_type."""
+"""Error texts, by rdma_cm_event_type."""
 
 
 def prove(task: Mapping[str, Any], steps: Steps, answer: dict[str, Any]) -> None:
-    """Register memory, connect the device to itself, and move data. What was done is written into `answer`."""
+    """Register memory, connect the device to itself, and move data. Adds the numbers of registered and moved bytes to
+    `answer`."""
     with ExitStack() as opened:
         with steps.step("connect"):
             address, tcp_port, listener = _listener(task, opened)
@@ -57,7 +58,7 @@ def prove(task: Mapping[str, Any], steps: Steps, answer: dict[str, Any]) -> None
 
 
 class _End:
-    """An end of a connection, with the events of its own."""
+    """One end of an rdma_cm connection, with its own event channel."""
 
     def __init__(self, opened: ExitStack) -> None:
         cmid = library.part("cmid")
@@ -67,11 +68,11 @@ class _End:
         opened.callback(self.id.close)
 
     def wait(self, wanted: int) -> None:
-        """Take the next event. StepError: it is another one."""
+        """Wait for the next event. Raises StepError if it is not the wanted one."""
         self._next(wanted).close()
 
     def accept(self, queue: Any, opened: ExitStack) -> Any:
-        """Return the queue pair that a caller is connected to."""
+        """Accept the next connection request, and return the queue pair for it."""
         cmid = library.part("cmid")
         request = self._next(numbers.CONNECT_REQUEST)
         accepted = cmid.CMID(creator=request, listen_id=self.id)
@@ -92,14 +93,15 @@ class _End:
 
 
 def _listener(task: Mapping[str, Any], opened: ExitStack) -> tuple[str, str, _End]:
-    """Return the address of the device, a port there, and the end that listens at it."""
+    """Return an IP address of the device, a free TCP port, and an end that listens there. Raises StepError if no
+    address of the pod is on the device."""
     for address in _addresses(task):
         tcp_port = _free_port(address)
         end = _End(opened)
         try:
             end.id.bind_addr(_address(address, tcp_port, is_own=True))
         except Exception as error:
-            if library.errno_of(error) == errno.ENODEV:  # an address of a netdev without RDMA
+            if library.errno_of(error) == errno.ENODEV:  # the address is on a netdev without RDMA
                 continue
             raise
         if end.id.dev_name == task["device"]:
@@ -129,7 +131,7 @@ def _address(address: str, tcp_port: str, *, is_own: bool) -> Any:
 
 
 def _pair(end: Any, queue: Any, opened: ExitStack) -> Any:
-    """Return a queue pair that rdma_cm may connect."""
+    """Return a queue pair that rdma_cm can connect."""
     qp = library.part("qp")
     room = qp.QPCap(max_send_wr=_DEPTH, max_recv_wr=_DEPTH)
     pair = qp.QP(end.pd, qp.QPInitAttr(qp_type=numbers.RC, scq=queue, rcq=queue, cap=room))
@@ -139,7 +141,7 @@ def _pair(end: Any, queue: Any, opened: ExitStack) -> Any:
 
 
 def _send(calling: Any, called: Any, queue: Any, memory: Halves, length: int) -> None:
-    """Send, and wait until it has arrived: the end of a write would say that it was sent."""
+    """Send one message and wait until it has arrived. An RDMA write would only report that it was sent."""
     wr = library.part("wr")
     called.post_recv(wr.RecvWR(num_sge=1, sg=[memory.target(length)]))
     sending = {"opcode": numbers.SEND, "send_flags": numbers.SIGNALED}

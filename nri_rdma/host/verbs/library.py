@@ -1,4 +1,5 @@
-"""pyverbs, imported late: of the distribution's Python, which may not have it, or have one of another libibverbs."""
+"""Imports pyverbs when it is first needed: the distribution's Python may lack it, or have one built for another
+libibverbs."""
 
 from __future__ import annotations
 
@@ -7,16 +8,16 @@ from typing import Any  # Any: pyverbs has no types
 
 
 def part(name: str) -> Any:
-    """Return the module of pyverbs of that name. Raises whatever the library does: ImportError, SystemError."""
+    """Return the module pyverbs.`name`. Raises any error of its import, such as ImportError or SystemError."""
     return importlib.import_module(f"pyverbs.{name}")
 
 
 def errno_of(error: BaseException) -> int | None:
-    """Return the error number that the kernel gave, None where it gave none."""
-    number = getattr(error, "error_code", None) or getattr(error, "errno", None)  # pyverbs's name; that of OSError
+    """Return the kernel's error number that an exception carries; None if it carries none."""
+    number = getattr(error, "error_code", None) or getattr(error, "errno", None)  # of pyverbs, of OSError
     return abs(number) if isinstance(number, int) and number != -1 else None
 
 
 def words(error: BaseException) -> str:
-    """Return what an error says, as one line."""
+    """Return the message of an exception as one line."""
     return " ".join(str(error).split()) or type(error).__name__

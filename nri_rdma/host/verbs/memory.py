@@ -1,4 +1,4 @@
-"""Registered memory of which one half is sent into the other."""
+"""Registered memory whose first half is sent into its second half."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from nri_rdma.host.verbs.steps import StepError
 
 LEAST_BYTES = 4096
 TRANSFER_S = 5.0
-"""How long the data may take: a device that answers moves a mebibyte in a millisecond, an emulated one in a second."""
+"""Seconds that a transfer may take. A working device moves a mebibyte in a millisecond, an emulated one in a second."""
 
 
 class Halves:
-    """A memory region; what is in the first half is to arrive in the second."""
+    """A memory region in two halves: data sent from the first half must arrive in the second."""
 
     def __init__(self, domain: Any, length: int) -> None:
-        """Register memory of that many bytes in a protection domain."""
+        """Register `length` bytes of memory in a protection domain."""
         self.length = max(length, LEAST_BYTES)
         self._half = self.length // 2
         self.region = library.part("mr").MR(domain, self.length, numbers.LOCAL_AND_REMOTE_WRITE)
 
     def move(self, task: Mapping[str, Any], most: int, send: Callable[[int], None], *, header: int = 0) -> int:
-        """Move the bytes of a task, at most `most` a message, by `send`, which is told a message's length.
+        """Move the task's `transfer_bytes` in messages of at most `most` bytes, and return how many bytes arrived.
 
-        Return how many bytes arrived. StepError: others arrived. `header` bytes come before those that were sent.
+        `send` sends one message of a given length. `header` is the number of bytes that the device puts before received
+        data. Raises StepError if the received bytes differ from those that were sent.
         """
         size, moved = min(self._half - header, most, task["transfer_bytes"]), 0
         while moved < task["transfer_bytes"]:
@@ -40,21 +41,22 @@ class Halves:
         return moved
 
     def source(self, length: int) -> Any:
-        """Return what is to be sent as a scatter-gather element."""
+        """Return the scatter-gather element of the first half, from which data is sent."""
         return library.part("wr").SGE(self.region.buf, length, self.region.lkey)
 
     def target(self, length: int) -> Any:
-        """Return where it is to arrive as a scatter-gather element."""
+        """Return the scatter-gather element of the second half, in which data arrives."""
         return library.part("wr").SGE(self.target_address, length, self.region.lkey)
 
     @property
     def target_address(self) -> int:
-        """Return the address of the second half."""
+        """The address of the second half."""
         return int(self.region.buf) + self._half
 
 
 def wait_for(queue: Any, count: int, within_s: float = TRANSFER_S) -> None:
-    """Wait until that many work requests of a completion queue are done. StepError: one failed, or is late."""
+    """Wait until `count` work requests of a completion queue are done. Raises StepError if one fails or takes too
+    long."""
     until = time.monotonic() + within_s
     while count:
         number, completions = queue.poll(count)

@@ -1,13 +1,14 @@
-"""Measures between the devices of two containers, pair by pair: one container listens, the other one connects.
+"""Measures latency and bandwidth between the RDMA devices of two containers: one container listens, the other connects.
 
-A task of either side is a dict, as JSON has it: `devices` (each a task of the self-check), `tcp_port`, `wait_s` (for
-the other side) and `pair_s` (for a step of a pair). The side that listens also has `bind`, its address; the one that
-connects `host`, `pairs` ("all": each device with each, or "same": the first with the first), `iterations`,
-`message_bytes` and `seconds` (of the measurement of bandwidth).
+A task is a dict for JSON. Both sides have `devices` (each a task of the self-check), `tcp_port`, `wait_s` (how long to
+wait for the peer) and `pair_s` (the time limit of a step of one pair). The listening side also has `bind`, its address.
+The connecting side has `host`, `pairs` ("all": each device with each, or "same": the first with the first),
+`iterations`, `message_bytes` and `seconds` (the length of the bandwidth measurement).
 
-Each line that comes is a dict, too: `listening` (address and port), `peer` (its devices), and for each pair `client`
-and `server` (device and port), `latency_us` (`min`, `median`, `p99`, of one way), `mib_per_s`; with `problem` instead
-and `side` ("client", "server") it does not work. A line `error` is about the conversation, and the last one.
+Each result line is a dict, too: first `listening` (address and port), then `peer` (the peer's devices), then for each
+pair `client` and `server` (device and port) with `latency_us` (`min`, `median`, `p99`, one way) and `mib_per_s`. If a
+pair does not work, it has `problem` and `side` ("client", "server") instead. A line with `error` is about the
+connection, and is the last one.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ MOST_PAIRS = MOST_DEVICES**2
 MOST_ITERATIONS = 100_000
 MOST_MESSAGE_BYTES = 8 << 20
 MOST_SECONDS = 60
-"""Of the measurement of a pair's bandwidth."""
+"""The longest measurement of a pair's bandwidth."""
 _WARM_UP = 16
 _MIB = 1 << 20
 Line: TypeAlias = dict[str, Any]
 
 
 def serve(task: Mapping[str, Any]) -> Iterator[Line]:
-    """Yield what one side that connects measured."""
+    """Listen for one peer, and yield the results that it measured."""
     try:
         family = socket.AF_INET6 if ":" in task["bind"] else socket.AF_INET
         with socket.create_server((task["bind"], task["tcp_port"]), family=family) as listening:
@@ -65,7 +66,7 @@ def serve(task: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def call(task: Mapping[str, Any]) -> Iterator[Line]:
-    """Yield what was measured to the side that listens."""
+    """Connect to the listening peer, measure all pairs, and yield the results."""
     try:
         with closing(connected(task["host"], task["tcp_port"], task["wait_s"])) as connection:
             yield from _call(task, Conversation(connection, 2 * task["pair_s"] + task["seconds"]))
@@ -93,7 +94,7 @@ def _serve(task: Mapping[str, Any], peer: Conversation) -> Iterator[Line]:
 
 
 def _answer(task: Mapping[str, Any], asked: Line, peer: Conversation) -> None:
-    """Be the other end of a pair for as long as it is measured; what came of it is told afterwards."""
+    """Serve as the other end of a pair while the peer measures. The peer sends the result afterwards."""
     device = task["devices"][number(asked, "server", 0, len(task["devices"]) - 1)]
     count = number(asked, "iterations", 1, MOST_ITERATIONS + _WARM_UP)
     size = number(asked, "message_bytes", 1, MOST_MESSAGE_BYTES)
@@ -110,9 +111,9 @@ def _answer(task: Mapping[str, Any], asked: Line, peer: Conversation) -> None:
             return
         peer.tell(end=_told(end.address))
         if number(peer.hear(), "go", 0, 1):
-            with suppress(StepError):  # the other side misses the answers, and tells so
+            with suppress(StepError):  # the peer misses the answers, and reports that
                 end.pong(count, task["pair_s"])
-            peer.hear()  # until all is measured, the memory is there
+            peer.hear()  # keeps the memory until the peer has finished
 
 
 def _call(task: Mapping[str, Any], peer: Conversation) -> Iterator[Line]:
@@ -131,7 +132,7 @@ def _call(task: Mapping[str, Any], peer: Conversation) -> Iterator[Line]:
 
 
 def _measured(task: Mapping[str, Any], device: Mapping[str, Any], there: int, peer: Conversation) -> Line:
-    """Return what was measured on a pair, or its problem and on which side that is."""
+    """Measure a pair and return the result, or the problem and the side that has it."""
     size, count = task["message_bytes"], task["iterations"] + _WARM_UP
     try:
         end = End(device, size)
@@ -159,7 +160,7 @@ def _measured(task: Mapping[str, Any], device: Mapping[str, Any], there: int, pe
 
 
 def _latency(times: Sequence[int]) -> dict[str, float]:
-    """Return the time of one way in microseconds, of times there and back in nanoseconds."""
+    """Return the one-way latency in microseconds, from round-trip times in nanoseconds."""
     ways = [it / 2000 for it in times]
     p99 = quantiles(ways, n=100)[98] if len(ways) > 1 else ways[0]
     return {"min": round(min(ways), 2), "median": round(median(ways), 2), "p99": round(p99, 2)}
@@ -179,7 +180,7 @@ def _told(address: PeerAddress) -> Line:
     return {**asdict(address), "gid": str(address.gid)}
 
 
-# What the other side tells, checked
+# Checks of what the peer sends
 
 
 def _devices(told: Line) -> list[Line]:

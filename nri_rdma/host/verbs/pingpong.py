@@ -1,4 +1,4 @@
-"""One end of a pair of devices between which latency and bandwidth are measured, by RDMA writes of RC."""
+"""One end of a pair of RDMA devices, between which latency and bandwidth are measured by RDMA writes over RC."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from nri_rdma.host.verbs.steps import StepError, failing
 
 PING_BYTES = 8
 _ROOM_BYTES = 4096
-"""Behind the messages: where a ping arrives, and from where one is sent."""
+"""Bytes after the message buffer: pings arrive in them and are sent from them."""
 _OUTBOX = 64
 _MARKS = 251
 _SIGNALED_EACH = 8
-"""Every so many-th write tells when it is done."""
+"""One in this many writes reports its completion."""
 _AT_A_TIME = 8
 _SPINS = 2048
-"""How often memory is looked at before the clock is."""
+"""Reads of the memory between two checks of the clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerAddress:
-    """The address of the other end, in all its parts."""
+    """The address of the peer's queue pair and memory."""
 
     queue_pair: int
     gid: IPv6Address
@@ -35,15 +35,15 @@ class PeerAddress:
     lid: int
     mtu: int
     key: int
-    """Of its memory."""
+    """The remote key of the peer's memory."""
     memory: int
 
 
 class End:
-    """An open device with a queue pair. Every call raises StepError."""
+    """An open device with a queue pair. Every method raises StepError."""
 
     def __init__(self, task: Mapping[str, Any], message_bytes: int) -> None:
-        """Open the device of a task, as of the self-check, for messages of that many bytes."""
+        """Open the device of a self-check task, for messages of `message_bytes`."""
         self._message_bytes = message_bytes
         with failing("open"):
             self._context = library.part("device").Context(name=task["device"])
@@ -78,7 +78,7 @@ class End:
 
     @property
     def address(self) -> PeerAddress:
-        """Return how this end is reached."""
+        """The address at which the peer reaches this end."""
         gid = self._port.gid
         assert gid is not None  # iWARP is refused
         return PeerAddress(
@@ -92,7 +92,7 @@ class End:
         )
 
     def connect(self, peer: PeerAddress) -> None:
-        """Connect to the other end."""
+        """Connect to the peer."""
         if peer.gid_type != self.address.gid_type:
             what = f"the ends send by different kinds of GID: {self.address.gid_type} here, {peer.gid_type} there"
             raise StepError("gid", what)
@@ -102,17 +102,18 @@ class End:
             queues.connect(self._pair, way, peer.queue_pair, queues.words_of(peer.gid), peer.lid)
 
     def ping(self, count: int, within_s: float) -> list[int]:
-        """Send that many pings to the end that does `pong`; return the time of each there and back, in nanoseconds."""
+        """Send `count` pings to a peer that runs `pong`. Return the round-trip times in nanoseconds."""
         with failing("transfer"):
             return self._exchange(count, within_s, is_first=True)
 
     def pong(self, count: int, within_s: float) -> None:
-        """Send that many pings back."""
+        """Answer `count` pings."""
         with failing("transfer"):
             self._exchange(count, within_s, is_first=False)
 
     def flood(self, seconds: float, within_s: float) -> tuple[int, float]:
-        """Write messages into the other end's memory for so long; return how many bytes in how many seconds."""
+        """Write messages into the peer's memory for `seconds`. Return the number of bytes written and the seconds it
+        took."""
         with failing("transfer"):
             write = self._write(int(self._region.buf), self._peer.memory, self._message_bytes, is_signaled=True)
             started = time.monotonic()
@@ -156,7 +157,7 @@ class End:
                 raise StepError("transfer", f"the other end has not answered within {within_s:g} s")
 
     def _write(self, source: int, target: int, length: int, *, is_signaled: bool) -> Callable[[], None]:
-        """Return what writes from an address here to an address there."""
+        """Return a function that writes from a local address to an address of the peer's memory."""
         wr = library.part("wr")
         element = wr.SGE(source, length, self._region.lkey)
         flags = numbers.SIGNALED if is_signaled else 0

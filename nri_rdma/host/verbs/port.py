@@ -1,4 +1,4 @@
-"""A port that is to send: whether it can, and by which entry of its GID table."""
+"""Checks a port before data is sent: its state, its P_Key, and the GID to send with."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from nri_rdma.model.gid import Gid, GidType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendingPort:
-    """A port that is active; `gid` None: it is one of iWARP, which has no use for GIDs."""
+    """An active port. `gid` is None for iWARP, which uses no GIDs."""
 
     number: int
     transport: str
     lid: int
     mtu: int
-    """As ibv_mtu: 1 is 256 bytes, 5 is 4096."""
+    """The code of ibv_mtu: 1 is 256 bytes, 5 is 4096."""
     max_message_bytes: int
     gid: Gid | None
     pkey_index: int = 0
-    """The entry of its P_Key table by which it sends."""
+    """The index of the P_Key to send with."""
 
 
 def look_at(context: Any, task: Mapping[str, Any], answer: dict[str, Any]) -> SendingPort:
-    """Return the port of a task, with the GID by which it sends. StepError: it cannot carry data.
+    """Return the port of a task, with the GID to send with. Raises StepError if the port cannot carry data.
 
-    Its transport is written into `answer`, too."""
+    Also writes the port's transport into `answer`, even if the port cannot carry data.
+    """
     number = task.get("port", 1)
     with failing("port"):
         told = context.query_port(number)
@@ -56,7 +57,7 @@ def look_at(context: Any, task: Mapping[str, Any], answer: dict[str, Any]) -> Se
 
 
 def table_of(context: Any, port: int, length: int) -> Sequence[Gid]:
-    """Return the entries of a port's GID table that are in use."""
+    """Return the used entries of a port's GID table."""
     ports = context.query_device().phys_port_cnt
     found = context.query_gid_table(length * ports)
     return [
@@ -67,7 +68,7 @@ def table_of(context: Any, port: int, length: int) -> Sequence[Gid]:
 
 
 def written(gid: Gid) -> str:
-    """Return the value of a GID; Python before 3.13 writes those of IPv4 with hexadecimal digits alone."""
+    """Return a GID as text, with IPv4-mapped GIDs in dotted form, which Python before 3.13 does not write."""
     return f"::ffff:{gid.address}" if gid.value.ipv4_mapped else str(gid.value)
 
 
@@ -79,7 +80,7 @@ def _transport(device: str, port: Any) -> str:
 
 
 def _full_membership(context: Any, port: int, length: int) -> int:
-    """Return the index of the port's first P_Key of a full member."""
+    """Return the index of the port's first P_Key with full membership. Raises StepError if there is none."""
     limited = []
     for index in range(length):
         key = ntohs(context.query_pkey(port, index))

@@ -1,14 +1,14 @@
 """The program that the distribution's Python runs.
 
-python3 -I program.py capacity NAME...    what each device can have (capacity.answers)
-python3 -I program.py check               the self-check of a port (selfcheck.check): a JSON task a line on the
-                                          standard input, a JSON answer a line on the standard output
-python3 -I program.py serve               measures between two containers (peers.serve, peers.call): a task on the
-python3 -I program.py call                standard input, lines of JSON on the standard output
-python3 -I program.py warm                proofs in containers (warm.serve): the standard input is a socket
+python3 -I program.py capacity NAME...    print the capacity of each device (capacity.answers)
+python3 -I program.py check               check a port (selfcheck.check): reads one JSON task per line from the
+                                          standard input, and prints one JSON answer per line
+python3 -I program.py serve               measure between two containers (peers.serve, peers.call): reads a task from
+python3 -I program.py call                the standard input, and prints lines of JSON
+python3 -I program.py warm                make proofs in containers (warm.serve): the standard input is a socket
 
-The package is the one that this file lies in, whatever the distribution's Python has, and its folder is searched for
-nothing else: pyverbs and the rest are the distribution's. That Python may be older than the daemon's: `capacity` needs
+The program imports nri_rdma from the package that contains this file, even if the distribution's Python has another
+nri_rdma; all other modules come from the distribution. That Python may be older than the daemon's: `capacity` needs
 3.9, the rest 3.10.
 """
 
@@ -30,7 +30,7 @@ _USAGE = 2
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the answers that the command line asks for, each as soon as it is known. Return the exit code."""
+    """Run the command of these arguments, print each answer as soon as it is known, and return the exit code."""
     verb, names = (arguments or [""])[0], arguments[1:]
     answer = _VERBS.get(verb)
     if answer is None or (names and verb != "capacity"):
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _capacity(names: Sequence[str]) -> None:
-    from nri_rdma.host.verbs import capacity  # late, as all of them: it needs no more than Python 3.9
+    from nri_rdma.host.verbs import capacity  # imported late, like the others, which need more than Python 3.9
 
     _print(capacity.answers(names))
 

@@ -1,4 +1,4 @@
-"""A queue pair that is connected to itself, on InfiniBand and RoCE: RC, or UD where a device has no RC."""
+"""Connects a queue pair to itself on InfiniBand and RoCE: a queue pair of type RC, or UD if the device has no RC."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from nri_rdma.host.verbs.port import SendingPort
 from nri_rdma.host.verbs.steps import StepError, Steps
 
 WITHOUT_RC = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
-"""What drivers say of a queue pair of a type that they do not have (EFA has no RC)."""
+"""The error numbers with which drivers refuse a queue pair type that they do not support (EFA has no RC)."""
 _QKEY = 0x11111111
 _GRH_BYTES = 40
-"""The room that each datagram takes before its data."""
+"""The size of the global route header, which precedes the data of each received datagram."""
 _HOPS = 64
 DEPTH = 16
 _TIMEOUT, _RETRIES = 14, 7
-"""An answer is waited for 67 ms (4.096 us * 2^14), and the message sent again seven times."""
+"""The codes for an acknowledgement timeout of 67 ms (4.096 us * 2^14), and for seven retries."""
 _MIN_RNR_TIMER = 12
 
 
 def prove(context: Any, port: SendingPort, task: Mapping[str, Any], steps: Steps, answer: dict[str, Any]) -> None:
-    """Register memory, connect a queue pair to itself, and move data. What was done is written into `answer`."""
+    """Register memory, connect a queue pair to itself, and move data. Adds the numbers of registered and moved bytes to
+    `answer`."""
     with steps.step("register"):
         domain = library.part("pd").PD(context)
         memory = Halves(domain, task["memory_bytes"])
@@ -49,7 +50,7 @@ def prove(context: Any, port: SendingPort, task: Mapping[str, Any], steps: Steps
 
 
 def pair_of(domain: Any, queue: Any) -> tuple[Any, bool]:
-    """Return a queue pair, and whether it is of RC."""
+    """Create a queue pair. Return it, and True if its type is RC, False if it is UD."""
     try:
         return _make(domain, queue, numbers.RC), True
     except Exception as error:
@@ -58,12 +59,12 @@ def pair_of(domain: Any, queue: Any) -> tuple[Any, bool]:
         first = error
     try:
         return _make(domain, queue, numbers.UD), False
-    except Exception:  # noqa: BLE001 - then RC is what the device should have had
+    except Exception:  # noqa: BLE001 - with no type at all, the error of RC is the relevant one
         raise first from None
 
 
 def connect(pair: Any, port: SendingPort, peer: int, gid: str, lid: int) -> None:
-    """Connect a queue pair of RC to the peer with that number, GID and LID."""
+    """Connect an RC queue pair to the peer's queue pair number, GID and LID."""
     attributes = _attributes(port)
     attributes.qp_access_flags = numbers.LOCAL_AND_REMOTE_WRITE
     attributes.path_mtu = port.mtu
@@ -78,7 +79,7 @@ def connect(pair: Any, port: SendingPort, peer: int, gid: str, lid: int) -> None
 
 
 def route(port: SendingPort, gid: str, lid: int) -> Any:
-    """Return the way to a GID and LID, by the port's own GID."""
+    """Return the address handle attributes for a GID and LID, with the port's own GID as the source."""
     if port.gid is None:
         raise StepError("gid", f"port {port.number} has no GID")
     addr = library.part("addr")
@@ -87,13 +88,15 @@ def route(port: SendingPort, gid: str, lid: int) -> Any:
 
 
 def mtu_bytes(port: SendingPort) -> int:
-    """Return how many bytes a datagram may have."""
+    """Return the largest size of a datagram in bytes."""
     return 128 << port.mtu
 
 
 def words_of(gid: IPv6Address) -> str:
-    """Return a GID as pyverbs reads it, in eight groups. Python 3.13 writes the last two of an IPv4 one with dots, also
-    in `exploded`."""
+    """Return a GID in eight groups of hexadecimal digits, which is the form that pyverbs parses.
+
+    Python 3.13 writes the last two groups of an IPv4-mapped address with dots, also in `exploded`.
+    """
     return gid.packed.hex(":", 2)
 
 

@@ -1,12 +1,13 @@
-"""Does with one device all that an RDMA program does, on its own: opens it, registers memory, connects to itself, and
-moves data.
+"""Checks an RDMA device as an RDMA program would use it: opens it, registers memory, connects to itself, and moves
+data.
 
-A task is a dict, as JSON has it: `device`, `port` (1), `gid_index` (None: nri_rdma.decide.gids chooses), `addresses`
-(the pod's IP addresses, as text), `roce_version` (2), `memory_bytes` and `transfer_bytes`.
+A task is a dict for JSON: `device`, `port` (default 1), `gid_index` (None: nri_rdma.decide.gids chooses), `addresses`
+(the pod's IP addresses, as text), `roce_version` (default 2), `memory_bytes` and `transfer_bytes`.
 
-So is the answer: `device`, `port`, `transport` ("ib", "roce", "iwarp"; "" where that is not known), `gid` (`index`,
-`value`, `type`; None where there is none), `registered_bytes`, `transferred_bytes`, and `ms`, the time of each step.
-With `problem` (`step`, `errno`, `text`) RDMA does not work there: whatever a library or a driver does is an answer.
+The answer is a dict, too: `device`, `port`, `transport` ("ib", "roce", "iwarp"; "" if unknown), `gid` (`index`,
+`value`, `type`; None if there is none), `registered_bytes`, `transferred_bytes`, and `ms`, the time of each step. An
+answer with `problem` (`step`, `errno`, `text`) says that RDMA does not work there. Every error of a library or driver
+becomes such an answer.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from nri_rdma.host.verbs.steps import StepError, Steps, failing
 
 
 def check(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer for a port. Opens the device; blocks for as long as a driver does."""
+    """Check the RDMA device and port of a task, and return the answer. Blocks as long as the driver does."""
     steps = Steps()
     answer: dict[str, Any] = {
         "device": task.get("device"),
@@ -52,5 +53,5 @@ def _check(task: Mapping[str, Any], steps: Steps, answer: dict[str, Any]) -> Non
     finally:
         with failing("open"):
             context.close()
-    if found.transport == "iwarp":  # it opens the device itself
+    if found.transport == "iwarp":  # the iWARP check opens the device itself
         iwarp.prove(task, steps, answer)

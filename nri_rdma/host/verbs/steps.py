@@ -1,4 +1,4 @@
-"""The steps of a self-check: how long each takes, and the one that failed."""
+"""The steps of a self-check: the time that each takes, and the step that failed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STEPS = ("pyverbs", "open", "port", "gid", "register", "qp", "connect", "transfe
 
 
 class StepError(Exception):
-    """A step failed, with the kernel's error number where there is one, and in the library's words."""
+    """A failed step, with the library's error text and, if known, the kernel's error number."""
 
     def __init__(self, step: str, text: str, errno: int | None = None) -> None:
         super().__init__(text)
@@ -20,14 +20,14 @@ class StepError(Exception):
 
 
 class Steps:
-    """The times of steps in milliseconds, as far as they were made."""
+    """The times of the steps that have run, in milliseconds."""
 
     def __init__(self) -> None:
         self.ms: dict[str, float] = {}
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Time what is done in it; a step in two parts has the time of both."""
+        """Measure the time of a block. The times of several blocks with one name are added."""
         started = time.monotonic()
         try:
             yield
@@ -36,14 +36,14 @@ class Steps:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Do a step, and time it; whatever the library raises in it is a StepError."""
+        """Run a block as a step: measure its time, and turn any exception into a StepError."""
         with self.timed(name), failing(name):
             yield
 
 
 @contextmanager
 def failing(step: str) -> Iterator[None]:
-    """Turn whatever the library raises into a StepError of this step."""
+    """Turn any exception in the block into a StepError of this step."""
     try:
         yield
     except StepError:

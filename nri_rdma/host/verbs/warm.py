@@ -1,14 +1,15 @@
-"""Proves RDMA in containers: has pyverbs and its drivers loaded, and forks a child into each container.
+"""Makes RDMA proofs in containers: loads pyverbs and its drivers once, and forks a child into a container for each
+proof.
 
-It says `ready` when all is loaded. Jobs come over a socket, one JSON object a datagram, each with the writing end of a
-pipe for its report. The report is one JSON object a line: `{"answer": ...}` of `selfcheck.check` for each device, or
-`{"refused": TEXT}` where the child cannot enter the container or the job cannot be read; then, once the child has ended
-or where the job came too late for one, `{"end": "answered" | "late" | "ended", "text": TEXT}`. When the socket is
-closed, children are killed and the process ends.
+The process sends `ready` when everything is loaded. Jobs arrive over a socket, one JSON object per datagram, each with
+the write end of a pipe for its report. A report has one JSON object per line: `{"answer": ...}` of `selfcheck.check`
+for each device; or `{"refused": TEXT}` if the child cannot enter the container or the job cannot be read. The last line
+is `{"end": "answered" | "late" | "ended", "text": TEXT}`, written when the child has ended, or when the job came too
+late to start a child. When the socket is closed, the children are killed and the process ends.
 
-A job is `pid`, `until` (when the child is killed, in seconds of the monotonic clock), `procs` (the files by which a
-process joins the container's cgroup), `memlock` (RLIMIT_MEMLOCK in bytes, -1: no limit), `addresses` (the pod's, as
-text) and `tasks` (of selfcheck, without the addresses).
+A job has `pid`, `until` (the time at which the child is killed, in seconds of the monotonic clock), `procs` (the
+cgroup.procs files to write to in order to join the container's cgroups), `memlock` (RLIMIT_MEMLOCK in bytes; -1: no
+limit), `addresses` (the pod's IP addresses, as text) and `tasks` (those of selfcheck, without their addresses).
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from typing import Any, NoReturn  # Any: JSON, and pyverbs has no types
 from nri_rdma.host.verbs import library, selfcheck
 
 NAME = "nri-rdma-proof"
-"""What a child is called, as `ps` and `rdma resource show` have it."""
+"""The name of a child process in `ps` and `rdma resource show`."""
 READY = b"ready"
-"""What is sent when all is loaded."""
+"""The datagram that is sent when everything is loaded."""
 MOST_BYTES = 65536
-"""Of a job."""
+"""The largest size of a job."""
 _PARTS = ("device", "pd", "mr", "cq", "qp", "addr", "wr", "cmid")
 _STUCK_S = 0.15
-"""How long a killed child may take to end: one that hangs in the kernel is left behind."""
+"""Seconds to wait for the end of a killed child; a child that hangs in the kernel is left behind."""
 _HOST_CGROUPS = "/proc/1/ns/cgroup"
 _LOCKS = 1 << 14 | 1 << 24
-"""CAP_IPC_LOCK and CAP_SYS_RESOURCE: whoever has one is not held by RLIMIT_MEMLOCK, or may raise it."""
+"""The bits of CAP_IPC_LOCK and CAP_SYS_RESOURCE. A process with one of them can lock memory beyond RLIMIT_MEMLOCK."""
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _CLONE_NEWCGROUP, _CLONE_NEWNET = 0x02000000, 0x40000000
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -50,22 +51,22 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass
 class _Child:
-    """A child that proves, to be killed at `until`."""
+    """A child process that makes one proof. It is killed at `until`."""
 
     pid: int
     until: float
     report: int
-    """-1 when its end was told."""
+    """The pipe for the child's report; -1 once its end has been reported."""
     ended: int
-    """A descriptor that is readable when it has ended (a pidfd); -1 when that was seen."""
+    """A pidfd, readable once the child has ended; -1 after its exit status was read."""
     is_killed: bool = False
 
     def is_waited_for(self) -> bool:
-        """Return whether its end is still to be told."""
+        """Return whether the child's end has not been reported yet."""
         return self.report >= 0
 
     def tell_end(self, end: str, text: str = "") -> None:
-        """Tell how it ended, once."""
+        """Report how the child ended. Later calls do nothing."""
         if self.report < 0:
             return
         _answer(self.report, {"end": end, "text": text})
@@ -73,8 +74,8 @@ class _Child:
 
 
 def serve(control: socket.socket) -> None:
-    """Do the jobs that come over this socket, side by side, until it is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the daemon closes the socket
+    """Serve the jobs that arrive over this socket, in parallel, until the socket is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the daemon closes the socket instead
     _load()
     control.send(READY)
     children: list[_Child] = []
@@ -93,7 +94,8 @@ def serve(control: socket.socket) -> None:
 
 
 def _load() -> None:
-    """Load what the children need. What cannot be loaded is told by the child that needs it."""
+    """Load pyverbs and its drivers, so that the children need not. A failure is reported later, by the child that needs
+    the module."""
     with suppress(Exception):
         for name in _PARTS:
             library.part(name)
@@ -101,7 +103,7 @@ def _load() -> None:
 
 
 def _wait(control: socket.socket, children: Sequence[_Child]) -> set[int]:
-    """Wait for a job, the end of a child or the first deadline; return the descriptors that are readable."""
+    """Wait for a job, the end of a child, or the first deadline. Return the readable descriptors."""
     waiting = select.poll()
     for descriptor in (control.fileno(), *(child.ended for child in children)):
         waiting.register(descriptor, select.POLLIN)
@@ -111,7 +113,7 @@ def _wait(control: socket.socket, children: Sequence[_Child]) -> set[int]:
 
 
 def _accept(control: socket.socket, children: list[_Child]) -> bool:
-    """Start the job that is there; return False if the socket was closed."""
+    """Start the job that has arrived. Return False if the socket was closed."""
     message, descriptors, _, _ = socket.recv_fds(control, MOST_BYTES, 1)
     if not message:
         return False
@@ -133,7 +135,7 @@ def _accept(control: socket.socket, children: list[_Child]) -> bool:
 
 
 def _reap(child: _Child) -> None:
-    """Tell how a child ended that has ended."""
+    """Read the exit status of a child that has ended, and report it."""
     _, status = os.waitpid(child.pid, 0)
     os.close(child.ended)
     child.ended = -1
@@ -148,7 +150,7 @@ def _reap(child: _Child) -> None:
 
 
 def _give_up(child: _Child) -> None:
-    """Kill a child that is late; if it was killed already, tell that it hangs in the kernel."""
+    """Kill a child whose time is over. If it was killed already, report that it hangs in the kernel."""
     if child.is_killed:
         child.tell_end("late", f"process {child.pid} hangs in the kernel, and stays until its driver returns")
     else:
@@ -157,32 +159,34 @@ def _give_up(child: _Child) -> None:
 
 
 def _answer(report: int, last: Mapping[str, Any]) -> None:
-    """Tell the last of a report, and close it."""
-    with suppress(BrokenPipeError):  # nobody waits any more
+    """Write the last line of a report, and close the report."""
+    with suppress(BrokenPipeError):  # the reader has gone
         _tell(report, last)
     os.close(report)
 
 
 def _tell(report: int, what: Mapping[str, Any]) -> None:
-    os.write(report, f"\n{json.dumps(what)}\n".encode())  # after a line of which a killed child wrote half, too
+    # It begins with a newline because a killed child may have left half a line.
+    os.write(report, f"\n{json.dumps(what)}\n".encode())
 
 
 def _be_child(job: Mapping[str, Any], report: int, parent: int) -> NoReturn:
-    """Prove, report, and end."""
+    """Run in the forked child: make the proof, write the report, and exit."""
     code = 1
     try:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == parent:
             report = _leave_all_but(report)
             code = _prove(job, report)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the child ends here and the parent's loop is not its
+    except BaseException as error:  # noqa: BLE001 - the child must not return into the parent's loop
         sys.stderr.write(f"{library.words(error)}\n")
     finally:
         os._exit(code)
 
 
 def _leave_all_but(report: int) -> int:
-    """Close what the parent has open; return the descriptor that `report` has now."""
+    """Close all descriptors that were inherited from the parent, except `report`, and return the new number of
+    `report`."""
     kept = os.dup2(report, sys.stderr.fileno() + 1)
     os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
     null = os.open(os.devnull, os.O_RDWR)
@@ -204,7 +208,8 @@ def _prove(job: Mapping[str, Any], report: int) -> int:
 
 
 def _enter(job: Mapping[str, Any]) -> None:
-    """Be held by what holds the container's processes. Raises OSError, in words."""
+    """Apply the container's restrictions to this process: its cgroup, network namespace and memory limits. Raises
+    OSError with a readable text."""
     with _saying("its network namespace cannot be opened"):
         namespace = os.open(f"/proc/{job['pid']}/ns/net", os.O_RDONLY)
     with _saying("the kernel does not let the proving process be the first to go without memory"):
@@ -225,7 +230,7 @@ def _join(procs: str) -> None:
         try:
             Path(procs).write_text("0")
         except FileNotFoundError:
-            # Where cgroups are mounted with nsdelegate, a process of a container sees those of its own only.
+            # With cgroups mounted with nsdelegate, a process in a container can only join cgroups of its own namespace.
             descriptor = os.open(_HOST_CGROUPS, os.O_RDONLY)
             _setns(descriptor, _CLONE_NEWCGROUP)
             os.close(descriptor)
@@ -238,8 +243,10 @@ def _setns(descriptor: int, kind: int) -> None:
 
 
 def _drop_capabilities() -> None:
-    """Have none, if there is one that goes round limits. A service that may not drop any (SystemCallFilter) has none of
-    them."""
+    """Drop all capabilities if one of them bypasses the container's limits.
+
+    A service whose SystemCallFilter forbids this call never has such capabilities.
+    """
     lines = Path("/proc/self/status").read_text().splitlines()
     (permitted,) = (int(line.split()[1], 16) for line in lines if line.startswith("CapPrm:"))
     if permitted & _LOCKS == 0:

@@ -1,1 +1,1 @@
-"""Watchers of namespaces, processes and folders."""
+"""Watchers that notice changes of folders and eBPF programs, and the end of namespaces and processes."""

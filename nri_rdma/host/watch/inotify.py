@@ -21,7 +21,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderEvent:
-    """An event: the watched directory (-1: events were lost), the bits above, and the entry's name."""
+    """An inotify event: the watch number (-1: events were lost), the event's bits, and the name of the entry."""
 
     watch: int
     mask: int
@@ -29,7 +29,7 @@ class FolderEvent:
 
 
 class Inotify:
-    """The watches of one owner, who also closes them. Not safe for several threads at once."""
+    """A set of inotify watches. The owner closes it. Not safe for several threads at once."""
 
     def __init__(self) -> None:
         self._fd = int(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
@@ -37,22 +37,23 @@ class Inotify:
             raise OSError(ctypes.get_errno(), f"inotify_init1: {os.strerror(ctypes.get_errno())}")
 
     def fileno(self) -> int:
-        """Return the descriptor for poll: readable when there are events."""
+        """Return the descriptor to poll; it is readable when events are pending."""
         return self._fd
 
     def add(self, path: str, mask: int) -> int:
-        """Watch a path; a second watch of one inode is the same watch, with the new mask. Raises OSError."""
+        """Watch a path and return the watch number. Watching the same inode again changes the mask of its watch. Raises
+        OSError."""
         watch = int(_libc.inotify_add_watch(self._fd, os.fsencode(path), mask))
         if watch < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
         return watch
 
     def remove(self, watch: int) -> None:
-        """End a watch; a watch that the kernel has ended already is no error. An IGNORED event follows."""
-        _libc.inotify_rm_watch(self._fd, watch)  # EINVAL: the kernel was first, because the directory is gone
+        """End a watch; it is no error if the kernel has ended it already. An IGNORED event follows."""
+        _libc.inotify_rm_watch(self._fd, watch)  # EINVAL: the kernel ended it, because the directory is gone
 
     def read(self) -> Iterator[FolderEvent]:
-        """Return the pending events, none when there are none; never blocks."""
+        """Yield the pending events, if any. Never blocks."""
         try:
             data = os.read(self._fd, _READ_BYTES)
         except BlockingIOError:

@@ -1,8 +1,8 @@
-"""Notices that a sandbox's network namespace is gone without an event of the runtime.
+"""Notices that a sandbox's network namespace is gone when the runtime sends no event for it.
 
-containerd sends no Stop for pods that are older than its last start. When the runtime removes such a pod it unmounts
-and deletes the namespace's file, which inotify reports on the folder. Our open descriptor keeps the namespace alive
-until every device in it is returned.
+containerd sends no Stop for pods that are older than its last start. When it removes such a pod, it unmounts and
+deletes the namespace's file, which inotify reports for the folder. The daemon's open descriptor keeps the namespace
+itself alive until every device in it has been returned to the host.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ log = logging.getLogger(__name__)
 
 
 class NamespaceWatcher:
-    """Calls `on_gone(path)` in the listening thread when a watched file is deleted.
+    """Calls `on_gone(path)` in the listening thread when a watched namespace file is deleted.
 
-    After a queue overflow, or when a watched folder itself is deleted, `on_overflow` is called: anything may have gone
-    unnoticed. The listeners log what these raise; the events after it are kept. `close` ends the watching.
+    Calls `on_overflow` after events were lost or a watched folder was deleted, because the end of any namespace may
+    then have been missed. Exceptions of these functions are logged, and later events are still reported. `close` stops
+    watching.
     """
 
     def __init__(self, listeners: Listeners, on_gone: Callable[[str], None], on_overflow: Callable[[], None]) -> None:
@@ -42,12 +43,11 @@ class NamespaceWatcher:
         listeners.add(self._source)
 
     def watch(self, path: str) -> None:
-        """Watch the folder of `path`; many files of one folder share one watch. Raises OSError for a missing folder."""
+        """Watch for the deletion of the file at `path`. Files in one folder share one watch. Raises OSError if the
+        folder does not exist."""
         folder = path.rpartition("/")[0] or "/"
         with self._lock:
-            if (
-                self._closed
-            ):  # a worker that outlives us must not add its watch to what has the descriptor's number next
+            if self._closed:  # the descriptor's number may be in use again, by another file
                 raise OSError(errno.EBADF, f"watch {folder}: the watcher is closed")
             if folder in self._folders.values():
                 return
@@ -72,7 +72,7 @@ class NamespaceWatcher:
         return time.monotonic() if self._untold else None
 
     def _tell_some(self) -> None:
-        """Report one event after the other, until the turn is over."""
+        """Report events one by one until the time of this turn is over."""
         until = time.monotonic() + TURN_S
         while self._untold and time.monotonic() < until:
             self._tell(*self._untold.popleft())

@@ -1,8 +1,7 @@
-"""Notices that a process has ended: a sandbox's whose end neither an event nor a namespace reports, or a limited
-container's.
+"""Notices the end of processes: of sandboxes that have no other sign of their end, and of containers with rdma limits.
 
-A pod on the host's network has no namespace of its own whose end could be watched, but a process that lives as long as
-the sandbox. Numbers of processes are used again, so a process is identified by its number and the time of its start.
+A pod on the host's network has no namespace of its own to watch, but has a process that lives as long as the sandbox.
+Pids are reused, so a process is identified by its pid and start time.
 """
 
 from __future__ import annotations
@@ -20,13 +19,14 @@ from nri_rdma.attach.port import ProcessIdentity
 log = logging.getLogger(__name__)
 
 _START_TIME = 22 - 3
-"""Place of starttime after the command's name, which may hold anything: proc_pid_stat(5)."""
+"""The index of starttime in /proc/PID/stat, counted after the command's name, which may contain anything:
+proc_pid_stat(5)."""
 
 
 class ProcessWatcher:
     """Calls `on_gone(process)` in a thread of its own when a watched process ends. `close` joins the thread.
 
-    What `on_gone` raises is logged.
+    Exceptions of `on_gone` are logged.
     """
 
     def __init__(self, on_gone: Callable[[ProcessIdentity], None]) -> None:
@@ -41,11 +41,12 @@ class ProcessWatcher:
         self._thread.start()
 
     def watch(self, pid: int) -> ProcessIdentity:
-        """Watch a process; watching it twice is watching it once. Raises ProcessLookupError when there is none."""
+        """Watch a process and return its identity. A process that is already watched is not added again. Raises
+        ProcessLookupError if there is no such process."""
         fd = os.pidfd_open(pid)
         try:
             process = ProcessIdentity(pid=pid, start=start_of(pid))
-            if _has_ended(fd):  # then the time may be that of another process of the same number
+            if _has_ended(fd):  # then the start time may be that of another process with this pid
                 raise ProcessLookupError(errno.ESRCH, f"process {pid} has ended")
         except BaseException:
             os.close(fd)
@@ -54,8 +55,8 @@ class ProcessWatcher:
         return process
 
     def watch_again(self, process: ProcessIdentity) -> None:
-        """Watch a process of known identity. Raises ProcessLookupError when it has ended, also when another process has
-        its number now."""
+        """Watch a process with a known identity. Raises ProcessLookupError if it has ended, also if its pid now belongs
+        to another process."""
         if start_of(process.pid) != process.start or self.watch(process.pid) != process:
             raise ProcessLookupError(errno.ESRCH, f"process {process.pid} is another one")
 
@@ -93,12 +94,12 @@ class ProcessWatcher:
             os.close(fd)
         try:
             self._on_gone(process)
-        except Exception:  # a listener that raises must not lose the next end
+        except Exception:  # an exception must not end the watching
             log.exception("the end of a process was not handled")
 
 
 def start_of(pid: int) -> int:
-    """Return the start of a process, in ticks since the boot. Raises ProcessLookupError."""
+    """Return the start time of a process, in clock ticks since boot. Raises ProcessLookupError."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError as error:

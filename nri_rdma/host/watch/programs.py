@@ -1,4 +1,5 @@
-"""News of eBPF programs on netdevs, of which the kernel gives none: somebody has to look again."""
+"""Finds changes of the eBPF programs on netdevs. The kernel does not announce them, so they are looked for
+periodically."""
 
 from __future__ import annotations
 
@@ -12,16 +13,19 @@ log = logging.getLogger(__name__)
 
 
 class ProgramNews:
-    """Compares the programs that are on netdevs with those of the last reading of the node."""
+    """Compares the eBPF programs on netdevs with those of the last reading of the node."""
 
     def __init__(self, read: Callable[[Collection[int]], Mapping[int, EbpfPrograms]]) -> None:
-        """`read` returns the programs on links by ifindex, of those that have any. It raises KernelError."""
+        """`read` returns the programs by ifindex, for the links that have any. It raises KernelError."""
         self._read = read
         self._problem = ""
 
     def are_there(self, devices: Iterable[RdmaDevice], ifindexes: Collection[int]) -> bool:
-        """Return whether other programs are on these links than the devices' netdevs had; False where that cannot be
-        seen, which is logged once as long as it stays so."""
+        """Return whether the programs on these links differ from those that the devices' netdevs had at the last
+        reading.
+
+        False if the programs cannot be read. That is logged once, until the reason changes.
+        """
         netdevs = (netdev for device in devices for netdev in device.netdevs)
         known = {netdev.ifindex: netdev.programs for netdev in netdevs if netdev.programs.are_there}
         try:

@@ -1,1 +1,2 @@
-"""Links, addresses and routes of the host and of network namespaces. Only this folder may import pyroute2."""
+"""Access to links, addresses, routes and RDMA devices of network namespaces through netlink. Only this folder may
+import pyroute2."""

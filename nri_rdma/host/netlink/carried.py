@@ -1,4 +1,4 @@
-"""What links lose with a move, as far as it is read for several of them at once."""
+"""Reads some of what links lose when they move to another namespace, for several links at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from nri_rdma.model.link import Captured
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """Of one link; `neighbour_table` are the lines of LinkState.sysctls that its neighbour tables have."""
+    """What one link loses with a move: queueing disciplines, forwarding entries, and the settings of its neighbour
+    tables.
+
+    `neighbour_table` has these settings as lines of LinkState.sysctls.
+    """
 
     queues: Queues
     forwarding: tuple[Captured, ...]
@@ -22,7 +26,8 @@ class Carried:
 
 
 def read_carried(route: RouteSocket, ifindexes: Collection[int]) -> Mapping[int, Carried]:
-    """Return what these links carry. For a thread inside their namespace. Raises KernelError, WireError."""
+    """Return what each of these links would lose with a move. The calling thread must be in the links' namespace.
+    Raises KernelError or WireError."""
     queues = read_queues(route, ifindexes)
     forwarding = read_forwarding(route, ifindexes)
     tables = read_neighbour_tables(route, ifindexes)

@@ -1,7 +1,7 @@
-"""One table with the kernel request of each operation, and three ways to the kernel.
+"""Maps each operation (attach.ops) to its kernel request, and sends the requests in one of three ways.
 
-Operations in a row that go the same way go together: as requests of one datagram of rtnetlink, or with one entry into
-the namespace for what is written to /proc/sys/net.
+Consecutive operations of the same way are sent together: as requests in one rtnetlink datagram, or during one entry
+into the namespace for operations that need it, such as writes to /proc/sys/net.
 """
 
 from __future__ import annotations
@@ -69,26 +69,26 @@ T = TypeVar("T")
 
 
 _KEPT = 512
-"""So many requests are kept of operations that the pods of a job have in common."""
+"""The number of encoded requests to remember for operations that the pods of a job have in common."""
 
 
 @dataclass(frozen=True, slots=True)
 class Datagram:
-    """Requests of rtnetlink, for which a socket that was opened in the namespace is enough."""
+    """An operation done by rtnetlink requests, for which a socket that was opened in the namespace is enough."""
 
     requests: Callable[[int, Op], tuple[Request, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceEntry:
-    """Work of a caller that is inside the namespace."""
+    """An operation done by a caller that is inside the namespace."""
 
     work: Callable[[RouteSocket, int, Op], None]
 
 
 @dataclass(frozen=True, slots=True)
 class OverRdma:
-    """A request to the RDMA subsystem."""
+    """An operation done by a request to the RDMA subsystem."""
 
     work: Callable[[RdmaSocket, int, Op], None]
 
@@ -97,19 +97,19 @@ Codec: TypeAlias = Datagram | NamespaceEntry | OverRdma
 
 
 def apply(namespace: HeldNamespace, index: int, ops: Sequence[Op]) -> tuple[Refused, ...]:
-    """Try all operations in order, as attach.port.Kernel.apply promises."""
+    """Try all operations in order, and return those that the kernel refused, as attach.port.Kernel.apply promises."""
     refused: list[Refused] = []
     for _, group in groupby(ops, lambda op: type(CODECS[type(op)])):
         together = tuple(group)
         try:
             refused += _try_together(namespace, index, together)
-        except KernelError as error:  # no way there, or no answer: which of them were done is not known
+        except KernelError as error:  # no access or no answer: it is unknown which of them were done
             refused += (Refused(op=op, error=error) for op in together)
     return tuple(refused)
 
 
 def _try_together(namespace: HeldNamespace, index: int, ops: Sequence[Op]) -> list[Refused]:
-    """Try operations that go the same way."""
+    """Try consecutive operations that are sent in the same way. Return the refused ones."""
     operation = f"set link {index}"
     match CODECS[type(ops[0])]:
         case Datagram():
@@ -121,7 +121,8 @@ def _try_together(namespace: HeldNamespace, index: int, ops: Sequence[Op]) -> li
 
 
 def _send(route: RouteSocket, index: int, ops: Sequence[Op]) -> list[Refused]:
-    """Send the requests together. Of an operation with several requests the first error counts."""
+    """Send the requests of these operations together. If an operation has several failed requests, its first error is
+    returned."""
     requests = [
         (position, request)
         for position, op in enumerate(ops)
@@ -159,7 +160,7 @@ def _one(kind: type[T], request: Callable[[int, T], Request]) -> Datagram:
 
 
 def _anywhere(kind: type[T], request: Callable[[T], Request]) -> Datagram:
-    """Return the row of a change of the namespace, in which no link takes part."""
+    """Return the table row of an operation that changes the namespace, not a link."""
     return Datagram(lambda _index, op: (request(_as(kind, op)),))
 
 
@@ -172,8 +173,11 @@ def _over_ethtool(kind: type[T], change: Callable[[EthtoolSocket, int, T], None]
 
 
 def _kept(row: Datagram) -> Datagram:
-    """Return the row of an operation whose requests are kept: most of its kind come from a request's configuration,
-    and the same object is used for the next pod of the job."""
+    """Return a table row that remembers its encoded requests.
+
+    Most operations of such a kind come from a request's configuration, and the same objects are used for the next pod
+    of the job.
+    """
     requests = row.requests
 
     @lru_cache(_KEPT)

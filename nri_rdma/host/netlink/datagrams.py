@@ -1,7 +1,7 @@
-"""Receives the datagrams of a netlink socket whole, of any length.
+"""Receives whole netlink datagrams of any length.
 
-Most lists come in datagrams of at most 32 KiB (net/netlink/af_netlink.c). A link's message is as long as the link has
-names and addresses: 66,444 bytes with 495 alternative names, 109,172 as a macvlan with 9,000 source addresses.
+The kernel sends most lists in datagrams of at most 32 KiB (net/netlink/af_netlink.c). A link's message grows with its
+names and addresses: 66,444 bytes with 495 alternative names, 109,172 bytes for a macvlan with 9,000 source addresses.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from typing import Final
 from nri_rdma.wire import WireError
 
 LONGEST: Final = 1 << 22
-"""KMALLOC_MAX_SIZE with pages of 4 KiB: the kernel cannot allocate a longer datagram."""
+"""KMALLOC_MAX_SIZE with pages of 4 KiB; the kernel cannot allocate a longer datagram."""
 _SPARE_MAX = 2
 _spare: Final[list[mmap.mmap]] = []
-"""Buffers of sockets that were closed: memory that was written to before costs the kernel no page fault."""
+"""Buffers of closed sockets, kept for new ones: memory that was used before causes no page faults."""
 
 
 class Datagrams:
-    """Receives datagrams in one system call each. For one thread at a time; `close` it, the socket stays its owner's.
+    """Receives the datagrams of one socket, each in one system call. For one thread at a time.
 
-    The buffer is address space: only the pages that were written to cost memory.
+    `close` releases the buffer but not the socket, which its owner closes. The buffer reserves address space; only its
+    used pages cost memory.
     """
 
     def __init__(self, source: socket.socket) -> None:
@@ -31,8 +32,8 @@ class Datagrams:
         self._buffer = _take()
 
     def receive(self) -> tuple[bytes, int]:
-        """Return the next datagram and the port of its sender. Raises OSError, and WireError for one that does not
-        fit: it is lost."""
+        """Return the next datagram and the netlink port of its sender. Raises OSError, and WireError for a datagram
+        that is too long, which is then lost."""
         length, (sender, _groups) = self._socket.recvfrom_into(self._buffer, 0, socket.MSG_TRUNC)
         if length > LONGEST:
             raise WireError(f"a datagram of {length} bytes, more than {LONGEST}")
@@ -53,7 +54,7 @@ def _take() -> mmap.mmap:
     except IndexError:
         made = mmap.mmap(-1, LONGEST, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel without huge pages
-        made.madvise(mmap.MADV_NOHUGEPAGE)  # else the first byte may take 2 MiB
+        made.madvise(mmap.MADV_NOHUGEPAGE)  # otherwise the first byte may cost 2 MiB
     return made
 
 

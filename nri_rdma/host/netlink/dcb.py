@@ -1,7 +1,8 @@
-"""The data center bridging of a link: priority flow control, bandwidth of traffic classes, applications' priorities.
+"""Reads the data center bridging (DCB) settings of a link: priority flow control, bandwidth of traffic classes, and
+priorities of applications.
 
-It is read where the link's driver answers, and compared after a return; nothing sets it (IEEE 802.1Qaz,
-include/uapi/linux/dcbnl.h).
+They are read if the link's driver supports it, and compared after the link's return to the host; they are never set
+(IEEE 802.1Qaz, include/uapi/linux/dcbnl.h).
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ _CMD_IEEE_GET = 21
 _ATTR_IFNAME, _ATTR_IEEE = 1, 13
 _IEEE_ETS, _IEEE_PFC, _IEEE_APP_TABLE = 1, 2, 3
 _ETS = struct.Struct("=BBB8s8s8s8s8s8s8s")
-"""struct ieee_ets: willing, capacity, credit-based shaping; bandwidth to send and to receive, algorithm and class per
-priority, and the recommendations of the last three."""
+"""struct ieee_ets: willing, capacity, credit-based shaping; then send bandwidth, receive bandwidth, algorithm and class
+per priority; then the recommended values of bandwidth, algorithm and class."""
 _PFC = struct.Struct("=BBBxH")
-"""The begin of struct ieee_pfc: capacity, enabled priorities, MACsec bypass, delay. Counters follow."""
+"""The start of struct ieee_pfc: capacity, enabled priorities, MACsec bypass, delay. Counters follow."""
 _APP = struct.Struct("=BBH")  # struct dcb_app: selector, priority, protocol
 _NONE = frozenset({errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL, errno.EPERM})
-"""The kernel's words for a kernel without DCB, a driver without it, and a namespace in which nobody is told."""
+"""The kernel's errors if it has no DCB, if the driver has none, or if the namespace may not see it."""
 
 
 def read_dcb(route: RouteSocket, name: str) -> str:
-    """Return LinkState.dcb of a link; "" where nobody answers. Raises KernelError, WireError."""
+    """Return the value of LinkState.dcb for a link; "" if the kernel or driver has no DCB. Raises KernelError or
+    WireError."""
     body = _DCBMSG.pack(0, _CMD_IEEE_GET, 0) + encode_attribute(_ATTR_IFNAME, os.fsencode(name) + b"\0")
     try:
         answer = route.ask(_GETDCB, body, f"read the data center bridging of {name}")
@@ -44,7 +46,7 @@ def read_dcb(route: RouteSocket, name: str) -> str:
 
 
 def dcb_text(answer: bytes) -> str:
-    """Return the lines of an answer. Raises WireError."""
+    """Return the DCB settings in the kernel's answer as lines of text. Raises WireError."""
     told = dict(read_attributes(answer[_FIRST_ATTRIBUTE:]))
     ieee = dict(read_attributes(told.get(_ATTR_IEEE, b"")))
     return "\n".join((*_ets(ieee.get(_IEEE_ETS, b"")), *_pfc(ieee.get(_IEEE_PFC, b"")), *_apps(ieee)))
@@ -68,7 +70,7 @@ def _pfc(data: bytes) -> Iterator[str]:
 
 
 def _apps(ieee: dict[int, bytes]) -> Iterator[str]:
-    """Yield one line for all: a table has no order."""
+    """Yield one line for the whole table of applications, sorted because the kernel's table has no order."""
     entries = [
         _APP.unpack_from(data) for _, data in read_attributes(ieee.get(_IEEE_APP_TABLE, b"")) if len(data) >= _APP.size
     ]

@@ -1,6 +1,6 @@
-"""Lists of any netlink protocol, as the kernel's messages.
+"""Reads lists from the kernel over any netlink protocol, as whole messages.
 
-For sock_diag; rtnetlink has a socket of its own (host/netlink/route_socket.py).
+Used for sock_diag; rtnetlink has a socket class of its own (host/netlink/route_socket.py).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from nri_rdma.host.netlink.spare_sockets import momentary
 HEADER = struct.Struct("=IHHII")
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 DUMP_INTERRUPTED = 0x10
-"""NLM_F_DUMP_INTR: the list changed while it was sent, so that an entry may be missing or listed twice."""
+"""NLM_F_DUMP_INTR: the list changed while it was sent, so an entry may be missing or listed twice."""
 ATTEMPTS = 10
-"""Attempts to read a list that changes meanwhile; then EAGAIN, because a missing entry must not pass for an absent
-one."""
+"""Attempts to read a list that keeps changing. After the last one the error is EAGAIN, because an incomplete list must
+not be used."""
 
 T = TypeVar("T")
 Ask: TypeAlias = Callable[[int, bytes], list[bytes]]
@@ -33,8 +33,8 @@ _DATAGRAM_MAX = 1 << 16
 
 @contextmanager
 def asking(protocol: int) -> Iterator[Ask]:
-    """Ask for lists with a socket of the namespace of the calling thread, one after the other. Yields a function of
-    kind and body that returns all messages of the list, whole. Raises KernelError."""
+    """Open a socket in the calling thread's namespace, and yield a function that returns all messages of a list, given
+    the request's kind and body. Raises KernelError."""
     with momentary(protocol) as sock:
 
         def ask(kind: int, body: bytes) -> list[bytes]:
@@ -44,10 +44,10 @@ def asking(protocol: int) -> Iterator[Ask]:
 
 
 def read_whole(operation: str, read: Callable[[], tuple[list[T], bool]]) -> list[T]:
-    """Return a list that did not change while it was made. `read` returns a list, and whether the list changed
-    meanwhile.
+    """Read a list until it did not change meanwhile, and return it. All netlink lists are read through this function.
 
-    Raises KernelError: EAGAIN when the list changed at every attempt. Every list of netlink comes through here.
+    `read` returns the list, and whether it changed while it was read. Raises KernelError: EAGAIN if it changed at every
+    attempt.
     """
     for _ in range(ATTEMPTS):
         found, is_interrupted = read()
@@ -57,8 +57,8 @@ def read_whole(operation: str, read: Callable[[], tuple[list[T], bool]]) -> list
 
 
 def messages_of(datagram: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yield kind, flags and the whole message (with its header) of each message in a datagram. Raises KernelError at a
-    broken one."""
+    """Yield kind, flags and whole message (with its header) of each message in a datagram. Raises KernelError for a
+    malformed one."""
     offset = 0
     while offset + HEADER.size <= len(datagram):
         length, kind, flags = _LENGTH_KIND_FLAGS.unpack_from(datagram, offset)

@@ -1,8 +1,8 @@
-"""The hardware addresses that an administrator had a link listen to (`bridge fdb add ... dev X self`), which it loses
-with a move.
+"""Reads the MAC addresses that an administrator added to a link's receive filter (`bridge fdb add ... dev X self`). A
+link loses them when it moves.
 
-The kernel's list mixes them with the multicast addresses of IP groups, which come back with IP; /proc/net/dev_mcast
-tells which are whose.
+The kernel's list also has the multicast addresses of IP groups, which IP itself adds again. /proc/net/dev_mcast shows
+which addresses were added by hand.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _OF_EVERY_LINK = (bytes.fromhex("333300000001"), bytes.fromhex("01005e000001"))
 _OF_AN_ADDRESS = bytes.fromhex("3333ff")
 _MULTICASTS: Final = Path("/proc/thread-self/net/dev_mcast")
 _NONE = frozenset({errno.EINVAL, errno.EOPNOTSUPP})
-"""The kernel's words for a link that has no such list."""
+"""The kernel's errors for a link without such a list."""
 
 
 def read_forwarding(route: RouteSocket, ifindexes: Collection[int]) -> Mapping[int, tuple[Captured, ...]]:
-    """Return the addresses that somebody added to these links. For a thread inside their namespace. Raises KernelError,
-    WireError."""
+    """Return the MAC addresses that an administrator added to each of these links. The calling thread must be in the
+    links' namespace. Raises KernelError or WireError."""
     listed = {ifindex: [*_listed(route, ifindex)] for ifindex in ifindexes}
     doubtful = any(is_multicast(mac) and not _is_usual(mac) for macs in listed.values() for mac, _ in macs)
     added = _added_multicasts() if doubtful else frozenset[tuple[int, bytes]]()
@@ -49,17 +49,18 @@ def read_forwarding(route: RouteSocket, ifindexes: Collection[int]) -> Mapping[i
 
 
 def is_multicast(mac: bytes) -> bool:
-    """Return whether it is the address of a group."""
+    """Return whether this MAC address is a multicast address."""
     return bool(mac[:1] and mac[0] & 1)
 
 
 def _is_usual(mac: bytes) -> bool:
-    """Return whether every link that is up with IP has it, or one of a link's own addresses brings it."""
+    """Return whether IP itself adds this multicast address: every link that is up with IP has it, or an IPv6 address
+    needs it."""
     return mac in _OF_EVERY_LINK or mac.startswith(_OF_AN_ADDRESS)
 
 
 def _listed(route: RouteSocket, ifindex: int) -> list[tuple[bytes, bytes]]:
-    """Return the permanent addresses of a link itself, each with its message."""
+    """Return the permanent forwarding entries of the link itself: each MAC address with the kernel's message."""
     try:
         messages = route.dump(
             _GETNEIGH, _NDMSG.pack(_AF_BRIDGE, ifindex, 0, 0, 0), f"list the forwarding entries of link {ifindex}"
@@ -78,8 +79,11 @@ def _listed(route: RouteSocket, ifindex: int) -> list[tuple[bytes, bytes]]:
 
 
 def _added_multicasts() -> frozenset[tuple[int, bytes]]:
-    """Return the multicast addresses that somebody added by hand, by ifindex; those of IP and of sockets are not among
-    them. Each line has number and name of the link, users, whether it was added by hand, and the address."""
+    """Return the ifindex and MAC address of each multicast address that was added by hand, not by IP or a socket.
+
+    A line of dev_mcast has the link's number and name, the number of users, whether it was added by hand, and the
+    address.
+    """
     try:
         lines = _MULTICASTS.read_text(errors="surrogateescape").splitlines()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The holders of objects on the RDMA devices of the calling thread's namespace."""
+"""Finds the processes and kernel users that hold objects on RDMA devices, in the calling thread's namespace."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ log = logging.getLogger(__name__)
 
 
 def read_holders(rdma: RdmaSocket) -> Mapping[int, tuple[RdmaObject, ...]]:
-    """Return the holders of every device, by the device's index. Raises KernelError.
+    """Return the holders of every RDMA device, by the device's index. Raises KernelError.
 
-    A device that the kernel cannot report on (EINVAL: it was removed meanwhile) is left out, so that the other devices
-    can still be given; the attach of a device asks for its holders again.
+    A device for which the kernel reports an error, such as EINVAL after its removal, is left out, so that other devices
+    can still be allocated. Attaching a device asks for its holders again.
     """
     found: dict[int, tuple[RdmaObject, ...]] = {}
     for device in rdma.devices():
@@ -30,10 +30,11 @@ def read_holders(rdma: RdmaSocket) -> Mapping[int, tuple[RdmaObject, ...]]:
 
 
 def holders_of(rdma: RdmaSocket, index: int) -> tuple[RdmaObject, ...]:
-    """Return the contexts of processes on a device, with the processes' names, and all objects of the kernel's own
-    users. The queue pairs and regions of processes, which may be many thousand, are left out: the contexts suffice.
+    """Return the holders of one RDMA device: the contexts of processes, with the processes' names, and all objects of
+    kernel users. Raises KernelError.
 
-    Raises KernelError.
+    The queue pairs and memory regions of processes, which may be many thousand, are not read: the contexts show who
+    holds the device.
     """
     contexts = tuple(replace(item, process=_process_name(item.pid)) for item in rdma.objects(index, ObjectKind.CTX))
     of_kernel = (ObjectKind.QP, ObjectKind.CM_ID, ObjectKind.MR)
@@ -41,7 +42,7 @@ def holders_of(rdma: RdmaSocket, index: int) -> tuple[RdmaObject, ...]:
 
 
 def _process_name(pid: int | None) -> str:
-    """Return the present name of a process; "" for one that has ended, or is of another pid namespace."""
+    """Return the present name of a process; "" if it has ended or belongs to another pid namespace."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip() if pid else ""
     except OSError:

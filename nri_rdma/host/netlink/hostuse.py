@@ -1,4 +1,4 @@
-"""Reads how the host uses its links, from the namespace of the calling thread, and remembers the result."""
+"""Reads how the host uses its links, in the calling thread's namespace, and remembers the result."""
 
 from __future__ import annotations
 
@@ -29,27 +29,30 @@ log = logging.getLogger(__name__)
 
 _RTM_GETROUTE = 26
 _RTMSG = struct.Struct("=BBBBBBBBI")
-_RTM_F_FIB_MATCH = 0x2000  # the whole route, all paths of it, and not the one path that a packet would take
+_RTM_F_FIB_MATCH = 0x2000  # the whole route with all its paths, not just the path that a packet would take
 _RTA_DST = 1
 _NO_ROUTE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ESRCH, errno.EACCES, errno.EINVAL})
-"""The kernel's words for an address that no route leads to, or one that forbids it (EINVAL: a blackhole)."""
+"""The kernel's errors if no route leads to an address, or if a route forbids it (EINVAL: a blackhole)."""
 
 
 class HostReader:
-    """Reads the use of all links of the host, repeatedly, and parses only links that have changed since the last
-    reading: a busy node has hundreds. Safe for use by several threads."""
+    """Reads how the host uses its links, and parses only the links that have changed since the last reading, because a
+    busy node has hundreds. Safe for use by several threads."""
 
     def __init__(self, lifelines: Lifelines) -> None:
         self._lifelines = lifelines
         self._links: Mapping[bytes, LinkState] = {}
         self._unreadable: frozenset[str] = frozenset()
-        """The links that could not be parsed, by the newest message of each."""
+        """The names of the links whose newest message could not be parsed."""
         self._last = Survey(use=HostUse(), links={})
-        """The newest reading, with the links that surveys may ask for."""
+        """The newest reading, with the links for which `remembered` can answer."""
 
     def read(self, route: RouteSocket, netdevs: Collection[str] = ()) -> HostUse:
-        """Read the use of all links, with what the host could not restore of the links of these names; `remembered`
-        returns it for these. Raises KernelError, WireError or OSError."""
+        """Read the use of all links. For the links with these names, also read what the host could not restore after a
+        move; `remembered` answers for these.
+
+        Raises KernelError, WireError or OSError.
+        """
         links = {_body(message): (message, self.parsed(message)) for message in read_links(route)}
         self._links = {body: link for body, (_, link) in links.items()}
         self._warn_of_unreadable()
@@ -65,14 +68,14 @@ class HostReader:
         every = [returning.get(link.ifindex, link) for link in self._links.values()]
         use = host_use(route, every, addresses, routes or (), self._lifelines)
         use = replace(use, routing=routing_of_defaults(route, addresses, routes or ()), programs=read_programs(queues))
-        if routes is None:  # no attach relies on it: a survey asks again for links that are not in `returning`
+        if routes is None:  # safe for attaches: `survey` reads the routes again
             last = self._last.use
             use = replace(use, default_route_links=last.default_route_links, routing=last.routing)
         self._last = Survey(use=use, links=returning)
         return with_sockets(use)
 
     def survey(self, route: RouteSocket, ifindexes: Collection[int]) -> Survey:
-        """Return how these links are used now, as attach.port.Kernel promises."""
+        """Read how these links are used now, as attach.port.Kernel.survey promises."""
         tied = {message: self.parsed(message) for message in tied_to(ifindexes, read_links(route))}
         wanted = {link.ifindex: (message, link) for message, link in tied.items() if link.ifindex in ifindexes}
         unreadable = [link.name for _, link in wanted.values() if link.kind == UNREADABLE]
@@ -90,8 +93,11 @@ class HostReader:
         )
 
     def remembered(self, route: RouteSocket, ifindexes: Collection[int]) -> Survey | None:
-        """Return the survey from memory, when nothing has changed since the last reading, which the caller knows: only
-        what the kernel does not announce is asked for. None when not all of these links were read."""
+        """Return the remembered survey of these links, plus a fresh query of what the kernel does not announce.
+
+        The caller guarantees that the kernel has announced no change since the last reading. None if one of the links
+        was not read then.
+        """
         last = self._last
         if not all(ifindex in last.links for ifindex in ifindexes):
             return None
@@ -110,12 +116,15 @@ class HostReader:
         )
 
     def readable(self, messages: Collection[bytes]) -> tuple[LinkState, ...]:
-        """Return the links of these messages as `links.parse_readable` does."""
+        """Return the links of these messages; messages that cannot be parsed are skipped."""
         return tuple(link for message in messages if (link := self.parsed(message)).kind != UNREADABLE)
 
     def parsed(self, message: bytes) -> LinkState:
-        """Return a link without what it carries. Of one whose message cannot be parsed, return its start: it may be a
-        child or a slave of a link that is asked for, which must not be given away then."""
+        """Return the link of a message, without its addresses, routes and the like.
+
+        If the message cannot be parsed, return what its beginning says: the link may be a child or slave of a requested
+        link, which is then in use.
+        """
         known = self._links.get(_body(message))
         if known is not None:
             return known
@@ -125,8 +134,11 @@ class HostReader:
             return parse_start(message)
 
     def _settled_routes(self, ifindexes: Collection[int], sources: Collection[bytes]) -> tuple[Route, ...] | None:
-        """Return the routes that concern these links, or None where the table never rests: then a device is refused
-        when a pod asks for it, and the node is read all the same."""
+        """Return the routes that concern these links; None if the routing table never stops changing.
+
+        The node is then read without routes. A pod that asks for a device is refused if the table still changes at that
+        time.
+        """
         try:
             return read_routes(ifindexes, sources)
         except KernelError as error:
@@ -136,7 +148,7 @@ class HostReader:
             return None
 
     def _warn_of_unreadable(self) -> None:
-        """Warn once of each link that cannot be parsed."""
+        """Log a warning for each link that cannot be parsed, once per link."""
         unreadable = frozenset(link.name for link in self._links.values() if link.kind == UNREADABLE)
         for name in sorted(unreadable - self._unreadable):
             log.warning("the kernel's message of a link cannot be parsed, the link is skipped", extra={"link": name})
@@ -148,7 +160,8 @@ def _own_of(links: Collection[int], addresses: Iterable[AddressMessage]) -> set[
 
 
 def read_programs(queues: Mapping[int, Queues]) -> Mapping[int, EbpfPrograms]:
-    """Return the eBPF programs on these links, of those that have any. For a thread inside their namespace."""
+    """Return the eBPF programs on these links, for the links that have any. The calling thread must be in the links'
+    namespace."""
     found = {
         ifindex: EbpfPrograms(filters=of_link.programs, tcx=names_of(read_tcx(ifindex) or ()))
         for ifindex, of_link in queues.items()
@@ -162,7 +175,8 @@ def _returning(
     addresses: Collection[AddressMessage],
     routes: Collection[Route],
 ) -> Mapping[int, LinkState]:
-    """Return the links, each with what the host could not restore of it. Raises KernelError."""
+    """Return these links, each with the reasons why the host could not restore it fully after a move. Raises
+    KernelError."""
     return {
         ifindex: replace(
             link,
@@ -177,7 +191,7 @@ def _returning(
 
 
 def _body(message: bytes) -> bytes:
-    """Return the message without its header, which counts the requests."""
+    """Return a message without its header, whose sequence number differs between requests."""
     return message[HEADER.size :]
 
 
@@ -188,8 +202,8 @@ def host_use(
     routes: Collection[Route],
     lifelines: Lifelines,
 ) -> HostUse:
-    """Return the use of these links without sockets and `routing`, given the addresses and routes of the same reading.
-    Raises KernelError."""
+    """Return the host's use of these links, given their addresses and routes; without its fields `sockets` and
+    `routing`. Raises KernelError."""
     addresses, networks = _by_link(messages)
     return HostUse(
         links=tuple(links),
@@ -202,8 +216,8 @@ def host_use(
 
 
 def with_sockets(use: HostUse) -> HostUse:
-    """Return the use with the sockets that are tied to these links now. Call it inside the namespace. Raises
-    KernelError."""
+    """Return the use completed with the sockets that are now bound to these links or their addresses. Call it inside
+    the namespace. Raises KernelError."""
     return replace(use, sockets=read_sockets(frozenset().union(*use.addresses.values())))
 
 
@@ -214,7 +228,7 @@ def _api_server_links(route: RouteSocket, lifelines: Lifelines) -> frozenset[int
 def _by_link(
     messages: Iterable[AddressMessage],
 ) -> tuple[Mapping[int, frozenset[Address]], Mapping[int, tuple[str, ...]]]:
-    """Return the addresses by link, and again with their prefixes."""
+    """Return the IP addresses of each link, and the same addresses with their prefix lengths as text."""
     found: dict[int, set[Address]] = {}
     networks: dict[int, list[str]] = {}
     for message in messages:
@@ -227,8 +241,8 @@ def _by_link(
 
 
 def links_to(route: RouteSocket, address: Address) -> frozenset[int]:
-    """Return the links that the kernel's route to an address leads to, all paths of it; none when there is no route.
-    Raises KernelError."""
+    """Return the ifindexes of all paths of the kernel's route to an address; none if there is no route. Raises
+    KernelError."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     body = _RTMSG.pack(family, address.max_prefixlen, 0, 0, 0, 0, 0, 0, _RTM_F_FIB_MATCH)
     body += struct.pack("=HH", 4 + len(address.packed), _RTA_DST) + address.packed

@@ -1,9 +1,9 @@
-"""The real kernel behind attach.port.Kernel.
+"""The implementation of attach.port.Kernel for the real Linux kernel.
 
-Requests of rtnetlink go through a socket that was opened in the namespace; for requests that need more the caller is in
-the namespace for a moment (host/netlink/namespace.py). Netdev moves hold RTNL with two synchronize_net and an
-rcu_barrier each (15 ms a device and more): they never run side by side here, because they would only queue in the
-kernel and stall every CNI plugin meanwhile.
+rtnetlink requests go through a socket that was opened in the namespace; for other requests the calling thread enters
+the namespace for a moment (host/netlink/namespace.py). Each move of a netdev holds the kernel's RTNL lock for two
+synchronize_net and an rcu_barrier (15 ms and more). Moves therefore never run in parallel here: they would only queue
+in the kernel, and stall every CNI plugin meanwhile.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _NO_LIFELINES = Lifelines()
 
 
 class LinuxKernel:
-    """Links and RDMA devices of this machine. Safe for use by several threads; all calls block."""
+    """The links and RDMA devices of this machine. Safe for use by several threads; all calls block."""
 
     def __init__(
         self,
@@ -78,9 +78,11 @@ class LinuxKernel:
         is_as_read: Callable[[], bool] = lambda: False,
         sysfs: Path = Path("/sys"),
     ) -> None:
-        """Open the host's namespace. `host_path` names the namespace that counts as the host's; by default the one this
-        process started in. `is_as_read` tells whether the host's links are as they were when `host_use` last read
-        them."""
+        """Open the host's network namespace.
+
+        `host_path` names the namespace that counts as the host's, by default the one in which this process started.
+        `is_as_read` returns whether the host's links are unchanged since `host_use` last read them.
+        """
         self._boot_id = read_boot_id()
         self._holdings = Holdings()
         self.handed = HandedNamespaces()
@@ -98,7 +100,7 @@ class LinuxKernel:
         return self._host
 
     def held(self) -> Held:
-        """Return what pins namespaces now, the host's included."""
+        """Return the numbers of open namespaces and sockets, those of the host included."""
         return self._holdings.count()
 
     def open_namespace(self, path: str) -> HeldNamespace:
@@ -141,7 +143,7 @@ class LinuxKernel:
         return inside(self._host, "read the host's links", lambda route: self._host_reader.read(route, netdevs))
 
     def programs(self, ifindexes: Collection[int]) -> Mapping[int, EbpfPrograms]:
-        """Return the eBPF programs on these links of the host, of those that have any. Raises KernelError."""
+        """Return the eBPF programs on these links of the host, for the links that have any. Raises KernelError."""
         return inside(self._host, "list eBPF programs", lambda route: read_programs(read_queues(route, ifindexes)))
 
     def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
@@ -166,7 +168,7 @@ class LinuxKernel:
         return inside(namespace, "read how the pod routes", read_routing)
 
     def may_change_links(self) -> bool:
-        if self._may_change_links is None:  # asked once: a process gets no rights that it lacks
+        if self._may_change_links is None:  # asked once: the process's rights do not grow
             self._may_change_links = self._ask_for_links()
         return self._may_change_links
 
@@ -174,7 +176,7 @@ class LinuxKernel:
         request = empty_request()
         try:
             asked(self._host, request.operation, lambda route: route.do(request))
-        except KernelError as error:  # ENODEV: the kernel looks at the rights first (rtnetlink_rcv_msg)
+        except KernelError as error:  # ENODEV means permitted: the kernel checks rights first (rtnetlink_rcv_msg)
             return error.errno != errno.EPERM
         return True
 
@@ -194,7 +196,7 @@ class LinuxKernel:
         return visit(held(namespace), "list RDMA devices", RdmaSocket.devices)
 
     def rdma_netdevs(self) -> tuple[RdmaNetdevs, ...] | None:
-        """Return the host's RDMA devices with the netdevs that they have on the host; None without an RDMA
+        """Return the host's RDMA devices, each with its netdevs that are on the host; None if the kernel has no RDMA
         subsystem."""
         return visit(self._host, "list the netdevs of RDMA devices", read_netdevs)
 
@@ -219,7 +221,7 @@ class LinuxKernel:
         return visit(self._host, f"list the objects of RDMA device {index}", lambda rdma: holders_of(rdma, index))
 
     def rdma_holders(self) -> Mapping[int, tuple[RdmaObject, ...]]:
-        """Return the `rdma_objects` of all RDMA devices of the host, by index."""
+        """Return the holders of objects on each RDMA device of the host, by the device's index."""
         return visit(self._host, "list the objects of RDMA devices", read_holders)
 
     def can_move_rdma(self, index: int, target: Namespace) -> bool:
@@ -243,13 +245,14 @@ def _gid_tables(
 
 
 def _capture(route: RouteSocket, wanted: Collection[int]) -> Mapping[int, LinkState]:
-    """Return the links with what they carry, without the routes of any other link."""
+    """Return these links with everything that they lose when they move: addresses, routes, neighbours, settings and so
+    on."""
     return _wholes(route, _messages(route, wanted), lambda ifindex: read_addresses(route, ifindex), read_routes_of)
 
 
 def _messages(route: RouteSocket, wanted: Collection[int]) -> Mapping[int, bytes]:
-    """Return the messages of these links, as far as they exist. Each is asked for by itself: a busy host has
-    hundreds."""
+    """Return the kernel's messages of these links, without links that do not exist. Each link is queried on its own,
+    because a busy host has hundreds of links."""
     return {ifindex: message for ifindex in wanted if (message := _message(route, ifindex)) is not None}
 
 
@@ -263,7 +266,8 @@ def _message(route: RouteSocket, ifindex: int) -> bytes | None:
 
 
 def _capture_returnable(route: RouteSocket, wanted: Collection[int]) -> Mapping[int, LinkState]:
-    """Return the links with what they carry, each with what the host could not restore of it."""
+    """Return these links with everything that they lose when they move, and with the reasons why the host could not
+    restore a link fully."""
     messages = _messages(route, wanted)
     addresses = {ifindex: read_addresses(route, ifindex) for ifindex in messages}
     routes = read_routes(messages.keys(), {address.own for found in addresses.values() for address in found})
@@ -276,7 +280,8 @@ def _wholes(
     addresses_of: Callable[[int], Collection[AddressMessage]],
     routes_of: Callable[[int], Collection[Route]],
 ) -> Mapping[int, LinkState]:
-    """Return the links of these messages with what they carry. What can be read for all of them at once is read so."""
+    """Return the links of these messages with everything that they lose when they move. What the kernel reports for all
+    links at once is read only once."""
     if not messages:
         return {}
     carried = read_carried(route, messages.keys())

@@ -1,4 +1,4 @@
-"""The addresses and permanent neighbours that a link carries and loses with a move, as rtnetlink's messages."""
+"""The IP addresses and permanent neighbours that a link loses when it moves, read from rtnetlink's messages."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ _IFA_F_NODAD = 0x02
 _IFA_F_TEMPORARY = 0x01  # of IPv6; the same bit says "secondary" in IPv4
 _IFAPROT_KERNEL_LO, _IFAPROT_KERNEL_RA, _IFAPROT_KERNEL_LL = 1, 2, 3
 _VOLATILE_ADDRESS_FLAGS = 0x40 | 0x08 | 0x20 | 0x04 | 0x800
-"""Tentative, dadfailed, deprecated, optimistic; and stable-privacy, a mark that only the kernel makes (RTM_NEWADDR
-leaves it out), on an address that is restored without it."""
+"""Flags that are ignored when addresses are compared: tentative, dadfailed, deprecated and optimistic, which change by
+themselves; and stable-privacy, which only the kernel can set (RTM_NEWADDR ignores it), so that a restored address lacks
+it."""
 
 _NDA_DST, _NDA_LLADDR, _NDA_IFINDEX = 1, 2, 8
 _NUD_PERMANENT = 0x80
@@ -37,8 +38,7 @@ NTF_PROXY: Final = 0x08
 
 @dataclass(frozen=True, slots=True)
 class AddressMessage:
-    """An address of any link, parsed as far as most callers need; `own` is the link's own address as it stands on the
-    wire."""
+    """An IP address of a link. `own` holds the bytes of the link's own address; `raw` is the kernel's message."""
 
     ifindex: int
     own: bytes
@@ -46,12 +46,12 @@ class AddressMessage:
 
     @property
     def prefix_length(self) -> int:
-        """The length of its network's prefix."""
+        """The prefix length of the address's network."""
         return int(_IFADDRMSG.unpack_from(self.raw, _HEADER_BYTES)[1])
 
 
 def read_addresses(route: RouteSocket, ifindex: int = 0) -> tuple[AddressMessage, ...]:
-    """Return the addresses of one link, or of all. Raises KernelError, WireError."""
+    """Return the IP addresses of one link, or of all links if `ifindex` is 0. Raises KernelError or WireError."""
     body = _IFADDRMSG.pack(0, 0, 0, 0, ifindex)
     found = []
     for raw in route.dump(_GETADDR, body, "list addresses"):
@@ -62,18 +62,18 @@ def read_addresses(route: RouteSocket, ifindex: int = 0) -> tuple[AddressMessage
 
 
 def carried_interface(message: AddressMessage) -> IpInterface:
-    """Return an address with the length of its network's prefix."""
+    """Return the address together with its prefix length."""
     return ip_interface((message.own, message.prefix_length))
 
 
 def captured_addresses(messages: Iterable[AddressMessage]) -> tuple[Captured, ...]:
-    """Return addresses in the form in which they are restored. Raises WireError."""
+    """Return the addresses in a form that can be restored later. Raises WireError."""
     return tuple(captured for it in messages if (captured := _captured_address(it.raw)) is not None)
 
 
 def read_neighbours(route: RouteSocket, ifindex: int) -> tuple[Captured, ...]:
-    """Return the neighbours of a link that an administrator set: the permanent ones, and those that the host answers
-    for. Raises KernelError, WireError."""
+    """Return the neighbours of a link that an administrator set: permanent ones, and proxy entries. Raises KernelError
+    or WireError."""
     found = []
     for flags in (0, NTF_PROXY):
         body = _NDMSG.pack(0, 0, 0, flags, 0) + encode_u32(_NDA_IFINDEX, ifindex)
@@ -85,8 +85,10 @@ def read_neighbours(route: RouteSocket, ifindex: int) -> tuple[Captured, ...]:
 
 
 def add_address_request(ifindex: int, addition: AddAddress) -> Request:
-    """Return the request that adds an address unless the address exists. One of IPv6 is usable at once: to look for
-    duplicates takes a second and more."""
+    """Return the request that adds an address. It fails if the address exists already.
+
+    An IPv6 address is usable at once, without duplicate address detection, which takes a second and more.
+    """
     address = addition.address
     family, flags = (_AF_INET, 0) if address.version == 4 else (_AF_INET6, _IFA_F_NODAD)
     packed = address.ip.packed
@@ -101,7 +103,8 @@ def add_address_request(ifindex: int, addition: AddAddress) -> Request:
 
 
 def _captured_address(raw: bytes) -> Captured | None:
-    """Return an address; None for one that the kernel makes and drops by itself (an IPv6 temporary address)."""
+    """Return the address in a form that can be restored; None for an IPv6 temporary address, which the kernel makes and
+    drops by itself."""
     family, prefix, short_flags, scope, _ = _IFADDRMSG.unpack_from(raw, _HEADER_BYTES)
     told = dict(read_attributes(raw[_HEADER_BYTES + _IFADDRMSG.size :]))
     flags = _U32.unpack(told[_IFA_FLAGS])[0] if _IFA_FLAGS in told else short_flags
@@ -130,7 +133,7 @@ def _captured_address(raw: bytes) -> Captured | None:
 
 
 def _captured_neighbour(raw: bytes, ifindex: int) -> Captured | None:
-    """Return a neighbour that an administrator set; None for one that the kernel learned, or of another link."""
+    """Return a neighbour that an administrator set; None if the kernel learned it or it belongs to another link."""
     _, of_link, state, flags, kind = _NDMSG.unpack_from(raw, _HEADER_BYTES)
     if of_link != ifindex or not (state & _NUD_PERMANENT or flags & NTF_PROXY):
         return None

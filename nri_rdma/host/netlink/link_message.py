@@ -1,5 +1,7 @@
-"""The attributes of a link's message, which several readers of it want. Without its header, which counts the requests,
-the kernel tells of a link in the same bytes until something changes."""
+"""The attributes of a link's netlink message, parsed once for several readers.
+
+Apart from its header, the kernel's message about a link has the same bytes until the link changes.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,20 @@ from nri_rdma.wire.netlink import read_attributes
 
 HEADER_BYTES: Final = 16
 FIRST_ATTRIBUTE: Final = 32
-"""Behind nlmsghdr and ifinfomsg."""
+"""The offset of the first attribute, after nlmsghdr and ifinfomsg."""
 _AF_SPEC = 26  # IFLA_AF_SPEC, include/uapi/linux/if_link.h
 _NESTED_MAX = 0xFFFF  # nla_len has 16 bits
 KEPT: Final = 64
-"""So many messages are kept with what was read of them."""
+"""The number of messages whose parsed attributes are remembered."""
 
 
 @lru_cache(KEPT)
 def attributes_of_body(body: bytes) -> Mapping[int, bytes]:
-    """Return the attributes by number; `body` is the message behind nlmsghdr. Raises WireError, also for a message in
-    which a nested length has wrapped: what is nested then stands beside the link's own attributes."""
+    """Return the attributes of a link's message by number; `body` is the message after its nlmsghdr. Raises WireError.
+
+    Also raises WireError if the 16-bit length of a nested attribute has overflowed: nested attributes then appear among
+    the link's own.
+    """
     every = list(read_attributes(body[FIRST_ATTRIBUTE - HEADER_BYTES :]))
     told = dict(every)
     length = HEADER_BYTES + len(body)
@@ -33,5 +38,5 @@ def attributes_of_body(body: bytes) -> Mapping[int, bytes]:
 
 
 def families_of(message: bytes) -> Mapping[int, bytes]:
-    """Return what a link has for each address family (IFLA_AF_SPEC). Raises WireError."""
+    """Return a link's attributes for each address family (IFLA_AF_SPEC). Raises WireError."""
     return dict(read_attributes(attributes_of_body(message[HEADER_BYTES:]).get(_AF_SPEC, b"")))

@@ -1,8 +1,9 @@
-"""The kernel's news about links, queues, addresses and default routes of a namespace, as a stream read in bursts.
+"""Listens to the kernel's events about links, queueing disciplines, addresses and default routes of a namespace, and
+reports them in bursts.
 
-RDMA devices that come and go are reported by uevents (host/netlink/uevents.py); this module is about their netdevs:
-which of them are on the host, and how the host uses them. Routes but default ones are kept away by a filter in the
-kernel: a router's change by the thousand.
+Uevents report RDMA devices that come and go (host/netlink/uevents.py); this module watches their netdevs: which of them
+are on the host, and how the host uses them. A filter in the kernel drops events of other routes, because those of a
+router change by the thousand.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from nri_rdma.wire.rtnetlink import DELROUTE, DST_LEN_AT, GROUPS, NEWROUTE, read
 log = logging.getLogger(__name__)
 
 QUIET_S = 0.05
-"""A link that comes, or a bond that is made, is a handful of events. A burst is over when this time passes without
-another one being read."""
+"""Seconds without an event after which a burst is over. A new link or bond causes a handful of events."""
 PAUSE_S = 0.025
-"""After a reading the next one waits for so long: who causes the events, an attach perhaps, would have to share the
-interpreter with us. The end of a burst is noticed that much later at most."""
+"""Seconds between two readings of events, during which events collect. It keeps this thread from competing for the
+interpreter with the thread that causes the events, perhaps an attach. The end of a burst is noticed at most this much
+later."""
 LATEST_S = 0.45
-"""Longest wait for the end of a burst; then the change is reported. The burst may be an attach of ours: 16 netdevs take
-0.3 s, and reading the node meanwhile competes with the attach for the kernel's lock of all links, and shows a half-done
-state."""
+"""The longest time in seconds until a burst is reported, even if it goes on. The burst may come from an attach of our
+own: 16 netdevs take 0.3 s, and reading the node meanwhile would compete for the kernel's lock of all links and show a
+half-done state."""
 INTERVAL_S = 0.5
-"""Shortest time between the beginnings of two readings. With the two limits above and the reading itself, the known
-node is never a second old."""
+"""The shortest time in seconds between the starts of two readings of the node. With the two limits above and the
+reading itself, the known state of the node is always less than a second old."""
 
 _KERNEL = 0  # the port of the sender
 _BUFFER_BYTES = 1 << 20
@@ -49,7 +50,7 @@ _INSTRUCTION = struct.Struct("=HBBI")
 
 
 def open_link_socket() -> socket.socket:
-    """Open a socket that receives the news of the calling thread's namespace. Raises OSError."""
+    """Open a socket that receives link events of the calling thread's namespace. Raises OSError."""
     opened = socket.socket(
         socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE
     )
@@ -64,11 +65,10 @@ def open_link_socket() -> socket.socket:
 
 
 class LinkEvents:
-    """Calls `on_change` after changes that matter, once for a burst and at most twice a second.
+    """Calls `on_change` after changes that matter, once per burst and at most twice a second.
 
-    `on_change` is called in the listening thread. `matters` is asked about each change. When news were lost,
-    `on_change` is called all the same. An `on_change` that raises is called again. Owns `heard`, a socket of
-    open_link_socket.
+    `on_change` runs in the listening thread. `matters` decides about each change. Lost events count as a change. If
+    `on_change` raises, it is called again. This object closes `heard`, a socket of open_link_socket.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class LinkEvents:
         listeners.add(self._source)
 
     def is_all_told(self) -> bool:
-        """Return whether `on_change` has been called for all news that the kernel has sent so far. Never blocks."""
+        """Return whether `on_change` has been called for all events that the kernel has sent so far. Never blocks."""
         if not self._at_work.acquire(blocking=False):
             return False
         try:
@@ -104,14 +104,15 @@ class LinkEvents:
             self._at_work.release()
 
     def take_in(self) -> None:
-        """Drop the pending news, because the caller reads everything now: `on_change` is called only for later news."""
+        """Discard the pending events, because the caller is about to read everything. `on_change` is called only for
+        later events."""
         with self._at_work:
             if not self._closed:
                 self._take()
                 self._burst.forget()
 
     def close(self) -> None:
-        """Stop listening. From then on `is_all_told` is False."""
+        """Stop listening. `is_all_told` returns False from then on."""
         self._listeners.remove(self._source)
         with self._at_work:
             self._closed = True
@@ -123,7 +124,7 @@ class LinkEvents:
             self._take()
 
     def _settle(self) -> None:
-        """Call `on_change`. Until it has returned, `is_all_told` stays False."""
+        """Call `on_change` if a burst is over. `is_all_told` stays False until it returns."""
         with self._at_work:
             if self._burst.take():
                 try:
@@ -138,7 +139,7 @@ class LinkEvents:
         return bool(poll.poll(0))
 
     def _take(self) -> None:
-        """Take the pending news. Within a flood the clock is checked repeatedly: a flood may last for hours."""
+        """Read the pending events, for a limited time, because a flood of events may last for hours."""
         until = time.monotonic() + TURN_S
         while time.monotonic() < until:
             try:
@@ -154,23 +155,25 @@ class LinkEvents:
             except WireError as error:
                 log.debug("news of a link cannot be read, rescanning the node", extra={"error": str(error)})
                 self._burst.note()
-            except BaseException:  # the news that were taken may matter: is_all_told must be False
+            except BaseException:  # the events read so far may matter: is_all_told must be False
                 self._burst.note()
                 raise
 
 
 def _enlarge_buffer(opened: socket.socket) -> None:
-    """Have the kernel keep more news than net.core.rmem_max allows, where it lets us: 180 of links fill the usual one,
-    and nobody reads during a pause."""
+    """Enlarge the socket's buffer beyond net.core.rmem_max, if permitted: the usual buffer holds only 180 events of
+    links, and the socket is not read during a pause."""
     try:
         opened.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
-    except PermissionError:  # without CAP_NET_ADMIN: what is lost has the node read again
+    except PermissionError:  # without CAP_NET_ADMIN: lost events cause a rescan
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
 
 
 def _keep_other_routes_away(opened: socket.socket) -> None:
-    """Attach a classic BPF program: routes pass only with a prefix of 0 bits, all else passes. The program loads
-    numbers in network order, and the kernel's messages are in the machine's."""
+    """Attach a classic BPF filter that drops events of all routes except default routes (a prefix of 0 bits).
+
+    The filter loads numbers in network byte order, but the kernel's messages have the machine's byte order.
+    """
     kinds = [socket.htons(kind) if sys.byteorder == "little" else kind for kind in (NEWROUTE, DELROUTE)]
     program = [
         (_LDH_ABS, 0, 0, _KIND_AT),

@@ -1,6 +1,7 @@
-"""Links as rtnetlink's messages: read into LinkState, and the requests that change one.
+"""Parses links from rtnetlink's messages into LinkState, and encodes the requests that change a link.
 
-A name or alias may hold any bytes; what is no UTF-8 passes as surrogates, and goes back as the bytes it was.
+A name or alias may hold any bytes. Bytes that are not UTF-8 become surrogate characters, and are encoded back
+unchanged.
 """
 
 from __future__ import annotations
@@ -39,19 +40,22 @@ _MAX_MTU, _PROP_LIST, _ALT_IFNAME = 51, 52, 53
 _PERM_ADDRESS, _PARENT_DEV_NAME, _PARENT_DEV_BUS_NAME = 54, 56, 57
 _INFO_KIND, _XDP_ATTACHED = 1, 2
 UNREADABLE: Final = "unreadable"
-"""The kind of a link whose message cannot be parsed."""
+"""The `kind` of a link whose message cannot be parsed."""
 _NO_LINK = (1 << 31) - 1
 _SKIP_STATISTICS = encode_u32(_EXT_MASK, 0x8)  # RTEXT_FILTER_SKIP_STATS: a third of a message otherwise
 
 
 def read_links(route: RouteSocket) -> list[bytes]:
-    """Return the messages of all links of the socket's namespace. Raises KernelError."""
+    """Return the messages of all links in the socket's namespace. Raises KernelError."""
     return route.dump(_GETLINK, _IFINFOMSG.pack(0, 0, 0, 0, 0) + _SKIP_STATISTICS, "list links")
 
 
 def read_link(route: RouteSocket, ifindex: int, netns: int = -1) -> bytes:
-    """Return the message of one link; `netns` is the socket's number of the namespace that the link is in, if that is
-    another one. Raises KernelError."""
+    """Return the message of one link. Raises KernelError.
+
+    `netns` is the id by which the socket's namespace knows the namespace of the link; -1: the link is in the socket's
+    own namespace.
+    """
     body = _IFINFOMSG.pack(0, 0, ifindex, 0, 0) + _SKIP_STATISTICS
     if netns >= 0:
         body += encode_attribute(_TARGET_NETNSID, _I32.pack(netns))
@@ -59,13 +63,15 @@ def read_link(route: RouteSocket, ifindex: int, netns: int = -1) -> bytes:
 
 
 def number_of(message: bytes) -> int:
-    """Return the ifindex of a link's message."""
+    """Return the ifindex in a link's message."""
     return int(_INDEX_AND_FLAGS.unpack_from(message, 20)[0])
 
 
 def tied_to(ifindexes: Collection[int], messages: Collection[bytes]) -> list[bytes]:
-    """Return the messages of these links, of their masters, slaves and children, and perhaps of some others: a busy
-    node has hundreds of links, and parsing one message whole takes 30 us."""
+    """Return the messages of these links and of their masters, slaves and children, and possibly of some others.
+
+    The selection avoids parsing all messages: a busy node has hundreds of links, and parsing one takes 30 us.
+    """
     own = [message for message in messages if number_of(message) in ifindexes]
     masters = {_number(dict(read_attributes(message[FIRST_ATTRIBUTE:])), _MASTER) for message in own}
     pattern = re.compile(
@@ -79,9 +85,10 @@ def tied_to(ifindexes: Collection[int], messages: Collection[bytes]) -> list[byt
 
 
 def parse_readable(messages: Collection[bytes]) -> tuple[LinkState, ...]:
-    """Return the links without what they carry; skip those whose messages cannot be parsed.
+    """Return the links of these messages, without their addresses, routes and the like. Messages that cannot be parsed
+    are skipped.
 
-    The kernel itself writes such messages: the length of a macvlan's source addresses wraps at 64 KiB. One foreign link
+    The kernel itself sends such messages: the length of a macvlan's source addresses overflows at 64 KiB. One such link
     must not hide all others.
     """
     found = []
@@ -94,13 +101,15 @@ def parse_readable(messages: Collection[bytes]) -> tuple[LinkState, ...]:
 
 
 def parse_start(message: bytes) -> LinkState:
-    """Return the part of a message before its unreadable attribute: name, numbers, address, master and lower link. The
-    kind is `UNREADABLE`, and so no device's."""
+    """Return what a message says before its malformed attribute: name, ifindex, MAC address, master and lower link.
+
+    The link's kind is `UNREADABLE`, so it is never taken for a device's netdev.
+    """
     ifindex, flags = _INDEX_AND_FLAGS.unpack_from(message, 20)
     told: dict[int, bytes] = {}
     try:
         for number, data in read_attributes(message[FIRST_ATTRIBUTE:]):
-            told.setdefault(number, data)  # the first is the kernel's; what follows a wrong length may be anything
+            told.setdefault(number, data)  # the first value counts; data after a wrong length may be anything
     except WireError as error:
         log.debug("link read in part", extra={"ifindex": ifindex, "error": str(error)})
     return LinkState(
@@ -121,7 +130,7 @@ def parse_start(message: bytes) -> LinkState:
 
 
 def parse_link(message: bytes) -> LinkState:
-    """Parse a link without what it carries. Raises WireError."""
+    """Parse a link's message, which does not include addresses, routes and the like. Raises WireError."""
     return _parse(message[HEADER_BYTES:])
 
 
@@ -156,7 +165,8 @@ def _parse(body: bytes) -> LinkState:
 
 
 def move_request(ifindex: int, fd: int, name: str, as_ifindex: int, operation: str) -> Request:
-    """Return the request that moves, renames and renumbers a link in one."""
+    """Return the request that moves a link into another namespace, renames it and, unless `as_ifindex` is 0, renumbers
+    it, all in one step."""
     body = _of(ifindex) + encode_attribute(_NET_NS_FD, _I32.pack(fd)) + encode_attribute(_IFNAME, _bytes(name))
     if as_ifindex:
         body += encode_attribute(_NEW_IFINDEX, _I32.pack(as_ifindex))
@@ -164,12 +174,13 @@ def move_request(ifindex: int, fd: int, name: str, as_ifindex: int, operation: s
 
 
 def empty_request() -> Request:
-    """Return a change of no link, to which the kernel says ENODEV, or EPERM to who may change none."""
+    """Return a request to change a link that does not exist. The kernel answers ENODEV, or EPERM to a process that may
+    not change links."""
     return Request(kind=NEWLINK, body=_of(_NO_LINK), operation="ask whether links may be changed")
 
 
 def change_request(ifindex: int, change: SetLink) -> Request:
-    """Return the request that changes all values that are not None."""
+    """Return the request that changes the values of a link that are not None."""
     flags = (_IFF_UP if change.up else 0, _IFF_UP if change.up is not None else 0)
     body = _IFINFOMSG.pack(0, 0, ifindex, *flags)
     if change.mac is not None:
@@ -209,7 +220,10 @@ def _alt_name(ifindex: int, name: str) -> bytes:
 
 
 def _peer(told: Mapping[int, bytes], ifindex: int) -> int:
-    """Return the IFLA_LINK of a link that hangs on another one. One that hangs on none has none, or its own number."""
+    """Return the ifindex of the link that this one is attached to (IFLA_LINK); 0 if there is none.
+
+    The kernel reports no IFLA_LINK, or the link's own number, for a link that is not attached to another one.
+    """
     peer = _number(told, _LINK)
     return peer if peer != ifindex or _LINK_NETNSID in told else 0
 
@@ -223,8 +237,8 @@ def _of(ifindex: int) -> bytes:
 
 
 def _lower(told: Mapping[int, bytes], kind: str, ifindex: int) -> int:
-    """Return the IFLA_LINK of a child (vlan, macvlan, ...) in the same namespace; that of a veth is its peer, not its
-    parent."""
+    """Return the ifindex of the parent (IFLA_LINK) of a child link (vlan, macvlan, ...) in the same namespace; 0 if
+    there is none. For a veth, IFLA_LINK is its peer, not a parent."""
     if kind == "veth" or _LINK_NETNSID in told:
         return 0
     lower = _number(told, _LINK)

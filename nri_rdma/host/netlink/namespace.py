@@ -1,8 +1,8 @@
-"""Network namespaces: opened, distinguished, entered, released.
+"""Opens, identifies, enters and releases network namespaces.
 
-A namespace is held as one thing with one end: a descriptor, the sockets that were opened in it, and the callers that
-are in it at the moment (host/netlink/netns_visit.py). Each of them keeps the namespace alive, and everything in it away
-from the host.
+One object holds everything that keeps a namespace alive: a descriptor, the sockets that were opened in it, and the
+callers that are in it at the moment (host/netlink/netns_visit.py). While any of them exists, the kernel does not return
+the namespace's devices to the host.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """The count of objects that pin network namespaces, the host's own among them.
+    """The number of open namespaces and of sockets in them, the host's own included.
 
-    `closing` are namespaces that were closed while a call was inside: each is released when its call returns.
+    `closing` counts namespaces that were closed during a call; each is released when its call returns.
     """
 
     namespaces: int = 0
@@ -40,24 +40,24 @@ class Held:
 
 
 class Holdings:
-    """All namespaces that are held. Safe for use by several threads."""
+    """All namespaces that this process has open. Safe for use by several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held: set[HeldNamespace] = set()
 
     def add(self, namespace: HeldNamespace) -> None:
-        """Add a namespace that is held now."""
+        """Add a namespace that was opened."""
         with self._lock:
             self._held.add(namespace)
 
     def discard(self, namespace: HeldNamespace) -> None:
-        """Remove a namespace that is released, with all its sockets."""
+        """Remove a namespace that was released, with all its sockets."""
         with self._lock:
             self._held.discard(namespace)
 
     def count(self) -> Held:
-        """Return the number of namespaces and of what pins them now."""
+        """Return the present numbers of open namespaces and sockets."""
         with self._lock:
             held = tuple(self._held)
         return Held(
@@ -68,10 +68,10 @@ class Holdings:
 
 
 class HeldNamespace:
-    """A namespace with all that pins it: while it is held, it and all that is in it stay alive.
+    """An open network namespace, with the descriptor and sockets that keep it alive. Safe for use by several threads.
 
-    Several callers may ask at once, each with a socket of its own: one that hangs in a driver keeps nobody else
-    waiting. Safe for use by several threads.
+    Several callers may use it at once, each with a socket of its own, so that a call that hangs in a driver does not
+    block the others.
     """
 
     def __init__(
@@ -83,8 +83,11 @@ class HeldNamespace:
         handed: HandedNamespaces | None = None,
         are_sockets_kept: bool = True,
     ) -> None:
-        """`handed` are the namespaces that count before what is at their paths. `are_sockets_kept`: until it rests,
-        else only meanwhile `keeping`. Raises NamespaceError."""
+        """Open the namespace at `path`. Raises NamespaceError.
+
+        `handed` are namespaces that were received as descriptors; they take precedence over the path.
+        `are_sockets_kept`: keep idle sockets open until `rest`; otherwise only inside `keeping`.
+        """
         self._handed = handed or HandedNamespaces()
         try:
             self._fd = self._handed.open(path)
@@ -109,40 +112,40 @@ class HeldNamespace:
             os.close(self._fd)
             raise
         self.identity = NamespaceIdentity(boot_id=boot_id, cookie=cookie, path=path)
-        """The kernel's number of this namespace, and how it was found."""
+        """The kernel's number of this namespace, with the boot and the path by which it was found."""
         self._routes = RouteSockets(first)
         holdings.add(self)
 
     @property
     def sockets(self) -> int:
-        """Number of sockets in the namespace, without those that calls have for a moment."""
+        """The number of open sockets in the namespace, without those that calls open only for a moment."""
         return self._routes.count + self._spare.count
 
     def is_at(self, other: HeldNamespace) -> bool:
-        """Return whether both are one namespace: while both are open, inode numbers do not repeat."""
+        """Return whether both objects are the same namespace. The comparison of inodes is safe while both are open."""
         return os.path.samestat(os.fstat(self._fd), os.fstat(other.fd))
 
     @property
     def is_at_its_path(self) -> bool:
-        """Return whether its path still leads to it. Raises KernelError where it is closed."""
+        """Return whether the file at the namespace's path is still this namespace. Raises KernelError if this object is
+        closed."""
         with self.descriptor() as fd:
             own = os.fstat(fd)
         try:
             return os.path.samestat(own, self._handed.state(self._path))
-        except OSError:  # there is nothing at the path
+        except OSError:  # the path does not exist
             return False
 
     @property
     def fd(self) -> int:
-        """The descriptor; a caller that keeps using it asks for it with `descriptor`."""
+        """The descriptor. A caller that keeps using it must call `descriptor` instead."""
         return self._fd
 
     def run(self, work: Callable[[], T]) -> T:
-        """Run `work` in the caller's thread, which is in the namespace meanwhile, and return its result; its exceptions
-        pass through.
+        """Run `work` in the calling thread, which is in this namespace meanwhile, and return its result.
 
-        EBADF: closed. ESTALE: the descriptor leads elsewhere than when it was opened, or the caller is in another
-        namespace already.
+        Exceptions of `work` pass through. Raises KernelError: EBADF if this object is closed; ESTALE if the descriptor
+        no longer leads to the same namespace, or the caller is already in another namespace.
         """
         spare = self._enter_use()
         try:
@@ -158,8 +161,8 @@ class HeldNamespace:
             self._leave_use()
 
     def ask(self, work: Callable[[RouteSocket], T]) -> T:
-        """Run `work` with a socket of rtnetlink of the namespace, in the caller's thread, which stays where it is: the
-        kernel goes by the socket's namespace, whoever sends. Return its result. Raises as `run`."""
+        """Run `work` with an rtnetlink socket of this namespace, and return its result. The calling thread does not
+        enter the namespace, because the kernel uses the socket's namespace. Raises the same errors as `run`."""
         be_home()
         self._enter_use()
         try:
@@ -174,8 +177,8 @@ class HeldNamespace:
 
     @contextmanager
     def descriptor(self) -> Iterator[int]:
-        """Yield the descriptor, which stays open meanwhile even if another thread closes the namespace: the number
-        could then be another file's. Raises EBADF when the namespace is closed."""
+        """Yield the descriptor and keep it open meanwhile, even if another thread closes this object; its number could
+        otherwise be reused for another file. Raises KernelError (EBADF) if this object is closed."""
         self._enter_use()
         try:
             yield self._fd
@@ -184,7 +187,8 @@ class HeldNamespace:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Keep sockets open meanwhile: what is closed is freed later, and a move of a link waits for that."""
+        """Keep idle sockets open while the block runs. The kernel frees closed sockets later, and a move of a link
+        would wait for that."""
         try:
             with self._spare.keeping():
                 yield
@@ -192,20 +196,20 @@ class HeldNamespace:
             self._routes.close_idle(self._most_idle())
 
     def rest(self) -> None:
-        """Close the sockets, keep the descriptor: no call is expected for long. A socket that is in use is closed when
-        its call returns."""
+        """Close the sockets but keep the descriptor, because no call is expected for a long time. A socket in use is
+        closed when its call returns."""
         with self._lock:
             spare = self._spare
-            if not self.is_closed:  # else the closed ones stay, and close what a call gives back
+            if not self.is_closed:  # once closed, the spare sockets stay, and close sockets that calls return
                 self._spare = SpareSockets(are_kept=self._are_sockets_kept)
         spare.close()
         self._routes.close()
 
     def close(self) -> None:
-        """Release the namespace; closing twice does nothing.
+        """Release the namespace. Closing twice does nothing.
 
-        Never blocks on the kernel. When a call is inside, the namespace is released when the call returns: until then
-        its thread and its socket pin the namespace anyway, and the number of the descriptor must not be used again.
+        Never blocks in the kernel. During a call, the namespace is released only when the call returns: until then its
+        thread and socket keep the namespace alive anyway, and the number of the descriptor must not be reused.
         """
         with self._lock:
             if self.is_closed:
@@ -232,7 +236,7 @@ class HeldNamespace:
         return KernelError("enter the network namespace", errno.ESTALE, f"{self._path} is another one now")
 
     def _enter_use(self, *, even_closed: bool = False) -> SpareSockets:
-        """Keep the descriptor open until _leave_use; return the spare sockets of this moment."""
+        """Keep the descriptor open until `_leave_use`. Return the present spare sockets."""
         with self._lock:
             if self.is_closed and not even_closed:
                 raise KernelError("enter the network namespace", errno.EBADF)
@@ -250,7 +254,7 @@ class HeldNamespace:
 
 
 def _cookie_of(route: RouteSocket) -> int:
-    """Return the number of a new socket's namespace; close the socket where that cannot be told."""
+    """Return the kernel's number of the socket's namespace. On an error, close the socket and raise the error."""
     try:
         return route.cookie()
     except BaseException:
@@ -259,8 +263,11 @@ def _cookie_of(route: RouteSocket) -> int:
 
 
 def inside(namespace: Namespace, operation: str, work: Callable[[RouteSocket], T]) -> T:
-    """Run `work` with a socket of rtnetlink of the namespace, in the caller's thread, which is in the namespace
-    meanwhile. Return its result."""
+    """Run `work` with an rtnetlink socket of the namespace, in the calling thread, which is in the namespace meanwhile.
+    Return its result.
+
+    Raises KernelError, which names `operation`.
+    """
     it = held(namespace)
     try:
         return it.ask(lambda route: it.run(lambda: work(route)))
@@ -269,7 +276,10 @@ def inside(namespace: Namespace, operation: str, work: Callable[[RouteSocket], T
 
 
 def asked(namespace: Namespace, operation: str, work: Callable[[RouteSocket], T]) -> T:
-    """Run `work`, which needs only a socket of rtnetlink of the namespace, and return its result."""
+    """Run `work` with an rtnetlink socket of the namespace, without entering the namespace, and return its result.
+
+    Raises KernelError, which names `operation`.
+    """
     try:
         return held(namespace).ask(work)
     except (WireError, OSError) as error:
@@ -283,15 +293,16 @@ def _named(operation: str, error: WireError | OSError) -> KernelError:
 
 
 def held(namespace: Namespace) -> HeldNamespace:
-    """Return the namespace as what it is here."""
+    """Return the namespace as the class of this module. Raises TypeError for a namespace of another kernel
+    implementation."""
     if not isinstance(namespace, HeldNamespace):
         raise TypeError("a namespace of another kernel")
     return namespace
 
 
 def read_boot_id() -> str:
-    """Return the kernel's id of this boot; "" when the kernel has none."""
+    """Return the kernel's id of this boot; "" if it cannot be read."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        return ""  # a stand-in kernel: the cookie still tells namespaces of one boot apart
+        return ""  # without the file, cookies still distinguish the namespaces of one boot

@@ -1,7 +1,7 @@
-"""Being in another network namespace for a moment.
+"""Lets a thread be in another network namespace for a moment.
 
-setns changes the calling thread only. Whoever visits starts no thread or process there, which would stay, and visits no
-second namespace from the first.
+setns changes only the calling thread. In the other namespace, a thread must start no thread or process, which would
+stay there, and must not enter a second namespace.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(fd: int) -> None:
-    """Have the calling thread enter the namespace of a descriptor, to stay there. Raises NamespaceError."""
+    """Move the calling thread into the namespace of a descriptor, without a return. Raises NamespaceError."""
     if _libc.setns(fd, _CLONE_NEWNET) != 0:
         raise NamespaceError("enter the network namespace", ctypes.get_errno())
 
 
 class _Whereabouts(threading.local):
-    """Of the calling thread."""
+    """The location of the calling thread."""
 
     is_away = False
-    """Whether it is in another namespace than the process, or about to be."""
+    """True while the thread is in another namespace than the process, or is entering or leaving it."""
 
 
 _calling = _Whereabouts()
@@ -41,11 +41,11 @@ _calling = _Whereabouts()
 
 @contextmanager
 def visiting(fd: int) -> Iterator[None]:
-    """Have the calling thread be in the namespace of a descriptor meanwhile. Raises NamespaceError, and what `be_home`
-    raises.
+    """Let the calling thread be in the namespace of a descriptor while the block runs. Raises NamespaceError, and
+    KernelError if the thread is in another namespace already.
 
-    A thread that the kernel does not let home, for want of memory, ends the process: it would do in the pod what it is
-    to do on the host. The next daemon goes on from the journal.
+    If the kernel, short of memory, cannot move the thread back, the process ends: the thread would otherwise act in the
+    pod instead of on the host. The next daemon continues from the journal.
     """
     be_home()
     home = _home()
@@ -62,13 +62,13 @@ def visiting(fd: int) -> Iterator[None]:
 
 
 def be_home() -> None:
-    """Raise KernelError (ESTALE) in a thread that is visiting a namespace."""
+    """Raise KernelError (ESTALE) if the calling thread is in another network namespace than the process."""
     if _calling.is_away:
         raise KernelError("ask the process's network namespace", errno.ESTALE, "the thread is in another one")
 
 
 def is_own(state: os.stat_result) -> bool:
-    """Return whether the state of a descriptor is that of the namespace that this process lives in."""
+    """Return whether this stat result of a descriptor is that of the process's own network namespace."""
     return os.path.samestat(state, os.fstat(_home()))
 
 
@@ -83,5 +83,5 @@ def _return(home: int) -> None:
 
 @cache
 def _home() -> int:
-    """Return a descriptor of the namespace that this process lives in, for its whole life."""
+    """Return a descriptor of the process's own network namespace, which stays open for the process's life."""
     return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)

@@ -1,7 +1,7 @@
-"""How long a netlink socket waits for the kernel's answer.
+"""Limits how long a netlink socket waits for the kernel's answer.
 
-Requests are done while they are sent, so that an answer is ready afterwards; without a limit, a kernel that owes one
-would stop a worker.
+The kernel handles a request while it is sent, so the answer is ready at once. Without a limit, a kernel that fails to
+answer would block a worker for ever.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ _TIMEVAL = struct.pack("@ll", PATIENCE_S, 0)
 
 
 def be_patient(asking: socket.socket) -> None:
-    """Have the socket's calls wait for an answer for PATIENCE_S and then raise BlockingIOError. The kernel counts the
-    time: with socket.settimeout each call would be two, the first to poll. Raises OSError."""
+    """Let the socket's calls wait for at most PATIENCE_S seconds and then raise BlockingIOError. Raises OSError.
+
+    The kernel measures the time, because socket.settimeout would double the system calls: a poll before each.
+    """
     asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL)

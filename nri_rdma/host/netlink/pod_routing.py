@@ -1,4 +1,4 @@
-"""How a network namespace routes: a pod's, before a netdev comes into it, and the host's default routes."""
+"""Reads how a network namespace routes: a pod's before a netdev moves into it, and the host's default routes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _DISABLE_IPV6 = f"{NET}/ipv6/conf/default/disable_ipv6"
 
 
 def read_routing(route: RouteSocket) -> Routing:
-    """Return how the namespace routes that the calling thread is in. Raises KernelError, WireError."""
+    """Return rules, addresses and routes of the namespace that the calling thread is in. Raises KernelError or
+    WireError."""
     return replace(
         _routing(route, read_addresses(route), _of_tables(read_all_routes())),
         has_ipv6=_has_ipv6(),
@@ -29,8 +30,12 @@ def read_routing(route: RouteSocket) -> Routing:
 
 
 def routing_of_defaults(route: RouteSocket, addresses: Iterable[AddressMessage], routes: Iterable[Route]) -> Routing:
-    """Return what the namespace of the socket has of default routes outside the tables that all packets come to, with
-    all rules and addresses; nothing, and at no cost, without such a route. Raises KernelError, WireError."""
+    """Return the default routes in routing tables that only some packets use, with all rules and addresses of the
+    namespace.
+
+    `routes` are the namespace's routes. If there is no such default route, return nothing, without asking the kernel.
+    Raises KernelError or WireError.
+    """
     own = [it for it in routes if it.default_links and it.table_number not in SHARED_TABLES and not it.is_cached]
     return _routing(route, addresses, own) if own else Routing()
 

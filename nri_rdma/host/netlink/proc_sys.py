@@ -1,10 +1,11 @@
-"""File systems of the kernel that are mounted nowhere: /proc/sys/net for writing, and the sysfs of a namespace.
+"""Mounts kernel file systems privately: /proc/sys/net for writing, and the sysfs of a network namespace.
 
-A container that is not privileged has /proc/sys mounted read-only, and a netdev that returns from a pod would keep the
-kernel's default sysctls. A second procfs, which is mounted nowhere and which this process reaches by a descriptor only,
-takes the same writes and changes the mounts of nobody. It needs CAP_SYS_ADMIN, which the daemon needs anyway.
+A container that is not privileged has /proc/sys mounted read-only, so a netdev that returns from a pod would keep the
+kernel's default sysctls. A second procfs accepts the same writes. It is not attached to any mount point; only this
+process reaches it, by a descriptor, and no other mount changes. This needs CAP_SYS_ADMIN, which the daemon needs
+anyway.
 
-A sysfs shows the RDMA devices of the network namespace in which it was mounted, whoever reads it.
+A sysfs shows the RDMA devices of the network namespace in which it was mounted, whichever process reads it.
 """
 
 from __future__ import annotations
@@ -25,22 +26,25 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @cache
 def writable_net() -> Path | None:
-    """Return a path of /proc/sys/net that takes writes, for this process's whole life; None where there is none.
+    """Return a path of /proc/sys/net that accepts writes, valid for this process's life; None if there is none.
 
-    As /proc/sys/net itself, it has the settings of the network namespace that the calling thread is in.
+    Like /proc/sys/net itself, it shows the settings of the network namespace that the calling thread is in.
     """
     try:
         if not os.statvfs(NET).f_flag & os.ST_RDONLY:
             return NET
         mounted = mount_unseen(b"proc")
-    except OSError:  # no /proc, a seccomp filter, a security module, no CAP_SYS_ADMIN: who asks says what follows
+    except OSError:  # no /proc, a seccomp filter, a security module, or no CAP_SYS_ADMIN: the caller reports it
         return None
     return Path(f"/proc/self/fd/{mounted}/sys/net")
 
 
 def mount_unseen(kind: bytes) -> int:
-    """Return the descriptor of a file system of that kind (``proc``, ``sysfs``) that no mount namespace has. A sysfs is
-    that of the calling thread's network namespace. Raises OSError."""
+    """Mount a file system of this kind (``proc``, ``sysfs``) without a mount point, and return its descriptor. Raises
+    OSError.
+
+    A sysfs belongs to the calling thread's network namespace.
+    """
     opened = _call(_FSOPEN, kind, _FSOPEN_CLOEXEC)
     try:
         _call(_FSCONFIG, opened, _FSCONFIG_CMD_CREATE, None, None, 0)

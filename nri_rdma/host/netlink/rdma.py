@@ -1,8 +1,9 @@
-"""The RDMA subsystem over netlink: devices, ports, character devices, the netns mode, and the move of a device.
+"""Queries and changes RDMA devices over netlink (NETLINK_RDMA): devices, ports, character devices, the netns mode, and
+the move of a device.
 
-A socket looks into the namespace of the thread that opened it, but the kernel moves a device out of the namespace of
-the thread that *sends*: so a socket is opened, used and closed within one visit, see visit(). None is kept: an open one
-is a reference to the module ib_core, which could not be unloaded then.
+A socket sees the namespace of the thread that opened it, but the kernel moves a device out of the namespace of the
+thread that *sends*. A socket is therefore opened, used and closed within one visit of a namespace, see visit(). No
+socket is kept open, because it would keep the module ib_core from being unloaded.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _DATAGRAM_MAX = 1 << 16  # the kernel never sends more: a dump's buffer is at mo
 
 
 def visit(namespace: HeldNamespace, operation: str, work: Callable[[RdmaSocket], T]) -> T:
-    """Run `work` in the namespace, with a socket of it, and return its result."""
+    """Run `work` in the namespace with an RDMA socket of that namespace, and return its result. Raises KernelError."""
 
     def with_socket() -> T:
         with RdmaSocket() as rdma:
@@ -49,11 +50,12 @@ def visit(namespace: HeldNamespace, operation: str, work: Callable[[RdmaSocket],
 
 
 def can_move(home: HeldNamespace, index: int, other: HeldNamespace) -> bool:
-    """Return whether the kernel would move a device of one namespace into another; asking changes nothing.
+    """Return whether the kernel would move an RDMA device from one namespace into another. Changes nothing.
 
-    False: its driver cannot give its users up (no disassociate_ucontext), or rdmaNetns is shared. The kernel finds the
-    device by the socket's namespace, then looks at driver and mode, and only then at where the caller is
-    (drivers/infiniband/core/device.c, ib_device_set_netns_put): a caller in another namespace gets ENODEV there.
+    False if its driver does not support it (no disassociate_ucontext) or the netns mode is shared. The request is sent
+    from the other namespace, where it must fail: the kernel finds the device by the socket's namespace, checks driver
+    and mode, and only then finds that the caller's namespace does not have the device, which is ENODEV
+    (drivers/infiniband/core/device.c, ib_device_set_netns_put).
     """
     if home.identity.cookie == other.identity.cookie:
         raise KernelError(f"ask whether RDMA device {index} can move", errno.EINVAL, "that would take it down and up")
@@ -71,10 +73,10 @@ def can_move(home: HeldNamespace, index: int, other: HeldNamespace) -> bool:
 
 
 def read_netdevs(rdma: RdmaSocket) -> tuple[RdmaNetdevs, ...] | None:
-    """Return the devices of the socket's namespace with the netdevs that they have in it; None without an RDMA
-    subsystem.
+    """Return the RDMA devices of the socket's namespace, each with its netdevs in that namespace; None if the kernel
+    has no RDMA subsystem.
 
-    A device that is removed between the list and the request for its ports is left out.
+    A device that is removed between the list and the query of its ports is left out.
     """
     if not rdma.has_subsystem:
         return None
@@ -98,10 +100,11 @@ def read_netdevs(rdma: RdmaSocket) -> tuple[RdmaNetdevs, ...] | None:
 
 
 class RdmaSocket:
-    """Questions to the RDMA subsystem about the namespace of the thread that made it.
+    """A socket for queries about the RDMA devices of the namespace in which it was created. Every method raises
+    KernelError.
 
-    Where there is no such subsystem there are no devices, and the netns mode is NONE; all else is EPROTONOSUPPORT.
-    Every operation raises KernelError. EINVAL is also the kernel's word for a device that the namespace does not have.
+    If the kernel has no RDMA subsystem, there are no devices and the netns mode is NONE; other queries fail with
+    EPROTONOSUPPORT. The kernel answers EINVAL also for a device that is not in the namespace.
     """
 
     def __init__(self) -> None:
@@ -125,17 +128,18 @@ class RdmaSocket:
         return self._socket is not None
 
     def devices(self) -> tuple[RdmaDeviceState, ...]:
-        """Return the devices of the namespace; with shared netns mode those of the whole machine."""
+        """Return the RDMA devices of the namespace; in the shared netns mode, those of the whole machine."""
         return self._ask("list RDMA devices", nldev.get_devices()) if self.has_subsystem else ()
 
     def ports(self, index: int) -> tuple[RdmaPortState, ...]:
-        """Return the ports of a device."""
+        """Return the ports of an RDMA device."""
         return self._ask(f"list ports of RDMA device {index}", nldev.get_ports(index))
 
     def char_device(self, index: int | None, kind: CharKind, port: int | None = None) -> CharNumber | None:
-        """Return the character device of that kind (umad and issm are a port's, rdma_cm is no device's).
+        """Return the character device of this kind. A umad or issm device belongs to a port, and rdma_cm to no RDMA
+        device.
 
-        None: there is none, or the kind is issm, which the kernel does not report (attach/rdma.py).
+        None if there is none, or if the kind is issm, which the kernel does not report (attach/rdma.py).
         """
         what = f"find {kind} of RDMA device {index}"
         try:
@@ -146,38 +150,39 @@ class RdmaSocket:
             raise
 
     def netns_mode(self) -> RdmaNetns:
-        """Return whether namespaces share the RDMA devices."""
+        """Return the RDMA subsystem's netns mode: whether namespaces share the RDMA devices."""
         return self.system().netns
 
     def system(self) -> RdmaSystem:
-        """Return the subsystem's settings."""
+        """Return the RDMA subsystem's settings."""
         if not self.has_subsystem:
             return RdmaSystem(netns=RdmaNetns.NONE, monitor=False)
         return self._ask_one("read the RDMA subsystem's settings", nldev.get_system())
 
     def set_netns_mode(self, mode: RdmaNetns) -> None:
-        """Set whether namespaces share the devices; EBUSY while there are other namespaces."""
+        """Set the RDMA subsystem's netns mode. Fails with EBUSY while other network namespaces exist."""
         self._ask(f"set rdmaNetns {mode}", nldev.set_netns_mode(mode))
 
     def move(self, index: int, fd: int) -> None:
-        """Move a device from the namespace of the calling thread, which must be the socket's, to that of `fd`."""
+        """Move an RDMA device from the calling thread's namespace, which must be the socket's, into that of the
+        descriptor `fd`."""
         self._ask(f"move RDMA device {index}", nldev.set_namespace(index, fd))
 
     def rename(self, index: int, name: str) -> None:
-        """Give a device another name; EEXIST: another one of the machine has it."""
+        """Rename an RDMA device. Fails with EEXIST if another device of the machine has that name."""
         self._ask(f"rename RDMA device {index} to {name}", nldev.set_name(index, name))
 
     def resources(self, index: int) -> tuple[Count, ...]:
-        """Return the number of objects of each kind that a device has."""
+        """Return the number of objects of each kind on an RDMA device."""
         return self._ask_one(f"count the objects of RDMA device {index}", nldev.get_resources(index))
 
     def objects(self, index: int, kind: ObjectKind) -> tuple[RdmaObject, ...]:
-        """Return the objects of one kind, with their makers."""
+        """Return the objects of one kind on an RDMA device, each with the process or kernel user that made it."""
         answers = self._ask(f"list the {kind} objects of RDMA device {index}", nldev.get_objects(kind, index))
         return tuple(item for answer in answers for item in answer)
 
     def kernel_objects(self, index: int, kind: ObjectKind) -> tuple[RdmaObject, ...]:
-        """Return the objects of one kind of the kernel's own users only, without decoding those of processes."""
+        """Return the objects of one kind that kernel users hold, without decoding those of processes."""
         answers = self._ask(f"list the {kind} objects of RDMA device {index}", nldev.get_kernel_objects(kind, index))
         return tuple(item for answer in answers for item in answer)
 
@@ -215,7 +220,7 @@ class RdmaSocket:
 
 
 def _open() -> socket.socket | None:
-    """Open a socket in this thread's namespace; None: the kernel has no RDMA subsystem."""
+    """Open an RDMA netlink socket in this thread's namespace; None if the kernel has no RDMA subsystem."""
     try:
         opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, nldev.NETLINK_RDMA)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Requests made of bytes that the kernel reported earlier.
+"""Encodes requests that restore or remove objects, from the bytes that the kernel reported for them earlier.
 
-What was captured is sent again whole, so that attributes which we do not know survive. Only what the
-kernel does not take back is left out.
+The captured bytes are sent back whole, so that attributes unknown to this program survive. Only attributes that the
+kernel would not accept are left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RTM_SETLINK = 19
 _IFA_LABEL, _IFA_CACHEINFO, _IFA_FLAGS, _IFA_PROTO = 3, 6, 8, 11
 _IFA_F_NODAD, _IFA_F_NOPREFIXROUTE, _FOREVER = 0x02, 0x200, 0xFFFFFFFF
 _KEPT_ADDRESS_FLAGS = 0x10 | 0x200 | 0x400
-"""IFA_F_HOMEADDRESS, NOPREFIXROUTE and MCAUTOJOIN: the others are the kernel's own, or those of autoconfiguration."""
+"""IFA_F_HOMEADDRESS, NOPREFIXROUTE and MCAUTOJOIN. The kernel or autoconfiguration sets the other flags."""
 _RTA_OIF, _RTA_PREFSRC, RTA_CACHEINFO, _RTA_TABLE, RTA_EXPIRES = 4, 7, 12, 15, 23
 _RTNH_F_ONLINK = 4
 _USER_HZ = 100  # the unit of rta_expires
@@ -37,8 +37,8 @@ _SETTING_ATTRIBUTES = {
     "gso_ipv4_max_size": 63,
     "gro_ipv4_max_size": 64,
 }
-"""Settings that are a u32 attribute of a link (IFLA_*, include/uapi/linux/if_link.h), in the order that they need:
-a GSO size sets the one of IPv4 with it."""
+"""Link settings that are u32 attributes (IFLA_*, include/uapi/linux/if_link.h), in the order in which they must be set:
+setting a GSO size also sets that of IPv4."""
 _SETTABLE_FLAGS = 0x4 | 0x20 | 0x80 | 0x100 | 0x200 | 0x1000 | 0x2000 | 0x4000 | 0x8000
 """IFF_DEBUG, NOTRAILERS, NOARP, PROMISC, ALLMULTI, MULTICAST, PORTSEL, AUTOMEDIA, DYNAMIC."""
 _IFLA_BROADCAST, _IFLA_LINKMODE, _IFLA_AF_SPEC, _IFLA_INET6_ADDR_GEN_MODE = 2, 17, 26, 8
@@ -50,8 +50,10 @@ _SETTINGS = ("flags", "linkmode", "broadcast", *_SETTING_ATTRIBUTES, "addr_gen_m
 
 
 def link_settings(flags: int, told: Mapping[int, bytes]) -> tuple[tuple[str, int], ...]:
-    """Return LinkState.settings of a link's flags and attributes. `broadcast` is the hardware address, its first byte
-    the lowest one."""
+    """Return the value of LinkState.settings for a link's flags and attributes.
+
+    `broadcast` is the hardware broadcast address as a number; its first byte is the lowest one.
+    """
     found = {"flags": flags & _SETTABLE_FLAGS}
     for name, number in _SETTING_ATTRIBUTES.items():
         if number in told:
@@ -67,12 +69,12 @@ def link_settings(flags: int, told: Mapping[int, bytes]) -> tuple[tuple[str, int
 
 
 def restore_request(ifindex: int, restoration: Restore) -> Request:
-    """Return the request that adds the object; an object that exists already is no error."""
+    """Return the request that adds a captured object again. An object that already exists is no error."""
     thing = restoration.thing
     kind = _kind(thing)
     return Request(
         kind=kind,
-        # Not EXCL for routes: it refuses a second route of the same metric, though it leads to another link.
+        # Not EXCL for routes: it refuses a second route of the same metric, even over another link.
         flags=CREATE | (APPEND if kind == RTM_NEWROUTE else EXCL),
         body=_PAYLOADS[kind](thing, ifindex),
         operation=restoration.describe(),
@@ -81,8 +83,10 @@ def restore_request(ifindex: int, restoration: Restore) -> Request:
 
 
 def inherit_request(ifindex: int, inheritance: Inherit) -> Request:
-    """Return the request that makes the object anew in a pod. EEXIST is an error there: what is left out is decided
-    before."""
+    """Return the request that creates a captured object of the host in a pod.
+
+    EEXIST is an error, because existing objects were left out before.
+    """
     brought = inheritance.brought
     kind = _kind(brought.thing)
     if kind == RTM_NEWADDR:
@@ -91,13 +95,13 @@ def inherit_request(ifindex: int, inheritance: Inherit) -> Request:
         body = _inherited_route(brought, ifindex)
     else:
         body = _neighbour_payload(brought.thing, ifindex)
-    # Not EXCL for routes of IPv4: it refuses a second one of the same metric, though it leads to another link.
+    # Not EXCL for routes: IPv4 then refuses a second route of the same metric, even over another link.
     flags = CREATE | (APPEND if kind == RTM_NEWROUTE else EXCL)
     return Request(kind=kind, flags=flags, body=body, operation=inheritance.describe())
 
 
 def remove_request(ifindex: int, removal: Remove) -> Request:
-    """Return the request that deletes the object; a missing object is no error."""
+    """Return the request that deletes a captured object. A missing object is no error."""
     thing = removal.thing
     kind = _kind(thing)
     return Request(
@@ -118,8 +122,8 @@ def settings_request(ifindex: int, change: SetSettings) -> Request:
 
 
 def detach_xdp_requests(ifindex: int) -> tuple[Request, ...]:
-    """Return the requests that remove the XDP program of every mode; a mode without one, or unknown to the driver, is
-    no error."""
+    """Return the requests that remove the XDP program of each mode. It is no error if a mode has no program or the
+    driver does not support the mode."""
     return tuple(_detach_xdp_request(ifindex, mode) for mode in _XDP_MODES)
 
 
@@ -138,7 +142,7 @@ def _kind(thing: Captured) -> int:
 
 
 def _address_payload(thing: Captured, ifindex: int) -> bytes:
-    """Return struct ifaddrmsg with the present index; an expired lifetime becomes one second."""
+    """Return struct ifaddrmsg with the link's present ifindex. An expired lifetime becomes one second."""
     family, prefix, flags, scope, _index = struct.unpack_from("=BBBBI", thing.raw, 16)
     payload = [struct.pack("=BBBBI", family, prefix, flags, scope, ifindex)]
     for kind, data in read_attributes(thing.raw[24:]):
@@ -151,8 +155,8 @@ def _address_payload(thing: Captured, ifindex: int) -> bytes:
 
 
 def _inherited_address(brought: Brought, ifindex: int) -> bytes:
-    """Return struct ifaddrmsg of an address that stays for as long as the pod, whoever made it on the host, and of
-    which IPv6 looks for no duplicate. Its label is that of the link in the pod."""
+    """Return struct ifaddrmsg for an address that the pod takes over from the host, with an unlimited lifetime and
+    without duplicate address detection. Its label becomes the link's name in the pod."""
     family, prefix, short_flags, scope, _index = struct.unpack_from("=BBBBI", brought.thing.raw, 16)
     told = dict(read_attributes(brought.thing.raw[24:]))
     (flags,) = struct.unpack("=I", told[_IFA_FLAGS]) if _IFA_FLAGS in told else (short_flags,)
@@ -169,7 +173,8 @@ def _inherited_address(brought: Brought, ifindex: int) -> bytes:
 
 
 def _inherited_route(brought: Brought, ifindex: int) -> bytes:
-    """Return struct rtmsg of a route that stays for as long as the pod, perhaps in another table."""
+    """Return struct rtmsg for a route that the pod takes over from the host, without an expiry time, and in another
+    table if `brought` names one."""
     payload = _route_payload(brought.thing, ifindex)
     fields = list(struct.unpack_from("=BBBBBBBBI", payload))
     left_out = {RTA_EXPIRES, *({_RTA_PREFSRC} if brought.is_sourceless else ())}
@@ -181,8 +186,8 @@ def _inherited_route(brought: Brought, ifindex: int) -> bytes:
 
 
 def _route_payload(thing: Captured, ifindex: int) -> bytes:
-    """Return struct rtmsg without flags that only the kernel may set, with the present RTA_OIF, and a lifetime instead
-    of its age."""
+    """Return struct rtmsg with the link's present ifindex, without flags that only the kernel may set; the remaining
+    lifetime replaces the cache information."""
     fields = list(struct.unpack_from("=BBBBBBBBI", thing.raw, 16))
     fields[8] &= _RTNH_F_ONLINK
     payload = [struct.pack("=BBBBBBBBI", *fields)]
@@ -197,7 +202,7 @@ def _route_payload(thing: Captured, ifindex: int) -> bytes:
 
 
 def _neighbour_payload(thing: Captured, ifindex: int) -> bytes:
-    """Return struct ndmsg with the present index, without cache information."""
+    """Return struct ndmsg with the link's present ifindex, without cache information."""
     family, state, flags, kind = struct.unpack_from("=BxxxxxxxHBB", thing.raw, 16)
     left_out = {_NDA_CACHEINFO, _NDA_PROBES}
     kept = (encode_attribute(*item) for item in read_attributes(thing.raw[28:]) if item[0] not in left_out)
@@ -205,7 +210,8 @@ def _neighbour_payload(thing: Captured, ifindex: int) -> bytes:
 
 
 def _settings_payload(ifindex: int, settings: dict[str, int]) -> bytes:
-    """Return struct ifinfomsg and attributes; flags change only where `change` says so."""
+    """Return struct ifinfomsg and the attributes of these settings. Interface flags change only if "flags" is among the
+    settings."""
     change = _SETTABLE_FLAGS if "flags" in settings else 0
     payload = [struct.pack("=BxHiII", 0, 0, ifindex, settings.get("flags", 0), change)]
     for name, number in _SETTING_ATTRIBUTES.items():
@@ -232,7 +238,7 @@ _ABSENT = {
     RTM_NEWADDR: frozenset({errno.EADDRNOTAVAIL}),
     RTM_NEWROUTE: frozenset({errno.ESRCH}),
     RTM_NEWNEIGH: frozenset({errno.ENOENT}),
-    queues.NEWQDISC: frozenset({errno.ENOENT, errno.EINVAL}),  # EINVAL: another one stands there
-    queues.NEWTCLASS: frozenset({errno.ENOENT, errno.EINVAL}),  # EINVAL: its qdisc is gone
+    queues.NEWQDISC: frozenset({errno.ENOENT, errno.EINVAL}),  # EINVAL: another qdisc is in its place
+    queues.NEWTCLASS: frozenset({errno.ENOENT, errno.EINVAL}),  # EINVAL: the class's qdisc is gone
 }
 """The kernel's errno for a deletion of an object that does not exist."""

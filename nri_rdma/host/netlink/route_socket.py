@@ -1,8 +1,8 @@
-"""A socket of rtnetlink, for requests and lists as bytes.
+"""A socket for rtnetlink that sends requests and reads lists as bytes.
 
-Several requests go in one datagram: the kernel works on them in order, and goes on after one that it refuses
-(netlink_rcv_skb). pyroute2 is not used for this: it opens an event loop for each socket, and decodes every attribute of
-every message, which takes a tenth of a millisecond per message.
+Several requests go in one datagram; the kernel handles them in order, and continues after one that it refuses
+(netlink_rcv_skb). pyroute2 is not used here, because it opens an event loop for each socket and decodes every
+attribute, which takes a tenth of a millisecond per message.
 """
 
 from __future__ import annotations
@@ -33,17 +33,20 @@ from nri_rdma.wire.netlink import (
 )
 
 REQUESTS_MAX = 32
-"""Most requests in one datagram; further ones go in the next: the answers fit any receive buffer."""
+"""The most requests in one datagram, so that their answers fit any receive buffer. Further requests go into the next
+datagram."""
 
 _OF_LINKS = frozenset({16, 17, 108, 109})  # RTM_NEWLINK, RTM_DELLINK, RTM_NEWLINKPROP, RTM_DELLINKPROP
-"""Requests that reach a driver. One of a driver that was interrupted (EINTR) has no answer at all (netlink_rcv_skb)."""
+"""Requests that call a driver. If the driver was interrupted (EINTR), the kernel sends no answer at all
+(netlink_rcv_skb)."""
 _SOL_NETLINK, _CAP_ACK, _EXT_ACK, _STRICT = 270, 10, 11, 12  # include/uapi/linux/netlink.h
 _SO_NETNS_COOKIE = 71  # include/uapi/asm-generic/socket.h, Linux 5.14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A change; `operation` names it to people, an errno of `tolerate` counts as done."""
+    """An rtnetlink request that changes something. `operation` names it in errors; an errno in `tolerate` counts as
+    success."""
 
     kind: int
     body: bytes
@@ -53,10 +56,10 @@ class Request:
 
 
 class RouteSocket:
-    """A socket in the namespace of the thread that makes it, for one thread at a time. Every operation raises
+    """An rtnetlink socket of the namespace in which it was created, for one thread at a time. Every method raises
     KernelError.
 
-    After an error that is not the kernel's answer, `is_broken` is True: answers may still be under way.
+    After an error that is not the kernel's answer, `is_broken` is True, because late answers may still arrive.
     """
 
     def __init__(self) -> None:
@@ -84,7 +87,7 @@ class RouteSocket:
         self._datagrams.close()
 
     def cookie(self) -> int:
-        """Return the number of the socket's namespace, unique in a boot."""
+        """Return the kernel's number of the socket's namespace, which is unique until the next boot."""
         try:
             (cookie,) = struct.unpack("=Q", self._socket.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8))
         except OSError as error:
@@ -92,14 +95,14 @@ class RouteSocket:
         return int(cookie)
 
     def do(self, *requests: Request) -> None:
-        """Send all of them in order, also those after one that is refused. Raises KernelError for the first refusal."""
+        """Send all requests in order, even after a refusal. Raises KernelError for the first refused one."""
         errors = self.try_all(requests)
         if errors:
             raise errors[min(errors)]
 
     def try_all(self, requests: Sequence[Request]) -> dict[int, KernelError]:
-        """Send all of them in order, also those after one that is refused. Return the errors by the position of the
-        request. Raises KernelError where no answer comes."""
+        """Send all requests in order, even after a refusal, and return the errors by the request's position. Raises
+        KernelError if no answer comes."""
         errors: dict[int, KernelError] = {}
         for start in range(0, len(requests), REQUESTS_MAX):
             refused = self._do(requests[start : start + REQUESTS_MAX])
@@ -107,7 +110,7 @@ class RouteSocket:
         return errors
 
     def ask(self, kind: int, body: bytes, operation: str) -> bytes:
-        """Return the answer to a request about one object, whole."""
+        """Return the whole message that answers a request about one object."""
         self._sequence += 1
         self._send(operation, encode_request(kind, 0, self._sequence, body))
         while True:
@@ -120,12 +123,15 @@ class RouteSocket:
                 raise KernelError(operation, answer.errno or errno.EPROTO, answer.reason or "an answer without content")
 
     def dump(self, kind: int, body: bytes, operation: str, keep: Callable[[bytes], bool] | None = None) -> list[bytes]:
-        """Return the messages of a list, whole; only those for which `keep` is true."""
+        """Return the whole messages of a list; with `keep`, only those for which it returns True."""
         return read_whole(operation, lambda: self._list(operation, kind, body, keep))
 
     def _do(self, requests: Sequence[Request]) -> dict[int, KernelError]:
-        """Send one datagram, and return the errors by position. The kernel tells refusals in any case; what it confirms
-        is what asks for that: the last request, and changes of links."""
+        """Send the requests in one datagram and return the errors by position.
+
+        The kernel always reports refusals. Success is confirmed only on request: here for the last request, and for
+        changes of links.
+        """
         first, last = self._sequence + 1, self._sequence + len(requests)
         self._sequence = last
         unsure = {number for number, it in enumerate(requests, first) if it.kind in _OF_LINKS or number == last}
@@ -139,7 +145,7 @@ class RouteSocket:
         while True:
             for message in self._receive(operation):
                 if message.kind != ERROR or not first <= message.sequence <= last:
-                    continue  # an answer that an earlier call did not wait for
+                    continue  # a late answer to an earlier call
                 position, answer = message.sequence - first, read_answer(message)
                 request = requests[position]
                 if answer.errno not in {0, *request.tolerate}:

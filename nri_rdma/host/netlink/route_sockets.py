@@ -1,4 +1,4 @@
-"""The sockets of rtnetlink that a network namespace has: one for each caller of the moment, and idle ones."""
+"""The rtnetlink sockets of one network namespace: one for each present caller, and idle ones for reuse."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Final
 from nri_rdma.host.netlink.route_socket import RouteSocket
 
 IDLE_MAX: Final = 1
-"""Idle sockets that are kept; further ones are closed. Only the host has several callers at once, and a daemon at rest
-then holds the same number of sockets whatever it did."""
+"""The most idle sockets to keep; others are closed. Only the host's namespace has several callers at once, and an idle
+daemon should always have the same number of sockets."""
 IDLE_MAX_OF_KEPT: Final = 2
-"""The same while sockets are kept: an attach has two callers at once (attach/last_look.py)."""
+"""The most idle sockets while sockets are kept open for an attach, which has two callers at once
+(attach/last_look.py)."""
 
 
 class RouteSockets:
-    """Safe for use by several threads."""
+    """The rtnetlink sockets of one network namespace. Safe for use by several threads."""
 
     def __init__(self, first: RouteSocket) -> None:
         self._lock = threading.Lock()
@@ -25,22 +26,22 @@ class RouteSockets:
 
     @property
     def count(self) -> int:
-        """The number of sockets, those that callers have included."""
+        """The number of open sockets, those in use included."""
         return self._count
 
     def take(self) -> tuple[RouteSocket | None, int]:
-        """Return an idle socket, None without any, and the number to give it back with."""
+        """Return an idle socket (None if there is none), and the generation number that `give_back` needs."""
         with self._lock:
             return self._idle.pop() if self._idle else None, self._generation
 
     def add(self) -> None:
-        """Count a socket that a caller has opened."""
+        """Count a new socket that a caller has opened."""
         with self._lock:
             self._count += 1
 
     def give_back(self, route: RouteSocket, generation: int, most: int) -> None:
-        """Keep a socket that a caller had, up to so many idle ones; close it where it is in doubt, or where the sockets
-        were closed meanwhile."""
+        """Keep a caller's socket as idle, up to `most` idle sockets. Close it if it is broken, or if `close` was called
+        since `take`."""
         with self._lock:
             keep = generation == self._generation and len(self._idle) < most and not route.is_broken
             if keep:
@@ -51,7 +52,7 @@ class RouteSockets:
             route.close()
 
     def close_idle(self, most: int = 0) -> None:
-        """Close idle sockets beyond so many."""
+        """Close the idle sockets beyond the first `most`."""
         with self._lock:
             idle, self._idle = self._idle[most:], self._idle[:most]
             self._count -= len(idle)
@@ -59,7 +60,7 @@ class RouteSockets:
             route.close()
 
     def close(self) -> None:
-        """Close all of them; those that callers have are closed when they come back."""
+        """Close all idle sockets; a socket in use is closed when its caller gives it back."""
         with self._lock:
             self._generation += 1
         self.close_idle()

@@ -1,8 +1,8 @@
-"""The host's routes, read as the kernel's bytes.
+"""Reads routes as the kernel's bytes, and parses only those that concern some links.
 
-A router's host has routes by the hundred thousand, and next to none of them concern us. Decoding all of them with
-pyroute2 kept Python's lock for a second and more. Here a route is looked at for as long as it takes to see that it is
-none of ours: it is no default route, and has nowhere the number of a link or an address that is asked about.
+A router has routes by the hundred thousand, nearly all of them irrelevant here. Decoding all of them with pyroute2 kept
+Python's global lock for a second and more. A route is skipped as soon as its bytes show that it is no default route and
+contains none of the requested ifindexes and addresses.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SOL_NETLINK, _ADD_MEMBERSHIP, _DROP_MEMBERSHIP, _STRICT = 270, 1, 2, 12  # incl
 _RTNLGRP_IPV6_ROUTE = 11
 _DATAGRAM_MAX = 1 << 16  # the kernel sends routes in at most 32 KiB (net/netlink/af_netlink.c)
 _DATAGRAMS_OF_SHORT = 2
-"""Datagrams of a short list: the routes, and the end of the list."""
+"""The number of datagrams of a short list: one with the routes, and one with the end of the list."""
 _REQUEST_DUMP = 0x1 | 0x300
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _HEADER = struct.Struct("=IHHII")
@@ -65,7 +65,7 @@ _ANY = re.compile(b"")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A route of any family; `attributes` in the kernel's order, `paths` are the links of a multipath route."""
+    """A route of any family. `attributes` are in the kernel's order; `paths` are the ifindexes of a multipath route."""
 
     raw: bytes
     family: int
@@ -78,11 +78,11 @@ class Route:
     flags: int
     attributes: tuple[tuple[int, bytes], ...]
     link: int
-    """The ifindex of the route's link; 0 when it leads to no link, or to several."""
+    """The ifindex of the route's link; 0 if it leads to no link or to several."""
     paths: frozenset[int]
 
     def get(self, kind: int) -> bytes:
-        """Return an attribute; empty when there is none."""
+        """Return the bytes of an attribute; b"" if the route does not have it."""
         return next((data for number, data in self.attributes if number == kind), b"")
 
     @property
@@ -92,65 +92,69 @@ class Route:
 
     @property
     def table_number(self) -> int:
-        """The table; beyond 255 an attribute says it."""
+        """The number of the routing table. Numbers above 255 are in an attribute."""
         said = self.get(_RTA_TABLE)
         return int.from_bytes(said, sys.byteorder) if said else self.table
 
     @property
     def metric(self) -> int:
-        """The metric; 0 when none is said."""
+        """The metric; 0 if the route has none."""
         return int.from_bytes(self.get(_RTA_PRIORITY), sys.byteorder)
 
     @property
     def gateway(self) -> bytes:
-        """The gateway as it stands on the wire; empty when there is none."""
+        """The bytes of the gateway's address; b"" if the route has none."""
         return self.get(_RTA_GATEWAY)
 
     @property
     def is_cached(self) -> bool:
-        """Return whether it is a cached clone of a route."""
+        """Return whether this is a clone in the kernel's route cache."""
         return bool(self.flags & _RTM_F_CLONED)
 
     @property
     def is_announced(self) -> bool:
-        """Return whether a router announced the route, and the kernel took it (IPv6)."""
+        """Return whether the kernel added this route after a router advertisement (IPv6)."""
         return self.family == _AF_INET6 and self.proto == _RTPROT_RA
 
     @property
     def default_links(self) -> frozenset[int]:
-        """The ifindexes that a default route leads to, all paths of it; empty for other routes."""
+        """The ifindexes of all paths of a default route; empty for other routes."""
         if self.prefix or self.get(_RTA_DST) or self.type != _RTN_UNICAST:
             return frozenset()
         return (self.paths | {self.link}) - {0}
 
 
 def read_routes(ifindexes: Collection[int], sources: Collection[bytes]) -> tuple[Route, ...]:
-    """Return, of the routes of all tables and families, default ones and those that may lead to one of these links or
-    have one of these addresses as their source. Some others may be among them."""
+    """Return the default routes, and the routes that lead to one of these links or have one of these source addresses.
+
+    Covers all tables and families of the calling thread's namespace. The result may contain some other routes.
+    """
     needles = [struct.pack("=I", ifindex) for ifindex in ifindexes] + list(sources)
     pattern = re.compile(b"|".join(re.escape(needle) for needle in needles)) if needles else None
     return tuple(parse_route(raw) for raw in _dump(pattern, b""))
 
 
 def read_routes_of(ifindex: int) -> tuple[Route, ...]:
-    """Return the routes that lead to a link, multipath ones too. The kernel chooses them (RTA_OIF): few come in one
-    datagram, and so are whole also where other routes never rest."""
+    """Return the routes that lead to a link, multipath routes included.
+
+    The kernel selects them (RTA_OIF). As these few routes fit one datagram, the list is consistent even if other routes
+    change all the time.
+    """
     return tuple(parse_route(raw) for raw in _dump(_ANY, encode_u32(_RTA_OIF, ifindex)))
 
 
 def read_all_routes() -> tuple[Route, ...]:
-    """Return the routes of all tables and families, in the namespace of the calling thread."""
+    """Return the routes of all tables and families in the calling thread's namespace."""
     return tuple(parse_route(raw) for raw in _dump(_ANY, b""))
 
 
 def default_links(routes: Iterable[Route]) -> frozenset[int]:
-    """Return the ifindexes that any default route among these leads to, of those in the tables that all packets come
-    to."""
+    """Return the ifindexes of all default routes in the tables that every packet passes through (SHARED_TABLES)."""
     return frozenset().union(*(it.default_links for it in routes if it.table_number in SHARED_TABLES))
 
 
 def parse_route(raw: bytes) -> Route:
-    """Parse one route message."""
+    """Parse the kernel's message of one route."""
     family, prefix, _, tos, table, proto, scope, kind, flags = _ROUTE.unpack_from(raw, 16)
     found = tuple(read_attributes(raw[28:]))
     by_kind = dict(found)
@@ -171,8 +175,8 @@ def parse_route(raw: bytes) -> Route:
 
 
 def captured_route(route: Route) -> Captured | None:
-    """Return a route; None for a cached clone, and for a route that the kernel keeps in the table `local` for its
-    addresses."""
+    """Return the route in a form that can be restored; None for a cached clone, and for a route that the kernel itself
+    keeps in the table `local`."""
     if route.flags & _RTM_F_CLONED:
         return None
     if route.proto == _RTPROT_KERNEL and route.table == _RT_TABLE_LOCAL:
@@ -188,14 +192,18 @@ def captured_route(route: Route) -> Captured | None:
 
 
 def captured_routes(routes: Collection[Route], ifindex: int) -> tuple[Captured, ...]:
-    """Return the routes of a link, those through a gateway last: they lead through the connected ones."""
+    """Return the routes of a link in a form that can be restored. Routes through a gateway come last, because they need
+    the connected routes."""
     found = [captured for route in routes if route.link == ifindex and (captured := captured_route(route)) is not None]
     return tuple(sorted(found, key=lambda route: " via " in route.text))
 
 
 def unreturnable(ifindex: int, own: Collection[bytes], routes: Collection[Route]) -> tuple[str, ...]:
-    """Return what the host would lose with this link, whose addresses are `own`, and could not restore: each text goes
-    on after the link's name."""
+    """Return what the host would lose with this link and could not restore. `own` holds the bytes of the link's
+    addresses.
+
+    Each text continues a sentence that begins with the link's name.
+    """
     found: set[str] = set()
     for route in routes:
         if ifindex in route.paths:
@@ -209,16 +217,17 @@ def unreturnable(ifindex: int, own: Collection[bytes], routes: Collection[Route]
 
 
 def _dump(pattern: re.Pattern[bytes] | None, wanted: bytes) -> list[bytes]:
-    """Return the routes that cannot be ruled out, in the namespace of the calling thread."""
+    """Return the messages of routes that match the pattern, and of default routes, in the calling thread's
+    namespace."""
     return read_whole("list routes", lambda: _dump_once(pattern, wanted))
 
 
 def _dump_once(pattern: re.Pattern[bytes] | None, wanted: bytes) -> tuple[list[bytes], bool]:
-    """Return the routes that cannot be ruled out, from one dump, and whether the table changed meanwhile.
+    """Return the messages of routes that match the pattern from one dump, and whether the table changed meanwhile.
 
-    The kernel does not report such a change for IPv6: when a route comes or goes between two datagrams, it walks the
-    tree again and passes over as many routes as it has sent (fib6_dump_table), which may be others by then. So the news
-    of IPv6 routes are watched meanwhile. A list in one datagram is consistent.
+    The kernel does not report such a change for IPv6. If a route comes or goes between two datagrams, it walks its tree
+    again and skips as many routes as it has sent (fib6_dump_table), which may now be different ones. Events of IPv6
+    routes are therefore watched during the dump. A list in one datagram is consistent.
     """
     every: list[bytes] = []
     datagrams = 0
@@ -242,7 +251,8 @@ def _open() -> AbstractContextManager[socket.socket]:
 
 @contextmanager
 def _hearing(news: socket.socket) -> Iterator[Callable[[], bool]]:
-    """Have the socket hear the news of IPv6 routes meanwhile. Yields what tells whether any came, or was lost."""
+    """Let the socket receive events of IPv6 routes while the block runs. Yields a function that returns whether an
+    event came or was lost."""
 
     def has_heard() -> bool:
         try:
@@ -258,12 +268,12 @@ def _hearing(news: socket.socket) -> Iterator[Callable[[], bool]]:
     yield has_heard
     news.setsockopt(_SOL_NETLINK, _DROP_MEMBERSHIP, _RTNLGRP_IPV6_ROUTE)
     while has_heard():
-        pass  # who has the socket next asks for something else
+        pass  # the socket's next user must not receive these events
 
 
 def _candidates(answer: bytes, pattern: re.Pattern[bytes] | None) -> tuple[list[bytes], bool]:
-    """Return the routes in one of the kernel's answers that cannot be ruled out, and whether the answer was the last
-    one."""
+    """Return the messages of routes in one datagram that match the pattern or are default routes, and True if the list
+    is complete."""
     found: list[bytes] = []
     hit = _search(pattern, answer, 0)
     offset = 0
@@ -301,8 +311,8 @@ def _is_link_local(route: Route) -> bool:
 
 
 def _words(kind: int, data: bytes) -> str:
-    """Return the attribute in words when it is known, else whole: two routes that differ anywhere differ in their
-    text."""
+    """Return a known attribute in words, and any other one in hexadecimal: routes that differ in any attribute must
+    differ in their text."""
     if kind in _RTA_ADDRESSES and len(data) in {4, 16}:
         return f"{_RTA_ADDRESSES[kind]} {_address(data)}"
     if kind in _RTA_NUMBERS and len(data) == 4:

@@ -1,7 +1,7 @@
-"""Routes, rules and neighbours as a pod's request says them, as requests of rtnetlink.
+"""Encodes the routes, rules and neighbours of a pod's request as rtnetlink requests.
 
-Routes and rules carry a protocol number of nri-rdma's own: it is seen in `ip route` and `ip rule`, and what is removed
-from a pod's namespace is nobody else's.
+Routes and rules carry a protocol number of nri-rdma's own. `ip route` and `ip rule` show it, and it ensures that only
+our own entries are removed from a pod's namespace.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nri_rdma.model.network import IpAddress, IpNetwork, RouteConfig, RouteType,
 from nri_rdma.wire.netlink import CREATE, EXCL, NESTED, REPLACE, encode_attribute, encode_u32
 
 PROTOCOL: Final = 114
-"""The origin of our routes and rules: a number without a name in iproute2's rt_protos."""
+"""The protocol number (origin) of our routes and rules, which has no name in iproute2's rt_protos."""
 _NEWROUTE, _DELROUTE, _NEWNEIGH, _NEWRULE, _DELRULE = 24, 25, 28, 32, 33  # RTM_*, include/uapi/linux/rtnetlink.h
 _RTMSG = struct.Struct("=BBBBBBBBI")
 _RTNEXTHOP = struct.Struct("=HBBi")
@@ -44,20 +44,20 @@ _FRA_SUPPRESS_PREFIXLEN, _FRA_TABLE, _FRA_FWMASK, _FRA_OIFNAME, _FRA_PROTOCOL = 
 
 
 def add_route_request(ifindex: int, addition: AddRoute) -> Request:
-    """Return the request that adds a route over a link. EEXIST: the namespace has one with this destination, table and
-    metric, over this link or another one."""
+    """Return the request that adds a route over a link. The kernel answers EEXIST if the namespace has a route with
+    this destination, table and metric, over any link."""
     route = addition.route
     body = _route(route) + _paths(route, ifindex)
     return Request(kind=_NEWROUTE, flags=CREATE | EXCL, body=body, operation=addition.describe())
 
 
 def add_reject_request(addition: AddRejectRoute) -> Request:
-    """Return the request that adds a route which leads nowhere."""
+    """Return the request that adds a route which rejects packets (blackhole, unreachable, prohibit)."""
     return Request(kind=_NEWROUTE, flags=CREATE | EXCL, body=_route(addition.route), operation=addition.describe())
 
 
 def remove_reject_request(removal: RemoveRejectRoute) -> Request:
-    """Return the request that removes a route which leads nowhere; one that does not exist is no error."""
+    """Return the request that removes a route which rejects packets. A missing route is no error."""
     return Request(
         kind=_DELROUTE,
         body=_route(removal.route),
@@ -67,7 +67,7 @@ def remove_reject_request(removal: RemoveRejectRoute) -> Request:
 
 
 def add_neighbour_request(ifindex: int, addition: AddNeighbour) -> Request:
-    """Return the request that adds a permanent neighbour, in place of what the kernel has learned of it."""
+    """Return the request that adds a permanent neighbour, in place of an entry that the kernel may have learned."""
     neighbour = addition.neighbour
     mac = bytes.fromhex(neighbour.mac.replace(":", ""))
     return Request(
@@ -81,12 +81,12 @@ def add_neighbour_request(ifindex: int, addition: AddNeighbour) -> Request:
 
 
 def add_rule_request(addition: AddRule) -> Request:
-    """Return the request that adds a rule to the namespace. EEXIST: it has that rule."""
+    """Return the request that adds a rule to the namespace. The kernel answers EEXIST if the rule exists."""
     return Request(kind=_NEWRULE, flags=CREATE | EXCL, body=_rule(addition.rule), operation=addition.describe())
 
 
 def remove_rule_request(removal: RemoveRule) -> Request:
-    """Return the request that removes one of our rules; one that does not exist is no error."""
+    """Return the request that removes one of our rules. A missing rule is no error."""
     return Request(
         kind=_DELRULE,
         body=_rule(removal.rule),
@@ -96,7 +96,7 @@ def remove_rule_request(removal: RemoveRule) -> Request:
 
 
 def _route(route: RouteConfig) -> bytes:
-    """Return struct rtmsg and the attributes that name no link."""
+    """Return struct rtmsg and the route's attributes, except those of its links and gateways."""
     destination = route.destination
     flags = _ONLINK if route.onlink and not route.multipath else 0
     body = _RTMSG.pack(
@@ -121,7 +121,7 @@ def _route(route: RouteConfig) -> bytes:
 
 
 def _paths(route: RouteConfig, ifindex: int) -> bytes:
-    """Return the attributes that say where a route leads."""
+    """Return the attributes for a route's link and gateway, or for the paths of a multipath route."""
     if not route.multipath:
         gateway = encode_attribute(_GATEWAY, route.gateway.packed) if route.gateway is not None else b""
         return encode_u32(_OIF, ifindex) + gateway
@@ -134,7 +134,7 @@ def _paths(route: RouteConfig, ifindex: int) -> bytes:
 
 
 def _rule(rule: RoutingRule) -> bytes:
-    """Return struct fib_rule_hdr and the attributes; the same for adding and removing."""
+    """Return struct fib_rule_hdr and the attributes of a rule, for adding and for removing it."""
     source, destination = rule.source, rule.destination
     body = _RULE.pack(
         _AF[rule.version],
@@ -165,7 +165,7 @@ def _rule(rule: RoutingRule) -> bytes:
 
 
 def _network(attribute: int, network: IpNetwork) -> bytes:
-    """Return the attribute of a network; a default route has none."""
+    """Return the attribute for a network; b"" for a network that contains all addresses."""
     address: IpAddress = network.network_address
     return encode_attribute(attribute, address.packed) if network.prefixlen else b""
 

@@ -1,7 +1,7 @@
-"""TCP and UDP sockets that are tied to an address or a link, of the namespace of the calling thread.
+"""Finds TCP and UDP sockets that are bound to an address or a link, in the calling thread's namespace.
 
-A busy host has sockets by the ten thousand. Most are tied to none of the addresses that are asked about: of these only
-one field of the kernel's message (sock_diag(7)) is read.
+A busy host has sockets by the ten thousand, and most are not bound to a requested address. Of these, only one field of
+the kernel's message (sock_diag(7)) is read.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _REQUEST_OF_BOTH = struct.Struct("=4x48xII")  # struct inet_diag_req, for states
 _SOCKET_ID_BYTES = 48
 _TIME_WAIT = 6
 _STATES = 0xFFFFFFFF & ~(1 << _TIME_WAIT)
-"""All states but TIME-WAIT, in which a connection is over and has no owner. BOUND_INACTIVE (bound, without a
+"""All socket states except TIME-WAIT, in which a connection is over and has no owner. BOUND_INACTIVE (bound, without a
 connection) is a state since Linux 6.8."""
 
 _WITHOUT_MODULE = frozenset({errno.ENOENT, errno.EPROTONOSUPPORT})
-"""The answers of a kernel without tcp_diag or udp_diag."""
+"""The errors of a kernel without tcp_diag or udp_diag."""
 _ASKED_OTHERWISE = _WITHOUT_MODULE | {errno.EOPNOTSUPP, errno.EINVAL}
-"""The answers of such a kernel, and of one that does not know the old form of the request."""
+"""The errors of a kernel without tcp_diag, or without support for the old form of the request."""
 _ADDRESS_BYTES: Mapping[int, int] = {socket.AF_INET: 4, socket.AF_INET6: 16}
 _PORT = struct.Struct("!H")
 _INTERFACE = struct.Struct("=I")
@@ -42,26 +42,26 @@ _MAPPED = b"\0" * 10 + b"\xff\xff"  # an IPv4 address as IPv6 sockets have it
 
 
 def read_sockets(addresses: Collection[Address]) -> tuple[HostSocket, ...]:
-    """Return the sockets whose own end is one of these addresses, and those that are bound to a link, whatever their
-    address.
-
-    Raises KernelError.
-    """
+    """Return the sockets whose local address is one of these, and all sockets that are bound to a link. Raises
+    KernelError."""
     wanted = _packed(addresses)
     with asking(_NETLINK_SOCK_DIAG) as ask:
         return (*_of_tcp(ask, wanted), *_by_family(ask, "udp", wanted))
 
 
 def _packed(addresses: Collection[Address]) -> frozenset[bytes]:
-    """Return the addresses as they stand in the messages of either family."""
+    """Return the bytes of these addresses as IPv4 and IPv6 sockets report them."""
     four = frozenset(address.packed for address in addresses if address.version == 4)
     six = frozenset(address.packed for address in addresses if address.version == 6)
     return four | six | {_MAPPED + packed for packed in four}
 
 
 def _of_tcp(ask: Ask, wanted: frozenset[bytes]) -> tuple[HostSocket, ...]:
-    """Return the TCP sockets. The kernel walks its table of connections once for both families when the request has the
-    form from before Linux 3.3: that walk takes 0.2 ms, however few there are."""
+    """Return the TCP sockets that are bound to a link or a wanted address.
+
+    Uses the form of request from before Linux 3.3, for which the kernel walks its table of connections once for both
+    families. That walk takes 0.2 ms even if there are few connections.
+    """
     try:
         messages = ask(_TCPDIAG_GETSOCK, _REQUEST_OF_BOTH.pack(_STATES, 0))
     except KernelError as error:
@@ -87,7 +87,7 @@ def _of_family(ask: Ask, protocol: str, family: int, wanted: frozenset[bytes]) -
 
 
 def _tied(messages: Iterable[bytes], protocol: str, wanted: frozenset[bytes]) -> Iterator[HostSocket]:
-    """Yield the sockets of the kernel's messages that are tied to a link or to one of the addresses."""
+    """Yield the sockets in the kernel's messages that are bound to a link or to one of the wanted addresses."""
     for message in messages:
         own = message[_ADDRESS_AT : _ADDRESS_AT + _ADDRESS_BYTES[message[HEADER.size]]]
         (ifindex,) = _INTERFACE.unpack_from(message, _INTERFACE_AT)
@@ -101,18 +101,18 @@ def _tied(messages: Iterable[bytes], protocol: str, wanted: frozenset[bytes]) ->
 
 
 def address_of(packed: bytes) -> Address | None:
-    """Return an address from its bytes on the wire; None for every address (0.0.0.0, ::)."""
+    """Return the IP address in these bytes; None for the unspecified address (0.0.0.0, ::)."""
     address = ip_address(packed)
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return None if address.is_unspecified else address
 
 
-# Without the modules of sock_diag
+# For kernels without the modules of sock_diag
 
 
 def _told_by_proc(protocol: str, family: int, wanted: frozenset[bytes]) -> Iterator[HostSocket]:
-    """Return the sockets by /proc/net, which does not show SO_BINDTODEVICE."""
+    """Yield the sockets listed in /proc/net, which does not show a bound link (SO_BINDTODEVICE)."""
     path = Path(f"/proc/thread-self/net/{protocol}{'' if family == socket.AF_INET else '6'}")
     try:
         text = path.read_text()
@@ -124,8 +124,10 @@ def _told_by_proc(protocol: str, family: int, wanted: frozenset[bytes]) -> Itera
 
 
 def parse_proc_sockets(text: str, protocol: str, wanted: Collection[bytes]) -> Iterator[HostSocket]:
-    """Return the sockets of a table of /proc/net whose own end is one of `wanted` (proc(5)): an address there is its
-    words of four bytes, each a number in hexadecimal digits."""
+    """Yield the sockets in a table of /proc/net whose local address is one of `wanted` (proc(5)).
+
+    The table writes an address as words of four bytes, each as a hexadecimal number in the machine's byte order.
+    """
     for line in text.splitlines()[1:]:
         fields = line.split()
         if len(fields) < 4 or int(fields[3], 16) == _TIME_WAIT:

@@ -1,11 +1,11 @@
-"""Netlink sockets that are needed for a moment, kept open for the next one.
+"""Keeps idle netlink sockets open for reuse by short queries.
 
-A socket that is closed is freed after a grace period (RCU), and a netdev's move waits for all that was freed before it:
-of four netdevs moved one after the other each took 18.5 instead of 19.7 ms, on Linux 6.18, when nothing was closed
-before or in between.
+The kernel frees a closed socket after an RCU grace period, and a netdev's move waits for everything that was freed
+before it. On Linux 6.18, moving four netdevs one after the other took 18.5 ms each if nothing was closed before or in
+between, and 19.7 ms otherwise.
 
-There is no socket of NETLINK_RDMA among them: an open one is a reference to the module ib_core, which could not be
-unloaded then (as updates of drivers do).
+NETLINK_RDMA sockets are never kept: an open one would keep the module ib_core from being unloaded, which driver updates
+do.
 """
 
 from __future__ import annotations
@@ -20,28 +20,27 @@ from nri_rdma.attach.port import KernelError
 from nri_rdma.host.netlink.patience import PATIENCE_S, be_patient
 
 _KEPT = 4
-"""Idle sockets of each protocol: for a list of routes one is asked and one hears whether the answer is out of date, and
-an attach has two callers on the host (attach/last_look.py)."""
+"""The most idle sockets per protocol. Reading routes needs two: one for the list, and one for events that show that the
+list is out of date. An attach has two such callers on the host (attach/last_look.py)."""
 
 
 class SpareSockets:
-    """The idle sockets of one network namespace, by protocol, as long as somebody keeps them. Safe for use by several
-    threads."""
+    """The idle sockets of one network namespace, by protocol. Safe for use by several threads."""
 
     def __init__(self, *, are_kept: bool) -> None:
-        """`are_kept`: until `close`; else only meanwhile `keeping`."""
+        """`are_kept`: keep sockets open until `close`; otherwise only inside `keeping`."""
         self._lock = threading.Lock()
         self._idle: dict[int, list[socket.socket]] = {}
         self._keepers = int(are_kept)
 
     @property
     def are_kept(self) -> bool:
-        """Return whether somebody keeps them."""
+        """Return whether returned sockets are kept open at present."""
         return self._keepers > 0
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Keep them meanwhile."""
+        """Keep returned sockets open while the block runs."""
         with self._lock:
             self._keepers += 1
         try:
@@ -56,13 +55,13 @@ class SpareSockets:
             return sum(map(len, self._idle.values()))
 
     def take(self, protocol: int) -> socket.socket | None:
-        """Return a socket, which is the caller's from now on; None without any."""
+        """Return an idle socket of this protocol, which the caller then owns; None if there is none."""
         with self._lock:
             idle = self._idle.get(protocol)
             return idle.pop() if idle else None
 
     def put(self, protocol: int, spare: socket.socket) -> None:
-        """Keep a socket that has no answer under way; close one too many."""
+        """Keep a socket with no pending answer for reuse, or close it if sockets are not kept or there are enough."""
         with self._lock:
             idle = self._idle.setdefault(protocol, [])
             keep = self.are_kept and len(idle) < _KEPT
@@ -72,7 +71,7 @@ class SpareSockets:
             spare.close()
 
     def close(self) -> None:
-        """Close all of them, and those that come back later: nobody keeps them any more."""
+        """Close all idle sockets, and from now on every socket that is returned."""
         self._let_go(self._keepers)
 
     def _let_go(self, keepers: int) -> None:
@@ -87,10 +86,10 @@ class SpareSockets:
 
 
 class _Calling(threading.local):
-    """Of the calling thread."""
+    """State of the calling thread."""
 
     spare: SpareSockets | None = None
-    """Those of the namespace that it is in; None: sockets are opened and closed."""
+    """The idle sockets of the namespace that the thread is in; None: sockets are opened and closed for each use."""
 
 
 _calling = _Calling()
@@ -98,7 +97,7 @@ _calling = _Calling()
 
 @contextmanager
 def using(spare: SpareSockets) -> Iterator[None]:
-    """Have the calling thread use these meanwhile: it is in their namespace."""
+    """Let the calling thread, which is in these sockets' namespace, use them while the block runs."""
     before, _calling.spare = _calling.spare, spare
     try:
         yield
@@ -107,8 +106,11 @@ def using(spare: SpareSockets) -> Iterator[None]:
 
 
 def take_socket(protocol: int) -> socket.socket:
-    """Return a netlink socket of the namespace that the calling thread is in, which waits for answers for a limited
-    time. Give it back, or close it. Raises KernelError."""
+    """Return a netlink socket of the calling thread's namespace, which waits a limited time for answers. Raises
+    KernelError.
+
+    The caller returns it with `give_back`, or closes it.
+    """
     spare = _calling.spare.take(protocol) if _calling.spare is not None else None
     if spare is not None:
         return spare
@@ -116,7 +118,7 @@ def take_socket(protocol: int) -> socket.socket:
         made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         try:
             be_patient(made)
-            made.bind((0, 0))  # one without a number of its own hears no news
+            made.bind((0, 0))  # an unbound socket receives no events
         except BaseException:
             made.close()
             raise
@@ -126,7 +128,7 @@ def take_socket(protocol: int) -> socket.socket:
 
 
 def give_back(protocol: int, spare: socket.socket) -> None:
-    """Give a socket back that has no answer under way."""
+    """Return a socket with no pending answer for reuse."""
     if _calling.spare is not None:
         _calling.spare.put(protocol, spare)
     else:
@@ -135,8 +137,11 @@ def give_back(protocol: int, spare: socket.socket) -> None:
 
 @contextmanager
 def momentary(protocol: int) -> Iterator[socket.socket]:
-    """Yield a socket as take_socket does. It is closed after an error, since answers may be under way. Raises
-    KernelError; ETIMEDOUT: no answer came in time."""
+    """Yield a netlink socket of the calling thread's namespace. Raises KernelError: ETIMEDOUT if no answer comes in
+    time.
+
+    After an error the socket is closed, not reused, because late answers may still arrive.
+    """
     taken = take_socket(protocol)
     try:
         yield taken

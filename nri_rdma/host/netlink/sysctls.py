@@ -1,10 +1,10 @@
-"""The settings that each link has for itself under /proc/sys/net: of IPv4, IPv6 and of their neighbour tables.
+"""Reads and writes the per-link settings under /proc/sys/net: those of IPv4, IPv6 and their neighbour tables.
 
-All of them are lost with a move: the link has the defaults of where it arrives. Netlink reports nearly all of them with
-the link, in one message instead of 130 files; further ones of this kernel are read from their files. They are written
-through the files: netlink cannot set those of IPv6, and of IPv4 it sets the number only, without its consequences (new
-route lookups, news for routing daemons). Neighbour tables are set by netlink, which knows milliseconds where some files
-know seconds.
+A link loses all of them with a move, and gets the defaults of its new namespace. Nearly all are read over netlink, in
+one message instead of 130 files; settings that netlink does not report are read from their files. They are written
+through the files, because netlink cannot set those of IPv6, and for IPv4 it sets only the number, without its effects
+(new route lookups, events for routing daemons). Neighbour tables are set over netlink, which uses milliseconds where
+some files use seconds.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _IN_MILLISECONDS = frozenset(
         "router_probe_interval",
     }
 )
-"""Netlink has milliseconds for these, and the file has seconds."""
+"""Settings that netlink reports in milliseconds and the file in seconds."""
 _UNSIGNED = {"ioam6_id_wide", "ra_defrtr_metric"}
 _NEIGH: Final = {  # NDTPA_*: those that can be set
     4: "base_reachable_time_ms",
@@ -94,18 +94,18 @@ _NEIGH: Final = {  # NDTPA_*: those that can be set
 _NEIGH_NUMBERS = {name: number for number, name in _NEIGH.items()}
 
 _KEPT = 64
-"""So many texts of settings are kept, by the kernel's bytes: from pod to pod a link has the same ones."""
+"""The number of settings texts to remember, by the kernel's bytes; a link has the same settings from pod to pod."""
 _FORWARDING = "ipv6/conf/forwarding"
 _NOT_OURS = frozenset({"mc_forwarding", "addr_gen_mode", "stable_secret"})
-"""Settings that are not taken from netlink's list: only multicast routing daemons can set mc_forwarding; addr_gen_mode
-is among a link's settings; netlink has a 0 for stable_secret."""
+"""Settings that are not taken from netlink's list: mc_forwarding can only be set by multicast routing daemons;
+addr_gen_mode is part of LinkState.settings; stable_secret is always 0 in the list."""
 _IPV4_LINES = tuple("" if name in _NOT_OURS else f"ipv4/conf/{name} " for name in _IPV4)
 _IPV6_LINES = tuple(("" if name in _NOT_OURS else f"ipv6/conf/{name} ", name) for name in _IPV6)
 
 
 def read_neighbour_tables(route: RouteSocket, ifindexes: Collection[int]) -> Mapping[int, str]:
-    """Return the settings of the neighbour tables by ifindex, as lines of LinkState.sysctls. Raises KernelError,
-    WireError."""
+    """Return the settings of each link's neighbour tables by ifindex, as lines of LinkState.sysctls. Raises KernelError
+    or WireError."""
     needles = (re.escape(encode_u32(_NDTPA_IFINDEX, ifindex)) for ifindex in ifindexes)
     own = re.compile(b"|".join(needles) or b"(?!)")
     messages = route.dump(
@@ -122,7 +122,7 @@ def read_neighbour_tables(route: RouteSocket, ifindexes: Collection[int]) -> Map
 
 @lru_cache(_KEPT)
 def _neighbour_table(family: int, data: bytes) -> tuple[int, tuple[str, ...]]:
-    """Return the ifindex of a neighbour table, and its lines; none for a family that is not ours."""
+    """Return the ifindex and the lines of a neighbour table; no lines for a family other than IPv4 and IPv6."""
     parameters = dict(read_attributes(data))
     (ifindex,) = _U32.unpack(parameters.get(_NDTPA_IFINDEX, bytes(4)))
     words = _TABLES.get(family)
@@ -135,9 +135,12 @@ def _neighbour_table(family: int, data: bytes) -> tuple[int, tuple[str, ...]]:
 
 
 def read_sysctls(link: bytes, name: str, neighbours: str) -> str:
-    """Return LinkState.sysctls of a link, given its message and those of its neighbour tables: lines that begin with
-    ``ipv4/conf/rp_filter``, ``ipv6/conf/accept_ra``, ``ipv4/neigh/locktime_ms``. For a thread inside its namespace.
-    Raises KernelError, WireError."""
+    """Return the value of LinkState.sysctls for a link: lines that begin with ``ipv4/conf/rp_filter``,
+    ``ipv6/conf/accept_ra``, ``ipv4/neigh/locktime_ms`` and so on.
+
+    `link` is the kernel's message of the link, `neighbours` the lines of its neighbour tables. The calling thread must
+    be in the link's namespace. Raises KernelError or WireError.
+    """
     families = families_of(link)
     lines: list[str] = []
     if _AF_INET in families:
@@ -156,8 +159,10 @@ _READ_ONLY: Final = (
 
 
 def write_sysctl(route: RouteSocket, ifindex: int, change: SetSysctl) -> None:
-    """Set one setting. For a thread inside the link's namespace. Raises KernelError. EBUSY: IPv6 forwarding, which
-    would end a default route."""
+    """Write one setting of a link. The calling thread must be in the link's namespace. Raises KernelError.
+
+    EBUSY: enabling IPv6 forwarding would end a default route.
+    """
     key, value = change.key, change.value
     if "/neigh/" in key:
         route.do(_neighbour_request(ifindex, key, int(value)))
@@ -169,27 +174,33 @@ def write_sysctl(route: RouteSocket, ifindex: int, change: SetSysctl) -> None:
 
 
 def forwarding_of(link: bytes) -> bool:
-    """Return whether a link forwards IPv6, by its message. Raises WireError."""
+    """Return whether a link forwards IPv6, from the link's message. Raises WireError."""
     families = families_of(link)
     numbers = dict(read_attributes(families.get(_AF_INET6, b""))).get(_INET6_CONF, b"")
     return len(numbers) >= _I32.size and _I32.unpack_from(numbers)[0] != 0  # the first of _IPV6
 
 
 def costs_of_return(forwards: bool, routes: Iterable[Route]) -> tuple[str, ...]:
-    """Return what the host would lose when a link that `forwards` IPv6 is returned and forwards again, given the host's
-    default routes; and where no sysctl can be written, that the link would lose its own: as LinkState.unreturnable."""
+    """Return what would be lost when a link returns to the host, in the form of LinkState.unreturnable.
+
+    The link loses its sysctls if no sysctl can be written. If the link `forwards` IPv6, setting that again may end a
+    default route of the host; `routes` are the host's default routes.
+    """
     if writable_net() is None:
         return (_READ_ONLY,)
     if not forwards or _read(f"{_ROOT}/ipv6/conf/default/forwarding") != "0":
-        return ()  # it does so from the moment it arrives
+        return ()  # a link that returns forwards at once
     links = _announced_over(routes)
     reason = f"forwards IPv6, and to set that again would end the default route that a router announced over {links}"
     return (reason,) if links else ()
 
 
 def _announced_over(routes: Iterable[Route]) -> str:
-    """Return the links whose default routes end when IPv6 forwarding is set on any link of the namespace: routes that
-    routers announced (rt6_purge_dflt_routers), except on links with accept_ra 2."""
+    """Return the names of the links whose default routes would end if IPv6 forwarding were enabled on any link of the
+    namespace.
+
+    These routes come from router advertisements (rt6_purge_dflt_routers). Links with accept_ra 2 keep them.
+    """
     announced = {link for route in routes if route.is_announced for link in route.default_links}
     names = sorted(socket.if_indextoname(link) for link in announced)
     return ", ".join(name for name in names if _read(f"{_ROOT}/ipv6/conf/{name}/accept_ra") != "2")
@@ -222,12 +233,12 @@ def _of_ipv6(data: bytes) -> tuple[str, ...]:
 
 
 def _of_files(family: str, name: str) -> Iterator[str]:
-    """Yield the settings that this kernel has and netlink does not report."""
+    """Yield the settings that this kernel has but netlink does not report."""
     for file in _untold(family):
         try:
             yield f"{family}/conf/{file} {_read(f'{_ROOT}/{family}/conf/{name}/{file}')}"
         except KernelError as error:
-            if error.errno not in {errno.ENOENT, errno.EIO}:  # a link without any; a secret that is not set
+            if error.errno not in {errno.ENOENT, errno.EIO}:  # the link has none; the secret is not set
                 raise
 
 
@@ -242,7 +253,7 @@ def _untold(family: str) -> tuple[str, ...]:
 
 
 def _write_file(ifindex: int, key: str, value: str) -> None:
-    """Write a file. The error's text has no value: one of them is a secret."""
+    """Write a setting's file. Errors do not show the value, because one of the settings is a secret."""
     family, _, file = key.split("/")
     try:
         path = f"{writable_net() or _ROOT}/{family}/conf/{_name_of(ifindex)}/{file}"
@@ -251,7 +262,7 @@ def _write_file(ifindex: int, key: str, value: str) -> None:
     try:
         fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
         try:
-            os.write(fd, value.encode())  # at once: a sysctl takes a value in one write
+            os.write(fd, value.encode())  # a sysctl accepts its value only in one write
         finally:
             os.close(fd)
     except OSError as error:
@@ -259,8 +270,10 @@ def _write_file(ifindex: int, key: str, value: str) -> None:
 
 
 def _name_of(ifindex: int) -> str:
-    """Return the name of a link of the calling thread's namespace. As socket.if_indextoname, but with a socket that is
-    kept. Raises OSError."""
+    """Return the name of a link in the calling thread's namespace. Raises OSError.
+
+    Unlike socket.if_indextoname, it reuses a socket.
+    """
     with momentary(socket.NETLINK_ROUTE) as asking:
         told = fcntl.ioctl(asking, _SIOCGIFNAME, _IFREQ.pack(ifindex))
     return os.fsdecode(told.partition(b"\0")[0])

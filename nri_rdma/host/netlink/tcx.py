@@ -1,7 +1,8 @@
-"""eBPF programs that are attached to a link by TCX (Linux 6.6), which the link keeps through all namespaces.
+"""Reads and detaches eBPF programs that are attached to a link by TCX (Linux 6.6). A link keeps them when it moves
+between namespaces.
 
-Programs of TC's filters need nothing: a move between namespaces removes the link's qdiscs. The system call bpf(2) has
-no wrapper in the standard library.
+eBPF programs of TC filters need no handling, because a move removes the link's qdiscs with their filters. The standard
+library has no wrapper for the system call bpf(2).
 """
 
 from __future__ import annotations
@@ -20,22 +21,25 @@ from nri_rdma.attach.port import KernelError
 log = logging.getLogger(__name__)
 
 _CALL: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280}.get(os.uname().machine)
-"""The number of bpf(2); None on a machine whose number is not known here."""
+"""The number of the system call bpf(2); None on an architecture that is not listed here."""
 _libc = ctypes.CDLL(None, use_errno=True)
 _PROG_DETACH, _PROG_QUERY, _PROG_BY_ID, _OBJ_INFO, _LINK_BY_ID, _LINK_DETACH = 9, 16, 13, 15, 30, 34  # enum bpf_cmd
 _NAME_AT, _INFO_BYTES = 64, 80  # in struct bpf_prog_info; up to and with its name
 TCX_INGRESS, TCX_EGRESS = 46, 47  # enum bpf_attach_type
 _DIRECTIONS = (TCX_INGRESS, TCX_EGRESS)
 _MOST = 64
-"""Programs of one direction of a link: the kernel takes no more (BPF_MPROG_MAX)."""
+"""The largest number of programs for one direction of a link (BPF_MPROG_MAX)."""
 _QUERY = struct.Struct("=IIIIQI4xQQQQ")
 _ABSENT = frozenset({errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EOPNOTSUPP})
-"""What kernels say that have no TCX, or of a program that is gone by now."""
+"""The kernel's errors if it has no TCX, or if a program is gone."""
 
 
 def detach_tcx(ifindex: int, keep: Collection[int] = ()) -> None:
-    """Detach every program but those with the ids in `keep`. For a thread inside the link's namespace. Raises
-    KernelError."""
+    """Detach all TCX programs from the link except those with the ids in `keep`. Succeeds if there are none, or if the
+    kernel has no TCX.
+
+    The calling thread must be in the link's namespace. Raises KernelError.
+    """
     for direction in _DIRECTIONS:
         for program, link in _programs(ifindex, direction):
             if program in keep:
@@ -51,14 +55,14 @@ def detach_tcx(ifindex: int, keep: Collection[int] = ()) -> None:
 
 
 def programs_of(ifindex: int) -> tuple[int, ...]:
-    """Return the ids of the programs of both directions. For a thread inside the link's namespace. Raises
-    KernelError."""
+    """Return the ids of the link's TCX programs of both directions. The calling thread must be in the link's namespace.
+    Raises KernelError."""
     return tuple(program for direction in _DIRECTIONS for program, _ in _programs(ifindex, direction))
 
 
 def names_of(programs: Iterable[int]) -> tuple[str, ...]:
-    """Return the kernel's names of programs by their ids, each once; one that is gone by now, or may not be asked
-    about, has none. Never raises KernelError."""
+    """Return the kernel's names of these programs, each once; "" stands for a program that is gone or may not be
+    queried. Never raises KernelError."""
     try:
         found = [_name_of(program) for program in programs]
     except KernelError as error:
@@ -68,8 +72,11 @@ def names_of(programs: Iterable[int]) -> tuple[str, ...]:
 
 
 def read_tcx(ifindex: int) -> tuple[int, ...] | None:
-    """Return LinkState.tcx. For a thread inside the link's namespace. Never raises KernelError: a daemon that may not
-    call bpf(2) gives devices away all the same."""
+    """Return the value of LinkState.tcx: the ids of the link's TCX programs; None if they cannot be read.
+
+    The calling thread must be in the link's namespace. Never raises KernelError, because a daemon that may not call
+    bpf(2) can still allocate devices.
+    """
     try:
         return programs_of(ifindex)
     except KernelError as error:
@@ -96,7 +103,7 @@ def _name_of(program: int) -> str:
 
 
 def _programs(ifindex: int, direction: int) -> Iterator[tuple[int, int]]:
-    """Yield the programs of a direction: their ids, and those of the eBPF links that hold them (0: none)."""
+    """Yield each program of a direction: its id, and the id of the eBPF link that holds it (0: none)."""
     ids, links = (ctypes.c_uint32 * _MOST)(), (ctypes.c_uint32 * _MOST)()
     query = bytearray(
         _QUERY.pack(ifindex, direction, 0, 0, ctypes.addressof(ids), _MOST, 0, ctypes.addressof(links), 0, 0)
@@ -108,7 +115,7 @@ def _programs(ifindex: int, direction: int) -> Iterator[tuple[int, int]]:
 
 
 def _bpf(command: int, attributes: bytes | bytearray, operation: str) -> int:
-    """Make the call; return its result, -1 where there is nothing of the kind. Raises KernelError."""
+    """Call bpf(2) and return its result; -1 if the kernel lacks the feature or the object. Raises KernelError."""
     if _CALL is None:
         return -1
     buffer = (ctypes.c_char * len(attributes)).from_buffer(bytearray(attributes))

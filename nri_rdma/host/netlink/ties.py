@@ -1,7 +1,8 @@
-"""What a virtual link hangs on: the other end of a veth, the lower link of a macvlan or a VLAN.
+"""Verifies that a virtual link is still attached to the same other link: a veth to its peer, a macvlan or VLAN to its
+lower link.
 
-A pod with CAP_NET_ADMIN can delete its link and make another one of the same kind and number. What it cannot make is
-another end in the place of the host's end, which ended with the deleted link.
+A pod with CAP_NET_ADMIN can delete its link and create another one with the same kind and ifindex. It cannot attach
+that link to the host's end, which disappeared together with the deleted link.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ _RTGENMSG = struct.Struct("=Bxxx")
 _FIRST_ATTRIBUTE = 20  # after nlmsghdr and rtgenmsg
 _I32 = struct.Struct("=i")
 _GONE = frozenset({errno.ENODEV, errno.EINVAL})
-"""The kernel's words for a link that does not exist, and for a namespace that has no such number any more."""
+"""The kernel's errors for a link that does not exist, and for a namespace id that is no longer assigned."""
 
 
 def hangs_on(host: HeldNamespace, namespace: HeldNamespace, ifindex: int, link: LinkState) -> bool:
-    """Return whether a virtual link of a namespace hangs on what `link`, as the host had it, hung on. Raises
-    KernelError."""
+    """Return whether the virtual link `ifindex` in a namespace is attached to the same other link as `link` was on the
+    host. Raises KernelError."""
     if link.parent or not link.peer:
         return True
     operation = f"see what link {ifindex} hangs on"
@@ -35,13 +36,13 @@ def hangs_on(host: HeldNamespace, namespace: HeldNamespace, ifindex: int, link: 
         return False
     if link.kind == "veth":
         return _leads_back(host, namespace, ifindex, link)
-    if link.peer_netns >= 0:  # of a namespace that is neither: its number there is all that can be compared
+    if link.peer_netns >= 0:  # the other link is in a third namespace: only its ifindex can be compared
         return True
     return here.peer_netns == _number_of(namespace, host)
 
 
 def _leads_back(host: HeldNamespace, namespace: HeldNamespace, ifindex: int, link: LinkState) -> bool:
-    """Return whether the other end, as the host knows it, names this link as its own other end."""
+    """Return whether the veth's other end, seen from the host, has this link as its peer."""
     operation = f"see the other end of {link.name}"
     try:
         end = asked(host, operation, lambda route: parse_link(read_link(route, link.peer, netns=link.peer_netns)))
@@ -49,13 +50,13 @@ def _leads_back(host: HeldNamespace, namespace: HeldNamespace, ifindex: int, lin
         if error.errno in _GONE:
             return False
         raise
-    # One without the number of a namespace is in the same namespace as its other end.
+    # An end without a namespace id is in the same namespace as its peer.
     place = end.peer_netns if end.peer_netns >= 0 else link.peer_netns
     return end.peer == ifindex and place >= 0 and place == _number_of(host, namespace)
 
 
 def _number_of(viewer: HeldNamespace, namespace: HeldNamespace) -> int:
-    """Return the number by which one namespace knows another one; -1: by none."""
+    """Return the id by which the `viewer` namespace knows another namespace; -1 if it has none."""
     operation = "ask for the number of a network namespace"
     with held(namespace).descriptor() as fd:
         body = _RTGENMSG.pack(0) + encode_u32(_FD, fd)

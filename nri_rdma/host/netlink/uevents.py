@@ -1,8 +1,9 @@
-"""The kernel's uevents about RDMA devices, as a stream.
+"""Listens to the kernel's uevents about RDMA devices.
 
-RDMA devices themselves (class infiniband) are announced in their own network namespace only, their character devices
-(classes infiniband_verbs and infiniband_mad) in every one: a device that moves into a pod is seen from the host by its
-nodes, which the kernel creates again. `rdma monitor` is silent about such a move (seen with Linux 7.2).
+The kernel announces an RDMA device (class infiniband) only in the device's own network namespace, but its character
+devices (classes infiniband_verbs and infiniband_mad) in all namespaces. The host therefore notices the move of a device
+into a pod by its character devices, which the kernel creates anew. `rdma monitor` does not report such a move (seen
+with Linux 7.2).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 
 RDMA_SUBSYSTEMS = frozenset({"infiniband", "infiniband_verbs", "infiniband_mad"})
 QUIET_S = 0.05
-"""A device that comes or moves makes a handful of events. A burst is over when this time passes without another."""
+"""Seconds without an event after which a burst is over. A device that appears or moves causes a handful of events."""
 
 _NETLINK_KOBJECT_UEVENT = 15  # include/uapi/linux/netlink.h
 _KERNEL_GROUP = 1  # udev's own is 2
@@ -33,7 +34,7 @@ _SEQUENCE = "/sys/kernel/uevent_seqnum"
 
 
 def last_sequence() -> int:
-    """Return the number of the newest event of this machine; 0 when the kernel has none."""
+    """Return the sequence number of this machine's newest uevent; 0 if the kernel does not provide it."""
     try:
         return int(read_text(_SEQUENCE))
     except (OSError, ValueError):
@@ -41,10 +42,10 @@ def last_sequence() -> int:
 
 
 class RdmaUevents:
-    """Calls `on_event` for each event of an RDMA device and `on_quiet` after each burst, in the listening thread.
+    """Calls `on_event` for each uevent of an RDMA device, and `on_quiet` after each burst, in the listening thread.
 
-    When events were lost, `on_quiet` is called all the same, and `on_lost` before. `close` ends that. To be made in the
-    host's network namespace. Raises OSError.
+    After a loss of events, it calls `on_lost` and then `on_quiet`. `close` stops it. Create it in the host's network
+    namespace. The constructor raises OSError.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class RdmaUevents:
             self._on_quiet()
 
     def _take(self) -> None:
-        """Pass on the pending events, until the turn is over."""
+        """Pass on the pending events until the time of this turn is over."""
         until = time.monotonic() + TURN_S
         while time.monotonic() < until:
             try:
@@ -103,5 +104,5 @@ class RdmaUevents:
                 log.warning("a device event cannot be read", extra={"error": str(error)})
                 continue
             if event.subsystem in self._subsystems:
-                self._burst.note()  # before the listener, which may fail
+                self._burst.note()  # before the callback, which may fail
                 self._on_event(event)

@@ -1,7 +1,9 @@
-"""What ethtool shows of a link: its features and private flags, and the sizes of its rings, channels and coalescing.
+"""Reads and sets what ethtool shows of a link: features, private flags, and the sizes of rings, channels and
+coalescing.
 
-Generic netlink's family `ethtool` (Documentation/networking/ethtool-netlink.rst), asked by the link's number: the older
-ioctl goes by name, and a pod may rename its link meanwhile. pyroute2 has features over that ioctl only.
+Uses the generic netlink family `ethtool` (Documentation/networking/ethtool-netlink.rst), which identifies a link by its
+ifindex. The older ioctl needs the link's name, which a pod may change meanwhile; pyroute2 supports features only over
+that ioctl.
 """
 
 from __future__ import annotations
@@ -79,14 +81,14 @@ _U16, _U32 = struct.Struct("=H"), struct.Struct("=I")
 _NUMBERS: Final = {1: struct.Struct("=B"), 2: _U16, 4: _U32}
 _DATAGRAM_MAX = 1 << 16
 _KEPT = 64
-"""So many texts of features are kept, by the kernel's bytes: from pod to pod a link has the same ones."""
+"""The number of feature texts to remember, by the kernel's bytes; a link has the same features from pod to pod."""
 
 _Attributes: TypeAlias = Mapping[int, bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """The settings that ethtool shows of a link, as LinkState has them."""
+    """The settings that ethtool shows of a link, in the form of LinkState."""
 
     features: str = ""
     fixed_features: str = ""
@@ -95,9 +97,9 @@ class Shown:
 
 
 class EthtoolSocket:
-    """Asks about links of the namespace of the thread that makes it. Every operation raises KernelError.
+    """A socket for ethtool requests about links of the calling thread's namespace. Every method raises KernelError.
 
-    A kernel without the family (CONFIG_ETHTOOL_NETLINK) shows nothing.
+    If the kernel lacks the family (CONFIG_ETHTOOL_NETLINK), links have no such settings.
     """
 
     def __init__(self) -> None:
@@ -112,7 +114,8 @@ class EthtoolSocket:
         self.close()
 
     def close(self) -> None:
-        """Give the socket back; after an error close it, since answers may be under way. Closing twice does nothing."""
+        """Return the socket for reuse, or close it after an error, because late answers may still arrive. Closing twice
+        does nothing."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -122,7 +125,7 @@ class EthtoolSocket:
             give_back(_NETLINK_GENERIC, self._socket)
 
     def show(self, ifindex: int) -> Shown:
-        """Return what ethtool shows of a link. ENODEV: the namespace has no such link."""
+        """Return the settings that ethtool shows of a link. Fails with ENODEV if the namespace has no such link."""
         family = _family()
         if family is None:
             return Shown()
@@ -140,20 +143,20 @@ class EthtoolSocket:
         )
 
     def set_features(self, ifindex: int, change: SetFeatures) -> None:
-        """Set features. ENODEV: the namespace has no such link. EOPNOTSUPP: the kernel, or the link's driver, does not
-        have one of them, or the driver does not let it be set."""
+        """Set features of a link. Fails with ENODEV if the namespace has no such link, and with EOPNOTSUPP if the
+        kernel or driver does not have a feature or does not let it be set."""
         wanted = _nested(_WANTED, _nested(_BITS, b"".join(_bit(name, on) for name, on in change.features)))
         self._set(f"{change.describe()} of link {ifindex}", ifindex, {_FEATURES_SET: wanted})
 
     def set_private_flags(self, ifindex: int, change: SetPrivateFlags) -> None:
-        """Set private flags. ENODEV: the namespace has no such link. EOPNOTSUPP, EINVAL: the link's driver does not
-        have one of them."""
+        """Set private flags of a link. Fails with ENODEV if the namespace has no such link, and with EOPNOTSUPP or
+        EINVAL if its driver does not have a flag."""
         wanted = _nested(_PRIVATE_FLAGS, _nested(_BITS, b"".join(_bit(name, on) for name, on in change.flags)))
         self._set(f"{change.describe()} of link {ifindex}", ifindex, {_PRIVFLAGS_SET: wanted})
 
     def set_tuning(self, ifindex: int, change: SetTuning) -> None:
-        """Set sizes, and go on after a request that is refused. ENODEV: the namespace has no such link. EOPNOTSUPP,
-        EINVAL: the link's driver does not take one of them."""
+        """Set sizes of rings, channels and coalescing, all of them even after a refusal. Fails with ENODEV if the
+        namespace has no such link, and with EOPNOTSUPP or EINVAL if its driver does not accept a size."""
         wanted = dict(change.sizes)
         requests = {}
         for kind, (word, names) in _TUNING.items():
@@ -164,7 +167,7 @@ class EthtoolSocket:
         self._set(f"{change.describe()} of link {ifindex}", ifindex, requests)
 
     def _set(self, operation: str, ifindex: int, requests: Mapping[int, bytes]) -> None:
-        """Send requests (attributes by command) about a link. Raises the first refusal."""
+        """Send requests (attributes by command) about a link. Raises the first error."""
         family = _family()
         if family is None:
             raise KernelError(operation, errno.EOPNOTSUPP, "this kernel has no ethtool over netlink")
@@ -175,7 +178,7 @@ class EthtoolSocket:
                 raise answer
 
     def family(self) -> int | None:
-        """Return the number of the kernel's family of messages; None when the kernel does not have it."""
+        """Return the kernel's number of the family `ethtool`; None if the kernel does not have it."""
         body = encode_attribute(_FAMILY_NAME, b"ethtool\0")
         (answer,) = self._ask("find ethtool", _CONTROL, [(_GETFAMILY, body)])
         if isinstance(answer, KernelError):
@@ -185,7 +188,7 @@ class EthtoolSocket:
         return _number(answer[_FAMILY_ID])
 
     def feature_names(self, family: int) -> tuple[str, ...]:
-        """Return the names of the kernel's features by their bits."""
+        """Return the names of the kernel's features, in the order of their bits."""
         wanted = _nested(_STRINGSETS, _nested(_STRINGSET, encode_u32(_SET_ID, _ETH_SS_FEATURES)))
         (answer,) = self._ask("read the names of features", family, [(_STRSET_GET, _nested(_HEADER, b"") + wanted)])
         if isinstance(answer, KernelError):
@@ -198,8 +201,10 @@ class EthtoolSocket:
     def _ask(
         self, operation: str, family: int, requests: Sequence[tuple[int, bytes]], flags: int = 0
     ) -> list[_Attributes | KernelError]:
-        """Send requests (command, attributes) in one datagram, and return the answer to each, or its error. A request
-        that asks for a confirmation (ACK) may be answered before that."""
+        """Send requests (command, attributes) in one datagram. Return the answer or the error of each.
+
+        With the flag ACK, a request may have an answer before its confirmation.
+        """
         first = self._sequence + 1
         self._sequence += len(requests)
         datagram = b"".join(
@@ -236,7 +241,8 @@ class EthtoolSocket:
 
 @cache
 def _family() -> int | None:
-    """Return the family's number, which stays the same until the next boot, whatever the namespace."""
+    """Return the kernel's number of the family `ethtool`, which is the same in all namespaces until the next boot; None
+    if the kernel does not have it."""
     with EthtoolSocket() as ethtool:
         return ethtool.family()
 
@@ -261,7 +267,7 @@ def _bit(name: str, on: bool) -> bytes:
 
 
 def _named_bits(bitset: bytes) -> Iterator[tuple[str, bool]]:
-    """Yield the bits of a bitset with names."""
+    """Yield name and value of each bit of a bitset that has names."""
     for _, bit in read_attributes(dict(read_attributes(bitset)).get(_BITS, b"")):
         told = dict(read_attributes(bit))
         yield told.get(_BIT_NAME, b"").rstrip(b"\0").decode(errors="surrogateescape"), _BIT_IS_SET in told
@@ -272,7 +278,7 @@ def _size(number: int, name: str, value: int) -> bytes:
 
 
 def _or_nothing(answer: _Attributes | KernelError) -> _Attributes:
-    """Return an answer; an empty one for what the link's driver does not have. Raise the other errors."""
+    """Return an answer; an empty one if the driver does not support the request. Raises other errors."""
     if not isinstance(answer, KernelError):
         return answer
     if answer.errno == errno.EOPNOTSUPP:
@@ -282,21 +288,25 @@ def _or_nothing(answer: _Attributes | KernelError) -> _Attributes:
 
 @lru_cache(_KEPT)
 def _features_text(family: int, changeable: bytes, told: bytes, *, fixed: bool) -> str:
-    """Return the features that can be changed, or those that are fixed, each with its bit of the bitset `told`: whether
-    it is wanted, or on. Whether one that is wanted is on also depends on others: segmentation needs checksums."""
+    """Return the changeable features (`fixed`: the fixed ones), each with its bit of the bitset `told`.
+
+    For changeable features `told` says whether they are wanted, because their actual state also depends on other
+    features: segmentation needs checksums.
+    """
     can_change, bits = _mask(changeable), _mask(told)
     named = ((bit, name) for bit, name in enumerate(_names(family)) if name)  # some bits have no name
     return features_text((name, bool(bits >> bit & 1)) for bit, name in named if (can_change >> bit & 1) != fixed)
 
 
 def _mask(bitset: bytes) -> int:
-    """Return a compact bitset as a number: words of 32 bits, the lowest first."""
+    """Return a compact bitset as a number; its 32-bit words start with the lowest."""
     words = _U32.iter_unpack(dict(read_attributes(bitset))[_VALUE])
     return sum(word << 32 * position for position, (word,) in enumerate(words))
 
 
 def _sizes(kind: int, shown: _Attributes) -> Iterator[str]:
-    """Yield lines such as ``ring rx 1024``. With adaptive coalescing the driver changes the other numbers by itself."""
+    """Yield lines such as ``ring rx 1024``. With adaptive coalescing, the driver changes the other coalescing values
+    itself, so they are left out."""
     word, names = _TUNING[kind]
     values = {name: _number(shown[number]) for number, name in names.items() if number in shown}
     for name, value in values.items():

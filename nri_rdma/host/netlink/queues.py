@@ -1,7 +1,8 @@
-"""The queueing disciplines and classes of a link, which it loses with a move, as rtnetlink's messages.
+"""The queueing disciplines (qdiscs) and classes of a link, read from rtnetlink's messages; a link loses them when it
+moves.
 
-What the kernel gives every link by itself has the handle 0 and comes back by itself. The rest is captured and sent
-again. Where that is not enough to have it back (filters, hardware), the link is not given away.
+Qdiscs that the kernel creates for every link have the handle 0 and come back by themselves. The others are captured and
+restored. A link whose qdiscs cannot be restored that way (filters, hardware offload) is not allocated to pods.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ RETURNABLE: Final = frozenset(
         *("prio", "sfq", "tbf"),
     }
 )
-"""Kinds whose messages the kernel takes back as it sent them, but for `_taken_back`."""
+"""Kinds of qdiscs whose messages the kernel accepts as it sent them, apart from the changes of `_taken_back`."""
 _WITH_CLASSES = frozenset({"htb"})
-"""Those of them whose classes somebody has made. The others have the classes that the kernel makes."""
+"""Returnable kinds whose classes an administrator creates; the kernel creates the classes of the others."""
 _HTB_INIT = 2  # TCA_HTB_INIT, include/uapi/linux/pkt_sched.h
 _HTB_GLOBAL = struct.Struct("=IIIII")  # version, rate2quantum, defcls, debug, direct_pkts
 _HTB_VERSION = 3
@@ -46,8 +47,8 @@ _HTB_VERSION = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queues:
-    """The queueing disciplines, classes and filters of a link: `captured` parents first; `unreturnable` as
-    LinkState has it; `programs` are the names of the filters that are eBPF programs, each once."""
+    """The qdiscs, classes and filters of a link. `captured` has parents first, `unreturnable` the reasons why they
+    could not be restored (as in LinkState), and `programs` the distinct names of eBPF filters."""
 
     captured: tuple[Captured, ...] = ()
     unreturnable: tuple[str, ...] = ()
@@ -59,7 +60,7 @@ _NOTHING: Final = Queues()
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A qdisc or a class."""
+    """A queueing discipline or a class."""
 
     raw: bytes
     ifindex: int
@@ -85,10 +86,10 @@ class _Node:
 
 
 def read_queues(route: RouteSocket, ifindexes: Collection[int]) -> Mapping[int, Queues]:
-    """Return what these links have. Where the links have only what the kernel gave them, this is one list. Raises
-    KernelError, WireError.
+    """Return the qdiscs, classes and filters of each of these links. Raises KernelError or WireError.
 
-    The kernel lists those of all links: asked for one, it tells everybody who listens to news of queues, too.
+    If the links have only the kernel's own qdiscs, this takes one list. The qdiscs of all links are listed, because a
+    request for one link's qdiscs also sends an event to every listener.
     """
     wanted = frozenset(ifindexes)
     dump = route.dump(_GETQDISC, _TCMSG.pack(0, 0, 0, 0, 0), "list qdiscs", lambda raw: _is_made(raw, wanted))
@@ -99,7 +100,7 @@ def read_queues(route: RouteSocket, ifindexes: Collection[int]) -> Mapping[int, 
 
 
 def payload_of(thing: Captured, ifindex: int) -> bytes:
-    """Return struct tcmsg with the present index and the attributes, without counters."""
+    """Return struct tcmsg with the link's present ifindex and the attributes, without counters."""
     node = _node(thing.raw)
     kept = (
         encode_attribute(number, _taken_back(node.kind, number, value))
@@ -110,7 +111,8 @@ def payload_of(thing: Captured, ifindex: int) -> bytes:
 
 
 def _is_made(raw: bytes, ifindexes: Collection[int]) -> bool:
-    """Return whether somebody has made this qdisc of one of these links: the kernel's own have no handle."""
+    """Return whether this qdisc belongs to one of these links and was created by an administrator; the kernel's own
+    have no handle."""
     _, ifindex, handle, _, _ = _TCMSG.unpack_from(raw, _HEADER_BYTES)
     return bool(handle) and ifindex in ifindexes
 
@@ -135,7 +137,7 @@ def _classes(route: RouteSocket, ifindex: int, qdiscs: Collection[int]) -> list[
 
 
 def _depths(nodes: Collection[_Node]) -> Mapping[tuple[bool, int], int]:
-    """Return how many others each needs that are above it, by whether it is a class, and its handle."""
+    """Return how many qdiscs and classes are above each one in its tree, by whether it is a class and by its handle."""
     qdiscs = {it.handle: it for it in nodes if not it.is_class}
     classes = {it.handle: it for it in nodes if it.is_class}
 
@@ -156,7 +158,7 @@ def _depths(nodes: Collection[_Node]) -> Mapping[tuple[bool, int], int]:
 
 
 def _lost(qdiscs: Collection[_Node]) -> Iterator[str]:
-    """Yield what could not be restored of these."""
+    """Yield the reason for each of these qdiscs that could not be restored."""
     for it in qdiscs:
         name = f"the qdisc {it.kind} {_words(it.handle)}"
         if it.kind not in RETURNABLE:
@@ -170,8 +172,8 @@ def _lost(qdiscs: Collection[_Node]) -> Iterator[str]:
 
 
 def _filters(route: RouteSocket, ifindex: int, nodes: Collection[_Node]) -> Mapping[str, list[bytes]]:
-    """Return the filters by where they stand, as far as there are any. They may hold programs and actions that are
-    known by their numbers only."""
+    """Return the messages of a link's filters, by the place to which they are attached. Filters may use programs and
+    actions that are known only by number."""
     found: dict[str, list[bytes]] = {}
     for it in nodes:
         sides = _CLSACT_SIDES if it.kind == "clsact" else {it.handle: f"at {_words(it.handle)}"}
@@ -183,7 +185,7 @@ def _filters(route: RouteSocket, ifindex: int, nodes: Collection[_Node]) -> Mapp
 
 
 def _program_names(filters: Iterable[bytes]) -> Iterator[str]:
-    """Yield the names of those filters that are eBPF programs."""
+    """Yield the names of the filters that are eBPF programs."""
     for raw in filters:
         told = dict(read_attributes(raw[_FIRST_ATTRIBUTE:]))
         if told.get(_KIND, b"").rstrip(b"\0") == b"bpf" and _OPTIONS in told:
@@ -197,13 +199,13 @@ def _node(raw: bytes) -> _Node:
 
 
 def _without_counters(kind: str, number: int, value: bytes) -> bytes:
-    """Return an attribute without what changes by itself: htb counts packets among its options."""
+    """Return an attribute without values that change by themselves: htb has a packet counter among its options."""
     return _htb(value, direct_packets=0) if (kind, number) == ("htb", _OPTIONS) else value
 
 
 def _taken_back(kind: str, number: int, value: bytes) -> bytes:
-    """Return an attribute as the kernel takes it: htb sends the number of its release, and wants that of its
-    interface."""
+    """Return an attribute in the form that the kernel accepts: htb reports the version of its code, and expects that of
+    its interface."""
     return _htb(value, version=_HTB_VERSION) if (kind, number) == ("htb", _OPTIONS) else value
 
 
@@ -224,7 +226,7 @@ def _htb(options: bytes, *, version: int | None = None, direct_packets: int | No
 
 
 def _words(handle: int) -> str:
-    """Return a handle as `tc` writes it."""
+    """Return a handle in the notation of `tc`."""
     if handle in {_ROOT, _INGRESS}:
         return "root" if handle == _ROOT else "ingress"
     major, minor = handle >> 16, handle & 0xFFFF

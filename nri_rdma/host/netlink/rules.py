@@ -1,4 +1,4 @@
-"""The rules of the routing policy, read from rtnetlink's messages."""
+"""Reads policy routing rules from rtnetlink's messages."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _GETRULE = 34  # RTM_GETRULE, include/uapi/linux/rtnetlink.h
 _RULE = struct.Struct("=BBBBBBBBI")  # struct fib_rule_hdr, include/uapi/linux/fib_rules.h
 _HEADER_BYTES = 16
 _KEPT = 64
-"""So many rules are kept by the kernel's bytes: every namespace begins with the same ones."""
+"""The number of parsed rules to remember, by the kernel's bytes; every namespace begins with the same rules."""
 _TO_TABLE, _INVERT = 1, 0x2  # FR_ACT_TO_TBL, FIB_RULE_INVERT
 _DST, _SRC, _IIF, _PRIORITY, _MARK, _SUPPRESS_PREFIX, _TABLE, _MASK, _OIF = 1, 2, 3, 6, 10, 14, 15, 16, 17  # FRA_*
 _FLOW, _SUPPRESS_GROUP, _PAD, _L3MDEV, _PROTOCOL = 11, 13, 18, 19, 21
 _COPIED = frozenset({_DST, _SRC, _IIF, _PRIORITY, _MARK, _SUPPRESS_PREFIX, _TABLE, _MASK, _OIF, _PAD, _PROTOCOL})
-"""All that RoutingRule has, and who made the rule, which is no part of what it does."""
+"""The attributes that RoutingRule has, and those without an effect: padding, and the rule's origin."""
 _NAMES: Final[Mapping[int, str]] = {
     4: "goto",
     _FLOW: "realms",
@@ -41,7 +41,7 @@ _NONE = 0xFFFFFFFF
 
 
 def read_rules(route: RouteSocket) -> tuple[KnownRule, ...]:
-    """Return the rules of IPv4 and IPv6 in the socket's namespace. Raises KernelError, WireError."""
+    """Return the IPv4 and IPv6 rules in the socket's namespace. Raises KernelError or WireError."""
     return tuple(
         parse_rule(raw)
         for family in (socket.AF_INET, socket.AF_INET6)
@@ -50,7 +50,7 @@ def read_rules(route: RouteSocket) -> tuple[KnownRule, ...]:
 
 
 def parse_rule(raw: bytes) -> KnownRule:
-    """Parse one rule's message. Raises WireError."""
+    """Parse the kernel's message of one rule. Raises WireError."""
     return _parse(raw[_HEADER_BYTES:])
 
 
@@ -79,8 +79,11 @@ def _parse(body: bytes) -> KnownRule:
 
 
 def _foreign(action: int, tos: int, number: Mapping[int, int]) -> Iterator[str]:
-    """Yield what a rule says besides. Realms, l3mdev and the group that is suppressed are reported with a value that
-    says nothing, too."""
+    """Yield the parts of a rule that RoutingRule cannot express.
+
+    The kernel reports realms, l3mdev and the suppressed group also with a value that means "not set"; these are left
+    out.
+    """
     if action != _TO_TABLE:
         yield _ACTIONS.get(action, f"action {action}")
     if tos:

@@ -1,8 +1,8 @@
-"""VRFs of a pod's namespace: made for a netdev that a request puts into one, and removed with the last of these.
+"""VRFs in a pod's namespace: created for the first netdev that a request puts into a VRF, and removed with the last
+one.
 
-The VRFs of nri-rdma have an alias of their own, by which they are known. Two things stay in the namespace, and do
-nothing without a VRF: the kernel's rule 1000 for VRFs, and the sysctls by which sockets outside of a VRF take
-connections from it.
+The VRFs of nri-rdma are recognised by their alias. Two things stay in the namespace and have no effect without a VRF:
+the kernel's rule 1000 for VRFs, and the sysctls that let sockets outside a VRF accept connections from it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _ACCEPT = ("ipv4/tcp_l3mdev_accept", "ipv4/udp_l3mdev_accept")
 
 
 def join_vrf(route: RouteSocket, ifindex: int, change: JoinVrf) -> None:
-    """Put a link into a VRF, which is made first if need be. For a thread inside the namespace. Raises KernelError."""
+    """Put a link into a VRF, and create the VRF if it does not exist. The calling thread must be in the namespace.
+    Raises KernelError."""
     name, table = change.vrf.name, change.vrf.table
     messages = {link.name: (link, message) for message in read_links(route) for link in parse_readable([message])}
     if name not in messages:
@@ -51,7 +52,7 @@ def join_vrf(route: RouteSocket, ifindex: int, change: JoinVrf) -> None:
 
 
 def drop_vrf(route: RouteSocket, ifindex: int, change: DropVrf) -> None:
-    """Remove a VRF that `join_vrf` has made, unless another link than this one is in it. Raises KernelError."""
+    """Remove a VRF that `join_vrf` created, unless it still contains a link other than this one. Raises KernelError."""
     links = parse_readable(read_links(route))
     vrf = next((link for link in links if _is_ours(link, change.vrf.name)), None)
     if vrf is None or any(link.master == vrf.ifindex and link.ifindex != ifindex for link in links):
@@ -66,8 +67,11 @@ def _is_ours(link: LinkState, name: str) -> bool:
 
 
 def _make(route: RouteSocket, vrf: VrfConfig) -> None:
-    """Make a VRF. The kernel takes no alias for a link that it makes: a second request of the same datagram sets it, so
-    that no daemon ends between the two."""
+    """Create a VRF with our alias.
+
+    The kernel ignores an alias in the request that creates a link. A second request in the same datagram sets it, so
+    that a daemon that is killed cannot leave a VRF without the alias.
+    """
     name = encode_attribute(_IFNAME, vrf.name.encode() + b"\0")  # by it, which no link had: the number may be taken
     body = _IFINFOMSG.pack(0, 0, 0, 0, 0) + name + encode_attribute(_IFALIAS, ALIAS.encode())
     alias = Request(kind=NEWLINK, body=body, operation=f"mark VRF {vrf.name}")
@@ -96,7 +100,7 @@ def _table_of(message: bytes) -> int:
 
 
 def _accept_from_vrfs() -> None:
-    """Let sockets that are bound to no VRF take connections from all, as DRANET does."""
+    """Let sockets that are bound to no VRF accept connections from all VRFs, as DRANET does."""
     for key in _ACCEPT:
         path = (writable_net() or NET) / key
         try:

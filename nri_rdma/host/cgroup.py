@@ -28,15 +28,16 @@ _V1 = ("devices", "memory", "rdma")
 RDMA_PEAK = "rdma.peak"
 """A file that exists only in kernels that free the limits of a removed cgroup: Linux 7.2 has it, 6.12 has not."""
 _HINTS = {
-    errno.ENOENT: "the daemon needs the host's cgroups at --cgroup-root, with the rdma controller in the container's",
-    errno.ENODEV: "the device is gone or was renamed; look at `nri-rdma inventory`, and make the container anew",
+    errno.ENOENT: "the daemon needs the host's cgroups at --cgroup-root, with the rdma controller enabled for the"
+    " container's cgroup",
+    errno.ENODEV: "the device is gone or was renamed; look at `nri-rdma inventory`, and create the container again",
     errno.EROFS: "let the daemon write below --cgroup-root",
     errno.EACCES: "let the daemon write below --cgroup-root",
 }
 _ENABLE_HINTS = {
     errno.ENOENT: "the daemon needs the host's cgroups (v2) at --cgroup-root",
-    errno.EBUSY: "a cgroup with processes of its own gives none below it this controller: move them out of it, or let"
-    " the container have another parent (--cgroup-parent)",
+    errno.EBUSY: "a cgroup that contains processes cannot enable this controller for the cgroups below it: move the"
+    " processes out of it, or let the container have another parent (--cgroup-parent)",
     errno.EROFS: "let the daemon write below --cgroup-root",
     errno.EACCES: "let the daemon write below --cgroup-root",
 }

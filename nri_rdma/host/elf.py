@@ -61,7 +61,7 @@ class Elf:
         self.bits = {1: 32, 2: 64}.get(head[4], 0)
         self.order = {1: "<", 2: ">"}.get(head[5], "")
         if not self.bits or not self.order:
-            raise ElfError("its header is of no known class")
+            raise ElfError("its header has an unknown class")
         self.machine: int = struct.unpack_from(f"{self.order}H", head, 18)[0]
         self._head = head
         self._known: tuple[_Section, ...] | None = None
@@ -188,7 +188,7 @@ class Elf:
         """Return the string table of a section: the bytes of the section that its link field names."""
         sections = self._sections()
         if section.link >= len(sections):
-            raise ElfError("a section is linked with none")
+            raise ElfError("a section refers to one that does not exist")
         return self._bytes(sections[section.link])
 
     def _bytes(self, section: _Section) -> bytes:
@@ -237,7 +237,7 @@ class Elf:
         """Return the text at an offset of a string table."""
         end = names.find(b"\0", place, place + LONGEST_NAME)
         if end < 0:
-            raise ElfError("a name is nowhere")
+            raise ElfError("a name is outside its table, or too long")
         self._names_left -= end - place
         if self._names_left < 0:
             raise ElfError(f"its names have more than {MOST_NAME_BYTES} bytes")

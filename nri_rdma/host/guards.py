@@ -166,7 +166,7 @@ def _lets_through(pattern: str, key: str) -> bool:
     return len(parts) == len(names) and all(map(fnmatchcase, names, parts))
 
 
-# CRI-O: definitions in folders, for all handlers
+# CRI-O: hook definitions in folders, for all handlers
 
 
 def _fault_of_definition(path: Path, settings: Settings) -> _Fault | None:
@@ -174,12 +174,12 @@ def _fault_of_definition(path: Path, settings: Settings) -> _Fault | None:
     try:
         document = _json(path)
     except WrongError:
-        return None  # CRI-O says that itself, and does not start
+        return None  # CRI-O itself reports such a file, and does not start
     hook = _table(document.get("hook"))
     if _ours([hook]) is None:
         return None
     if _STAGE not in _texts(document.get("stages")):
-        return _Fault(text=f"{path} has not the stage {_STAGE}")
+        return _Fault(text=f"{path} lacks the stage {_STAGE}")
     if _table(document.get("when")).get("always") is not True:
         return _Fault(text=f"{path} is not for every container (when: always)")
     if fault := fault_of_program(Path(hook["path"])):

@@ -16,7 +16,7 @@ def fault_of(program: Path, module_name: str = "") -> str:
     with underscores and ".py".
     """
     if not is_program(program):
-        return f"{program} is not there or no program"
+        return f"{program} does not exist or is not executable"
     module = program.with_name(module_name or f"{program.name.replace('-', '_')}.py")
     needs_module = module.stem.encode() in program.read_bytes()  # hooks of earlier releases are one file
     return f"{module} is not there" if needs_module and not os.access(module, os.R_OK) else ""

@@ -17,7 +17,7 @@ from nri_rdma.model.userspace import Made, Userspace
 _LIBRARY_PATH = "LD_LIBRARY_PATH="
 _NO_PROCESS = "the daemon does not see the container's process: it needs the host's pid namespace"
 _NO_CGROUP = (
-    "the process of the container is in no cgroup of it: either it has none of its own (podman's --cgroups=disabled),"
+    "the container's process is not in the container's cgroup: either it has none (podman's --cgroups=disabled),"
     " or the daemon needs the host's pid namespace"
 )
 _NO_RIGHT = "the daemon may not look into containers: it needs the capability SYS_PTRACE"

@@ -64,7 +64,7 @@ class ContainerLimits:
             kill_all(self._root, cgroups_path)
         except (OSError, ValueError) as error:
             log.warning(
-                "cannot end a container without its rdma limits; a runtime that starts it all the same runs it so",
+                "cannot end a container without its rdma limits; if the runtime starts it, it runs without limits",
                 extra={"container": where, "error": str(error), "next": "delete the pod"},
             )
 

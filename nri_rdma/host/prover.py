@@ -133,7 +133,7 @@ class Prover:
                 else:
                     return warm
         except OSError as error:
-            raise _UnavailableError(f"the process that makes proofs takes none: {error.strerror}") from error
+            raise _UnavailableError(f"the process that makes proofs accepts no job: {error.strerror}") from error
         finally:
             os.close(report)
         raise _UnavailableError(warm.last_words())

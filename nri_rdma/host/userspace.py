@@ -241,7 +241,7 @@ def _text_around(data: bytes, part: bytes) -> str:
 
 def _elf(fd: int | None) -> Elf:
     if fd is None:
-        raise OSError(errno.ESTALE, "it went away meanwhile")
+        raise OSError(errno.ESTALE, "it was removed meanwhile")
     return Elf(fd)
 
 

@@ -75,6 +75,6 @@ def _answer(line: str, python: Path) -> dict[str, Any]:
     except ValueError:
         told = None
     if not isinstance(told, dict):
-        what = f"{python} said what is no answer: {line.strip()[:_MOST_SAID]}"
+        what = f"{python} printed something that is no answer: {line.strip()[:_MOST_SAID]}"
         raise ProofError(ErrorCode.PROOF_ENDED, what, hint=_NAME)
     return told

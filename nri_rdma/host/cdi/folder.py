@@ -112,7 +112,7 @@ def read_within(directory: Path, name: str) -> bytes:
             os.close(root)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            what = "it is a symbolic link that leaves the directory, or is caught in itself"
+            what = "it is a symbolic link that leads out of the directory or in a loop"
             hint = "put the file itself there, or remove the link"
             raise CdiError(ErrorCode.CDI_FILE, what, file=file, hint=hint) from error
         raise _unreadable(file, error) from error
@@ -174,4 +174,4 @@ _KINDS = {
 
 def _unreadable(file: str, error: OSError) -> CdiError:
     what = f"it cannot be read: {error.strerror or error}"
-    return CdiError(ErrorCode.CDI_FILE, what, file=file, hint="mend or remove it, or run as who may read it")
+    return CdiError(ErrorCode.CDI_FILE, what, file=file, hint="repair or remove it, or run as a user who may read it")

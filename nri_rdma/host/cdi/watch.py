@@ -136,7 +136,7 @@ class CdiRegistry:
                 unwatched.append(directory)
                 if directory not in self.unwatched:
                     extra = {"directory": str(directory), "error": error.strerror}
-                    log.warning("changes of CDI specs will not be noticed", extra=extra)
+                    log.warning("changes of CDI specs in a directory will not be noticed", extra=extra)
             else:
                 watches.setdefault(watch, _Watched()).add(name)
         others = self._watches.keys() - watches.keys()
@@ -165,8 +165,8 @@ class CdiRegistry:
                 missing = path
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
 
-    # Listening: without the lock, which a reading holds for as long as it parses. An event of a watch that is not in
-    # `_watches` yet was made before the reading that follows, which sees what it was about.
+    # Listening does not take the lock, because a reading holds it while it parses. A watch that is not
+    # yet in `_watches` was set by a reading under way, which will see the change that the event reports.
 
     def _take(self) -> None:
         """Read the pending inotify events, and note a change if one of them concerns CDI specs."""

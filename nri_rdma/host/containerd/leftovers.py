@@ -65,7 +65,7 @@ def look(containerd: Containerd, sandbox_id: str) -> Look:
         return Look.LISTED
     containerd.shut_down(sandbox_id)
     if containerd.labels_of(sandbox_id) is not None:
-        raise ContainerdError("it has shut the sandbox down, and the record is still there")
+        raise ContainerdError("it has shut the sandbox down, but its record still exists")
     return Look.REMOVED
 
 
@@ -106,7 +106,7 @@ class Leftovers:
         self._changed = threading.Condition()
         self._waiting: list[_Task] = []
         self._thread: threading.Thread | None = None
-        self._until: float | None = None  # a moment of the clock: it is closed, and works until then
+        self._until: float | None = None  # set by `close`: the clock time until which work goes on
         self._has_told = False
         self._listed_ids: frozenset[str] = frozenset()
 
@@ -211,7 +211,10 @@ class Leftovers:
             case Look.LISTED:
                 self._listed(task, facts)
             case Look.NO_SANDBOX:
-                log.warning("the record of a refused sandbox is no sandbox's: it is left alone", extra=facts)
+                log.warning(
+                    "containerd's record of a refused sandbox does not belong to a sandbox: it is left alone",
+                    extra=facts,
+                )
             case Look.GONE if task.number == 0:
                 self._tell_nothing_left(facts | {"socket": str(socket)})
 
@@ -220,10 +223,10 @@ class Leftovers:
             log.debug("containerd still has a refused sandbox", extra=facts)
         elif self._until is None:
             self._notes.discard(task.pod.sandbox_id)
-            log.warning("containerd still lists a refused sandbox: see whether CRI does", extra=facts)
+            log.warning("containerd still lists a refused sandbox: check whether CRI lists it", extra=facts)
         else:
             log.warning(
-                "the daemon ends before containerd has given a refused sandbox up: the next daemon goes on",
+                "the daemon ends while containerd still lists a refused sandbox: the next daemon goes on",
                 extra=facts | {"next": by_hand(task.pod.sandbox_id)},
             )
 

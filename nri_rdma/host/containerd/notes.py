@@ -37,7 +37,9 @@ class RefusalNotes:
             (self._folder / pod.sandbox_id).write_text(text)
         except OSError as error:
             facts = {"pod": str(pod), "sandbox": pod.sandbox_id, "error": str(error)}
-            log.warning("a refused sandbox is not noted: it is not cleaned up if the daemon is killed now", extra=facts)
+            log.warning(
+                "a refused sandbox cannot be noted: it is not cleaned up if the daemon is killed now", extra=facts
+            )
 
     def discard(self, sandbox_id: str) -> None:
         """Remove the record of a sandbox, if there is one."""
@@ -46,7 +48,9 @@ class RefusalNotes:
         try:
             (self._folder / sandbox_id).unlink(missing_ok=True)
         except OSError as error:
-            log.warning("a note stays", extra={"sandbox": sandbox_id, "error": str(error)})
+            log.warning(
+                "the note of a refused sandbox cannot be removed", extra={"sandbox": sandbox_id, "error": str(error)}
+            )
 
     def read(self) -> tuple[Pod, ...]:
         """Return the sandboxes that an earlier daemon refused and did not clean up. Files that cannot be parsed are

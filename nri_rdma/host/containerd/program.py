@@ -35,7 +35,7 @@ class ContainerdProgram:
         text = run(self.program, "--version", timeout_s=_TIMEOUT_S)
         found = re.search(r"\sv?(\d+)\.(\d+)\.", text)
         if found is None:
-            what = f"this is no version of containerd: {text.strip()!r}"
+            what = f"this is not a version of containerd: {text.strip()!r}"
             raise NriRdmaError(ErrorCode.INSTALL, what, where=f"{self.program} --version", hint="see what it is")
         return int(found[1]), int(found[2])
 
@@ -45,7 +45,7 @@ class ContainerdProgram:
         try:
             return tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            what, where = f"containerd printed what is no TOML: {error}", f"{self.program} config dump"
+            what, where = f"containerd printed invalid TOML: {error}", f"{self.program} config dump"
             raise NriRdmaError(ErrorCode.INSTALL, what, where=where, hint="see what it prints") from error
 
     def oci_spec(self) -> str:

@@ -86,7 +86,7 @@ def _decoded(kind: Any, data: bytes) -> Any:
     try:
         return kind.FromString(data)
     except DecodeError as error:
-        what = "the kubelet's answer cannot be used: it is no PodResources message"
+        what = "the kubelet's answer cannot be used: it is not a PodResources message"
         hint = "check that the socket is the kubelet's PodResources, not another of its sockets"
         raise KubeletError(ErrorCode.KUBELET_ANSWER, what, hint=hint, detail=str(error)) from error
 

@@ -52,7 +52,7 @@ class PodResources:
         self._socket = socket
         self._budget_s = budget_s
         self._lock = threading.Lock()
-        self._connection: _Connection | None = None  # None: not warm
+        self._connection: _Connection | None = None  # None: `warm` has not run
         self._closed = threading.Event()
 
     def warm(self) -> None:
@@ -65,7 +65,7 @@ class PodResources:
             connection.ask_get("", "", time.monotonic() + WARM_S)
         except _Failed as failed:
             if failed.is_unknown_pod or failed.is_without_get or failed.is_rate_limit:
-                return  # it answers
+                return  # the kubelet answers
             if failed.is_lost and not self._closed.is_set():
                 self._renew(connection)  # the old connection would pause before it tries again
             raise self._error(failed, "") from failed

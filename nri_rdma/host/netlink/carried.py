@@ -14,10 +14,9 @@ from nri_rdma.model.link import Captured
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """What one link loses with a move: queueing disciplines, forwarding entries, and the settings of its neighbour
-    tables.
+    """The qdiscs, forwarding entries and neighbour table settings of one link, which it loses with a move.
 
-    `neighbour_table` has these settings as lines of LinkState.sysctls.
+    `neighbour_table` has the settings as lines of LinkState.sysctls.
     """
 
     queues: Queues

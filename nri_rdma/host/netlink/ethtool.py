@@ -41,7 +41,7 @@ _CONTROL, _GETFAMILY, _FAMILY_ID, _FAMILY_NAME = 16, 3, 1, 2  # include/uapi/lin
 # include/uapi/linux/ethtool_netlink.h
 _STRSET_GET, _FEATURES_GET, _FEATURES_SET, _PRIVFLAGS_GET, _PRIVFLAGS_SET = 1, 11, 12, 13, 14
 _RINGS_GET, _CHANNELS_GET, _COALESCE_GET = 15, 17, 19
-_SET_AFTER_GET = 1  # the number of each request that sets follows that of the one that reads
+_SET_AFTER_GET = 1  # a SET command has the number of its GET command plus one
 _HEADER, _DEV_INDEX, _FLAGS, _COMPACT_BITSETS = 1, 1, 3, 1
 _HW, _WANTED, _ACTIVE, _BITS, _VALUE = 2, 3, 4, 3, 4
 _BIT, _BIT_NAME, _BIT_IS_SET = 1, 2, 3

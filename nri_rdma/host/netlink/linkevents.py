@@ -149,11 +149,11 @@ class LinkEvents:
             except BlockingIOError:
                 return
             except OSError as error:  # ENOBUFS: more than the buffer holds
-                log.warning("news of links were lost, rescanning the node", extra={"error": error.strerror})
+                log.warning("events of links were lost, rescanning the node", extra={"error": error.strerror})
                 self._burst.note()
                 return
             except WireError as error:
-                log.debug("news of a link cannot be read, rescanning the node", extra={"error": str(error)})
+                log.debug("an event of a link cannot be read, rescanning the node", extra={"error": str(error)})
                 self._burst.note()
             except BaseException:  # the events read so far may matter: is_all_told must be False
                 self._burst.note()

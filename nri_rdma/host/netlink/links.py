@@ -42,7 +42,7 @@ _INFO_KIND, _XDP_ATTACHED = 1, 2
 UNREADABLE: Final = "unreadable"
 """The `kind` of a link whose message cannot be parsed."""
 _NO_LINK = (1 << 31) - 1
-_SKIP_STATISTICS = encode_u32(_EXT_MASK, 0x8)  # RTEXT_FILTER_SKIP_STATS: a third of a message otherwise
+_SKIP_STATISTICS = encode_u32(_EXT_MASK, 0x8)  # RTEXT_FILTER_SKIP_STATS: they are a third of a message
 
 
 def read_links(route: RouteSocket) -> list[bytes]:

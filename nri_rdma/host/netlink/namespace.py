@@ -233,7 +233,7 @@ class HeldNamespace:
         return IDLE_MAX_OF_KEPT if self._spare.are_kept else IDLE_MAX
 
     def _elsewhere(self) -> KernelError:
-        return KernelError("enter the network namespace", errno.ESTALE, f"{self._path} is another one now")
+        return KernelError("enter the network namespace", errno.ESTALE, f"{self._path} is now another namespace")
 
     def _enter_use(self, *, even_closed: bool = False) -> SpareSockets:
         """Keep the descriptor open until `_leave_use`. Return the present spare sockets."""

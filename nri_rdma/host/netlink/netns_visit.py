@@ -64,7 +64,7 @@ def visiting(fd: int) -> Iterator[None]:
 def be_home() -> None:
     """Raise KernelError (ESTALE) if the calling thread is in another network namespace than the process."""
     if _calling.is_away:
-        raise KernelError("ask the process's network namespace", errno.ESTALE, "the thread is in another one")
+        raise KernelError("ask the process's network namespace", errno.ESTALE, "the thread is in another namespace")
 
 
 def is_own(state: os.stat_result) -> bool:

@@ -58,7 +58,7 @@ def can_move(home: HeldNamespace, index: int, other: HeldNamespace) -> bool:
     (drivers/infiniband/core/device.c, ib_device_set_netns_put).
     """
     if home.identity.cookie == other.identity.cookie:
-        raise KernelError(f"ask whether RDMA device {index} can move", errno.EINVAL, "that would take it down and up")
+        raise KernelError(f"ask whether RDMA device {index} can move", errno.EINVAL, "in one namespace it goes down")
     rdma = home.run(RdmaSocket)
     with rdma, other.descriptor() as fd:
         try:

@@ -180,7 +180,7 @@ def _inherited_route(brought: Brought, ifindex: int) -> bytes:
     left_out = {RTA_EXPIRES, *({_RTA_PREFSRC} if brought.is_sourceless else ())}
     attributes = {kind: data for kind, data in read_attributes(payload[12:]) if kind not in left_out}
     if brought.table:
-        fields[4] = 0  # RT_TABLE_UNSPEC: the attribute says it
+        fields[4] = 0  # RT_TABLE_UNSPEC: the attribute has the table's number
         attributes[_RTA_TABLE] = struct.pack("=I", brought.table)
     return struct.pack("=BBBBBBBBI", *fields) + b"".join(encode_attribute(*item) for item in attributes.items())
 
@@ -219,7 +219,7 @@ def _settings_payload(ifindex: int, settings: dict[str, int]) -> bytes:
             payload.append(encode_u32(number, settings[name]))
     if "linkmode" in settings:
         payload.append(encode_attribute(_IFLA_LINKMODE, bytes([settings["linkmode"]])))
-    if "broadcast" in settings:  # the kernel takes as many bytes as an address of this link has
+    if "broadcast" in settings:  # the kernel uses the first bytes, as many as the link's address has
         payload.append(encode_attribute(_IFLA_BROADCAST, settings["broadcast"].to_bytes(_MAX_ADDR_LEN, "little")))
     if "addr_gen_mode" in settings:
         mode = encode_attribute(_IFLA_INET6_ADDR_GEN_MODE, bytes([settings["addr_gen_mode"]]))

@@ -27,7 +27,7 @@ QUIET_S = 0.05
 
 _NETLINK_KOBJECT_UEVENT = 15  # include/uapi/linux/netlink.h
 _KERNEL_GROUP = 1  # udev's own is 2
-_KERNEL = 0  # the port of the sender: others may send to us, given CAP_NET_ADMIN
+_KERNEL = 0  # the sender's port: processes with CAP_NET_ADMIN can send, too
 _DATAGRAM_MAX = 8192  # UEVENT_BUFFER_SIZE is 2048
 _BUFFER_BYTES = 1 << 20
 _SEQUENCE = "/sys/kernel/uevent_seqnum"

@@ -72,7 +72,7 @@ def _make(route: RouteSocket, vrf: VrfConfig) -> None:
     The kernel ignores an alias in the request that creates a link. A second request in the same datagram sets it, so
     that a daemon that is killed cannot leave a VRF without the alias.
     """
-    name = encode_attribute(_IFNAME, vrf.name.encode() + b"\0")  # by it, which no link had: the number may be taken
+    name = encode_attribute(_IFNAME, vrf.name.encode() + b"\0")  # by name: no link had it, but the ifindex may be taken
     body = _IFINFOMSG.pack(0, 0, 0, 0, 0) + name + encode_attribute(_IFALIAS, ALIAS.encode())
     alias = Request(kind=NEWLINK, body=body, operation=f"mark VRF {vrf.name}")
     errors = route.try_all([_make_request(vrf), alias])
@@ -106,6 +106,6 @@ def _accept_from_vrfs() -> None:
         try:
             path.write_text("1")
         except FileNotFoundError:
-            continue  # a kernel without VRFs has refused before
+            continue  # a kernel without VRFs has refused the VRF before
         except OSError as error:
             raise KernelError(f"write {path}", error.errno or 0, error.strerror or "") from error

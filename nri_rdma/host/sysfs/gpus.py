@@ -28,7 +28,7 @@ from nri_rdma.model.pci import PciAddress, parse_pci_address
 
 _CLASSES = ("0x0302", "0x0380", "0x1200")  # 3D controller, display controller, processing accelerator
 _VGA_CLASS = "0x0300"
-_VENDORS = ("10de", "1002")  # a VGA controller of another vendor is the board's console
+_VENDORS = ("10de", "1002")  # a VGA controller of another vendor is the machine's console
 _NVIDIA = "10de"
 _NVIDIA_MAJOR = 195  # Documentation/admin-guide/devices.txt
 _NVIDIA_DRIVERS = ("nvidia-frontend", "nvidia")  # in /proc/devices, before and since release 550

@@ -36,7 +36,7 @@ class Conversation:
         try:
             self._connection.sendall(json.dumps(said).encode() + b"\n")
         except OSError as error:
-            raise ConversationError(f"the other side cannot be told: {_words(error)}") from error
+            raise ConversationError(f"nothing can be sent to the other side: {_words(error)}") from error
 
     def hear(self) -> dict[str, Any]:
         """Return the next JSON object from the peer. Raises ConversationError, also if the object has the key
@@ -50,11 +50,11 @@ class Conversation:
         try:
             told = json.loads(line)
         except ValueError as error:
-            raise ConversationError(f"the other side sent what is no JSON: {error}") from error
+            raise ConversationError(f"the other side sent invalid JSON: {error}") from error
         except RecursionError:
-            raise ConversationError("the other side sent what is no JSON: it is nested too deeply") from None
+            raise ConversationError("the other side sent invalid JSON: it is nested too deeply") from None
         if not isinstance(told, dict):
-            raise ConversationError("the other side sent what is no object of JSON")
+            raise ConversationError("the other side sent JSON that is no object")
         if "error" in told:
             raise ConversationError(f"the other side says: {text(told, 'error', 500)}")
         return told
@@ -93,10 +93,10 @@ def check_hello(told: Mapping[str, Any]) -> None:
     """Check the peer's first object. Raises ConversationError if the peer is another program or has another protocol
     version."""
     if told.get("protocol") != PROTOCOL:
-        raise ConversationError("the other side is no nri-rdma verify")
+        raise ConversationError("the other side is not nri-rdma verify")
     if told.get("version") != VERSION:
         raise ConversationError(
-            f"the other side speaks version {told.get('version')!r}, this one {VERSION}: take the same nri-rdma on both"
+            f"the other side speaks version {told.get('version')!r}, this one {VERSION}: use the same nri-rdma on both"
         )
 
 
@@ -104,7 +104,7 @@ def number(told: Mapping[str, Any], key: str, least: int, most: int) -> int:
     """Return an integer of a received object, checked to lie from `least` to `most`. Raises ConversationError."""
     value = told.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ConversationError(f"the other side told {key} {value!r}, which is no number from {least} to {most}")
+        raise ConversationError(f"the other side sent {key} {value!r}, which is not a number from {least} to {most}")
     return value
 
 
@@ -112,7 +112,7 @@ def real(told: Mapping[str, Any], key: str) -> float:
     """Return a measured number of a received object, checked not to be negative. Raises ConversationError."""
     value = told.get(key)
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _MOST_MEASURED:
-        raise ConversationError(f"the other side told {key} {value!r}, which is no measured number")
+        raise ConversationError(f"the other side sent {key} {value!r}, which is not a measured number")
     return float(value)
 
 
@@ -120,7 +120,7 @@ def text(told: Mapping[str, Any], key: str, most: int = 64) -> str:
     """Return a text of a received object, of at most `most` characters. Raises ConversationError."""
     value = told.get(key)
     if not isinstance(value, str) or len(value) > most:
-        raise ConversationError(f"the other side told no text of {most} characters as {key}")
+        raise ConversationError(f"the other side sent no text of at most {most} characters as {key}")
     return value
 
 
@@ -128,7 +128,7 @@ def part(told: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return the object under a key of a received object. Raises ConversationError."""
     value = told.get(key)
     if not isinstance(value, dict):
-        raise ConversationError(f"the other side told no {key}")
+        raise ConversationError(f"the other side sent no {key}")
     return value
 
 

@@ -36,7 +36,7 @@ class Halves:
             self.region.write(sent, len(sent), 0)
             send(len(sent))
             if self.region.read(len(sent), self._half + header) != sent:
-                raise StepError("transfer", f"other bytes than those that were sent arrived after {moved} bytes")
+                raise StepError("transfer", f"the received bytes differ from the sent ones after {moved} bytes")
             moved += len(sent)
         return moved
 

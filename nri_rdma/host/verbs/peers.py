@@ -62,7 +62,7 @@ def serve(task: Mapping[str, Any]) -> Iterator[Line]:
     except TimeoutError:
         yield {"error": f"nobody has connected within {task['wait_s']:g} s"}
     except OSError as error:
-        yield {"error": f"{task['bind']}, TCP port {task['tcp_port']}, cannot be listened at: {error.strerror}"}
+        yield {"error": f"{task['bind']}, TCP port {task['tcp_port']}, cannot be used for listening: {error.strerror}"}
 
 
 def call(task: Mapping[str, Any]) -> Iterator[Line]:
@@ -186,13 +186,13 @@ def _told(address: PeerAddress) -> Line:
 def _devices(told: Line) -> list[Line]:
     found = told.get("devices")
     if not isinstance(found, list) or not 0 < len(found) <= MOST_DEVICES:
-        raise ConversationError(f"the other side told no list of 1 to {MOST_DEVICES} devices")
+        raise ConversationError(f"the other side sent no list of 1 to {MOST_DEVICES} devices")
     return [_device(it) for it in found]
 
 
 def _device(told: object) -> Line:
     if not isinstance(told, dict):
-        raise ConversationError("the other side told a device that is no object")
+        raise ConversationError("the other side sent a device that is no object")
     return {"device": text(told, "device"), "port": number(told, "port", 1, 255)}
 
 
@@ -200,7 +200,7 @@ def _address(told: Line) -> PeerAddress:
     try:
         gid = IPv6Address(text(told, "gid"))
     except ValueError as error:
-        raise ConversationError(f"the other side told no GID: {error}") from error
+        raise ConversationError(f"the other side sent no GID: {error}") from error
     return PeerAddress(
         queue_pair=number(told, "queue_pair", 0, (1 << 24) - 1),
         gid=gid,
@@ -217,7 +217,7 @@ def _problem(told: Line) -> Line:
     number_of = None if problem.get("errno") is None else number(problem, "errno", 0, 4095)
     step = text(problem, "step")
     if step not in STEPS:
-        raise ConversationError("the other side told a step that there is not")
+        raise ConversationError("the other side sent the name of a step that does not exist")
     return {"step": step, "errno": number_of, "text": text(problem, "text", 2000)}
 
 
@@ -227,7 +227,7 @@ def _result(told: Line) -> Line:
     if "problem" in result:
         side = text(result, "side")
         if side not in pair:
-            raise ConversationError("the other side told a side that there is not")
+            raise ConversationError("the other side sent a side that is neither client nor server")
         return {**pair, "problem": _problem(result), "side": side}
     latency = part(result, "latency_us")
     return {

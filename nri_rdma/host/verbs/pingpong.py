@@ -65,7 +65,7 @@ class End:
             self._queue = library.part("cq").CQ(self._context, 2 * queues.DEPTH)
             self._pair, is_reliable = queues.pair_of(domain, self._queue)
         if not is_reliable:
-            raise StepError("qp", "the device has no queue pairs of RC, by which the measurement is made")
+            raise StepError("qp", "the device has no RC queue pairs, which the measurement needs")
         base = int(self._region.buf)
         self._room = base + self._message_bytes
         self._inbox = ctypes.c_ubyte.from_address(self._room + PING_BYTES - 1)
@@ -94,7 +94,7 @@ class End:
     def connect(self, peer: PeerAddress) -> None:
         """Connect to the peer."""
         if peer.gid_type != self.address.gid_type:
-            what = f"the ends send by different kinds of GID: {self.address.gid_type} here, {peer.gid_type} there"
+            what = f"the two ends use different types of GID: {self.address.gid_type} here, {peer.gid_type} there"
             raise StepError("gid", what)
         self._peer = peer
         with failing("connect"):

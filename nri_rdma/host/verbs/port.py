@@ -88,7 +88,7 @@ def _full_membership(context: Any, port: int, length: int) -> int:
             return index
         limited += [f"{key:#06x}"] if key else []
     keys = ", ".join(limited) or "none"
-    raise StepError("port", f"the P_Keys of port {port} are {keys}: a limited member of each partition")
+    raise StepError("port", f"the P_Keys of port {port} are {keys}: the port is a limited member of each partition")
 
 
 def _gid(context: Any, port: int, length: int, task: Mapping[str, Any]) -> Gid:

@@ -121,7 +121,7 @@ def _accept(control: socket.socket, children: list[_Child]) -> bool:
     try:
         job = json.loads(message)
     except ValueError:
-        _answer(report, {"refused": f"the job cannot be read: it may have {MOST_BYTES} bytes"})
+        _answer(report, {"refused": f"the job cannot be read: it may have at most {MOST_BYTES} bytes"})
         return True
     if time.monotonic() >= job["until"]:
         _answer(report, {"end": "late", "text": "pyverbs was still being loaded"})
@@ -212,7 +212,7 @@ def _enter(job: Mapping[str, Any]) -> None:
     OSError with a readable text."""
     with _saying("its network namespace cannot be opened"):
         namespace = os.open(f"/proc/{job['pid']}/ns/net", os.O_RDONLY)
-    with _saying("the kernel does not let the proving process be the first to go without memory"):
+    with _saying("the proving process cannot be made the first to be killed when memory runs out"):
         Path("/proc/self/oom_score_adj").write_text("1000")
     for procs in job["procs"]:
         _join(procs)
@@ -221,7 +221,7 @@ def _enter(job: Mapping[str, Any]) -> None:
     os.close(namespace)
     with _saying("RLIMIT_MEMLOCK cannot be set"):
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (job["memlock"], job["memlock"]))
-    with _saying("the capabilities that go round its limits cannot be dropped"):
+    with _saying("the capabilities that bypass its limits cannot be dropped"):
         _drop_capabilities()
 
 

@@ -58,7 +58,7 @@ class ProcessWatcher:
         """Watch a process with a known identity. Raises ProcessLookupError if it has ended, also if its pid now belongs
         to another process."""
         if start_of(process.pid) != process.start or self.watch(process.pid) != process:
-            raise ProcessLookupError(errno.ESRCH, f"process {process.pid} is another one")
+            raise ProcessLookupError(errno.ESRCH, f"process {process.pid} is now another process")
 
     def close(self) -> None:
         """End and join the thread."""

@@ -33,7 +33,7 @@ class ProgramNews:
         except KernelError as error:
             problem, self._problem = self._problem, str(error)
             if problem != self._problem:
-                log.warning("eBPF programs on netdevs are not looked for", extra={"error": self._problem})
+                log.warning("eBPF programs on netdevs cannot be read", extra={"error": self._problem})
             return False
         self._problem = ""
         return found != known

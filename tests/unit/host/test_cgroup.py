@@ -120,7 +120,8 @@ def test_a_cgroup_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert str(caught.value) == (
         "nri-rdma: LIMITS-NOT-SET: mlx5_0 cannot be limited: No such file or directory,"
         f" {WHERE}, {tmp_path}/pod/rdma.max."
-        " Next: the daemon needs the host's cgroups at --cgroup-root, with the rdma controller in the container's."
+        " Next: the daemon needs the host's cgroups at --cgroup-root, with the rdma controller enabled for the"
+        " container's cgroup."
     )
     assert list((tmp_path / "pod").iterdir()) == []
 

@@ -18,16 +18,16 @@ PROGRAM, MODULE = f"{PLACE}/nri-rdma-oci-hook", f"{PLACE}/nri_rdma_oci_hook.py"
 
 def test_what_keeps_a_hook_from_being_run_is_named(tmp_path: Path) -> None:
     program, module = tmp_path / PROGRAM, tmp_path / MODULE
-    assert fault_of(program) == f"{program} is not there or no program"
+    assert fault_of(program) == f"{program} does not exist or is not executable"
     program.mkdir(parents=True)
-    assert fault_of(program) == f"{program} is not there or no program"
+    assert fault_of(program) == f"{program} does not exist or is not executable"
     program.rmdir()
     carry_out_all(to_write(hook_files(tmp_path, HOOK)))
     assert fault_of(program) == ""
     module.unlink()
     assert fault_of(program) == f"{module} is not there"
     program.chmod(0o644)
-    assert fault_of(program) == f"{program} is not there or no program"
+    assert fault_of(program) == f"{program} does not exist or is not executable"
 
 
 def test_the_hook_of_an_earlier_release_needs_no_module(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_a_container_that_starts_has_the_root_of_the_first_process_of_its_cgroup
         (Made(pid=8), "the daemon does not see the container's process: "),
         (
             Made(container_id="cd34", pid=7, bundle="/run/bundle"),
-            "the process of the container is in no cgroup of it: ",
+            "the container's process is not in the container's cgroup: ",
         ),
         (Made(cgroups_path="/gone"), "the container's root cannot be opened: "),
         (Made(cgroups_path="/elsewhere"), "the daemon does not see the container's process: "),

@@ -47,7 +47,10 @@ def test_a_python_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("python", "what"),
-    [("/bin/true", "/bin/true ended without an answer"), ("/bin/echo", "/bin/echo said what is no answer: -I ")],
+    [
+        ("/bin/true", "/bin/true ended without an answer"),
+        ("/bin/echo", "/bin/echo printed something that is no answer: -I "),
+    ],
 )
 def test_a_program_that_is_no_python_is_an_error(python: str, what: str) -> None:
     for task in (TASK, TASK | {"more": "x" * 1_000_000}):  # what does not fit into a pipe is not taken

@@ -254,7 +254,7 @@ def test_cri_os_definition_of_the_project_is_a_guard(site: Site) -> None:
     site.write("hooks/x.json", json.dumps(document))
     assert site.finding().result is Result.OK
     site.write("hooks/x.json", json.dumps(document | {"stages": ["prestart"]}))
-    assert "has not the stage createRuntime" in site.finding().found
+    assert "lacks the stage createRuntime" in site.finding().found
     site.write("hooks/x.json", json.dumps(document | {"when": {"annotations": {"a": "b"}}}))
     assert "is not for every container" in site.finding().found
 

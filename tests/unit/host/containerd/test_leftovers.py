@@ -111,7 +111,7 @@ def test_a_record_that_goes_while_we_look_is_gone(containerd: FakeContainerd, wh
 def test_a_record_that_stays_after_the_end_is_an_error(containerd: FakeContainerd) -> None:
     containerd.add_left(ID)
     containerd.mode = Mode.FORGETS
-    with pytest.raises(ContainerdError, match="the record is still there"):
+    with pytest.raises(ContainerdError, match="its record still exists"):
         look_at(containerd)
 
 
@@ -198,7 +198,7 @@ def test_a_sandbox_that_runs_although_we_refused_it_is_never_touched(
     caplog.set_level("INFO")
     containerd.add_running(ID)
     make().refused(pod())
-    wait_until(lambda: "see whether CRI does" in caplog.text, "the last look", SOON)
+    wait_until(lambda: "check whether CRI lists it" in caplog.text, "the last look", SOON)
     assert containerd.calls.count(("Store/Get", ID)) == len(PAUSES_S)
     assert containerd.shut_down == []
 
@@ -218,7 +218,7 @@ def test_what_fails_is_tried_again(containerd: FakeContainerd, make: Make, caplo
 
 
 @pytest.mark.parametrize(
-    ("mode", "error"), [(Mode.HANGS, "DEADLINE_EXCEEDED"), (Mode.FAILS, "database"), (Mode.FORGETS, "still there")]
+    ("mode", "error"), [(Mode.HANGS, "DEADLINE_EXCEEDED"), (Mode.FAILS, "database"), (Mode.FORGETS, "still exists")]
 )
 def test_what_fails_for_good_is_told_with_the_commands_for_a_person(
     containerd: FakeContainerd, make: Make, caplog: pytest.LogCaptureFixture, mode: Mode, error: str
@@ -368,11 +368,11 @@ def test_the_end_tells_of_a_sandbox_that_containerd_has_not_given_up(
     leftovers.refused(pod())
     leftovers.close(SHORT_S)
     record = wait_until(lambda: next(iter(warnings(caplog)), None), "the warning", SOON)
-    assert ("the daemon ends before" in record.message, containerd.shut_down) == (True, [])
+    assert ("the daemon ends while" in record.message, containerd.shut_down) == (True, [])
 
 
 def test_the_end_does_not_wait_for_a_containerd_that_has_gone(containerd: FakeContainerd, make: Make) -> None:
-    """A runtime that starts the daemon ends before it, and its next one waits for the daemon's locks."""
+    """A runtime that starts the daemon ends while it, and its next one waits for the daemon's locks."""
     containerd.stop()
     leftovers = make(pauses_s=(3600.0,))
     leftovers.refused(pod())

@@ -23,8 +23,8 @@ def ends() -> Iterator[Ends]:
 @pytest.mark.parametrize(
     ("sent", "what"),
     [
-        (b"GET / HTTP/1.1\n", "no JSON"),
-        (b"[" * 60000 + b"\n", "no JSON: it is nested too deeply"),
+        (b"GET / HTTP/1.1\n", "invalid JSON"),
+        (b"[" * 60000 + b"\n", "invalid JSON: it is nested too deeply"),
         (b"[]\n", "no object"),
         (b'{"error": "as it says"}\n', "the other side says: as it says"),
         (b"x" * 70000, "more than 65536 bytes"),
@@ -54,9 +54,9 @@ def test_objects_that_come_at_once_or_in_pieces_are_heard_one_by_one(ends: Ends)
 
 def test_a_side_of_another_version_is_not_understood() -> None:
     check_hello(hello([]))
-    with pytest.raises(ConversationError, match="speaks version 2, this one 1: take the same nri-rdma on both"):
+    with pytest.raises(ConversationError, match="speaks version 2, this one 1: use the same nri-rdma on both"):
         check_hello({**hello([]), "version": 2})
-    with pytest.raises(ConversationError, match="no nri-rdma verify"):
+    with pytest.raises(ConversationError, match="is not nri-rdma verify"):
         check_hello({})
 
 

@@ -118,14 +118,16 @@ def test_numbers_of_a_stranger_are_bounded(change: Callable[[dict[str, Any]], di
     with socket.create_connection(("127.0.0.1", serving.port)) as stranger:
         for said in (HELLO, change(ASKED)):
             stranger.sendall(json.dumps(said).encode() + b"\n")
-        assert serving.end()[-1]["error"].startswith("the other side told ")
+        assert serving.end()[-1]["error"].startswith("the other side sent ")
 
 
 def test_a_side_that_is_not_there_is_a_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         (line,) = serve({"bind": "127.0.0.1", "tcp_port": port, "devices": devices("x"), **SIDE})
-        assert line["error"].startswith(f"127.0.0.1, TCP port {port}, cannot be listened at: Address already in use")
+        assert line["error"].startswith(
+            f"127.0.0.1, TCP port {port}, cannot be used for listening: Address already in use"
+        )
     (line,) = called(port, "x", wait_s=0.2)
     assert line["error"] == f"127.0.0.1, TCP port {port}, does not answer within 0.2 s: Connection refused"
     *_, line = serve({"bind": "127.0.0.1", "tcp_port": 0, "devices": devices("x"), "wait_s": 0.1, "pair_s": 1})

@@ -68,7 +68,7 @@ def test_a_port_that_cannot_send_is_an_answer() -> None:
 def test_data_that_is_lost_or_changed_is_an_answer() -> None:
     lost = checked(Hca("mlx5_0", loses=True))["problem"]
     assert (lost["step"], "Transport retry counter exceeded" in lost["text"]) == ("transfer", True)
-    assert "other bytes" in checked(Hca("mlx5_0", garbles=True))["problem"]["text"]
+    assert "received bytes differ" in checked(Hca("mlx5_0", garbles=True))["problem"]["text"]
 
 
 def test_a_task_without_a_device_is_an_answer() -> None:

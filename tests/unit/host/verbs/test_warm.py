@@ -81,7 +81,7 @@ def test_a_job_that_is_late_already_is_told_so(jobs: socket.socket, tmp_path: Pa
 
 def test_a_job_that_is_too_long_is_refused_and_the_next_one_done(jobs: socket.socket, tmp_path: Path) -> None:
     long = job(NOBODY, tmp_path / "none") | {"addresses": ["x" * MOST_BYTES]}
-    assert report(jobs, long) == [{"refused": "the job cannot be read: it may have 65536 bytes"}]
+    assert report(jobs, long) == [{"refused": "the job cannot be read: it may have at most 65536 bytes"}]
     assert report(jobs, job(NOBODY, tmp_path / "none"))[-1] == {"end": "answered", "text": ""}
 
 

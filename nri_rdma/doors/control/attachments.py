@@ -16,11 +16,12 @@ from nri_rdma.engine.sandbox import Aligned, ImageChecked
 from nri_rdma.host.cgroup import read_rdma_use
 
 UNSTARTED_S = 30.0
-"""A container that was answered for starts sooner, or something keeps it from it."""
+"""Seconds after which a container that was created and has not started is reported as unstarted."""
 
 
 def attachment_document(attachment: Attachment) -> dict[str, Any]:
-    """Return one attachment: its pod, state, devices and moved netdevs, and its containers that did not start."""
+    """Return an attachment as JSON: its pod, state, devices, moved netdevs, and the containers that were created and
+    have not started."""
     record = attachment.now.record
     return {
         "id": attachment.pod.sandbox_id,
@@ -40,8 +41,11 @@ def attachment_document(attachment: Attachment) -> dict[str, Any]:
 
 
 def rdma_use_of(attachments: Sequence[Attachment], cgroup_root: Path) -> Iterator[dict[str, Any]]:
-    """Yield what containers use and may use, read from their cgroups now: of the devices that were given to them, and
-    of any other that they use or are limited for. A container whose cgroup is gone has none."""
+    """Yield the RDMA resources that each container uses and may use, read from its cgroup now.
+
+    Includes the container's own devices, and any other device that it uses or has a limit for. A container without a
+    cgroup has no entries.
+    """
     for attachment in attachments:
         own = [it for it in attachments if it.pod.sandbox_id == attachment.pod.sandbox_id]
         for container, cgroups_path in attachment.containers.cgroups.copy().items():
@@ -57,7 +61,8 @@ def rdma_use_of(attachments: Sequence[Attachment], cgroup_root: Path) -> Iterato
 
 
 def alignment_document(item: Aligned) -> dict[str, Any]:
-    """Return how near a container's devices are to its GPUs: by its farthest pair, pair by pair, and in words."""
+    """Return as JSON how near a container's devices are to its GPUs: the largest distance, the distance of each pair,
+    and a sentence."""
     alignment = item.alignment
     return {
         "pod": item.pod,
@@ -72,7 +77,7 @@ def alignment_document(item: Aligned) -> dict[str, Any]:
 
 
 def _gids(gids: Gids) -> list[dict[str, Any]]:
-    """The GID by which each port sends, None where it has none that it could send by."""
+    """Return the GID that each port sends with; `index` is None for a port without a usable GID."""
     return [
         {
             "device": it.device,
@@ -92,7 +97,8 @@ def _gid_warnings(gids: Gids) -> list[str]:
 
 
 def image_documents(item: ImageChecked) -> Iterator[dict[str, Any]]:
-    """Yield why the libraries in a container's image cannot use its devices, or could not be read."""
+    """Yield the reasons why the libraries in a container's image cannot use its devices, or why they could not be
+    read."""
     container = {"pod": item.pod, "container": item.container}
     for problem in item.problems:
         yield {**container, "code": str(problem.code), "error": str(problem)}
@@ -101,21 +107,22 @@ def image_documents(item: ImageChecked) -> Iterator[dict[str, Any]]:
 
 
 def _devices_given(parts: Iterable[Attachment], container: str) -> frozenset[str]:
-    """Return the names of the devices that the attachments of a sandbox gave to a container."""
+    """Return the names of the devices that a container got from any of its sandbox's attachments."""
     records = [now.record for now in [it.now for it in parts] if now.record is not None]
     covering = (it for record in records for it in record.attached if it.admitted.request.scope.covers(container))
     return frozenset(item.device.name for it in covering for item in it.devices)
 
 
 def _unstarted(attachment: Attachment, now: float) -> Iterator[dict[str, Any]]:
-    """Containers that were answered for and did not start: again, or for longer than a start takes."""
+    """Yield the containers that have not started although they were created more than once, or longer than UNSTARTED_S
+    ago."""
     for container, item in attachment.containers.unstarted.copy().items():
         if item.answers > 1 or now - item.since > UNSTARTED_S:
             yield {"container": container, "answers": item.answers, "seconds": round(now - item.since, 1)}
 
 
 def _move(move: NetdevMove) -> dict[str, Any]:
-    """A netdev that is in a pod, as it was on the host."""
+    """Return a netdev that was moved into a pod: its name there, and its state on the host before the move."""
     return {
         "device": move.device,
         "pod_name": move.pod_name,

@@ -1,4 +1,4 @@
-"""Asks a running daemon over its control socket."""
+"""The client of the control socket: sends questions to a running daemon."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ _ANSWER_TIMEOUT_S = 5.0
 
 
 def ask_status(path: Path) -> dict[str, Any]:
-    """The status document of the daemon that serves `path`. Raises NotReadyError when it cannot be asked."""
+    """Return the status document of the daemon that listens at `path`. Raises NotReadyError if there is no usable
+    answer."""
     return _document(pb.StatusReply, _ask(path, "Status", pb.StatusRequest().SerializeToString()), path)
 
 
 def ask_trace(path: Path, pod: str) -> dict[str, Any]:
-    """The trace document for a pod (namespace/name, name, uid or sandbox id); of all pods when it is "". Raises as
-    ask_status."""
+    """Return the spans of a pod as a JSON document; `pod` is NAMESPACE/NAME, a name, a UID or a sandbox id ("": all
+    pods).
+
+    Raises NotReadyError if there is no usable answer.
+    """
     return _document(pb.TraceReply, _ask(path, "Trace", pb.TraceRequest(pod=pod).SerializeToString()), path)
 
 
@@ -59,14 +63,17 @@ def _ask(path: Path, method: str, payload: bytes) -> bytes:
 
 
 def _connected(path: Path) -> socket.socket:
-    """Return a connection to the daemon. Raises OSError; BlockingIOError when the daemon accepts none for as long as an
-    answer may take: callers that gave up still fill its queue."""
+    """Return a connection to the daemon. Raises OSError.
+
+    Raises BlockingIOError if the daemon does not accept the connection within _ANSWER_TIMEOUT_S because its backlog is
+    full.
+    """
     with ExitStack() as opened:
         connection = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         timeval = struct.pack("ll", *divmod(round(_ANSWER_TIMEOUT_S * 1e6), 10**6))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
         connection.connect(str(path))
-        opened.pop_all()  # it is the caller's now
+        opened.pop_all()  # the caller closes it from here on
     return connection
 
 

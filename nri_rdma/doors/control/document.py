@@ -1,6 +1,6 @@
 """JSON documents that describe a node and its policy.
 
-`status`, `inventory` and `snapshot` write them; other commands read them again.
+The commands `status`, `inventory` and `snapshot` write them; other commands read them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DOCUMENT_VERSION = 1
 
 
 def json_of(text: str | bytes) -> object:
-    """Parse a JSON text. Raises ValueError for every text that is none, with a reason for people."""
+    """Parse a JSON text. Raises ValueError with a readable reason if the text is not JSON."""
     try:
         value: object = json.loads(text)
     except (json.JSONDecodeError, UnicodeDecodeError):
@@ -36,7 +36,7 @@ def json_of(text: str | bytes) -> object:
 
 
 def policy_document(policy: Policy) -> dict[str, Any]:
-    """A policy as JSON: every fact of it."""
+    """Return a policy as JSON, complete enough for `policy_from`."""
     document: dict[str, Any] = msgspec.to_builtins({"pools": dict(policy.pools), "rules": policy.rules})
     handlers = list(policy.sandboxed_handlers)
     kinds = sorted(policy.char_kinds)
@@ -44,13 +44,14 @@ def policy_document(policy: Policy) -> dict[str, Any]:
 
 
 def adoption_document(adoption: Adoption) -> dict[str, Any]:
-    """Return what is done with devices from others, as JSON."""
+    """Return as JSON the settings for devices that another driver gave to a container."""
     vendors = {vendor: msgspec.to_builtins(item) for vendor, item in adoption.vendors.items()}
     return {"others": msgspec.to_builtins(adoption.others), "vendors": vendors}
 
 
 def policy_from(document: Mapping[str, Any]) -> Policy:
-    """The policy of a document that `policy_document` made. Raises NotReadyError when there is none in it."""
+    """Return the policy from a document of `policy_document`. Raises NotReadyError if the document has no valid
+    policy."""
     try:
         policy: Policy = msgspec.convert(document["policy"], Policy)
     except (KeyError, msgspec.ValidationError) as error:
@@ -63,7 +64,8 @@ def policy_from(document: Mapping[str, Any]) -> Policy:
 
 
 def node_document(node: Node) -> dict[str, Any]:
-    """A node as JSON, for `status`, `inventory` and `explain`: every fact of it, and some words for people."""
+    """Return a node as JSON for `status`, `inventory` and `explain`, complete enough for `node_from`, with some texts
+    for readers."""
     document: dict[str, Any] = msgspec.to_builtins(node)
     for told, gpu in zip(document["gpus"], node.gpus, strict=True):
         told["pci"] = str(gpu.pci)
@@ -78,7 +80,8 @@ def node_document(node: Node) -> dict[str, Any]:
 
 
 def node_from(document: Mapping[str, Any]) -> Node:
-    """The node of a document that `node_document` is part of. Raises NotReadyError when there is none in it."""
+    """Return the node from a document that contains the keys of `node_document`. Raises NotReadyError if it has no
+    valid node."""
     try:
         node: Node = msgspec.convert(
             {
@@ -105,7 +108,7 @@ def _mappings(document: Mapping[str, Any], key: str) -> Sequence[dict[str, Any]]
 
 
 def _device_fields(device: Mapping[str, Any]) -> dict[str, Any]:
-    virtual = device.get("virtual")  # a document before this field has none
+    virtual = device.get("virtual")  # older documents lack this field
     if virtual is not None:
         virtual = {**virtual, "pf": _pci_fields(virtual["pf"])}
     return {**device, "pci": _pci_fields(device["pci"]), "virtual": virtual}

@@ -1,4 +1,4 @@
-"""The control socket: answers `status`, `trace` and the guard's hook. Our own ttrpc, mode 0600."""
+"""The control socket: answers `status`, `trace` and the guard's OCI hook. It speaks ttrpc, and its mode is 0600."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ from nri_rdma.pb import control_pb2 as pb
 from nri_rdma.ttrpc import Call, Code, RpcError, Server
 
 TRACE_BYTES = 3 << 20
-"""A ttrpc message holds 4 MiB; older spans are left out of an answer."""
+"""Largest trace document in bytes. A ttrpc message holds 4 MiB, so older spans are left out."""
 MAX_CONNECTIONS = 128
-"""A hook has one for each container that starts; calls of one wait for each other, those of two do not."""
+"""Maximum number of connections. Each starting container's hook opens one; calls of one connection are handled one by
+one."""
 VERIFY_WAIT_S = 1.0
-"""How long a hook waits for an attach that is about to end; the kubelet's next attempt is ten seconds away."""
+"""How long a guard's hook waits for an attach that is still running. If it fails, the kubelet retries after ten
+seconds."""
 _WAY_BACK_S = 0.3
-"""What a hook's time-out leaves for the answer."""
+"""Part of a hook's timeout that is reserved for sending the answer."""
 PROOF_MARGIN_S = 1.0
-"""What a hook's time-out leaves besides the proof: its process is killed then, and the answer is on its way."""
+"""Part of a hook's timeout that is not available to the proof: it is for killing the proof's process and sending the
+answer."""
 _ERROR_CHARACTERS = 1000
 
 
@@ -82,7 +85,7 @@ class ControlServer:
             if subject.pid:
                 asked: bytes = pb.VerifyReply(prove_within_ms=round(self._proof_s * 1000)).SerializeToString()
                 return asked
-            refusal = self._guard.prove(subject, 0.0)  # says what its hook lacks
+            refusal = self._guard.prove(subject, 0.0)  # the refusal says that the hook sent no pid
         return _reply(refusal)
 
     def _prove(self, call: Call) -> bytes:
@@ -104,8 +107,11 @@ class ControlServer:
         return answer
 
     def _ring(self, recent: Sequence[Span]) -> dict[str, Any]:
-        """Return how many spans are kept, how many there can be, since when, in seconds since the epoch, none is
-        missing but those of times without a daemon, and when this one started."""
+        """Describe the buffer of spans: how many it holds, its capacity, and the daemon's start.
+
+        `since` is the time from which on no span was dropped, in seconds since the epoch; times without a daemon have
+        no spans.
+        """
         capacity, oldest = self._facts.spans.capacity, recent[0].end_ns / 1e9 if recent else self._started
         since = oldest if len(recent) >= capacity else min(oldest, self._started)
         return {"spans": len(recent), "capacity": capacity, "since": since, "started": self._started}
@@ -117,7 +123,7 @@ def _reply(refusal: str) -> bytes:
 
 
 def _decoded(kind: Any, call: Call) -> Any:
-    """Return the message of a call. Raises RpcError when it is none: that is the caller's fault."""
+    """Return the decoded message of a call. Raises RpcError with INVALID_ARGUMENT if it cannot be decoded."""
     try:
         return kind.FromString(call.payload)
     except DecodeError as error:
@@ -125,7 +131,7 @@ def _decoded(kind: Any, call: Call) -> Any:
 
 
 def newest_within(texts: Sequence[str], size: int) -> Sequence[str]:
-    """The last of these ASCII texts that fit into `size` bytes together."""
+    """Return the longest tail of these ASCII texts that fits into `size` bytes."""
     for start in range(len(texts) - 1, -1, -1):
         size -= len(texts[start]) + 2
         if size < 0:
@@ -134,7 +140,7 @@ def newest_within(texts: Sequence[str], size: int) -> Sequence[str]:
 
 
 def subject_from(message: Any) -> Subject:
-    """The container of a VerifyRequest."""
+    """Return the container that a VerifyRequest describes."""
     return Subject(
         sandbox_id=message.sandbox_id,
         pod=message.pod,
@@ -155,7 +161,7 @@ def subject_from(message: Any) -> Subject:
 
 
 def choose_spans(spans: Iterable[Span], pod: str) -> tuple[Span, ...]:
-    """The spans of all traces in which the pod occurs, by start; all spans when `pod` is ""."""
+    """Return all spans of the traces that contain the pod, sorted by start; all spans when `pod` is ""."""
     kept = tuple(spans)
     if pod:
         traces = {span.trace_id for span in kept if pod in _pod_words(span)}

@@ -33,28 +33,29 @@ UNGUARDED = "containers started that it did not ask about: their runtime handler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeView:
-    """The runtime as `status` shows it; empty texts where nothing is known yet."""
+    """The container runtime as `status` shows it; an unknown text is ""."""
 
     link: str
-    """How far the session is: disconnected, connected or synchronized; none: there is no runtime to be connected to."""
+    """The state of the NRI session: disconnected, connected or synchronized; "none" if this host needs no runtime with
+    NRI."""
     name: str
     version: str
     nri: str
     lacks: tuple[str, ...]
-    """What this runtime's NRI cannot do."""
+    """The features that this runtime's NRI does not support."""
     launched: bool
     """Whether the runtime started this process."""
     error: str
-    """Why there is no session, or why the last one ended; "" while the runtime is synchronized."""
+    """The reason why there is no session, or why the last one ended; "" while the runtime is synchronized."""
     error_since: float = 0.0
-    """Since when that is the reason, in seconds since the epoch; 0 without an error."""
+    """When `error` was first seen, in seconds since the epoch; 0 without an error."""
     engines: tuple[str, ...] = ()
-    """With the link "none": the engines that ask by our hook."""
+    """The container engines (podman, Docker) that use the OCI hook; empty unless `link` is "none"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonFacts:
-    """The facts that the control socket reads; it changes nothing."""
+    """The daemon's state, as far as the control socket reads it. The socket changes nothing."""
 
     settings: Settings
     engine: Engine
@@ -62,23 +63,25 @@ class DaemonFacts:
     runtime: Callable[[], RuntimeView]
     reload_error: Callable[[], str]
     traces: Callable[[], Mapping[str, Any] | None] = lambda: None
-    """What became of the spans that are sent to a collector, as ExportCounts has it; None: none are sent."""
+    """Returns the fields of ExportCounts: how many spans were sent to a collector; None if none are sent."""
     metrics: Callable[[], Mapping[str, Any] | None] = lambda: None
-    """Where the page of metrics is served, and why it is not, as MetricsView has it; None: nowhere."""
+    """Returns the fields of MetricsView: the address of the metrics page, and why it is not served; None if it is
+    switched off."""
     pinned: Callable[[], Mapping[str, int]] = dict
-    """What pins network namespaces: how many there are, the threads and sockets inside, and how many a call that
-    hangs keeps from closing."""
+    """Returns what keeps network namespaces alive: the number of namespaces, of threads and sockets in them, and of
+    those that cannot be closed because a call hangs."""
     driver: Callable[[], Mapping[str, Any] | None] = lambda: None
-    """What is known of the driver of claims, as DriverView has it; None: no pool is asked through claims."""
+    """Returns the state of the DRA driver as the fields of DriverView; None if no pool serves claims."""
     troubles: Callable[[], tuple[Mapping[str, str], ...]] = tuple
-    """What the daemon goes without since its start, as Trouble has it."""
+    """Returns what the daemon has lacked since its start, each as the fields of Trouble."""
     guards: Callable[[], Mapping[str, bool]] = dict
-    """Whether containers have the guard, by the runtime's handlers of which that is known; for metrics only."""
+    """Returns by runtime handler whether its containers have the guard; handlers where this is unknown are left out.
+    Only for metrics."""
 
 
 def guard_document(contacts: Contacts, sandboxes: Iterable[Attachment]) -> dict[str, Any]:
-    """Return which guard has asked since the boot, how often since our start and, in seconds since the epoch, when
-    last; and the containers that started and were not asked about."""
+    """Describe the guard as JSON: whether its hook has called since the boot, when last (seconds since the epoch), how
+    often since the daemon's start, and which containers started without it."""
     unguarded = [f"{it.pod}, container {name}" for it in sandboxes for name in sorted(it.containers.unguarded.copy())]
     told = {**asdict(contacts), "unguarded": unguarded}
     if not contacts.last:
@@ -87,7 +90,7 @@ def guard_document(contacts: Contacts, sandboxes: Iterable[Attachment]) -> dict[
 
 
 def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]) -> dict[str, Any]:
-    """Return what `status` shows, and what `explain` decides with: node_from reads the node out of it again."""
+    """Return the document that `status` shows. `explain` reads the node and its policy from the same document."""
     view = view_of(facts.engine)
     node = node_document(view.node)
     for device in node["devices"]:
@@ -136,7 +139,8 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
 
 
 def _pools(view: View) -> list[dict[str, Any]]:
-    """The pools with the names of the devices that each has now; of a pool of shares, how many of them pods have."""
+    """Return the pools with the names of their present devices; for a pool of shares, also how many shares it has and
+    how many of them pods use."""
     offered = offer(view.policy, view.node)
     found = []
     for pool in view.policy.pools.values():
@@ -162,7 +166,8 @@ def _pools(view: View) -> list[dict[str, Any]]:
 
 
 def _guard_resource(resource: str, view: View) -> dict[str, Any] | None:
-    """Return the guard resource, whether the kubelet knows it, and whether it is given; None where there is none."""
+    """Describe the guard resource: its registration with the kubelet, and whether containers get it; None if none is
+    configured."""
     known = view.shares.of_guard
     if known is None:
         return None

@@ -1,1 +1,1 @@
-"""The kubelet's door for pools that are asked by a resource: device plugin API v1beta1."""
+"""The kubelet's device plugin API v1beta1, for pools whose devices pods request as an extended resource."""

@@ -1,11 +1,11 @@
-"""What a pool answers to the kubelet: what it can allocate, what goes well together, and what an allocation brings to a
-container. Pure.
+"""The messages that a pool sends to the kubelet: the ids it offers, the ids it prefers, and the content of an
+allocation. Pure.
 
-An allocated share brings no device node: which device it stands for is decided when the pod's sandbox starts, next to
-the GPUs that the kubelet gave to the pod (nri_rdma.decide.shares). It brings an annotation, by which CreateContainer
-knows what the container has to get. So does the id of a device; its nodes come with it only where the runtime does not
-read CDI specs, because no guard keeps such a container from starting without them. The guard resource brings the guard
-and nothing else.
+The allocation of a share contains no device node: its device is chosen when the pod's sandbox starts, near the GPUs
+that the kubelet gave to the pod (nri_rdma.decide.shares). It contains an annotation that tells CreateContainer which
+shares the container has. The allocation of a device id has the annotation, too. It contains device nodes only if the
+runtime does not read CDI specs, because then no guard stops a container that would start without them. The guard
+resource brings the guard and nothing else.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ from nri_rdma.text.shares import guarded_annotation, share_annotation
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 
 Told: TypeAlias = int | tuple[OfferedDevice, ...]
-"""What the kubelet is told that a pool has: how many of its shares are healthy, or its devices."""
+"""The content of ListAndWatch: for a pool of shares the number of healthy shares, otherwise the pool's devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
-    """The node's devices for the pools at one moment. `held` returns the devices that pods have of a pool by their
-    ids; `is_guarded` says whether the guard comes with an allocation."""
+    """The node's devices at one moment, and what the pools offer of them.
+
+    `taken` returns who holds which device. `held` returns the devices of a pool that pods hold by their ids.
+    `is_guarded`: allocations contain the guard's CDI device.
+    """
 
     node: Node
     offer: Offer
@@ -43,7 +46,7 @@ class Supply:
 
 
 def told_of(pool: Pool, supply: Supply) -> Told:
-    """Return what the kubelet is told that the pool has."""
+    """Return the content of the pool's ListAndWatch message."""
     if pool.is_guard:
         return pool.shares if supply.is_guarded else 0
     if pool.gives is ShareGives.DEVICE:
@@ -52,18 +55,21 @@ def told_of(pool: Pool, supply: Supply) -> Told:
 
 
 def count_of(pool: Pool, told: Told) -> int:
-    """Return how many of the resource the kubelet is told of."""
+    """Return how many ids of the pool's resource the kubelet gets, healthy or not."""
     return pool.shares if isinstance(told, int) else len(told)
 
 
 def healthy_of(told: Told) -> int:
-    """Return how many of them can be given."""
+    """Return how many ids of the pool's resource are healthy, so that the kubelet can allocate them."""
     return told if isinstance(told, int) else sum(it.is_healthy for it in told)
 
 
 def healthy_shares(pool: Pool, offer: Offer) -> int:
-    """Return how many shares of a pool have a device with an active port that the host does not use. Where each share
-    gives one device, another device takes its part of them away; where each gives all devices, one is enough."""
+    """Return the number of healthy shares, counting devices with an active port that the host does not use.
+
+    If a share gives one device, each unusable device takes its number of shares away. If a share gives all devices, all
+    shares are healthy while one device is usable.
+    """
     up = sum(1 for device in offer.by_pool[pool.name] if is_up(device) and not device.in_use)
     if pool.gives is ShareGives.ALL:
         return pool.shares if up else 0
@@ -71,8 +77,8 @@ def healthy_shares(pool: Pool, offer: Offer) -> int:
 
 
 def listed(pool: Pool, told: Told) -> bytes:
-    """Return the message of ListAndWatch: of shares the first ones are healthy; of devices each has its NUMA node, by
-    which the kubelet's Topology Manager aligns it."""
+    """Return the ListAndWatch message. The first shares are the healthy ones; a device is sent with its NUMA node, for
+    the kubelet's Topology Manager."""
     if isinstance(told, int):
         devices = [
             pb.Device(ID=share, health=HEALTHY if number < told else UNHEALTHY)
@@ -85,8 +91,11 @@ def listed(pool: Pool, told: Told) -> bytes:
 
 
 def preferences(pool: Pool, request: Any, supply: Supply) -> bytes:
-    """Return the answer to GetPreferredAllocation: the ids whose devices are nearest to each other. A device that a pod
-    has, which the kubelet does not know any more, is preferred only where the others are too few."""
+    """Return the answer to GetPreferredAllocation: for each container the ids whose devices are nearest to each other.
+
+    A device that a pod holds, although the kubelet has forgotten its allocation, is used only if too few others are
+    free.
+    """
     devices: dict[str, RdmaDevice] = {device.id: device for device in supply.held(pool.name)}
     devices |= {device.id: device for device in supply.offer.by_pool[pool.name]}
     held = {str(it) for it, holders in supply.taken().items() if holders}
@@ -107,8 +116,11 @@ def allocated(
     guard: str = "",
     nodes: Callable[[str], Iterable[CharDevice]] | None = None,
 ) -> bytes:
-    """Return the answer to Allocate for the shares of each container; `guard` is the CDI device that brings the guard,
-    or "" for none; `nodes` returns the device nodes that come with a share, None: none do."""
+    """Return the answer to Allocate; `containers` has the allocated ids of each container.
+
+    `guard` is the CDI device that brings the guard; "": there is no guard. `nodes` returns the device nodes of an id;
+    None: the answer contains no device nodes.
+    """
     cdi_devices = [pb.CDIDevice(name=guard)] if guard else []
     guarded = [guarded_annotation(pool.resource, pool.name)] if guard else []
     answers = []
@@ -126,7 +138,8 @@ def allocated(
 
 
 def nodes_of(pool: Pool, supply: Supply, share: str) -> Iterator[CharDevice]:
-    """Yield the device nodes of the device with that id; none for a share, whose device is not known yet."""
+    """Yield the device nodes of the device with the id `share`, and the node of rdma_cm; nothing for a share, because
+    its device is not chosen yet."""
     for device in supply.offer.by_pool[pool.name] if pool.gives is ShareGives.DEVICE else ():
         if device.id == share:
             yield from (char for char in device.char_devices if char.kind in DEFAULT_CHAR_KINDS)

@@ -1,8 +1,7 @@
-"""The CDI spec of the shares: a device for each pool that has no node and the guard as its hook. The guard resource has
-one, too. Pure.
+"""The CDI spec that brings the guard's hook to containers with an allocation. Pure.
 
-The runtime runs the hook before a container with such a device starts, also while the daemon is dead. What else the
-container gets comes from CreateContainer.
+It has one CDI device for each pool, and one for the guard resource; their only edit is the hook. The runtime runs the
+hook before the container starts, even if the daemon is dead. CreateContainer adds everything else.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ KIND = Kind(vendor="shares.rdma.noderesource.dev", device_class="pool")
 
 
 def guarded(pools: Iterable[Pool], hook: Path, options: Sequence[str] = ()) -> Spec:
-    """Return the spec; `options` are flags of the hook that differ from its defaults."""
+    """Return the CDI spec for these pools; `options` are the hook's flags with values other than the defaults."""
     devices = tuple(_device(pool, hook, options) for pool in pools)
     spec = Spec(version=next(iter(Version)), kind=KIND, devices=devices)
     return replace(spec, version=minimum_version(spec))
 
 
 def cdi_device(pool: Pool) -> str:
-    """Return the name by which the kubelet gives the guard to a container."""
+    """Return the qualified name of the pool's CDI device, which the kubelet passes to the runtime."""
     return KIND.qualified(pool.name)
 
 

@@ -1,8 +1,7 @@
-"""The device plugins of a node: one server for each pool that is asked by a resource, registered for as long as the
-daemon lives.
+"""The device plugins of a node: one server for each pool that pods request as an extended resource.
 
-The kubelet removes all sockets of its folder when it starts, and does not ask who was registered: the folder is
-watched, and what is missing is served and registered again.
+When the kubelet starts, it removes all sockets in its folder and forgets all plugins. The folder is watched, so that
+missing servers are started and registered again.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from nri_rdma.tasks.workers import Workers
 log = logging.getLogger(__name__)
 
 TRY_AGAIN_S = 1.0
-"""Pause before a registration that failed is tried again."""
+"""Pause after a failed registration, before the next attempt."""
 ABSENT_S = 2.0
-"""Between two looks for a kubelet that is not there yet."""
+"""Pause between two checks whether the kubelet's socket exists, while it does not."""
 LOOK_S = 10.0
-"""Between two looks for a socket of ours whose removal was not reported."""
+"""Pause between two checks whether our own sockets still exist, in case inotify missed a removal."""
 
 
 class DevicePlugins:
-    """The device plugins of all pools. The creator closes it. A worker serves and registers, because that imports
-    grpc."""
+    """The device plugins of all pools, until the creator closes them. A worker serves and registers, because that
+    imports grpc."""
 
     def __init__(
         self,
@@ -48,9 +47,9 @@ class DevicePlugins:
         schedule: Callable[[float, Callable[[], None]], Callable[[], None]],
         spans: Recorder,
     ) -> None:
-        """`supply` returns what the node has for the pools as it was last read; `guard` makes the CDI devices that
-        bring the guard to containers with shares, or returns why there are none; it raises CdiError and OSError.
-        `schedule` calls something after a pause and returns what cancels that."""
+        """`supply` returns the devices and pools of the last scan. `guard` writes the CDI devices that bring the guard,
+        or returns why there are none; it raises CdiError and OSError. `schedule` calls a function after a pause and
+        returns a function that cancels the call."""
         self._folder = folder
         self._supply = supply
         self._shares = shares
@@ -58,14 +57,14 @@ class DevicePlugins:
         self._listeners = listeners
         self._schedule = schedule
         self.on_look: list[Callable[[], None]] = []
-        """Called now and then, while there is a kubelet."""
+        """Functions to call after each check, while the kubelet's socket exists."""
         self._cancel: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         self._is_closed = False
         self._is_queued = False
         self._is_new_kubelet = False
         self._error = ""
-        """Why a resource is not served; logged once."""
+        """The last logged reason why a resource is not served. An unchanged reason is not logged again."""
         self._spans = spans
         self._watch: inotify.Inotify | None = None
         self._source: Source | None = None
@@ -74,19 +73,22 @@ class DevicePlugins:
         self._servers: tuple[PoolServer, ...] = ()
 
     def open_later(self) -> None:
-        """Have a worker serve and register, now and whenever that is necessary, and look anew whether there is a guard:
-        the runtime may have another configuration. Without such pools nothing happens."""
+        """Have a worker serve and register the pools, now and whenever it becomes necessary. Does nothing if no pool is
+        served as a resource.
+
+        Checks again whether there is a guard, because the runtime may have a new configuration.
+        """
         if self._shares.served:
             self._is_guard_known = False
             self._look_later()
 
     def node_was_read(self) -> None:
-        """Tell the kubelet what can be given now."""
+        """Send the kubelet what the pools offer after a scan of the node."""
         for server in self._servers:
             server.tell_changes()
 
     def close(self) -> None:
-        """End all servers. After the workers; again is no error."""
+        """Stop all servers. Call it after the workers are closed; calling it twice is allowed."""
         with self._lock:
             self._is_closed = True
             cancel, source, watch = self._cancel, self._source, self._watch
@@ -109,7 +111,8 @@ class DevicePlugins:
         self._workers.submit("device-plugins", self._look)
 
     def _look(self) -> None:
-        """Serve and register what is not. Whatever fails, and a kubelet that is not there, is looked for again."""
+        """Serve and register every pool that is not yet, then schedule the next check. It comes sooner after a failure,
+        and while there is no kubelet."""
         with self._lock:
             self._is_queued = False
             is_new_kubelet, self._is_new_kubelet = self._is_new_kubelet, False
@@ -120,10 +123,10 @@ class DevicePlugins:
                 pause_s = LOOK_S if self._serve_missing(is_new_kubelet) else TRY_AGAIN_S
                 for look in self.on_look:
                     look()
-                self.node_was_read()  # what is offered may have changed without a reading, by a reload
+                self.node_was_read()  # a reload may have changed the offer without a scan
             else:
                 self._none_is_registered(f"the kubelet has no {KUBELET_SOCKET} in {self._folder}")
-        except Exception as error:  # a bug, or a grpc that cannot be imported: the shares are not served until then
+        except Exception as error:  # a bug, or grpc cannot be imported: shares are not served until the next check
             log.exception("the shares are not served")
             self._none_is_registered(f"the daemon's log has the traceback of this error: {error!r}")
         with self._lock:
@@ -132,8 +135,8 @@ class DevicePlugins:
                 self._cancel = self._schedule(pause_s, self._look_later)
 
     def _serve_missing(self, is_new_kubelet: bool) -> bool:
-        """Serve each pool that is not served; one that cannot be does not keep the others waiting. Return whether all
-        are."""
+        """Serve each pool that is not served, and return whether all are. The failure of one pool does not stop the
+        others."""
         errors = []
         try:
             if not self._servers:
@@ -182,7 +185,7 @@ class DevicePlugins:
             return
         try:
             watch = inotify.Inotify()
-        except OSError:  # none is left on this node: the folder is looked at now and then
+        except OSError:  # the node has no inotify instance left: the folder is checked periodically
             return
         try:
             watch.add(str(self._folder), inotify.CREATE | inotify.MOVED_TO | inotify.DELETE)

@@ -1,6 +1,6 @@
-"""One pool's device plugin: a gRPC server on a socket of its own in the kubelet's folder, and its registration.
+"""One pool's device plugin: a gRPC server on its own socket in the kubelet's folder, and its registration.
 
-Every call blocks; nothing here is for the thread of NRI's events. grpc is imported with the first server.
+All calls block, so the thread that answers NRI events must not use this module. grpc is imported with the first server.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ log = logging.getLogger(__name__)
 API_VERSION = "v1beta1"
 KUBELET_SOCKET = "kubelet.sock"
 CALL_S = 5.0
-"""Time limit of the registration; after it the call fails and is tried again."""
+"""Timeout of the registration call in seconds."""
 _SERVICE = "v1beta1.DevicePlugin"
 _LONGEST_PATH = 107
-"""Bytes of a socket's path that Linux takes."""
+"""Maximum length of a Unix socket's path on Linux, in bytes."""
 _THREADS = 4
-"""One for ListAndWatch of this kubelet, one for that of a kubelet that has just ended, and two for the calls."""
+"""Threads of one server: one for the kubelet's ListAndWatch, one for ListAndWatch of a kubelet that has just ended, and
+two for the other calls."""
 _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
@@ -55,8 +56,8 @@ class PoolServer:
         on_allocate: Callable[[str, list[str]], None],
         spans: Recorder,
     ) -> None:
-        """`supply` returns what the node has now. `on_allocate` gets the resource and the ids of each allocation before
-        the kubelet has its answer."""
+        """`supply` returns the devices and pools of the last scan. `on_allocate` is called with the resource and the
+        ids of each allocation before the kubelet gets the answer."""
         self.pool = pool
         self._folder = folder
         self._path = folder / endpoint_of(pool)
@@ -64,21 +65,21 @@ class PoolServer:
         self._on_allocate = on_allocate
         self._spans = spans
         self.guard = ""
-        """The CDI device that brings the guard to containers, or "" for none."""
+        """The CDI device that brings the guard to containers; "": there is no guard."""
         self.brings_nodes = False
-        """Whether the device nodes of an id come with it."""
+        """Whether the allocation of a device id contains its device nodes."""
         self._changed = threading.Condition()
         self._told = answers.told_of(pool, supply())
         self._server: Any = None
 
     @property
     def is_there(self) -> bool:
-        """Return whether the kubelet finds our socket: it removes all sockets of the folder when it starts."""
+        """Return whether our socket still exists: the kubelet removes all sockets in its folder when it starts."""
         return self._server is not None and self._path.exists()
 
     def serve(self) -> None:
-        """Listen anew, and register with the kubelet. Raises KubeletError; then nobody listens."""
-        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it tells of a kubelet's end on our stderr, past our log
+        """Listen on a new socket and register with the kubelet. Raises KubeletError after closing the server."""
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else grpc writes to stderr when a kubelet ends
         import grpc
 
         self.close()
@@ -100,7 +101,7 @@ class PoolServer:
             raise
 
     def tell_changes(self) -> None:
-        """Look what the pool has now, and tell the kubelet if that is new."""
+        """Send the pool's present content to the kubelet if it has changed."""
         told = answers.told_of(self.pool, self._supply())
         with self._changed:
             if told != self._told:
@@ -109,7 +110,7 @@ class PoolServer:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """End all calls and remove the socket. Again is no error."""
+        """End all calls and remove the socket. Calling it twice is allowed."""
         server, self._server = self._server, None
         if server is not None:
             server.stop(grace=None).wait(CALL_S)
@@ -141,7 +142,7 @@ class PoolServer:
         }
 
     def _list_and_watch(self, _request: bytes, context: Any) -> Iterator[bytes]:
-        """Yield the list of shares or devices now and whenever it changes, until the kubelet or the daemon ends."""
+        """Yield the list of shares or devices, now and after each change, until the kubelet or the daemon ends."""
         context.add_callback(self._wake)
         told: answers.Told = -1
         while True:
@@ -167,7 +168,7 @@ class PoolServer:
             containers = [list(it.devices_ids) for it in request.container_requests]
             shares = [share for shares in containers for share in shares]
             span.attributes["rdma.shares"] = ",".join(shares)
-            if not self.pool.is_guard:  # its ids are no shares
+            if not self.pool.is_guard:  # the ids of the guard resource are not shares
                 self._on_allocate(self.pool.resource, shares)
             nodes = partial(answers.nodes_of, self.pool, self._supply()) if self.brings_nodes else None
             return answers.allocated(self.pool, containers, self.guard, nodes)
@@ -180,12 +181,14 @@ def _read(kind: Any, data: bytes, context: Any) -> Any:
         import grpc
 
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"no {kind.__name__}: {error}")
-        raise  # abort() has raised
+        raise  # not reached: abort() raises
 
 
 def _refuse_other(resource: str, folder: Path) -> None:
-    """Raise KubeletError where k8s-rdma-shared-dev-plugin serves the same resource: the kubelet would take the one that
-    registered last, and both would give the devices away."""
+    """Raise KubeletError if k8s-rdma-shared-dev-plugin serves the same resource.
+
+    The kubelet would use the plugin that registered last, and both would give the same devices away.
+    """
     name = f"{resource.rpartition('/')[2]}.sock"
     for path in (folder / name, folder.parent / "plugins_registry" / name):
         if _is_served(path):
@@ -198,7 +201,7 @@ def _refuse_other(resource: str, folder: Path) -> None:
 
 
 def _is_served(path: Path) -> bool:
-    """Return whether somebody listens there; a socket that was left behind is nobody's."""
+    """Return whether a process listens on this socket. A leftover socket file does not count."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
             connection.connect(str(path))
@@ -208,7 +211,7 @@ def _is_served(path: Path) -> bool:
 
 
 def endpoint_of(pool: Pool) -> str:
-    """Return the name of a pool's socket."""
+    """Return the file name of the pool's socket."""
     return f"nri-rdma_{pool.name}.sock"
 
 

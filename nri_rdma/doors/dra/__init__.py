@@ -1,1 +1,1 @@
-"""The door of claims: a driver of Dynamic Resource Allocation (DRA), v1, for pools with door = claims."""
+"""The DRA driver (Dynamic Resource Allocation, v1) for pools with door = claims."""

@@ -1,7 +1,7 @@
-"""A claim in protobuf, with other entries in its `status.devices`. Pure.
+"""Replaces the entries of `status.devices` in a ResourceClaim's protobuf bytes. Pure.
 
-Law: all else of the claim keeps its bytes. Kubernetes compares the parameters in a claim's allocation by their bytes,
-and JSON has others: it leaves white space out and writes `<`, `>` and `&` in another way.
+Law: everything else in the claim keeps its bytes. Kubernetes compares the parameters in a claim's allocation byte by
+byte, and a round trip through JSON changes them: it drops white space and escapes `<`, `>` and `&`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ from nri_rdma.errors import ApiServerError
 from nri_rdma.pb import claimstatus_pb2 as pb
 
 _MAGIC = b"k8s\x00"
-"""Before each object in protobuf."""
+"""The prefix of every Kubernetes object in protobuf."""
 
 
 def version_of(data: bytes) -> str:
-    """Return the resource version of a claim. Raise ApiServerError for bytes that are none."""
+    """Return the resourceVersion of a claim in protobuf. Raises ApiServerError if the bytes are not a claim."""
     version: str = _read(data)[1].metadata.resourceVersion
     return version
 
 
 def with_devices(data: bytes, devices: Sequence[StatusEntry]) -> bytes:
-    """Return the claim with these entries; those of other drivers stay as they are in it. Raise ApiServerError for
-    bytes that are no claim."""
+    """Return the claim with our entries of `status.devices` replaced by `devices`. Entries of other drivers stay
+    unchanged.
+
+    Raises ApiServerError if the bytes are not a claim.
+    """
     outer, claim = _read(data)
     others = [it for it in claim.status.devices if it.driver != DRIVER]
     del claim.status.devices[:]

@@ -1,7 +1,8 @@
-"""The driver of claims, for as long as the daemon lives: its sockets, the node's slices and the status of claims.
+"""The DRA driver of this node: its sockets, its ResourceSlices and the status of its claims, from start to end of the
+daemon.
 
-The kubelet finds the sockets by itself, and keeps them through its own restart; a socket that somebody removed is made
-again.
+The kubelet finds the sockets by itself, and keeps using them after its own restart. A socket that somebody removed is
+made again.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from nri_rdma.tasks.workers import Workers
 log = logging.getLogger(__name__)
 
 TRY_AGAIN_S = 1.0
-"""Pause before sockets that could not be made are tried again."""
+"""Pause before the next attempt to make sockets that could not be made."""
 LOOK_S = 10.0
-"""Between two looks for sockets that somebody removed, and for changes of the node that nobody announces."""
+"""Pause between two checks for sockets that somebody removed, and for changes of the node that the kernel does not
+announce."""
 
 
 class ClaimsDoor:
-    """The creator closes it. A worker opens it, because that imports grpc."""
+    """The DRA driver, until its creator closes it. A worker opens it, because that imports grpc."""
 
     def __init__(
         self,
@@ -42,9 +44,9 @@ class ClaimsDoor:
         look_at_node: Callable[[], None],
         withheld: Callable[[], tuple[str, ...]],
     ) -> None:
-        """`schedule` calls something after a pause, and returns what cancels that; `look_at_node` has
-        the node read again where something changed that nobody announced; `withheld` returns the devices that are not
-        published for want of their netdevs."""
+        """`schedule` calls a function after a pause and returns a function that cancels the call. `look_at_node`
+        rescans the node if something changed that the kernel does not announce. `withheld` returns the devices that are
+        not published because they have no netdev."""
         self._server = server
         self._publisher = publisher
         self._statuses = statuses
@@ -60,7 +62,7 @@ class ClaimsDoor:
         self._error = ""
 
     def open_later(self) -> None:
-        """Have a worker serve claims. Again is no error."""
+        """Have a worker open the sockets. Calling it twice is allowed."""
         with self._lock:
             if self._is_open or self._is_closed:
                 return
@@ -69,11 +71,11 @@ class ClaimsDoor:
         self._look_later()
 
     def node_was_read(self) -> None:
-        """Publish what the node has now."""
+        """Publish the node's devices after a scan."""
         self._publisher.node_was_read()
 
     def view(self) -> DriverView:
-        """Return what is known now."""
+        """Return the driver's present state, for `status` and metrics."""
         return DriverView(
             name=DRIVER,
             registration=self._server.registration,
@@ -84,7 +86,7 @@ class ClaimsDoor:
         )
 
     def close(self) -> None:
-        """End the sockets and the threads. After the workers; again is no error."""
+        """Remove the sockets and end the threads. Call it after the workers are closed; calling it twice is allowed."""
         with self._lock:
             self._is_closed = True
             cancel = self._cancel

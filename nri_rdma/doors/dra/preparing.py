@@ -1,11 +1,11 @@
-"""NodePrepareResources and NodeUnprepareResources: a claim becomes a CDI spec, and the spec goes.
+"""NodePrepareResources and NodeUnprepareResources: the first writes a CDI spec for a claim, the second removes it.
 
-The kubelet names a claim, and gives its call up after 45 s, or when its pod is deleted; its next try comes 60 to 90 s
-later. It calls once for a claim, before its first pod's sandbox; again after a reboot, or when our answer was lost.
+The kubelet prepares a claim once, before the sandbox of its first pod, and again after a reboot or if our answer was
+lost. It gives a call up after 45 s, or when the pod is deleted, and tries again 60 to 90 s later.
 
-Law: a claim is prepared for what it is allocated now, by a call whose caller still waits. Between the last look at both
-and the writing of the spec nothing is awaited. A claim that was prepared in this boot for the same allocation has its
-spec, and gets the same answer: its devices may be in its pod by then.
+Law: a claim is prepared only for its present allocation, and only by a call whose caller still waits. Nothing is
+awaited between the last check of both and the writing of the spec. A claim that was already prepared in this boot for
+the same allocation keeps its spec and gets the same answer, because its pod may already have the devices.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from nri_rdma.text.claims import claim_path, main_request, read_claim
 log = logging.getLogger(__name__)
 
 ASKING_THREADS = 8
-"""Claims about which the API server is asked at one time."""
+"""Maximum number of claims that are read from the API server at the same time."""
 _AGAIN = "nothing to do: the kubelet asks anew"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedDevice:
-    """A device of a claim in our answer; `cdi_devices` are the names by which the runtime gets it."""
+    """A device of a claim in the answer to the kubelet; `cdi_devices` are the CDI devices to inject for it."""
 
     request: str
     pool: str
@@ -50,33 +50,35 @@ class PreparedDevice:
 
 
 class _Turn:
-    """The calls that prepare one claim, until it is unprepared: one of them works at a time."""
+    """Serialises the calls that prepare one claim, until the claim is unprepared."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def wait(self, awaited: Future[Any], by: float) -> bool:
-        """Wait for that, and return whether it came before `by`. It has to be one that cannot be cancelled. Raise
-        ClaimError when the claim is unprepared meanwhile."""
+        """Wait for a future, and return whether it was done before `by`. The future must not be cancellable.
+
+        Raises ClaimError if the claim is unprepared meanwhile.
+        """
         coming = asyncio.wrap_future(awaited)
         try:
             left = max(0.0, by - time.monotonic())
             await asyncio.wait({coming, self.over}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            coming.cancel()  # nobody looks at it any more
+            coming.cancel()  # this call no longer needs it
         self.refuse_over()
         return awaited.done()
 
     def refuse_over(self) -> None:
-        """Raise ClaimError when the claim was unprepared since this call came."""
+        """Raise ClaimError if the claim was unprepared after this call began."""
         if self.over.done():
             what = "the claim was unprepared while it was prepared"
             raise ClaimError(ErrorCode.CLAIM_CHANGED, what, hint=_AGAIN)
 
 
 class Preparer:
-    """Prepares claims: coroutines, all of one event loop."""
+    """Prepares and unprepares claims. Its coroutines all run in one event loop."""
 
     def __init__(
         self,
@@ -89,9 +91,11 @@ class Preparer:
         expect: Callable[[list[str]], None],
         spans: Recorder,
     ) -> None:
-        """`get` asks the API server for an object, `folder` is that of CDI specs; `expect` has RunPodSandbox wait until
-        the specs of these CDI devices are read. The answer does not wait for that: more than a tenth of a second passes
-        until the pod's sandbox is there."""
+        """`get` reads an object from the API server. `folder` is the directory of CDI specs.
+
+        `expect` makes RunPodSandbox wait until the specs of these CDI devices are read. Our answer to the kubelet does
+        not wait for that, because the pod's sandbox is created more than a tenth of a second later.
+        """
         self._statuses = statuses
         self._get = get
         self._claims = claims
@@ -103,15 +107,18 @@ class Preparer:
         self._turns: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
 
     async def prepare(self, name: ClaimName, by: float) -> tuple[PreparedDevice, ...]:
-        """Return the devices of a claim, whose spec is then written, or raise at `by` (seconds of `time.monotonic`)
-        where one of them is not free until then. Raise NriRdmaError and OSError."""
+        """Write the claim's CDI spec and return its devices. Waits for devices that are not free until `by` (seconds of
+        `time.monotonic`).
+
+        Raises NriRdmaError and OSError.
+        """
         turn = self._turns.setdefault(name.uid, _Turn())
         try:
             async with turn.lock:
                 turn.refuse_over()
                 devices = await self._prepare(name, turn, by)
         except (ApiServerError, ClaimError):
-            raise  # about another claim of the name, or none
+            raise  # the claim was replaced, or the API server fails: no status can be written
         except (NriRdmaError, OSError) as error:
             if isinstance(error, NriRdmaError):
                 error.names_holders = self._claims.names_holders
@@ -130,7 +137,7 @@ class Preparer:
             what = f"claim {name} is another one by now: its uid is {claim.uid}"
             raise ClaimError(ErrorCode.CLAIM_CHANGED, what, where=f"uid {name.uid}", hint=_AGAIN)
         if claim.requests and not self._is_prepared(claim):
-            # One of an earlier allocation would give its devices to who asks before the end.
+            # The spec of an earlier allocation would give its devices to a container that is created meanwhile.
             remove_own_spec(self._folder, spec_file(claim.uid))
             with self._spans.span("admit") as span:
                 admitted = await self._admitted(claim, turn, by)
@@ -144,8 +151,8 @@ class Preparer:
         return answered
 
     async def _asked(self, name: ClaimName, turn: _Turn, by: float) -> Mapping[str, Any]:
-        """Return the claim as the API server has it. A thread asks, for as long as a call of the API server may take;
-        what it hears for nobody is dropped."""
+        """Return the claim from the API server. A thread sends the request; if the caller stops waiting, its answer is
+        dropped."""
         heard: Future[Mapping[str, Any]] = Future()
         heard.set_running_or_notify_cancel()
 
@@ -162,10 +169,10 @@ class Preparer:
         return heard.result()
 
     async def _admitted(self, claim: Claim, turn: _Turn, by: float) -> tuple[AdmittedClaim, ...]:
-        """Return the requests of the claim when their devices are free."""
+        """Wait until the claim's devices are free, and return its admitted requests. Raises PlacementError at `by`."""
         admission = self._claims.admission(claim)
         while True:
-            change = self._claims.next_change()  # before the look: what changes after it is not missed
+            change = self._claims.next_change()  # before look(), so that no later change is missed
             admitted = admission.look()
             if admitted is not None:
                 return admitted
@@ -175,15 +182,17 @@ class Preparer:
             await turn.wait(change, by)
 
     def _is_prepared(self, claim: Claim) -> bool:
-        """Return whether the claim was prepared in this boot for what it is allocated now."""
+        """Return whether the claim has a CDI spec that was written in this boot for its present allocation."""
         try:
             return is_for((self._folder / spec_file(claim.uid)).read_bytes(), claim, self._style().boot)
         except (FileNotFoundError, NotADirectoryError):
             return False
 
     def unprepare(self, name: ClaimName) -> None:
-        """Remove the claim's spec: no container can get its devices any more. Calls that still prepare the claim end
-        with an error, and write nothing. Raise CdiError."""
+        """Remove the claim's CDI spec, so that no container can get its devices any more. Raises CdiError.
+
+        Calls that are still preparing the claim fail and write nothing.
+        """
         turn = self._turns.pop(name.uid, None)
         if turn is not None:
             turn.over.set_result(None)
@@ -192,13 +201,16 @@ class Preparer:
         self._statuses.unprepared(name)
 
     def close(self) -> None:
-        """End the threads; one that asks the API server ends with the process."""
+        """End the threads. A thread in a request to the API server ends with the process."""
         self._askers.close(0)
 
 
 def _answered(claim: Claim) -> list[PreparedDevice]:
-    """Return each device. The CDI device of a request is for all of its devices, and comes with the first one: named
-    twice it would bring its hook twice."""
+    """Return the claim's devices for the answer to the kubelet.
+
+    A request has one CDI device for all its devices. Only the first device names it, because a CDI device that is named
+    twice would run its hook twice.
+    """
     return [
         PreparedDevice(
             request=main_request(it.name),

@@ -1,7 +1,7 @@
-"""Keeps the node's ResourceSlices as they shall be: a thread that compares, writes what differs, and watches.
+"""Keeps the node's ResourceSlices up to date: one thread compares and writes them, another watches them.
 
-The kubelet deletes all slices of its node when it starts, and those of a driver whose socket is away for 30 s: the
-watch tells of that, and they are written again. Without news nothing is written.
+The kubelet deletes all slices of its node when it starts, and those of a driver whose socket is missing for 30 s. The
+watch reports this, and the slices are written again. Nothing is written without a change.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from nri_rdma.text.api_objects import reading, word
 log = logging.getLogger(__name__)
 
 WATCH_S = 300.0
-"""Length of a watch; after it slices are compared anew."""
+"""Duration of one watch in seconds. After it the slices are compared again."""
 QUIET_S = 5.0
-"""Least time between two writes: a link that flaps must not keep the API server busy."""
+"""Minimum time between two writes, so that a flapping link does not load the API server."""
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.5, 30.0
-"""Pauses after errors: twice as long each time."""
+"""First and longest pause after errors; each pause is twice as long as the one before."""
 CLOSE_S = 0.5
-"""How long the end waits for a write: a service manager waits for the daemon, and the next one writes what lacks."""
+"""How long `close` waits for a write. The service manager waits for the daemon, and the next daemon repeats an
+unfinished write."""
 
 
 class Publisher:
-    """Publishes until closed."""
+    """Publishes the node's devices as ResourceSlices until it is closed."""
 
     def __init__(self, api: ApiServer, node: str, devices: Callable[[], Sequence[Advertised]]) -> None:
         self._api = api
@@ -42,20 +43,23 @@ class Publisher:
         self._is_closed = False
         self._is_due = False
         self._is_doubtful = False
-        """Whether the slices may be others than they were when last compared."""
+        """Whether the slices may have changed at the API server since they were last compared."""
         self._compared: Sequence[Advertised] = ()
-        """The devices that the slices were last compared with."""
+        """The devices with which the slices were last compared."""
         self._written = -QUIET_S
         self._watcher = threading.Thread(target=self._watch, name="slices-watch", daemon=True)
         self._writer = threading.Thread(target=self._write_when_due, name="slices", daemon=True)
         self.published = Published()
-        """The slices as they were when last compared or written."""
+        """The state of the slices when they were last compared or written."""
         self.rivals: Mapping[str, Sequence[str]] = {}
-        """Other drivers that publish devices of ours, and these."""
+        """Other drivers that publish the same devices as we do, with the names of these devices."""
 
     def start(self) -> None:
-        """Begin: the kubelet calls us from now on. A pod that came before would wait a minute for its next attempt.
-        Again, the slices are compared."""
+        """Start the threads; called when the kubelet has registered the driver. If they already run, compare the slices
+        again.
+
+        Not earlier: a pod that is scheduled before the kubelet knows the driver waits a minute for its next attempt.
+        """
         with self._changed:
             if self._writer.ident is None and not self._is_closed:
                 self._writer.start()
@@ -63,20 +67,22 @@ class Publisher:
         self.look()
 
     def node_was_read(self) -> None:
-        """Have the slices compared if the devices are others than before. Every pod has the node read again."""
+        """Compare the slices if the scan found other devices than before. Every start of a pod rescans the node."""
         with self._changed:
             self._is_due = True
             self._changed.notify_all()
 
     def look(self) -> None:
-        """Have the slices compared: they may have changed."""
+        """Compare the slices, because they may have changed at the API server."""
         with self._changed:
             self._is_doubtful = True
         self.node_was_read()
 
     def close(self) -> None:
-        """End both threads; the slices stay, for they are true until the kubelet misses us. The watch may be in a call
-        and ends with the process."""
+        """End both threads. The slices stay at the API server until the kubelet notices that the driver is gone.
+
+        A watch may be blocked in a call; its thread ends with the process.
+        """
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -98,7 +104,7 @@ class Publisher:
                 self.look()
 
     def _await_due(self) -> bool:
-        """Wait for news, and after a write until others may be made; return False at the end."""
+        """Wait for a change, and then until QUIET_S after the last write. Returns False when closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_due or self._is_closed)
             quiet = self._written + QUIET_S
@@ -121,7 +127,7 @@ class Publisher:
             self._compared = devices
 
     def _publish(self, devices: Sequence[Advertised]) -> Published:
-        """Have the slices as they shall be, and return what they are then. Raise ApiServerError."""
+        """Write the slices that differ, and return the resulting state. Raises ApiServerError."""
         every = self._api.items(PATH, selector(self._node, driver=""))
         with reading("list of ResourceSlices", PATH):
             others = rivals(every, devices)
@@ -135,7 +141,7 @@ class Publisher:
         node = self._api.get(f"/api/v1/nodes/{self._node}")
         with reading("Node", self._node):
             uid = word(node["metadata"]["uid"])
-        self._written = time.monotonic()  # also where one of the next calls fails: then some were made
+        self._written = time.monotonic()  # before the calls: if one fails, others may have written
         for number, spec in enumerate(specs):
             if number < len(found):
                 self._api.replace(f"{PATH}/{names[number]}", {**found[number], "spec": spec})
@@ -156,8 +162,10 @@ class Publisher:
         self.rivals = found
 
     def _watch(self) -> None:
-        """Have slices compared whenever they changed, and after each watch, which may have missed something. A watch
-        that ends early is repeated after growing pauses, also where it ends without an error."""
+        """Have the slices compared after each change, and after each watch, which may have missed a change.
+
+        A watch that ends early is repeated after growing pauses, with or without an error.
+        """
         pause_s = FIRST_PAUSE_S
         while not self._is_closed:
             began = time.monotonic()

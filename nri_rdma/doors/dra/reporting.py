@@ -1,8 +1,8 @@
-"""Writes the state of claims' devices into `status.devices` of their ResourceClaims: a thread of its own.
+"""Writes the state of claims' devices into `status.devices` of their ResourceClaims, in a thread of its own.
 
-Nobody waits for it: who has news notes which claim they are about. For each claim the newest state is written, once,
-however much came before it; an attempt that fails is repeated after growing pauses. Without a difference nothing is
-written.
+Nothing waits for this thread: other threads only note which claim has news. The newest state of each claim is then
+written once, however many changes led to it. A failed write is repeated after growing pauses. A state that the API
+server already has is not written.
 """
 
 from __future__ import annotations
@@ -28,48 +28,49 @@ from nri_rdma.model.driver import PreparedClaims
 log = logging.getLogger(__name__)
 
 QUIET_S = 0.2
-"""Between the first news of a claim and its write: a pod's end is over by then, and one write says all of it."""
+"""Pause between the first news of a claim and its write. The end of a pod takes less time, so one write reports all of
+it."""
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.5, 60.0
-"""Pauses after errors: twice as long each time."""
+"""First and longest pause after errors; each pause is twice as long as the one before."""
 LOOK_S = 30.0
-"""Between two comparisons of all claims with what was written of them, from memory: for what nobody reports."""
+"""Pause between two comparisons of all claims with their last written state, to find changes that nobody noted."""
 KEPT = 4096
-"""Claims that are remembered at most: sixteen for each of 250 pods. Beyond them the oldest is forgotten."""
+"""Maximum number of claims in memory: sixteen for each of 250 pods. Beyond it the oldest claim is forgotten."""
 CLOSE_S = 0.5
-"""How long the end waits for the thread."""
+"""How long `close` waits for the thread."""
 _FORBIDDEN = 403
 _RIGHTS = f"patch and update of resourceclaims/status, and associated-node: with both of {DRIVER_RIGHT}"
 
 
 @dataclass(slots=True, kw_only=True)
 class _Known:
-    """A claim that is prepared, or of which there is something to write."""
+    """A claim that is prepared, or whose status still has to be written."""
 
     name: ClaimName
     is_prepared: bool = False
     is_due: bool = False
     at: float = 0.0
-    """Not before: seconds of `time.monotonic`."""
+    """Earliest time of the next write, in seconds of `time.monotonic`."""
     pause_s: float
     failures: dict[str, str] = field(default_factory=dict)
-    """Why the last attach failed, by CDI device."""
+    """The reason why the last attach failed, by CDI device."""
     refusal: str = ""
-    """Why it was not prepared."""
+    """The reason why the claim was not prepared; "" if it was."""
     was_given: set[str] = field(default_factory=set)
-    """The CDI devices that a pod had since the daemon's start."""
+    """The CDI devices that a pod has had since the daemon's start."""
     is_invalid: bool = False
-    """Whether it is in the log that the API server finds what is written invalid."""
+    """Whether it was already logged that the API server rejects this claim's status as invalid."""
     counts_bytes: bool = False
-    """Whether the claim's allocation has bytes that a change by JSON would change."""
+    """Whether the status must be written in protobuf, because JSON would change bytes of the claim's allocation."""
     written: ClaimState | None = None
-    """The state that the API server has."""
+    """The state that was last written to the API server; None if none was."""
 
 
 class StatusWriter:
-    """Writes until closed. All other methods may be called by any thread, and wait for nobody."""
+    """Writes the status of claims until it is closed. Any thread may call its methods; none of them blocks."""
 
     def __init__(self, api: ApiServer, states: Callable[[], Mapping[str, CdiState]], folder: Path) -> None:
-        """`states` returns the present state of CDI devices, `folder` is that of claims' CDI specs."""
+        """`states` returns the present state of each CDI device. `folder` is the directory of the claims' CDI specs."""
         self._api = api
         self._states = states
         self._folder = folder
@@ -78,12 +79,12 @@ class StatusWriter:
         self._is_closed = False
         self._look_at = time.monotonic() + LOOK_S
         self._error: int | None = None
-        """The HTTP status of the last error that was logged; None since a write succeeded."""
+        """The HTTP status of the last logged error; None after a successful write."""
         self._thread = threading.Thread(target=self._run, name="claim-status", daemon=True)
 
     @property
     def known(self) -> tuple[str, ...]:
-        """The uids of the claims that are remembered, the oldest first."""
+        """The UIDs of the claims in memory, oldest first."""
         with self._changed:
             return tuple(self._claims)
 
@@ -93,7 +94,7 @@ class StatusWriter:
         return self._thread.is_alive()
 
     def counted(self) -> PreparedClaims:
-        """Return how many claims are prepared, by their states."""
+        """Return how many prepared claims are in each state."""
         states = self._states()
         with self._changed:
             prepared = [it for it in self._claims.values() if it.is_prepared]
@@ -103,13 +104,13 @@ class StatusWriter:
         return PreparedClaims(**found)
 
     def start(self) -> None:
-        """Begin; again is no error."""
+        """Start the thread. Calling it twice is allowed."""
         with self._changed:
             if self._thread.ident is None and not self._is_closed:
                 self._thread.start()
 
     def close(self) -> None:
-        """End the thread; what was not written is, if it is still so, by the next daemon. It may be in a call and ends
+        """End the thread. The next daemon writes what is still unwritten. A thread that is blocked in a request ends
         with the process."""
         with self._changed:
             self._is_closed = True
@@ -118,27 +119,28 @@ class StatusWriter:
             self._thread.join(CLOSE_S)
 
     def prepared(self, name: ClaimName) -> None:
-        """Note a claim whose devices a pod may have from now on."""
+        """Note that a claim is prepared: a pod may have its devices from now on."""
         with self._changed:
             claim = self._noted(name)
             claim.is_prepared, claim.refusal = True, ""
 
     def refused(self, name: ClaimName, why: str) -> None:
-        """Note a claim that could not be prepared."""
+        """Note why a claim could not be prepared."""
         with self._changed:
             claim = self._noted(name)
             claim.refusal = why
             self._have_written(claim)
 
     def unprepared(self, name: ClaimName) -> None:
-        """Note a claim whose devices no pod can have any more."""
+        """Note that a claim is unprepared: no pod can get its devices any more."""
         with self._changed:
             claim = self._noted(name)
             claim.is_prepared = False
             self._have_written(claim)
 
     def news(self, cdi_devices: frozenset[str], why: str) -> None:
-        """Note that the state of these CDI devices has changed; `why` their attach failed, "" where it did not."""
+        """Note that the state of these CDI devices has changed; `why` is the reason if their attach failed, otherwise
+        ""."""
         with self._changed:
             for claim in self._claims.values():
                 mine = [it for it in cdi_devices if is_of(it, claim.name.uid)]
@@ -159,7 +161,7 @@ class StatusWriter:
         self._changed.notify_all()
 
     def _await_due(self) -> list[_Known]:
-        """Wait until claims are due; return them, or none at the end."""
+        """Wait until claims are due for a write, and return them; an empty list when closed."""
         with self._changed:
             while not self._is_closed:
                 now = time.monotonic()
@@ -191,7 +193,7 @@ class StatusWriter:
                     self._write(claim, states)
 
     def _take_up(self) -> None:
-        """Note the claims that were prepared before this daemon started, and have them compared."""
+        """Note the claims that an earlier daemon prepared, and have their status compared."""
         found = scan([self._folder])
         for item in found.specs:
             name = claim_of(Path(item.file).name, item.spec)
@@ -230,8 +232,11 @@ class StatusWriter:
             )
 
     def _failed(self, claim: _Known, error: Exception) -> None:
-        """Have a claim written again after a pause, unless it is gone. An error is logged once, until a write succeeds
-        or fails otherwise: all claims have the same, but for one that the API server finds invalid."""
+        """Schedule the next write of a claim after a pause; forget the claim if it was deleted.
+
+        Log the error unless the last one had the same HTTP status: usually all claims fail for one reason. A status
+        that the API server rejects as invalid concerns one claim, and is logged once for that claim.
+        """
         status = error.status if isinstance(error, ApiServerError) else -1
         with self._changed:
             if status == GONE:
@@ -241,7 +246,7 @@ class StatusWriter:
             claim.pause_s = min(2 * claim.pause_s, LAST_PAUSE_S)
             claim.is_due, claim.at = True, time.monotonic() + pause_s
         lacks_right = status == _FORBIDDEN or (isinstance(error, ApiServerError) and lacks_driver_right(error))
-        if status == INVALID and not lacks_right:  # this claim alone
+        if status == INVALID and not lacks_right:  # the error concerns only this claim
             is_known, claim.is_invalid = claim.is_invalid, True
         else:
             is_known, self._error = status == self._error, status
@@ -257,7 +262,7 @@ class StatusWriter:
 
 
 def _state(claim: _Known, states: Sequence[CdiState]) -> str:
-    """Return the field of PreparedClaims that counts a claim with these states."""
+    """Return the field of PreparedClaims that counts this claim; `states` are those of its CDI devices."""
     if any(it.given for it in states):
         return "attached"
     if claim.failures:

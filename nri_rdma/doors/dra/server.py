@@ -1,11 +1,13 @@
-"""Our two sockets in the kubelet's folders: the driver's own, and the one by which the kubelet finds it.
+"""The driver's two sockets in the kubelet's folders: one for the kubelet's calls, one by which the kubelet finds the
+first.
 
-The kubelet looks into plugins_registry once a second, asks a socket there for its name and version, and calls the
-driver's socket from then on; after its own start it asks again. A socket that was made anew under its name it first
-unregisters, and registers a second later; so who finds those of a daemon that was killed takes other names.
+The kubelet lists plugins_registry once a second, asks each new socket for its driver's name and version, and then calls
+the driver's own socket. After its own start it asks again. If a socket is replaced under the same name, the kubelet
+first unregisters the driver and registers it a second later. Therefore a daemon that finds the sockets of a killed
+daemon uses other names.
 
-Its calls are coroutines of one thread: one that waits for a device costs nothing, and it is cancelled when the kubelet
-gives it up. grpc is imported with the first server.
+The kubelet's calls are coroutines in one thread. A call that waits for a device costs nothing, and is cancelled when
+the kubelet gives it up. grpc is imported with the first server.
 """
 
 from __future__ import annotations
@@ -36,44 +38,45 @@ from nri_rdma.tasks.loop_thread import LoopThread
 log = logging.getLogger(__name__)
 
 VERSION = "v1.DRAPlugin"
-"""The only version that we serve: that of Kubernetes 1.34 and later."""
+"""The only supported version of the DRA plugin API; Kubernetes 1.34 and later have it."""
 NOT_SERVED = "the daemon is starting"
-"""Why the driver is not registered right after the daemon's start."""
+"""The reason why the driver is not registered, right after the daemon's start."""
 _SERVICE, _REGISTRATION = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", "pluginregistration.Registration"
 CALL_S = 45.0
-"""How long the kubelet waits for the answer to a call, where it does not say so."""
+"""How long the kubelet waits for an answer, if its call has no deadline."""
 ANSWER_S = 3.0
-"""How long before that a call is answered with the reason why a device is not free."""
+"""How long before its deadline a call is answered with an error, if a device is still not free."""
 _START_S = 10.0
-"""How long sockets may take to be made."""
+"""How long the start of a server may take."""
 _STOP_S = 1.0
 
 
 class DraServer:
-    """Serves until closed."""
+    """The gRPC servers of the DRA driver, until they are closed."""
 
     def __init__(self, plugins: Path, preparer: Preparer, on_registered: Callable[[], None], spans: Recorder) -> None:
-        """`plugins` is the kubelet's folder; `on_registered` is called whenever the kubelet has taken us."""
+        """`plugins` is the kubelet's folder of plugins. `on_registered` is called each time the kubelet has registered
+        the driver."""
         registry = plugins.parent / "plugins_registry"
         self._pairs = [
             (plugins / DRIVER / f"dra{mark}.sock", registry / f"{DRIVER}{mark}-reg.sock") for mark in ("", "-2")
         ]
-        """The driver's own socket, and the one by which the kubelet finds it; the first pair is that in use."""
+        """Pairs of the driver's own socket and the socket by which the kubelet finds it. The first pair is in use."""
         self._preparer = preparer
         self._on_registered = on_registered
         self._spans = spans
         self._loop = LoopThread("dra")
         self._servers: list[Any] = []
         self.registration = Registration(error=NOT_SERVED, since=time.time())
-        """Whether the kubelet knows the driver."""
+        """Whether the kubelet has registered the driver, and if not, why."""
 
     @property
     def is_there(self) -> bool:
-        """Return whether the kubelet finds our sockets."""
+        """Return whether our sockets still exist in the kubelet's folders."""
         return bool(self._servers) and all(path.exists() for path in self._pairs[0])
 
     def serve(self) -> None:
-        """Listen anew. Raises KubeletError; then nobody listens."""
+        """Listen on new sockets. Raises KubeletError after closing them."""
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         import grpc
 
@@ -85,11 +88,11 @@ class DraServer:
         calls = {"NodePrepareResources": unary(self._prepare), "NodeUnprepareResources": unary(self._unprepare)}
         asked = {"GetInfo": unary(self._info), "NotifyRegistrationStatus": unary(self._notified)}
         try:
-            if not registrar.parent.is_dir():  # grpc would write a line of its own for it
+            if not registrar.parent.is_dir():  # grpc would log this error to stderr
                 raise FileNotFoundError(f"there is no {registrar.parent}")
             endpoint.parent.mkdir(parents=True, exist_ok=True)
             self._listen(endpoint, grpc.method_handlers_generic_handler(_SERVICE, calls))
-            # Last: the kubelet calls at once.
+            # Last, because the kubelet calls as soon as it finds this socket.
             self._listen(registrar, grpc.method_handlers_generic_handler(_REGISTRATION, asked))
             for path in left:
                 path.unlink(missing_ok=True)
@@ -106,7 +109,7 @@ class DraServer:
             raise unheard from error
 
     def close(self) -> None:
-        """End all calls, remove the sockets and end the thread. Again is no error."""
+        """End all calls and the thread, and remove the sockets. Calling it twice is allowed."""
         self._stop()
         self._loop.close(_STOP_S)
         self._preparer.close()
@@ -114,7 +117,7 @@ class DraServer:
     def _stop(self) -> None:
         """End all calls and remove the sockets."""
         servers, self._servers = self._servers, []
-        for server in reversed(servers):  # first the one by which the kubelet finds us
+        for server in reversed(servers):  # first the socket by which the kubelet finds us
             try:
                 self._loop.run(server.stop(grace=None), _STOP_S)
             except FutureTimeoutError:
@@ -153,7 +156,7 @@ class DraServer:
         answer = dra.NodePrepareResourcesResponse()
 
         async def prepare(claim: dra.Claim) -> None:
-            entry = answer.claims[claim.uid]  # to ask for it puts it in: a claim without devices is answered, too
+            entry = answer.claims[claim.uid]  # indexing adds the entry: a claim without devices needs one, too
             for it in await self._preparer.prepare(_name(claim), by):
                 entry.devices.add(
                     request_names=[it.request],
@@ -181,7 +184,8 @@ class DraServer:
     async def _each(
         self, method: str, request: Any, answer: Any, work: Callable[[dra.Claim], Awaitable[None]], context: Any
     ) -> None:
-        """Do the work on all claims of a request at the same time, each in a span; put its error into its answer."""
+        """Run `work` on all claims of a request at the same time, each in a span. An error goes into that claim's
+        answer."""
         metadata = dict(context.invocation_metadata() or ())
 
         async def one(claim: dra.Claim) -> None:
@@ -199,11 +203,11 @@ _NOT_DONE = {
     "NodePrepareResources": "a claim is not prepared",
     "NodeUnprepareResources": "a claim is not unprepared",
 }
-"""For the log."""
+"""The log message of a failed call, by its method."""
 
 
 async def _started(address: str, handler: Any) -> Any:
-    """Return a server that listens there. Raise RuntimeError where it cannot."""
+    """Return a running server that listens on the address. Raises RuntimeError if it cannot listen."""
     import grpc.aio
 
     server: Any = grpc.aio.server()
@@ -218,7 +222,7 @@ def _name(claim: dra.Claim) -> ClaimName:
 
 
 def _told(what: str, claim: dra.Claim, error: Exception) -> str:
-    """Log an error, and return it for the kubelet, which writes it into an event of the pod."""
+    """Log an error, and return its text for the kubelet, which writes it into an event of the pod."""
     extra = {"claim": f"{claim.namespace}/{claim.name}", "error": str(error)}
     if isinstance(error, NriRdmaError | OSError):
         log.warning(what, extra=extra)
@@ -228,7 +232,7 @@ def _told(what: str, claim: dra.Claim, error: Exception) -> str:
 
 
 async def _read(message: Any, data: bytes, context: Any) -> Any:
-    """Return the request, or end the call."""
+    """Decode a request. If it cannot be decoded, abort the call with INVALID_ARGUMENT."""
     import grpc
 
     try:

@@ -1,7 +1,7 @@
-"""The node's ResourceSlices: made from its devices, and compared with what the API server has. Pure.
+"""The node's ResourceSlices: built from its devices, and compared with those at the API server. Pure.
 
-All slices of a node are one pool, which has the node's name. A slice whose content changes gets the next generation,
-and so do all others of the pool: the scheduler ignores a pool that is not complete in its newest generation.
+All slices of a node form one pool with the node's name. If one slice changes, all slices get the next generation,
+because the scheduler ignores a pool whose newest generation is incomplete.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ PATH = f"/apis/{API_VERSION}/resourceslices"
 
 
 def selector(node: str, driver: str = DRIVER) -> dict[str, str]:
-    """Return the query for this node's slices of a driver; "": of all."""
+    """Return the query for the slices that a driver publishes for this node; with driver "", those of all drivers."""
     return {"fieldSelector": f"spec.nodeName={node}" + (f",spec.driver={driver}" if driver else "")}
 
 
 def rivals(found: Sequence[Mapping[str, Any]], devices: Sequence[Advertised]) -> dict[str, list[str]]:
-    """Return the other drivers in these slices that publish devices of ours, each with their names: devices with our
-    name, PCI address, or RDMA device without one."""
+    """Return the other drivers that publish devices of ours, each with the names of these devices.
+
+    Two devices are the same if they have the same name or PCI address; without a PCI address, the same RDMA device.
+    """
     names = {mark: it.name for it in devices for mark in (it.name, *_marks(it.attributes))}
     told: dict[str, set[str]] = {}
     for spec in (it["spec"] for it in found if it["spec"]["driver"] != DRIVER):
@@ -41,7 +43,7 @@ def _marks(attributes: Mapping[str, Any]) -> Iterator[str]:
 
 
 def specs_of(node: str, devices: Sequence[Advertised], generation: int) -> list[dict[str, Any]]:
-    """Return the `spec` of each slice; one without devices where there are none."""
+    """Return the `spec` of each slice. A node without devices has one empty slice."""
     parts = [devices[at : at + MAX_DEVICES] for at in range(0, len(devices), MAX_DEVICES)] or [()]
     pool = {"name": node, "generation": generation, "resourceSliceCount": len(parts)}
     return [
@@ -50,7 +52,7 @@ def specs_of(node: str, devices: Sequence[Advertised], generation: int) -> list[
 
 
 def is_published(found: Sequence[Mapping[str, Any]], node: str, devices: Sequence[Advertised]) -> bool:
-    """Return whether these slices say exactly that of the devices."""
+    """Return whether the slices at the API server already describe exactly these devices."""
     generations = {it["spec"]["pool"]["generation"] for it in found}
     if len(generations) != 1:
         return False
@@ -59,12 +61,12 @@ def is_published(found: Sequence[Mapping[str, Any]], node: str, devices: Sequenc
 
 
 def next_generation(found: Sequence[Mapping[str, Any]]) -> int:
-    """Return the generation after all of these."""
+    """Return the generation that follows the newest one of these slices."""
     return max((it["spec"]["pool"]["generation"] for it in found), default=0) + 1
 
 
 def new_slice(spec: Mapping[str, Any], node: str, uid: str, number: int) -> dict[str, Any]:
-    """Return a slice that the API server removes with the node."""
+    """Return a new slice that is owned by the Node, so that the API server deletes it together with the node."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid, "controller": True}
     return {
         "apiVersion": API_VERSION,

@@ -1,7 +1,7 @@
-"""The CDI spec of a claim: a device for each of its requests, with our key and the guard. Pure.
+"""The CDI spec of a claim: one CDI device for each of the claim's requests, with the guard's hook. Pure.
 
-A container gets the CDI devices of the requests that it asks for. Each has the nodes of its RDMA devices, and under our
-key what they are given with, so that they are attached as any driver's (docs/cdi.md).
+A container gets the CDI devices of the requests that it refers to. Each CDI device has the nodes of its RDMA devices.
+An annotation under our key says how the devices are attached, as it may in the spec of any driver (docs/cdi.md).
 """
 
 from __future__ import annotations
@@ -23,22 +23,27 @@ from nri_rdma.model.device import CharDevice, CharKind
 from nri_rdma.text.claims import main_request, refuse_uid
 
 BOOT_KEY = "claims.noderesource.dev/boot"
-"""Annotation of a spec: the boot in which it was written."""
+"""Annotation of a spec: the id of the boot in which it was written."""
 ALLOCATION_KEY = "claims.noderesource.dev/allocation"
-"""Annotation of a spec: a digest of the allocation that it was written for. A claim outlives its pods, and has other
-devices or other parameters when it is allocated the next time."""
+"""Annotation of a spec: a digest of the allocation for which it was written.
+
+A claim outlives its pods; its next allocation may have other devices or parameters.
+"""
 KIND = Kind(vendor=DRIVER, device_class="claim")
 _SUFFIX = ".json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecStyle:
-    """The choices that all specs of a daemon have in common: `prefix` is that of our annotations, `hook` None: there is
-    no guard, `options` are flags of the hook that differ from its defaults.
+    """The choices that are the same for all CDI specs of a daemon.
 
-    `boot` is the id of the boot in which they count: the folder may outlive it, and devices have other nodes then.
-    `has_numbers`: the runtime cannot look for the nodes in the host's /dev. Elsewhere it has to, because the kernel
-    gives a node other numbers when its device changes namespace.
+    `prefix` is that of our annotations. `hook` is the guard's program; None: there is no guard. `options` are the
+    hook's flags with values other than the defaults. `boot` is the id of this boot: the folder of specs may survive a
+    reboot, after which device nodes have other numbers.
+
+    `has_numbers`: write the numbers of device nodes into the spec, because the runtime cannot look them up in the
+    host's /dev. Otherwise the runtime looks them up, since the kernel gives a node another number when its device
+    changes namespace.
     """
 
     prefix: str
@@ -51,7 +56,7 @@ class SpecStyle:
 def claim_spec(
     claim: Claim, requests: Iterable[AdmittedClaim], rdma_cm: CharDevice | None, style: SpecStyle, trace: str = ""
 ) -> Spec:
-    """Return the spec of a claim with these requests; `trace` is the `traceparent` of the call that prepares it."""
+    """Return the CDI spec of a claim; `trace` is the W3C traceparent of the call that prepares the claim."""
     devices = tuple(_device(claim.uid, it, rdma_cm, style) for it in requests)
     told = {
         CLAIM_KEY: f"{claim.namespace}/{claim.name}",
@@ -65,25 +70,25 @@ def claim_spec(
 
 
 def cdi_device(uid: str, request: str) -> str:
-    """Return the qualified name of a request's CDI device."""
+    """Return the qualified name of the CDI device for a request of the claim."""
     return KIND.qualified(_name(uid, request))
 
 
 def spec_file(uid: str) -> str:
-    """Return the name of the file with a claim's spec. Raise ClaimError for a uid that is none."""
+    """Return the file name of the claim's CDI spec. Raises ClaimError if `uid` is not a UID."""
     refuse_uid(uid)
     return f"{KIND.vendor}-{KIND.device_class}-{uid}{_SUFFIX}"
 
 
 def allocation_of(claim: Claim) -> str:
-    """Return a digest of all that a claim was allocated of our driver: devices, requests and parameters."""
+    """Return a digest of the claim's allocation by our driver: its requests, devices and parameters."""
     told = json.dumps([asdict(request) for request in claim.requests], sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()
 
 
 def is_for(text: bytes, claim: Claim, boot: str) -> bool:
-    """Return whether a file's spec was written in this boot for what the claim is allocated now. A file of somebody
-    else, or half of one, was not."""
+    """Return whether a spec was written in this boot for the claim's present allocation. False for an incomplete file,
+    and for a file of another program."""
     try:
         told = json.loads(text)["annotations"]
         return bool(told[BOOT_KEY] == boot and told[ALLOCATION_KEY] == allocation_of(claim))
@@ -92,7 +97,7 @@ def is_for(text: bytes, claim: Claim, boot: str) -> bool:
 
 
 def claim_of(file: str, spec: Spec) -> ClaimName | None:
-    """Return the claim for which a file's spec was written; None where it is none of ours, or from an older daemon."""
+    """Return the claim of a CDI spec; None if another program wrote the spec, or an older release of ours."""
     namespace, slash, name = dict(spec.annotations).get(CLAIM_KEY, "").partition("/")
     before, _, uid = file.removesuffix(_SUFFIX).rpartition(f"{KIND.vendor}-{KIND.device_class}-")
     is_ours = spec.kind == KIND and not before and bool(slash)
@@ -100,7 +105,7 @@ def claim_of(file: str, spec: Spec) -> ClaimName | None:
 
 
 def is_of(cdi_device: str, uid: str) -> bool:
-    """Return whether a CDI device is one of the claim's."""
+    """Return whether the CDI device belongs to the claim with this UID."""
     return cdi_device.startswith(KIND.qualified(f"{uid}-"))
 
 

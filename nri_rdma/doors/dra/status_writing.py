@@ -1,7 +1,8 @@
-"""Writes a claim's `status.devices` at the API server, where it differs.
+"""Writes a claim's `status.devices` to the API server, if it differs.
 
-A merge patch changes nothing else, and says which version it is about. Where the claim's parameters have bytes that
-JSON would change, the API server takes that for a change of the allocation, and the whole claim is written in protobuf.
+A merge patch changes only this field and names the resourceVersion to which it applies. If JSON would change bytes of
+the claim's parameters, the API server takes the patch for a change of the allocation and rejects it. The whole claim is
+then written in protobuf.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ from nri_rdma.text.claims import claim_path
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 3
-"""How often a claim is read and written at once when others write it at the same time."""
+"""How often a claim is read and written again at once, while others write it at the same time."""
 GONE, CONFLICT, INVALID = 404, 409, 422
 DRIVER_RIGHT = "resourceclaims/driver"
-"""The resource of RBAC that Kubernetes 1.36 and later ask about; they answer 422 where the right is missing."""
+"""The RBAC resource that Kubernetes 1.36 and later check. They answer 422 if the permission is missing."""
 
 
 def write_status(api: ApiServer, name: ClaimName, state: ClaimState, *, counts_bytes: bool) -> bool:
-    """Write the state of a claim where it differs, and return whether its bytes count; `counts_bytes` is what is known
-    of that. Raise ApiServerError, with 404 also for another claim of the name."""
+    """Write the state of a claim if it differs, and return whether this claim has to be written in protobuf.
+
+    `counts_bytes`: it is already known that the claim has to be written in protobuf. Raises ApiServerError, with status
+    404 also if another claim now has the name.
+    """
     path = claim_path(name)
     for attempt in range(1, ATTEMPTS + 1):
         claim = api.get(path)
@@ -54,12 +58,13 @@ def write_status(api: ApiServer, name: ClaimName, state: ClaimState, *, counts_b
 
 
 def lacks_driver_right(error: ApiServerError) -> bool:
-    """Return whether that right is missing."""
+    """Return whether the API server refused the write because the permission DRIVER_RIGHT is missing."""
     return error.status == INVALID and DRIVER_RIGHT in str(error)
 
 
 def _patched(api: ApiServer, path: str, version: str, devices: Sequence[StatusEntry]) -> bool:
-    """Return whether the API server has taken a patch; False where it may take the same in protobuf."""
+    """Return whether the API server accepted a merge patch; False if it found the patch invalid, and protobuf may
+    work."""
     try:
         api.merge(f"{path}/status", {"metadata": {"resourceVersion": version}, "status": {"devices": devices}})
     except ApiServerError as error:

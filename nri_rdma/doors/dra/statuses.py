@@ -1,7 +1,7 @@
-"""The entries of a claim's `status.devices`: made from the state of its devices, within the limits of the API. Pure.
+"""The entries of a claim's `status.devices`, built from the state of its devices within the limits of the API. Pure.
 
-Entries of other drivers stay as they are, and so do conditions of other types in ours. An entry has as its key driver,
-pool, device and share id, which the API server compares with what is allocated.
+Entries of other drivers stay as they are, and so do conditions of other types in our entries. An entry is identified by
+driver, pool, device and share id; the API server compares these with the allocation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nri_rdma.engine.claim_states import CdiState
 from nri_rdma.model.claim import GivenDevice
 
 READY, PROVEN = "Ready", "Proven"
-"""The types of our conditions; the second is about devices of which something was to be proven."""
+"""The types of our conditions. PROVEN is only for devices on which RDMA must be proven to work in the container."""
 ATTACHED, RETURNED, RETURNING = "Attached", "Returned", "Returning"
 ATTACH_FAILED, PREPARE_FAILED = "AttachFailed", "PrepareFailed"
 
@@ -27,16 +27,17 @@ MAX_ADDRESSES = 16
 MAX_INTERFACE_NAME, MAX_HARDWARE_ADDRESS = 256, 128
 MAX_MESSAGE = 32768
 MAX_DATA = 10 * 1024
-"""The limits of resource.k8s.io/v1 (types.go, AllocatedDeviceStatus), those of texts in bytes."""
+"""The limits of resource.k8s.io/v1 (types.go, AllocatedDeviceStatus). Those of texts are in bytes."""
 
 StatusEntry: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The state of a device: the reason and the message of its condition, and what a pod has of it; None: nothing.
+    """The state of a device: reason and message of its condition, and what a pod has of it (None: no pod has it).
 
-    `is_guess`: nobody saw what it is about, so that it replaces an entry that is Ready and makes no new one.
+    `is_guess`: no pod of this daemon had the device, so the state may be out of date. It replaces an entry that is
+    Ready, and adds no entry.
     """
 
     reason: str
@@ -47,8 +48,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimState:
-    """All that is known of a claim's devices, by CDI device: the present `states`, and those that a pod has had
-    (`was_given`); why the last attach of each failed, and why the claim was not prepared."""
+    """Everything that is known about a claim's devices. All mappings are by CDI device.
+
+    `states` are the present states. `was_given` are the CDI devices that a pod has had. `failures` has the reason why
+    the last attach failed. `refusal` is the reason why the claim was not prepared.
+    """
 
     states: Mapping[str, CdiState]
     was_given: frozenset[str]
@@ -56,7 +60,8 @@ class ClaimState:
     refusal: str
 
     def outcome(self, cdi_device: str, device: str) -> Outcome | None:
-        """Return the outcome for one of a CDI device's devices, by its name in slices; None: there is none for it."""
+        """Return the state of a device; None if nothing is to be reported. `device` is its name in ResourceSlices,
+        `cdi_device` the CDI device that it belongs to."""
         state = self.states.get(cdi_device, CdiState())
         is_guess = cdi_device not in self.was_given
         if state.given:
@@ -72,8 +77,10 @@ class ClaimState:
 
 
 def changed_devices(claim: Mapping[str, Any], state: ClaimState, now: str) -> list[StatusEntry] | None:
-    """Return the claim's `status.devices` as they shall be; None when they are so. `now` is the time of a condition
-    that changes, as the API writes it."""
+    """Return the claim's new `status.devices`; None if it needs no change.
+
+    `now` is the time to write into conditions that change, in the format of the API.
+    """
     status = claim.get("status") or {}
     present: list[StatusEntry] = list(status.get("devices") or ())
     changed = {_key(it): it for it in present}
@@ -136,12 +143,12 @@ def _condition(
 
 
 def _reason(code: str) -> str:
-    """Return an error's code as a condition's reason, which has no hyphens."""
+    """Return an error code as the reason of a condition, which must not contain hyphens."""
     return code.title().replace("-", "")
 
 
 def _data(given: GivenDevice) -> Mapping[str, Any]:
-    """Return our own object, without the last nodes where it would be too large."""
+    """Return our own data of an entry. Device nodes at the end are dropped if it would become too large."""
     nodes = list(given.nodes)
     while True:
         told = {"rdmaDevice": _cut(given.rdma_device, 256), "mode": str(given.mode), "nodes": nodes}
@@ -160,12 +167,12 @@ def _network(given: GivenDevice) -> Mapping[str, Any]:
 
 
 def _canonical(addresses: tuple[str, ...]) -> Iterator[str]:
-    """Yield the addresses that the API takes: none that is IPv4 within IPv6."""
+    """Yield the addresses that the API accepts; IPv4-mapped IPv6 addresses are left out."""
     for it in map(ip_interface, addresses):
         if not isinstance(it, IPv6Interface) or it.ip.ipv4_mapped is None:
             yield str(it)
 
 
 def _cut(text: str, most: int) -> str:
-    """Return a text of at most so many bytes."""
+    """Return the text, cut to at most `most` bytes."""
     return text.encode(errors="replace")[:most].decode(errors="ignore")

@@ -1,7 +1,8 @@
-"""What the page of metrics has, metric by metric. Pure. docs/metrics.md prints METRICS.
+"""The declarations of all metrics. Pure. docs/metrics.md prints METRICS.
 
 Names follow Prometheus' practice (https://prometheus.io/docs/practices/naming/). No label names a pod, a container or a
-device: there would be a series for each that ever was, and whoever reads the page would know who runs here.
+device. Such a label would make a new series for each pod that ever ran, and would show every reader of the page who
+runs on the node.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from nri_rdma.observe.durations import Histogram, Labels
 
 
 class MetricKind(StrEnum):
-    """Prometheus' word for how a metric's values change."""
+    """The Prometheus type of a metric."""
 
     COUNTER = "counter"
-    """Grows from 0 at the daemon's start."""
+    """A count since the daemon's start; it only grows."""
     GAUGE = "gauge"
-    """What is at the moment."""
+    """A present value, which goes up and down."""
     HISTOGRAM = "histogram"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricDeclaration:
-    """One metric, by its name on the page."""
+    """The declaration of one metric: its name on the page, its type, its help text and its labels."""
 
     name: str
     kind: MetricKind
@@ -35,7 +36,7 @@ class MetricDeclaration:
 
 
 Measured: TypeAlias = Mapping[str, Mapping[Labels, "float | Histogram"]]
-"""What is measured: by metric, then by the values of its labels."""
+"""All values of the page, by the metric's name and then by the values of its labels."""
 
 
 def _counter(name: str, text: str, *labels: str) -> MetricDeclaration:
@@ -88,4 +89,4 @@ METRICS: Final = (
     _gauge("network_namespaces_held", "Network namespaces of pods that the daemon holds open."),
     _counter("spans", "Spans, by what became of them on their way to the collector of traces.", "outcome"),
 )  # fmt: skip
-"""In the order of the page."""
+"""All metrics, in the order of the page."""

@@ -1,4 +1,4 @@
-"""As much of HTTP/1.1 as a client of two pages needs: GET and HEAD, one answer for each connection. Pure."""
+"""The part of HTTP/1.1 that two pages need: GET and HEAD, with one answer for each connection. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 MAX_HEAD: Final = 8 << 10
-"""Most bytes of a request's first line and headers; Prometheus sends about 300."""
+"""Maximum size of a request's first line and headers in bytes. Prometheus sends about 300."""
 PLAIN: Final = "text/plain; charset=utf-8"
 _METHODS: Final = ("GET", "HEAD")
 _FIRST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) (/[!-~]*) HTTP/1\.[0-9]")
@@ -25,16 +25,16 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """The request of a client; `path` is without what follows a question mark."""
+    """A client's request; `path` is without the query string."""
 
     path: str
     is_head: bool = False
-    """Whether it wants the headers only."""
+    """Whether the method is HEAD, so that the answer has no body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageAnswer:
-    """An answer."""
+    """The answer to a request: status, body and content type."""
 
     status: int = 200
     body: bytes
@@ -42,7 +42,7 @@ class PageAnswer:
 
 
 class BadRequestError(Exception):
-    """A request that cannot be served; `answer` says why."""
+    """A request that cannot be served; `answer` is the error page for the client."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -50,8 +50,10 @@ class BadRequestError(Exception):
 
 
 def read_request(received: bytes | bytearray) -> PageRequest | None:
-    """Return what is asked for by what came from the client so far, None as long as its head is not complete. Headers
-    and bodies are passed over. Raises BadRequestError."""
+    """Parse the request in the bytes received so far; None while its headers are incomplete.
+
+    Headers and bodies are ignored. Raises BadRequestError.
+    """
     end = _END.search(received, 0, MAX_HEAD)
     if end is None:
         if len(received) >= MAX_HEAD:
@@ -68,7 +70,7 @@ def read_request(received: bytes | bytearray) -> PageRequest | None:
 
 
 def written(answer: PageAnswer, *, is_head: bool = False) -> bytes:
-    """Return the bytes of an answer, after which the connection ends."""
+    """Return the bytes of an answer. The caller closes the connection after it."""
     headers = [
         f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}",
         f"Content-Type: {answer.content_type}",

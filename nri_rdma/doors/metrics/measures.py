@@ -1,4 +1,4 @@
-"""What is measured, at the moment when the page is asked for: what was counted, and what the engine knows."""
+"""The values of all metrics, read from the tally and from the engine's view when a client asks for the page."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from nri_rdma.observe.durations import CallOutcome, Durations, Labels, Tally
 from nri_rdma.observe.revision import revision
 
 EVENTS = ("RunPodSandbox", "CreateContainer", "StartContainer", "StopPodSandbox", "RemovePodSandbox")
-"""Calls of the runtime about pods. Their counts begin with 0, so that the first one is seen to be more than before; so
-do those of the kubelet and of hooks, and of errors."""
+"""Calls of the runtime about pods. They are on the page with 0 before the first call, so that Prometheus sees the first
+increase. The same goes for the calls of the kubelet and of hooks, and for error codes."""
 KUBELET_CALLS = ("NodePrepareResources", "NodeUnprepareResources", "Allocate")
 HOOKS = ("precreate", "createRuntime", "poststop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSource:
-    """The sources of the page; none of them is kept waiting."""
+    """The functions and counters from which the page is made. None of them blocks."""
 
     tally: Tally
     view: Callable[[], View]
     health: Callable[[], str]
-    """Says why the daemon does not serve pods; "" while it does."""
+    """Returns the reason why the daemon does not serve pods; "" while it does."""
     reload_error: Callable[[], str]
     driver: Callable[[], Mapping[str, Any] | None]
-    """The driver of claims, as DriverView has it; None: no pool is asked through claims."""
+    """Returns the state of the DRA driver as the fields of DriverView; None if no pool serves claims."""
     traces: Callable[[], Mapping[str, Any] | None]
-    """What became of the spans that are sent to a collector, as ExportCounts has it; None: none are sent."""
+    """Returns the fields of ExportCounts: how many spans were sent to a collector; None if none are sent."""
     troubles: Callable[[], tuple[Mapping[str, str], ...]] = tuple
-    """What the daemon goes without, as Trouble has it."""
+    """Returns what the daemon has lacked since its start, each as the fields of Trouble."""
     guards: Callable[[], Mapping[str, bool]] = dict
-    """Whether containers have the guard, by the runtime's handlers of which that is known."""
+    """Returns by runtime handler whether its containers have the guard; handlers where this is unknown are left out."""
 
 
 def measured_now(source: MetricsSource) -> Measured:
-    """Return what the page has."""
+    """Return the present values of all metrics."""
     view, tally, troubles = source.view(), source.tally, source.troubles()
     tally.settle()
     return {

@@ -1,6 +1,6 @@
 """The page of metrics in Prometheus' text format.
 
-Everything here is for the thread of nri_rdma.doors.metrics.server: prometheus_client is imported with the first page,
+Only the thread of nri_rdma.doors.metrics.server uses this module. prometheus_client is imported with the first page,
 because that takes 50 ms and 4 MB.
 """
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
 
 TEXT_FORMAT: Final = "text/plain; version=0.0.4; charset=utf-8"
-"""Prometheus' word for its text format, which every release reads."""
+"""The content type of Prometheus' text format, which every release of Prometheus reads."""
 _BOUNDS: Final = (*map(str, BOUNDS_S), "+Inf")
 
 
 class Pages:
-    """Answers requests."""
+    """The pages /metrics and /healthz."""
 
     def __init__(self, measure: Callable[[], Measured], health: Callable[[], str]) -> None:
-        """`measure` returns what is measured of nri-rdma itself; `health` says why the daemon does not serve pods, and
+        """`measure` returns the values of our metrics. `health` returns the reason why the daemon does not serve pods;
         "" while it does."""
         self._measure = measure
         self._health = health
@@ -53,7 +53,7 @@ class Pages:
 
 
 def _registry(measure: Callable[[], Measured]) -> CollectorRegistry:
-    """Return a registry with our metrics, and those of every Python process: process_*, python_gc_* and python_info."""
+    """Return a registry of our metrics and of prometheus_client's own: process_*, python_gc_* and python_info."""
     from prometheus_client.gc_collector import GCCollector
     from prometheus_client.platform_collector import PlatformCollector
     from prometheus_client.process_collector import ProcessCollector

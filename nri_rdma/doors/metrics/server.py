@@ -1,9 +1,9 @@
-"""Serves pages over HTTP in a thread of its own, which costs pods nothing, whatever clients do.
+"""Serves the metrics pages over HTTP in a thread of its own. Pods are not delayed, whatever clients do.
 
-Strangers may reach the port. Laws: there are MAX_CLIENTS connections at most, and for another one the oldest ends; a
-connection has PATIENCE_S in all; who asks for a page in the same turn gets the same bytes; after each turn the thread
-rests nine times as long as the turn took, so that it takes a tenth of a processor at most. An address that cannot be
-had is tried again: pods do not depend on it.
+Strangers may reach the port, so there are limits. There are at most MAX_CLIENTS connections; a further one closes the
+oldest. A connection ends after PATIENCE_S. All requests for a page in the same turn of the loop get the same bytes.
+After each turn the thread sleeps nine times as long as the turn took, so it uses at most a tenth of a processor. If the
+address is in use, the thread tries again later; pods do not depend on it.
 """
 
 from __future__ import annotations
@@ -27,38 +27,39 @@ from nri_rdma.model.listen_address import ListenAddress
 log = logging.getLogger(__name__)
 
 MAX_CLIENTS: Final = 32
-"""Most connections at one time. A scrape is over within milliseconds."""
+"""Maximum number of connections. A scrape takes milliseconds."""
 PATIENCE_S: Final = 5.0
-"""How long a client may take to ask and to read; Prometheus itself gives up after ten seconds."""
+"""Maximum duration of a connection in seconds. Prometheus itself gives up after ten."""
 TRY_AGAIN_S: Final = 5.0
-"""Pause before an address that could not be had is tried again."""
+"""Pause before the next attempt to listen on an address that was not available."""
 SETTLE_S: Final = 0.5
-"""How often `settle` is called while nobody asks."""
+"""Pause between two calls of `settle` while no client asks."""
 _REST = 9
 _LONGEST_REST_S: Final = 1.0
 _BACKLOG: Final = 1024
 _ACCEPTED: Final = 64
-"""Most connections that are accepted in one turn."""
+"""Maximum number of connections that one turn accepts."""
 _NOT_AT_ALL: Final = struct.pack("ii", 1, 0)  # struct linger
 _PIECE: Final = 16 << 10
-"""Bytes that are read from one client in one turn."""
+"""Maximum number of bytes that one turn reads from one client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsView:
-    """The address of the pages; `error` says why they are not served, "" while they are."""
+    """The address of the pages, and the reason why they are not served ("" while they are)."""
 
     address: str
     error: str
 
 
 class MetricsServer:
-    """Serves from `start` to `close`."""
+    """An HTTP server for the metrics pages, which runs from `start` to `close`."""
 
     def __init__(
         self, address: ListenAddress, answer: Callable[[PageRequest], PageAnswer], settle: Callable[[], None]
     ) -> None:
-        """`settle` is called now and then; both are called by the thread of this server only."""
+        """`answer` makes a page; `settle` counts noted durations and is called at least every SETTLE_S. Only this
+        server's thread calls them."""
         self._address = address
         self._answer = answer
         self._settle = settle
@@ -67,22 +68,22 @@ class MetricsServer:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._listening: socket.socket | None = None
         self._clients: dict[int, _Client] = {}
-        """By descriptor, the oldest first."""
+        """By file descriptor, in the order of connection."""
         self._pages: dict[PageRequest, bytes] = {}
-        """The answers of this turn."""
+        """The answers made in this turn, by request."""
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
     def start(self) -> None:
-        """Listen and serve; returns at once."""
+        """Listen, and start the thread. Returns at once."""
         self._listen()
         self._thread.start()
 
     def view(self) -> MetricsView:
-        """Return where pages are served, and why they are not."""
+        """Return the address, and why nothing is served there."""
         return MetricsView(address=str(self._address), error=self._error)
 
     def close(self) -> None:
-        """End all connections and the thread. Again is no error."""
+        """End all connections and the thread. Calling it twice is allowed."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -122,7 +123,7 @@ class MetricsServer:
             log.info("metrics are served", extra={"address": str(self._address)})
 
     def _wait(self) -> dict[int, int]:
-        """Wait until there is something to do, SETTLE_S at most, and return the events by descriptor."""
+        """Wait for events, at most SETTLE_S, and return the poll events by descriptor."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if self._listening is not None:
@@ -135,7 +136,7 @@ class MetricsServer:
         self._pages.clear()
         try:
             self._settle()
-        except Exception:  # the page must be served, and say what it can
+        except Exception:  # the page must still be served with the other values
             log.exception("bug in what counts for the metrics")
         for descriptor, client in tuple(self._clients.items()):
             if descriptor in ready:
@@ -146,13 +147,14 @@ class MetricsServer:
             self._accept(self._listening)
 
     def _accept(self, listening: socket.socket) -> None:
-        """Accept some of those who wait, and answer those who have asked already: of many idle ones the oldest ends."""
+        """Accept waiting connections and answer the requests that have already arrived. At MAX_CLIENTS, close the
+        oldest connection."""
         for _ in range(_ACCEPTED):
             try:
                 connection, _ = listening.accept()
             except BlockingIOError:
                 return
-            except OSError as error:  # no descriptor is left: poll would tell of this client again at once
+            except OSError as error:  # no descriptor is left: poll would report this client again at once
                 log.debug("a client of the metrics was not accepted", extra={"error": str(error)})
                 self._closing.wait(_LONGEST_REST_S)
                 return
@@ -163,7 +165,7 @@ class MetricsServer:
             client.turn(self._answered)
 
     def _answered(self, received: bytearray) -> bytes:
-        """Return the bytes of the answer to what has come; b"" as long as more has to come."""
+        """Return the bytes of the answer to the received bytes; b"" while the request is incomplete."""
         try:
             request = read_request(received)
             if request is None:
@@ -179,24 +181,26 @@ class MetricsServer:
 
 
 class _Client:
-    """One connection: a request is read, its answer is written, and what else comes is passed over until the client has
-    closed its end. Who closes before that may have the client lose the answer."""
+    """One connection: reads a request, writes its answer, and then discards bytes until the client closes.
+
+    If we closed first, a client with unread bytes could lose the answer to a TCP reset.
+    """
 
     def __init__(self, connection: socket.socket, by: float) -> None:
         self._connection = connection
         self._received = bytearray()
         self._answer: memoryview | None = None
         self.by = by
-        """When it ends in any case, in seconds of `time.monotonic`."""
+        """When the connection is closed in any case, in seconds of `time.monotonic`."""
         self.is_over = False
 
     @property
     def waits_for(self) -> int:
-        """Return the events of poll that the next turn needs."""
+        """Return the poll events that this connection waits for."""
         return select.POLLOUT if self._answer else select.POLLIN
 
     def turn(self, answered: Callable[[bytearray], bytes]) -> None:
-        """Go on as far as that is possible without waiting."""
+        """Read or write as much as possible without blocking."""
         with suppress(BlockingIOError):
             try:
                 if self._answer is None:
@@ -207,11 +211,12 @@ class _Client:
                     self._pass_over()
             except BlockingIOError:
                 raise
-            except OSError:  # the client has gone
+            except OSError:  # the client has closed its connection
                 self.is_over = True
 
     def close(self) -> None:
-        """End the connection. What the client has not read of a part of an answer is not kept for it."""
+        """Close the connection. An answer that is only partly sent is discarded, so that the kernel keeps no buffer for
+        it."""
         if self._answer:
             with suppress(OSError):
                 self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NOT_AT_ALL)
@@ -237,12 +242,12 @@ class _Client:
 
 
 def _listening_at(address: ListenAddress) -> socket.socket:
-    """Return a socket that listens there. Raises OSError."""
+    """Return a socket that listens on the address. Raises OSError."""
     is_six = isinstance(address.address, IPv6Address)
     made = socket.socket(socket.AF_INET6 if is_six else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a daemon that has just ended leaves connections
-        if is_six:  # [::] is for clients with IPv4, too, whatever net.ipv6.bindv6only says
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else connections of an ended daemon block the port
+        if is_six:  # [::] serves IPv4 clients, too, whatever net.ipv6.bindv6only says
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not address.address.is_unspecified))
         made.bind((str(address.address), address.port))
         made.listen(_BACKLOG)

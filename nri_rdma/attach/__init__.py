@@ -1,1 +1,1 @@
-"""Attach and undo: the hardware of a sandbox is moved into its namespace, and comes home unchanged."""
+"""Attach and undo: move the hardware of a sandbox into its network namespace, and return it to the host unchanged."""

@@ -1,4 +1,4 @@
-"""One attach of a sandbox: its state, what it holds, and who waits for it."""
+"""One attach of a sandbox: its state, the devices it holds, and the callers that wait for it."""
 
 from __future__ import annotations
 
@@ -23,31 +23,33 @@ from nri_rdma.observe.spans import Span, current_span
 
 
 def cdi_devices_of(requests: Iterable[AttachedRequest | Placed]) -> frozenset[str]:
-    """Return the CDI devices that these requests came with."""
+    """Return the names of the CDI devices that these requests were made from; a request of an annotation has none."""
     return frozenset(item.admitted.request.cdi_device for item in requests) - {""}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Devices chosen for a sandbox."""
+    """Devices chosen for a sandbox, not attached yet. `rdma_cm` is the node's /dev/infiniband/rdma_cm, if it has
+    one."""
 
     placed: tuple[Placed, ...]
     rdma_cm: CharDevice | None
 
     @property
     def device_names(self) -> str:
-        """Return the names of the devices, for people."""
+        """Return the names of the devices, comma-separated, for log lines and errors."""
         return ", ".join(device.name for item in self.placed for device in item.devices)
 
 
 Select = Callable[[], Selection]
-"""Chooses, in a thread that may block. Raises what refuses the sandbox."""
+"""Chooses the devices of an attachment. It runs in a thread that may block, and raises the error that refuses the
+sandbox."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
-    """A new choice of devices after a failed attempt, because the host may have caused the failure. `read` starts a
-    rescan of the node; a planner calls `choose` once that rescan has ended, whether it succeeded or not."""
+    """A new choice of devices after a failed attempt, because a change on the host may have caused the failure. `read`
+    starts a rescan of the node. When the rescan has ended, successfully or not, a planner calls `choose`."""
 
     read: Callable[[], Future[None]]
     choose: Select
@@ -61,62 +63,65 @@ SHOWN: Final = MappingProxyType(
         **dict.fromkeys(ENDING - {State.GONE}, Phase.RETURNING),
     }
 )
-"""The word of journal and `status` for a state; all others are "planned"."""
+"""The phase that the journal and `status` show for a state. States that are missing here are shown as "planned"."""
 _NOT_SEEN: Final = frozenset({State.LEFT, State.SEEKING})
 
 
 class Now(NamedTuple):
-    """The state of an attachment at one moment. It is replaced as a whole, so a reader needs no lock; a dozen times for
-    each attach, so it is a tuple."""
+    """The state of an attachment at one moment. It is replaced as a whole, so readers need no lock. It is a tuple
+    because an attach replaces it a dozen times."""
 
     state: State = State.QUEUED
     record: SandboxRecord | None = None
     decided: Plan = Plan()
-    """What the plan decided and the journal does not have yet: before its links are captured nobody may undo it."""
+    """The plan that is decided but not in the journal yet. It must not be undone before the links in it have been
+    captured."""
     namespace: Namespace | None = None
     cdi_devices: frozenset[str] = frozenset()
-    """The CDI devices for which it attaches, or has attached."""
+    """The CDI devices whose requests this attachment serves."""
     attempt: int = 1
     devices_done: int = 0
     devices_total: int = 0
     last_error: str = ""
     """Why the last attempt failed."""
     ended_by: Span | None = None
-    """The span of who ended it."""
+    """The trace span of the call that ended the attachment."""
     undo_error: str = ""
     """Why the last undo failed."""
     undo_failures: int = 0
     is_given_up: bool = False
-    """Whether it ends because its attach failed for the last time, and not because somebody ended it."""
+    """Whether the attachment ends because its last attempt failed; False if the runtime or the kernel ended its
+    sandbox."""
     numbers_from: int = 0
-    """The newest of the kernel's device events when the character devices' numbers were read."""
+    """The sequence number of the kernel's newest device event when the numbers of the character devices were read."""
     looked_again: Future[None] | None = None
-    """The last time that names and numbers were read again; None: they are as the attach found them."""
+    """The latest reread of names and numbers, running or done; None if there was none since the attach."""
     gids_are_old: bool = False
-    """Whether its GIDs are to be read with the names and numbers, the next time."""
+    """Whether the next reread of names and numbers must read the GIDs, too."""
 
     @property
     def phase(self) -> Phase:
-        """Return the word of journal and `status` for the state."""
+        """Return the phase that the journal and `status` show for the state."""
         return SHOWN.get(self.state, Phase.PLANNED)
 
     @property
     def ends(self) -> bool:
-        """Return whether it is being taken down, or has been: it never comes back from that."""
+        """Return whether the attachment is being taken down or is gone. It never becomes usable again."""
         return self.state in ENDING
 
 
 def unchanged(now: Now) -> Now:
-    """Change nothing but the state."""
+    """Return the fields of an attachment unchanged: the default of `Attachment.step`, which then changes only the
+    state."""
     return now
 
 
 class Attachment:
-    """One attach of a sandbox that has, gets or had devices. Safe for use by several threads.
+    """One attach of a sandbox, from its plan to the release of its devices. Safe for use by several threads.
 
-    `part` is "" for what was known when the sandbox started, else the container that came with more (a CDI device).
-    `attempts` is how often its attach is tried before it is given up. `select` selects its devices in a planner;
-    `again` does for every attempt after the first, if there is one.
+    `part` is "" for the devices that were requested before the sandbox started; otherwise it names the container that
+    brought further devices (CDI devices or shares). `attempts` is how often the attach is tried before it is given up.
+    `select` chooses the devices, in a planner; `again`, if given, does so from the second attempt on.
     """
 
     def __init__(
@@ -136,37 +141,40 @@ class Attachment:
         self.select = select
         self.again = again
         self.waits_for_older = state is State.WAITING
-        """Whether an older sandbox of the pod had to give its devices back before this one was planned."""
+        """Whether an older sandbox of the same pod had to return its devices before this attachment could be
+        planned."""
         self.parent: Span | None = current_span()
-        """The span of who began it."""
+        """The trace span in which the attachment was created."""
         self.planned: Future[None] = Future()
-        """Done when it is decided what will be attached; its error is the refusal."""
+        """Done when the plan is decided; its exception is the error that refuses the sandbox."""
         self.attach_done: Future[None] = Future()
-        """Done when containers may have it; its error is why they never will."""
+        """Done when the devices are attached and containers may start; its exception says why they never will be."""
         self.taken_up: Future[None] | None = Future() if state is State.LEFT else None
-        """Done when it is known what became of what an earlier daemon attached; None: this daemon began it."""
+        """Done when the attachment of an earlier daemon has been checked; None if this daemon began the attachment."""
         self.returned: Future[None] = Future()
-        """Done when its devices are on the host, perhaps not yet as they were: its namespace is no longer needed."""
+        """Done when the devices are on the host, perhaps not restored yet; the pod's namespace is no longer needed."""
         self.home: Future[None] = Future()
-        """Done when the host is as before; its devices are not free for others yet."""
+        """Done when the host is as before the attach; the devices are still reserved."""
         self.undo_done: Future[None] = Future()
-        """Done when its devices are free, too, and nothing of it is known any more."""
+        """Done when the devices are free for other pods and the attachment is forgotten."""
         cdi_devices = cdi_devices_of(record.attached) if record is not None else frozenset[str]()
         self.now = Now(state=state, record=record, cdi_devices=cdi_devices)
         self._lock = threading.Lock()
         self._settled: list[Future[None]] = []
         self.beside: Iterable[Attachment] = ()
-        """The attachments that the sandbox had before this one."""
+        """The attachments that the sandbox had when this one was created."""
         self.containers = SandboxContainers()
 
     @property
     def is_awaited(self) -> bool:
-        """Return whether who began it waits for the attach itself, and refuses the pod or container if it fails."""
+        """Return whether the caller waits for the whole attach, not only for the plan, and refuses the pod or the
+        container if the attach fails. Such an attach is tried once."""
         return self.attempts == 1
 
     def step(self, event: Event, change: Callable[[Now], Now] = unchanged) -> tuple[Effect, ...] | None:
-        """Enter the state that TABLE says, with what `change` makes of the rest. Return the effects, which the caller
-        carries out in their order; None when the table has no row for the event, and nothing changed."""
+        """Enter the state that TABLE gives for the event, and let `change` replace the other fields. Return the
+        effects, which the caller carries out in this order. Return None, and change nothing, if TABLE has no row for
+        the event."""
         with self._lock:
             row = TABLE.get((self.now.state, event))
             if row is None:
@@ -175,22 +183,23 @@ class Attachment:
             return row[1]
 
     def remember(self, chosen: Selection) -> None:
-        """Have attempts without `again` get the same devices."""
+        """Use these devices in later attempts, too, unless `again` chooses others."""
         self.select = lambda: chosen
 
     def change(self, **fields: Any) -> None:
-        """Replace fields of `now` other than its state."""
+        """Replace fields of `now`; the state changes only in `step`."""
         with self._lock:
             self.now = self.now._replace(**fields)
 
     @property
     def state(self) -> Phase:
-        """Return the word of journal and `status` for its state."""
+        """Return the phase that the journal and `status` show for the attachment."""
         return self.now.phase
 
     @property
     def shown(self) -> Phase:
-        """Return the same for people; the journal's word for what an earlier daemon left and nobody has checked yet."""
+        """Return the phase to show to people: that of the journal record while an earlier daemon's attachment is
+        unchecked, otherwise that of the state."""
         now = self.now
         return now.record.state if now.state in _NOT_SEEN and now.record is not None else now.phase
 
@@ -232,39 +241,40 @@ class Attachment:
 
     @property
     def ends(self) -> bool:
-        """Return whether it is being detached, or has been: it never leaves that state."""
+        """Return whether the attachment is being taken down or is gone. It never becomes usable again."""
         return self.now.ends
 
     def refuse_ended(self) -> None:
-        """Raise NotReadyError if the attachment is ending."""
+        """Raise NotReadyError if the attachment is being taken down."""
         if self.ends:
             raise interrupted(self.pod)
 
     def settle_plan(self) -> None:
-        """Notify those who wait for the plan that it is decided."""
+        """Wake those who wait for the plan: it was not refused."""
         self._settle((self.planned,), None)
 
     def settle(self, error: BaseException | None = None) -> None:
-        """Notify those who wait of the attach's result; a result that was set before stays."""
+        """Wake those who wait for the plan or the attach, with the error if there is one. A result that is already set
+        stays."""
         self._settle((self.planned, self.attach_done), error)
 
     def settle_returned(self) -> None:
-        """Notify those who wait for the devices to be on the host; again is no error."""
+        """Wake those who wait for the devices to be on the host. Calling it again is harmless."""
         self._settle((self.returned,), None)
 
     def _settle(self, futures: tuple[Future[None], ...], error: BaseException | None) -> None:
         with self._lock:
             pending = [future for future in futures if future not in self._settled]
             self._settled.extend(pending)
-        for future in pending:  # without the lock: who waits is called
+        for future in pending:  # without the lock, because this runs the callbacks of those who wait
             if error is None:
                 future.set_result(None)
             else:
                 future.set_exception(error)
 
     def covers(self, name: str, container: str) -> bool:
-        """Return whether the container gets what was attached for that CDI device or share; False as long as that is
-        not known."""
+        """Return whether the container is to get everything attached for `name`, a CDI device or a share. False as long
+        as the attachment has no record."""
         if self.record is None:
             return False
         requests = [item.admitted.request for item in self.record.attached]
@@ -272,12 +282,12 @@ class Attachment:
 
     @property
     def key(self) -> str:
-        """Return its name in journal and reservations."""
+        """Return the key of this attachment in the journal and in the reservations."""
         return attach_key(self.pod.sandbox_id, self.part)
 
 
 def interrupted(pod: Pod) -> NotReadyError:
-    """Return the error that refuses a sandbox which ends while it is being attached."""
+    """Return the error for a sandbox that ends while its devices are being attached."""
     return NotReadyError(
         ErrorCode.RETURNING,
         "this sandbox is being taken down, its devices go back",

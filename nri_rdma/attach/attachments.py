@@ -1,7 +1,7 @@
 """The attachments of the node: which sandbox has which, how they begin and how they end.
 
-What happens to one in between is in the table of nri_rdma.attach.states, whose effects nri_rdma.attach.state_machine
-carries out. Everything is keyed by sandbox id: two sandboxes of one pod UID may exist at once.
+What happens in between follows the table in nri_rdma.attach.states; nri_rdma.attach.state_machine carries out its
+effects. Attachments are keyed by sandbox id, because two sandboxes of one pod UID may exist at once.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from nri_rdma.model.pod import Pod
 from nri_rdma.tasks.workers import Workers
 
 ATTEMPTS = 3
-"""How often an attach is tried whose sandbox has started already: nobody else can try it again."""
+"""How often the attach of an already started sandbox is tried. Only the daemon can retry it: the runtime sends no
+further call."""
 
 
 _UNDER_WAY: Final = frozenset({State.RETURNING, State.HOME})
-"""The states of a return that nothing holds up: one that failed waits for its next attempt."""
+"""The states in which the return of devices is running or queued; after a failure it pauses in another state."""
 
 
 class Attachments:
@@ -45,17 +46,18 @@ class Attachments:
         planners: Workers | None = None,
         schedule: Schedule = start_timer,
     ) -> None:
-        """`on_gone` is called when everything of an attachment is restored, and again after a pause when it raises.
-        `planners` plan, so that no plan waits for attaches; by default the workers do."""
+        """`on_gone` is called with the key of an attachment whose devices are restored on the host; if it raises, it is
+        called again after a pause. `planners` make the plans, so that a plan does not queue behind attaches; None:
+        `workers` do."""
         self._tasks = tasks
         self.lost = tasks.lost
-        """Returns the netdevs that pods have lost since the start."""
+        """Returns the list of netdevs that pods have lost since the daemon's start."""
         self._workers = workers
         self.on_begun: list[Callable[[Attachment], None]] = []
-        """Called with each attachment that begins, or that an earlier daemon left; a listener must not block."""
+        """Called with each attachment that begins and each that an earlier daemon left; a listener must not block."""
         self._lock = threading.Lock()
         self._attachments: dict[str, dict[str, Attachment]] = {}
-        """By sandbox id, then by part; never an empty one."""
+        """By sandbox id, then by part; a sandbox without attachments has no entry."""
         self._machine = StateMachine(
             tasks,
             workers,
@@ -73,11 +75,11 @@ class Attachments:
         return sandbox_id in self._attachments
 
     def get(self, sandbox_id: str) -> Attachment | None:
-        """Return the attachment made at the sandbox's start, if it has one."""
+        """Return the attachment of the devices requested before the sandbox started; None if there is none."""
         return self._attachments.get(sandbox_id, {}).get("")
 
     def of(self, sandbox_id: str) -> Holdings:
-        """Return all attachments of the sandbox of that id."""
+        """Return all attachments of the sandbox, oldest first."""
         parts = self._attachments.get(sandbox_id)
         return Holdings(tuple(parts.values())) if parts is not None else NOTHING  # one step of the interpreter: no lock
 
@@ -87,15 +89,16 @@ class Attachments:
             return tuple(attachment for parts in self._attachments.values() for attachment in parts.values())
 
     def held(self) -> int:
-        """Return how many namespaces are held open: the kernel returns no device of theirs by itself meanwhile."""
+        """Return how many network namespaces are held open. While one is open the kernel does not return its devices by
+        itself."""
         return sum(1 for attachment in self.all() if attachment.namespace is not None)
 
     def is_there(self, pod: Pod) -> bool:
-        """Return whether the pod's namespace exists. Blocks on the kernel: for a worker."""
+        """Return whether the pod's network namespace exists. Blocks on the kernel: only for workers."""
         return self._tasks.is_there(pod)
 
     def watch_end(self, pod: Pod) -> None:
-        """Have the end of the pod's namespace watched, although nothing may be attached to the pod."""
+        """Watch for the end of the pod's namespace, even if nothing is attached to the pod."""
         self._tasks.watch_end(pod)
 
     def _add(self, attachment: Attachment) -> None:
@@ -123,9 +126,11 @@ class Attachments:
         attempts: int = 1,
         again: Again | None = None,
     ) -> Attachment:
-        """Have `placed` planned and attached: `planned` of the result tells the refusal, `attach_done` the end.
+        """Start to plan and attach the devices in `placed`. In the returned attachment, `planned` carries the refusal,
+        and `attach_done` the result of the attach.
 
-        An attach that fails after its plan was told is tried `attempts` times in all, with what `again` finds.
+        An attach that fails after its plan was accepted is tried `attempts` times in all; `again` chooses the devices
+        of the later attempts.
         """
         chosen = Selection(placed=placed, rdma_cm=rdma_cm)
         attachment = Attachment(pod, part=part, attempts=attempts, select=lambda: chosen, again=again)
@@ -143,19 +148,21 @@ class Attachments:
         attempts: int = 1,
         again: Again | None = None,
     ) -> Attachment:
-        """Do the same once these undos have restored their devices; only then `choose` is called, in a planner."""
+        """Start an attachment once the undos in `older` are done. Only then does a planner call `choose` to select its
+        devices; `attempts` and `again` are those of an Attachment."""
         attachment = Attachment(pod, attempts=attempts, select=choose, again=again, state=State.WAITING)
         self._add(attachment)
         joined(older).add_done_callback(lambda _done: self._machine.feed(attachment, Event.OLDER_HOME))
         return attachment
 
     def recover(self, on_record: Callable[[SandboxRecord], None], *, later: bool = False) -> tuple[NriRdmaError, ...]:
-        """Recover what an earlier daemon left: adopt what is attached, restart what was half attached, undo what is
-        gone or was half restored. Workers do that, now or, with `later`, at `take_up`; until then containers of these
-        sandboxes wait. Of a pod that no runtime lists nothing more will be heard, so that one is always taken up now.
+        """Recover the attachments that an earlier daemon left: adopt those that are attached, restart those that were
+        half attached, and undo those whose pod is gone or whose return had begun. Workers do this at once or, with
+        `later`, after `take_up`; until then containers of these sandboxes wait. A pod that no runtime lists is always
+        handled at once, because no call will report it.
 
-        Called once, before any door opens; `on_record` gets every record before anything is done with it. Return an
-        error for every journal file that had to be set aside.
+        Called once, before any door opens. `on_record` gets each record before anything else is done with it. Return
+        one error for each journal file that was set aside.
         """
         records, errors = self._tasks.recorded()
         for record in sorted(records, key=lambda it: (it.pod.sandbox_id, it.part)):
@@ -167,22 +174,22 @@ class Attachments:
         return errors
 
     def take_up(self) -> None:
-        """Have workers handle what `recover` found; once."""
+        """Start to recover the attachments for which `recover` was told to wait. Called once."""
         for attachment in self.all():
             self._machine.feed(attachment, Event.TAKE_UP)
 
     # -- while it is attached ----------------------------------------------------------------------------------------
 
     def cover(self, attachment: Attachment, name: str, container: str, *, is_covered: bool = True) -> Future[None]:
-        """Have a container of the sandbox covered by what is attached for a CDI device or a share, because that
-        container has it too, or not covered any more, because it does not."""
+        """Give a container of the sandbox the devices attached for `name`, a CDI device or a share; with
+        `is_covered=False`, withdraw them, because the container does not have `name`."""
         return self._workers.submit(
             attachment.pod.sandbox_id, lambda: self._tasks.cover(attachment, name, container, is_covered)
         )
 
     def look_again(self, attachment: Attachment, *, gids: bool = True) -> Future[None]:
-        """Have the names and character devices of an attachment reread, and its GIDs, whose tables are long; the future
-        raises AttachError when a device is gone."""
+        """Reread the names and character devices of an attachment in a worker and, with `gids`, its long GID tables.
+        The future raises AttachError if a device is gone."""
         with self._lock:
             if gids:
                 attachment.change(gids_are_old=True)
@@ -193,24 +200,25 @@ class Attachments:
     # -- ending ------------------------------------------------------------------------------------------------------
 
     def bring_home(self, sandbox_id: str, *, restored: bool) -> Future[None] | None:
-        """Undo everything of a sandbox. Return what is done when its devices are on the host, and with `restored` when
-        the host is as before, however often the undo has to be retried; its devices are free for others a little later.
-        None: it holds nothing."""
+        """Undo all attachments of the sandbox. The returned future is done when their devices are on the host; with
+        `restored`, only when the host is as before, however often the undo is retried. Other pods can get the devices
+        shortly after. Return None if the sandbox has no attachment."""
         parts = self._end_parts(sandbox_id)
         return joined([it.home if restored else it.returned for it in parts]) if parts else None
 
     def end(self, sandbox_id: str) -> Future[None] | None:
-        """Undo everything of a sandbox. Return what is done when its devices are free for others. None: it holds
-        nothing."""
+        """Undo all attachments of the sandbox. The returned future is done when other pods can get the devices. Return
+        None if the sandbox has no attachment."""
         parts = self._end_parts(sandbox_id)
         return joined([it.undo_done for it in parts]) if parts else None
 
     def being_released(self) -> tuple[Future[None], ...]:
-        """Return the releases that are under way of devices which are on the host."""
+        """Return the undos in progress whose devices are already on the host. Each future is done when other pods can
+        get them."""
         return tuple(it.undo_done for it in self.all() if it.returned.done() and it.now.state in _UNDER_WAY)
 
     def end_older(self, pod: Pod) -> tuple[Future[None], ...]:
-        """End the older sandboxes of the pod's UID, since a pod has one sandbox at a time. Return the undos, done or
+        """End all other sandboxes of the pod's UID, since a pod has one sandbox at a time. Return their undos, done or
         not."""
         older = [it for it in self.all() if it.pod.is_same_pod(pod) and it.pod.sandbox_id != pod.sandbox_id]
         for attachment in older:
@@ -224,8 +232,8 @@ class Attachments:
         return parts
 
     def close(self, busy: Collection[str] = ()) -> None:
-        """Cancel what is due and let all namespaces go; what is attached stays attached. After Workers.close, with the
-        sandboxes that are still being worked on: theirs stay open, for who works with them."""
+        """Cancel all pauses and close all held namespaces; attached devices stay attached. Call it after Workers.close,
+        with the sandboxes whose tasks are still running (`busy`): their namespaces stay open for these tasks."""
         self._machine.close()
         self._tasks.close()
         for attachment in self.all():
@@ -234,7 +242,7 @@ class Attachments:
 
 
 def joined(futures: Collection[Future[None]]) -> Future[None]:
-    """Return a future that is done when all of these are."""
+    """Return a future that is done when all of `futures` are done. Errors are ignored if there are several."""
     if len(futures) == 1:
         return next(iter(futures))
     done: Future[None] = Future()
@@ -255,6 +263,6 @@ def joined(futures: Collection[Future[None]]) -> Future[None]:
 
 
 def _left_by_earlier(record: SandboxRecord) -> Attachment:
-    """Return the attachment of a record that an earlier daemon wrote."""
+    """Return the attachment for a journal record that an earlier daemon wrote."""
     chosen = Selection(placed=placed_of(record), rdma_cm=record.rdma_cm)
     return Attachment(record.pod, record, attempts=1 + ATTEMPTS, select=lambda: chosen, state=State.LEFT)

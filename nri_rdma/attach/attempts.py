@@ -1,4 +1,4 @@
-"""The attempts of an attachment: plan, note the plan, attach. After a failure: roll back, pause, rescan, retry."""
+"""The attempts of an attachment: make the plan, record it, attach. After a failure: roll back, pause, rescan, retry."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from nri_rdma.tasks.workers import Workers
 log = logging.getLogger(__name__)
 
 ATTEMPT_PAUSES_S = (0.5, 1.0)
-"""Before the second attempt, and before the third."""
+"""Pauses in seconds before the second and the third attempt."""
 
 ANSWER_FIRST_S = 0.0005
-"""Pause between a plan and its attach, in which the runtime gets its answer and the thread that reads its calls goes
-on; without it they wanted the interpreter and a processor at once, and waited milliseconds for them."""
+"""Pause in seconds between a plan and its attach. Meanwhile the runtime gets its answer and its next call is read.
+Without the pause both compete with the attach for the interpreter and a processor, and wait milliseconds."""
 
 
 class Attempts:
-    """Carries out the effects that lead to an attach, and to the next attempt after one that failed."""
+    """Carries out the effects that lead to an attach or, after a failed attempt, to the next one."""
 
     def __init__(self, tasks: Tasks, workers: Workers, planners: Workers, timers: Timers, feed: Feed) -> None:
         self._tasks = tasks
@@ -49,13 +49,14 @@ class Attempts:
         }
 
     def _queue_plan(self, attachment: Attachment, _error: BaseException | None) -> None:
-        """Queue the plan: with the attaches where somebody waits for the attach itself, since it follows at once."""
+        """Queue the plan, in the pool of the planners. If somebody waits for the whole attach, use the workers: the
+        same thread attaches right after the plan."""
         pool = self._workers if attachment.is_awaited else self._planners
         task = pool.submit(attachment.pod.sandbox_id, lambda: self._picked(attachment, Event.PLAN_PICKED))
         task.add_done_callback(lambda done: _settle_cancelled(attachment, done))
 
     def _queue_attach(self, attachment: Attachment, _error: BaseException | None) -> None:
-        if attachment.is_awaited:  # its plan was made by a worker: this thread is one
+        if attachment.is_awaited:  # a worker made its plan, so this thread is a worker
             self._feed(attachment, Event.ATTACH_PICKED)
             return
         task = self._workers.submit(attachment.pod.sandbox_id, lambda: self._picked(attachment, Event.ATTACH_PICKED))
@@ -66,15 +67,15 @@ class Attempts:
             self._feed(attachment, event)
 
     def _plan(self, attachment: Attachment, _error: BaseException | None) -> None:
-        """Select devices and plan their steps."""
+        """Select the devices and plan their steps."""
         again = attachment.again
         select = again.choose if again is not None and attachment.attempt > 1 else attachment.select
-        assert select is not None  # only what an earlier daemon left has none, and it is given one
+        assert select is not None  # whoever makes an attachment gives it `select`, also for an earlier daemon's record
         try:
             chosen = select()
             attachment.change(cdi_devices=cdi_devices_of(chosen.placed))
             self._tasks.plan(attachment, chosen)
-        except BaseException as error:  # noqa: BLE001 - whatever refused it, who waits is told
+        except BaseException as error:  # noqa: BLE001 - the error, of any kind, goes to those who wait
             self._failed(attachment, error)
         else:
             attachment.remember(chosen)
@@ -84,8 +85,8 @@ class Attempts:
         attachment.settle_plan()
 
     def _note(self, attachment: Attachment, _error: BaseException | None) -> None:
-        """Write the plan down, in a planner, if the runtime was answered with it: where somebody waits for the attach
-        itself, a daemon that starts anew has nothing to keep."""
+        """Write the plan to the journal, in a planner, if the runtime was answered after the plan. If somebody waits
+        for the whole attach, the runtime has no answer yet, so a restarted daemon would need no record."""
         if not attachment.is_awaited:
             time.sleep(ANSWER_FIRST_S)
             self._tasks.note_plan(attachment)
@@ -95,7 +96,7 @@ class Attempts:
         """Carry out the plan, in a worker."""
         try:
             self._tasks.attach(attachment)
-        except BaseException as error:  # noqa: BLE001 - whatever went wrong, the host comes first
+        except BaseException as error:  # noqa: BLE001 - after any error the host must be restored
             facts = {"pod": str(attachment.pod), "error": str(error), "attempt": attachment.attempt}
             log.warning("attach failed", extra=facts)
             self._failed(attachment, error)
@@ -103,7 +104,7 @@ class Attempts:
             attached = attachment.record
             assert attached is not None  # it is attached
             self._feed(attachment, Event.CONFIRMED)
-            # Afterwards, since containers wait: the log, and `rest`, which closes sockets.
+            # After the event, because containers wait for it: the log line, and `rest`, which closes sockets.
             log.info("attached", extra={"pod": str(attachment.pod), "devices": attached.device_names})
             self._tasks.rest(attachment)
 
@@ -114,7 +115,8 @@ class Attempts:
         attachment.settle(error or interrupted(attachment.pod))
 
     def _failed(self, attachment: Attachment, error: BaseException) -> None:
-        """Feed the table a failed attempt. If somebody still waits for the first one's refusal, it is the last."""
+        """Feed the failure of an attempt to the table. The attempt is the last one if it refused the plan, if
+        `attempts` are used up, or if the daemon is closing."""
         is_last = self._timers.is_closed or attachment.attempt >= attachment.attempts or not attachment.planned.done()
         event = Event.LAST_FAILED if is_last else Event.FAILED
         self._feed(
@@ -125,10 +127,10 @@ class Attempts:
         )
 
     def _roll_back(self, attachment: Attachment, error: BaseException | None) -> None:
-        """Undo what an attempt did."""
+        """Undo what a failed attempt did."""
         try:
             self._tasks.bring_home(attachment)
-        except Exception:  # noqa: BLE001 - it is undone for good now, which tells what it meets
+        except Exception:  # noqa: BLE001 - the final undo follows, and reports the error if it fails as well
             self._feed(
                 attachment,
                 Event.UNDO_FAILED,
@@ -144,11 +146,11 @@ class Attempts:
         attachment.change(record=None, attempt=attempt + 1)
         log.info("trying again", extra={"pod": str(attachment.pod), "attempt": attempt + 1, "pause_s": pause_s})
         if attachment.ends:
-            return  # it ended since its attempt failed: no other one follows
+            return  # its sandbox ended after the attempt failed, so no attempt follows
         self._timers.start(attachment, pause_s, partial(self._feed, attachment, Event.DUE))
 
     def _read_node(self, attachment: Attachment, _error: BaseException | None) -> None:
-        """Rescan the node without blocking a planner."""
+        """Start a rescan of the node, without blocking a planner."""
         if attachment.again is None:
             self._feed(attachment, Event.READ)
         else:
@@ -156,6 +158,6 @@ class Attempts:
 
 
 def _settle_cancelled(attachment: Attachment, done: Future[None]) -> None:
-    """Refuse an attachment whose task was cancelled: the workers have ended, and no other one comes to it."""
+    """Refuse an attachment whose task was cancelled: the worker pool is closed, so no thread will work on it."""
     if done.cancelled():
         attachment.settle(interrupted(attachment.pod))

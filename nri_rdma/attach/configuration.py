@@ -1,7 +1,7 @@
-"""What a request says of the network of each of its netdevs, and the operations that this takes.
+"""The network configuration of each netdev of a request, and the operations that set it up in the pod.
 
-Pure. The order is the kernel's: what is before the addresses, what needs the link up. Of routes those to networks on
-the link come first, because the others lead through them.
+Pure. The order of operations is the kernel's: some must come before the addresses, others need the link up. Routes to
+networks on the link come before routes over a gateway, because the kernel must be able to reach the gateway.
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ from nri_rdma.model.request import DeviceRequest, InterfaceConfig
 from nri_rdma.model.same import Same
 
 _KEPT = 16
-"""So many requests' configurations are kept."""
+"""The number of requests whose configurations are cached."""
 _KEPT_CONFIGS = 64
-"""The operations of so many netdevs' configurations are kept."""
+"""The number of netdev configurations whose operations are cached."""
 
 
 def configs_of(request: DeviceRequest, devices: int) -> tuple[NetworkConfig, ...]:
-    """Return what a request says of the first netdev of each of its devices, which are so many.
+    """Return one configuration for each of the `devices` devices of a request; it applies to the device's first netdev.
 
-    Rules, and routes that lead nowhere, are the namespace's: they come with the first device."""
+    Rules and reject routes belong to the namespace, not to a link: they are part of the first device's configuration.
+    """
     return _configs_of(
         Same(request.interface),
         Same(request.ethtool),
@@ -73,7 +74,8 @@ def _configs_of(
     rules_of_all: Same[tuple[RoutingRule, ...]],
     devices: int,
 ) -> tuple[NetworkConfig, ...]:
-    """As `configs_of`. The pods of a job have the same objects, since their annotation is parsed once."""
+    """Implement `configs_of` with a cache. It hits often: the pods of a job share these objects, because their
+    annotation is parsed once."""
     interface = of_interface.value
     addresses = interface.addresses or ((),) * devices
     config = NetworkConfig(
@@ -108,8 +110,9 @@ def _configs_of(
 
 
 def ops_before_addresses(config: NetworkConfig) -> tuple[Op, ...]:
-    """Return what is done before the link has addresses and is up: drivers refuse a MAC later, a VRF takes the routes
-    of addresses, and IPv6 must be on for its addresses."""
+    """Return the operations to be applied before the link is up and has addresses. Drivers refuse to change the MAC of
+    a link that is up, joining a VRF moves the routes of existing addresses, and IPv6 must be enabled for IPv6
+    addresses."""
     return _ops_before_addresses(Same(config))
 
 
@@ -128,7 +131,7 @@ def _ops_before_addresses(same: Same[NetworkConfig]) -> tuple[Op, ...]:
 
 
 def ops_after_up(config: NetworkConfig) -> tuple[Op, ...]:
-    """Return what is done once the link is up: neighbours, routes, rules."""
+    """Return the operations to be applied once the link is up: neighbours, routes, rules."""
     return _ops_after_up(Same(config))
 
 
@@ -143,7 +146,8 @@ def _ops_after_up(same: Same[NetworkConfig]) -> tuple[Op, ...]:
 
 
 def refuse_unfit(device: str, link: LinkState, mtu: int | None, config: NetworkConfig) -> None:
-    """Raise PlacementError for what this link cannot have, as far as is known of it now: before anything is touched."""
+    """Raise PlacementError if the configuration asks for something that this link is known not to support. Called
+    before anything on the host changes."""
     if mtu is not None and link.max_mtu and mtu > link.max_mtu:
         raise _unfit(
             device, link, f"takes an MTU of at most {link.max_mtu}, not {mtu}", "write a smaller interface.mtu"
@@ -156,9 +160,9 @@ def refuse_unfit(device: str, link: LinkState, mtu: int | None, config: NetworkC
 
 
 def with_features_of(device: str, link: LinkState, config: NetworkConfig) -> NetworkConfig:
-    """Return the configuration with the features by the kernel's names, for a link that has been captured. Raises
-    PlacementError for a feature or a private flag that the link cannot change: before anything is touched. A feature
-    that is fixed as it is asked for is left out."""
+    """Return the configuration with ethtool features under the kernel's names. The link must have been captured. A
+    feature that the driver fixes at the requested value is left out. Raises PlacementError for a feature or a private
+    flag that the link cannot change; nothing on the host has changed then."""
     _refuse_unknown_flags(device, link, config)
     known, fixed = features_of(link.features), features_of(link.fixed_features)
     found: dict[str, bool] = {}
@@ -210,8 +214,8 @@ _ETHTOOL_WORDS: Final = {
     )
     for word in words
 }
-"""What `ethtool -k` and `-K` call one or several of the kernel's features (off_flag_def of ethtool's common.c). As with
-ethtool, those that the driver cannot change are left out."""
+"""The names that `ethtool -k` and `-K` use for one or several kernel features (off_flag_def in ethtool's common.c). As
+in ethtool, such a name means only those of its features that the driver can change."""
 
 
 def _unfit(device: str, link: LinkState, what: str, hint: str) -> PlacementError:
@@ -219,12 +223,12 @@ def _unfit(device: str, link: LinkState, what: str, hint: str) -> PlacementError
 
 
 _SIZES = ("gso_max_size", "gro_max_size", "gso_ipv4_max_size", "gro_ipv4_max_size")
-"""Those of IPv4 last: the others set them, too."""
+"""The sizes of IPv4 come last, because setting the others sets them, too."""
 _Named: TypeAlias = Iterable[tuple[str, int | bool | None]]
 
 
 def _sysctls(interface: InterfaceConfig) -> Iterator[tuple[str, str]]:
-    """Yield the sysctls of the netdev; that IPv6 is on or off first."""
+    """Yield the sysctls of the netdev. The one that enables or disables IPv6 comes first."""
     disable_ipv6 = None if interface.enable_ipv6 is None else not interface.enable_ipv6
     forwarding = [("ipv4/conf/forwarding", interface.forwarding)]
     forwarding += [("ipv6/conf/forwarding", interface.forwarding)] if interface.enable_ipv6 is not False else []
@@ -242,14 +246,15 @@ def _given(named: _Named) -> Iterator[tuple[str, int]]:
 
 
 def _in_vrf(route: RouteConfig, vrf: VrfConfig | None) -> RouteConfig:
-    """Return the route in the table of its VRF; without a table of its own it is there."""
+    """Return the route in the VRF's table; unchanged if there is no VRF."""
     return replace(route, table=vrf.table) if vrf is not None else route
 
 
 def _is_of_an_address(
     route: RouteConfig, own: tuple[IPv4Interface | IPv6Interface, ...], vrf: VrfConfig | None
 ) -> bool:
-    """Return whether the kernel adds this route by itself, with an address: to add it again would be refused."""
+    """Return whether the kernel adds this route by itself with one of the `own` addresses. Adding it again would
+    fail."""
     if not any(it.network == route.destination and route.source in {None, it.ip} for it in own):
         return False
     usual = MAIN_TABLE if vrf is None else vrf.table
@@ -257,5 +262,5 @@ def _is_of_an_address(
 
 
 def _by_version(rule: RoutingRule) -> tuple[RoutingRule, ...]:
-    """Return a rule as the kernel has it: one for each IP version."""
+    """Return the rule as the kernel stores it: one per IP version."""
     return (rule,) if rule.version else (replace(rule, version=4), replace(rule, version=6))

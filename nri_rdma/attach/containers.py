@@ -1,4 +1,4 @@
-"""The containers of a sandbox, as far as somebody asks for them later: their cgroups, and whether they started."""
+"""The containers of a sandbox as far as later calls need them: cgroups, starts without a guard, and proofs of RDMA."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from nri_rdma.decide.inject import AttachedRequest
 
 KEPT_CONTAINERS = 256
-"""Names of containers that are remembered per sandbox: ephemeral ones may be added for as long as a pod lives."""
+"""The number of container names remembered per sandbox. It is bounded because ephemeral containers may be added for as
+long as a pod lives."""
 
 
 class Unstarted:
-    """A container that did not start after our answer: how often we answered for it, when we first did (seconds of
-    `time.monotonic`), and whether the guard has verified it since."""
+    """A container whose CreateContainer was answered and which has not started: how often it was answered, when for the
+    first time (in seconds of `time.monotonic`), and whether the guard has verified it since the last answer."""
 
     __slots__ = ("answers", "since", "verified")
 
@@ -26,8 +27,8 @@ class Unstarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerProof:
-    """The outcome of the proof of a container before its start: `ports` say in words what was proven of each, `code`
-    and `why` are "" where RDMA works. `at` is in seconds since the epoch."""
+    """The result of proving, before a container starts, that RDMA works in it. `ports` has one sentence per port;
+    `code` and `why` say why the proof failed, and are "" if it succeeded. `at` is in seconds since the epoch."""
 
     container_id: str
     ports: tuple[str, ...]
@@ -38,38 +39,39 @@ class ContainerProof:
 
 
 class SandboxContainers:
-    """Remembers containers by their names; beyond a bound nothing more."""
+    """Remembers facts about containers by name, for at most KEPT_CONTAINERS of them."""
 
     def __init__(self) -> None:
         self.cgroups: dict[str, str] = {}
-        """The cgroups path of each: a container that is made again takes the old one's place."""
+        """The cgroups path of each container. A container that is created again replaces the path of its
+        predecessor."""
         self.unstarted: dict[str, Unstarted] = {}
-        """Those for which CreateContainer was answered and StartContainer has not come."""
+        """The containers whose CreateContainer was answered and whose StartContainer has not come."""
         self.unguarded: set[str] = set()
-        """Those that started after we answered although no guard verified them."""
+        """The containers that started although the guard which should have verified them did not."""
 
         self.proofs: dict[str, ContainerProof] = {}
-        """What came of the proof of each: a container that is made again has another id, and is proven again."""
+        """The last proof of each container. A container that is created again has another id and needs a new proof."""
 
     def is_proven(self, name: str, container_id: str) -> bool:
-        """Return whether RDMA was proven to work in the container."""
+        """Return whether RDMA was proven to work in the container with this name and id."""
         known = self.proofs.get(name)
         return known is not None and known.container_id == container_id and not known.code
 
     def remember_proof(self, name: str, proof: ContainerProof) -> None:
-        """Remember what came of a proof. Beyond a bound the oldest is forgotten."""
+        """Remember the result of a proof. Beyond KEPT_CONTAINERS the oldest is forgotten."""
         self.proofs.pop(name, None)
         self.proofs[name] = proof
         if len(self.proofs) > KEPT_CONTAINERS:
             del self.proofs[next(iter(self.proofs))]
 
     def remember(self, name: str, cgroups_path: str) -> None:
-        """Remember the cgroup of a container, for those who ask what the container uses."""
+        """Remember the cgroup of a container, so that its use of RDMA resources can be read later."""
         if name in self.cgroups or len(self.cgroups) < KEPT_CONTAINERS:
             self.cgroups[name] = cgroups_path
 
     def answered(self, name: str) -> int:
-        """Record that CreateContainer of this container is answered; return how often since it last started."""
+        """Record an answer to CreateContainer for this container. Return how many there were since it last started."""
         known = self.unstarted.get(name)
         if known is not None:
             known.answers += 1
@@ -80,7 +82,8 @@ class SandboxContainers:
         return 1
 
     def started(self, name: str, attached: Iterable[AttachedRequest]) -> None:
-        """Record that StartContainer of this container has come: its guard, if it has one, has asked before."""
+        """Record that StartContainer came for this container. A guard asks the daemon before this call, so a container
+        that should have a guard and was not verified by now counts as unguarded."""
         answered = self.unstarted.pop(name, None)
         if answered is None or not _is_guarded(name, attached):
             return
@@ -91,7 +94,7 @@ class SandboxContainers:
 
 
 def _is_guarded(container: str, attached: Iterable[AttachedRequest]) -> bool:
-    """Return whether a guard would come to the container, if the node has one. The guard of a runtime handler sees
-    annotations, so of a pod without them nothing can be said; that of shares comes to the containers that have some."""
+    """Return whether the container has a guard, on a node that uses guards. The guard of a runtime handler checks pods
+    with annotations only; the guard of shares runs in containers that have shares."""
     requests = [item.admitted.request for item in attached]
     return any(not it.cdi_device and (not it.shares or it.scope.covers(container)) for it in requests)

@@ -1,8 +1,8 @@
-"""The journal: one file per attach of a sandbox, written before anything is touched.
+"""The journal: one file per attach of a sandbox, written before anything on the host changes.
 
-It lives on a tmpfs (``/run``), which dies with the boot as the moves do, so nothing is synced to a disk. A file is
-replaced whole (written beside, then renamed) and carries version and checksum. One that cannot be read is set aside
-under ``*.unreadable`` and reported; it never stops the daemon.
+It lives on a tmpfs (``/run``), which is lost at a reboot together with all moves, so nothing is synced to a disk. A
+file has a version and a checksum, and is replaced as a whole: the new text is written beside it, then renamed. A file
+that cannot be read is renamed to ``*.unreadable`` and reported; it never stops the daemon.
 """
 
 from __future__ import annotations
@@ -35,53 +35,55 @@ from nri_rdma.model.same import Same
 
 VERSION = 1
 ROOM_BYTES = 64 * 1024
-"""A record of 16 NICs with a few addresses, routes and neighbours each takes about half of that."""
+"""The free space that `has_room` asks for. A record of 16 NICs with a few addresses, routes and neighbours each takes
+about half of that."""
 _DEL = b"\x7f"
-"""The one character of ASCII that json escapes and msgspec does not."""
+"""The only ASCII character that json escapes and msgspec does not."""
 
 
 class Journal:
-    """The records of all sandboxes that hold something."""
+    """The records of all sandboxes with an attachment, as files in one directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def write(self, record: SandboxRecord) -> None:
-        """Store `record`, replacing what was stored under its key. Raises OSError, and leaves what was stored."""
+        """Store the record in place of the one with the same key. Raises OSError; the old record is then unchanged."""
         path = self._path(record.key)
         beside = f"{path.removesuffix('.json')}.new"
         try:
             _write(beside, encode_record(record))
-            os.replace(beside, path)  # noqa: PTH105 - as _write: to parse a path twice takes as long as to write it
+            os.replace(beside, path)  # noqa: PTH105 - making two Path objects takes as long as the write
         except OSError:
-            Path(beside).unlink(missing_ok=True)  # half of a record would lie there for as long as the node runs
+            Path(beside).unlink(missing_ok=True)  # otherwise half a record would stay until the next daemon starts
             raise
 
     def has_room(self) -> bool:
-        """Return whether there is room for one more record; True where the file system does not tell. Cheaper than
-        writing one: the start of a pod waits for this. Raises OSError."""
+        """Return whether the file system has room for one more record; True if it does not report its free space. The
+        start of a pod waits for this check, which is cheaper than writing a record. Raises OSError."""
         state = os.statvfs(self._directory)
         has_blocks = not state.f_blocks or state.f_bavail * state.f_frsize >= ROOM_BYTES
         has_files = not state.f_files or state.f_favail > 0
         return has_blocks and has_files and not state.f_flag & os.ST_RDONLY
 
     def remove(self, key: str) -> None:
-        """Forget the record of that key; one that is not there, or cannot be, is forgotten already."""
-        with suppress(StateError):  # it never had a record
+        """Remove the record with this key. Never raises if there is no such record, or if no record can have this
+        key."""
+        with suppress(StateError):  # such a key never had a record
             Path(self._path(key)).unlink(missing_ok=True)
 
     def load(self) -> tuple[tuple[SandboxRecord, ...], tuple[StateError, ...]]:
-        """Return all readable records, and an error for each that was set aside."""
+        """Return all readable records, and one error for each file that was set aside."""
         for half in self._directory.glob("*.new"):
-            half.unlink(missing_ok=True)  # a daemon ended while it wrote: what it replaces is there whole
+            half.unlink(missing_ok=True)  # a daemon ended while writing it; the record it was to replace is complete
         records: list[SandboxRecord] = []
         errors: list[StateError] = []
         for path in sorted(self._directory.glob("*.json")):
             try:
                 records.append(_read(path))
             except StateError as error:
-                with suppress(OSError):  # it stays where it is, and is reported again at the next start
+                with suppress(OSError):  # then the file keeps its name, and the next start reports it again
                     path.rename(path.with_suffix(".unreadable"))
                 errors.append(error)
         return tuple(records), tuple(errors)
@@ -102,7 +104,7 @@ def _read(path: Path) -> SandboxRecord:
 
 
 def _write(path: str, data: bytes) -> None:
-    """Write a file in three system calls: the start of a pod waits for this. Raises OSError."""
+    """Write the file in three system calls, because the start of a pod waits for it. Raises OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     try:
         while data:
@@ -112,7 +114,8 @@ def _write(path: str, data: bytes) -> None:
 
 
 def _bytes_of(path: Path) -> bytes:
-    """Read a file. A FIFO or a link is not read: the former blocks, the latter leads elsewhere."""
+    """Return the contents of a regular file. A FIFO or a symbolic link is refused: reading a FIFO blocks, a link leads
+    elsewhere."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -122,12 +125,13 @@ def _bytes_of(path: Path) -> bytes:
 
 _NAMES = tuple(field.name for field in fields(SandboxRecord) if field.name != "gids")
 _KEPT = 16
-"""So many texts of parts are kept: an attach writes its record two or three times, and each part changes once."""
+"""The number of cached texts of plans and of attached devices. An attach writes its record two or three times, but plan
+and devices change once at most."""
 _KEPT_OF_JOBS = 64
-"""So many texts of what requests say are kept: the pods of a job have the same objects."""
+"""The number of cached texts of request fields. The pods of a job share the objects in these fields."""
 _OF_THE_CHOICE = ("gpus_from", "gpus_problem", "cpus", "if_free", "per_gpu")
-"""Fields of a request that matter for its placement only. Without them a daemon of the version before, which does not
-know them, can bring the devices home."""
+"""The fields of a request that matter for its placement only. Records leave them out, so that the daemon's previous
+version, which does not know them, can still read the record and return the devices."""
 
 _NO_PROGRAMS: Any = msgspec.to_builtins(EbpfPrograms())
 _RARE: Mapping[str, object] = {
@@ -136,24 +140,25 @@ _RARE: Mapping[str, object] = {
     **dict.fromkeys(("use", "prove", "userspace", "roce_version")),
 }
 _OF_JOBS = ("routes", "rules", "neighbours", "ethtool")
-"""Fields of a request that the pods of a job have in common; most have none of them."""
+"""The fields of a request that the pods of a job share; in most requests they are empty."""
 _RARE_OF_INTERFACE: Mapping[str, object] = {
     name: value
     for name, value in msgspec.to_builtins(InterfaceConfig()).items()
     if name not in {"name", "mtu", "addresses"}
 }
-"""Fields that most records leave as they are by default; as above, for these."""
+"""The interface settings that most requests leave at their defaults, with these defaults. Records leave out the
+defaults, so that the daemon's previous version can read them."""
 
 
 def _leave_defaults(body: dict[str, Any], defaults: Mapping[str, object]) -> None:
-    """Remove the fields that say nothing."""
+    """Remove the fields that have their default value."""
     for name, value in defaults.items():
         if body[name] == value:
             del body[name]
 
 
 def encode_record(record: SandboxRecord) -> bytes:
-    """Return the text of a journal file."""
+    """Return the contents of a record's journal file."""
     parts = {
         "plan": msgspec.Raw(_plan_text(Same(record.plan))),
         "attached": msgspec.Raw(_attached_text(Same(record.attached))),
@@ -173,7 +178,7 @@ def _plan_text(plan: Same[Plan]) -> bytes:
 def _move(move: NetdevMove) -> dict[str, Any]:
     body = _fields(move, "config") | _told({"config": move.config})
     _leave_inheritance(body)
-    del body["link"]["max_mtu"]  # nothing on the way home needs it; as below
+    del body["link"]["max_mtu"]  # the undo needs neither of these two
     del body["link"]["fixed_features"]
     return body
 
@@ -192,14 +197,14 @@ def _attached(item: AttachedRequest) -> dict[str, Any]:
         for netdev in device["device"]["netdevs"]:
             _leave_defaults(netdev, {"programs": _NO_PROGRAMS})
     body = {"admitted": admitted | {"request": _request(item.admitted.request)}, "devices": devices}
-    # As above: almost every pod has this one.
+    # Almost every pod has the usual interface. Without the field the daemon's previous version can read the record.
     return body if item.pod_interface == USUAL_INTERFACE else body | {"pod_interface": item.pod_interface}
 
 
 def _request(request: DeviceRequest) -> dict[str, Any]:
     body = _fields(request, "interface", *_OF_JOBS, *_OF_THE_CHOICE)
     _leave_defaults(body, _RARE)
-    # Conditions with several values: as _OF_THE_CHOICE.
+    # Conditions with several values are left out for the same reason as _OF_THE_CHOICE.
     body["match"] = {name: value for name, value in body["match"].items() if not isinstance(value, tuple)}
     body["interface"] = msgspec.Raw(_interface_text(Same(request.interface)))
     return body | _told({name: getattr(request, name) for name in _OF_JOBS})
@@ -213,7 +218,7 @@ def _interface_text(interface: Same[InterfaceConfig]) -> bytes:
 
 
 def _told(values: Mapping[str, object]) -> dict[str, msgspec.Raw]:
-    """Return the texts of values that the pods of a job have in common; those that say nothing are left out."""
+    """Return the texts of request fields that the pods of a job share. Empty fields are left out."""
     texts = {name: _text(Same(value)) for name, value in values.items()}
     return {name: msgspec.Raw(text) for name, text in texts.items() if text not in _NOTHING_TOLD}
 
@@ -224,7 +229,7 @@ def _text(value: Same[object]) -> bytes:
 
 
 def _fields(value: Plan | NetdevMove | Admitted | DeviceRequest, *but: str) -> dict[str, Any]:
-    """Return the fields of a dataclass but these."""
+    """Return the fields of a dataclass as plain JSON values, without those named in `but`."""
     return {it.name: _plain(getattr(value, it.name)) for it in fields(value) if it.name not in but}
 
 
@@ -233,9 +238,10 @@ def _plain(value: object) -> Any:  # Any: plain JSON values
 
 
 def _leave_inheritance(move: dict[str, Any]) -> None:
-    """Keep of what a netdev takes along what is not gone with its return, and what people are told: the rest is among
-    what its link carries. Where there is neither, a daemon of the version before can bring the device home."""
-    if not any(move["takes"].values()):  # as it is in every plan that is begun
+    """Remove from a move what its return does not need. Of the inherited configuration only the rules stay, because
+    they outlive the netdev in the pod, and `left_out`, which people are shown. The rest is part of the captured link. A
+    move with neither can be read by the daemon's previous version."""
+    if not any(move["takes"].values()):  # always so once the attach has begun
         del move["takes"]
     inherited = move.pop("inherited")
     del move["leads_away"]
@@ -245,7 +251,8 @@ def _leave_inheritance(move: dict[str, Any]) -> None:
 
 
 def decode_record(data: bytes, *, where: str) -> SandboxRecord:
-    """Return the record in a journal file. Raises StateError when it is not one of ours, whole and of this version."""
+    """Return the record in the contents of a journal file. Raises StateError if it is incomplete, damaged, or of
+    another version."""
     try:
         document = json.loads(data)
         if document["version"] != VERSION:
@@ -267,17 +274,17 @@ def _unusable(why: str, where: str) -> StateError:
 
 
 def _canonical(body: object) -> str:
-    """Return one text for one value: keys in order, ASCII only."""
+    """Return the canonical JSON text of a value: keys sorted, ASCII only. The checksum is calculated over it."""
     try:
-        text = msgspec.json.encode(body, order="deterministic")  # in a quarter of the time
+        text = msgspec.json.encode(body, order="deterministic")  # takes a quarter of json's time
         is_same = text.isascii() and _DEL not in text
-    except UnicodeEncodeError:  # a name that is no UTF-8, which passes as surrogates (host/netlink/links.py)
+    except UnicodeEncodeError:  # a name that is not UTF-8 has surrogates in it (host/netlink/links.py)
         is_same = False
     return text.decode() if is_same else json.dumps(body, sort_keys=True, separators=(",", ":"), default=_value_of)
 
 
 def _value_of(written: msgspec.Raw) -> object:
-    """Return the value of a part that is text already."""
+    """Return the value of a field that is encoded already."""
     return json.loads(bytes(written))
 
 

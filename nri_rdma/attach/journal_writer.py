@@ -1,4 +1,4 @@
-"""The journal as attachments use it: what cannot be written refuses an attach, and never keeps devices in a pod."""
+"""The journal as attachments use it. A failed write refuses an attach, but never stops the return of devices."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ log = logging.getLogger(__name__)
 
 
 class JournalWriter:
-    """Reads, writes and removes the records of attachments, with a boundary before and after each change."""
+    """Reads, writes and removes the journal records of attachments. It calls `boundary` before and after each
+    change."""
 
     def __init__(self, journal: Journal, boundary: Boundary) -> None:
         self._journal = journal
         self._boundary = boundary
 
     def load(self, boot_id: str) -> tuple[tuple[SandboxRecord, ...], tuple[NriRdmaError, ...]]:
-        """Return the journal's records, and an error for each that was set aside. A record of another boot than
-        `boot_id` is removed: its moves ended with that boot."""
+        """Return the journal's records, and one error for each file that was set aside. A record of another boot than
+        `boot_id` is removed, because a reboot ends all moves."""
         records, errors = self._journal.load()
         for record in records:
             if record.namespace is not None and record.namespace.boot_id != boot_id:
@@ -35,8 +36,8 @@ class JournalWriter:
         return tuple(kept), errors
 
     def refuse_unwritable(self, record: SandboxRecord) -> None:
-        """Raise AttachError if the record cannot be written, while the pod can still be refused: the worker will need
-        to write it."""
+        """Raise AttachError if the journal has no room for the record. The planner calls this while the pod can still
+        be refused; the worker writes the record later."""
         try:
             has_room = self._journal.has_room()
         except OSError as error:
@@ -54,8 +55,8 @@ class JournalWriter:
         self._boundary(f"after write-journal {record.key}")
 
     def note_plan(self, attachment: Attachment) -> None:
-        """Write down who gets what, for a daemon that starts anew. Nothing depends on it but that: where it cannot be
-        written the attach will fail, which writes the whole plan."""
+        """Record which devices the pod gets, so that a restarted daemon knows. A failed write is only logged: the
+        attach then fails anyway, since it must write its whole plan first."""
         assert attachment.record is not None  # it is planned
         try:
             self.write(attachment.record)
@@ -63,7 +64,8 @@ class JournalWriter:
             log.warning("journal not written", extra={"pod": str(attachment.pod), "error": str(error)})
 
     def note_returning(self, attachment: Attachment, record: SandboxRecord) -> None:
-        """Record that the devices are being restored, so that a restarted daemon does not adopt them."""
+        """Record that the devices are being returned, so that a restarted daemon does not adopt them. A failed write is
+        only logged: the devices are returned in any case."""
         if record.state is Phase.RETURNING:
             return
         returning = replace(record, state=Phase.RETURNING)
@@ -76,7 +78,7 @@ class JournalWriter:
         self._boundary(f"after write-journal {record.key}")
 
     def forget(self, key: str) -> None:
-        """Remove the record of that key: everything of it is restored."""
+        """Remove the record with this key, because all its devices are restored on the host."""
         self._boundary(f"before forget-journal {key}")
         self._journal.remove(key)
         self._boundary(f"after forget-journal {key}")

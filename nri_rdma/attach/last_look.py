@@ -1,4 +1,4 @@
-"""The last look at host and pod before anything moves: who uses the devices by now, and all that their links carry."""
+"""The last look at host and pod before anything moves: who uses the devices now, and what their links carry."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from nri_rdma.tasks.workers import Beside
 
 
 class LastLook:
-    """Looks at one attachment at a time in each thread. Blocks on the kernel: for workers."""
+    """Completes plans just before the attach. Safe for use by several threads. Blocks on the kernel: only for
+    workers."""
 
     def __init__(self, kernel: Kernel, lifelines: Lifelines, beside: Beside) -> None:
-        """`beside` begins what is done at the same time as something else."""
+        """`beside` runs a function in another thread while the caller goes on."""
         self._kernel = kernel
         self._lifelines = lifelines
         self._beside = beside
 
     def complete(self, attachment: Attachment, planned: SandboxRecord) -> Plan:
-        """Return the plan that was decided with all that its links carry. Raise what refuses the attachment."""
+        """Return the decided plan, completed with everything that its links carry. Raises the error that refuses the
+        attachment."""
         try:
             return self._complete(attachment, planned)
         except KernelError as error:
@@ -30,8 +32,8 @@ class LastLook:
             raise explained(error, device=planned.device_names, where=str(pod), path=pod.netns_path) from error
 
     def _complete(self, attachment: Attachment, planned: SandboxRecord) -> Plan:
-        """As `complete`. To look for sockets is the kernel's work, and is done beside the rest; where both refuse, the
-        host's use of a device is told."""
+        """Do the work of `complete`, while another thread checks whether sockets or processes of the host use the
+        devices: that is slow in the kernel. If both fail, the error of the other thread is raised."""
         span = current_span()
 
         def look() -> None:
@@ -52,6 +54,6 @@ class LastLook:
 
 
 def _netdevs_beside(attachment: Attachment) -> frozenset[int]:
-    """Return the interface numbers of the netdevs that the pod has from its other attachments."""
+    """Return the interface numbers, in the pod, of the netdevs that belong to the sandbox's other attachments."""
     records = (it.record for it in attachment.beside if it.state is Phase.ATTACHED)
     return frozenset(move.pod_ifindex for record in records if record is not None for move in record.plan.moves)

@@ -1,6 +1,7 @@
-"""How the end of a sandbox is noticed when no event tells: its namespace's path is gone, or its process.
+"""How the end of a sandbox is noticed without an event of the runtime: its namespace's path or its process is gone.
 
-What cannot be watched is noticed by the next Synchronize, so a watch that fails is logged and costs no pod its devices.
+The next Synchronize reports the end of a sandbox that cannot be watched. So a failed watch is only logged, and no pod
+is refused for it.
 """
 
 from __future__ import annotations
@@ -16,21 +17,22 @@ from nri_rdma.model.pod import Pod
 log = logging.getLogger(__name__)
 
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ESTALE})
-"""What the kernel says of a path where no network namespace is (EINVAL: where something else is)."""
+"""The errors for a path without a network namespace. EINVAL: the path leads to something else."""
 
 
 class Ends:
-    """Has the namespace or the process of a sandbox watched, and tells whether they are still there."""
+    """Watches the namespaces and processes of sandboxes, and checks whether they still exist."""
 
     def __init__(self, kernel: Kernel, on_held: Callable[[str], None], processes: Processes | None) -> None:
-        """`on_held` has the path of a namespace watched."""
+        """`on_held` starts to watch the path of a namespace."""
         self._kernel = kernel
         self._on_held = on_held
         self._processes = processes or NoProcesses()
 
     def watch(self, pod: Pod) -> None:
-        """Watch the path of a pod's namespace, if that tells its end. Called before the namespace is opened: a removal
-        after that is reported, one before it makes opening fail."""
+        """Watch the path of the pod's namespace, unless the pod's end is seen by its process. Called before the
+        namespace is opened, so that no removal is missed: an earlier one makes opening fail, a later one is
+        reported."""
         if not pod.netns_path or lives_by_process(pod):
             return
         try:
@@ -39,20 +41,21 @@ class Ends:
             log.warning("namespace is not watched", extra={"path": pod.netns_path, "error": str(error)})
 
     def watch_process(self, pod: Pod) -> ProcessIdentity | None:
-        """Watch and return the process whose end is the end of the pod, if no namespace tells it; None when the process
-        cannot be seen."""
+        """Watch the process whose end is the end of the pod, and return it. Return None if the pod has a namespace to
+        watch instead, or if the process cannot be watched."""
         if not lives_by_process(pod):
             return None
         try:
             return self._processes.watch(pod.pid)
-        except OSError as error:  # perhaps we have PIDs of our own: without the watch the next Synchronize tells
+        except OSError as error:  # perhaps the daemon has its own PID namespace; the next Synchronize reports the end
             log.warning("process is not watched", extra={"pod": str(pod), "pid": pod.pid, "error": str(error)})
             return None
 
     def open_again(self, record: SandboxRecord) -> Namespace | None:
-        """Open the namespace of a record that holds one, if it is still the same: paths are reused, cookies are not.
+        """Open the namespace of a record. Return None if the record has none, or if it is gone; the cookie tells
+        whether another namespace has its path now.
 
-        Raises KernelError when that cannot be seen.
+        Raises KernelError if the kernel does not let us find out.
         """
         self.watch(record.pod)
         if record.namespace is None:
@@ -71,8 +74,9 @@ class Ends:
         return namespace
 
     def is_there(self, record: SandboxRecord, namespace: Namespace | None) -> bool:
-        """Return whether the pod's namespace, as it was just opened, still exists; for a pod that lives by its process,
-        whether that does. A namespace that nothing was moved into is not opened: its path tells."""
+        """Return whether the pod of a record still exists. `namespace` is its namespace as `open_again` returned it. If
+        the pod's end is seen by its process, the process must run. If no namespace was opened because nothing was moved
+        into it, the pod's path must lead to one."""
         if not self._process_is_there(record.process):
             return False
         if not record.pod.netns_path or (not record.pod.is_listed and record.namespace is None):
@@ -82,7 +86,8 @@ class Ends:
         return self.can_be_opened(record.pod.netns_path)
 
     def can_be_opened(self, path: str) -> bool:
-        """Return whether a network namespace is at a path. Raises KernelError when that cannot be seen."""
+        """Return whether there is a network namespace at the path. Raises KernelError if the kernel does not let us
+        find out."""
         try:
             self._kernel.open_namespace(path).close()
         except KernelError as error:
@@ -92,7 +97,7 @@ class Ends:
         return True
 
     def _process_is_there(self, process: ProcessIdentity | None) -> bool:
-        """Return whether a process that was watched still runs; True where no process was watched."""
+        """Return whether the watched process still runs; True if none was watched."""
         if process is None:
             return True
         try:
@@ -105,7 +110,7 @@ class Ends:
 
 
 class NoProcesses:
-    """Watches nothing: sandboxes without a namespace then end by events only."""
+    """Watches no process: the end of a sandbox without a namespace is then known from the runtime's events only."""
 
     def watch(self, pid: int) -> ProcessIdentity:
         raise OSError(errno.EOPNOTSUPP, f"process {pid} cannot be watched")
@@ -115,6 +120,6 @@ class NoProcesses:
 
 
 def lives_by_process(pod: Pod) -> bool:
-    """Return whether a process tells the end of this pod: the pod is on the host's network, or it is a container that
-    no runtime lists, whose namespace may be another container's."""
+    """Return whether the pod's end is seen by its process. That is so if the pod is on the host's network, or if it is
+    a container that no runtime lists, since it may have another container's namespace."""
     return pod.pid != 0 and (not pod.netns_path or not pod.is_listed)

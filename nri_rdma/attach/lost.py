@@ -1,7 +1,8 @@
-"""The netdevs that the host has lost in pods since the daemon's start.
+"""The netdevs that pods have lost for the host since the daemon's start.
 
-A virtual netdev is lost when its pod deletes it, replaces it, moves it where nobody finds it, or with the pod's
-namespace. A physical one comes back when its namespace ends; it is lost when its device is removed from the machine.
+A virtual netdev is lost if its pod deletes it, replaces it or moves it to an unknown namespace, or if the pod's
+namespace ends. A physical one returns when the namespace ends; it is lost only if its device is removed from the
+machine.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from nri_rdma.model.pod import Pod
 log = logging.getLogger(__name__)
 
 KEPT: Final = 100
-"""Most netdevs that are listed; beyond it the one that was lost longest ago is left out of the list."""
+"""The greatest number of netdevs in the list; beyond it the oldest entry is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostNetdev:
-    """A netdev that was not there when its pod ended; `at` is in seconds since the epoch."""
+    """A netdev that did not exist any more when its pod ended. `at` is in seconds since the epoch."""
 
     device: str
     netdev: str
@@ -57,7 +58,7 @@ class LostNetdevs:
             return tuple(reversed(self._rows.values()))
 
     def note(self, pod: Pod, move: NetdevMove, why: str) -> None:
-        """Log and remember a lost netdev. An undo that is tried again reports it again: it counts once."""
+        """Log and list a lost netdev. A retried undo reports it again; it still counts once."""
         row = LostNetdev(
             device=move.device,
             netdev=move.link.name,

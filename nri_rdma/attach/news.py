@@ -1,7 +1,6 @@
-"""The kernel's news for attachments: a device was removed or renamed, its netdev changed, a namespace was removed, a
-process ended.
+"""What the kernel's events mean for attachments: a device was removed or renamed, a netdev changed, a pod ended.
 
-Each function may be called by any thread, and leaves what takes time to workers.
+Each function may be called by any thread, and leaves slow work to workers.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ log = logging.getLogger(__name__)
 
 
 def node_removed(attachments: Attachments, number: tuple[int, int], sequence: int) -> None:
-    """Handle a character device that the kernel removed. Attachments that have it reread their numbers: the device
-    moved or its driver was reloaded, and its numbers may be another's now."""
+    """Handle the removal of a character device. Attachments that may have it reread their numbers: its RDMA device has
+    moved or its driver was reloaded, and the old number may belong to another device now. `number` is major and minor,
+    `sequence` the number of the kernel's event."""
     for attachment in attachments.all():
         if sequence > attachment.numbers_from and (number in _numbers(attachment) or _is_being_read(attachment)):
             log.info("character device is gone", extra={"pod": str(attachment.pod), "number": list(number)})
@@ -29,14 +29,16 @@ def node_removed(attachments: Attachments, number: tuple[int, int], sequence: in
 
 
 def look_at_all_again(attachments: Attachments) -> None:
-    """Reread all attachments: events were lost or a device was renamed, so its owner is unknown."""
+    """Make all attachments reread their names and numbers, because events were lost, or a renamed device may belong to
+    any of them."""
     for attachment in attachments.all():
         attachments.look_again(attachment)
 
 
 def netdevs_changed(attachments: Attachments, ifindexes: frozenset[int]) -> None:
-    """Reread the attachments that share the devices of these netdevs: where addresses came or went, their GIDs may have
-    moved. One that is being reread is left alone: a link that flaps does not keep all workers busy."""
+    """Make attachments of shared devices reread their GIDs if one of these netdevs is theirs, because its addresses may
+    have changed. An attachment that is being reread already is skipped, so that a flapping link does not keep all
+    workers busy."""
     for attachment in attachments.all():
         record, looked = attachment.record, attachment.looked_again
         if record is None or attachment.state is not Phase.ATTACHED or (looked is not None and not looked.done()):
@@ -48,10 +50,10 @@ def netdevs_changed(attachments: Attachments, ifindexes: frozenset[int]) -> None
 
 
 def process_ended(attachments: Attachments, process: ProcessIdentity) -> None:
-    """End the sandboxes that lived as long as this process."""
+    """End the sandboxes whose end is the end of this process."""
     for attachment in attachments.all():
         record = attachment.record
-        known = record.process if record is not None else None  # none yet: its attach is under way
+        known = record.process if record is not None else None  # None while the attach is under way
         if lives_by_process(attachment.pod) and attachment.pod.pid == process.pid and known in {None, process}:
             log.info("the sandbox's process ended", extra={"pod": str(attachment.pod), "pid": process.pid})
             attachments.end(attachment.pod.sandbox_id)
@@ -66,7 +68,7 @@ def namespace_removed(attachments: Attachments, path: str) -> None:
 
 
 def look_at_all_namespaces(attachments: Attachments) -> None:
-    """End the sandboxes whose network namespace is no longer at its path: events were lost."""
+    """End the sandboxes without a network namespace at their path, because events of removals were lost."""
     for attachment in attachments.all():
         path = attachment.pod.netns_path
         if path and not Path(path).exists():
@@ -74,14 +76,14 @@ def look_at_all_namespaces(attachments: Attachments) -> None:
 
 
 def _is_being_read(attachment: Attachment) -> bool:
-    """Return whether its numbers are being reread now, so that nobody knows whether a number is one of them."""
+    """Return whether a worker is rereading the attachment's numbers now, so that they are unknown."""
     looked = attachment.looked_again
     is_confirming = attachment.state is Phase.ATTACHING and attachment.numbers_from > 0
     return is_confirming or (looked is not None and not looked.done())
 
 
 def _numbers(attachment: Attachment) -> frozenset[tuple[int, int]]:
-    """Return the numbers of the character devices that containers of an attached sandbox get."""
+    """Return the major and minor numbers of the character devices of an attached sandbox; empty in any other state."""
     record = attachment.record
     if record is None or attachment.state is not Phase.ATTACHED:
         return frozenset()

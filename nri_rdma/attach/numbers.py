@@ -1,7 +1,7 @@
-"""The character devices of an attach as they are at its end.
+"""The character devices of an attach, as they are at its end.
 
-The kernel makes them anew when an RDMA device changes namespace, so their numbers are read late. Whatever was asked for
-and is not there then fails the attach: a container must not start without it.
+The kernel creates them anew when an RDMA device changes its namespace, so their numbers are read last. If a requested
+character device is missing then, the attach fails: no container may start without it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nri_rdma.model.request import Mode
 class Resolved:
     """Devices with their character devices, and the node's rdma_cm, at one time.
 
-    `has_nodes` tells whether the node has RDMA device nodes at all; rdma_cm is only missed where there are some.
+    `has_nodes` is whether the node has any RDMA device nodes; without them a missing rdma_cm is not an error.
     """
 
     devices: tuple[RdmaDevice, ...]
@@ -29,14 +29,15 @@ class Resolved:
 
 
 Resolve = Callable[[Resolved], Resolved]
-"""What was known when the devices were placed, as it is now: one call for each attach. Raises AttachError."""
+"""Returns the present character devices of devices that were placed earlier. Called once per attach. Raises
+AttachError."""
 
 _MODULES = {CharKind.UVERBS: "ib_uverbs", CharKind.UMAD: "ib_umad", CharKind.ISSM: "ib_umad"}
 
 
 def with_char_devices(record: SandboxRecord, resolve: Resolve) -> SandboxRecord:
-    """The record with what its character devices are now; the same record where nothing is new, so that its text for
-    the journal is known already. Raises AttachError when one that was asked for is missing."""
+    """Return the record with the present character devices, or the same object if nothing has changed, because its
+    journal text is cached. Raises AttachError if a requested character device is missing."""
     known = tuple(item.device for request in record.attached for item in request.devices)
     now = resolve(Resolved(devices=known, rdma_cm=record.rdma_cm))
     is_new = now.devices != known or now.rdma_cm != record.rdma_cm
@@ -55,8 +56,8 @@ def _with_devices(record: SandboxRecord, now: Resolved) -> tuple[AttachedRequest
 
 
 def with_names(record: SandboxRecord, names: Mapping[int, str]) -> SandboxRecord:
-    """The record with its devices' present names, by the kernel's numbers: a pod with NET_ADMIN can rename what it has,
-    the host what it shares, and rdma.max takes the present name only."""
+    """Return the record with its RDMA devices' present names, given by kernel index. A pod with NET_ADMIN can rename
+    its own devices, and the host those that it shares; rdma.max accepts only the present name."""
 
     def named(device: RdmaDevice) -> RdmaDevice:
         name = names.get(device.kernel_index, device.name) if device.kernel_index is not None else device.name
@@ -72,8 +73,8 @@ def with_names(record: SandboxRecord, names: Mapping[int, str]) -> SandboxRecord
 
 
 def with_netdev_names(record: SandboxRecord, in_pod: Callable[[RdmaDevice], tuple[str, ...]]) -> SandboxRecord:
-    """The record with the netdevs that were in the pod before the attach: of devices that are the pod's alone and have
-    none on the host. `in_pod` names them, or raises."""
+    """Return the record with the names of netdevs that were in the pod before the attach. They are the netdevs of
+    exclusive devices that have none on the host; `in_pod` returns their names, or raises."""
     alone = (request for request in record.attached if request.admitted.mode is Mode.EXCLUSIVE)
     if not any(item.device.lacks_netdev for request in alone for item in request.devices):
         return record
@@ -95,7 +96,7 @@ def with_netdev_names(record: SandboxRecord, in_pod: Callable[[RdmaDevice], tupl
 
 
 def refuse_missing(attached: AttachedRequest, now: Resolved, where: str) -> None:
-    """Raise AttachError when a character device that was asked for is not there."""
+    """Raise AttachError if a requested character device does not exist."""
     asked = attached.admitted.request.char_kinds
     for item in attached.devices:
         found = {char.kind for char in item.device.char_devices}

@@ -1,8 +1,8 @@
-"""Operations on one link or RDMA device: values, which the port applies in order (attach/port.py, Kernel.apply).
+"""Operations on one link or RDMA device, as values; Kernel.apply (attach/port.py) applies them in order.
 
-Pure. An operation names no number: which link it is for, the caller says. How the kernel is asked for it stands in one
-table (host/netlink/codec.py), what it changes in the fake kernel in another one (tests/fakes/kernel.py).
-A journal holds the values from which operations are made, never operations.
+Pure. An operation does not name its link: the caller of `apply` does. One table (host/netlink/codec.py) holds the
+kernel request of each operation, another (tests/fakes/kernel.py) what it changes in the fake kernel. The journal never
+stores operations, only the values that they are made from.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ class GoneWith(StrEnum):
     """The event that reverses the change which an operation made to a link in a pod."""
 
     MOVE = "move"
-    """The move back to the host: the kernel drops it."""
+    """The move back to the host: the kernel drops the change."""
     INVERSE = "inverse"
-    """An operation that `inverse()` returns; the step that applied it must apply that in its undo."""
+    """The operation that `inverse()` returns; the undo of the step must apply it."""
     RESTORE = "restore"
-    """The restore on the host: `fields` of the captured state hold the value from before."""
+    """The restore on the host: the captured state has the old value in `fields`."""
     NOTHING = "nothing"
-    """Nothing: the operation says why that is meant."""
+    """Nothing does; the docstring of the operation says why this is right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetLink:
-    """Change what is not None, in one request. Drivers, and kernels before 6.2, refuse `name` and `mac` while the link
-    is up."""
+    """Change the properties that are not None, in one request. Drivers, and kernels before 6.2, refuse `name` and `mac`
+    while the link is up."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.RESTORE
     fields: ClassVar[frozenset[str]] = frozenset({"name", "mac", "mtu", "txqlen", "alias", "up"})
@@ -54,7 +54,7 @@ class SetLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddAltName:
-    """Add an alternative name after those that the link has. EEXIST: a link of the namespace has it."""
+    """Add an alternative name after those that the link has. EEXIST: a link of the namespace has this name."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.RESTORE
     fields: ClassVar[frozenset[str]] = frozenset({"alt_names"})
@@ -80,7 +80,7 @@ class DropAltName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetSettings:
-    """Set numbers of LinkState.settings, in one request."""
+    """Set some numbers of LinkState.settings, in one request."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.RESTORE
     fields: ClassVar[frozenset[str]] = frozenset({"settings"})
@@ -93,8 +93,8 @@ class SetSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetSysctl:
-    """Set one of LinkState.sysctls. The secret of stable addresses changes addr_gen_mode, too. EBUSY: IPv6 forwarding,
-    which would end a default route."""
+    """Set one of LinkState.sysctls. Setting stable_secret changes addr_gen_mode, too. EBUSY: enabling IPv6 forwarding
+    would end a default route."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.MOVE
     fields: ClassVar[frozenset[str]] = frozenset({"sysctls"})
@@ -103,14 +103,14 @@ class SetSysctl:
     value: str = field(repr=False)
 
     def describe(self) -> str:
-        """The value is left out, as it is of repr(): one of them is a secret."""
+        """Leave out the value, as repr() does: the value of stable_secret is a secret."""
         return f"set {self.key}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetFeatures:
-    """Set some of LinkState.features, in one request. EOPNOTSUPP: the link's driver does not have one of them, or does
-    not let it be set."""
+    """Set some of LinkState.features, in one request. EOPNOTSUPP: the link's driver lacks one of them or cannot change
+    it."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.RESTORE
     fields: ClassVar[frozenset[str]] = frozenset({"features"})
@@ -123,8 +123,7 @@ class SetFeatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetPrivateFlags:
-    """Set some of LinkState.private_flags, in one request. EOPNOTSUPP, EINVAL: the link's driver does not have one of
-    them."""
+    """Set some of LinkState.private_flags, in one request. EOPNOTSUPP, EINVAL: the link's driver lacks one of them."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.RESTORE
     fields: ClassVar[frozenset[str]] = frozenset({"private_flags"})
@@ -137,8 +136,8 @@ class SetPrivateFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTuning:
-    """Set sizes of LinkState.tuning: one request for all of rings, one for channels, one for coalescing. It may take
-    the link down and up. EOPNOTSUPP, EINVAL: the link's driver does not take one of them."""
+    """Set some sizes of LinkState.tuning: one request each for rings, channels and coalescing. It may take the link
+    down and up. EOPNOTSUPP, EINVAL: the link's driver refuses one of the sizes."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.RESTORE
     fields: ClassVar[frozenset[str]] = frozenset({"tuning"})
@@ -151,7 +150,8 @@ class SetTuning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetachXdp:
-    """Detach every XDP program; none is no error. EBUSY: one belongs to a bpf_link, and goes with its process."""
+    """Detach all XDP programs; succeeds if there are none. EBUSY: a program belongs to a bpf_link, and ends with its
+    process."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.RESTORE
     fields: ClassVar[frozenset[str]] = frozenset({"xdp"})
@@ -162,10 +162,12 @@ class DetachXdp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetachTcx:
-    """Detach the eBPF programs of TCX, but those with the ids in `keep`; none is no error, nor a kernel without TCX.
-    Programs of TC's filters are gone with the move into the pod.
+    """Detach all TCX programs from the link except those in `keep`. Succeeds if there are none, or if the kernel has no
+    TCX. The move into a pod removes programs of TC filters by itself.
 
-    Nothing brings them back: in a pod only a rule of the node permits it, on the host only the pod's own go."""
+    Nothing attaches the programs again. In a pod this operation needs a rule of the node that permits it; on the host
+    it removes only the pod's own programs.
+    """
 
     gone_with: ClassVar[GoneWith] = GoneWith.NOTHING
     fields: ClassVar[frozenset[str]] = frozenset({"tcx"})
@@ -178,8 +180,8 @@ class DetachTcx:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinVrf:
-    """Make a VRF in the namespace unless it has this one, and put the link into it. EEXIST: the namespace has another
-    link of that name, or that VRF with another table. EOPNOTSUPP: the kernel has no VRFs."""
+    """Put the link into a VRF of the namespace, and create the VRF if it does not exist. EEXIST: another link has the
+    VRF's name, or the VRF exists with another table. EOPNOTSUPP: the kernel has no VRFs."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.INVERSE
     fields: ClassVar[frozenset[str]] = frozenset()
@@ -195,7 +197,8 @@ class JoinVrf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropVrf:
-    """Remove a VRF from the namespace, if nri-rdma has made it and no other link is in it; none is no error."""
+    """Remove a VRF from the namespace if nri-rdma created it and no other link is in it; succeeds if it does not
+    exist."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.INVERSE
     fields: ClassVar[frozenset[str]] = frozenset()
@@ -211,7 +214,7 @@ class DropVrf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddAddress:
-    """Add an address. EEXIST: the link has it."""
+    """Add an address. EEXIST: the link already has it."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.MOVE
     fields: ClassVar[frozenset[str]] = frozenset({"addresses"})
@@ -224,8 +227,8 @@ class AddAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inherit:
-    """Make an address, a neighbour or a route of the host anew in a pod; an IPv6 address is usable at once. EEXIST: it
-    is there."""
+    """Recreate an address, a neighbour or a route of the host in a pod; an IPv6 address is usable at once. EEXIST: it
+    exists."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.MOVE
     fields: ClassVar[frozenset[str]] = frozenset({"addresses", "neighbours", "routes"})
@@ -238,8 +241,8 @@ class Inherit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restore:
-    """Add a captured address, neighbour, route, queueing discipline or forwarding entry to the link; one that exists is
-    no error."""
+    """Add a captured address, neighbour, route, queueing discipline or forwarding entry to the link; succeeds if it
+    exists."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.MOVE
     fields: ClassVar[frozenset[str]] = frozenset({"addresses", "forwarding", "neighbours", "queues", "routes"})
@@ -252,8 +255,8 @@ class Restore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remove:
-    """Remove a captured address, neighbour, route, queueing discipline or forwarding entry; one that does not exist is
-    no error."""
+    """Remove a captured address, neighbour, route, queueing discipline or forwarding entry from the link; succeeds if
+    it does not exist."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.MOVE
     fields: ClassVar[frozenset[str]] = frozenset({"addresses", "forwarding", "neighbours", "queues", "routes"})
@@ -266,8 +269,9 @@ class Remove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddRoute:
-    """Add a route over the link. EEXIST: the namespace has one with the same destination, table and metric.
-    ENETUNREACH: the gateway is in none of the link's networks. EINVAL: the source is no address of the namespace."""
+    """Add a route over the link. EEXIST: the namespace has a route with this destination, table and metric.
+    ENETUNREACH: the gateway is in none of the link's networks. EINVAL: the source is not an address of the
+    namespace."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.MOVE
     fields: ClassVar[frozenset[str]] = frozenset({"routes"})
@@ -280,7 +284,7 @@ class AddRoute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddNeighbour:
-    """Add a permanent neighbour, in place of what the kernel has learned of it."""
+    """Add a permanent neighbour; it replaces an entry that the kernel has learned."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.MOVE
     fields: ClassVar[frozenset[str]] = frozenset({"neighbours"})
@@ -293,7 +297,8 @@ class AddNeighbour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddRejectRoute:
-    """Add a route that leads nowhere to the namespace, whatever the link. EEXIST: as AddRoute."""
+    """Add a reject route (such as blackhole or unreachable) to the namespace; the link does not matter. EEXIST: the
+    namespace has a route with this destination, table and metric."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.INVERSE
     fields: ClassVar[frozenset[str]] = frozenset()
@@ -309,7 +314,7 @@ class AddRejectRoute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveRejectRoute:
-    """Remove a route that leads nowhere from the namespace, if nri-rdma has added it; none is no error."""
+    """Remove a reject route from the namespace if nri-rdma added it; succeeds if it does not exist."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.INVERSE
     fields: ClassVar[frozenset[str]] = frozenset()
@@ -325,7 +330,8 @@ class RemoveRejectRoute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddRule:
-    """Add a rule, of one IP version, to the namespace, whatever the link. EEXIST: the namespace has it."""
+    """Add a routing rule of one IP version to the namespace; the link does not matter. EEXIST: the namespace has this
+    rule."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.INVERSE
     fields: ClassVar[frozenset[str]] = frozenset()
@@ -341,8 +347,9 @@ class AddRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveRule:
-    """Remove a rule from the namespace, if nri-rdma has added it; none is no error. Of rules with the same priority and
-    table the one with most conditions must be removed first: the kernel takes a missing condition for any."""
+    """Remove a routing rule from the namespace if nri-rdma added it; succeeds if it does not exist. Among rules with
+    the same priority and table, remove those with more conditions first: for the kernel a missing condition matches any
+    value, so it could remove the wrong rule."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.INVERSE
     fields: ClassVar[frozenset[str]] = frozenset()
@@ -358,7 +365,7 @@ class RemoveRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenameRdma:
-    """Rename an RDMA device: the one operation that is for an RDMA device. EEXIST: another one of the machine has that
+    """Rename an RDMA device; the only operation on RDMA devices. EEXIST: another RDMA device of the machine has this
     name."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.RESTORE
@@ -399,8 +406,8 @@ OP_TYPES: Final[frozenset[type[Op]]] = frozenset(get_args(Op))
 
 
 def inverses_of(ops: Iterable[Op]) -> tuple[Op, ...]:
-    """Return what takes these changes of a namespace away, the last one first; of rules, those with most conditions
-    first (see RemoveRule). What goes with the link is left out."""
+    """Return the operations that undo the changes which `ops` made to the namespace, last change first; rules with more
+    conditions come before others (see RemoveRule). Changes to the link are left out: they end when the link leaves."""
     done = (AddRejectRoute, AddRule, JoinVrf)
     found = [op.inverse() for op in ops if isinstance(op, done)]
     found.reverse()

@@ -1,9 +1,9 @@
 """Frozen values from plain JSON values, by the types of their fields.
 
-msgspec makes the plain values, but refuses to read a union of two types of the standard library (an IPv4 or an IPv6
-address). What is read is checked: a missing, unknown or mistyped field is a ValueError that names it.
+msgspec writes the plain values, but it cannot read a union of two types of the standard library (an IPv4 or an IPv6
+address). Reading checks everything: a missing, unknown or mistyped field is a ValueError that names the field.
 
-A type is looked at once and becomes a function: a daemon that starts may have a thousand records to read.
+A reader function is built once for each type, because a daemon may read a thousand records at its start.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from typing import Any, TypeVar  # Any: types are values here
 T = TypeVar("T")
 
 _Where = tuple[Any, ...]
-"""The field that is read, and the place of what it is in: rendered for an error only."""
+"""The name of the field being read, then the place of the value that contains it; it is turned into text only for
+errors."""
 _Read = Callable[[Any, _Where], Any]
-"""Makes the value of a plain one."""
+"""Returns the typed value for a plain one, or raises ValueError."""
 
 _PLAIN: tuple[type, ...] = (str, int, bool, type(None))
 _OF_IP: dict[type, Callable[[str], Any]] = {
@@ -47,7 +48,7 @@ _OF_IP: dict[type, Callable[[str], Any]] = {
 
 
 def from_plain(kind: type[T], value: object) -> T:
-    """The value of that type. Raises ValueError."""
+    """Return `value` as a value of the type `kind`. Raises ValueError."""
     typed: Any = kind
     result: T = _reader(typed)(value, (kind.__name__,))
     return result
@@ -55,7 +56,7 @@ def from_plain(kind: type[T], value: object) -> T:
 
 @cache
 def _reader(kind: Any) -> _Read:
-    kind = getattr(kind, "__supertype__", kind)  # a NewType is read as what it stands for
+    kind = getattr(kind, "__supertype__", kind)  # a NewType is read as its underlying type
     origin = typing.get_origin(kind)
     if origin in {typing.Union, types.UnionType}:
         return _union_reader(typing.get_args(kind))
@@ -100,7 +101,7 @@ def _union_reader(kinds: tuple[Any, ...]) -> _Read:
     readers = [_reader(kind) for kind in kinds]
 
     def read(value: Any, where: _Where) -> Any:
-        if value is None and takes_none:  # the usual case: no other need be tried
+        if value is None and takes_none:  # the usual case, without trying the other types
             return None
         for reader in readers:
             try:
@@ -113,7 +114,7 @@ def _union_reader(kinds: tuple[Any, ...]) -> _Read:
 
 
 def _many_reader(origin: Any, kinds: tuple[Any, ...]) -> _Read:
-    """Of a tuple of any length, a tuple of a certain length, or a frozenset."""
+    """Return the reader of a tuple of any length, a tuple of a fixed length, or a frozenset."""
     readers = [_reader(kind) for kind in kinds if kind is not Ellipsis]
     one = readers[0]
 
@@ -154,6 +155,6 @@ def _unfit(where: _Where, value: object) -> ValueError:
 
 
 def _rendered(where: _Where) -> str:
-    """As ``SandboxRecord.plan.moves``."""
+    """Return the place as text, such as ``SandboxRecord.plan.moves``."""
     name, *outer = where
     return f"{_rendered(outer[0])}.{name}" if outer else str(name)

@@ -1,7 +1,7 @@
-"""The plan of an attach: pure data, decided before anything is touched.
+"""The plan of an attach: pure data, decided before anything on the host changes.
 
-All refusals happen here. The plan is what the journal stores, and steps are made of it, so that a daemon that starts
-anew undoes exactly what its predecessor intended.
+A request that cannot be served is refused here. The journal stores the plan, and the steps are made from it; so a
+restarted daemon undoes exactly what the daemon before it intended.
 """
 
 from __future__ import annotations
@@ -33,31 +33,33 @@ from nri_rdma.model.usage import Lifelines
 
 DEFAULT_INTERFACE_NAME = "rdma%d"
 NO_CONFIG = NetworkConfig()
-"""One for all, so that what is worked out for it is kept once."""
+"""The empty configuration. One object is used everywhere, because caches recognise it by its identity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetdevMove:
-    """A netdev that goes into the pod: as it was on the host, and how it shall be in the pod."""
+    """A netdev that moves into the pod: its state on the host, and its name, number and configuration in the pod."""
 
     device: str
     link: LinkState
     pod_name: str
     pod_ifindex: int
-    """The number it gets in the pod: there it is known by this, which a pod cannot change."""
+    """The interface number in the pod. The netdev is recognised by it there, because a pod cannot change it."""
     mtu: int | None
     addresses: tuple[IPv4Interface | IPv6Interface, ...]
     config: NetworkConfig = NO_CONFIG
     takes: Takes = field(default_factory=Takes)
-    """What it is to take along; nothing once that is decided, as `inherited`."""
+    """The parts of the host's configuration to be taken along; empty once `inherited` is decided."""
     inherited: Inherited = field(default_factory=Inherited)
     leads_away: tuple[str, ...] = ()
-    """What the request's routes lead away of the pod's cluster network, where that is known: a right, and reported."""
+    """The parts of the pod's cluster network that the request's routes lead over this netdev, as far as known. This is
+    permitted, and reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaMove:
-    """An RDMA device that goes into the pod, as it was on the host. `parent` is empty for a soft device."""
+    """An RDMA device that moves into the pod, as it was on the host. `parent` is its PCI address, "" for a soft
+    device."""
 
     device: str
     index: int
@@ -74,10 +76,12 @@ class Plan:
 
 
 def ops_of(move: NetdevMove) -> tuple[Op, ...]:
-    """Return what is done to a netdev inside the pod: sysctls, MTU, addresses, the way up, and what needs that, in this
-    order. What the request says comes after what is inherited: of two values it is the one that stays.
+    """Return the operations on a netdev inside the pod, in order: sysctls, MTU, addresses, link up, and then what needs
+    the link up. The operations of the request come after the inherited ones, so that the request wins where both set a
+    value.
 
-    The undo goes by the same list: what is gone with the move or with the restore needs none of its own."""
+    The undo uses the same list: it reverses only the operations that neither the move nor the restore reverses.
+    """
     inherited = move.inherited
     return (
         *(SetSysctl(key=key, value=value) for key, value in inherited.sysctls),
@@ -94,7 +98,7 @@ def ops_of(move: NetdevMove) -> tuple[Op, ...]:
 
 
 def moving_netdevs(placed: tuple[Placed, ...]) -> tuple[Netdev, ...]:
-    """The netdevs that leave the host for these devices."""
+    """Return the netdevs that leave the host with these devices."""
     return tuple(
         netdev
         for item in placed
@@ -109,11 +113,11 @@ def plan_attach(
     links: Mapping[int, LinkState],
     pod_links: Iterable[LinkState],
 ) -> Plan:
-    """The moves for `placed`.
+    """Return the plan for moving the netdevs of `placed`.
 
-    `links` has the present state of every moving netdev by ifindex; `pod_links` are the links that the pod's
-    namespace has already. Raises PlacementError when a netdev is not what the inventory knew, when the host would lose
-    something with it, or when a name is taken.
+    `links` has the present state of each moving netdev by ifindex; `pod_links` are the links that are in the pod
+    already. Raises PlacementError if a netdev is no longer the one in the inventory, if the host still uses it, or if a
+    name is taken.
     """
     present = tuple(pod_links)
     names = names_in_pod(placed, (name for link in present for name in (link.name, *link.alt_names)))
@@ -146,8 +150,8 @@ def plan_attach(
 
 
 def names_in_pod(placed: tuple[Placed, ...], taken: Iterable[str]) -> Mapping[int, str]:
-    """Return the name in the pod of each netdev that moves, by its ifindex on the host; `taken` are the names there.
-    Raises PlacementError when a name is taken."""
+    """Return the name in the pod of each netdev that moves, by its ifindex on the host. `taken` are the names that the
+    pod's links have already. Raises PlacementError if a requested name is taken."""
     names = _NameSource(frozenset(taken))
     return {
         netdev.ifindex: names.take(
@@ -161,8 +165,8 @@ def names_in_pod(placed: tuple[Placed, ...], taken: Iterable[str]) -> Mapping[in
 
 
 def taken_by(request: DeviceRequest) -> Takes:
-    """Return what the netdevs of a request take along: all that the request does not say itself. A VRF has its own
-    table, for which the host's routes and rules were not made."""
+    """Return which parts of the host's configuration the netdevs of a request take along: those that the request does
+    not set itself. With a VRF, no routes and rules: the host's were not made for the VRF's table."""
     interface = request.interface
     if not interface.inherit:
         return Takes()
@@ -177,8 +181,8 @@ def taken_by(request: DeviceRequest) -> Takes:
 def with_inherited(
     moves: tuple[NetdevMove, ...], host_rules: tuple[KnownRule, ...], pod: Routing, lifelines: Lifelines
 ) -> tuple[NetdevMove, ...]:
-    """Return the moves with what each netdev takes along; their links have been captured. `pod` is how the pod's
-    namespace routes now."""
+    """Return the moves with the configuration that each netdev takes along from the host. The links must have been
+    captured. `pod` is the present routing of the pod's namespace."""
     arrivals = [
         Arrival(
             link=it.link,
@@ -204,9 +208,9 @@ def with_inherited(
 
 
 def plan_rdma_moves(placed: tuple[Placed, ...], present: Iterable[RdmaDeviceState]) -> tuple[RdmaMove, ...]:
-    """The moves of RDMA devices for `placed`, where the kernel keeps each in one namespace.
+    """Return the moves of RDMA devices for `placed`, for a kernel that shows each RDMA device in one namespace only.
 
-    `present` are the host's RDMA devices now. Raises PlacementError when one is not what the inventory knew.
+    `present` are the host's RDMA devices now. Raises PlacementError if a device is no longer the one in the inventory.
     """
     by_name = {state.name: state for state in present}
     return tuple(
@@ -242,14 +246,14 @@ def _same_link(device: RdmaDevice, netdev: Netdev, links: Mapping[int, LinkState
 
 
 def with_carried(move: NetdevMove, carried: Mapping[int, LinkState]) -> NetdevMove:
-    """The move of a link that has been captured since it was decided upon. Raises PlacementError where that has become
-    another one, or one that the host would miss."""
+    """Return the move with its link as captured just now. Raises PlacementError if it is another netdev by now, or if
+    the host has begun to use it."""
     link = carried.get(move.link.ifindex)
     if link is None or link.mac != move.link.mac:
         raise _another(move.device, move.link.name, move.link.ifindex, move.link.mac)
     _refuse_tied(move.device, link)
     config = with_features_of(move.device, link, move.config)
-    return replace(move, link=replace(link, fixed_features=""), config=config)  # nothing else needs them
+    return replace(move, link=replace(link, fixed_features=""), config=config)  # only with_features_of needs them
 
 
 def _another(device: str, name: str, ifindex: int, mac: str) -> PlacementError:
@@ -284,7 +288,7 @@ def _refuse_tied(device: str, link: LinkState) -> None:
 
 
 class _NumberSource:
-    """Gives interface numbers inside one pod: the host's own where it is free there."""
+    """Gives interface numbers inside one pod: the number that the netdev has on the host, if it is free in the pod."""
 
     def __init__(self, taken: AbstractSet[int], wished: AbstractSet[int]) -> None:
         self._taken = taken
@@ -292,8 +296,8 @@ class _NumberSource:
         self._of_vrfs: dict[str, int] = {}
 
     def with_vrf(self, config: NetworkConfig) -> NetworkConfig:
-        """Return the configuration with a number for its VRF: without one the kernel would choose, perhaps that of a
-        netdev which comes after it."""
+        """Return the configuration with an interface number for its VRF. Otherwise the kernel would choose one, perhaps
+        the number that a later netdev needs."""
         if config.vrf is None:
             return config
         if config.vrf.name not in self._of_vrfs:
@@ -303,17 +307,17 @@ class _NumberSource:
     def take(self, ifindex: int) -> int:
         if ifindex not in self._taken:
             return ifindex
-        number, self._next = self._next, self._next + 1  # beyond all that are wished
+        number, self._next = self._next, self._next + 1  # beyond all numbers that a netdev may want to keep
         return number
 
 
 class _NameSource:
-    """Gives interface names inside one pod."""
+    """Gives interface names inside one pod, and raises PlacementError if a name is taken."""
 
     def __init__(self, taken: frozenset[str]) -> None:
         self._taken = set(taken)
         self._numbers: dict[str, int] = {}
-        """The first number of each template that may be free: names are taken, and never given back."""
+        """For each template with %d, the lowest number that may be free. Names are only taken, never released."""
 
     def take(self, template: str, where: str) -> str:
         name = self._next(template) if "%d" in template else template

@@ -1,6 +1,6 @@
-"""The GIDs by which the ports of an attach send, read where its devices are.
+"""The GIDs that the ports of an attach send with, read from the pod's network namespace or from the host.
 
-Nobody's attach fails for want of them: what cannot be read, or does not come in time, is told.
+A missing GID never fails an attach: a GID that cannot be read, or does not appear in time, is only reported.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from nri_rdma.observe.spans import Recorder
 log = logging.getLogger(__name__)
 
 GID_WAIT_S = 1.0
-"""How long an attach waits for the GIDs of addresses that are in the pod. The kernel adds each by a worker of its own,
-within milliseconds where nothing is wrong; a pod waits no longer for one that does not come, and is told."""
+"""How long, in seconds, an attach waits for the GIDs of the pod's addresses. The kernel adds each of them in a worker
+of its own, usually within milliseconds. A GID that is still missing then is reported."""
 _PAUSE_S = 0.02
 GAP, GAP_LATER = 32, 128
-"""So many entries in a row that are not in use end a table. The kernel gives a new GID the first entry that is free, so
-that at the end of an attach the pod's own are among the first; later those before them may have been removed."""
+"""The number of consecutive unused entries that end a GID table: GAP at the end of an attach, GAP_LATER in later reads.
+The kernel puts a new GID into the first free entry, so at the attach's end the pod's GIDs are near the start. Later,
+the entries before them may have become unused."""
 _WITH_GIDS = (Protocol.IB, Protocol.ROCE)
 
 _Given = list[tuple[AttachedRequest, AttachedDevice]]
@@ -38,18 +39,18 @@ _Tables = Mapping[tuple[str, int], tuple[Gid, ...]]
 
 
 class PodGids:
-    """Blocks on the kernel: for workers."""
+    """Reads the GIDs of attachments. Blocks on the kernel: only for workers."""
 
     def __init__(self, kernel: Kernel, spans: Recorder, wait_s: float) -> None:
-        """`wait_s` is GID_WAIT_S where it is the kernel that fills the tables; a saved tree of sysfs gets no new
-        ones."""
+        """`wait_s` is GID_WAIT_S if the kernel fills the GID tables, and 0 for a saved sysfs tree, which gets no new
+        entries."""
         self._kernel = kernel
         self._spans = spans
         self._wait_s = wait_s
 
     def again(self, attachment: Attachment, record: SandboxRecord) -> SandboxRecord:
-        """The record with the GIDs of this moment, where they may be others. What the pod's containers were told may be
-        out of date: that is logged."""
+        """Return the record with the present GIDs, which are reread only if they may have changed. A changed GID is
+        logged: the environment variables of the pod's running containers may name the old one."""
         if not attachment.now.gids_are_old:
             return record
         attachment.change(gids_are_old=False)
@@ -59,8 +60,9 @@ class PodGids:
         return replace(record, gids=gids)
 
     def at_the_end(self, attachment: Attachment, record: SandboxRecord) -> Gids:
-        """The GIDs of an attach whose steps are done; wait a while for those of the pod's addresses, since no news
-        tells that the kernel has added one. Raises NotReadyError when the attachment ends meanwhile."""
+        """Return the GIDs of an attach whose steps are done. Polls for the GIDs of the pod's addresses for at most
+        `wait_s`, because the kernel does not report when it adds one. Raises NotReadyError if the attachment ends
+        meanwhile."""
         until = time.monotonic() + self._wait_s
         with self._spans.span("gids") as span:
             gids, is_awaited = self._seen(record, attachment.namespace, GAP)
@@ -75,7 +77,7 @@ class PodGids:
         return gids
 
     def _seen(self, record: SandboxRecord, namespace: Namespace | None, gap: int) -> tuple[Gids, bool]:
-        """The GIDs, and whether a netdev of the pod has an address whose GID is not there yet."""
+        """Return the GIDs, and whether one of the pod's netdevs has an address whose GID is still missing."""
         given = [(request, item) for request in record.attached for item in request.devices if _has_gids(request, item)]
         if not given:
             return NO_GIDS, False
@@ -97,14 +99,16 @@ class PodGids:
                     version = request.admitted.request.roce_version or 2
                     found = port_gid(device, number, table, own, version, foreign)
                     is_awaited |= has_addresses and not found.is_own
-                    on_host = not record.pod.netns_path and found.gid is not None  # the host's addresses are its own
+                    on_host = (
+                        not record.pod.netns_path and found.gid is not None
+                    )  # then the pod's addresses are the host's
                     ports[found.place] = replace(found, is_own=True) if on_host else found
         if not ports:
             return NO_GIDS, False
         return Gids.of(ports.values(), _computing(given)), is_awaited
 
     def _tables(self, record: SandboxRecord, namespace: Namespace | None, given: _Given, gap: int) -> _Tables:
-        """Read the tables where the devices are: those that moved show them in the pod only."""
+        """Read the GID tables: in the pod for devices that moved there, on the host for the others."""
         moved = {move.index for move in record.plan.rdma_moves}
         here = {place for it, item in given if item.device.kernel_index not in moved for place in _places(it, item)}
         there = {place for it, item in given for place in _places(it, item)} - here
@@ -114,14 +118,15 @@ class PodGids:
         )
 
     def _foreign(self, given: _Given, tables: _Tables) -> Collection[str]:
-        """The netdevs with GIDs that are neither the devices' own nor on the host: in this pod, or in another one."""
+        """Return the netdevs of GIDs that belong neither to these devices nor to the host: they are in this pod or in
+        another one."""
         known = {"", *(name for _, item in given for name in item.netdev_names)}
         known.update(netdev.name for _, item in given for netdev in item.device.netdevs)
         others = {gid.netdev for table in tables.values() for gid in table} - known
         return others - {link.name for link in self._kernel.links(self._kernel.host)} if others else others
 
     def _addresses(self, record: SandboxRecord, namespace: Namespace | None) -> Mapping[str, Collection[IpAddress]]:
-        """The addresses of the pod by netdev, without link-local ones."""
+        """Return the pod's addresses by netdev, without link-local and loopback ones."""
         if namespace is not None:
             return self._addresses_in(namespace)
         if not record.pod.netns_path:
@@ -140,16 +145,18 @@ class PodGids:
 
 
 def _has_gids(request: AttachedRequest, item: AttachedDevice) -> bool:
-    """Return whether containers can send by a GID of the device."""
+    """Return whether containers can send with a GID of the device: they get its uverbs node, and its protocol has
+    GIDs."""
     return CharKind.UVERBS in request.admitted.request.char_kinds and item.device.protocol in _WITH_GIDS
 
 
 def _computing(given: _Given) -> set[str]:
-    """The devices that NCCL and UCX are told of: those with a live port, where any has one."""
+    """Return the devices that NCCL and UCX are told to use: those with a live port, or all of them if no device has
+    one."""
     asked = [(it.admitted.mode, item.device) for it, item in given if it.admitted.request.use is not Use.STORAGE]
     return {it.name for mode, it in asked if live_ports(it, mode)} or {it.name for _, it in asked}
 
 
 def _places(request: AttachedRequest, item: AttachedDevice) -> Iterator[tuple[str, int]]:
-    """Yield the ports of a device that its containers are told of."""
+    """Yield the ports of a device that its containers are told to use."""
     return ((item.device.name, number) for number in usable_ports(item.device, request.admitted.mode))

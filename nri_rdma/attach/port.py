@@ -1,8 +1,8 @@
-"""What attach needs of the kernel.
+"""The interface to the kernel that attaches use.
 
-The real one is nri_rdma.host.netlink.kernel; the fake one (tests/fakes) keeps state and can fail at its n-th operation.
-Both pass tests/contract. Every call raises KernelError with the kernel's errno, and nothing else; `apply` returns the
-errors.
+nri_rdma.host.netlink.kernel implements it for real. A fake (tests/fakes) keeps state and can fail at its n-th
+operation. Both pass tests/contract. Every call raises KernelError with the kernel's errno, and nothing else; `apply`
+returns the errors instead.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from nri_rdma.model.routing import KnownRule, Routing
 from nri_rdma.model.usage import HostUse
 
 _UNSEEN = frozenset({errno.EINVAL, errno.ENOENT, errno.ENOTDIR})
-"""What the kernel says of a path where no network namespace is: EINVAL where the empty file is that one is mounted on
-elsewhere, the others where the folder is not mounted."""
+"""The errors of opening a path that shows no network namespace here. EINVAL: the path is an ordinary file, since the
+namespace is mounted on it elsewhere. The others: the folder itself is not mounted here."""
 
 
 class KernelError(Exception):
-    """The kernel said no."""
+    """A system call or netlink request that the kernel refused; `errno` is its answer."""
 
     def __init__(self, operation: str, error: int, detail: str = "") -> None:
         self.operation = operation
@@ -44,7 +44,7 @@ class NamespaceError(KernelError):
 
 
 def explained(error: KernelError, *, device: str, where: str, path: str = "", what: str = "") -> AttachError:
-    """Return the kernel's error as one for people, with what to do. `path` is that of the pod's network namespace,
+    """Return a kernel error as an AttachError with a hint what to do. `path` is that of the pod's network namespace,
     `what` the step that was refused."""
     words, code = str(error), ErrorCode.ATTACH_FAILED
     if _is_of_powerless(error):
@@ -60,12 +60,12 @@ def explained(error: KernelError, *, device: str, where: str, path: str = "", wh
 
 
 def add_capability(name: str) -> str:
-    """Return how the daemon gets a capability."""
+    """Return the hint that says how to give the daemon a capability."""
     return f"add {name} to securityContext.capabilities of the daemon's container, or CAP_{name} to its unit"
 
 
 def _is_of_powerless(error: KernelError) -> bool:
-    """Return whether setns was refused for want of rights."""
+    """Return whether entering a namespace was refused because the process lacks CAP_SYS_ADMIN."""
     return isinstance(error, NamespaceError) and error.errno == errno.EPERM
 
 
@@ -78,7 +78,7 @@ _REFUSALS = {
     ("join VRF", errno.EEXIST): "write another name, or the table that the pod's VRF of that name has",
     ("make VRF", errno.EOPNOTSUPP): "load the module vrf on the node, or leave interface.vrf out",
 }
-"""What to do where it is the request that the kernel refuses: by the beginning of the operation, and the errno."""
+"""The hints for errors whose cause is the request: by the start of the operation's name, and the errno."""
 
 
 def _next_step(error: KernelError, path: str) -> str:
@@ -100,22 +100,22 @@ def _next_step(error: KernelError, path: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """An operation that was not done, and why."""
+    """An operation that the kernel refused, and its error."""
 
     op: Op
     error: KernelError
 
 
 def raise_first(refused: Sequence[Refused]) -> None:
-    """Raise the error of the first operation that was refused, if any was."""
+    """Raise the error of the first refused operation, if there is one."""
     if refused:
         raise refused[0].error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceIdentity:
-    """The identity of a network namespace. Inode numbers repeat and paths are used again; the cookie is unique per
-    boot."""
+    """The identity of a network namespace. Only the cookie is unique within a boot: inode numbers and paths are
+    reused."""
 
     boot_id: str
     cookie: int
@@ -123,7 +123,8 @@ class NamespaceIdentity:
 
 
 class Namespace(Protocol):
-    """A network namespace that is held open, and so kept alive with everything in it. Close it as soon as possible."""
+    """An open network namespace. It stays alive, with everything in it, until it is closed; close it as soon as
+    possible."""
 
     @property
     def identity(self) -> NamespaceIdentity: ...
@@ -133,26 +134,28 @@ class Namespace(Protocol):
 
     @property
     def is_at_its_path(self) -> bool:
-        """Return whether its path still leads to it: if not, the pod has ended. Raises KernelError where it is
-        closed."""
+        """Return whether its path still leads to this namespace; if not, the pod has ended. Raises KernelError if the
+        namespace is closed."""
         ...
 
     def keeping(self) -> AbstractContextManager[None]:
-        """Keep open meanwhile what is asked with: what is closed is freed later, and a link's move waits for it."""
+        """Keep sockets in the namespace open inside the `with` block. The kernel frees a closed socket later, and
+        moving a link would wait for that."""
         ...
 
     def rest(self) -> None:
-        """Keep it open at the least cost: nothing will be asked for long."""
+        """Close the sockets in the namespace, but keep it open: no call is expected for a long time."""
         ...
 
     def close(self) -> None:
-        """Let it go. A call that is inside still ends as it would have; the namespace goes with its return."""
+        """Close the namespace. A call that is running ends normally; the namespace is released when that call
+        returns."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """Snapshot of the host's use of some links, with these links by ifindex: enough to refuse an attach. Their
+    """A snapshot of how the host uses some links, with these links by ifindex: enough to refuse an attach. Their
     addresses, routes and neighbours are not included. `use.sockets` is empty unless sockets were requested."""
 
     use: HostUse
@@ -166,117 +169,124 @@ class Kernel(Protocol):
     def host(self) -> Namespace: ...
 
     def open_namespace(self, path: str) -> Namespace:
-        """Open the namespace at a path."""
+        """Open the network namespace at a path."""
         ...
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
-        """Return all links without their addresses and routes; those that the kernel describes illegibly are left
-        out."""
+        """Return all links, without their addresses and routes. A link whose description by the kernel cannot be parsed
+        is left out."""
         ...
 
     def link(self, namespace: Namespace, ifindex: int) -> LinkState | None:
-        """Return one of these links, or None when the namespace has none of that number. EPROTO: what the kernel says
-        of it cannot be read."""
+        """Return the link with this number, or None if the namespace has none. EPROTO: the kernel's description of it
+        cannot be parsed."""
         ...
 
     def hangs_on(self, namespace: Namespace, ifindex: int, link: LinkState) -> bool:
-        """Return whether the virtual link `ifindex` of a namespace hangs on what `link`, as the host had it, hung on: a
-        veth on its other end, a child on its lower link. True for what hangs on nothing. ENODEV: there is no such
-        link."""
+        """Return whether the virtual link `ifindex` of a namespace has the same counterpart as `link` had on the host:
+        a veth the same other end, a child the same lower link. True if `link` had no counterpart. ENODEV: there is no
+        such link."""
         ...
 
     def has_bus_device(self, parent: str) -> bool:
-        """Return whether the machine has that device of a bus (``pci/0000:11:00.0``). One that was removed, as a VF is
-        by `sriov_numvfs`, has no netdev anywhere."""
+        """Return whether the machine has this device of a bus, for example ``pci/0000:11:00.0``. A removed device (a VF
+        after a write to `sriov_numvfs`, say) has no netdev anywhere."""
         ...
 
     def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
-        """Return how the host uses these links. `use.links` has them and the links that are tied to them (masters,
-        slaves, children); links that do not exist are left out. The start of a pod waits for this, but not with
-        `sockets`: to find sockets the kernel walks through all that the machine has room for."""
+        """Return how the host uses these links. `use.links` has these links and those tied to them (masters, slaves,
+        children); links that do not exist are left out. The start of a pod waits for this call, except with `sockets`,
+        because the kernel then searches its whole socket table."""
         ...
 
     def capture(
         self, namespace: Namespace, ifindexes: Collection[int], *, unreturnable: bool = False
     ) -> Mapping[int, LinkState]:
-        """Return these links with their addresses, routes, neighbours and sysctls; leave out those that are not there.
+        """Return these links with their addresses, routes, neighbours and sysctls. Links that do not exist are left
+        out.
 
-        `unreturnable`: with what keeps them from being given away, too. For that the routes of all links are read: they
-        may be many, and are read once.
+        With `unreturnable`, also determine LinkState.unreturnable: what on the host depends on a link and could not be
+        restored. This reads the routes of all links once; they may be many.
         """
         ...
 
     def rules(self, namespace: Namespace) -> tuple[KnownRule, ...]:
-        """Return the rules of the routing policy, of IPv4 and IPv6."""
+        """Return the IPv4 and IPv6 routing rules of the namespace."""
         ...
 
     def routing(self, namespace: Namespace) -> Routing:
-        """Return how a pod's namespace routes. Not for the host, which may have routes by the hundred thousand."""
+        """Return the routing of a pod's namespace. Do not call it for the host, which may have hundreds of thousands of
+        routes."""
         ...
 
     def may_change_links(self) -> bool:
-        """Return whether the kernel lets this process change the host's links (CAP_NET_ADMIN); asking changes
-        nothing."""
+        """Return whether this process may change the host's links (CAP_NET_ADMIN). Nothing changes."""
         ...
 
     def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:
-        """Move, rename and renumber in one request; without `as_ifindex` the kernel chooses.
+        """Move a link to another namespace, rename it and give it the number `as_ifindex`, in one request. With 0 the
+        kernel chooses the number.
 
-        EBUSY: the number is taken there; EEXIST: an alternative name of the link is, or the name. Linux refuses a name
-        only after the move, so that the link may be there then, under its old name.
+        EBUSY: the number is taken in the target. EEXIST: the name or an alternative name of the link is taken there.
+        Linux checks the name after the move, so on EEXIST the link may be in the target under its old name.
         """
         ...
 
     def apply(self, namespace: Namespace, index: int, ops: Sequence[Op]) -> tuple[Refused, ...]:
-        """Try all operations in order, on the link (or, where they are for one, on the RDMA device) that has this
-        number in the namespace. Return those that were refused; never raises KernelError.
+        """Try all operations in order, on the link (or, for RDMA operations, the RDMA device) with this number in the
+        namespace. Return the refused ones; never raises KernelError.
 
-        Operations in a row that go the same way to the kernel go there together.
+        Consecutive operations that use the same kernel interface are sent together.
         """
         ...
 
     def rdma_netns(self) -> RdmaNetns:
-        """Return whether namespaces share the RDMA devices, or the kernel has none."""
+        """Return whether network namespaces share the RDMA devices, each device is in one namespace, or the kernel has
+        no RDMA."""
         ...
 
     def rdma_devices(self, namespace: Namespace) -> tuple[RdmaDeviceState, ...]:
-        """Return the RDMA devices that a namespace has; with `shared` all of the machine, with `none` no one."""
+        """Return the RDMA devices that the namespace sees: all of the machine in netns mode `shared`, none without
+        RDMA."""
         ...
 
     def rdma_ports(self, namespace: Namespace, index: int) -> tuple[RdmaPortState, ...]:
-        """Return the ports of an RDMA device that the namespace sees, each with its netdev if the namespace has it."""
+        """Return the ports of an RDMA device that the namespace sees; a port has its netdev if that is in the
+        namespace."""
         ...
 
     def gid_tables(
         self, namespace: Namespace, ports: Collection[tuple[str, int]], gap: int
     ) -> Mapping[tuple[str, int], tuple[Gid, ...]]:
-        """Return the GIDs in use of these ports, given as device and port, of RDMA devices that the namespace sees. So
-        many entries that are not in use end a table. Ports that show none are left out."""
+        """Return the used GIDs of each port, given as device name and port number; the namespace must see the devices.
+        A table is read until `gap` consecutive entries are unused. Ports without a readable table are left out."""
         ...
 
     def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]:
-        """Return what is held on an RDMA device of the host: the contexts of processes, and the queue pairs, ids and
-        regions of the kernel's own users. EINVAL: the host does not have it."""
+        """Return the objects on an RDMA device of the host: the contexts of processes, and the queue pairs, connection
+        ids and memory regions of kernel users. EINVAL: the host does not have this device."""
         ...
 
     def can_move_rdma(self, index: int, target: Namespace) -> bool:
-        """Return whether the kernel would move an RDMA device of the host there; asking changes nothing.
+        """Return whether the kernel would move an RDMA device of the host to the target. Nothing changes.
 
         EINVAL: the target is the host itself.
         """
         ...
 
     def move_rdma(self, source: Namespace, index: int, target: Namespace) -> None:
-        """Move an RDMA device. Its character devices get new names and numbers; whoever has it open loses it.
+        """Move an RDMA device to another namespace. Its character devices get new names and numbers, and processes that
+        have them open lose them.
 
-        EOPNOTSUPP: its driver cannot, or the netns mode is shared. EINVAL: the source does not have it.
+        EOPNOTSUPP: the driver cannot move it, or the netns mode is shared. EINVAL: it is not in the source namespace.
         """
         ...
 
     def char_device(
         self, namespace: Namespace, index: int | None, kind: CharKind, port: int | None
     ) -> CharNumber | None:
-        """Return a character device of an RDMA device that the namespace has; None: it has none of that kind."""
+        """Return a character device of an RDMA device that the namespace has, or None if there is none of this kind.
+        `port` is None for kinds with one character device per RDMA device."""
         ...
 
 
@@ -289,12 +299,13 @@ class ProcessIdentity:
 
 
 class Processes(Protocol):
-    """Processes told apart and watched."""
+    """Watches processes for their end, and recognises a reused PID."""
 
     def watch(self, pid: int) -> ProcessIdentity:
-        """Watch a process. Raises ProcessLookupError when there is none, OSError when it cannot be watched."""
+        """Watch a process. Raises ProcessLookupError if it does not exist, OSError if it cannot be watched."""
         ...
 
     def watch_again(self, process: ProcessIdentity) -> None:
-        """Watch one that is known; another of its number is not it. Raises as `watch`."""
+        """Watch a known process. Raises ProcessLookupError if it has ended, even if another process has its PID now,
+        and OSError if it cannot be watched."""
         ...

@@ -1,7 +1,7 @@
-"""What is true of an attach's devices now: names, character devices, netdevs that were in the pod before.
+"""The present names and numbers of an attach's devices, and the netdevs that were in the pod before the attach.
 
-The kernel makes character devices anew when an RDMA device changes its namespace, and a pod with NET_ADMIN can rename
-what it has. So they are read at the end of an attach, and again when the kernel says that something changed.
+The kernel creates character devices anew when an RDMA device changes its namespace, and a pod with NET_ADMIN can rename
+its devices. So names and numbers are read at the end of an attach, and again when the kernel reports a change.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from nri_rdma.model.device import RdmaDevice
 
 
 class Presence:
-    """Reads devices where they are: those that moved in the pod, through netlink; the others on the host, by `resolve`.
+    """Reads the current names and numbers of devices: over netlink in the pod for those that moved, through `resolve`
+    on the host for the others.
 
-    Blocks on the kernel: for workers. Raises AttachError, and PlacementError where a netdev is somebody else's.
+    Blocks on the kernel: only for workers. Raises AttachError, and PlacementError if a netdev belongs to another pod.
     """
 
     def __init__(self, kernel: Kernel, resolve: Resolve) -> None:
@@ -30,8 +31,8 @@ class Presence:
         self._resolve = resolve
 
     def refuse_elsewhere(self, record: SandboxRecord, namespace: Namespace | None) -> None:
-        """Before anything moves: raise PlacementError where the netdev of a device that stays is in another pod. Of one
-        that moves the pod tells nothing before it is there."""
+        """Raise PlacementError if a device that stays on the host has its netdev in another pod. Called before anything
+        moves. Devices that will move cannot be checked yet: the pod does not show them."""
         moved = {move.index for move in record.plan.rdma_moves}
 
         def in_pod(device: RdmaDevice) -> tuple[str, ...]:
@@ -40,14 +41,14 @@ class Presence:
         with_netdev_names(record, in_pod)
 
     def at_the_end(self, record: SandboxRecord, namespace: Namespace | None) -> SandboxRecord:
-        """The record of an attach whose steps are done, with what its containers will get. Nobody may have taken a
-        netdev away meanwhile: a pod with less than it asked for does not start."""
+        """Return the record of an attach whose steps are done, completed with what its containers get. Raises
+        AttachError if a netdev has left the pod meanwhile: a pod with less than it asked for must not start."""
         self._refuse_lost(record, namespace)
         numbered = with_char_devices(record, lambda known: self._char_devices(record, namespace, known))
         return with_netdev_names(numbered, lambda device: self._netdev_names(record, namespace, device))
 
     def again(self, record: SandboxRecord, namespace: Namespace | None) -> SandboxRecord:
-        """The record of an attached sandbox, with the names and numbers of this moment."""
+        """Return the record of an attached sandbox with the present names and numbers."""
         named = with_names(record, self._names(record, namespace))
         return with_char_devices(named, lambda known: self._char_devices(named, namespace, known))
 
@@ -65,7 +66,8 @@ class Presence:
             )
 
     def _names(self, record: SandboxRecord, namespace: Namespace | None) -> dict[int, str]:
-        """By the kernel's numbers, of all devices where those of this record can be."""
+        """Return the present names of RDMA devices by kernel index, in the namespaces where the record's devices can
+        be."""
         places = [self._kernel.host, *([namespace] if namespace is not None and record.plan.rdma_moves else [])]
         with _told_as(record, record.device_names):
             return {state.index: state.name for place in places for state in self._kernel.rdma_devices(place)}
@@ -87,14 +89,14 @@ class Presence:
             return with_numbers_in_pod(self._kernel, namespace, device, index)
 
     def _netdev_names(self, record: SandboxRecord, namespace: Namespace | None, device: RdmaDevice) -> tuple[str, ...]:
-        assert namespace is not None  # needs_namespace: what lacks its netdev is looked for in the pod
+        assert namespace is not None  # needs_namespace is true for a device that lacks its netdev
         with _told_as(record, device.name):
             return netdevs_in_pod(self._kernel, namespace, device)
 
 
 @contextmanager
 def _told_as(record: SandboxRecord, device: str) -> Iterator[None]:
-    """The kernel's refusal as an error that names the device and the pod."""
+    """Turn the kernel's error into one that names the device and the pod."""
     try:
         yield
     except KernelError as error:

@@ -1,4 +1,4 @@
-"""The progress of an attach: how many of its devices are attached, and that it stops when the attachment ends."""
+"""The progress of an attach: counts the attached devices, and stops the attach when its attachment ends."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from nri_rdma.attach.transaction import Boundary
 
 
 def counting(attachment: Attachment, steps: tuple[Step, ...], boundary: Boundary) -> Boundary:
-    """Return a boundary that calls `boundary`, counts the devices whose steps are all done, and stops between two steps
-    of an attachment that is ending."""
+    """Return a boundary that calls `boundary`, counts the devices whose steps are all done, and raises NotReadyError if
+    the attachment is ending, so that the attach stops between two steps."""
     left = Counter(step.device for step in steps)
     attachment.change(devices_done=0, devices_total=len(left))
 

@@ -1,7 +1,7 @@
-"""RDMA devices that change their namespace: found wherever they are, brought home, their new numbers read.
+"""RDMA devices that change their namespace: find them, return them to the host, read their new numbers.
 
-They are known by index and node GUID: a pod with NET_ADMIN can rename them, and a driver that was loaded anew gives
-another index. Every function looks before it acts.
+A device is recognised by index and node GUID: a pod with NET_ADMIN can rename it, and it gets another index when its
+driver is reloaded. Every function checks the present state before it changes anything, so it can be repeated.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _ISSM_AFTER_UMAD = 64
 
 
 def bring_rdma_home(kernel: Kernel, namespace: Namespace | None, move: RdmaMove) -> None:
-    """Make the device the host's again, under its name.
+    """Return the RDMA device to the host, under its old name.
 
-    One with a PCI parent exists as long as that does: KernelError when it is nowhere to be seen (it may be on its way:
-    try again). A soft one dies with its netdev.
+    A device with a PCI parent exists as long as the parent. If it is found nowhere, it may be on its way: raises
+    KernelError, and the caller tries again. A soft device ends with its netdev, so it may be missing.
     """
     home = find_rdma(kernel.rdma_devices(kernel.host), move)
     if home is None and namespace is not None:
@@ -46,7 +46,8 @@ def bring_rdma_home(kernel: Kernel, namespace: Namespace | None, move: RdmaMove)
 
 
 def find_rdma(devices: Iterable[RdmaDeviceState], move: RdmaMove) -> RdmaDeviceState | None:
-    """The device among those of a namespace."""
+    """Return the moved device from those of a namespace, or None. It has the move's node GUID and its index or its
+    name."""
     alike = [device for device in devices if device.node_guid == move.node_guid]
     return next(
         (it for it in alike if it.index == move.index), next((it for it in alike if it.name == move.device), None)
@@ -54,7 +55,7 @@ def find_rdma(devices: Iterable[RdmaDeviceState], move: RdmaMove) -> RdmaDeviceS
 
 
 def with_numbers_in_pod(kernel: Kernel, namespace: Namespace, device: RdmaDevice, index: int) -> RdmaDevice:
-    """The device with its character devices as they are after its move: names and numbers are new."""
+    """Return the device with the new names and numbers that its character devices have in the pod after the move."""
     known = {node.kind: node for node in device.char_devices}
     nodes = tuple(
         replace(known[kind], path=f"/dev/infiniband/{found.name}", major=found.major, minor=found.minor)
@@ -69,8 +70,8 @@ def with_numbers_in_pod(kernel: Kernel, namespace: Namespace, device: RdmaDevice
 
 
 def netdevs_in_pod(kernel: Kernel, namespace: Namespace, device: RdmaDevice) -> tuple[str, ...]:
-    """The names of the netdevs that the device's ports have in the pod. Raises PlacementError when there are none: then
-    they are neither on the host nor here, and somebody else's."""
+    """Return the names, in the pod, of the netdevs of the device's ports. Raises PlacementError if there are none: the
+    host does not have them either, so another pod does."""
     states = kernel.rdma_devices(namespace)
     index = next((it.index for it in states if (it.name, it.node_guid) == (device.name, device.node_guid)), None)
     ports = kernel.rdma_ports(namespace, index) if index is not None else ()
@@ -86,8 +87,9 @@ def netdevs_in_pod(kernel: Kernel, namespace: Namespace, device: RdmaDevice) -> 
 
 
 def issm_beside(umad: CharNumber) -> CharNumber | None:
-    """The issm device of the port whose umad device this is: 64 minors on, up to the 64th port of the machine (Linux:
-    Documentation/admin-guide/devices.txt, 231 char). None beyond, where no document says how they are numbered."""
+    """Return the issm device of the port that has this umad device: its minor is 64 higher
+    (Documentation/admin-guide/devices.txt of Linux, 231 char). None after the first 64 ports of the machine, whose
+    numbers are not documented."""
     number = umad.name.removeprefix("umad")
     if not number.isdecimal() or int(number) >= _ISSM_AFTER_UMAD:
         return None
@@ -95,8 +97,9 @@ def issm_beside(umad: CharNumber) -> CharNumber | None:
 
 
 def _number(kernel: Kernel, namespace: Namespace, index: int, kind: CharKind, port: int | None) -> CharNumber | None:
-    """The kernel tells every kind's number but issm's: EOPNOTSUPP also for a port that has one (seen on 6.1; until 7.2
-    at least, ib_issm_get_nl_info in drivers/infiniband/core/user_mad.c has no data to look it up in)."""
+    """Return a character device in the pod, or None. The kernel does not report issm: it answers EOPNOTSUPP even for a
+    port that has one (seen on 6.1; in ib_issm_get_nl_info of drivers/infiniband/core/user_mad.c at least until 7.2). So
+    issm is derived from umad."""
     if kind is not CharKind.ISSM:
         return kernel.char_device(namespace, index, kind, port)
     umad = kernel.char_device(namespace, index, CharKind.UMAD, port)
@@ -104,7 +107,8 @@ def _number(kernel: Kernel, namespace: Namespace, index: int, kind: CharKind, po
 
 
 def _wanted(nodes: tuple[CharDevice, ...], ports: tuple[int, ...]) -> Iterator[tuple[CharKind, int | None]]:
-    """The kinds that the device had, in order; what belongs to a port, for each port."""
+    """Yield the kinds of character device that the device had, in their order; a kind that ports have, once for each
+    port."""
     for kind in dict.fromkeys(node.kind for node in nodes):
         for port in ports if kind in _OF_A_PORT else (None,):
             yield kind, port

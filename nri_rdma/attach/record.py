@@ -1,4 +1,4 @@
-"""What is known of one sandbox: the pod, its namespace, the plan and what it was given."""
+"""The journal record of one attach: the pod, its namespace, the plan, and the devices that it gets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nri_rdma.model.request import Isolation, Mode
 
 
 class Phase(StrEnum):
-    """A stage in the life of a sandbox's attachment; nothing follows `returning` but `gone`."""
+    """A stage in the life of an attachment. After `returning` only `gone` follows."""
 
     PLANNED = "planned"
     ATTACHING = "attaching"
@@ -29,8 +29,8 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxRecord:
-    """The journal's entry. `namespace` is None where nothing moves; `process` is known of a pod that lives by
-    it (liveness.lives_by_process)."""
+    """The journal record of one attach. `namespace` is None if nothing moves. `process` is known only if the pod's end
+    is seen by its process (liveness.lives_by_process)."""
 
     pod: Pod
     state: Phase
@@ -40,18 +40,19 @@ class SandboxRecord:
     rdma_cm: CharDevice | None
     process: ProcessIdentity | None = None
     part: str = ""
-    """Which of the sandbox's attaches: "" the one at its start, else the container that came with more."""
+    """"" for the devices that were requested before the sandbox started; otherwise the container that brought further
+    devices."""
     gids: Gids = NO_GIDS
-    """Those by which its ports send. The journal does not have them: a daemon that starts reads them anew."""
+    """The GIDs that the ports send with. They are not in the journal: a daemon reads them again after its start."""
 
     @property
     def key(self) -> str:
-        """Return its name in journal and reservations."""
+        """Return the key of the record in the journal and in the reservations."""
         return attach_key(self.pod.sandbox_id, self.part)
 
     @property
     def holdings(self) -> tuple[tuple[DeviceId, Holding], ...]:
-        """Return the devices that this attachment holds, and how."""
+        """Return the devices that the attachment holds, each with who holds it and how."""
         return tuple(
             holding
             for request in self.attached
@@ -60,8 +61,8 @@ class SandboxRecord:
 
     @property
     def isolation(self) -> Isolation | None:
-        """Return HARD where the kernel hides all that the pod has alone from others, SOFT where it does not; None where
-        the pod has nothing alone."""
+        """Return HARD if the kernel hides all exclusive devices of the pod from other pods, SOFT if it does not; None
+        if the pod has no exclusive device."""
         moved = {move.index for move in self.plan.rdma_moves}
         alone = [
             item.device.kernel_index
@@ -74,7 +75,8 @@ class SandboxRecord:
         return Isolation.HARD if all(index in moved for index in alone) else Isolation.SOFT
 
     def covering(self, name: str, container: str, is_covered: bool) -> SandboxRecord:
-        """Return the same with one more container that has this CDI device or share, or without that container."""
+        """Return the record with `container` added to the containers that get the devices of `name` (a CDI device or
+        share), or removed from them if not `is_covered`."""
         return replace(
             self,
             attached=tuple(
@@ -89,21 +91,21 @@ class SandboxRecord:
 
     @property
     def device_names(self) -> str:
-        """Return the names of its devices, for people."""
+        """Return the names of the devices, comma-separated, for log lines and errors."""
         return ", ".join(item.device.name for request in self.attached for item in request.devices)
 
 
 def attach_key(sandbox_id: str, part: str) -> str:
-    """Return the name of one attach of a sandbox; of the one at its start, the sandbox's own."""
+    """Return the key of an attachment: the sandbox id, followed by "+" and the part if it has one."""
     return f"{sandbox_id}+{part}" if part else sandbox_id
 
 
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
-"""Keys that are safe as names of files, also with an ending."""
+"""Keys that are safe as file names, also with a suffix."""
 
 
 def refuse_unusable(key: str) -> None:
-    """Raise StateError for a key that cannot be the name of a file. Runtimes make hexadecimal ids."""
+    """Raise StateError if the key cannot be a file name. The ids that runtimes make are hexadecimal."""
     if not _KEY.fullmatch(key):
         raise StateError(
             ErrorCode.STATE_UNREADABLE,

@@ -1,4 +1,4 @@
-"""The recovery of what an earlier daemon left: find out what became of each attachment, and go on from there."""
+"""The recovery of attachments that an earlier daemon left: find out the state of each one, and continue from there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TAKE_UP_PAUSE_S = 1.0
 
 
 class Recovery:
-    """Carries out the effects that find out what became of an earlier daemon's attachments."""
+    """Carries out the effects that find out the state of an earlier daemon's attachments."""
 
     def __init__(
         self,
@@ -52,14 +52,14 @@ class Recovery:
             self._feed(attachment, Event.SEEK_PICKED)
 
     def _seek(self, attachment: Attachment, _error: BaseException | None) -> None:
-        """Check, in a worker, what became of an earlier daemon's attachment."""
+        """Find out, in a worker, in which state an earlier daemon's attachment is."""
         try:
             found = self._tasks.find(attachment)
         except Exception as failure:
             is_bug = not isinstance(failure, KernelError)
             facts = {"pod": str(attachment.pod), "error": str(failure)}
             log.warning("not taken up yet", extra=facts, exc_info=failure if is_bug else None)
-            if is_bug:  # who waits to compare pods must not wait for ever
+            if is_bug:  # otherwise the comparison of pods with the journal would wait for ever
                 _tell_taken_up(attachment, failure)
             words = str(failure)
             self._feed(attachment, Event.UNSEEABLE, change=lambda now: now._replace(undo_error=_of_ending(now, words)))
@@ -67,7 +67,7 @@ class Recovery:
         refusal = interrupted(attachment.pod)
         facts = {"pod": str(attachment.pod), "sandbox": attachment.pod.sandbox_id}
         if found is Event.THERE:
-            # Nobody listened to the kernel meanwhile. In the queue before anybody can see it attached:
+            # Events were lost between the two daemons. Queue the reread before others can see the state "attached".
             self._look_again(attachment)
             log.info("adopted", extra=facts)
         elif found is Event.HALF:
@@ -81,12 +81,12 @@ class Recovery:
 
 
 def _of_ending(now: Now, words: str) -> str:
-    """Return why what ends is not undone yet; "" for what does not end."""
+    """Return `words`, the reason why an attachment that is ending is not undone yet; "" if it is not ending."""
     return words if now.ends else ""
 
 
 def _tell_taken_up(attachment: Attachment, error: BaseException | None) -> None:
-    """Tell who waits that it is known what became of what an earlier daemon left, or that it cannot be told."""
+    """Wake those who wait until the attachment of an earlier daemon has been checked; with an error if it cannot be."""
     assert attachment.taken_up is not None  # an earlier daemon left it
     if attachment.taken_up.done():
         return

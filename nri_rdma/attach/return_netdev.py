@@ -1,7 +1,8 @@
-"""The way home of a netdev: find it wherever it is, move it, make it what it was.
+"""The return of a netdev to the host: find it wherever it is, move it, restore its configuration.
 
-Every function looks before it acts, so that all of this may run again at any point. A pod with NET_ADMIN may have done
-to its netdev whatever it liked: renamed and readdressed it, or given it names that stand in the way on the host.
+Every function checks the present state before it changes anything, so all of this can be repeated at any point. A pod
+with NET_ADMIN may have changed its netdev at will: renamed it, changed its MAC and addresses, or given it names that
+are taken on the host.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ _OF_DRIVERS = (SetFeatures, SetPrivateFlags, SetTuning)
 _NOT_A_DRIVERS: Final = frozenset(
     {errno.ENODEV, errno.ENOBUFS, errno.ENOMEM, errno.EINTR, errno.ETIMEDOUT, errno.EPERM, errno.EACCES, errno.EPROTO}
 )
-"""Errors that are no driver's answer to what is asked of it: the restore is tried again after them."""
+"""Errors that do not mean that the driver refuses the setting: after them the restore is tried again."""
 _ADDR_GEN_MODE = "addr_gen_mode"
 _ADDR_GEN_MODE_NONE = 1  # IN6_ADDR_GEN_MODE_NONE, include/uapi/linux/if_link.h
 
 
 class LostError(Exception):
-    """A netdev does not exist any more: there is nothing left to bring home. The text says why."""
+    """A netdev that does not exist any more, so that it cannot be returned to the host. The text says why."""
 
 
 def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) -> int:
-    """Return the number of the netdev on the host, moved there if need be. Raises LostError.
+    """Move the netdev back to the host unless it is there, and return its interface number. Raises LostError.
 
-    A physical one exists as long as its bus device does: KernelError when it is nowhere to be seen (it may be on its
-    way: try again).
+    A physical netdev exists as long as its bus device. If it is found nowhere, it may be on its way: raises
+    KernelError, and the caller tries again.
     """
     links = kernel.links(kernel.host)
     home = find_on_host(links, move)
@@ -72,7 +73,8 @@ def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) ->
 
 
 def capture_one(kernel: Kernel, ifindex: int) -> LinkState:
-    """Return one of the host's links with all that it carries. ENODEV: the host does not have it."""
+    """Return the host's link with everything that it carries. Raises KernelError with ENODEV if the host does not have
+    it."""
     found = kernel.capture(kernel.host, (ifindex,)).get(ifindex)
     if found is None:
         raise KernelError(f"read link {ifindex}", errno.ENODEV)
@@ -80,29 +82,31 @@ def capture_one(kernel: Kernel, ifindex: int) -> LinkState:
 
 
 def restore(kernel: Kernel, ifindex: int, wanted: LinkState) -> None:
-    """Make the host's link `ifindex` what it was. What fails does not keep the rest from being restored.
+    """Restore the host's link `ifindex` to the state `wanted`. An error does not stop the other phases.
 
-    The order of the phases matters: see PHASES. A phase sees the link as the phases before it have left it.
+    The order of the phases matters: see PHASES. Each phase starts from the link as the earlier phases have left it.
     """
     link = _Returned(kernel, ifindex, wanted, capture_one(kernel, ifindex))
     link.run(identity_ops)
     link.run(sysctl_ops)
-    if link.run(settings_ops):  # not up before the settings are in place: something might appear that was not there
+    if link.run(settings_ops):  # without all settings the link stays down, or the kernel might add new addresses
         link.run(way_up_ops, capture=False)
-    link.run(sysctl_ops)  # the way up sets IPv6's MTU to the link's (where the carrier is late, after this)
+    link.run(sysctl_ops)  # going up sets IPv6's MTU to the link's (if the carrier comes late, after this)
     link.run(address_ops)
     link.run(rest_ops)
     link.finish()
 
 
 def departures(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
-    """Return what `restore` would do first of all to the host's link; empty when the link is what it was."""
+    """Return what differs between the host's link and `wanted`, as the operations of all phases of `restore`; empty if
+    nothing does."""
     return tuple(op for phase in PHASES for op in phase(found, wanted))
 
 
 def find_on_host(links: tuple[LinkState, ...], move: NetdevMove) -> LinkState | None:
-    """The netdev among the host's links. A virtual one has its MAC when it arrives (`_move_home`); a number alone is no
-    sign: CNI plugins move links to the host, and those keep numbers that are free. It hangs on what it hung on."""
+    """Return the netdev from the host's links, or None. A virtual one has its old MAC when it arrives (`_move_home`
+    sets it) and its old counterpart (the other end of a veth, the lower link of a child). Its number proves nothing,
+    because CNI plugins move links to the host, too, and these keep a number that is free."""
     wanted, parked = move.link, parked_name(move.link)
     if wanted.parent:
         return _physical(links, wanted, wanted.ifindex, {wanted.name, move.pod_name, parked})
@@ -115,19 +119,20 @@ def find_on_host(links: tuple[LinkState, ...], move: NetdevMove) -> LinkState | 
 
 
 def _hangs_alike(link: LinkState, wanted: LinkState) -> bool:
-    """Return whether two states of a link on the host name the same peer; one of an older journal names none."""
+    """Return whether both states of a link name the same counterpart. True if `wanted` names none, as in old
+    journals."""
     return not wanted.peer or (link.peer, link.peer_netns) == (wanted.peer, wanted.peer_netns)
 
 
 def look_in_pod(kernel: Kernel, namespace: Namespace, move: NetdevMove) -> LinkState | None:
-    """Return the netdev as the pod has it, or None when the pod does not have it. The kernel is asked for its number
-    first: whatever other links a pod has, they do not matter."""
+    """Return the netdev as the pod has it, or None if the pod does not have it. Ask the kernel for its number first, so
+    that other links of the pod, however many or strange, do not matter."""
     try:
         link = kernel.link(namespace, move.pod_ifindex)
     except KernelError as error:
         if error.errno != errno.EPROTO or not move.link.parent:
             raise
-        link = None  # a virtual link that has the number now: what the kernel says of a physical one can be read
+        link = None  # now a virtual link has the number: the description of a physical one can always be parsed
     found = find_in_pod((link,), move) if link is not None else None
     if found is not None or not move.link.parent:
         return found
@@ -135,17 +140,19 @@ def look_in_pod(kernel: Kernel, namespace: Namespace, move: NetdevMove) -> LinkS
 
 
 def remove_foreign_names(kernel: Kernel, namespace: Namespace, move: NetdevMove) -> None:
-    """Remove the alternative names that the pod gave to its netdev, if the pod still has it: the kernel takes them to
-    the host with a netdev whose namespace ends."""
+    """Remove the alternative names that the pod gave to its netdev, if the pod still has it. Otherwise the netdev takes
+    them to the host when the pod's namespace ends."""
     there = look_in_pod(kernel, namespace, move)
     if there is not None:
         _remove_names(kernel, namespace, there, set(there.alt_names) - set(move.link.alt_names))
 
 
 def find_in_pod(links: tuple[LinkState, ...], move: NetdevMove) -> LinkState | None:
-    """The netdev among the pod's links, by what a pod cannot change: hardware address, parent, number, kind.
+    """Return the netdev from the pod's links, or None. It is recognised by what a pod cannot change: parent, permanent
+    MAC, number and kind.
 
-    A virtual netdev has its number only; a MAC or a name would let a pod pass off a link of its own.
+    A virtual netdev is recognised by number and kind only: by MAC or name, a pod could pass off another link as this
+    one.
     """
     wanted = move.link
     if wanted.parent:
@@ -154,12 +161,13 @@ def find_in_pod(links: tuple[LinkState, ...], move: NetdevMove) -> LinkState | N
 
 
 def parked_name(wanted: LinkState) -> str:
-    """The host's name for a netdev whose own name is taken; nobody else uses it. At most 15 characters."""
+    """Return a host name for a netdev whose own name is taken. Nothing else uses such names. At most 15 characters."""
     return f"nrirdma-{wanted.ifindex}"[:15]
 
 
 def _physical(links: tuple[LinkState, ...], wanted: LinkState, ifindex: int, names: set[str]) -> LinkState | None:
-    """By its parent; several netdevs of one function are told apart by permanent address, then by number and name."""
+    """Return the link with the parent of `wanted`. If a PCI function has several netdevs, the permanent MAC decides,
+    then the number, then the name."""
     siblings = [link for link in links if link.parent == wanted.parent and link.kind == wanted.kind]
     if wanted.permanent_mac:
         siblings = [link for link in siblings if link.permanent_mac == wanted.permanent_mac]
@@ -172,7 +180,7 @@ def _physical(links: tuple[LinkState, ...], wanted: LinkState, ifindex: int, nam
 
 
 def _first(links: Iterator[LinkState] | list[LinkState], *tests: Callable[[LinkState], bool]) -> LinkState | None:
-    """The first link that passes the earliest test that any passes."""
+    """Try the tests in order, and return the first link that passes one; None if no link passes any."""
     candidates = list(links)
     return next((link for test in tests for link in candidates if test(link)), None)
 
@@ -180,14 +188,15 @@ def _first(links: Iterator[LinkState] | list[LinkState], *tests: Callable[[LinkS
 def _move_home(
     kernel: Kernel, namespace: Namespace, there: LinkState, move: NetdevMove, host_links: tuple[LinkState, ...]
 ) -> int | None:
-    """The number that the netdev has on the host after its move; None: it is not there.
+    """Move the netdev to the host and return its number there, or None if it does not arrive.
 
-    Name and number on the host may be taken by now, or the pod gave the link a name that is taken there, which makes
-    the kernel refuse the move. It comes home all the same; restore() tells what cannot be had back yet."""
+    Its name or number may be taken on the host by now, or the pod gave it an alternative name that is. The kernel would
+    refuse the move, so it moves without them; restore() reports what it cannot restore.
+    """
     wanted = move.link
     taken = {name for link in host_links for name in (link.name, *link.alt_names)}
     _remove_names(kernel, namespace, there, taken | (set(there.alt_names) - set(wanted.alt_names)))
-    if there.mac != wanted.mac:  # before the move: a virtual link is known by it when it arrives
+    if there.mac != wanted.mac:  # before the move, because the MAC identifies a virtual link when it arrives
         raise_first(kernel.apply(namespace, there.ifindex, (SetLink(up=False), SetLink(mac=wanted.mac))))
     number_is_free = all(link.ifindex != wanted.ifindex for link in host_links)
     kernel.move_link(
@@ -197,7 +206,7 @@ def _move_home(
         parked_name(wanted) if wanted.name in taken else wanted.name,
         as_ifindex=wanted.ifindex if number_is_free else 0,
     )
-    if number_is_free:  # where it is need not be looked for among all
+    if number_is_free:  # then the number is known without a search
         return wanted.ifindex
     home = find_on_host(kernel.links(kernel.host), move)
     return home.ifindex if home is not None else None
@@ -210,9 +219,9 @@ def _remove_names(kernel: Kernel, namespace: Namespace, there: LinkState, names:
 
 
 def identity_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
-    """XDP first, which limits the MTU (no link that has it is ever given away, so none may come back), and the pod's
-    programs of TCX; the address before the name; each alternative name for itself, so that one that somebody has taken
-    does not cost the others."""
+    """Return the operations for names, MAC and MTU. XDP is detached first, because it limits the MTU: a link with XDP
+    is never moved to a pod, so a program is the pod's. The pod's TCX programs are detached, too. The MAC comes before
+    the name. Each alternative name is an operation of its own, so that one which is taken does not stop the others."""
     ops: list[Op] = [DetachXdp()] if found.xdp else []
     if wanted.tcx is not None and set(found.tcx or ()) - set(wanted.tcx):
         ops.append(DetachTcx(keep=wanted.tcx))
@@ -230,15 +239,16 @@ def identity_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
 
 
 def sysctl_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
-    """The sysctls after the MTU, which sets one of them (and IPv6 needs 1280), and before the way up, which would do
-    what they forbid. The order of alternative names, too, which is known once all of them are there."""
+    """Return the operations for the order of alternative names, for the driver's settings, and for the sysctls. Sysctls
+    come after the MTU, which changes one of them (and IPv6 needs an MTU of 1280), and before the link goes up, which
+    would start what they forbid."""
     return (*_alt_name_order(found, wanted), *driver_ops(found, wanted), *_other_sysctls(found, wanted))
 
 
 def driver_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
-    """Return what ethtool sets, which XDP may forbid, and which may take a link down that is up; then the queueing
-    disciplines, of which some go by the number of channels. Both come before the way up, which gives a link without a
-    discipline the kernel's."""
+    """Return the operations for ethtool settings, then for queueing disciplines, some of which depend on the number of
+    channels. They come after XDP, which may forbid them, and before the link goes up: changing them may take it down,
+    and a link that goes up without a discipline gets the kernel's."""
     return (
         *_other_features(found, wanted),
         *_other_private_flags(found, wanted),
@@ -248,7 +258,7 @@ def driver_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
 
 
 def left_changed(found: LinkState, wanted: LinkState) -> tuple[str, ...]:
-    """Return what is not as it was of what only the driver can set: ``ring rx 64 (was 1024)``."""
+    """Return the driver's settings that are not as before, as texts: ``ring rx 64 (was 1024)``."""
     pairs = (
         (found.features, wanted.features),
         (found.private_flags, wanted.private_flags),
@@ -259,15 +269,15 @@ def left_changed(found: LinkState, wanted: LinkState) -> tuple[str, ...]:
 
 
 def _changed_lines(found: str, wanted: str) -> Iterator[str]:
-    """Yield the lines that are there with another value. What was not read before, or is not told now, is no change."""
+    """Yield the settings that have another value now. A setting that is missing before or now is not a change."""
     now = dict(line.rsplit(" ", 1) for line in found.splitlines())
     before = dict(line.rsplit(" ", 1) for line in wanted.splitlines())
     return (f"{name} {now[name]} (was {was})" for name, was in before.items() if now.get(name, was) != was)
 
 
 def settings_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
-    """The settings before the way up; with IPv6 address generation off if there is one, so that nothing appears
-    late."""
+    """Return the operations for the settings that the link needs before it goes up. IPv6 address generation is off
+    until then, if the kernel has that setting, so that no address appears late."""
     settings = wanted.settings
     if wanted.up and not found.up:
         settings = tuple((name, _ADDR_GEN_MODE_NONE if name == _ADDR_GEN_MODE else value) for name, value in settings)
@@ -275,17 +285,19 @@ def settings_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
 
 
 def way_up_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
-    """Up or down."""
+    """Return the operation that takes the link up or down, if that is needed."""
     return (SetLink(up=wanted.up),) if found.up != wanted.up else ()
 
 
 def address_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
-    """Addresses before the routes that need them: routes come and go with them."""
+    """Return the operations for addresses. They come before the routes, because the kernel adds and removes routes with
+    addresses."""
     return _other_captured(found.addresses, wanted.addresses)
 
 
 def rest_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
-    """Neighbours, forwarding entries and routes, then the settings that the way up needed otherwise."""
+    """Return the operations for neighbours, forwarding entries and routes, then for settings whose value was different
+    while the link went up."""
     return (
         *_other_captured(found.neighbours, wanted.neighbours),
         *_other_captured(found.forwarding, wanted.forwarding),
@@ -303,13 +315,13 @@ PHASES: Final[tuple[RestorePhase, ...]] = (
     address_ops,
     rest_ops,
 )
-"""Pure functions (found, wanted), in the order in which `restore` runs them; it runs sysctl_ops once more after
-way_up_ops."""
+"""The phases of `restore` in their order: pure functions of the found and the wanted state. sysctl_ops runs a second
+time after way_up_ops."""
 
 
 def _alt_name_order(found: LinkState, wanted: LinkState) -> Iterator[Op]:
-    """A link tells its alternative names in the order in which it got them. Those that stand after a wrong one are
-    removed and added again."""
+    """Yield the operations that put the alternative names in order. The kernel lists them in the order in which they
+    were added, so all names after the first misplaced one are removed and added again."""
     here, there = found.alt_names, wanted.alt_names
     if sorted(here) != sorted(there):
         return
@@ -320,9 +332,9 @@ def _alt_name_order(found: LinkState, wanted: LinkState) -> Iterator[Op]:
 
 
 def _other_sysctls(found: LinkState, wanted: LinkState) -> tuple[SetSysctl, ...]:
-    """Return the sysctls to be set. What the link has no more cannot be set: its kernel or its family has gone. A
-    secret of stable addresses is named only where there is one; it is set first, because it changes how addresses are
-    generated."""
+    """Return the operations for sysctls that differ. A sysctl that the link lacks now cannot be set, since the address
+    family is gone. The secret of stable addresses is listed only if one is set; it is set first, because it changes
+    addr_gen_mode."""
     here = sysctls_of(found.sysctls)
     changes = [
         SetSysctl(key=name, value=value)
@@ -333,8 +345,8 @@ def _other_sysctls(found: LinkState, wanted: LinkState) -> tuple[SetSysctl, ...]
 
 
 def _other_features(found: LinkState, wanted: LinkState) -> tuple[SetFeatures, ...]:
-    """Return the features to be set: a netdev keeps its features through all namespaces, and with them what the pod
-    changed."""
+    """Return the operation for features that differ. A netdev keeps its features when it changes its namespace, so the
+    pod's changes are still there."""
     here = features_of(found.features)
     changes = tuple((name, on) for name, on in features_of(wanted.features).items() if here.get(name, on) != on)
     return (SetFeatures(features=changes),) if changes else ()
@@ -347,8 +359,8 @@ def _other_private_flags(found: LinkState, wanted: LinkState) -> tuple[SetPrivat
 
 
 def _other_tuning(found: LinkState, wanted: LinkState) -> tuple[SetTuning, ...]:
-    """Return the sizes to be set. One that is not told now is the driver's own at present: adaptive coalescing, which
-    another size here switches off, hides it."""
+    """Return the operation for ring, channel and coalescing sizes that differ. A missing size counts as different: the
+    driver hides it while it adapts coalescing itself, which setting another size switches off."""
     here = tuning_of(found.tuning)
     changes = tuple((name, value) for name, value in tuning_of(wanted.tuning).items() if here.get(name) != value)
     return (SetTuning(sizes=changes),) if here and changes else ()
@@ -360,9 +372,9 @@ def _other_settings(found: LinkState, wanted: tuple[tuple[str, int], ...]) -> tu
 
 
 def _other_captured(found: tuple[Captured, ...], wanted: tuple[Captured, ...]) -> tuple[Op, ...]:
-    """Remove what was not there, the last of it first, and add what is missing. A removed primary address takes its
-    secondary ones along, and a queueing discipline those below it, so after any removal all are added: one that is
-    there is no error."""
+    """Return the operations that remove extra things, last one first, and add missing ones. The kernel removes
+    secondary addresses with their primary one, and child queueing disciplines with their parent; so after any removal
+    all wanted things are added, which succeeds for those that exist."""
     texts = {thing.text for thing in wanted}
     extra = [Remove(thing=thing) for thing in reversed(found) if thing.text not in texts and not thing.kernel_made]
     here = set() if extra else {thing.text for thing in found}
@@ -370,20 +382,22 @@ def _other_captured(found: tuple[Captured, ...], wanted: tuple[Captured, ...]) -
 
 
 class _Returned:
-    """A link of the host that is being restored, phase by phase; all errors are raised at the end."""
+    """A link on the host whose configuration is being restored, phase by phase. `finish` raises the collected
+    errors."""
 
     def __init__(self, kernel: Kernel, ifindex: int, wanted: LinkState, found: LinkState) -> None:
         self._kernel, self._ifindex, self._wanted, self._found = kernel, ifindex, wanted, found
         self._is_current = True
         self._errors: list[KernelError] = []
         self._read_only: set[str] = set()
-        """Sysctls that this process may not write, at no time: to try again would keep the device for ever."""
+        """Sysctls that this process can never write. A retry would hold the device for ever, so they are only
+        logged."""
         self._driver_refused: dict[str, None] = {}
-        """What the driver does not take back, at no time."""
+        """Errors of settings that the driver refuses. A retry would not help, so they are only logged."""
 
     def run(self, phase: RestorePhase, *, capture: bool = True) -> bool:
-        """Apply what a phase finds to do, and return whether nothing of it was refused. `capture`: look at the link
-        first, if an earlier phase has changed it. Raises KernelError when that cannot be done."""
+        """Apply the operations of a phase, and return whether none was refused. With `capture`, first read the link
+        again if an earlier phase has changed it. Raises KernelError if that fails."""
         if capture and not self._is_current:
             self._found, self._is_current = capture_one(self._kernel, self._ifindex), True
         ops = phase(self._found, self._wanted)
@@ -399,8 +413,8 @@ class _Returned:
         return not refused
 
     def finish(self) -> None:
-        """Raise the first error, with the others in its text. What will be refused at any time is a line in the log:
-        sysctls that cannot be written, and what the driver does not take back."""
+        """Raise the first error, with the others in its text. Only log what a retry cannot mend: sysctls that cannot be
+        written, and settings that the driver refuses."""
         if self._read_only:
             facts = {"link": self._wanted.name, "sysctls": ", ".join(sorted(self._read_only))}
             log.warning("sysctls are not restored: /proc/sys is read-only for the daemon", extra=facts)

@@ -1,11 +1,12 @@
-"""The second look at netdevs that came home: udev and networkd (or NetworkManager) have had their turn by then.
+"""The second look at netdevs that returned to the host, after udev and networkd (or NetworkManager) have configured
+them.
 
-To them a returning netdev is a new one. udev applies its .link file (MTU, queue length, MAC, alias), networkd its
-.network file, and takes away addresses that it did not make. What their files say is what the host had. What it had
-beyond them, they undo after us: so it is restored once more.
+To these daemons a returning netdev is a new one. udev applies its .link file (MTU, queue length, MAC, alias), networkd
+its .network file, and networkd removes addresses that it did not add. Their files describe what the host had, but
+whatever the host had beyond them they undo after our restore. So the netdev is restored once more.
 
-A pod that gets the netdev sooner has the look taken at once, before anything is read: else it would take home what
-somebody has half configured.
+If a pod needs the netdev earlier, the look is taken at once, before the pod's attach reads anything. Otherwise the
+attach would capture a half-configured netdev.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from nri_rdma.tasks.workers import Workers
 log = logging.getLogger(__name__)
 
 PAUSES_S = (2.0, 4.0, 8.0)
-"""From the return to the look, and again when it fails. udev and networkd were seen to be done after 1.0 s on an
-emulated machine (systemd 262)."""
+"""Pauses in seconds: from the return to the look, and before its retries after a failure. udev and networkd were done
+after 1.0 s on an emulated machine (systemd 262)."""
 
 _LOGGED_MAX = 20
-"""Operations that the log names: a link may have lost thousands of routes."""
+"""The number of operations that a log line names, because a link may have lost thousands of routes."""
 
 
 class SecondLooks:
@@ -42,13 +43,13 @@ class SecondLooks:
         self._due: dict[int, tuple[NetdevMove, Callable[[], None]]] = {}
 
     def expect(self, moves: Iterable[NetdevMove], attempt: int = 0) -> None:
-        """Schedule a look at netdevs that were returned just now."""
+        """Schedule a look at netdevs that have just returned to the host."""
         with self._lock:
             for move in moves:
                 self._expect(move, attempt)
 
     def take_now(self, ifindexes: Collection[int]) -> None:
-        """Look at these netdevs now: they are about to leave the host."""
+        """Take the scheduled looks at these netdevs now, because they are about to leave the host."""
         with self._lock:
             for ifindex in self._due.keys() & set(ifindexes):
                 move, cancel = self._due.pop(ifindex)
@@ -56,7 +57,7 @@ class SecondLooks:
                 self._look(move, len(PAUSES_S))
 
     def close(self) -> None:
-        """Cancel all looks."""
+        """Cancel all scheduled looks."""
         with self._lock:
             for _, cancel in self._due.values():
                 cancel()
@@ -78,7 +79,8 @@ class SecondLooks:
                 self._look(self._due.pop(key)[0], attempt)
 
     def _look(self, move: NetdevMove, attempt: int) -> None:
-        """With the lock held. A netdev that is not on the host is nobody's business here: somebody has taken it."""
+        """Restore the netdev if it has changed; the caller holds the lock. A netdev that is not on the host is left
+        alone: another pod has it."""
         facts = {"device": move.device, "netdev": move.link.name}
         try:
             home = find_on_host(self._kernel.links(self._kernel.host), move)

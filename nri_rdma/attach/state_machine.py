@@ -1,8 +1,9 @@
-"""The state machine of all attachments: events go in, the effects of TABLE (nri_rdma.attach.states) are carried out.
+"""The state machine of all attachments: events go in, and the effects that TABLE (nri_rdma.attach.states) gives are
+carried out.
 
-Who carries out which effect: `attempts` from the plan to an attach that containers may have, `recovery` for what an
-earlier daemon left, `undo` from the end to the release. One timer each, because an attachment waits for one thing at a
-time. The state is the attachment's own, and so is the lock under which it changes; effects are carried out without one.
+`attempts` carries out the effects from the plan to the attach, `recovery` those for an earlier daemon's attachments,
+and `undo` those from the end to the release. An attachment has one timer, because it waits for one thing at a time. The
+attachment holds its state and the lock for changing it; effects run without that lock.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ class StateMachine:
         on_gone: Callable[[str], None],
         forget: Callable[[Attachment], None],
     ) -> None:
-        """`look_again` queues a reading of names and numbers. `on_gone` is called when everything of an attachment is
-        restored, and again after a pause when it raises; `forget` after it, once."""
+        """`look_again` queues a reread of an attachment's names and numbers. `on_gone` is called with the key of an
+        attachment whose devices are restored; if it raises, it is called again after a pause. `forget` is called once,
+        after `on_gone` succeeded."""
         self._timers = Timers(schedule)
         self._handlers: Handlers = {
             **Attempts(tasks, workers, planners, self._timers, self.feed).handlers,
@@ -52,22 +54,23 @@ class StateMachine:
         error: BaseException | None = None,
         change: Callable[[Now], Now] = unchanged,
     ) -> None:
-        """Feed an event, and carry out its effects in this thread; none when the table has no row for it.
+        """Feed an event, and carry out its effects in this thread; if the table has no row for the event, nothing
+        happens.
 
-        `error` is what the effects tell to those who wait.
+        `error` is passed on to those who wait for the attachment.
         """
         for effect in attachment.step(event, change) or ():
             self._handlers[effect](attachment, error)
 
     def carry_out(self, effect: Effect, attachment: Attachment) -> None:
-        """Carry out the first effect of an attachment that was made just now: no event leads to it."""
+        """Carry out the first effect of a new attachment, to which no event leads."""
         self._handlers[effect](attachment, None)
 
     def end(self, attachment: Attachment) -> None:
-        """End the attachment. The spans of its undo belong to the caller's span."""
+        """End the attachment. The trace spans of its undo become children of the caller's span."""
         by = current_span()
         self.feed(attachment, Event.END, change=lambda now: now._replace(ended_by=by))
 
     def close(self) -> None:
-        """Cancel all pauses: no attempt and no retry follows."""
+        """Cancel all pauses, so that neither attempts nor undos are retried."""
         self._timers.close()

@@ -1,17 +1,18 @@
 """The life of one attachment as a table: states x events -> next state, effects. Pure.
 
-An attachment is one attach of a sandbox: what its pod asked for, or what a container brought along later. Everything
-that decides what happens to it next is in this file; docs/architecture.md prints TABLE.
+An attachment is one attach of a sandbox: of the devices that its pod requested, or of devices that a container brought
+later. This file alone decides what happens to an attachment next; docs/architecture.md prints TABLE.
 
-Theory of operation. Whoever has news feeds one event to `Attachment.step`, the only writer of the state, and then
-carries out the effects of the row in their order, in its own thread and without a lock. An event that has no row for
-the present state is late news and has no effect: a timer that was cancelled too late, a task whose attachment has
-ended. So nothing has to be taken back from a queue. Two rules make that safe. A task that was queued says what it is
-(PLAN_PICKED, ATTACH_PICKED, UNDO_PICKED, SEEK_PICKED), and so never does another task's work. And while a task is at
-work (PLANNING, NOTING, ATTACHING, ROLLING_BACK, SEEKING), END changes the state only: the task stops at its next step,
-and its own last event queues the undo. One thread works on an attachment at a time.
+Theory of operation. Whoever has news about an attachment feeds one event to `Attachment.step`, the only writer of the
+state. Then the same thread carries out the effects of the row, in their order and without a lock. An event without a
+row for the present state comes too late and has no effect: a timer that was cancelled too late, or a task whose
+attachment has ended. So nothing has to be removed from a queue. Two rules make this safe. A queued task first feeds the
+event that names it (PLAN_PICKED, ATTACH_PICKED, UNDO_PICKED, SEEK_PICKED), so it never does another task's work. And
+while a task is at work (PLANNING, NOTING, ATTACHING, ROLLING_BACK, SEEKING), END changes only the state: the task stops
+at its next step, and its own last event queues the undo. So one thread at a time works on an attachment.
 
-`queue` effects hand the work to a pool; the effect of the same name without `queue` does it in this thread.
+An effect with `queue` hands the work to a thread pool; the effect of the same name without `queue` does it in this
+thread.
 """
 
 from __future__ import annotations
@@ -23,46 +24,47 @@ from typing import Final
 
 
 class State(StrEnum):
-    """A stage in the life of an attachment. From STOPPING on it never goes back."""
+    """A stage in the life of an attachment. From STOPPING on, it never returns to an earlier stage."""
 
     WAITING = "waiting"
-    """The pod's older sandbox still gives its devices back."""
+    """An older sandbox of the same pod still returns its devices."""
     QUEUED = "queued"
-    """A planner will come to it; a worker, where somebody waits for the attach itself."""
+    """The plan is queued: for a planner, or for a worker if somebody waits for the whole attach."""
     PLANNING = "planning"
     """A planner selects devices, opens the namespace and decides the steps; nothing on the host changes."""
     NOTING = "noting"
-    """The plan was told; the planner writes down who gets what."""
+    """The plan was reported to those who wait for it; the planner writes it to the journal."""
     PLANNED = "planned"
-    """A worker will come to it."""
+    """The attach is queued for a worker."""
     ATTACHING = "attaching"
     """A worker carries out the steps."""
     ATTACHED = "attached"
     ROLLING_BACK = "rolling back"
-    """An attempt failed and is being undone; another one follows."""
+    """An attempt failed and is being undone; another attempt follows."""
     PAUSED = "paused"
     """The pause before the next attempt."""
     READING = "reading"
-    """The node is read again before the next attempt."""
+    """The node is being rescanned before the next attempt."""
     LEFT = "left"
-    """An earlier daemon left it; nobody has looked yet what became of it."""
+    """An earlier daemon left the attachment; nobody has checked its state yet."""
     SEEKING = "seeking"
-    """A worker looks, or will look, what became of what an earlier daemon left."""
+    """A worker checks, or will check, the state of an earlier daemon's attachment."""
 
     STOPPING = "stopping"
-    """It ends, and the thread that works on it has not stopped yet."""
+    """The attachment ends, but the thread that works on it has not stopped yet."""
     UNSEEN = "unseen"
-    """It ends, and a worker looks for its namespace first: an undo without it would lose virtual netdevs."""
+    """An earlier daemon's attachment ends, but its namespace must be found first: an undo without it would lose virtual
+    netdevs."""
     UNSEEN_PAUSED = "unseen, paused"
-    """The same, in the pause before a worker looks again."""
+    """As UNSEEN, during the pause before a worker tries again to find the namespace."""
     RETURNING = "returning"
-    """Its undo is queued or at work."""
+    """The undo is queued or running."""
     UNDO_PAUSED = "undo paused"
-    """The undo failed and is tried again after a pause."""
+    """The undo failed; it is retried after a pause."""
     HOME = "home"
-    """Everything is as it was before; its devices are not released yet."""
+    """The host is as before the attach; the devices are not released yet."""
     RELEASE_PAUSED = "release paused"
-    """The release failed and is tried again after a pause."""
+    """The release failed; it is retried after a pause."""
     GONE = "gone"
 
 
@@ -70,49 +72,50 @@ class Event(StrEnum):
     """An event in the life of an attachment."""
 
     OLDER_HOME = "older home"
-    """The pod's older sandbox has given everything back."""
+    """The older sandbox of the same pod has returned its devices."""
     PLAN_PICKED = "plan picked"
     MADE = "plan made"
     NOTED = "plan noted"
-    """The plan is in the journal, or could not be written: then the attach will fail."""
+    """The plan is in the journal. Or it could not be written; then the attach will fail."""
     ATTACH_PICKED = "attach picked"
     CONFIRMED = "confirmed"
-    """All steps are done, numbers read, the journal written."""
+    """All steps are done, the numbers are read, and the journal is written."""
     FAILED = "failed"
     """A plan or an attach failed, and attempts are left."""
     LAST_FAILED = "last failed"
-    """The same, and no other attempt follows."""
+    """A plan or an attach failed, and no attempt is left."""
     DUE = "due"
     """The pause before the next attempt is over."""
     READ = "node read"
-    """The node was read again, successfully or not."""
+    """The rescan of the node has ended, successfully or not."""
 
     TAKE_UP = "take up"
-    """What an earlier daemon left may be looked at now."""
+    """The attachment of an earlier daemon may be checked now."""
     SEEK_PICKED = "seek picked"
     THERE = "there"
-    """The pod is there, and it was attached."""
+    """The pod exists, and its devices are attached."""
     HALF = "half"
-    """The pod is there, and its attach was cut short."""
+    """The pod exists, but its attach was interrupted."""
     ABSENT = "absent"
-    """The pod is not there, or its devices were on their way back, or only a part of it was half attached."""
+    """The pod does not exist, or the return of its devices had begun, or the interrupted attach was one of a
+    container."""
     UNSEEABLE = "unseeable"
-    """The kernel did not let us look (no descriptors, no memory)."""
+    """The state could not be checked, because the kernel refused (no descriptors, no memory)."""
 
     END = "end"
-    """The runtime stopped the sandbox, or its namespace or process is gone."""
+    """The runtime stopped the sandbox, or its namespace or its process is gone."""
     UNDO_PICKED = "undo picked"
     UNDONE = "undone"
     UNDO_FAILED = "undo failed"
     UNDO_DUE = "undo due"
     """The pause after a failed undo or release is over."""
     RELEASED = "released"
-    """The node was read again and the devices are free for others."""
+    """The node was rescanned, and the devices are free for other pods."""
     RELEASE_FAILED = "release failed"
 
 
 class Effect(StrEnum):
-    """An action that follows a transition; the thread that fed the event carries it out."""
+    """An action that follows a transition. The thread that fed the event carries it out."""
 
     QUEUE_PLAN = "queue plan"
     PLAN = "plan"
@@ -131,10 +134,10 @@ class Effect(StrEnum):
     UNDO = "undo"
     PAUSE_UNDO = "pause undo"
     TELL_HOME = "tell home"
-    """Who waits for the host to be as before is told."""
+    """Wake those who wait until the host is as before."""
     RELEASE = "release"
     TELL_ERROR = "tell error"
-    """Who waits for the plan or the attach and was not told yet is told the error."""
+    """Wake those who still wait for the plan or the attach, with the error."""
     FORGET = "forget"
 
 
@@ -213,4 +216,4 @@ TABLE: Final[Table] = MappingProxyType(
 ENDING: Final = frozenset(
     {S.STOPPING, S.UNSEEN, S.UNSEEN_PAUSED, S.RETURNING, S.UNDO_PAUSED, S.HOME, S.RELEASE_PAUSED, S.GONE}
 )
-"""The states from which an attachment never comes back."""
+"""The states from which an attachment never becomes usable again."""

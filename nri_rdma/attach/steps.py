@@ -1,6 +1,7 @@
-"""The steps of an attach: each does one thing to the host, and knows how to undo it.
+"""The steps of an attach: each makes one change to the host and can undo it.
 
-Undo looks before it acts: it may run after the step, after half of it, after none of it, or twice.
+An undo checks the present state before it changes anything, because it may run after the whole step, after a part of
+it, before it, or twice.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from nri_rdma.model.same import Same
 log = logging.getLogger(__name__)
 
 OnLost = Callable[[NetdevMove, str], None]
-"""Called with the move of a netdev that is lost, and why."""
+"""Called with the move of a lost netdev, and the reason."""
 
 
 def nobody_counts(_move: NetdevMove, _why: str) -> None:
-    """Count nothing: the caller does not want to know."""
+    """Ignore the lost netdev: the default for callers that do not count lost netdevs."""
 
 
 Restoring: TypeAlias = Callable[[], None]
-"""Makes something that is back on the host what it was. Raises AttachError."""
+"""Restores the configuration of a device that is on the host again. Raises AttachError."""
 
 _KEPT = 512
-"""The words of so many operations are kept: the pods of a job have the same objects in common."""
+"""The number of operations whose descriptions are cached. The pods of a job share the operation objects."""
 _TOLD_MAX = 50
-"""Operations that a description names: a link may have thousands of routes."""
+"""The number of operations that a description names, because a link may have thousands of routes."""
 
 
 class Step(Protocol):
@@ -52,17 +53,18 @@ class Step(Protocol):
     def do(self, kernel: Kernel, namespace: Namespace) -> None: ...
 
     def undo(self, kernel: Kernel, namespace: Namespace | None) -> Restoring | None:
-        """Bring back to the host what the step took from it; `namespace` is None when it no longer exists. Return what
-        makes it there what it was: for that the namespace is no longer needed. None: that is done."""
+        """Return to the host what the step took from it; `namespace` is None if it no longer exists. Return a function
+        that restores the device's configuration, for which the namespace is no longer needed; None if nothing is left
+        to do."""
         ...
 
 
 def steps_of(plan: Plan, on_lost: OnLost = nobody_counts) -> tuple[Step, ...]:
-    """The steps of a plan in their order. `on_lost` is called for each netdev that does not exist any more when it is
-    to be brought home.
+    """Return the steps of a plan in order. `on_lost` is called for each netdev that no longer exists when it is to be
+    returned to the host.
 
-    Netdevs first, so that on the way back they are last: raising one makes its RDMA device scan its addresses, which
-    must be at home by then.
+    Netdevs come first, so that the undo, in opposite order, returns them last: when a netdev goes up, its RDMA device
+    reads its addresses, so the RDMA device must be on the host by then.
     """
     steps: list[Step] = []
     for move in plan.moves:
@@ -74,7 +76,8 @@ def steps_of(plan: Plan, on_lost: OnLost = nobody_counts) -> tuple[Step, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveNetdev:
-    """Moves a netdev into the pod under its new name; on the host it is then restored to everything the host had."""
+    """Moves a netdev into the pod under its new name. The undo moves it back and then restores its configuration on the
+    host."""
 
     move: NetdevMove
     on_lost: OnLost = nobody_counts
@@ -113,9 +116,10 @@ class MoveNetdev:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigureNetdev:
-    """Sets MTU and addresses in the pod, raises the netdev, and gives it routes, neighbours and rules.
+    """Sets MTU and addresses in the pod, takes the link up, and adds routes, neighbours and rules.
 
-    Its undo removes the rules: they are the namespace's, and stay when the netdev goes. All else goes with the netdev.
+    The undo removes the rules, VRFs and reject routes, because they belong to the namespace and stay when the netdev
+    leaves. Everything else leaves with the netdev.
     """
 
     move: NetdevMove
@@ -153,7 +157,7 @@ class ConfigureNetdev:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRdmaDevice:
-    """Moves an RDMA device into the pod: nobody else sees or opens it then."""
+    """Moves an RDMA device into the pod, so that nobody else can see or open it."""
 
     move: RdmaMove
     name: str = "move-rdma-device"
@@ -181,7 +185,7 @@ def _words(op: Same[Op]) -> str:
 
 @contextmanager
 def _explained(what: str, move: NetdevMove | RdmaMove, namespace: Namespace | None) -> Iterator[None]:
-    """Turns the kernel's refusal into an error that names device, place and step."""
+    """Turn the kernel's error into one that names the device, the place and the step."""
     try:
         yield
     except KernelError as error:

@@ -1,6 +1,6 @@
-"""What comes before an attach: look at the host and the pod, refuse what must be refused, decide.
+"""The work before an attach: look at the host and the pod, refuse what must be refused, decide the plan.
 
-Nothing on the host changes here. The kernel is asked, the decisions are plan.py's and inventory.py's.
+Nothing on the host changes here. This module asks the kernel; plan.py and inventory.py make the decisions.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Host(Protocol):
 
 
 def needs_namespace(kernel: Host, placed: tuple[Placed, ...]) -> bool:
-    """Return whether these devices, or parts of them, leave the host, or are to be looked for in the pod."""
+    """Return whether the attach needs the pod's namespace: to move netdevs or RDMA devices there, or to find a device's
+    netdev."""
     alone = [device for item in placed if item.admitted.mode is Mode.EXCLUSIVE for device in item.devices]
     if any(device.netdevs or device.lacks_netdev for device in alone):
         return True
@@ -66,7 +67,8 @@ def needs_namespace(kernel: Host, placed: tuple[Placed, ...]) -> bool:
 
 
 def refuse_powerless(kernel: Kernel, where: str = "") -> None:
-    """Raise PlacementError where this process may not move anything: what it began it could not undo either."""
+    """Raise PlacementError if this process lacks the capability to move devices: it could not undo what it began,
+    either."""
     if not kernel.may_change_links():
         raise PlacementError(
             ErrorCode.PRIVILEGE,
@@ -77,7 +79,7 @@ def refuse_powerless(kernel: Kernel, where: str = "") -> None:
 
 
 def open_for(kernel: Host, pod: Pod) -> Namespace:
-    """The pod's namespace, held open. Raises PlacementError for a pod that has none of its own."""
+    """Return the pod's namespace, opened. Raises PlacementError for a pod without a network namespace of its own."""
     if not pod.netns_path:
         raise PlacementError(
             ErrorCode.NO_NETWORK_NAMESPACE,
@@ -106,8 +108,9 @@ def prepare(
     process: ProcessIdentity | None = None,
     part: str = "",
 ) -> SandboxRecord:
-    """The record of an attach that is decided; `namespace` is None when nothing moves. Its moves have the links without
-    what they carry: they are to be `completed` before anything moves. The sandbox waits for this."""
+    """Return the record of a decided attach; `namespace` is None if nothing moves. The links in its moves lack
+    addresses, routes and neighbours: `completed` must add them before anything moves. The start of the pod waits for
+    this."""
     survey = kernel.survey(_ifindexes(placed))
     _refuse_use(_uses_by_host(placed, survey.use))
     rdma_netns = kernel.rdma_netns()
@@ -131,9 +134,9 @@ def prepare(
 
 
 def refuse_held(kernel: Host, record: SandboxRecord) -> None:
-    """Raise PlacementError for what the host has come to use since the node was read, as far as the kernel gives no
-    news of it: sockets, and who has RDMA devices open. A look through everything that a busy host has: no sandbox waits
-    for it."""
+    """Raise PlacementError if the host uses a device through sockets, or if somebody holds its RDMA objects. The kernel
+    reports no change of these, and searching for them is slow on a busy host, so no start of a pod waits for this
+    check."""
     placed = placed_of(record)
     ifindexes = _ifindexes(placed)
     if any(device.link_layer is LinkLayer.INFINIBAND for item in placed for device in item.devices):
@@ -149,9 +152,9 @@ def completed(
     lifelines: Lifelines = _NO_LIFELINES,
     netdevs: frozenset[int] = frozenset(),
 ) -> Plan:
-    """The same with all that the links carry now, for the way home, and with what they take along into the pod, beside
-    the `netdevs` that it has from earlier attaches. Raises PlacementError for one that is no longer what was decided
-    upon."""
+    """Return the plan with all that its links carry now, for their restore, and with what they take along into the pod.
+    `netdevs` are the pod's interface numbers of netdevs from earlier attaches. Raises PlacementError if a link has
+    changed so that it must not be moved."""
     moving = {move.link.ifindex for move in plan.moves}
     if namespace is None or not moving:
         return plan
@@ -164,8 +167,8 @@ def completed(
 
 
 def _needs_routing(move: NetdevMove) -> bool:
-    """Return whether it matters how host and pod route: a link without anything to take along costs no look, unless the
-    pod asks for routes."""
+    """Return whether the routing of host and pod must be read: for a request with routes, or a link with something to
+    take along."""
     if move.config.routes:
         return True
     link = move.link
@@ -176,7 +179,8 @@ def _needs_routing(move: NetdevMove) -> bool:
 def _rdma_moves(
     kernel: Host, namespace: Namespace, placed: tuple[Placed, ...], rdma_netns: RdmaNetns
 ) -> tuple[RdmaMove, ...]:
-    """The RDMA devices that move: none where the kernel shows each in all namespaces, or has none at all."""
+    """Return the moves of RDMA devices: none if network namespaces share the RDMA devices, or if there is no RDMA
+    subsystem."""
     if rdma_netns is not RdmaNetns.EXCLUSIVE:
         return ()
     moves = plan_rdma_moves(placed, kernel.rdma_devices(kernel.host))
@@ -196,8 +200,8 @@ def _ifindexes(placed: tuple[Placed, ...]) -> set[int]:
 
 
 def _uses_by_host(placed: tuple[Placed, ...], use: HostUse) -> tuple[str, ...]:
-    """Return how the host uses links that it did not use when the inventory was read: such a device is given neither
-    exclusively nor shared. Sockets on the addresses of a shared device may be those of other pods."""
+    """Return how the host uses these links by now. Such a device is refused in both modes. Sockets count only for
+    exclusive devices: on the addresses of a shared device they may belong to other pods."""
     modes = {
         netdev.ifindex: item.admitted.mode for item in placed for device in item.devices for netdev in device.netdevs
     }
@@ -210,8 +214,8 @@ def _uses_by_host(placed: tuple[Placed, ...], use: HostUse) -> tuple[str, ...]:
 
 
 def _rdma_uses(kernel: Host, placed: tuple[Placed, ...], use: HostUse) -> Iterator[str]:
-    """Yield who holds something on an RDMA device by now. The processes that have a shared or a watched device open may
-    be those of other pods."""
+    """Yield who uses these RDMA devices by now. Processes count only for exclusive devices that are not watched: those
+    that have another device open may belong to other pods."""
     numbered = [
         (item.admitted, device, device.kernel_index)
         for item in placed
@@ -238,7 +242,8 @@ def _refuse_use(reasons: tuple[str, ...]) -> None:
 
 
 def placed_of(record: SandboxRecord) -> tuple[Placed, ...]:
-    """Return what was placed for a record; devices that move have the kernel's index of that time."""
+    """Return the placement that a record was made of. An RDMA device that moved has its kernel index at the time of the
+    attach."""
     return tuple(
         Placed(admitted=request.admitted, devices=tuple(item.device for item in request.devices), reasons=())
         for request in record.attached
@@ -246,8 +251,8 @@ def placed_of(record: SandboxRecord) -> tuple[Placed, ...]:
 
 
 def pod_interface(links: Iterable[LinkState], routing: Callable[[], Routing]) -> str:
-    """Return the name of the interface over which a pod reaches other pods, of those that it has before anything moves;
-    "" where it has none. Of several it is the one with the default route, so only then `routing` is called."""
+    """Return the name of the pod's interface to other pods, of the links that the pod had before the attach; "" if
+    there is none. Among several links the one with the default route is taken; only then is `routing` called."""
     own = [link for link in links if link.up and link.name != _LOOPBACK]
     if len(own) < 2:
         return own[0].name if own else ""
@@ -265,7 +270,8 @@ def pod_interface(links: Iterable[LinkState], routing: Callable[[], Routing]) ->
 def attached_requests(
     placed: tuple[Placed, ...], plan: Plan, pod_interface: str | None = USUAL_INTERFACE
 ) -> tuple[AttachedRequest, ...]:
-    """Return what the pod will have, with the netdev names as they will be in it."""
+    """Return the pod's requests with their devices, as they will be after the attach: with the netdev names in the
+    pod."""
     in_pod = {move.link.ifindex: move.pod_name for move in plan.moves}
     indexes = {move.device: move.index for move in plan.rdma_moves}
     return expected_requests(placed, in_pod, pod_interface, indexes)
@@ -277,8 +283,9 @@ def expected_requests(
     pod_interface: str | None,
     indexes: Mapping[str, int] = _NO_INDEXES,
 ) -> tuple[AttachedRequest, ...]:
-    """Return what a pod will have, with the names of its netdevs by their ifindex on the host, and the kernel's indexes
-    of the RDMA devices that move, by name. `pod_interface`: as in AttachedRequest."""
+    """Return the pod's requests with their devices, as they will be after the attach. `in_pod` has the netdevs' names
+    in the pod by ifindex on the host, `indexes` the kernel indexes of RDMA devices that move, by name. `pod_interface`
+    has the meaning of AttachedRequest.pod_interface."""
     return tuple(
         AttachedRequest(
             admitted=item.admitted,

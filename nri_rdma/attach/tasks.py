@@ -1,4 +1,4 @@
-"""The work that attachments need done by somebody who may block: on a host, or only as a finding out."""
+"""The tasks of attachments that may block: carried out on a host, or, in a dry run, only examined."""
 
 from __future__ import annotations
 
@@ -13,51 +13,57 @@ from nri_rdma.model.pod import Pod
 
 
 class Tasks(Protocol):
-    """The tasks of an attachment, done by one thread at a time: nri_rdma.attach.work does them on a host, a dry run
-    (nri_rdma.commands.dryrun.tasks) only finds out. All of them may block. What they raise is the table's news."""
+    """The tasks of an attachment; all of them may block. nri_rdma.attach.work carries them out on a host; a dry run
+    (nri_rdma.commands.dryrun.tasks) only examines what they would do. One thread at a time works on an attachment. An
+    error that a task raises becomes an event for TABLE."""
 
     def recorded(self) -> tuple[tuple[SandboxRecord, ...], tuple[NriRdmaError, ...]]:
-        """Return what an earlier daemon left that may still matter, and an error for each record set aside."""
+        """Return the records of an earlier daemon that still matter, and one error for each record that was set
+        aside."""
 
     def lost(self) -> LostNetdevs:
         """Return the netdevs that pods have lost since the start."""
 
     def plan(self, attachment: Attachment, chosen: Selection) -> None:
-        """Decide the steps, and open the namespace. Raises what refuses the attachment."""
+        """Open the namespace and decide the steps. Raises the error that refuses the attachment."""
 
     def note_plan(self, attachment: Attachment) -> None:
-        """Write down who gets what. Never raises."""
+        """Record which devices the pod gets. Never raises."""
 
     def attach(self, attachment: Attachment) -> None:
-        """Do what is planned, so that containers may have it. Raises AttachError, and NotReadyError when it ends."""
+        """Carry out the plan, so that containers may start. Raises AttachError, or NotReadyError if the attachment ends
+        meanwhile."""
 
     def rest(self, attachment: Attachment) -> None:
         """Close the sockets that an attach had in the namespace. Containers need not wait for this."""
 
     def bring_home(self, attachment: Attachment) -> None:
-        """Undo the attach. Raise when anything is not as before."""
+        """Undo the attach. Raises if anything on the host is not as before."""
 
     def leave_to_kernel(self, attachment: Attachment) -> None:
-        """After many failed undos: close the namespace if the kernel brings home what is in it."""
+        """Close the namespace if the kernel then returns all of its netdevs to the host. Called after several failed
+        undos."""
 
     def find(self, attachment: Attachment) -> Event:
-        """Return what became of what an earlier daemon left: THERE, HALF or ABSENT. Raises KernelError when that cannot
-        be seen."""
+        """Return the state of an earlier daemon's attachment: THERE, HALF or ABSENT. Raises KernelError if the kernel
+        does not let us find out."""
 
     def look_again(self, attachment: Attachment) -> None:
-        """Read names and numbers again. Raise AttachError when a device is gone."""
+        """Reread names and numbers. Raises AttachError if a device is gone."""
 
     def cover(self, attachment: Attachment, name: str, container: str, is_covered: bool) -> None:
-        """Give a container what was attached for a CDI device, or take it out of that."""
+        """Give a container the devices that were attached for a CDI device or a share or, if not `is_covered`, withdraw
+        them."""
 
     def is_there(self, pod: Pod) -> bool:
-        """Return whether the pod's namespace can be opened. Raises KernelError when that cannot be seen."""
+        """Return whether the pod's namespace can be opened. Raises KernelError if the kernel does not let us find
+        out."""
 
     def watch_end(self, pod: Pod) -> None:
-        """Have the path of the pod's namespace watched. Never raises."""
+        """Watch the path of the pod's namespace. Never raises."""
 
     def let_go(self, attachment: Attachment) -> None:
-        """Close the namespace, if it is held."""
+        """Close the namespace, if it is open."""
 
     def close(self) -> None:
-        """Start no further work on its own."""
+        """Start no further task without being called."""

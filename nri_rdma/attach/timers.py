@@ -1,4 +1,4 @@
-"""The pauses of attachments: each waits for at most one thing."""
+"""The pauses of attachments: an attachment has at most one at a time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from nri_rdma.attach.attachment import Attachment
 
 Schedule = Callable[[float, Callable[[], None]], Callable[[], None]]
-"""Calls something after so many seconds; the result cancels that."""
+"""Calls a function after a number of seconds; returns a function that cancels this."""
 
 
 def start_timer(pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
-    """Start a thread that waits and then calls `work`: the real Schedule."""
+    """Start a thread that waits and then calls `work`: the Schedule of production."""
     timer = threading.Timer(pause_s, work)
     timer.daemon = True
     timer.start()
@@ -20,17 +20,17 @@ def start_timer(pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
 
 
 class Timers:
-    """Safe for use by several threads."""
+    """The running pauses by attachment. Safe for use by several threads."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
         self._lock = threading.Lock()
         self._cancels: dict[Attachment, Callable[[], None]] = {}
         self.is_closed = False
-        """Whether no pause will end any more."""
+        """Whether all pauses are cancelled and none can begin."""
 
     def start(self, attachment: Attachment, pause_s: float, work: Callable[[], None]) -> None:
-        """Call `work` after the pause, unless it is cancelled or everything is closed before."""
+        """Call `work` after the pause, unless the pause is cancelled or the timers are closed before."""
 
         def due() -> None:
             with self._lock:
@@ -42,14 +42,15 @@ class Timers:
                 self._cancels[attachment] = self._schedule(pause_s, due)
 
     def cancel(self, attachment: Attachment) -> None:
-        """Cancel the pause of an attachment, if there is one. What is about to be called may still be called."""
+        """Cancel the pause of an attachment, if there is one. If the pause is just ending, its function may still be
+        called."""
         with self._lock:
             cancel = self._cancels.pop(attachment, None)
         if cancel is not None:
             cancel()
 
     def close(self) -> None:
-        """Cancel all pauses, and begin no other one."""
+        """Cancel all pauses and begin no further one."""
         with self._lock:
             self.is_closed = True
             cancels = list(self._cancels.values())

@@ -1,4 +1,4 @@
-"""The transaction: all steps or none, and one undo for rollback, detach and recovery."""
+"""The transaction: do all steps or none. One undo serves for rollback, detach and recovery."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from nri_rdma.observe.spans import Recorder
 T = TypeVar("T")
 
 Boundary = Callable[[str], None]
-"""Called at every boundary with its place; a test may raise there, wait, or end the process.
+"""Called before and after each step with the name of the place; a test may raise there, wait, or end the process.
 
-The places of a step are ``before NAME DEVICE`` and ``after NAME DEVICE``, those of its undo ``before undo NAME DEVICE``
-and ``after undo NAME DEVICE``; those of what remains to be done on the host then, ``before restore DEVICE`` and
-``after restore DEVICE``. Only who makes a Daemon can give one: no setting, variable or socket leads here.
+A step has the places ``before NAME DEVICE`` and ``after NAME DEVICE``, its undo ``before undo NAME DEVICE`` and ``after
+undo NAME DEVICE``, the restore on the host ``before restore DEVICE`` and ``after restore DEVICE``. Only the code that
+creates a Daemon can pass a boundary: no setting, variable or socket leads here.
 """
 
 
 def no_boundary(_place: str) -> None:
-    """The boundary of production: nothing happens there."""
+    """Do nothing: the boundary of production."""
 
 
 def _nobody_waits() -> None:
-    """Tell nobody that the devices are on the host."""
+    """Do nothing: the default for callers that do not wait for the devices to be on the host."""
 
 
 def do_steps(
     kernel: Kernel, namespace: Namespace, steps: tuple[Step, ...], spans: Recorder, boundary: Boundary = no_boundary
 ) -> None:
-    """Do all steps in order. Raises the first error; the caller undoes."""
+    """Do all steps in order. Raises the first error; the caller then undoes the steps."""
     for step in steps:
         boundary(f"before {step.name} {step.device}")
         with spans.span(step.name, {"rdma.device": step.device, "step": step.describe()}):
@@ -49,11 +49,11 @@ def undo_steps(
     boundary: Boundary = no_boundary,
     on_returned: Callable[[], None] = _nobody_waits,
 ) -> tuple[NriRdmaError, ...]:
-    """Undo all steps, last first, going on after an error, even one of our own: every device that can come home does.
-    Then make all of them what they were.
+    """Undo all steps, last one first, then restore the configuration of the returned devices. An error, even an
+    unexpected exception, does not stop the other steps, so that as many devices as possible return.
 
-    `on_returned` is called in between, when all are on the host: the namespace may end from then on. Returns the
-    errors; empty means that the host is as before.
+    `on_returned` is called once all devices are on the host: from then on the namespace may end. Return the errors; an
+    empty tuple means that the host is as before.
     """
     undoing = _Undoing(spans, boundary)
     restoring: list[tuple[str, Restoring]] = []
@@ -69,7 +69,7 @@ def undo_steps(
 
 
 class _Undoing:
-    """Attempts one part of an undo after the other, and collects the errors."""
+    """Runs the parts of an undo, and collects their errors."""
 
     def __init__(self, spans: Recorder, boundary: Boundary) -> None:
         self._spans = spans
@@ -77,7 +77,7 @@ class _Undoing:
         self.errors: list[NriRdmaError] = []
 
     def attempt(self, what: str, device: str, work: Callable[[], T]) -> T | None:
-        """Return the result of `work`; None after an error."""
+        """Run `work` between two boundaries and return its result; None if it fails."""
         try:
             self._boundary(f"before {what} {device}")
             with self._spans.span(what, {"rdma.device": device}):

@@ -1,4 +1,5 @@
-"""The undo of an attachment: restore its devices, release them, forget it; what fails is retried after a pause."""
+"""The undo of an attachment: restore its devices, release them, forget the attachment; retry after a pause what
+fails."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ from nri_rdma.tasks.workers import Workers
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
-"""Pauses before an undo that failed is tried again. After the last one (30 s in all) a namespace in which physical
-devices are stuck is let go, so that the kernel brings them home when it dies."""
+"""Pauses in seconds before a failed undo is retried. After the last one (30 s in all) a namespace with stuck physical
+devices is closed, so that the kernel returns them to the host when it destroys the namespace."""
 
 
 class Undo:
-    """Carries out the effects from the end of an attachment until nothing of it is known any more."""
+    """Carries out the effects from the end of an attachment until it is forgotten."""
 
     def __init__(
         self,
@@ -59,22 +60,22 @@ class Undo:
         self._workers.submit(attachment.pod.sandbox_id, work, urgent=True)
 
     def _undo(self, attachment: Attachment, error: BaseException | None) -> None:
-        """Restore the devices, in a worker, or in the thread whose attempt was the last."""
+        """Restore the devices, in a worker, or in the thread whose attempt was the last one."""
         try:
             self._tasks.bring_home(attachment)
-        except Exception as failure:  # noqa: BLE001 - hardware is at stake: whatever it was, it is tried again
+        except Exception as failure:  # noqa: BLE001 - hardware is at stake, so any error leads to a retry
             self._not_home(attachment, Event.UNDO_FAILED, failure, error)
         else:
             self._feed(attachment, Event.UNDONE, error)
 
     def _tell_home(self, attachment: Attachment, _error: BaseException | None) -> None:
-        attachment.settle_returned()  # before, unless nothing was attached
+        attachment.settle_returned()  # has an effect only if nothing was attached: bring_home has called it otherwise
         attachment.home.set_result(None)
 
     def _release(self, attachment: Attachment, error: BaseException | None) -> None:
         try:
             self._on_gone(attachment.key)
-        except Exception as failure:  # noqa: BLE001 - as for the undo
+        except Exception as failure:  # noqa: BLE001 - as in _undo, any error leads to a retry
             self._not_home(attachment, Event.RELEASE_FAILED, failure, error)
         else:
             self._feed(attachment, Event.RELEASED, error, lambda now: now._replace(undo_error=""))
@@ -85,7 +86,7 @@ class Undo:
         self._feed(attachment, event, error, lambda now: now._replace(undo_error=words))
 
     def _pause_undo(self, attachment: Attachment, _error: BaseException | None) -> None:
-        """Keep the devices held and retry the undo, for as long as the daemon lives, with growing pauses."""
+        """Keep the devices reserved and retry the undo after a pause, as often as needed, with growing pauses."""
         failures = attachment.now.undo_failures
         if failures >= len(RETRY_SECONDS):
             self._tasks.leave_to_kernel(attachment)

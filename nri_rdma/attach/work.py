@@ -1,8 +1,7 @@
-"""The work of a thread for one attachment on a host: plan, attach, look again, bring home.
+"""The tasks of an attachment on a host: plan, attach, reread names and numbers, return the devices.
 
-Law: what will be done is in the journal before anything is touched, and stays there until everything is home. All of
-this blocks on the kernel. The caller sees to it that one thread at a time works on an attachment
-(attach/state_machine.py).
+Law: the journal has what will be done before anything on the host changes, and keeps it until everything is restored.
+All of this blocks on the kernel. attach/state_machine.py ensures that one thread at a time works on an attachment.
 """
 
 from __future__ import annotations
@@ -42,31 +41,31 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """The host that the work is done on, and the receivers of its notifications."""
+    """The host on which tasks are done, and the functions to call on certain events."""
 
     kernel: Kernel
     journal: Journal
     spans: Recorder
     resolve: Resolve
-    """Finds the character devices that are on the host."""
+    """Finds the present character devices of RDMA devices on the host."""
     on_held: Callable[[str], None]
-    """Has the path of a namespace watched, before it is opened."""
+    """Starts to watch the path of a namespace; called before the namespace is opened."""
     processes: Processes | None = None
     event_sequence: Callable[[], int] = lambda: 0
-    """The number of the kernel's newest device event."""
+    """Returns the sequence number of the kernel's newest device event."""
     links_are_managed: Callable[[], bool] = lambda: False
-    """Whether somebody else configures the netdevs that come home, too."""
+    """Returns whether udev or a network manager configures netdevs that return to the host."""
     boundary: Boundary = no_boundary
     lifelines: Lifelines = field(default_factory=Lifelines)
     gid_wait_s: float = 0.0
-    """As in PodGids."""
+    """How long an attach waits for GIDs, in seconds; see GID_WAIT_S in pod_gids."""
 
 
 class Work:
-    """Does on this host what an attachment needs (nri_rdma.attach.tasks.Tasks): kernel and journal."""
+    """Carries out the tasks of attachments on this host, with its kernel and its journal."""
 
     def __init__(self, site: Site, second_looks: SecondLooks, beside: Beside = at_once) -> None:
-        """`beside` begins what an attach does at the same time as something else."""
+        """`beside` runs a function in another thread while the caller goes on; by default the caller runs it itself."""
         self._kernel = site.kernel
         self._last_look = LastLook(site.kernel, site.lifelines, beside)
         self._journal = JournalWriter(site.journal, site.boundary)
@@ -89,8 +88,8 @@ class Work:
         return self._lost
 
     def find(self, attachment: Attachment) -> Event:
-        """Open the namespace of what an earlier daemon left, and return what became of its pod. Raises KernelError when
-        that cannot be seen."""
+        """Open the namespace of an earlier daemon's attachment, and return the attachment's state. Raises KernelError
+        if the kernel does not let us find out."""
         record = attachment.record
         assert record is not None  # an earlier daemon wrote it
         with self._spans.span("recover", _names(attachment.pod)):
@@ -102,12 +101,13 @@ class Work:
         return Event.HALF if is_there and not record.part else Event.ABSENT
 
     def is_there(self, pod: Pod) -> bool:
-        """Return whether the pod's namespace can be opened. Raises KernelError when that cannot be seen."""
+        """Return whether the pod's namespace can be opened. Raises KernelError if the kernel does not let us find
+        out."""
         with self._spans.span("recover", _names(pod)):
             return self._ends.can_be_opened(pod.netns_path)
 
     def watch_end(self, pod: Pod) -> None:
-        """Have the path of the pod's namespace watched. Never raises."""
+        """Watch the path of the pod's namespace. Never raises."""
         self._ends.watch(pod)
 
     def close(self) -> None:
@@ -115,7 +115,8 @@ class Work:
         self._second_looks.close()
 
     def plan(self, attachment: Attachment, chosen: Selection) -> None:
-        """Observe, refuse, decide: nothing on the host changes here. Raises what refuses the attachment."""
+        """Read the state of host and pod, and decide the steps; nothing on the host changes. Raises the error that
+        refuses the attachment."""
         self._boundary(f"before plan {attachment.key}")
         try:
             decided = self._decide(attachment, chosen)
@@ -125,16 +126,16 @@ class Work:
         self._boundary(f"after plan {attachment.key}")
         attachment.refuse_ended()
         self._journal.refuse_unwritable(decided)
-        # Nothing of it may be undone as long as it has not been captured.
+        # Until its links are captured, the plan must not be undone. So it is not in the record yet.
         attachment.change(record=replace(decided, plan=Plan()), decided=decided.plan)
 
     def note_plan(self, attachment: Attachment) -> None:
-        """Write down who gets what. Never raises."""
+        """Record in the journal which devices the pod gets. Never raises."""
         self._journal.note_plan(attachment)
 
     def attach(self, attachment: Attachment) -> None:
-        """Do what is planned; its record then has what the containers get. Raises AttachError, and NotReadyError when
-        the attachment ends meanwhile; the caller undoes."""
+        """Carry out the plan; afterwards the record has what the containers get. Raises AttachError, or NotReadyError
+        if the attachment ends meanwhile; the caller then undoes the attach."""
         facts = _names(attachment.pod) | {"rdma.attempt": attachment.attempt}
         with self._kernel.host.keeping(), self._spans.span("attach", facts) as span:
             record = self._begun(attachment)
@@ -158,10 +159,10 @@ class Work:
         return record
 
     def look_again(self, attachment: Attachment) -> None:
-        """Reread names and numbers of what is attached. Raise AttachError when a device is gone."""
+        """Reread names and numbers of attached devices. Raises AttachError if a device is gone."""
         record = attachment.record
         if record is None or attachment.state is not Phase.ATTACHED:
-            return  # not yet, or no longer: nobody gets these numbers
+            return  # no container gets numbers of an attachment in another state
         try:
             with self._spans.span("resolve-numbers", _names(attachment.pod)):
                 newest = self._event_sequence()
@@ -176,7 +177,8 @@ class Work:
         attachment.change(numbers_from=newest)
 
     def cover(self, attachment: Attachment, name: str, container: str, is_covered: bool) -> None:
-        """Cover a container that has that CDI device, or cover it no longer."""
+        """Give the container the devices that were attached for `name` or, if not `is_covered`, withdraw them. Raises
+        NotReadyError if the attachment is not attached."""
         record = attachment.record
         if record is None or attachment.state is not Phase.ATTACHED:
             raise interrupted(attachment.pod)
@@ -185,11 +187,11 @@ class Work:
         attachment.change(record=covering)
 
     def bring_home(self, attachment: Attachment) -> None:
-        """Undo what the journal says. Raise when anything is not as before."""
+        """Undo what the journal's record says. Raises an ExceptionGroup if anything on the host is not as before."""
         if attachment.record is not None:
-            if attachment.ends:  # else it is tried again, and a daemon that starts anew begins it anew
+            if attachment.ends:  # otherwise another attempt follows, also in a restarted daemon
                 self._journal.note_returning(attachment, attachment.record)
-            # Without a call that ended it (its namespace is gone, say) it is a trace of its own.
+            # If no call ended the attachment (its namespace is gone, say), the undo is a trace of its own.
             with self._spans.span("undo", _names(attachment.pod), origin=attachment.parent) as span:
                 steps = steps_of(attachment.record.plan, partial(self._lost.note, attachment.pod))
                 errors = undo_steps(
@@ -204,9 +206,9 @@ class Work:
         self.let_go(attachment)
 
     def leave_to_kernel(self, attachment: Attachment) -> None:
-        """Close the namespace of an attachment whose undo keeps failing, if all netdevs in it are physical: when it
-        ends the kernel moves these to the host, and destroys the others. Before that remove the pod's alternative
-        names, as far as possible: the kernel keeps them on a netdev."""
+        """Close the namespace of an attachment whose undo keeps failing, but only if all netdevs in it are physical:
+        the kernel moves these to the host when the namespace ends, and destroys virtual ones. First remove the
+        alternative names that the pod gave them, as far as possible, because a netdev keeps them."""
         if attachment.record is None or not all(move.link.parent for move in attachment.record.plan.moves):
             return
         if attachment.namespace is not None:
@@ -215,12 +217,12 @@ class Work:
         self.let_go(attachment)
 
     def rest(self, attachment: Attachment) -> None:
-        """Keep the namespace of what is attached open, and no more: no socket."""
+        """Close the sockets in the namespace of an attached sandbox, but keep the namespace open."""
         if attachment.namespace is not None:
             attachment.namespace.rest()
 
     def let_go(self, attachment: Attachment) -> None:
-        """Close the namespace, if it is held."""
+        """Close the namespace, if it is open."""
         namespace = attachment.namespace
         attachment.change(namespace=None)
         if namespace is not None:
@@ -229,7 +231,7 @@ class Work:
     def _remove_foreign_names(self, pod: Pod, namespace: Namespace, move: NetdevMove) -> None:
         try:
             remove_foreign_names(self._kernel, namespace, move)
-        except KernelError as error:  # a namespace that is held would keep the device from everybody
+        except KernelError as error:  # go on: while the namespace is open, nobody can use the device
             facts = {"pod": str(pod), "device": move.device, "error": str(error)}
             log.warning("alternative names not removed", extra=facts)
 
@@ -249,7 +251,8 @@ class Work:
             return record
 
     def _confirm(self, attachment: Attachment, record: SandboxRecord) -> SandboxRecord:
-        """Reread the numbers, which the moves have changed; from here on containers get them."""
+        """Reread the numbers, which the moves have changed, and write the record that the containers' edits are made
+        from."""
         with self._spans.span("resolve-numbers"):
             attachment.change(numbers_from=self._event_sequence())
             self._boundary(f"before resolve-numbers {attachment.key}")
@@ -258,12 +261,12 @@ class Work:
         confirmed = replace(resolved, state=Phase.ATTACHED, gids=self._gids.at_the_end(attachment, resolved))
         self._journal.write(confirmed)
         if attachment.namespace is not None and not attachment.namespace.is_at_its_path:
-            raise interrupted(attachment.pod)  # the news of it may be late, and a container would start without netdevs
+            raise interrupted(attachment.pod)  # the event may come late, and a container would start without netdevs
         attachment.refuse_ended()
         attachment.change(record=confirmed)
         return confirmed
 
 
 def _names(pod: Pod) -> dict[str, AttributeValue]:
-    """Return the attributes of a span that may be the root of its trace."""
+    """Return the attributes that identify the pod, for a span that may be the root of its trace."""
     return {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}

@@ -1,1 +1,1 @@
-"""Door 1: the plugin end of the Node Resource Interface of containerd and CRI-O."""
+"""A plugin of the Node Resource Interface (NRI) of containerd and CRI-O."""

@@ -1,4 +1,5 @@
-"""A container of an NRI message, read as far as somebody asks: most containers of a node concern nobody here."""
+"""A container of an NRI message. Its fields are decoded when first read, because most containers of a node ask for
+nothing."""
 
 from __future__ import annotations
 
@@ -47,12 +48,12 @@ class _lazy(Generic[_T]):  # noqa: N801 - a decorator
 
 
 class NriContainer:
-    """The container of a CreateContainerRequest, as nri_rdma.engine.container describes."""
+    """The container of a CreateContainerRequest; implements nri_rdma.engine.container.Container."""
 
     was_there = False
 
     def __init__(self, message: Any, payload: bytes) -> None:
-        """`payload` are the bytes of the message."""
+        """`message` is the decoded CreateContainerRequest, `payload` its bytes."""
         self._message = message
         self._payload = payload
         self.sandbox_id: str = message.pod.id
@@ -60,7 +61,7 @@ class NriContainer:
 
     @_lazy
     def pod_uid(self) -> str:
-        """The uid of the pod, "" where the runtime does not say."""
+        """The UID of the pod; "" if the runtime does not report it."""
         uid: str = self._message.pod.uid
         return uid
 
@@ -81,57 +82,57 @@ class NriContainer:
 
     @_lazy
     def asker(self) -> Asker:
-        """Return what rules can know of the pod."""
+        """Return the facts about the pod that rules can match."""
         return asker_from(self._message.pod, self.pod)
 
     @_lazy
     def env(self) -> Collection[str]:
-        """Names of the container's variables that could be ours."""
+        """The names of the container's environment variables that we might set, too."""
         return env_names(self._message.container) if has_our_names(self._payload) else ()
 
     @_lazy
     def devices(self) -> Mapping[str, DeviceNumbers]:
-        """The container's device nodes: major and minor by path."""
+        """The container's device nodes: path to major and minor number."""
         return device_numbers(self._message.container)
 
     @_lazy
     def cdi_devices(self) -> tuple[str, ...]:
-        """Names of the CDI devices that the runtime reports for the container."""
+        """The names of the CDI devices that the runtime reports for the container."""
         return cdi_devices(self._message.container)
 
     @_lazy
     def shares(self) -> frozenset[tuple[str, str]]:
-        """The shares of our pools that the kubelet allocated to the container, each with its resource."""
+        """The shares of our pools that the kubelet allocated to the container, as pairs of resource and share."""
         return shares_in(self._message.container.annotations) if _SHARES in self._payload else frozenset()
 
     @property
     def guards(self) -> frozenset[str]:
-        """The pools for whose shares the guard will verify the container before it runs."""
+        """The pools whose guard hook is in the container's OCI spec."""
         return guarded_pools(self._message.container)
 
     @_lazy
     def has_guard_resource(self) -> bool:
-        """Tell whether the container has the guard resource."""
+        """Return whether the container got the guard's hook through the guard resource."""
         return has_guard_resource(self._message.container)
 
     @property
     def has_handlers_guard(self) -> bool:
-        """Tell whether the container has the guard of its runtime handler."""
+        """Return whether the container got the guard's hook from its runtime handler."""
         return has_handlers_guard(self._message.container)
 
     @property
     def guarded_devices(self) -> tuple[str, ...]:
-        """The CDI devices for which the guard will verify the container before it runs."""
+        """The CDI devices whose guard hook is in the container's OCI spec."""
         return guarded_devices(self._message.container)
 
     @property
     def given_guards(self) -> frozenset[str]:
-        """The pools whose guard was given to the container with its shares."""
+        """The pools whose allocation was to bring the guard's hook, by the container's annotations."""
         return given_guards(self._message.container.annotations)
 
     @_lazy
     def is_privileged(self) -> bool:
-        """Tell whether the container may use all devices of the host."""
+        """Return whether the container may use all devices of the host."""
         return is_privileged(self._message.container)
 
     @_lazy
@@ -141,7 +142,7 @@ class NriContainer:
 
     @property
     def gpus(self) -> GpuEvidence:
-        """Return what tells which GPUs the container has."""
+        """Return the fields that show which GPUs the container has."""
         return shown_gpus(self._message.container)
 
     @property
@@ -151,7 +152,8 @@ class NriContainer:
         return path
 
     def has_major(self, majors: Collection[int] | None) -> bool:
-        """Return whether the container has a device node with one of these major numbers; None: any number."""
+        """Return whether the container has a device node with one of these major numbers; with None, any device
+        node."""
         known = self.__dict__.get("devices")
         if known is None:
             return brings_devices(self._message.container, majors)

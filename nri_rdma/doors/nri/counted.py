@@ -1,4 +1,4 @@
-"""The handlers of a connection, with a count of what they answer."""
+"""Counts the calls that the plugin of one connection answers, for the metrics."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from nri_rdma.observe.durations import CallOutcome, Labels, outcome_of
 from nri_rdma.ttrpc.wire import Request
 
 UNKNOWN = "unknown"
-"""The name of all calls that we do not serve: the runtime's own words are no labels."""
+"""The label for all methods that we do not serve. The runtime's own text is not used as a label."""
 _DONE, _NOTHING_ASKED = CallOutcome.DONE, CallOutcome.NOTHING_ASKED
 
 
 class CountedPlugin:
-    """Answers as the plugin does, and counts each call by its event and outcome."""
+    """A plugin that counts each call by event and outcome, and passes it on to the plugin inside."""
 
     def __init__(self, plugin: Plugin, counts: Counter[Labels]) -> None:
         self._plugin = plugin

@@ -1,4 +1,4 @@
-"""Under which name and index the runtime knows this plugin. Pure."""
+"""The name and the index under which the plugin registers with the runtime. Pure."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 NAME_VARIABLE, INDEX_VARIABLE, SOCKET_VARIABLE = "NRI_PLUGIN_NAME", "NRI_PLUGIN_IDX", "NRI_PLUGIN_SOCKET"
-"""The whole environment of a plugin that the runtime has started."""
+"""The environment variables that the runtime sets for a plugin that it starts; there are no others."""
 
 DEFAULT_NAME, DEFAULT_INDEX = "nri-rdma", "90"
-"""Late among the plugins, to see what others injected."""
+"""The defaults. Plugins run in the order of their index: with a late one we see what others injected."""
 
 _NUMBERED = re.compile(r"([0-9]{2})-(.+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Name without index, and index: two digits."""
+    """The plugin's name (without index) and its index of two digits."""
 
     name: str
     index: str
 
 
 def identify(*, name: str | None, index: str | None, environment: Mapping[str, str], program: str) -> Identity:
-    """Each of both from the setting, else the runtime's variable, else the name of the program (`NN-name`), else ours.
+    """Choose name and index: from the setting, else the runtime's variable, else the program's name (`NN-name`), else
+    the default.
 
-    containerd 1.7.0 to 1.7.6 (NRI 0.3) tells a name with the index before it.
+    containerd 1.7.0 to 1.7.6 (NRI 0.3) put the index in front of the name; it is removed.
     """
     its_index = environment.get(INDEX_VARIABLE, "")
     its_name = environment.get(NAME_VARIABLE, "")

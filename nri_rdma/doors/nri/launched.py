@@ -1,7 +1,7 @@
-"""The door of a plugin that the runtime has started: one session, over a socket that is there from the start.
+"""The NRI session of a plugin that the runtime started: there is one session, over an inherited socket.
 
-The settings come with Configure, after the registration: before that there is no daemon that could answer. When the
-session ends the runtime has gone, or has dropped us, and starts us no second time: `run` returns for good.
+The settings come with Configure, after the registration, so the daemon is created only then. When the session ends, the
+runtime has ended or dropped the plugin, and it will not start the plugin again; so `run` returns.
 """
 
 from __future__ import annotations
@@ -25,18 +25,21 @@ from nri_rdma.ttrpc.wire import Request
 log = logging.getLogger(__name__)
 
 Start = Callable[["Launched", str, float], Answers]
-"""Makes the daemon from the text of Configure, by that moment of `time.monotonic`. Raises NriRdmaError."""
+"""Creates the daemon from the text of Configure, before a deadline in seconds of `time.monotonic`. Raises
+NriRdmaError."""
 
 
 Asks = Callable[[Mapping[str, str]], bool]
-"""Whether a pod with these annotations asks for devices."""
+"""Returns whether a pod with these annotations asks for devices."""
 
 
 class Launched:
-    """The one session; `start` is called at Configure, and the runtime is told what it raises.
+    """The one session with the runtime that started this plugin. `start` is called at Configure, and its error is the
+    answer.
 
-    A runtime before NRI 0.7 ends when it is told an error there. It is told nothing, and pods that ask are refused with
-    the error, unless another daemon answers this runtime: then that one serves them.
+    A runtime before NRI 0.7 exits if a plugin answers Configure with an error. Such a runtime gets a normal answer
+    instead, and later each pod that asks for devices is refused with the error. No pod is refused if the error says
+    that another daemon already serves this runtime.
     """
 
     launched = True
@@ -47,24 +50,25 @@ class Launched:
         self._plugin: Answers | None = None
         self._session = Session(connection, self, name=identity.name, index=identity.index)
         self.runtime_pid = peer_pid(connection)
-        """Who made the connection; 0 when it cannot be seen."""
+        """The process that made the connection; 0 if it is in a PID namespace that we cannot see."""
         self.link = Link.CONNECTED
         self.last_error = ""
         self.last_error_at = 0.0
 
     def run(self) -> None:
-        """Register and answer until the runtime closes. Raises RegistrationError, WireError, OSError."""
+        """Register, and answer calls until the runtime closes the connection. Raises RegistrationError, WireError,
+        OSError."""
         try:
             self._session.run()
         finally:
             self.link = Link.DISCONNECTED
 
     def stop(self) -> None:
-        """End the session, after the answers that it owes."""
+        """End the session after the calls that have arrived are answered."""
         self._session.finish()
 
     def synchronized(self) -> None:
-        """Called when the runtime has told us its pods: from now on events come."""
+        """Note that the runtime has listed its pods: events come from now on."""
         self.link = Link.SYNCHRONIZED
 
     def answer(self, request: Request) -> bytes:
@@ -98,9 +102,10 @@ def _nobody(_annotations: Mapping[str, str]) -> bool:
 
 
 def inherited_socket(number: str) -> socket.socket:
-    """The connection that the runtime has left open under this number. Raises SettingError when it is none.
+    """Return the connection that the runtime left open under this file descriptor. Raises SettingError if it is not a
+    socket.
 
-    It is closed on exec from now on, and blocks, however the runtime made it.
+    The socket is set to blocking mode and close-on-exec.
     """
     try:
         fd = int(number)

@@ -1,4 +1,4 @@
-"""The link to the runtime, as those see it who do not hold it."""
+"""The state of the connection to the runtime, for the code that reports it."""
 
 from __future__ import annotations
 
@@ -8,52 +8,51 @@ from typing import Protocol
 
 
 class Link(StrEnum):
-    """The state of the registration with the runtime."""
+    """The state of the session with the runtime: not connected, connected, or synchronized (its pods are listed)."""
 
     DISCONNECTED = "disconnected"
     CONNECTED = "connected"
     SYNCHRONIZED = "synchronized"
     NONE = "none"
-    """There is no runtime with NRI here, and none is needed: podman or Docker asks by hooks."""
+    """This host has no runtime with NRI and needs none: podman or Docker uses our OCI hook."""
 
 
 class Door(Protocol):
-    """The owner of the sessions with the runtime: `Runner` connects to it, `Launched` was started by it."""
+    """The owner of the sessions with the runtime. `Runner` connects to the runtime; `Launched` was started by it."""
 
     @property
     def link(self) -> Link:
-        """Return how far the present session is."""
+        """Return the state of the present session."""
 
     @property
     def last_error(self) -> str:
-        """Say why there is no session, or why the last one ended; "" when all is well."""
+        """Return the reason why there is no session, or why the last one ended; "" without an error."""
 
     @property
     def last_error_at(self) -> float:
-        """Since when that is the reason, in seconds since the epoch; 0 when all is well."""
+        """Return when `last_error` was first seen, in seconds since the epoch; 0 without an error."""
 
     @property
     def launched(self) -> bool:
-        """Return whether the runtime has started this process."""
+        """Return whether the runtime started this process."""
 
     def run(self) -> None:
-        """Serve until the end; blocks."""
+        """Serve sessions until the end. Blocks."""
 
     def stop(self) -> None:
-        """Have `run` return, after the answers that are owed. For another thread."""
+        """Make `run` return after the calls that have arrived are answered. For another thread."""
 
     def synchronized(self) -> None:
-        """The runtime has told us its pods: from now on events come."""
+        """Note that the runtime has listed its pods: events come from now on."""
 
 
 def hooks_only(engines: Iterable[str]) -> str:
-    """Return the sentence for people about a host on which only these engines ask, by their hooks."""
+    """Return the sentence for a host without an NRI runtime, on which these engines use our OCI hook."""
     return f"there is no runtime with NRI here, and our hook serves {' and '.join(engines)}"
 
 
 def unsynchronized(link: str, socket: str, error: str) -> str:
-    """Return the sentence for people about a link through which no events come; "" for one through which they do, and
-    where nobody would send any."""
+    """Return a sentence that says why no events come; "" if they do, or if no runtime is needed."""
     if link in {Link.SYNCHRONIZED, Link.NONE}:
         return ""
     return f"the runtime is {link}, so that pods start without nri-rdma ({socket}){f': {error}' if error else ''}"

@@ -1,4 +1,4 @@
-"""NRI messages, between protobuf and our values. Nothing else of the product sees a protobuf message."""
+"""Converts NRI's protobuf messages to our values and back. Only this folder handles these messages."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ from nri_rdma.text.shares import GUARD_HOOK
 PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
 NRI_VERSION = "v0.12.5"
-"""The version of the interface that our messages are written from."""
+"""The release of NRI from which our protobuf definitions were written."""
 
 _OUR_NAMES = tuple(prefix.encode() for prefix in ENV_PREFIXES)
 _LIBRARY_PATH = "LD_LIBRARY_PATH="
 _VISIBLE = f"{VISIBLE_DEVICES}="
 _ABOUT = ("--pool", "--device", "--resource")
-"""The flags of a guard that came with a share, a CDI device or the guard resource, and asks whatever the pod says."""
+"""Flags that name why the guard's hook was added: a share, a CDI device or the guard resource. With one of them the
+hook asks the daemon whatever the pod's annotations say."""
 
 EVENTS = {
     number: "".join([word.capitalize() for word in name.split("_")])
     for name, number in pb.Event.items()
     if number not in {pb.UNKNOWN, pb.LAST}
 }
-"""All events of the interface, by number, with the name of their own RPC."""
+"""All NRI events: number to the name of the event's own RPC."""
 
 
 def event_mask(methods: Collection[str]) -> int:
-    """The events among these RPCs, a bit each."""
+    """Return the bit mask of the events that belong to these RPCs."""
     return sum(1 << (number - 1) for number, name in EVENTS.items() if name in methods)
 
 
 def pod_from(message: Any) -> Pod:
-    """A PodSandbox; its network namespace is the entry that names a path, if there is one."""
+    """Return the pod of a PodSandbox message. Its network namespace is "" for a pod on the host's network."""
     netns = ""
     for namespace in message.linux.namespaces:
         if namespace.type == "network":
@@ -54,8 +55,7 @@ def pod_from(message: Any) -> Pod:
 
 
 def asker_from(message: Any, pod: Pod) -> Asker:
-    """Return what rules can know of a PodSandbox; `pod` is the same one. Without a network namespace it is on the
-    host's."""
+    """Return the facts about a PodSandbox that rules can match; `pod` is the same sandbox."""
     return Asker(
         namespace=pod.namespace,
         runtime_handler=message.runtime_handler,
@@ -65,15 +65,17 @@ def asker_from(message: Any, pod: Pod) -> Asker:
 
 
 def container_name(container: Any) -> str:
-    """Return a container's name in the pod. Some releases of CRI-O leave the field empty; the kubelet's label has it
-    then."""
+    """Return the container's name in the pod, from the kubelet's label if the field is empty, as in some releases of
+    CRI-O."""
     name: str = container.name or container.labels.get("io.kubernetes.container.name", "")
     return name
 
 
 def has_our_names(payload: bytes) -> bool:
-    """Tell whether the name of a variable of ours is anywhere in a message: to ask its bytes takes half as long as to
-    read an environment of twenty."""
+    """Return whether the bytes of a message contain the name of one of our variables.
+
+    Searching the bytes takes half as long as reading an environment of twenty variables.
+    """
     for prefix in _OUR_NAMES:  # noqa: SIM110 - a loop is half the cost of any() with a generator
         if prefix in payload:
             return True
@@ -81,18 +83,17 @@ def has_our_names(payload: bytes) -> bool:
 
 
 def env_names(container: Any) -> frozenset[str]:
-    """The environment variables that the container has already, of those that could be ours: others are many."""
+    """Return the names of those of the container's environment variables that we might set, too."""
     return frozenset([entry.partition("=")[0] for entry in container.env if entry.startswith(ENV_PREFIXES)])
 
 
 def device_numbers(container: Any) -> Mapping[str, tuple[int, int]]:
-    """The device nodes that the container has already: path to major and minor."""
+    """Return the container's device nodes: path to major and minor number."""
     return {device.path: (device.major, device.minor) for device in container.linux.devices}
 
 
 def brings_devices(container: Any, majors: Collection[int] | None) -> bool:
-    """Tell whether the container may have an RDMA device from others: a device node with one of these major numbers
-    (None: they are not known yet)."""
+    """Return whether the container has a device node with one of these major numbers; with None, any device node."""
     for device in container.linux.devices:  # noqa: SIM110 - a loop is half the cost of any() with a generator
         if majors is None or device.major in majors:
             return True
@@ -100,30 +101,32 @@ def brings_devices(container: Any, majors: Collection[int] | None) -> bool:
 
 
 def cdi_devices(container: Any) -> tuple[str, ...]:
-    """The CDI devices that were asked for it, each once; containerd tells since 2.3.
+    """Return the CDI devices that were requested for the container, each once. Only containerd 2.3 and later report
+    them.
 
-    Annotations of CDI are not believed: CRI-O hands the pod's own to its containers, and their author would choose
-    devices past every rule."""
+    CDI annotations are ignored: CRI-O copies the pod's annotations to its containers, so a pod author could choose
+    devices in spite of all rules.
+    """
     return tuple(dict.fromkeys(device.name for device in container.CDI_devices))
 
 
 def guarded_pools(container: Any) -> frozenset[str]:
-    """Return the pools of our guard among the container's createRuntime hooks."""
+    """Return the pools that the guard's hooks in the container's OCI spec name."""
     return frozenset(_guarded(container, "--pool"))
 
 
 def guarded_devices(container: Any) -> tuple[str, ...]:
-    """Return the CDI devices of our guard among the container's createRuntime hooks."""
+    """Return the CDI devices that the guard's hooks in the container's OCI spec name."""
     return tuple(_guarded(container, "--device"))
 
 
 def has_guard_resource(container: Any) -> bool:
-    """Tell whether the guard resource brought our guard to the container."""
+    """Return whether the container got the guard's hook through the guard resource."""
     return bool(_guarded(container, "--resource"))
 
 
 def has_handlers_guard(container: Any) -> bool:
-    """Tell whether the container has our guard from its runtime handler, or from CRI-O's folder of hooks."""
+    """Return whether the container got the guard's hook from its runtime handler or from CRI-O's folder of hooks."""
     return any("verify" in args and not any(flag in args for flag in _ABOUT) for args in _our_hooks(container))
 
 
@@ -137,8 +140,8 @@ def _our_hooks(container: Any) -> list[list[str]]:
 
 
 def is_privileged(container: Any) -> bool:
-    """Tell whether a container may use every device of the host: NRI does not say that a container is privileged, but
-    the rules of its device cgroup do."""
+    """Return whether a container may use every device of the host. NRI does not report `privileged`, but the rules of
+    the device cgroup show it."""
     return any(
         rule.allow and rule.type in {"", "a"} and not rule.HasField("major") and set(rule.access) >= set("rwm")
         for rule in container.linux.resources.devices
@@ -146,7 +149,7 @@ def is_privileged(container: Any) -> bool:
 
 
 def made_from(container: Any) -> Made:
-    """Return where the root of a container is found that is about to start."""
+    """Return the facts by which the root file system of a starting container is found."""
     paths = [entry.partition("=")[2] for entry in container.env if entry.startswith(_LIBRARY_PATH)]
     return Made(
         container_id=container.id,
@@ -157,7 +160,7 @@ def made_from(container: Any) -> Made:
 
 
 def shown_gpus(container: Any) -> GpuEvidence:
-    """Return what tells of the GPUs of a container. Of two values of a variable the last counts."""
+    """Return the fields that show which GPUs the container has. If a variable is set twice, the last value counts."""
     visible = [entry for entry in container.env if entry.startswith(_VISIBLE)]
     return GpuEvidence(
         nodes=tuple(device_numbers(container).values()),
@@ -168,15 +171,17 @@ def shown_gpus(container: Any) -> GpuEvidence:
 
 
 def net_devices(container: Any) -> frozenset[str]:
-    """The host's netdevs that the runtime would move into the container (runtimes with NRI 0.11 tell)."""
+    """Return the host's netdevs that the runtime would move into the container. Runtimes with NRI 0.11 or later report
+    them."""
     return frozenset(container.linux.net_devices)
 
 
 def create_response(edits: ContainerEdits, *, whole_rdma_max: bool) -> Any:
-    """A CreateContainerResponse with the adjustments; no key occurs twice, which NRI takes for a conflict.
+    """Return a CreateContainerResponse with these edits. NRI takes a key that occurs twice for a conflict, so none
+    does.
 
-    Of rdma.max it has the first line or, where the start cannot be refused, all of them (docs/adr/0009).
-    Fields are set one by one: as keywords of add() they cost a fifth more.
+    `whole_rdma_max`: write all lines of rdma.max; otherwise only the first, and StartContainer writes the others
+    (docs/adr/0009). Fields are set one by one, because keyword arguments of add() take a fifth longer.
     """
     response = pb.CreateContainerResponse()
     adjust = response.adjust
@@ -195,7 +200,7 @@ def create_response(edits: ContainerEdits, *, whole_rdma_max: bool) -> Any:
         entry.key = key
         entry.value = value
     for name in edits.moved_netdevs:
-        adjust.linux.net_devices[f"-{name}"].name = ""  # NRI's mark: the runtime does not move it
+        adjust.linux.net_devices[f"-{name}"].name = ""  # NRI's notation for "do not move it"
     if edits.memlock is not None:
         adjust.rlimits.add(type="RLIMIT_MEMLOCK", hard=edits.memlock, soft=edits.memlock)
     if edits.rdma_max:

@@ -1,6 +1,7 @@
-"""How long to wait before the runtime is asked again. Pure.
+"""The pauses between attempts to connect to the runtime. Pure.
 
-Law: who was there and has gone is back soon, so the next attempt comes soon; who refuses us is asked less and less.
+Law: a runtime that was there and ended will soon be back, so the next attempt comes soon. A runtime that refuses us is
+tried less and less often.
 """
 
 from __future__ import annotations
@@ -9,32 +10,34 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 ABSENT_S = 0.05
-"""Between attempts to reach a socket that nobody serves: pods may start without us the moment it comes back."""
+"""Pause while no runtime listens on the socket. It is short, because pods may start without us as soon as the runtime
+is back."""
 FIRST_S, FIRST_REFUSED_S, LONGEST_S = 0.05, 0.5, 30.0
-"""After the first session that ended early, after the first that never began, and at most."""
+"""First pause after a synchronized session that ended early; first pause after a session that never was synchronized;
+longest pause."""
 GOOD_S = 5.0
-"""A synchronized session that lasted this long is no failure (docs/adr/0007)."""
+"""A synchronized session that lasted at least this long does not count as a failure (docs/adr/0007)."""
 
 
 @dataclass(slots=True)
 class Pauses:
-    """The pauses between sessions with one runtime: a new runtime gets new ones."""
+    """The pauses between sessions with one runtime. A new runtime gets a new object."""
 
     failures: int = 0
 
     def after(self, *, synchronized: bool, lasted_s: float) -> float:
-        """The pause in seconds after a session that got so far and lasted so long."""
+        """Return the pause in seconds after a session that lasted `lasted_s` seconds."""
         if synchronized and lasted_s >= GOOD_S:
             self.failures = 0
             return FIRST_S
         self.failures += 1
         first = FIRST_S if synchronized else FIRST_REFUSED_S
-        doublings = min(self.failures - 1, 16)  # beyond LONGEST_S by then
+        doublings = min(self.failures - 1, 16)  # more doublings would exceed LONGEST_S anyway
         return min(first * (1 << doublings), LONGEST_S)
 
 
 def pieces(pause_s: float, piece_s: float = ABSENT_S) -> Iterator[float]:
-    """A pause cut up, so that somebody can look in between."""
+    """Yield the pause in pieces of at most `piece_s` seconds, so that the caller can check for changes in between."""
     while pause_s > 0:
         yield min(piece_s, pause_s)
         pause_s -= piece_s

@@ -1,4 +1,4 @@
-"""The runtime's process: what it may do for a container."""
+"""The runtime's process, and the RLIMIT_MEMLOCK that it may give to a container."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ _CAP_SYS_RESOURCE = 24  # include/uapi/linux/capability.h
 
 
 def peer_pid(connection: socket.socket) -> int:
-    """The process at the other end; 0 when it lives in a pid namespace that we do not see."""
+    """Return the process at the other end of the connection; 0 if it is in a PID namespace that we cannot see."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, _uid, _gid = struct.unpack("3i", credentials)
     return int(pid)
 
 
 def memlock_ceiling(pid: int, proc: Path = Path("/proc")) -> int:
-    """The highest RLIMIT_MEMLOCK in bytes that this process may give a container.
+    """Return the highest RLIMIT_MEMLOCK in bytes that the process may give to a container.
 
-    With CAP_SYS_RESOURCE that is no limit; without, its own hard limit. A process that we cannot see is taken to have
-    the capability, as runtimes do: if it has not, the OCI runtime says so when the container starts.
+    It is unlimited with CAP_SYS_RESOURCE, otherwise the process's own hard limit. A process that we cannot see is
+    assumed to have the capability, as runtimes usually do; if it has not, the OCI runtime reports an error when the
+    container starts.
     """
     try:
         status = (proc / str(pid) / "status").read_text()
@@ -33,7 +34,7 @@ def memlock_ceiling(pid: int, proc: Path = Path("/proc")) -> int:
 
 
 def parse_memlock_ceiling(status: str, limits: str) -> int:
-    """The same from the texts of /proc/PID/status and /proc/PID/limits."""
+    """Return the highest RLIMIT_MEMLOCK in bytes, from the texts of /proc/PID/status and /proc/PID/limits."""
     effective = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
     if int(effective, 16) >> _CAP_SYS_RESOURCE & 1:
         return UNLIMITED

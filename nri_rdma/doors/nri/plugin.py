@@ -1,8 +1,9 @@
-"""The handlers: what the plugin answers to each call of the runtime.
+"""The handlers of the runtime's calls.
 
-A handler decodes, asks the engine and answers. A pod that asks for nothing costs a decode, a look-up and an empty
-reply, and leaves no span. What a handler raises becomes the text of the CRI error; one that cannot finish answers
-before its deadline, because a late answer makes the runtime drop us, and before NRI 0.12.4 go on without.
+A handler decodes the message, calls the engine and encodes the answer. A pod that asks for nothing costs a decode, a
+lookup and an empty reply, and leaves no span. The error of a handler becomes the text of the CRI error. A handler that
+cannot finish answers with an error before its deadline: after a late answer the runtime drops the plugin, and before
+NRI 0.12.4 it goes on without it.
 """
 
 from __future__ import annotations
@@ -41,27 +42,32 @@ from nri_rdma.wire.error import WireError
 
 DEFAULT_REQUEST_TIMEOUT_S = 2.0
 DEFAULT_REGISTRATION_TIMEOUT_S = 5.0
-"""NRI's defaults; runtimes before NRI 0.7 send zeros."""
+"""NRI's default timeouts, for runtimes before NRI 0.7, which send 0."""
 
 LONGEST_TIMEOUT_S = 60.0
-"""A runtime that gives us more time than this gets its answer sooner: it delivers no other event meanwhile."""
+"""Upper bound of a handler's time, even if the runtime allows more, because the runtime sends no other event
+meanwhile."""
 MAX_LISTED = 20_000
-"""Most pods and containers that a runtime may list in Synchronize; no node runs as many. Beyond it the session ends."""
+"""Maximum number of pods and containers in Synchronize; no node runs as many. With more, the session ends."""
 
 _MARGIN_S = 0.2
 _MARGIN_SHARE = 0.25
-"""What a handler leaves of its time for the way back: this much, or this share of a short time."""
+"""The part of a handler's time that is kept for sending the answer: _MARGIN_S, or this share of a shorter time."""
 
 _FAILURE_POLICY = pb.FailurePolicy(fail_request=True)
-"""A request that we do not answer fails; runtimes before NRI 0.12.4 go on without us. We are dropped then: kept and
-hung, we would delay and fail every pod of the node, and a stop for ever (docs/adr/0049)."""
+"""The policy for calls that we do not answer: the call fails, and we are dropped. Runtimes before NRI 0.12.4 go on
+without us instead.
+
+We ask to be dropped, because a plugin that hangs and is kept would delay and fail every pod of the node, and each stop
+for ever (docs/adr/0049).
+"""
 
 _EMPTY = b""
 
 
 @dataclass(slots=True)
 class RuntimeFacts:
-    """The runtime's own description, from Configure."""
+    """The runtime's description of itself in Configure."""
 
     name: str = ""
     version: str = ""
@@ -72,17 +78,17 @@ class RuntimeFacts:
 
 
 class Refusals(Protocol):
-    """Removes what a runtime leaves of refused sandboxes. Neither call blocks or raises."""
+    """Removes what a runtime leaves behind of sandboxes that we refused. No method blocks or raises."""
 
     def refused(self, pod: Pod) -> None:
-        """Note that this sandbox is refused, and that the runtime will leave something of it."""
+        """Note that this sandbox was refused and that the runtime will leave parts of it behind."""
 
     def listed(self, sandbox_ids: Collection[str]) -> None:
-        """The runtime has just told of these sandboxes."""
+        """Note the sandboxes that the runtime has just listed in Synchronize."""
 
 
 class PodEngine(Protocol):
-    """The engine as a door sees it: nri_rdma.engine.engine.Engine, or a wrapper around it."""
+    """The part of the engine that this door uses: nri_rdma.engine.engine.Engine, or a wrapper around it."""
 
     def may_ask(self, annotations: Mapping[str, str], pod_uid: str) -> bool: ...
     def knows(self, sandbox_id: str) -> bool: ...
@@ -108,15 +114,16 @@ class PodEngine(Protocol):
 
 
 HandleChange = Callable[[Any, Request], bytes]
-"""Handles an event that comes as an RPC of its own or as a StateChange; both messages have pod and container."""
+"""Handles an event that may come as its own RPC or as a StateChange. Both messages have the fields `pod` and
+`container`."""
 
 
 class UnknownMethodError(Exception):
-    """The runtime calls something that this plugin does not serve."""
+    """The runtime called a method that this plugin does not serve."""
 
 
 class Plugin:
-    """The handlers of one connection: a new connection gets a new one."""
+    """The handlers of one connection. Each connection gets a new object."""
 
     def __init__(
         self,
@@ -126,8 +133,8 @@ class Plugin:
         on_configured: Callable[[RuntimeFacts], None] = lambda _runtime: None,
         refusals: Refusals | None = None,
     ) -> None:
-        """`on_configured` is told what the runtime is before it is answered, `on_synchronized` that events come
-        now."""
+        """`on_configured` is called with the runtime's description before Configure is answered, `on_synchronized`
+        after the runtime has listed its pods."""
         self._engine = engine
         self._spans = spans
         self._on_configured = on_configured
@@ -138,9 +145,9 @@ class Plugin:
         self._collected_containers: dict[str, list[ListedContainer]] = {}
         self.runtime = RuntimeFacts()
         self.event = ""
-        """The last call by the name of its event, "" for one that we do not serve."""
+        """The name of the last call's event; "" for a call that we do not serve."""
         self.concerned = False
-        """Whether that call was more than an event of a pod that asks for nothing."""
+        """Whether the last call was about a pod that asks for devices, or about the connection."""
         self._whole_rdma_max = True
         self._changes: dict[str, HandleChange] = {
             "RunPodSandbox": self._run_pod,
@@ -172,7 +179,8 @@ class Plugin:
     # -- the walk of a pod -------------------------------------------------------------------------------------------
 
     def _state_change(self, request: Request) -> bytes:
-        """Runtimes before NRI 0.12 tell all events but CreateContainer this way; what we do not know is no error."""
+        """Handle an event from a runtime before NRI 0.12, which sends all events except CreateContainer this way.
+        Unknown events are ignored."""
         change = pb.StateChangeEvent.FromString(request.payload)
         self.event = EVENTS.get(change.event, self.event)
         handle = self._changes.get(self.event)
@@ -187,7 +195,7 @@ class Plugin:
             try:
                 start = self._engine.start_of(pod, annotations, asker_from(message.pod, pod))
                 self._engine.run_pod(start, self._deadline(request))
-            except Exception:  # whatever it is, the session makes a refusal of it
+            except Exception:  # the session turns every error into a refusal
                 if self._refusals is not None and self.runtime.abilities.leaves_refused:
                     self._refusals.refused(pod)
                 raise
@@ -211,7 +219,8 @@ class Plugin:
         return answer
 
     def _start(self, message: Any, request: Request) -> bytes:
-        """The runtime waits with the container's process: what is raised here fails the start."""
+        """Handle StartContainer. The runtime holds the container's process until the answer, and an error fails the
+        start."""
         pod, container = message.pod, message.container
         if not self._engine.knows(pod.id):
             return _EMPTY
@@ -224,8 +233,9 @@ class Plugin:
         return _EMPTY
 
     def _end_pod(self, event: str, message: Any, request: Request) -> bytes:
-        """StopPodSandbox and RemovePodSandbox never fail: CRI-O would retry the stop for ever."""
-        # Before it is forgotten: a pod that failed, or runs without its devices, is an event as well.
+        """Handle StopPodSandbox and RemovePodSandbox. They never fail, because CRI-O would repeat a failed stop for
+        ever."""
+        # Asked before forget(), so that a pod that failed, or runs without its devices, gets a span, too.
         is_remembered = self._engine.remembers(message.pod.id)
         self._engine.forget(message.pod.id)
         if is_remembered:
@@ -241,12 +251,13 @@ class Plugin:
         self.runtime = runtime_facts(message)
         self._whole_rdma_max = not self.runtime.abilities.heeds_start
         self._on_configured(self.runtime)
-        events = event_mask(self._methods) & self.runtime.abilities.events  # never 0, which would mean all of them
+        events = event_mask(self._methods) & self.runtime.abilities.events  # never 0, which means all events
         answer: bytes = pb.ConfigureResponse(events=events, failure_policy=_FAILURE_POLICY).SerializeToString()
         return answer
 
     def _synchronize(self, request: Request) -> bytes:
-        """Record and answer; the repair is a worker's. The pods may come in several chunks."""
+        """Collect the listed pods and answer at once; a worker does the repairs. The list may come in several
+        messages."""
         self.concerned = True
         message = pb.SynchronizeRequest.FromString(request.payload)
         self._collected += len(message.pods) + len(message.containers)
@@ -288,8 +299,10 @@ def _own_rpc(message: Any, handle: HandleChange, request: Request) -> bytes:
 
 
 def answer_by(request: Request, budget_s: float) -> float:
-    """Return when an answer must be on its way, in seconds of `time.monotonic`: the runtime's time-out and the
-    request's own, less what the way back takes."""
+    """Return when an answer must be sent, in seconds of `time.monotonic`.
+
+    It is the smaller of the request's own timeout and `budget_s`, less a margin for sending.
+    """
     if request.timeout_ns > 0:
         budget_s = min(budget_s, request.timeout_ns / 1e9)
     budget_s = min(budget_s, LONGEST_TIMEOUT_S)
@@ -297,7 +310,7 @@ def answer_by(request: Request, budget_s: float) -> float:
 
 
 def runtime_facts(message: Any) -> RuntimeFacts:
-    """Return what the runtime says of itself in a ConfigureRequest."""
+    """Return the runtime's description of itself in a ConfigureRequest."""
     return RuntimeFacts(
         name=message.runtime_name,
         version=message.runtime_version,
@@ -309,7 +322,7 @@ def runtime_facts(message: Any) -> RuntimeFacts:
 
 
 def abilities_in(message: Any) -> Abilities:
-    """Return what the runtime of a ConfigureRequest can do."""
+    """Return the abilities of the runtime that sent a ConfigureRequest."""
     return abilities_of(
         message.runtime_name,
         message.runtime_version,
@@ -319,15 +332,15 @@ def abilities_in(message: Any) -> Abilities:
 
 
 def listed_pod(message: Any, containers: tuple[ListedContainer, ...]) -> Listed:
-    """A pod of a Synchronize with its containers."""
+    """Return a pod of Synchronize with its containers."""
     pod = pod_from(message)
-    if forged(message.annotations):  # what its containers tell of shares is their author's
+    if forged(message.annotations):  # its containers' annotations about shares are forged, too
         containers = tuple(replace(it, shares=frozenset()) for it in containers)
     return Listed(pod=pod, annotations=dict(message.annotations), containers=containers, asker=asker_from(message, pod))
 
 
 def listed_container(container: Any) -> ListedContainer:
-    """A container of a Synchronize."""
+    """Return a container of Synchronize."""
     return ListedContainer(
         name=container_name(container),
         devices=device_numbers(container),

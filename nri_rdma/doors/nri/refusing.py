@@ -1,6 +1,7 @@
-"""The handlers in the place of a daemon that could not be made, for a runtime that must not be told so at Configure.
+"""The handlers that replace a daemon that could not be created, for a runtime that exits on an error at Configure.
 
-Fail closed: a pod that asks for devices is refused with the reason. All else is answered as if nobody were here.
+Fail closed: a pod that asks for devices is refused with the reason. Everything else is answered as if there were no
+plugin.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _EMPTY = b""
 
 
 class Refusing:
-    """Refuses, with `error`, sandboxes and containers of pods for whose annotations `asks` is true."""
+    """A plugin that refuses pods and containers with `error`, if `asks` returns True for the pod's annotations."""
 
     def __init__(self, error: NriRdmaError, asks: Callable[[Mapping[str, str]], bool]) -> None:
         self._error = error
@@ -34,7 +35,8 @@ class Refusing:
         }
 
     def answer(self, request: Request) -> bytes:
-        """The payload of the answer. Raises the error, or UnknownMethodError."""
+        """Return the payload of the answer. Raises the error for a pod that asks for devices, and
+        UnknownMethodError."""
         handler = self._methods.get(request.method)
         if handler is None:
             raise UnknownMethodError(request.method)

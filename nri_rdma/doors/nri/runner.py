@@ -1,10 +1,10 @@
-"""Keeps one session alive: connects, and connects again when the runtime has restarted.
+"""Keeps one session with the runtime alive: connects, and connects again after the runtime has restarted.
 
-An external plugin is never started again by the runtime, and every connection breaks when the runtime restarts: the
-socket has the same path and is another one. So a socket is known by its inode: another one is another runtime, which
-has refused nothing yet, and which must not start pods while we listen to the one before it.
+The runtime never restarts an external plugin, and its own restart breaks every connection. The new socket has the same
+path and another inode. So a socket is identified by its inode: another inode is a new runtime, which has not refused us
+yet. The session with the old one must end at once, so that the new one starts no pod without us.
 
-Law: there is one session at most; the one before is closed before the next is begun.
+Law: there is at most one session; the old one is closed before a new one begins.
 """
 
 from __future__ import annotations
@@ -28,30 +28,33 @@ from nri_rdma.wire.error import WireError
 log = logging.getLogger(__name__)
 
 UNNOTICED_S = 60.0
-"""After this long without Synchronize a connection is given up. The runtime takes its plugins one after the other, 5 s
-for each that does not answer, and waits for running calls before it synchronizes: less would lose our place."""
+"""A connection without Synchronize is closed after this time.
+
+The runtime registers its plugins one after the other, waits 5 s for each one that does not answer, and finishes running
+calls before it synchronizes. With a shorter time we would lose our place in its queue.
+"""
 
 SocketId: TypeAlias = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Connected:
-    """A connection, and which socket it is to."""
+    """A connection, and the identity of the socket to which it was made."""
 
     connection: socket.socket
     socket_id: SocketId
 
 
 class SupersededError(Exception):
-    """The session leads nowhere: another runtime serves the socket by now, or this one takes no notice of us."""
+    """The session is useless: another runtime has taken over the socket, or this one ignores us."""
 
 
 class Runner:
-    """Owns the sessions, one at a time. `run` blocks until `stop` is called from another thread.
+    """Owns the sessions with the runtime, one at a time. `run` blocks until another thread calls `stop`.
 
-    `make_plugin` gets the process id of the runtime (0 when it cannot be seen) and makes the handlers of one session.
-    `clock` counts seconds, `wait` lets so many of them go by, or fewer when `stop` is called; `quiet_s` is how often a
-    session in which nothing happens is looked after.
+    `make_plugin` makes the handlers of one session; it gets the runtime's process id (0: unknown). `clock` returns
+    seconds. `wait` sleeps for some seconds, or until `stop` is called. `quiet_s` is the time without events after which
+    a session is checked.
     """
 
     launched = False
@@ -78,14 +81,17 @@ class Runner:
         self._session: Session | None = None
         self._was_synchronized = False
         self._was_absent = False
-        """Whether there was nothing at the path at the last attempt."""
+        """Whether no socket existed at the path in the last attempt."""
         self.link = Link.DISCONNECTED
         self.last_error = ""
         self.last_error_at = 0.0
 
     def run(self) -> None:
-        """Serve sessions until stopped. Pauses grow after sessions that fail, not while the socket is absent, and end
-        when another socket takes its place."""
+        """Serve sessions until stopped.
+
+        The pauses between sessions grow after sessions that fail. They do not grow while the socket does not exist, and
+        a pause ends when another socket appears at the path.
+        """
         known: SocketId | None = None
         pauses = Pauses()
         while not self._stopped.is_set():
@@ -101,14 +107,14 @@ class Runner:
             self._pause(pauses.after(synchronized=self._was_synchronized, lasted_s=self._clock() - started), known)
 
     def stop(self) -> None:
-        """End the session, after the answers that it owes, and do not start another."""
+        """End the session after the calls that have arrived are answered, and start no other."""
         self._stopped.set()
         session = self._session
         if session is not None:
             session.finish()
 
     def synchronized(self) -> None:
-        """Called when the runtime has told us its pods: from now on events come."""
+        """Note that the runtime has listed its pods: events come from now on."""
         self._was_synchronized = True
         self.link = Link.SYNCHRONIZED
         self.last_error, self.last_error_at = "", 0.0
@@ -120,13 +126,13 @@ class Runner:
             self._wait(piece_s)
 
     def _other_socket(self, known: SocketId) -> bool:
-        """Tell whether the path leads to another socket; one that has gone is none yet."""
+        """Return whether another socket is now at the path; False if there is none."""
         found = _socket_id(self._socket_path)
         return found is not None and found != known
 
     def _connect(self) -> _Connected | None:
         before = _socket_id(self._socket_path)
-        if before is None and self._was_absent:  # it was told why; on a host without NRI this happens 20 times a second
+        if before is None and self._was_absent:  # already logged; without NRI this happens 20 times a second
             return None
         self._was_absent = before is None
         with contextlib.ExitStack() as opened:
@@ -136,9 +142,9 @@ class Runner:
             except OSError as error:
                 self._tell("runtime not reachable, trying again", f"{self._socket_path}: {error.strerror or error}")
                 return None
-            if before is None or self._other_socket(before):  # which of both is this? The next attempt is sure
+            if before is None or self._other_socket(before):  # the socket was replaced while we connected: try again
                 return None
-            opened.pop_all()  # it is the session's now
+            opened.pop_all()  # the session closes it from here on
         return _Connected(connection, before)
 
     def _serve(self, connected: _Connected, give_up_at: float) -> None:
@@ -147,7 +153,7 @@ class Runner:
         plugin = self._make_plugin(peer_pid(connected.connection))
         session = Session(connected.connection, plugin, name=self._name, index=self._index)
         self._session = session
-        if self._stopped.is_set():  # while we were connecting: nobody else ends this session
+        if self._stopped.is_set():  # stop() came before the session existed, so it did not end it
             session.finish()
         try:
             session.run(lambda: self._look_after(connected, give_up_at), self._quiet_s)
@@ -160,14 +166,14 @@ class Runner:
             self._session = None
 
     def _look_after(self, connected: _Connected, give_up_at: float) -> None:
-        """Nothing has come for a while. Raises SupersededError when nothing will."""
+        """Check a session in which nothing has come for a while. Raises SupersededError if nothing will come."""
         if self._other_socket(connected.socket_id):
             raise SupersededError("another runtime serves the socket now")
         if not self._was_synchronized and self._clock() >= give_up_at:
             raise SupersededError(f"the runtime took no notice of us for {UNNOTICED_S:.0f} s")
 
     def _tell(self, message: str, error: str = "") -> None:
-        """Log why there is no session, once until the reason changes or there was a session."""
+        """Log why there is no session, unless the same reason was logged and there was no session since."""
         why = error or message
         if why != self.last_error:
             log.warning(message, extra={"error": error} if error else {})
@@ -175,7 +181,8 @@ class Runner:
 
 
 def _socket_id(path: str) -> SocketId | None:
-    """The socket's inode, and when it was made, because inodes' numbers are used again; None when there is nothing."""
+    """Return device, inode and modification time of the socket; None if there is none. The time is needed because inode
+    numbers are reused."""
     with contextlib.suppress(OSError, ValueError):
         found = os.stat(path)  # noqa: PTH116 - Path takes four times as long
         return found.st_dev, found.st_ino, found.st_mtime_ns

@@ -1,11 +1,11 @@
-"""What a runtime is known to do of what a plugin asks, by what it says of itself in Configure. Pure.
+"""The known abilities of container runtimes, by name and version in Configure. Pure.
 
-A runtime knows the interface of the NRI release that it was built with: an adjustment that is younger is lost without
-an error, an event that is younger makes the registration fail. Runtimes before NRI 0.12 do not tell their release; it
-follows from name and version. The tables were read from the `go.mod` of the runtimes' releases. Distributions may build
-with another release, mostly a newer one.
+A runtime supports the NRI release with which it was built: it silently ignores a newer adjustment, and it fails the
+registration for a newer event. Runtimes before NRI 0.12 do not report their NRI release; it follows from their name and
+version. The tables were read from the `go.mod` files of the runtimes' releases. Distributions may build with another
+release, usually a newer one.
 
-Law: what is not known is taken to be done. Only what is known to be lost is refused or told.
+Law: an unknown ability is assumed to exist. Only what is known to be missing is refused or reported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 Release = tuple[int, int, int]
 
 EVENTS_0_2, EVENTS_0_9_1, EVENTS_0_10 = 0x7FF, 0x1FFF, 0x3FFF
-"""The events that NRI knows, as bits: up to RemoveContainer; with those of UpdatePodSandbox; with the validation."""
+"""Bit masks of the events of NRI releases: 0.2 up to RemoveContainer; 0.9.1 with UpdatePodSandbox; 0.10 with the
+validation."""
 
 _CONTAINERD: dict[Release, Release] = {
     (1, 7, 0): (0, 3, 0),
@@ -41,14 +42,14 @@ _CRI_O: dict[Release, Release] = {
     (1, 37, 0): (0, 12, 0),
 }
 _RELEASES = {"containerd": _CONTAINERD, "cri-o": _CRI_O}
-"""The first release of each runtime with each release of NRI."""
+"""By runtime: its first release with each release of NRI."""
 
 _MISNAMED = {"v2": "containerd"}
-"""containerd 2.0.0 to 2.0.3 takes the last part of its module's path for its name."""
+"""Wrong names that runtimes report. containerd 2.0.0 to 2.0.3 report the last part of their Go module's path."""
 
 _LEAVING: tuple[tuple[Release, Release], ...] = (((2, 0, 0), (2, 2, 6)), ((2, 3, 0), (2, 3, 3)))
-"""The releases of containerd that leave what they made of a refused sandbox: from the first on, before the second. Read
-from RunPodSandbox of their sources; 2.0 and 2.1 have no release with the mend."""
+"""Ranges of containerd releases (first affected, first repaired) that leave parts of a refused sandbox behind. Read
+from RunPodSandbox in their sources; 2.0 and 2.1 have no repaired release."""
 
 _SINCE_RLIMITS: Release = (0, 4, 0)
 _SINCE_TIMEOUTS: Release = (0, 7, 0)
@@ -57,10 +58,11 @@ _NUMBERS = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})(?:\.([0-9]{1,9}))?(?![0-9])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abilities:
-    """`release` is the runtime's own, `nri` that of NRI, None when it is not known; `events` are the bits of the events
-    that it knows.
+    """The abilities of a runtime. `release` is its own version and `nri` that of NRI; both are None if unknown.
+    `events` is the bit mask of its events.
 
-    `before_0_7`: a plugin that it starts is told no pods (no Synchronize), and ends it by an error at Configure.
+    `before_0_7`: the runtime does not list its pods to a plugin that it starts (no Synchronize), and it exits if the
+    plugin answers Configure with an error.
     """
 
     runtime: str = ""
@@ -71,19 +73,25 @@ class Abilities:
 
     @property
     def applies_rlimits(self) -> bool:
-        """Return whether a container gets the RLIMIT_MEMLOCK that we ask for: containerd 1.7.7, CRI-O 1.29."""
+        """Return whether the runtime sets the RLIMIT_MEMLOCK that a plugin asks for: containerd since 1.7.7, CRI-O
+        since 1.29."""
         return self.nri is None or self.nri >= _SINCE_RLIMITS
 
     @property
     def heeds_start(self) -> bool:
-        """Return whether a container is not started when StartContainer is answered with an error. CRI-O logs the
-        error and starts it; of others nothing is known, and nothing must depend on it (docs/adr/0009)."""
+        """Return whether an error at StartContainer stops the start of the container.
+
+        Only containerd is known to do so. CRI-O logs the error and starts the container (docs/adr/0009).
+        """
         return self.runtime == "containerd"
 
     @property
     def leaves_refused(self) -> bool:
-        """Return whether it leaves the process, the network namespace and the record of a sandbox that a plugin
-        refused, of which CRI knows nothing any more: containerd 2.0.0 to 2.2.5 and 2.3.0 to 2.3.2 (docs/adr/0019)."""
+        """Return whether the runtime keeps process, network namespace and record of a sandbox that a plugin refused.
+
+        CRI does not show such a sandbox any more. Affected: containerd 2.0.0 to 2.2.5 and 2.3.0 to 2.3.2
+        (docs/adr/0019).
+        """
         release = self.release
         if self.runtime != "containerd" or release is None:
             return False
@@ -91,7 +99,7 @@ class Abilities:
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """List what the runtime does not do of what we ask, in words."""
+        """Return the features of ours that the runtime does not support, as texts."""
         words = []
         if not self.applies_rlimits:
             words.append("RLIMIT_MEMLOCK of containers")
@@ -101,13 +109,16 @@ class Abilities:
 
     @property
     def nri_text(self) -> str:
-        """The release of NRI as people write it; "" when it is not known."""
+        """The NRI release as text, such as "0.11.0"; "" if unknown."""
         return ".".join(map(str, self.nri)) if self.nri is not None else ""
 
 
 def abilities_of(name: str, version: str, nri_version: str, *, tells_timeouts: bool = True) -> Abilities:
-    """From what Configure says: three texts, each of which may be empty, "(devel)" or anything else, and whether there
-    are time-outs, which is so since NRI 0.7 whatever a distribution has built."""
+    """Return the abilities of a runtime from the texts of Configure, each of which may be empty or malformed.
+
+    `tells_timeouts`: Configure has timeouts. Every runtime since NRI 0.7 sends them, whichever release a distribution
+    built.
+    """
     runtime = _MISNAMED.get(name, name)
     nri = _nri_release(nri_version) or _inferred(runtime, version)
     if nri is not None and tells_timeouts:
@@ -122,20 +133,21 @@ def abilities_of(name: str, version: str, nri_version: str, *, tells_timeouts: b
 
 
 def parse_release(text: str) -> Release | None:
-    """`v1.7.24`, `1.7.24~ds1`, `2.2.0-rc.1+unknown`, `1.36`: the numbers; None when it does not begin with any."""
+    """Return the numbers at the start of a version like `v1.7.24`, `1.7.24~ds1`, `2.2.0-rc.1+unknown` or `1.36`; None
+    if there are none."""
     match = _NUMBERS.match(text)
     return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
 
 def _nri_release(text: str) -> Release | None:
-    """0.0.0 is what a build without module information says."""
+    """Return the NRI release; None for 0.0.0, which a build without module information reports."""
     release = parse_release(text)
     return release if release is not None and release > (0, 0, 0) else None
 
 
 def _inferred(runtime: str, version: str) -> Release | None:
-    """Return the release by which a newer one is judged, the newest known that is not newer: it has what the last one
-    has."""
+    """Return the NRI release of the newest known release of the runtime that is not newer than `version`; None if there
+    is none."""
     release = parse_release(version)
     if release is None:
         return None
@@ -144,8 +156,8 @@ def _inferred(runtime: str, version: str) -> Release | None:
 
 
 def _events(nri: Release | None) -> int:
-    """Return the events to subscribe to. Of an unknown release only those that every release knows: an unknown bit
-    would fail the registration."""
+    """Return the mask of the events to subscribe to. For an unknown NRI release it has only the events of every
+    release, because an unknown bit fails the registration."""
     if nri is None or nri < (0, 9, 1):
         return EVENTS_0_2
     return EVENTS_0_9_1 if nri < (0, 10, 0) else EVENTS_0_10

@@ -29,9 +29,10 @@ from nri_rdma.wire.mux import PLUGIN_SERVICE_CONN, RUNTIME_SERVICE_CONN, MuxDeco
 log = logging.getLogger(__name__)
 
 _RECEIVE_SIZE = 64 << 10
-"""From 128 KiB on, glibc may map and unmap each call's buffer: bench/floor.py then takes 31 us per event, not 18."""
+"""Size of the receive buffer. From 128 KiB on, glibc may map and unmap the buffer for each call: 31 us per event
+instead of 18 (bench/floor.py)."""
 QUIET_S = 1.0
-"""How often a session in which nothing happens is looked after."""
+"""Time without events after which a session is checked."""
 _REGISTER_TIMEOUT_NS = int(DEFAULT_REGISTRATION_TIMEOUT_S * 1e9)
 
 
@@ -41,14 +42,14 @@ class RegistrationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """The answer to a call that failed."""
+    """The error answer to a call."""
 
     code: Code
     text: str
 
 
 class Answers(Protocol):
-    """The handler of the runtime's calls."""
+    """A plugin that answers the runtime's calls."""
 
     def answer(self, request: Request) -> bytes:
         """Return the payload of the answer. Raise NriRdmaError, UnknownMethodError or DecodeError to fail the call, and
@@ -56,7 +57,8 @@ class Answers(Protocol):
 
 
 class Session:
-    """Speaks for one plugin on one socket. `run` blocks until the connection ends; `finish` ends it from elsewhere."""
+    """One session of a plugin over one socket. `run` blocks until the connection ends; another thread may end it with
+    `finish`."""
 
     def __init__(self, connection: socket.socket, plugin: Answers, *, name: str, index: str) -> None:
         self._socket = connection
@@ -67,29 +69,31 @@ class Session:
         self._client = ClientConnection()
 
     def run(self, on_quiet: Callable[[], None] = lambda: None, quiet_s: float = 0.0) -> None:
-        """Register and answer until the runtime closes. Raises RegistrationError, WireError, OSError.
+        """Register, and answer calls until the runtime closes the connection. Raises RegistrationError, WireError,
+        OSError.
 
-        Whenever nothing has come for `quiet_s`, `on_quiet` is called, which may raise to end the session (0: never).
+        After each `quiet_s` seconds without data, `on_quiet` is called (0: never). It may raise to end the session.
         """
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(quiet_s))
             self._register()
             self._serve(on_quiet)
-        except ProtocolError as error:  # callers know one word for a peer that breaks a protocol, mux or ttrpc
+        except ProtocolError as error:  # one error type for a peer that violates a protocol
             raise WireError(str(error)) from error
         finally:
             self._socket.close()
 
     def finish(self) -> None:
-        """End the session from another thread: the calls that have come are answered, then `run` returns.
+        """End the session from another thread: the calls that have arrived are answered, then `run` returns.
 
-        A call that stays without an answer makes the runtime go on without us, as if nothing had been asked.
+        They must be answered, because for a call without an answer the runtime goes on as if the pod had asked for
+        nothing.
         """
-        with contextlib.suppress(OSError):  # not connected any more: that is what we want
+        with contextlib.suppress(OSError):  # the connection has already ended
             self._socket.shutdown(socket.SHUT_RD)
 
     def _register(self) -> None:
-        """Register the plugin. Our service is open before this is sent: Configure may come before the answer."""
+        """Register the plugin. Calls are accepted before, because Configure may arrive before the answer."""
         message = pb.RegisterPluginRequest(plugin_name=self._name, plugin_idx=self._index, NRI_version=NRI_VERSION)
         _, data = self._client.request(
             RUNTIME_SERVICE, "RegisterPlugin", message.SerializeToString(), timeout_ns=_REGISTER_TIMEOUT_NS
@@ -101,7 +105,7 @@ class Session:
         while True:
             try:
                 data = receive(_RECEIVE_SIZE)
-            except BlockingIOError:  # the kernel's word for SO_RCVTIMEO; a time-out of Python's costs a poll per event
+            except BlockingIOError:  # SO_RCVTIMEO has expired; a timeout of Python's would cost a poll per event
                 on_quiet()
                 continue
             if not data:
@@ -117,7 +121,7 @@ class Session:
         while (event := self._server.next_event()) is not None:
             if isinstance(event, Request):
                 self._answer(event)
-            elif isinstance(event, Rejected):  # and there is nothing else: no stream is open when the next frame comes
+            elif isinstance(event, Rejected):  # no other event: we open no streams
                 self._send(PLUGIN_SERVICE_CONN, event.reply)
 
     def _take_answers(self, piece: bytes) -> None:
@@ -135,7 +139,7 @@ class Session:
         self._send(PLUGIN_SERVICE_CONN, frame)
 
     def _outcome(self, request: Request) -> bytes | _Failure:
-        """Return the payload of the answer, or why there is none."""
+        """Return the payload of the answer, or the failure to report."""
         if request.service != PLUGIN_SERVICE:
             return _Failure(Code.UNIMPLEMENTED, f"service {request.service}")
         try:
@@ -143,7 +147,7 @@ class Session:
         except UnknownMethodError:
             return _Failure(Code.UNIMPLEMENTED, f"method {request.method}")
         except NriRdmaError as error:
-            if not error.is_logged:  # the engine logs refusals with the pod
+            if not error.is_logged:  # the engine has logged refusals together with their pod
                 log.warning("refused", extra={"call": request.method, "code": str(error.code), "error": str(error)})
             return _Failure(status_code(error), error.for_author)
         except DecodeError as error:
@@ -170,7 +174,7 @@ def _bug(error: Exception) -> NriRdmaError:
 
 
 def status_code(error: NriRdmaError) -> Code:
-    """The gRPC code that tells the runtime what kind of error it is; never UNIMPLEMENTED, which has another meaning."""
+    """Return the gRPC code for an error. Never UNIMPLEMENTED, which the runtime takes for a missing method."""
     match error:
         case RequestError():
             return Code.INVALID_ARGUMENT

@@ -1,1 +1,1 @@
-"""The door of OCI hooks: containers of podman and Docker, which ask by the hooks of a CDI spec."""
+"""The socket for our OCI hook, which asks for containers of podman and Docker."""

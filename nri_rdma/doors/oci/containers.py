@@ -1,7 +1,8 @@
-"""Attaches devices to containers that ask by a hook, and gives them back: the engine's calls for one question.
+"""Attaches devices to containers whose OCI hook asks for them, and returns the devices when the container ends.
 
-A container stands for a pod of its own: its id is the sandbox's, its first process tells its end. Law: the hook gets a
-yes for a container that has all that it asks for, or an error, and then nothing of it is left.
+The engine treats such a container as a pod of its own: the container's id is the sandbox id, and the end of its first
+process is the end of the pod. Law: the answer is either a yes, and the container has everything it asks for, or an
+error, and nothing stays attached.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.waiting import settled
 
 NAMESPACE = "oci"
-"""What stands for the namespace of a pod, also in rules."""
+"""The Kubernetes namespace that these containers are given, also for rules."""
 ATTACH_S = 8.0
-"""How long a container waits for its attach; the hook waits a little longer."""
+"""How long a container waits for its attach. The hook's own timeout is a little longer."""
 RETURN_S = 5.0
-"""How long the end of a container waits for the way home; it goes on after that."""
+"""How long the end of a container waits until its devices are returned to the host. The return goes on after that."""
 SHORT = 12
-"""Characters of an id, as podman and Docker show it."""
+"""Length of a container id as podman and Docker show it."""
 
 
 class Handed(Protocol):
-    """Network namespaces that are opened by descriptors (nri_rdma.host.netlink.handed)."""
+    """Maps paths to network namespaces that were received as descriptors (nri_rdma.host.netlink.handed)."""
 
     def hand(self, path: str, fd: int) -> None: ...
 
@@ -44,7 +45,8 @@ class Handed(Protocol):
 
 
 class Containers:
-    """Safe for use by several threads, with one call at a time for each container. All calls block."""
+    """Answers the questions of OCI hooks. Thread-safe, with one call at a time for each container. All methods
+    block."""
 
     def __init__(
         self,
@@ -56,9 +58,10 @@ class Containers:
         default: Given,
         proof_s: float,
     ) -> None:
-        """`interface_of` returns a namespace's own interface (nri_rdma.attach.survey.pod_interface). `start_of` returns
-        when a process started, in ticks since the boot, and raises ProcessLookupError. `default` is the answer for a
-        container that asks for no limit. A proof may take `proof_s`."""
+        """`interface_of` returns the name of a network namespace's own interface
+        (nri_rdma.attach.survey.pod_interface). `start_of` returns the start time of a process in ticks since the boot,
+        and raises ProcessLookupError. `default` is the answer for a container that asks for no limit. `proof_s` is the
+        longest duration of a proof in seconds."""
         self._engine = engine
         self._handed = handed
         self._interface_of = interface_of
@@ -68,8 +71,12 @@ class Containers:
         self._proof_s = proof_s
 
     def prepare(self, question: HookQuestion, namespace: int | None = None) -> Prepared:
-        """Decide what a container gets that is about to be made, and reserve it for a while; `namespace` is a
-        descriptor of its network namespace, where that is made. Raise NriRdmaError, and leave nothing reserved."""
+        """Choose and briefly reserve devices for a container that is about to be created, and return what to create it
+        with.
+
+        `namespace` is a descriptor of its network namespace, if that exists. Raises NriRdmaError; then nothing stays
+        reserved.
+        """
         pod = self._pod(question)
         with self._spans.span("precreate", _attributes(pod)) as span:
             try:
@@ -81,8 +88,11 @@ class Containers:
                 raise _for_containers(error, pod) from error
 
     def attach(self, question: HookQuestion, namespace: int) -> Given:
-        """Give a container what it asks for; `namespace` is a descriptor of its network namespace. Asking again changes
-        nothing. Raise NriRdmaError, and leave nothing attached, also where the error is a bug."""
+        """Attach the devices that a created container asks for. Calling it again changes nothing.
+
+        `namespace` is a descriptor of its network namespace. Raises NriRdmaError, or any exception for a bug; then
+        nothing stays attached.
+        """
         pod = self._pod(question)
         with self._spans.span("createRuntime", _attributes(pod)) as span:
             try:
@@ -97,7 +107,7 @@ class Containers:
                 raise _for_containers(error, pod) from error
 
     def give_back(self, question: HookQuestion) -> Given:
-        """Bring home what a container has; nothing is no error."""
+        """Return the container's devices to the host, if it has any."""
         pod = self._pod(question)
         with self._spans.span("poststop", _attributes(pod)):
             self._engine.stop_pod(pod.sandbox_id, time.monotonic() + RETURN_S)
@@ -106,8 +116,8 @@ class Containers:
     # -- below -------------------------------------------------------------------------------------------------------
 
     def _pod(self, question: HookQuestion) -> Pod:
-        """Return what stands for the container. Raise NriRdmaError for the id of a sandbox: a pod has what it has until
-        the runtime says that it ends."""
+        """Return the pod that stands for the container. Raises NriRdmaError if the id belongs to a pod sandbox of the
+        container runtime."""
         pod = _pod(question)
         if any(it.pod.is_listed for it in self._engine.attachments.of(pod.sandbox_id)):
             what = "a hook asks with the id of a pod's sandbox, which the container runtime serves"
@@ -119,7 +129,7 @@ class Containers:
         deadline = time.monotonic() + ATTACH_S
         self._refuse_unclear(question, pod)
         undo = self._engine.attachments.end(pod.sandbox_id)
-        if undo is not None:  # of an earlier start, whose end nobody told
+        if undo is not None:  # an earlier start, whose end was not reported
             _await(undo, pod, deadline)
         container = _container(question, pod, question.annotations, is_made=False)
         own = (self._interface_of(namespace) or None) if namespace is not None else None
@@ -127,8 +137,8 @@ class Containers:
         return Prepared(nodes=edits.char_devices, env=edits.env)
 
     def _refuse_unclear(self, question: HookQuestion, pod: Pod) -> None:
-        """Raise RequestError for annotations that are not ours, and for devices that come in two ways: a container has
-        one plan."""
+        """Raise RequestError if the hook reads annotations of another prefix, or if the container asks by annotation
+        and by CDI device. Its devices must come from one plan."""
         prefix = self._engine.prefix
         if not self._engine.asks(question.annotations):
             what = f"the hook reads annotations of another prefix than {prefix}, the daemon's"
@@ -159,15 +169,17 @@ class Containers:
         if self._started(pod) != process.start:
             raise _ended(pod)
         if not self._engine.knows(pod.sandbox_id):
-            return Given()  # its annotation asks for nothing
+            return Given()  # the annotation asks for no devices
         asked = memlock_of(question.wishes) if question.wishes else edits.memlock
         given = self._default if asked is None else Given(memlock=asked, must=True)
         return self._proven(question, pod, given, deadline)
 
     def _proven(self, question: HookQuestion, pod: Pod, given: Given, deadline: float) -> Given:
-        """Return the answer for a container, once its image was checked, and RDMA proven in it where that is asked for:
-        then the hook must set the limit that the proof had. A container with several devices asks several times, and is
-        checked and proven once."""
+        """Check the container's image, prove RDMA in it if that is required, and return the answer for the hook.
+
+        If RDMA was proven, the hook must set the same RLIMIT_MEMLOCK that the proof had. A container with several
+        devices has several hooks, but is checked and proven once.
+        """
         gate, parts = self._engine.starts.gate, self._engine.attachments.of(pod.sandbox_id)
         within_s = max(0.0, min(self._proof_s, deadline - time.monotonic()))
         memlock = holding(question, given.memlock)
@@ -175,7 +187,7 @@ class Containers:
         return replace(given, must=given.memlock is not None) if gate.asks(parts, pod.name) else given
 
     def _annotations(self, question: HookQuestion, pod: Pod) -> Mapping[str, str]:
-        """Return what the container asks for, in the words of a pod's annotations."""
+        """Return the container's request in the form of a pod's annotations."""
         if question.annotations:
             self._refuse_unclear(question, pod)
             return question.annotations
@@ -183,14 +195,14 @@ class Containers:
         return {f"{self._engine.prefix}/pod": annotation_of(question.wishes, homes)}
 
     def _started(self, pod: Pod) -> int:
-        """Return when the container's process started. Raise PlacementError where it cannot be seen."""
+        """Return the start time of the container's process. Raises PlacementError if the process cannot be seen."""
         try:
             return self._start_of(pod.pid)
         except ProcessLookupError as error:
             raise _ended(pod) from error
 
     def _end_earlier(self, pod: Pod, process: ProcessIdentity, deadline: float) -> None:
-        """Bring home what an earlier start of the container had: nobody may have told its end."""
+        """Return the devices of an earlier start of the container to the host, in case its end was not reported."""
         parts = self._engine.attachments.of(pod.sandbox_id)
         if all(_is_of(it, process) and not it.now.ends for it in parts):
             return
@@ -213,7 +225,10 @@ def _pod(question: HookQuestion) -> Pod:
 
 
 def _container(question: HookQuestion, pod: Pod, annotations: Mapping[str, str], *, is_made: bool) -> KnownContainer:
-    """Return the container as the engine knows one; the nodes of one that is made are compared, not added to."""
+    """Return the container in the form that the engine takes.
+
+    If it is already created (`is_made`), its device nodes are left out here; `_refuse_lacking` compares them later.
+    """
     return KnownContainer(
         pod=pod,
         name=pod.name,
@@ -229,21 +244,22 @@ def _attributes(pod: Pod) -> dict[str, str]:
 
 
 def _is_of(attachment: Attachment, process: ProcessIdentity) -> bool:
-    """Return whether this process began the attachment."""
+    """Return whether the attachment was made for this process."""
     record = attachment.record
     known = record.process if record is not None else None
     return attachment.pod.pid == process.pid and known in {None, process}
 
 
 def _await(done: Future[None], pod: Pod, deadline: float) -> None:
-    """Wait until something has ended, good or bad. Raise NotReadyError at the deadline."""
+    """Wait until the future is done, with or without an error. Raises NotReadyError at the deadline."""
     if not settled(done, deadline - time.monotonic()):
         what = f"the devices of this container were not there after {ATTACH_S:g} s"
         raise NotReadyError(ErrorCode.NOT_READY, what, where=str(pod), hint="start the container again")
 
 
 def _refuse_lacking(question: HookQuestion, edits: ContainerEdits, pod: Pod) -> None:
-    """Raise PlacementError where the container was made without what its devices are now: nothing can add it later."""
+    """Raise PlacementError if the created container lacks device nodes of its devices, or has them with other numbers.
+    They cannot be added any more."""
     for node in edits.char_devices:
         has = question.nodes.get(node.path)
         if has != (node.major, node.minor):
@@ -258,8 +274,9 @@ def _refuse_lacking(question: HookQuestion, edits: ContainerEdits, pod: Pod) -> 
 
 
 def _refuse_other_variables(question: HookQuestion, edits: ContainerEdits, pod: Pod) -> None:
-    """Raise PlacementError where the container's variables name what it has not got: nothing can change them later."""
-    # Interface and GIDs are not known everywhere when a container is made.
+    """Raise PlacementError if the created container's variables name other devices than it has. They cannot be changed
+    any more."""
+    # With some engines the interface and its GIDs are unknown when the container is created.
     env = [(name, value) for name, value in edits.env if name in question.prepared or name not in LATE_VARIABLES]
     if dict(env) == dict(question.prepared):
         return
@@ -282,7 +299,7 @@ def _ended(pod: Pod) -> PlacementError:
 
 
 def _for_containers(error: NriRdmaError, pod: Pod) -> NriRdmaError:
-    """Return the error with a next step for who starts containers: no kubelet tries again."""
+    """Return the error with a hint for a user of podman or Docker: there is no kubelet that tries again."""
     if error.code is ErrorCode.HOST_NETWORK:
         what = "this container is on the host's network: a netdev cannot be moved into it"
         hint = "take --network host away, or ask for mode shared (annotation, or `cdi generate --mode shared`)"

@@ -1,7 +1,7 @@
-"""What a hook asks for a container, parsed, and what is answered. Pure.
+"""Parses the question of an OCI hook, and builds the answer. Pure.
 
-The hook runs as root with arguments of a CDI spec, which root has written. It is checked all the same, because what is
-said here becomes paths and names.
+The hook runs as root, with arguments from a CDI spec that root wrote. The question is checked all the same, because its
+values become paths and names.
 """
 
 from __future__ import annotations
@@ -20,47 +20,48 @@ from nri_rdma.model.request import UNLIMITED, Mode
 
 VERSION = 1
 LONGEST = 128 * 1024
-"""Bytes of a question."""
+"""Maximum size of a question in bytes."""
 MAX_DEVICES = 64
-"""That one container can ask for."""
+"""Maximum number of devices that one container can ask for."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
 class Verb(StrEnum):
-    """A kind of question."""
+    """The kind of a question; one for each OCI hook that asks."""
 
     PREPARE = "prepare"
-    """precreate: the container is about to be made, and asks by annotations what it is to be made with."""
+    """Hook precreate: the container is about to be created, and its annotations ask for devices."""
     ATTACH = "attach"
-    """createRuntime: the container is made, and its program does not run yet."""
+    """Hook createRuntime: the container is created, and its program does not run yet."""
     RETURN = "return"
-    """poststop: the container is over."""
+    """Hook poststop: the container has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """A device that a container is to get, as the arguments of its CDI device's hook say it; "" where they do not."""
+    """A device that a container asks for by a CDI device, from the arguments of the CDI device's hook; "" for an
+    argument that is missing."""
 
     device: str
     pool: str = ""
     mode: str = ""
     netdev: str = ""
-    """The netdev's name in the container."""
+    """The netdev's new name in the container."""
     memlock: str = ""
-    """``unlimited``, or bytes."""
+    """RLIMIT_MEMLOCK: `unlimited`, or a number of bytes."""
     hca_handles: str = ""
     hca_objects: str = ""
-    """Limits of the rdma cgroup: numbers."""
+    """The limits hca_handle and hca_object of the rdma cgroup, as numbers."""
 
     @property
     def limits(self) -> dict[str, int]:
-        """Return the limits by the keys of a request; empty: nothing is asked."""
+        """Return the limits by the keys of a request; empty if there are none."""
         asked = {"hcaHandles": self.hca_handles, "hcaObjects": self.hca_objects}
         return {key: int(number) for key, number in asked.items() if number}
 
     @property
     def memlock_bytes(self) -> int | None:
-        """Return RLIMIT_MEMLOCK in bytes; None: nothing is asked."""
+        """Return RLIMIT_MEMLOCK in bytes; None if the hook has no such argument."""
         if not self.memlock:
             return None
         return UNLIMITED if self.memlock == "unlimited" else int(self.memlock)
@@ -68,9 +69,12 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookQuestion:
-    """One hook's question about the container of an id; `pid` is its first process, 0 when it is over. `nodes` are the
-    device nodes that the container was made with, `cgroups_path` is that of its OCI spec ("": none). It asks by
-    `wishes` or by `annotations`."""
+    """The question of one hook about one container. The container asks for devices either by `wishes` or by
+    `annotations`.
+
+    `pid` is its first process (0 after its end). `nodes` are the device nodes with which it was created. `cgroups_path`
+    is from its OCI spec ("": it has none).
+    """
 
     verb: Verb
     container_id: str
@@ -79,29 +83,33 @@ class HookQuestion:
     nodes: Mapping[str, DeviceNumbers] = field(default_factory=dict)
     cgroups_path: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict)
-    """Those that are ours."""
+    """The container's annotations with our prefix."""
     variables: frozenset[str] = frozenset()
-    """Names of the variables that the container sets itself."""
+    """The names of the environment variables that the container sets itself."""
     prepared: Mapping[str, str] = field(default_factory=dict)
-    """The variables that the container was made with because PREPARE was answered so."""
+    """The environment variables that the answer to PREPARE added to the container."""
     bundle: str = ""
-    """Where its OCI configuration is; "" where a hook of an older release does not say."""
+    """The directory of its OCI configuration; "" from a hook of an older release."""
     has_network: bool = True
-    """Whether the container has, or will have, a network namespace that is not the host's."""
+    """Whether the container has, or will have, its own network namespace instead of the host's."""
     links: frozenset[str] = frozenset()
-    """Names of the netdevs that are in it already, where others have it, too."""
+    """The names of the netdevs that its network namespace already has, because it shares it with other containers."""
     indexes: Mapping[str, str] = field(default_factory=dict)
-    """The container's variables that force an entry of the GID table, with their values."""
+    """The container's variables that force an index of the GID table, with their values."""
     may_lock: bool = False
-    """Whether its program has CAP_IPC_LOCK on the host."""
+    """Whether the container's program has CAP_IPC_LOCK on the host."""
     memlock: int | None = None
-    """The RLIMIT_MEMLOCK that its configuration asks for, which runc sets after the hook (podman --ulimit)."""
+    """The RLIMIT_MEMLOCK in the container's configuration (podman --ulimit), which runc sets after the hook; None: it
+    has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """The answer for a container that may start: RLIMIT_MEMLOCK in bytes, which the hook sets; None leaves it alone.
-    `must`: the container must not start without."""
+    """The answer for a container that may start.
+
+    `memlock` is the RLIMIT_MEMLOCK in bytes that the hook sets; None: the hook leaves it alone. `must`: the container
+    must not start if the hook cannot set it.
+    """
 
     memlock: int | None = None
     must: bool = False
@@ -109,14 +117,15 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """The answer for a container that is about to be made: what it is to be made with."""
+    """The answer for a container that is about to be created: the device nodes and environment variables to create it
+    with."""
 
     nodes: tuple[CharDevice, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
 
 
 def read_question(data: bytes) -> HookQuestion:
-    """Return the question in a packet. Raises NriRdmaError."""
+    """Parse the packet of a hook. Raises NriRdmaError."""
     try:
         document = json.loads(data)
         if document["version"] != VERSION:
@@ -182,8 +191,10 @@ def _text(value: object) -> str:
 
 
 def annotation_of(wishes: tuple[Wish, ...], home_of: Mapping[str, str]) -> str:
-    """Return these wishes in the words of a pod's annotation. `home_of` says the pool of each device, for wishes that
-    name none."""
+    """Return the value of a pod annotation that asks for these devices.
+
+    `home_of` maps a device to its pool, for wishes that name no pool.
+    """
     return json.dumps([_request(wish, home_of.get(wish.device, "")) for wish in wishes])
 
 
@@ -198,34 +209,39 @@ def _request(wish: Wish, home: str) -> dict[str, Any]:
 
 
 def memlock_of(wishes: tuple[Wish, ...]) -> int | None:
-    """Return the RLIMIT_MEMLOCK that these wishes ask for together, in bytes."""
+    """Return the highest RLIMIT_MEMLOCK in bytes that these wishes ask for; None if none asks."""
     asked = [number for wish in wishes if (number := wish.memlock_bytes) is not None]
     return max(asked) if asked else None
 
 
 def holding(question: HookQuestion, memlock: int | None) -> int | None:
-    """Return what of this RLIMIT_MEMLOCK holds the container's program: nothing where it has CAP_IPC_LOCK. The OCI
-    runtime decides whether this one or the configuration's is set last, so the lower counts."""
+    """Return the RLIMIT_MEMLOCK in bytes that will limit the container's program: unlimited with CAP_IPC_LOCK, None if
+    unknown.
+
+    The OCI runtime may set the configuration's limit before or after the hook sets `memlock`, so the lower one is
+    returned.
+    """
     if question.may_lock:
         return UNLIMITED
     return min((it for it in (question.memlock, memlock) if it is not None), default=None)
 
 
 def yes(given: Given) -> bytes:
-    """Return the answer for a container that may start, or whose devices are home."""
+    """Return the answer for a container that may start, or whose devices were returned to the host."""
     return json.dumps({"version": VERSION, "memlock": given.memlock, "must": given.must}).encode()
 
 
 def made_with(prepared: Prepared) -> bytes:
-    """Return the answer for a container that may be made."""
+    """Return the answer for a container that may be created with these nodes and variables."""
     nodes = [(it.path, it.major, it.minor, it.mode, it.uid, it.gid) for it in prepared.nodes]
     return json.dumps({"version": VERSION, "nodes": nodes, "env": prepared.env}).encode()
 
 
 def no(sentence: str) -> bytes:
-    """Return the answer for a container that must not start."""
+    """Return the answer for a container that must not start; `sentence` says why."""
     return json.dumps({"version": VERSION, "refusal": sentence}).encode()
 
 
 HEARD = json.dumps({"version": VERSION, "heard": True}).encode()
-"""The first answer, at once: the daemon lives. The other one may take as long as an attach."""
+"""The first packet of each answer, sent at once: the daemon is alive. The second packet may take as long as an
+attach."""

@@ -1,7 +1,7 @@
-"""The socket of the OCI hooks, in the state directory: root only, one question for each connection.
+"""The socket of the OCI hooks, in the state directory: for root only, with one question for each connection.
 
-A packet with the question, and with a descriptor of the container's network namespace, is answered by two: at once that
-it was heard, and later what came of it. The listening thread reads; a worker does what may block.
+The hook sends one packet with the question and a descriptor of the container's network namespace. It gets two packets:
+one at once, as a sign of life, and later the answer. The listening thread reads; a worker does what may block.
 """
 
 from __future__ import annotations
@@ -37,18 +37,19 @@ from nri_rdma.tasks.workers import Workers
 log = logging.getLogger(__name__)
 
 WORKERS = 8
-"""Questions that are answered at the same time: a container waits for its attach, others must not wait for it."""
+"""Maximum number of questions that are answered at the same time, so that one container's attach does not delay
+others."""
 MAX_CALLERS = 128
-"""Most connections from which no question came yet."""
+"""Maximum number of connections that have not sent their question yet."""
 PATIENCE_S = 2.0
-"""How long a caller may take to ask."""
+"""How long a hook may take to send its question."""
 _BACKLOG = 128
 _HOOKS = {Verb.PREPARE: "precreate", Verb.ATTACH: "createRuntime", Verb.RETURN: "poststop"}
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred, include/linux/socket.h
 
 
 class Answering(Protocol):
-    """The receiver of questions, in workers: nri_rdma.doors.oci.containers. Raises NriRdmaError."""
+    """Answers questions in a worker's thread, like nri_rdma.doors.oci.containers. Its methods raise NriRdmaError."""
 
     def prepare(self, question: HookQuestion, namespace: int | None) -> Prepared: ...
 
@@ -58,10 +59,10 @@ class Answering(Protocol):
 
 
 class HookServer:
-    """Serves until closed."""
+    """The server of the hooks' socket, until it is closed."""
 
     def __init__(self, containers: Answering, listeners: Listeners, calls: Durations | None = None) -> None:
-        """Questions are counted in `calls`, by the hooks that ask them."""
+        """`calls` counts the questions by the kind of hook; None: they are not counted."""
         self._containers = containers
         self._listeners = listeners
         self._calls = calls
@@ -72,8 +73,8 @@ class HookServer:
         self._source: Source | None = None
 
     def serve(self, path: Path) -> None:
-        """Listen; returns at once. Raises OSError."""
-        path.unlink(missing_ok=True)  # of a daemon that was killed: the state directory is ours alone
+        """Listen at the path. Returns at once. Raises OSError."""
+        path.unlink(missing_ok=True)  # left by a killed daemon; nobody else uses the state directory
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             listening.bind(os.fspath(path))
@@ -88,7 +89,8 @@ class HookServer:
         self._listeners.add(self._source)
 
     def close(self, within_s: float) -> None:
-        """Hear nobody any more, and let what was begun end; before the engine's workers are closed."""
+        """Stop listening, and wait up to `within_s` seconds for running answers. Call it before the engine's workers
+        are closed."""
         if self._source is not None and self._socket is not None and self._path is not None:
             self._listeners.remove(self._source)
             self._socket.close()
@@ -105,7 +107,7 @@ class HookServer:
     # -- in the listening thread -------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        assert self._socket is not None  # it is read while it is open
+        assert self._socket is not None  # the listener calls this only while the socket is open
         try:
             connection, _ = self._socket.accept()
         except BlockingIOError:
@@ -114,7 +116,7 @@ class HookServer:
         if _user_of(connection) != 0 or len(self._callers) >= MAX_CALLERS:
             connection.close()
             return
-        with suppress(OSError):  # it has gone already
+        with suppress(OSError):  # the hook has already closed
             connection.send(HEARD)
         caller = _Caller(connection, self._ask, self._forget)
         self._callers.add(caller)
@@ -125,7 +127,7 @@ class HookServer:
         self._callers.discard(caller)
 
     def _ask(self, caller: _Caller, data: bytes, descriptors: tuple[int, ...]) -> None:
-        """Have a worker answer a question."""
+        """Parse a question and have a worker answer it."""
         self._forget(caller)
         try:
             question = read_question(data)
@@ -134,7 +136,7 @@ class HookServer:
             _close_all(descriptors)
             caller.answer(no(str(error)))
             return
-        except Exception as error:  # a bug: others ask on this thread, too
+        except Exception as error:  # a bug; this thread must go on for other hooks
             log.exception("a hook's question was not read")
             _close_all(descriptors)
             caller.answer(no(str(_bug(error, "nri-rdma-oci-hook"))))
@@ -146,7 +148,7 @@ class HookServer:
             finally:
                 _close_all(descriptors)
 
-        if self._workers is None:  # most nodes have no container that asks by hooks
+        if self._workers is None:  # started late, since most nodes have no containers with this hook
             self._workers = Workers(WORKERS, name="oci")
         if self._workers.submit(question.container_id, work).cancelled():
             _close_all(descriptors)
@@ -180,7 +182,7 @@ class HookServer:
 
 
 class _Caller:
-    """A connection from which a question is to come."""
+    """A connection that has not sent its question yet."""
 
     def __init__(
         self,
@@ -197,12 +199,12 @@ class _Caller:
         )
 
     def answer(self, data: bytes) -> None:
-        """Send the last packet, and hang up."""
+        """Send the answer, and close the connection."""
         try:
             self._connection.setblocking(True)
             self._connection.settimeout(PATIENCE_S)
             self._connection.send(data)
-        except OSError as error:  # the hook was killed: the end of the container's process tells the rest
+        except OSError as error:  # the hook was killed; the end of the container is seen by its process
             log.warning("a hook did not wait for its answer", extra={"error": str(error)})
         finally:
             self.close()
@@ -235,14 +237,15 @@ def _bug(error: Exception, where: str) -> NriRdmaError:
 
 
 def _user_of(connection: socket.socket) -> int:
-    """Return the user who has connected."""
+    """Return the user id of the process that connected."""
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     user: int = _CREDENTIALS.unpack(data)[1]
     return user
 
 
 def _receive(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:
-    """Return a packet with its descriptors, which are the caller's. Raises OSError for one that is too large."""
+    """Return a packet with its descriptors, which the caller must close. Raises OSError for a packet that is too
+    large."""
     fds = array.array("i")
     room = socket.CMSG_SPACE(2 * fds.itemsize)
     data, ancillary, flags, _ = connection.recvmsg(LONGEST, room, socket.MSG_CMSG_CLOEXEC)

@@ -1,9 +1,10 @@
-"""What a cluster needs for the driver of claims: rights for the daemons, and a DeviceClass for each pool. Pure.
+"""The Kubernetes objects that a cluster needs for our DRA driver: RBAC rights for the daemons, and a DeviceClass for
+each pool. Pure.
 
-A daemon may read all claims, write ResourceSlices, and write our entries in the status of claims. From 1.36 on
-Kubernetes itself refuses entries of another driver, or in a claim with devices of another node than that of the token;
-older versions know no such right. For ResourceSlices there is none: Kubernetes' roles know no node, so an admission
-policy refuses slices of another node than that of the pod, or the node, to which the daemon's token is bound.
+A daemon may read all claims, write ResourceSlices, and write our driver's entries in the status of claims. From 1.36
+on, Kubernetes refuses status entries of another driver, and entries in a claim with devices of a node other than that
+of the daemon's token. Older versions have no such right. RBAC cannot limit ResourceSlices to a node. So an admission
+policy refuses slices of a node other than the one to which the daemon's token is bound.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from nri_rdma.model.pool import Pool, PoolDoor
 Manifest: TypeAlias = dict[str, Any]
 
 NAME = "nri-rdma"
-"""Of all that is not named after a pool."""
+"""The name of all objects except those named after a pool."""
 _RBAC, _ADMISSION, _RESOURCE = "rbac.authorization.k8s.io", "admissionregistration.k8s.io", "resource.k8s.io"
 _TOKENS_NODE = "request.userInfo.extra[?'authentication.kubernetes.io/node-name'][0].orValue('')"
 _SLICES_NODE = "(request.operation == 'DELETE' ? oldObject : object).spec.?nodeName.orValue('')"
 
 
 def claims_manifests(pools: Iterable[Pool], namespace: str) -> list[Manifest]:
-    """Return the manifests for these pools, with a service account in that namespace."""
+    """Return the manifests of all objects for these pools. The service account is in the given namespace."""
     return [
         _of("v1", "ServiceAccount", {"name": NAME, "namespace": namespace}),
         _of(f"{_RBAC}/v1", "ClusterRole", {"name": NAME}, rules=_rules()),
@@ -55,7 +56,7 @@ def _rules() -> list[Manifest]:
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
         {"apiGroups": [_RESOURCE], "resources": ["resourceclaims"], "verbs": ["get"]},
         {"apiGroups": [_RESOURCE], "resources": ["resourceclaims/status"], "verbs": ["patch", "update"]},
-        {  # asked for by Kubernetes 1.36 and later: the entries of our driver, in claims with devices of its node
+        {  # needed by Kubernetes 1.36 and later to write our driver's entries in claims with devices of this node
             "apiGroups": [_RESOURCE],
             "resources": ["resourceclaims/driver"],
             "resourceNames": [DRIVER],

@@ -1,19 +1,21 @@
-"""The spec of a node's own RDMA devices: ``rdma.noderesource.dev/nic=mlx5_0`` and the like, and of one pool's:
-``rdma.noderesource.dev/nic-POOL=mlx5_0``.
+"""Makes the CDI spec of a node's RDMA devices, whose names are like ``rdma.noderesource.dev/nic=mlx5_0``, or that of
+one pool's devices, like ``rdma.noderesource.dev/nic-POOL=mlx5_0``.
 
-What is left out, and why:
-- The numbers of the nodes. They change when a device comes back from a network namespace or is plugged anew, and a
-  spec with yesterday's number gives a container somebody else's device. Without them the runtime looks at the host's
-  node; there is none, it refuses. It looks once, and remembers until a file of the directory changes (seen with
-  containerd 2.1, and in the library up to 1.1.1): write the spec anew when a number has changed, even if its text has
-  not. The type stays: a node that is no character device is refused too.
-- Mode and owner, for the same reason: the runtime takes the host's.
-- The environment. Of two devices in one container both would set NCCL_IB_HCA, and the last one wins.
-- umad and issm, which send fabric management datagrams.
-- Annotations of ours, unless they are asked for: they need CDI 0.6.0, and this is 0.3.0. What they say holds where
-  nri-rdma runs beside the runtime; a runtime alone gives the nodes.
+The spec leaves out:
 
-The one rdma_cm of the node stands at the spec: it comes once, however many devices a container has.
+- The numbers (major:minor) of device nodes. They change when a device returns from a network namespace or is plugged in
+  again, and an outdated number would give a container another device. Without numbers, the runtime takes them from the
+  host's node, and refuses the container if there is no such node. The runtime remembers them until a file in the spec
+  folder changes (seen with containerd 2.1, and in the CDI library up to 1.1.1). So the spec must be written again when
+  a number has changed, even if its text stays the same. The type of the node is written, so that a path that is not a
+  character device is refused.
+- The mode and owner of device nodes, for the same reason: the runtime takes those of the host's node.
+- Environment variables. Two devices in one container would both set NCCL_IB_HCA, and only the last would count.
+- The umad and issm nodes, through which programs send fabric management datagrams.
+- Our annotations, unless the user asks for them: they need CDI 0.6.0, and the spec otherwise needs only 0.3.0. They
+  take effect only if nri-rdma runs on the node; the runtime alone adds only the device nodes.
+
+The node's rdma_cm belongs to the whole spec, so that a container with several devices gets it once.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ NIC = Kind(vendor="rdma.noderesource.dev", device_class="nic")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generated:
-    """A spec, and a sentence for each device that is not in it."""
+    """A CDI spec, and one sentence for each device that was left out."""
 
     spec: Spec
     left_out: tuple[str, ...]
@@ -44,9 +46,11 @@ class Generated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecAsks:
-    """The request that the devices of a spec make to nri-rdma, by the keys of a request; None asks for nothing.
+    """The request that each CDI device of the spec makes to nri-rdma in an annotation. A field that is None adds no
+    key.
 
-    `memlock` is a number of bytes or ``unlimited``, the others as their keys.
+    `memlock` is a number of bytes or ``unlimited``; the other fields have the values of the request keys with their
+    names.
     """
 
     mode: Mode | None = None
@@ -56,7 +60,7 @@ class SpecAsks:
 
     @property
     def text(self) -> str:
-        """As JSON; "" for nothing."""
+        """The request as JSON; "" if it has no key."""
         limits = {"hcaHandles": self.hca_handles, "hcaObjects": self.hca_objects}
         given = {key: value for key, value in limits.items() if value is not None}
         keys = {"mode": self.mode, "memlock": self.memlock, "limits": given or None}
@@ -67,10 +71,10 @@ class SpecAsks:
 def spec_of(
     node: Node, only: Collection[str] = (), *, kind: Kind = NIC, annotations: tuple[tuple[str, str], ...] = ()
 ) -> Generated:
-    """The spec of the node's devices that the host does not use; or of those in `only`, by name, whoever uses them.
-    Each device has the annotations.
+    """Return the spec of all devices that the host does not use. With `only`, take the devices with these names
+    instead, even if the host uses them. Each CDI device gets the annotations.
 
-    Raises PlacementError when one in `only` is not on the node, or no device is left.
+    Raises PlacementError if a name in `only` is unknown, or if no device is left.
     """
     missing = sorted(set(only) - {device.name for device in node.devices})
     if missing:
@@ -93,9 +97,9 @@ def spec_of(
 
 
 def of_pool(policy: Policy, node: Node, name: str, mode: Mode | None, only: Collection[str] = ()) -> tuple[Node, Kind]:
-    """The node with nothing but the devices of a pool, and the kind that these are. Raises PlacementError where there
-    is no such pool, it does not serve the mode, it has no device here or not those in `only`, or CDI has no such
-    names."""
+    """Return the node reduced to the devices of the pool, and the CDI kind for them. Raises PlacementError if the pool
+    is unknown, does not serve the mode, lacks devices here or those in `only`, or has a name that CDI does not
+    allow."""
     pool = policy.pools.get(name)
     if pool is None:
         hint = f"the pools are {', '.join(sorted(policy.pools))}"
@@ -137,5 +141,5 @@ def _cdi_device(device: RdmaDevice) -> Device:
 
 
 def _device_node(char: CharDevice) -> DeviceNode:
-    """Opened for reading and writing; a container has no need to make the node anew."""
+    """Return a device node that the container may read and write, but not create."""
     return DeviceNode(path=char.path, type=NodeType.CHARACTER, permissions="rw")

@@ -1,8 +1,8 @@
-"""The guard in the CDI spec of another driver: a container with a device that asks us does not start without what our
-key adds, also while the daemon is dead. Pure.
+"""Adds the guard to the CDI spec of another driver: while no daemon runs, a container with such a device does not start
+without what our annotation adds. Pure.
 
-The guard is a hook of the device, not of the spec, whose hooks do not know the device. A device whose key we would pass
-over, because it names no RDMA device, has none: nothing would ever be attached for it.
+The guard is a hook of each device, because a hook of the whole spec is not told which device was requested. A device
+without an RDMA device node or netdev gets no guard: our annotation has no effect on it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from nri_rdma.text.shares import GUARD_HOOK
 
 
 def with_guard(spec: Spec, prefix: str, hook: PurePath, options: Sequence[str] = ()) -> Spec:
-    """Return the spec with the guard on each device that asks us, and on no other one. `options` are flags of the hook
-    that differ from its defaults. Its own result stays the same.
+    """Return the spec with the guard's hook on each device that has our annotation and RDMA hardware, and on no other
+    device. `options` are flags of the hook that differ from its defaults. Applying it twice changes nothing.
 
-    The declared version stays, too: every version has hooks."""
+    The declared CDI version stays: every version has hooks.
+    """
 
     def guarded(device: Device) -> Device:
         has_key = prefix in dict((*spec.annotations, *device.annotations))
@@ -35,12 +36,12 @@ def with_guard(spec: Spec, prefix: str, hook: PurePath, options: Sequence[str] =
 
 
 def guarded_devices(spec: Spec) -> tuple[str, ...]:
-    """Return the qualified names of the devices that have the guard."""
+    """Return the qualified names of the devices that have the guard's hook."""
     return tuple(spec.kind.qualified(it.name) for it in spec.devices if any(map(_is_guard, it.edits.hooks)))
 
 
 def lacks_guard(device: ResolvedDevice, prefix: str) -> bool:
-    """Return whether a device asks us, and does not bring the guard."""
+    """Return whether a device requests something from nri-rdma, but lacks the guard's hook."""
     asks = device.annotation(prefix) is not None and any(map(_names_hardware, (device.spec_edits, device.device.edits)))
     return asks and not any(map(_is_guard, device.device.edits.hooks))
 

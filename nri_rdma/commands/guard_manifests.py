@@ -1,7 +1,8 @@
-"""The admission policy that gives the guard resource to the containers of pods that may ask us for devices. Pure.
+"""The admission policy that adds the guard resource to containers of pods that may request our devices. Pure.
 
-A policy reads the pod alone: an annotation of ours is seen, of a claim only that no container names it, not whose it is
-(docs/adr/0053). It changes nothing where it has been, so that it can come again after a webhook has added a container.
+A policy sees only the pod. It recognizes our annotations. Of a claim it sees only that no container names it, not which
+driver it belongs to (docs/adr/0053). Applying the policy twice changes nothing, so it can run again after a webhook has
+added a container.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _UNNAMED_CLAIM = (
 
 
 def guard_manifests(resource: str, prefix: str, *, has_claims: bool) -> list[Manifest]:
-    """Return the policy and its binding. `prefix` is that of our annotations; `has_claims`: pods may have claims of
-    ours, so that a claim that none of its pod's containers names may be one."""
+    """Return the policy and its binding. `prefix` is that of our annotations. With `has_claims`, a pod also counts if
+    it has a claim that none of its containers names, because the claim may be for our driver."""
     version = f"{_ADMISSION}/v1"
     return [
         {
@@ -60,13 +61,13 @@ def _policy(resource: str, prefix: str, *, has_claims: bool) -> Manifest:
 
 
 def _takes_part(prefix: str) -> Manifest:
-    """Return the selector of what has no label that leaves it out."""
+    """Return the selector of namespaces and pods without the label that turns the guard off."""
     return {"matchExpressions": [{"key": guard_label(prefix), "operator": "NotIn", "values": [GUARD_OFF]}]}
 
 
 def _limited(resource: str) -> str:
-    """Return the expression of what is added: the resource, to each container that has none of it. Ephemeral containers
-    can have no resources."""
+    """Return the CEL expression that adds the resource to each container that lacks it. Ephemeral containers cannot
+    have resources."""
     lists = ", ".join(_list(kind, resource) for kind in _CONTAINERS)
     return f"Object{{spec: Object.spec{{{lists}}}}}"
 

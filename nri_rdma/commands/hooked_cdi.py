@@ -1,9 +1,10 @@
-"""The hooks of a node's CDI devices, for podman, Docker and whatever else reads CDI specs: a container that asks for a
-device gets all of it, not its nodes alone.
+"""Adds hooks to a node's CDI devices, for podman, Docker and other engines that read CDI specs. With them a container
+gets its devices completely: netdevs and limits, not only the device nodes.
 
 The environment names devices and netdevs in variables of their own (``RDMA_DEVICES_MLX5_5``). NCCL_IB_HCA and
-UCX_NET_DEVICES are left out: of two devices in one container both would set them, the last one wins, and what the
-container's author sets would be lost. A container has the nodes of its own devices only, and libraries find no others.
+UCX_NET_DEVICES are not set: two devices in one container would both set them, only the last would count, and values of
+the container's author would be lost. Libraries find the right devices without them, because a container has only the
+nodes of its own devices.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from nri_rdma.model.request import Mode, env_name
 
 PROGRAM = OCI_HOOK.name
 MODULE = "nri_rdma_oci_hook.py"
-"""The file beside the program that has all of it but the start."""
+"""The Python module beside the hook program, which contains all of its code."""
 HOOK = OCI_HOOK
 HOOK_TIMEOUT_S = 15
-"""For the OCI runtime, which then ends the hook and refuses the container; the hook's own waits are shorter."""
+"""After this time the OCI runtime kills the hook and refuses the container. The hook's own time limits are shorter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookStyle:
-    """The choices that the hooks of all devices have in common.
+    """The options that all hooks of a spec have in common.
 
-    `mode` None: the first one of the device's pool. `memlock` is a number of bytes, ``unlimited``, or None. `pool`
-    None: the one that the device is in when a container asks. `socket` None: the daemon is at the hook's default.
-    `hca_handles` and `hca_objects` None: the limits are the pool's.
+    If a field is None: `mode` is the first mode of the device's pool, `pool` is the pool that has the device when a
+    container asks, `socket` is the hook's default socket, `memlock` is not requested, and the limits `hca_handles` and
+    `hca_objects` are those of the pool. `memlock` is a number of bytes or ``unlimited``.
     """
 
     path: Path = HOOK
@@ -52,9 +53,10 @@ class HookStyle:
 
 
 def hooked(generated: Generated, node: Node, policy: Policy, style: HookStyle) -> Generated:
-    """Return the spec with hooks and variables. A device that no pool gives to containers in that mode is left out.
+    """Return the spec with hooks and variables added to each device. Devices that no pool offers in the wanted mode are
+    left out.
 
-    Raises PlacementError when no device is left.
+    Raises PlacementError if no device is left.
     """
     by_pool = offer(policy, node)
     known = {device.name: device for device in node.devices}
@@ -84,11 +86,12 @@ def hooked(generated: Generated, node: Node, policy: Policy, style: HookStyle) -
 
 
 ALL = "all"
-"""The CDI device that is all of the spec's, as those of other vendors are called."""
+"""The CDI device that stands for all devices of the spec; other vendors use the same name."""
 
 
 def _all_of(devices: Sequence[Device]) -> Iterator[Device]:
-    """Yield a device that brings what each brings; a container with it gets all of them or does not start."""
+    """Yield a CDI device with the edits of all devices. A container that asks for it gets all of them, or does not
+    start."""
     if any(it.name == ALL for it in devices):
         return
     edits = [it.edits for it in devices]
@@ -107,7 +110,7 @@ def _versioned(spec: Spec) -> Spec:
 
 
 def _obstacle(pool: Pool | None, mode: Mode | None) -> str:
-    """Return why containers cannot have a device of this pool by a hook; "" when they can."""
+    """Return why a hook cannot give containers a device of this pool; "" if it can."""
     if pool is None:
         return "no pool has it, or several"
     if pool.door is not PoolDoor.ANNOTATIONS:
@@ -118,7 +121,7 @@ def _obstacle(pool: Pool | None, mode: Mode | None) -> str:
 
 
 def _first_mode(pool: Pool, node: Node) -> Mode:
-    """Return the pool's first mode of those that the kernel's setting can serve."""
+    """Return the first of the pool's modes that works with the kernel's RDMA namespace mode."""
     hides = node.rdma_netns is RdmaNetns.EXCLUSIVE
     return next((mode for mode in pool.modes if not (hides and mode is Mode.SHARED)), pool.modes[0])
 

@@ -1,6 +1,7 @@
-"""What doctor finds on each node of a cluster that is to get a daemon.
+"""Runs doctor on each node of a cluster that will get a daemon, and collects the findings.
 
-For each kind of node the chart has a DaemonSet like that of the daemons. Its pods run `nri-rdma doctor -o json --stay`.
+For each kind of node, the chart has a DaemonSet that resembles the daemon's. Its pods run `nri-rdma doctor -o json
+--stay`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from nri_rdma.errors import ApiServerError
 from nri_rdma.host.kubernetes.api import ApiServer
 
 LABEL, KIND = "app.kubernetes.io/component=preflight", "nri-rdma/nodes"
-"""Of the DaemonSets and their pods, as the chart has it; and the label of the kind of node."""
+"""The label by which the preflight's DaemonSets and pods are found, and the label with their kind of node. Both are
+set by the chart."""
 CLUSTER = "-"
-"""In place of a node's name: what concerns no node alone, or a pod without a node."""
+"""Used in place of a node's name for findings that concern no single node, and for pods that no node runs yet."""
 _CHECK = "preflight"
 _AGAIN_S = 1.0
 
@@ -26,8 +28,8 @@ _AGAIN_S = 1.0
 def examine_nodes(
     api: ApiServer, namespace: str, without: Collection[str], within_s: float
 ) -> Mapping[str, tuple[Finding, ...]]:
-    """Return what was found on each node, and that of CLUSTER. A node whose doctor does not answer in time has a
-    problem. `without`: checks that do not count. Raises ApiServerError."""
+    """Return the findings by node, with those of no single node under CLUSTER. A node whose doctor does not answer
+    within `within_s` seconds gets a problem. Checks named in `without` are left out. Raises ApiServerError."""
     by = time.monotonic() + within_s
     answers: dict[str, tuple[Finding, ...]] = {}
     while True:
@@ -46,7 +48,7 @@ def examine_nodes(
 
 
 def rows(found: Mapping[str, Iterable[Finding]]) -> list[tuple[Finding, list[str]]]:
-    """Return each finding that is not ok with its nodes, the problems first."""
+    """Return each problem and warning with the nodes that have it. Problems come first."""
     nodes: dict[Finding, list[str]] = {}
     for node in sorted(found):
         for finding in dict.fromkeys(found[node]):
@@ -79,7 +81,8 @@ def _by_node(
 
 
 def _of_sets(sets: Iterable[Mapping[str, Any]], kinds: Collection[str], events: str) -> Iterator[Finding]:
-    """Yield what is wrong with a kind of node."""
+    """Yield a problem for each kind of node with nodes on which no pod was created, and a warning if no node is of the
+    kind."""
     for it in sets:
         kind = it["spec"]["selector"]["matchLabels"][KIND]
         lacking = _wanted(it) - list(kinds).count(kind)
@@ -90,11 +93,11 @@ def _of_sets(sets: Iterable[Mapping[str, Any]], kinds: Collection[str], events: 
 
 
 def _answer(api: ApiServer, namespace: str, pod: str) -> tuple[Finding, ...] | None:
-    """Return what the pod's doctor has found; None as long as it has not."""
+    """Return the findings of the pod's doctor; None if it has not answered yet."""
     try:
         log = api.get_text(f"/api/v1/namespaces/{namespace}/pods/{pod}/log", {})
         document, _ = json.JSONDecoder().raw_decode(log[max(0, log.find("{\n")) :])
-    except (ApiServerError, json.JSONDecodeError):  # tried again; a node without an answer is told in the end
+    except (ApiServerError, json.JSONDecodeError):  # tried again; in the end a missing answer becomes a problem
         return None
     return tuple(
         Finding(check=it["check"], result=Result(it["result"]), found=it["found"], fix=it["fix"])
@@ -103,13 +106,14 @@ def _answer(api: ApiServer, namespace: str, pod: str) -> tuple[Finding, ...] | N
 
 
 def _pods_of(sets: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the pods of these DaemonSets: those of an earlier preflight may still be ending."""
+    """Return the pods that belong to these DaemonSets. Pods of an earlier preflight may still exist and are left
+    out."""
     owners = {it["metadata"]["uid"] for it in sets}
     return [it for it in pods if any(by["uid"] in owners for by in it["metadata"].get("ownerReferences") or ())]
 
 
 def _is_counted(daemon_set: Mapping[str, Any]) -> bool:
-    """Return whether the cluster has counted the DaemonSet's nodes."""
+    """Return whether Kubernetes has counted the nodes for the current version of the DaemonSet."""
     return bool(daemon_set.get("status", {}).get("observedGeneration") == daemon_set["metadata"]["generation"])
 
 
@@ -122,7 +126,7 @@ def _is_running(pod: Mapping[str, Any]) -> bool:
 
 
 def _state(pod: Mapping[str, Any]) -> str:
-    """Return what the kubelet says of the pod, else the scheduler."""
+    """Return why the pod does not run, as reported by the kubelet, or else by the scheduler."""
     status = pod.get("status", {})
     for it in status.get("containerStatuses") or ():
         for state in it["state"].values():

@@ -1,6 +1,7 @@
-"""What stands around a pod's request in its manifest and works against it. Pure.
+"""Finds settings of a pod's manifest that work against its request for devices. Pure.
 
-Kubernetes takes all of it, and no node needs to be known: each is a warning, as an error that nobody raises.
+Kubernetes accepts all of them, and they can be found without a node. Each is a warning, in the form of an error that is
+never raised.
 """
 
 from __future__ import annotations
@@ -22,27 +23,30 @@ from nri_rdma.text.refusals import bounded, refused
 from nri_rdma.text.yaml import Path
 
 _POD_NETDEVS = ("eth0", "lo")
-"""What a pod's namespace has before us: runtimes have every CNI plugin name the pod's interface eth0."""
+"""The netdevs that a pod's namespace has already: the container runtimes name the interface of every CNI plugin
+eth0."""
 _EXPANDED = re.compile(r"(?<!\$)\$\(([A-Z0-9_]+)\)")
 _WITH_SHM = ("RayCluster", "RayJob", "RayService")
-"""Kinds whose operator (KubeRay) mounts memory at /dev/shm itself."""
+"""Kinds of Ray, whose operator (KubeRay) mounts memory at /dev/shm."""
 _FOLDERS = ("/dev", "/dev/infiniband")
 _MOST_DIGITS = 9
 _SEGMENTS_GPUS = 3
-"""With so many GPUs NCCL's segments (9.6 MB for each neighbour of a GPU) come near the 64 MiB that runtimes give to
-/dev/shm."""
+"""From this number of GPUs on, NCCL's shared memory (9.6 MB for each neighbour of a GPU) may exceed the 64 MiB that
+runtimes give to /dev/shm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remark:
-    """A warning, and its place below the pod; () where the error has it, in an annotation."""
+    """A warning, with the path of its cause in the pod; the path is empty if the error itself names a place in an
+    annotation."""
 
     path: Path
     error: RequestError
 
 
 def remarks(pod: PodManifest, request: PodRequest | None, prefix: str) -> Iterator[Remark]:
-    """Yield what is probably not meant so in a pod whose annotations ask for this."""
+    """Yield a warning for each setting of the pod that is probably not meant so. `request` is what its annotations ask
+    for."""
     requests = request.requests if request is not None else ()
     for key, _ in pod.labels:
         if asks({key: ""}, prefix):
@@ -86,7 +90,7 @@ def _names(item: DeviceRequest) -> Iterator[Remark]:
 
 
 def _uncounted(pod: PodManifest, item: DeviceRequest) -> Iterator[Remark]:
-    """Yield a number of devices that depends on GPUs, where no container of the request has any."""
+    """Yield a warning if the number of devices depends on GPUs, but no container of the request has any."""
     covered = [it for it in pod.containers if item.scope.covers(it.name)]
     if item.per_gpu is not None and not item.gpus and not any(map(_may_have_gpus, covered)):
         what = "none of the request's containers asks for a GPU, so that every node refuses it (NOT-ALIGNED)"
@@ -102,8 +106,8 @@ def _may_have_gpus(container: ContainerManifest) -> bool:
 
 
 def _variables(container: ContainerManifest, requests: Iterable[DeviceRequest]) -> tuple[str, ...]:
-    """Return the beginnings of the variables that the container may get from nri-rdma; without any request of the
-    annotations, those that shares and claims bring."""
+    """Return the prefixes of the environment variables that nri-rdma may set in the container. If the annotations
+    request nothing for it, these are the variables of shares and claims."""
     own = [it for it in requests if it.scope.covers(container.name)]
     has_others = bool(container.claims) or _asks_by_resource(container)
     if not own and not has_others:
@@ -115,9 +119,10 @@ def _variables(container: ContainerManifest, requests: Iterable[DeviceRequest]) 
 
 
 def _expansions(container: ContainerManifest, beginnings: tuple[str, ...]) -> Iterator[Remark]:
-    """Yield the variables of ours that the kubelet shall put into a text: it does that before they are set."""
+    """Yield a warning for each $(NAME) with a variable of ours: the kubelet expands it before nri-rdma sets the
+    variable."""
     if container.written.get("envFrom"):
-        return  # nobody knows here which variables that has
+        return  # the manifest does not show which variables envFrom brings
     for below, text in _texts(container.written):
         for name in dict.fromkeys(_EXPANDED.findall(text)):
             if name.startswith(beginnings) and name not in container.env:
@@ -136,7 +141,7 @@ def _texts(written: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _resources(container: ContainerManifest, prefix: str) -> Iterator[Remark]:
-    """Yield those of our domain in a pod without an annotation."""
+    """Yield a warning for each resource of our domain; called only for pods without a request in annotations."""
     domain = prefix.partition("/")[0]
     for name, count in container.resources:
         if name.startswith(f"{domain}/") and not name.endswith("/guard"):
@@ -149,7 +154,7 @@ def _resources(container: ContainerManifest, prefix: str) -> Iterator[Remark]:
 
 
 def _beside(pod: PodManifest, container: ContainerManifest) -> Iterator[Remark]:
-    """Yield what a container that gets devices should not have, or lacks."""
+    """Yield warnings about a container that gets devices: it is privileged, or its /dev/shm is too small."""
     if container.privileged:
         what = (
             f"container {bounded(container.name)} is privileged: it sees every device of the host, whatever it is given"
@@ -189,7 +194,8 @@ def _volumes(pod: PodManifest) -> Iterator[Remark]:
 
 
 def _host_network(pod: PodManifest, requests: Iterable[DeviceRequest]) -> Iterator[Remark]:
-    """Yield that a pod is on the host's network; where that is an error (mode exclusive), that is said by others."""
+    """Yield a warning if the pod uses the host's network. For mode exclusive this is an error, which is reported
+    elsewhere."""
     if pod.host_network and all(it.mode is not Mode.EXCLUSIVE for it in requests):
         what = "the pod is on the host's network, so that its ports and addresses are the node's: RDMA needs it seldom"
         hint = (
@@ -200,7 +206,7 @@ def _host_network(pod: PodManifest, requests: Iterable[DeviceRequest]) -> Iterat
 
 
 def sentence(warning: RequestError) -> str:
-    """Return a warning for people who see no lines of the manifest."""
+    """Return the warning as one sentence, for readers who do not see the lines of the manifest."""
     where = f" ({warning.where})" if warning.where else ""
     is_name = warning.what.startswith("nri-rdma ")
     what = warning.what if is_name else f"{warning.what[:1].upper()}{warning.what[1:]}"

@@ -1,1 +1,1 @@
-"""What is right and wrong with a machine, before and while a daemon runs on it."""
+"""The checks of `nri-rdma doctor`: problems of a machine that keep pods from getting RDMA devices."""

@@ -1,4 +1,5 @@
-"""Configurations of others, read as far as they can be; what is wrong with one is for its owner to judge."""
+"""Readers of the configuration files of containerd and CRI-O. They skip what cannot be read: the files belong to these
+programs, which report faults themselves."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any  # Any: configurations of others
 
 
 def read_toml(path: Path) -> Mapping[str, Any]:
-    """Nothing when it is not there, or is no TOML."""
+    """Return the TOML file as a mapping; an empty one if the file is missing, unreadable or not valid TOML."""
     try:
         return tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
@@ -17,24 +18,25 @@ def read_toml(path: Path) -> Mapping[str, Any]:
 
 
 def table_at(document: Any, *keys: str) -> Mapping[str, Any]:
-    """The table at a path of keys; an empty one where there is none."""
+    """Return the table found by following the keys from the document's top; an empty one if there is no such table."""
     for key in keys:
         document = document.get(key) if isinstance(document, dict) else None
     return document if isinstance(document, dict) else {}
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """The texts in a list; none in what is no list."""
+    """Return the strings of a list; an empty tuple if the value is not a list."""
     return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
 
 
 def crio_files(etc: Path) -> tuple[Path, ...]:
-    """CRI-O's configuration; of one setting the last file counts."""
+    """Return the paths of CRI-O's configuration files. If several files set the same key, the last one wins."""
     return (etc / "crio/crio.conf", *sorted((etc / "crio/crio.conf.d").glob("*")))
 
 
 def crio_hook_folders(etc: Path, share: Path) -> tuple[Path, ...]:
-    """CRI-O's hooks_dir; the last file that sets it counts."""
+    """Return the folders in which CRI-O looks for OCI hooks: `hooks_dir` of the last file that sets it, otherwise the
+    default folder below `share`."""
     folders: tuple[str, ...] = (str(share / "containers/oci/hooks.d"),)
     for path in crio_files(etc):
         folders = texts(table_at(read_toml(path), "crio", "runtime").get("hooks_dir")) or folders

@@ -1,7 +1,8 @@
-"""Checks of what the daemon needs of the host, and its container may keep from it: the network, and folders that it
-shares with the runtime and the kubelet.
+"""Checks of the host resources that a daemon in a container needs: the host's network namespace, and the folders that
+it shares with the runtime and the kubelet.
 
-A folder of that name in the image is not the host's: what the daemon writes there nobody reads.
+A folder that exists only in the daemon's image does not help: neither the runtime nor the kubelet reads what is written
+there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from nri_rdma.errors import InventoryError
 from nri_rdma.model.pool import PoolDoor
 
 _OF_FIRST_NAMESPACE = "sys/net/core/netdev_max_backlog"
-"""A sysctl that only the machine's first network namespace has."""
+"""A sysctl that exists only in the machine's initial network namespace."""
 _KUBELETS = "kubelet.sock"
 _NETWORK, _CDI, _PLUGINS, _CLAIMS, _POD_RESOURCES = (
     "host network",
@@ -48,7 +49,7 @@ def host_network(machine: Machine) -> Finding:
 
 
 def cdi_folder(machine: Machine) -> Finding:
-    """Check that the runtime finds the CDI specs that the daemon writes: those of claims and of the guard of shares."""
+    """Check that the runtime finds the CDI specs that the daemon writes for claims and for containers with shares."""
     settings, folder = machine.settings, machine.settings.cdi_dirs[-1]
     harm = [f"pods with claims of pool {_claimed(machine)} do not start"] if _claimed(machine) else []
     if _resources(machine) and settings.guard_hook is not None and _is_there(settings.guard_hook):
@@ -62,7 +63,7 @@ def cdi_folder(machine: Machine) -> Finding:
 
 
 def device_plugins(machine: Machine) -> Finding:
-    """Check that the kubelet can be told of resources: those of pools, and the guard resource."""
+    """Check that the daemon can register its resources (those of pools, and the guard resource) with the kubelet."""
     folder, resources = machine.settings.device_plugin_dir, _resources(machine)
     if not resources:
         return not_applicable(_PLUGINS, "no pool is asked by a resource, and there is no guard resource")
@@ -81,7 +82,7 @@ def device_plugins(machine: Machine) -> Finding:
 
 
 def claims(machine: Machine) -> Finding:
-    """Check that the kubelet finds the driver of claims, and that the daemon finds the kubelet's list of claims."""
+    """Check that the kubelet finds the DRA driver, and that the daemon finds the kubelet's list of claims."""
     pools, plugins = _claimed(machine), machine.settings.kubelet_plugins_dir
     root = plugins.parent
     if not pools:
@@ -102,7 +103,7 @@ def claims(machine: Machine) -> Finding:
 
 
 def pod_resources(machine: Machine) -> Finding:
-    """Check that the kubelet can be asked what it gave to pods."""
+    """Check that the daemon can ask the kubelet which resources it allocated to pods."""
     socket = machine.settings.kubelet_socket
     if not (machine.is_in_pod or _resources(machine) or _claimed(machine)):
         return not_applicable(_POD_RESOURCES, "nothing here says that this node has a kubelet")
@@ -115,19 +116,22 @@ def pod_resources(machine: Machine) -> Finding:
 
 
 def _resources(machine: Machine) -> str:
-    """Return the resources that the kubelet is to be told of; "" if there are none."""
+    """Return the names of the resources that the daemon registers with the kubelet, joined by commas; "" if there are
+    none."""
     settings = machine.settings
     named = [pool.resource for pool in settings.pools if pool.door is PoolDoor.RESOURCE]
     return ", ".join([*named, *([settings.guard_resource] if settings.guard_resource else [])])
 
 
 def _claimed(machine: Machine) -> str:
-    """Return the pools that are asked by claims; "" if there are none."""
+    """Return the names of the pools whose devices are requested by ResourceClaims, joined by commas; "" if there are
+    none."""
     return ", ".join(pool.name for pool in machine.settings.pools if pool.door is PoolDoor.CLAIMS)
 
 
 def _fault(machine: Machine, folder: Path, *, is_made: bool = False) -> str:
-    """Return why the daemon cannot write into a folder of the host, "" if it can; `is_made`: it makes a missing one."""
+    """Return why the daemon cannot write to a folder of the host; "" if it can. With `is_made`, the daemon creates the
+    folder if it is missing, so an existing, writable parent folder suffices."""
     if machine.lacks(folder):
         return f"the host's {folder} is not mounted into this container"
     there = folder
@@ -139,12 +143,13 @@ def _fault(machine: Machine, folder: Path, *, is_made: bool = False) -> str:
 
 
 def _is_there(path: Path) -> bool:
-    """Return whether this user sees something at the path."""
+    """Return whether the path exists, as far as this user can see."""
     return os.access(path, os.F_OK)
 
 
 def _as_root_sees(machine: Machine, finding: Finding) -> Finding:
-    """Return the finding on a folder; what another user than root does not see or may not do the daemon may."""
+    """Return the finding if this process runs as root. For another user return "not applicable" with the same facts:
+    the daemon, as root, may see or write what this user may not."""
     if machine.is_root:
         return finding
     return not_applicable(finding.check, f"as this user sees it, {finding.found}", "run `nri-rdma doctor` as root")

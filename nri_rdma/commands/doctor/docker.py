@@ -1,5 +1,5 @@
-"""Checks of Docker where it is set up for annotations: whether a container that asks by one could start bare, or none
-could start."""
+"""Check of the files that `nri-rdma install docker` wrote: without them, Docker containers that ask by annotations do
+not start, or start without their devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _FIX = "nri-rdma install docker"
 
 
 def docker(machine: Machine) -> Finding:
-    """Look for what the shim starts."""
+    """Check that the shim in front of the OCI runtime, the OCI runtime behind it, and the hook program are there and of
+    this release."""
     files = DockerFiles(settings=HookSettings.of(machine.settings), root=machine.etc.parent)
     if not files.shim.path.exists():
         return not_applicable(_CHECK, "Docker is not set up for annotations", _FIX)

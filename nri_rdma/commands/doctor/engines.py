@@ -1,4 +1,5 @@
-"""A check for container engines that nri-rdma does not serve: who uses them asks why a container has no device."""
+"""Check for container engines on this machine that nri-rdma does not support. It tells their users why a container gets
+no device."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _UNSERVED = ("apptainer", "singularity", "enroot", "nerdctl")
 
 
 def others(machine: Machine) -> Finding:
-    """Name the engines that are here and not served."""
+    """Return a finding that names the container engines installed here that nri-rdma does not support."""
     root = machine.etc.parent
     found = [name for name in _UNSERVED if any((root / folder / name).exists() for folder in _FOLDERS)]
     if not found:

@@ -1,4 +1,4 @@
-"""All checks, in the order in which one depends on the other."""
+"""The list of all checks. A check comes after those that it depends on."""
 
 from __future__ import annotations
 
@@ -69,6 +69,6 @@ CHECKS: tuple[Check, ...] = (
 
 
 def examine(machine: Machine) -> tuple[Finding, ...]:
-    """The findings of all checks. Nothing is changed."""
+    """Run all checks and return their findings. The checks change nothing on the machine."""
     checks = CHECKS if machine.image_root is None else (*CHECKS, image.libraries)
     return tuple(check(machine) for check in checks)

@@ -1,4 +1,4 @@
-"""What a check found."""
+"""The result of one check, as a value."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ class Result(StrEnum):
     WARNING = "warning"
     PROBLEM = "problem"
     NOT_APPLICABLE = "n/a"
-    """There is nothing to check, or this user may not see it: the finding says which."""
+    """There is nothing to check, or this user lacks the permission to check it; the finding's text says which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One answer: what was found, and what to do about it (a command or a setting; "" when nothing has to be done)."""
+    """The result of one check. `found` says what is the case; `fix` is a command or setting that mends it, or "" if
+    nothing has to be done."""
 
     check: str
     result: Result
@@ -27,20 +28,20 @@ class Finding:
 
 
 def ok(check: str, found: str) -> Finding:
-    """Nothing has to be done."""
+    """Return a finding that reports no problem."""
     return Finding(check=check, result=Result.OK, found=found)
 
 
 def warning(check: str, found: str, fix: str) -> Finding:
-    """Return a finding about what works, and what somebody should know of all the same."""
+    """Return a finding about something that works, but has a drawback that an administrator should know."""
     return Finding(check=check, result=Result.WARNING, found=found, fix=fix)
 
 
 def problem(check: str, found: str, fix: str) -> Finding:
-    """Pods will not get what they ask for."""
+    """Return a finding about something that keeps pods from getting the devices they ask for."""
     return Finding(check=check, result=Result.PROBLEM, found=found, fix=fix)
 
 
 def not_applicable(check: str, why: str, fix: str = "") -> Finding:
-    """Return a finding about what was not checked, and why."""
+    """Return the finding of a check that was not made; `why` is the reason."""
     return Finding(check=check, result=Result.NOT_APPLICABLE, found=why, fix=fix)

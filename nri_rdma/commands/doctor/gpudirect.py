@@ -1,4 +1,4 @@
-"""Check of the way from NICs to the memory of GPUs."""
+"""Check of GPUDirect RDMA: whether NICs can read and write the memory of GPUs directly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nri_rdma.model.gpudirect import Verdict
 
 
 def gpudirect(machine: Machine) -> Finding:
-    """Say whether GPUDirect RDMA is possible, by which way, and where GPUs and NICs meet."""
+    """Report whether GPUDirect RDMA is possible, by which kernel mechanism, and where on PCI the GPUs and NICs meet."""
     if isinstance(machine.node, InventoryError):
         return not_applicable("GPUDirect", machine.node.what)
     node, _ = machine.node

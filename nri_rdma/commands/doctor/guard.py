@@ -1,7 +1,7 @@
-"""Checks of the guard: who refuses a pod that asks while no daemon lives, and what its set-up does to other containers.
+"""Checks of the guard: the OCI hook that refuses a container whose pod asks for devices while no daemon runs.
 
-The runtime says which handlers it runs with; where it cannot be asked, its configuration does. The daemon says whether
-the hook has really asked.
+How each runtime handler is guarded is asked of the running runtime; if the runtime does not answer, it is read from the
+runtime's configuration. The running daemon reports whether the hook has contacted it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nri_rdma.commands.doctor.machine import Machine
 
 PLUGIN = "nri-rdma"
-"""Our name at the runtime, where the settings do not say another."""
+"""The name under which nri-rdma registers with the runtime, unless the settings give another."""
 _CRI_TABLES = ("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
 _NRI_TABLE = "io.containerd.nri.v1.nri"
 _FIX = "run `nri-rdma install containerd`, or crio, and restart the runtime (docs/guard.md)"
@@ -36,7 +36,8 @@ _FIX_BLOCKED = (
 
 
 class ConfiguredHost(Protocol):
-    """The place of the runtime's configuration, and the settings that the hook must have."""
+    """The folders of a host in which the runtime is configured, and the daemon's settings, with which the hook must
+    agree."""
 
     @property
     def settings(self) -> Settings: ...
@@ -63,7 +64,8 @@ class ThisHost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BaseSpec:
-    """A base_runtime_spec with the guard's hook, the names of the handlers that use it, and the limits that it sets."""
+    """A containerd `base_runtime_spec` with the guard's hook, the names of the handlers that use it, and the limits
+    that it sets."""
 
     path: Path
     handlers: tuple[str, ...]
@@ -71,7 +73,8 @@ class _BaseSpec:
 
 
 def guard(machine: Machine) -> Finding:
-    """Find out who refuses a pod while no daemon lives."""
+    """Report how a pod that asks for devices is refused while no daemon runs, and which runtime handlers lack this
+    guard."""
     if machine.engines:
         refused = f"no container of {' or '.join(machine.engines)} that asks starts while no daemon runs"
         return ok("guard", f"not needed: {refused}")
@@ -107,8 +110,8 @@ def guard(machine: Machine) -> Finding:
 
 
 def setups_of(host: ConfiguredHost) -> tuple[Setup, ...]:
-    """Return how each runtime handler here is guarded: as the runtime runs, else as it is configured; nothing where
-    neither can be seen."""
+    """Return how each runtime handler of this host is guarded, as the running runtime reports it; if no runtime
+    answers, as its configuration says. The result is empty if neither is available."""
     configured = (*_containerd(host), *_crio(host))
     sockets = (host.settings.containerd_socket, host.run / "crio/crio.sock")
     try:
@@ -119,14 +122,16 @@ def setups_of(host: ConfiguredHost) -> tuple[Setup, ...]:
 
 
 def _to_come(running: Setup, configured: tuple[Setup, ...]) -> Setup:
-    """Return how a handler is guarded, with what a restart of the runtime would mend."""
+    """Return the handler's setup. If the handler has no working guard now, but its configuration gives it one, the
+    fault says that a restart of the runtime will mend it."""
     if running.fault and any(it.handler == running.handler and not it.fault for it in configured):
         return replace(running, fault=f"{running.fault}; its configuration gives it one since: restart the runtime")
     return running
 
 
 def limits(machine: Machine) -> Finding:
-    """Report base specs with the guard's hook that set limits: every container of their handlers has them."""
+    """Report each base spec with the guard's hook that also sets rlimits, because these apply to every container of its
+    runtime handlers."""
     specs = _guarded_specs(machine)
     if not specs:
         return not_applicable("limits", "no base_runtime_spec has the guard's hook")
@@ -145,13 +150,14 @@ def limits(machine: Machine) -> Finding:
 
 
 def _limit(entry: Any) -> str:
-    """RLIMIT_NOFILE 1024 (hard 4096)."""
+    """Return an rlimit of an OCI spec as words, such as "RLIMIT_NOFILE 1024 (hard 4096)"."""
     limit = table_at(entry)
     return f"{limit.get('type')} {limit.get('soft')} (hard {limit.get('hard')})"
 
 
 def _contact(machine: Machine) -> tuple[str, str]:
-    """Return what the daemon knows of the hook: that it asks, and where it did not."""
+    """Return what the running daemon reports about the guard's hook: a sentence if the hook has asked it, and the cases
+    in which no hook asked. Both are "" if no daemon answers."""
     status = machine.daemon
     if isinstance(status, NotReadyError):
         return "", ""
@@ -161,7 +167,7 @@ def _contact(machine: Machine) -> tuple[str, str]:
 
 
 def _resource(machine: Machine) -> Iterator[str]:
-    """Yield that the kubelet gives the guard to containers that ask for a resource."""
+    """Yield one sentence if containers that request the guard resource get the guard's hook from the kubelet."""
     status = machine.daemon
     given = "" if isinstance(status, NotReadyError) else given_resource(status.get("guard_resource"))
     if given:
@@ -169,14 +175,15 @@ def _resource(machine: Machine) -> Iterator[str]:
 
 
 def given_resource(resource: Mapping[str, Any] | None) -> str:
-    """Return the guard resource of a status document, if the kubelet knows it and the guard comes with it, else ""."""
+    """Return the name of the guard resource from a status document; "" unless it is registered with the kubelet and its
+    containers get the guard's hook."""
     if not resource or resource["registration"]["error"] or not resource["guarded"]:
         return ""
     return str(resource["resource"])
 
 
 def _unknown(machine: Machine) -> str:
-    """Say what is missing to know whether there is a guard."""
+    """Return a sentence that says why doctor cannot find out whether there is a guard."""
     status = machine.daemon
     asked = "no daemon answers that could have been asked"
     if not isinstance(status, NotReadyError):
@@ -204,7 +211,8 @@ def _containerd_file(host: ConfiguredHost) -> Path:
 
 
 def _handlers(host: ConfiguredHost) -> tuple[RuntimeHandler, ...]:
-    """The runtime handlers of containerd's configuration and of the files that it imports, which come after it."""
+    """Return the runtime handlers of containerd's configuration file and of the files that it imports. A key in an
+    imported file overrides that of the main file."""
     path = _containerd_file(host)
     main = read_toml(path)
     imports = [
@@ -231,7 +239,8 @@ def _handler(name: str, table: Mapping[str, Any]) -> RuntimeHandler:
 
 
 def _guarded_specs(host: ConfiguredHost) -> tuple[_BaseSpec, ...]:
-    """Return each base_runtime_spec with our hook once; limits in others are their owner's choice."""
+    """Return each `base_runtime_spec` that has the guard's hook, once. Other base specs are left out, because nri-rdma
+    did not write them."""
     handlers: dict[Path, list[str]] = {}
     for handler in _handlers(host):
         if handler.base_spec:
@@ -248,7 +257,8 @@ def _guarded_specs(host: ConfiguredHost) -> tuple[_BaseSpec, ...]:
 
 
 def _validators(host: ConfiguredHost) -> Iterator[str]:
-    """Runtimes with NRI 0.10 can be told that no container is made that a plugin has not seen."""
+    """Yield one sentence for each runtime whose NRI validator refuses containers that nri-rdma did not process.
+    Runtimes with NRI 0.10 have this setting."""
     containerd = table_at(read_toml(host.etc / "containerd/config.toml"), "plugins", _NRI_TABLE, "default_validator")
     name = host.settings.plugin_name or PLUGIN
     if containerd.get("enable") is True and name in texts(containerd.get("required_plugins")):

@@ -1,4 +1,4 @@
-"""Checks of the RDMA devices, their nodes, and what pools have of them."""
+"""Checks of the RDMA devices, of their device nodes, and of the pools that contain them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nri_rdma.model.request import Mode
 
 
 def devices(machine: Machine) -> Finding:
-    """List the RDMA devices, and say which of them the host uses itself."""
+    """Report the RDMA devices, and which of them the host itself uses."""
     if isinstance(machine.node, InventoryError):
         return problem("devices", f"{machine.node.what} ({machine.node.where})", machine.node.hint)
     node, notes = machine.node
@@ -37,14 +37,16 @@ def devices(machine: Machine) -> Finding:
 
 
 def _given_words(machine: Machine) -> str:
-    """Say how many devices pods have; nothing where no daemon says so."""
+    """Return words for the number of devices that pods or containers hold; "" if there are none or no daemon
+    answers."""
     known = () if isinstance(machine.daemon, NotReadyError) else machine.daemon["devices"]
     given = sum(bool(device["holders"]) for device in known)
     return f"; pods or containers have {given}" if given else ""
 
 
 def device_nodes(machine: Machine) -> Finding:
-    """Check that each device can be opened: its uverbs, and the node's rdma_cm."""
+    """Check the character devices of RDMA: each device has a uverbs node, the node has rdma_cm, and the files in /dev
+    are the kernel's."""
     if isinstance(machine.node, InventoryError) or not machine.node[0].devices:
         return not_applicable("device nodes", "there is no RDMA device")
     node, _ = machine.node
@@ -71,7 +73,8 @@ def device_nodes(machine: Machine) -> Finding:
 
 
 def pools(machine: Machine) -> Finding:
-    """Check that pods can get devices."""
+    """Check that every pool has at least one device that a pod can get, and that no device is selected by several
+    pools."""
     if isinstance(machine.node, InventoryError) or not machine.node[0].devices:
         return not_applicable("pools", "there is no RDMA device")
     node, settings = machine.node[0], machine.settings
@@ -104,7 +107,8 @@ def pools(machine: Machine) -> Finding:
 
 
 def share_limits(machine: Machine) -> Finding:
-    """Check that a share of a device has limits: that somebody wrote some, or that the device told its capacity."""
+    """Check that shares of devices are limited: by limits in the configuration, or by limits computed from the device's
+    capacity."""
     pools = [pool for pool in machine.settings.pools if pool.shares]
     if not pools or isinstance(machine.node, InventoryError):
         return not_applicable("share limits", "no pool has shares" if not pools else "there is no RDMA device")
@@ -130,7 +134,8 @@ def share_limits(machine: Machine) -> Finding:
 
 
 def _with_capacities(machine: Machine, devices: Sequence[RdmaDevice]) -> Node:
-    """Return the node with what the daemon knows of its devices, else with what they answer now."""
+    """Return the node with the capacities of its devices. The running daemon reports them; if none answers, the devices
+    are asked now."""
     assert not isinstance(machine.node, InventoryError)
     node, daemon = machine.node[0], machine.daemon
     if not isinstance(daemon, NotReadyError):

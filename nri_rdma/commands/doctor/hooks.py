@@ -1,5 +1,5 @@
-"""Checks of the door of podman and Docker: whether the CDI devices with our hook can start a container, and who moves
-netdevs without us."""
+"""Check of the CDI devices of podman and Docker: their hook program is installed, and no device leaves its netdev to
+the OCI runtime."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _CHECK = "OCI hooks"
 
 
 def hooks(machine: Machine) -> Finding:
-    """Look for the programs that CDI devices with our hook name, and for netdevs that nobody would bring back."""
+    """Check that each hook program named in a CDI device exists and is ours, and report CDI devices whose netdev nobody
+    moves back to the host."""
     devices = tuple(read_registry(machine.settings.cdi_dirs).devices.values())
     paths = sorted({path for device in devices for path in _hook_paths(device)})
     for path in paths:
@@ -42,7 +43,8 @@ def hooks(machine: Machine) -> Finding:
 
 
 def _copy_to(path: Path) -> str:
-    """Return the command that puts a hook there; for a place of its own: its module first."""
+    """Return the command that installs the hook program at the path. Outside of the default folder the program's module
+    is installed beside it."""
     if path == OCI_HOOK:
         return "nri-rdma install podman, or install docker"
     module = f"install -D -m 644 /opt/nri-rdma/bin/{MODULE} {path.with_name(MODULE)}"
@@ -56,7 +58,7 @@ def _hook_paths(device: ResolvedDevice) -> Iterator[str]:
 
 
 def _movers(devices: Iterable[ResolvedDevice]) -> Iterator[str]:
-    """Yield the CDI devices that have a netdev moved by the OCI runtime."""
+    """Yield the names of the CDI devices with `netDevices`, which the OCI runtime moves into the container."""
     for device in devices:
         if device.net_devices:
             yield device.name

@@ -1,4 +1,4 @@
-"""Check of an unpacked image: whether its libraries can use this machine's devices."""
+"""Check of an unpacked container image: whether its RDMA libraries can use this machine's devices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nri_rdma.host.userspace import read_userspace
 
 
 def libraries(machine: Machine) -> Finding:
-    """Compare the libraries for RDMA in an image's root folder with the kernel's drivers of all devices."""
+    """Compare the RDMA libraries in the image's root folder with the kernel drivers of this machine's RDMA devices."""
     check = partial(not_applicable, "image")
     if machine.image_root is None:
         return check("no image was given")
@@ -23,7 +23,7 @@ def libraries(machine: Machine) -> Finding:
     images = Images(machine.settings.cgroup_root, machine.settings.sysfs_root)
     devices = tuple(kernel_device(it, images.abi) for it in machine.node[0].devices)
     try:
-        # Whoever gives a folder vouches for what is mounted there.
+        # Mounts inside the folder are followed: the user who names a folder answers for its mounts.
         root = RootFolder(str(machine.image_root), enters_mounts=True)
     except OSError as error:
         return check(f"{machine.image_root} cannot be opened: {error.strerror}")

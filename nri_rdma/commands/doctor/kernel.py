@@ -1,4 +1,4 @@
-"""Checks of the kernel and of what this process may ask of it."""
+"""Checks of the kernel, and of this process's privileges."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from nri_rdma.model.edits import RDMA_MAX
 from nri_rdma.model.request import Mode
 
 OLDEST_KERNEL = (5, 14, 0)
-"""SO_NETNS_COOKIE, by which a pod's namespace is known."""
+"""The first release with SO_NETNS_COOKIE, which identifies a pod's network namespace."""
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}  # include/uapi/linux/capability.h
 
 
 def release(machine: Machine) -> Finding:
-    """Check that the kernel has what every attach needs."""
+    """Check that the kernel is new enough."""
     try:
         text = (machine.proc / "sys/kernel/osrelease").read_text().strip()
     except OSError as error:
@@ -34,7 +34,7 @@ def release(machine: Machine) -> Finding:
 
 
 def privileges(machine: Machine) -> Finding:
-    """Check that this process could do what the daemon does."""
+    """Check that this process has the capabilities that the daemon needs."""
     try:
         status = (machine.proc / "self/status").read_text()
     except OSError as error:
@@ -56,7 +56,7 @@ def privileges(machine: Machine) -> Finding:
 
 
 def sysctls(machine: Machine) -> Finding:
-    """Check that the sysctls of a netdev can be restored when it returns from a pod."""
+    """Check that this process can write the sysctls of netdevs, which are restored when a netdev returns from a pod."""
     if not machine.is_root:
         return not_applicable("sysctls", "this user is not root", "run `nri-rdma doctor` as root, too")
     net = machine.writable_net()
@@ -75,7 +75,8 @@ def sysctls(machine: Machine) -> Finding:
 
 
 def rdma_netns(machine: Machine) -> Finding:
-    """Check that the kernel has RDMA, and say what its namespace mode means for pods."""
+    """Check that the kernel has an RDMA subsystem, and report what its network namespace mode (shared or exclusive)
+    means for pods."""
     if isinstance(machine.node, InventoryError):
         return not_applicable("rdma netns", machine.node.what)
     node, _ = machine.node
@@ -113,7 +114,8 @@ def rdma_netns(machine: Machine) -> Finding:
 
 
 def rdma_cgroup(machine: Machine) -> Finding:
-    """Check that containers can have limits on RDMA resources."""
+    """Check that RDMA limits of containers can be written: the cgroup v2 hierarchy is the host's, writable, and has the
+    rdma controller."""
     root = machine.settings.cgroup_root
     if machine.is_in_container and _is_own_cgroup(machine):
         return warning(
@@ -144,15 +146,17 @@ def rdma_cgroup(machine: Machine) -> Finding:
 
 
 def _is_own_cgroup(machine: Machine) -> bool:
-    """Return whether the hierarchy begins at the cgroup of this container: its first folder is no root of a hierarchy,
-    which has no cgroup.events, and it is not mounted from outside of the cgroup namespace (cgroup_namespaces(7))."""
+    """Return whether `cgroup_root` shows only this container's own cgroup instead of the host's hierarchy. It does if
+    its top folder has a `cgroup.events` file, which a real root lacks, unless the mount comes from outside of this
+    cgroup namespace (cgroup_namespaces(7))."""
     root = machine.settings.cgroup_root
     mounted = machine.mount_of(root)
     return (root / "cgroup.events").exists() and (mounted is None or not mounted.root.startswith("/.."))
 
 
 def _peak_words(root: Path) -> str:
-    """The root itself has no rdma.max. Which kernel it is shows in any other cgroup that has."""
+    """Return a remark if this kernel keeps the limits of a removed cgroup; otherwise "". Such kernels lack `rdma.peak`,
+    which is looked for in any cgroup below the root that has `rdma.max`."""
     limited = next((folder.parent for folder in sorted(root.glob(f"*/{RDMA_MAX}"))), None)
     if limited is None or (limited / RDMA_PEAK).exists():
         return ""

@@ -1,4 +1,5 @@
-"""The configuration of a daemon that the runtime starts: the file that it is sent in place of the usual one."""
+"""The configuration of a daemon that the runtime starts as a pre-installed NRI plugin: the runtime sends it a file,
+which replaces config.toml."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ _PLUGINS, _DROP_INS = Path("opt/nri/plugins"), Path("etc/nri/conf.d")
 
 
 def sent_config(etc: Path = Path("/etc")) -> Path | None:
-    """Return the file that the runtime sends to the nri-rdma in its plugin folder: NN-name.conf, else name.conf.
-    None if it starts none, or sends it nothing."""
+    """Return the file that the runtime sends to the pre-installed nri-rdma plugin: NN-name.conf, otherwise name.conf.
+    None if no such plugin is installed, or if the file is missing or empty."""
     for plugins, drop_ins in _folders(etc):
         for program in sorted(plugins.glob("[0-9][0-9]-*")):
             who = identify(name=None, index=None, environment={}, program=program.name)
@@ -28,7 +29,8 @@ def sent_config(etc: Path = Path("/etc")) -> Path | None:
 
 
 def _folders(etc: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield the folders of plugins and of their configurations, as containerd and CRI-O are told, or by default."""
+    """Yield pairs of folders: that of NRI plugins and that of their configurations, as containerd and CRI-O are
+    configured, or their defaults."""
     usual_plugins, usual_drop_ins = etc.parent / _PLUGINS, etc.parent / _DROP_INS
     nri = table_at(read_toml(etc / "containerd/config.toml"), "plugins", _NRI_TABLE)
     yield (
@@ -44,7 +46,7 @@ def _folders(etc: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def _is_there(file: Path) -> bool:
-    """Return whether the file exists, as far as this user may know."""
+    """Return whether the file exists; False also if this user may not see it."""
     try:
         return file.exists()
     except PermissionError:
@@ -52,7 +54,8 @@ def _is_there(file: Path) -> bool:
 
 
 def _is_told(file: Path) -> bool:
-    """Return whether the file says anything; unreadable counts, because its reader then says why."""
+    """Return whether the file has any content. An unreadable file counts: the reader of the configuration reports the
+    error."""
     try:
         return bool(file.read_bytes().strip())
     except OSError:

@@ -1,6 +1,6 @@
-"""The machine that is looked at: where its facts are, each read when a check first asks for it.
+"""The machine that doctor examines, with the paths to its facts. Each fact is read when a check first needs it.
 
-Every path is a parameter, so that a check can be given a machine with any fault.
+Every path is a parameter, so that tests can build a machine with any fault.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ def _links() -> frozenset[str]:
     return frozenset(name for _, name in socket.if_nameindex())
 
 
-@dataclass(frozen=True, kw_only=True)  # without slots: cached properties need a place
+@dataclass(frozen=True, kw_only=True)  # without slots: cached_property writes to __dict__
 class Machine:
-    """`settings` are those that a daemon would have; `setting_error` is why it would have none, and then they are the
-    defaults. `read_node` gives the hardware with what a reader has to know about it, or raises InventoryError."""
+    """The machine that is examined. `settings` are those of a daemon started here; if they are invalid, `setting_error`
+    says why and `settings` are the defaults. `read_node` returns the hardware and remarks for the reader, or raises
+    InventoryError."""
 
     settings: Settings
     read_node: Callable[[], tuple[Node, tuple[str, ...]]]
@@ -57,16 +58,17 @@ class Machine:
     writable_net: Callable[[], Path | None] = writable_net
     links: Callable[[], frozenset[str]] = _links
     image_root: Path | None = None
-    """The root of an unpacked image that is to be checked for this machine."""
+    """The root folder of an unpacked image whose libraries are checked against this machine; None: no image is
+    checked."""
 
     @property
     def is_root(self) -> bool:
-        """Return whether what cannot be done here cannot be done by the daemon either."""
+        """Whether this process is root, as the daemon is. What root cannot do here, the daemon cannot do either."""
         return self.user == 0
 
     @cached_property
     def node(self) -> tuple[Node, tuple[str, ...]] | InventoryError:
-        """The hardware with its notes, or why it cannot be read."""
+        """The hardware with remarks about it, or the error that kept it from being read."""
         try:
             return self.read_node()
         except InventoryError as error:
@@ -74,7 +76,7 @@ class Machine:
 
     @cached_property
     def mounts(self) -> tuple[MountPoint, ...]:
-        """The mounts of this process; none where they cannot be read."""
+        """The mounts of this process; empty if they cannot be read."""
         try:
             return read_mounts(self.proc / "self")
         except OSError:
@@ -82,39 +84,39 @@ class Machine:
 
     @property
     def is_in_container(self) -> bool:
-        """Return whether this process is in a container."""
+        """Whether this process runs in a container."""
         return are_of_container(self.mounts)
 
     @property
     def is_in_pod(self) -> bool:
-        """Return whether a kubelet has started the container that this process is in."""
+        """Whether this process runs in a container of a Kubernetes pod."""
         return any(it.point == TERMINATION_LOG for it in self.mounts)
 
     def lacks(self, path: Path) -> bool:
-        """Return whether this process is in a container that has nothing mounted there: what is at the path is the
-        image's own."""
+        """Return whether the path comes from this container's image: this process is in a container, and nothing of the
+        host is mounted at the path. Always False on the host."""
         if not self.is_in_container:
             return False
         found = self.mount_of(path)
         return found is None or found.point == ROOT
 
     def mount_of(self, path: Path) -> MountPoint | None:
-        """Return the mount that a path is on, as this process sees it; None where that cannot be told."""
+        """Return the mount that contains the path; None if the mounts cannot be read."""
         return mount_of(self.mounts, PurePosixPath(path.resolve()))
 
     @cached_property
     def runtime(self) -> Visited:
-        """Return what the runtime says of itself."""
+        """The runtime's name, version and abilities, from registering with it once as a plugin."""
         return visit(self.settings.nri_socket)
 
     @cached_property
     def engines(self) -> tuple[str, ...]:
-        """The engines that ask by our hook, where nobody else can ask."""
+        """Names of the container engines that use our hook; empty if a runtime with NRI can ask as well."""
         return engines_without_runtime(self.settings, self.etc.parent)
 
     @cached_property
     def daemon(self) -> dict[str, Any] | NotReadyError:
-        """The status of the daemon that runs, or why there is none."""
+        """The status document of the running daemon, or the error that kept it from answering."""
         try:
             return ask_status(self.settings.control_path)
         except NotReadyError as error:

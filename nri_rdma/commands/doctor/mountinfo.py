@@ -1,4 +1,4 @@
-"""The mounts that a process sees, as the kernel lists them in mountinfo (proc_pid_mountinfo(5))."""
+"""The mounts of a process, from /proc/PID/mountinfo (proc_pid_mountinfo(5))."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path, PurePosixPath
 
 ROOT = PurePosixPath("/")
 TERMINATION_LOG = PurePosixPath("/dev/termination-log")
-"""What the kubelet mounts into each container."""
+"""A file that the kubelet mounts into each container."""
 _OF_CONTAINERS = frozenset({PurePosixPath("/etc/hosts"), TERMINATION_LOG})
-"""What kubelets, Docker and podman mount into containers, and no host has as a mount."""
+"""Files that the kubelet, Docker and podman mount into containers. On a host they are not mount points."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountPoint:
-    """A line of mountinfo: `root` is the part of the file system that is mounted, `groups` are the numbers of the peer
-    groups whose mounts appear here, `sends` is the group to which mounts made here propagate (0: none)."""
+    """One line of mountinfo. `root` is the mounted part of the file system. `groups` are the peer groups from which
+    this mount receives new mounts, `sends` is the peer group to which it propagates its own (0: none)."""
 
     root: str
     point: PurePosixPath
@@ -26,12 +26,13 @@ class MountPoint:
 
 
 def read_mounts(process: Path) -> tuple[MountPoint, ...]:
-    """Return the mounts of a process, by its folder in /proc. Raises OSError."""
+    """Return the mounts of the process whose folder in /proc is given. Raises OSError."""
     return tuple(map(_parse, (process / "mountinfo").read_text(errors="replace").splitlines()))
 
 
 def mount_of(mounts: Iterable[MountPoint], path: PurePosixPath) -> MountPoint | None:
-    """Return the mount that a path is on: the longest one, and of two at one place the later."""
+    """Return the mount that contains the path: the one with the longest mount point, and the last of several at the
+    same mount point. None if there is none."""
     found = None
     for mount in mounts:
         if path.is_relative_to(mount.point) and (found is None or len(mount.point.parts) >= len(found.point.parts)):
@@ -40,12 +41,12 @@ def mount_of(mounts: Iterable[MountPoint], path: PurePosixPath) -> MountPoint | 
 
 
 def are_of_container(mounts: Iterable[MountPoint]) -> bool:
-    """Return whether a process with these mounts is in a container."""
+    """Return whether these are the mounts of a process in a container."""
     return any(it.point in _OF_CONTAINERS for it in mounts)
 
 
 def _parse(line: str) -> MountPoint:
-    """Read `36 35 98:0 /root /point options shared:1 master:2 - type source options`."""
+    """Parse a line of the form `36 35 98:0 /root /point options shared:1 master:2 - type source options`."""
     left, _, right = line.partition(" - ")
     words = left.split()
     numbers = {key: int(text) for key, _, text in (word.partition(":") for word in words[6:]) if text.isdecimal()}

@@ -1,7 +1,7 @@
-"""The check of mounts: whether the daemon sees the network namespaces that the runtime mounts for its pods.
+"""Check of mount propagation: whether the daemon sees the network namespaces that the runtime mounts for its pods.
 
-A daemon in a container has mounts of its own. The runtime's later mounts reach it only by mount propagation; without
-it each pod whose netdev is to move is refused, and nothing else shows it.
+A daemon in a container has a mount namespace of its own, which later mounts of the runtime reach only by mount
+propagation. Without propagation, each pod that asks for a netdev is refused, and no other check shows the cause.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from nri_rdma.commands.doctor.mountinfo import ROOT, MountPoint, mount_of, read_
 from nri_rdma.commands.doctor.runtime import served_by
 
 NETNS_FOLDER = PurePosixPath("/run/netns")
-"""Where containerd and CRI-O mount network namespaces, unless they are configured otherwise; the last name stays."""
+"""The folder in which containerd and CRI-O mount network namespaces by default. If another folder is configured, its
+last component is expected to be `netns`, too."""
 _PROPAGATION = "mountPropagation: HostToContainer"
 _NAMESPACE = "net:["
-"""The beginning of the root of a network namespace's mount."""
+"""The mount of a network namespace has a root that begins with this text."""
 
 
 def mounts(machine: Machine) -> Finding:
-    """Compare the mounts of the daemon, or of this process if no daemon answers, with those of the runtime."""
+    """Compare the runtime's mounts with those of the daemon, or with those of this process if no daemon answers."""
     runtime = machine.runtime.pid
     if not runtime:
         return _alone(machine, "the runtime's process cannot be seen")
@@ -43,7 +44,7 @@ def mounts(machine: Machine) -> Finding:
 
 
 def _alone(machine: Machine, why: str) -> Finding:
-    """Look at the mounts of this process only: those of the runtime cannot be compared, and `why`."""
+    """Check only the mounts of this process. `why` says why they cannot be compared with those of the runtime."""
     if not machine.is_in_container:
         return not_applicable("mounts", why, "" if machine.is_root else "run `nri-rdma doctor` as root")
     ours = machine.mounts
@@ -89,19 +90,20 @@ def _folders(namespaces: Iterable[MountPoint]) -> str:
 
 
 def _follows(ours: tuple[MountPoint, ...], theirs: tuple[MountPoint, ...], folder: PurePosixPath) -> bool:
-    """Return whether mounts that the runtime makes in a folder appear in ours."""
+    """Return whether a mount that the runtime makes in the folder is propagated to us."""
     there = mount_of(theirs, folder)
     return there is not None and bool(there.sends) and any(there.sends in it.groups for it in _at_names(ours, folder))
 
 
 def _at_names(ours: tuple[MountPoint, ...], folder: PurePosixPath) -> list[MountPoint]:
-    """Return the mounts that a folder is on by its names: an image without the link /var/run has /run/netns there."""
+    """Return our mounts that contain the folder, under /run and under /var/run: in an image where /var/run is not a
+    link to /run, the host's folder may be mounted at either path."""
     names = (folder, PurePosixPath(f"/var{folder}")) if folder.is_relative_to("/run") else (folder,)
     return [it for it in (mount_of(ours, name) for name in names) if it is not None]
 
 
 def _daemon_pid(machine: Machine) -> int:
-    """Return the process that serves the control socket; 0 when none does or it cannot be seen."""
+    """Return the PID of the process that serves the control socket; 0 if there is none or its PID is not visible."""
     try:
         return served_by(machine.settings.control_path)
     except OSError:

@@ -1,4 +1,5 @@
-"""Checks of podman where it is set up for annotations: whether a container that asks by one could start bare."""
+"""Check of the files that `nri-rdma install podman` wrote: without them, podman containers that ask by annotations
+start without their devices."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _FIX = "nri-rdma install podman"
 
 
 def podman(machine: Machine) -> Finding:
-    """Look for the hooks that podman's drop-in names: podman skips what is not there, without a word."""
+    """Check that the hook definitions and the hook program are there and of this release. Podman does not report a hook
+    that is missing."""
     files = PodmanFiles(settings=HookSettings.of(machine.settings), root=machine.etc.parent)
     if not files.any_drop_in.path.exists():
         return not_applicable(_CHECK, "podman is not set up for annotations", _FIX)

@@ -1,4 +1,5 @@
-"""Checks of RDMA devices before pods have them: GUIDs, GIDs of RoCE v2, and whether equal devices are alike."""
+"""Checks of RDMA devices before pods use them: GUIDs of InfiniBand, GIDs of RoCE v2, and equal MTU and firmware of
+devices of one kind."""
 
 from __future__ import annotations
 
@@ -16,11 +17,12 @@ _ZERO_GUID = "0000:0000:0000:0000"
 _ONE_MTU = "one MTU for all: `ip link set dev NETDEV mtu N`, and in the host's network configuration"
 _ONE_FIRMWARE = "one firmware for all, by the maker's tool (mlxfwmanager, niccli)"
 _FEW = 2
-"""So many names are written, and more are "the others"."""
+"""The largest number of devices that are listed by name; a larger group is called "the others"."""
 
 
 def guids(machine: Machine) -> Finding:
-    """Check that devices of InfiniBand have GUIDs: those of virtual functions are zero until somebody sets them."""
+    """Check that InfiniBand devices have GUIDs. The GUID of a virtual function is zero until an administrator sets
+    it."""
     known = [it for it in _devices(machine) if it.link_layer is LinkLayer.INFINIBAND]
     bare = [it for it in known if it.node_guid == _ZERO_GUID]
     if not known:
@@ -36,7 +38,8 @@ def guids(machine: Machine) -> Finding:
 
 
 def _set_guid(place: VirtualFunction | None) -> str:
-    """Return the command; a virtual machine does not see the physical function."""
+    """Return the command that sets the GUIDs of a virtual function. `place` is None in a virtual machine, which does
+    not see the physical function."""
     if place is None:
         return "where the virtual functions are made (the hypervisor), set node_guid and port_guid"
     pf = place.pf_netdevs[0] if place.pf_netdevs else f"NETDEV-OF-{place.pf}"
@@ -44,7 +47,7 @@ def _set_guid(place: VirtualFunction | None) -> str:
 
 
 def roce_v2(machine: Machine) -> Finding:
-    """Check that active ports of RoCE have a GID of RoCE v2, which NCCL and routers need."""
+    """Check that each active RoCE port has a RoCE v2 GID, which NCCL and IP routers need."""
     known = {
         (device.name, port.number, device.netdevs[0].name): types
         for device in _devices(machine)
@@ -70,14 +73,15 @@ def roce_v2(machine: Machine) -> Finding:
 
 
 def _gid_types(machine: Machine, device: RdmaDevice, port: Port) -> Sequence[str] | None:
-    """Return the types of the GIDs in use; None where the driver shows no table of them."""
+    """Return the types of the port's GIDs, without duplicates; None if the driver shows no GID table."""
     folder = f"{machine.settings.sysfs_root}/class/infiniband/{device.name}/ports/{port.number}/gid_attrs/types"
     names = entries(folder)
     return sorted({read(f"{folder}/{name}") for name in names} - {""}) if names else None
 
 
 def equal_rails(machine: Machine) -> Finding:
-    """Check that devices of one kind and speed have one MTU and one firmware: the slowest rail makes the job's pace."""
+    """Check that devices of the same kind and speed have the same MTU and firmware: a job is as fast as its slowest
+    device."""
     alike: list[str] = []
     differing: dict[str, str] = {}
     for title, devices in _equals(machine):
@@ -97,7 +101,8 @@ def equal_rails(machine: Machine) -> Finding:
 
 
 def _equals(machine: Machine) -> Iterator[tuple[str, list[RdmaDevice]]]:
-    """Yield devices that should be alike, with words for them. One whose netdev is in a pod has the pod's MTU."""
+    """Yield a title and the devices of each group that should be alike: two or more of the same kind and speed. Devices
+    whose netdev is in a pod are left out, because they have the pod's MTU."""
     groups: dict[str, list[RdmaDevice]] = {}
     for device in _devices(machine):
         if device.pci is not None and device.netdevs:
@@ -124,7 +129,7 @@ def _by_value(devices: Iterable[RdmaDevice], value: Callable[[RdmaDevice], str])
 
 
 def _groups_words(by_value: Mapping[str, list[str]]) -> Iterator[str]:
-    """Yield each value with its devices, the rarest first."""
+    """Yield words for each value and the devices that have it, the rarest value first."""
     ordered = sorted(by_value.items(), key=lambda it: len(it[1]))
     for number, (value, names) in enumerate(ordered, 1):
         is_rest = number == len(ordered) and len(names) > _FEW

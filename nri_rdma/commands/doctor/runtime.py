@@ -1,4 +1,4 @@
-"""Checks of the container runtime: its NRI socket, what it is, and what it may give a container."""
+"""Checks of the container runtime: its NRI socket, its abilities, its CDI support and its memory locking limit."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ CONTAINERD_TOML = """version = 2
 [plugins."io.containerd.nri.v1.nri"]
 disable = false
 disable_connections = false"""
-"""For /etc/containerd/config.toml: before 2.0 NRI is off. Later releases read this version too."""
+"""Lines for /etc/containerd/config.toml that turn NRI on, which is off before containerd 2.0. Later releases accept
+this version of the file, too."""
 CDI_TOML = """[plugins."io.containerd.grpc.v1.cri"]
 enable_cdi = true"""
-"""For the same file: on by default since 2.0."""
+"""Lines for the same file that turn CDI on, which is on by default since containerd 2.0."""
 CRIO_TOML = """[crio.nri]
 enable_nri = true"""
 _CONTAINERD = "containerd"
@@ -34,7 +35,7 @@ _CONTAINERD_PLUGIN = "io.containerd.nri.v1.nri"
 
 
 def nri_socket(machine: Machine) -> Finding:
-    """Check that the runtime has NRI, and takes plugins that connect."""
+    """Check that the runtime has NRI enabled and lets plugins register."""
     path, seen = machine.settings.nri_socket, machine.runtime
     if why := _unneeded(machine):
         return ok("NRI socket", f"not needed: {why}")
@@ -58,7 +59,7 @@ def nri_socket(machine: Machine) -> Finding:
 
 
 def _unneeded(machine: Machine) -> str:
-    """Say why the daemon connects to no runtime; "" where it has to."""
+    """Return why the daemon needs no NRI socket; "" if it needs one."""
     daemon = machine.daemon
     if not isinstance(daemon, NotReadyError) and daemon["runtime"].get("launched"):
         return "the runtime has started the daemon itself"
@@ -66,7 +67,7 @@ def _unneeded(machine: Machine) -> str:
 
 
 def runtime(machine: Machine) -> Finding:
-    """Name the runtime, and what it is known not to do."""
+    """Report the runtime's name and versions, and the NRI features that it is known to lack."""
     facts = machine.runtime.runtime
     if facts is None:
         return not_applicable("runtime", "it could not be asked")
@@ -79,7 +80,8 @@ def runtime(machine: Machine) -> Finding:
 
 
 def containerd_socket(machine: Machine) -> Finding:
-    """Check that a containerd that leaves parts of refused sandboxes can be asked to remove them."""
+    """Check that the daemon can connect to containerd if this release leaves remains of refused pods, which the daemon
+    removes through that socket."""
     facts, path = machine.runtime.runtime, machine.settings.containerd_socket
     if facts is None:
         return not_applicable(_CONTAINERD, "the runtime could not be asked what it is")
@@ -108,7 +110,8 @@ def _reachable(machine: Machine, path: Path, harm: str) -> Finding:
 
 
 def cdi_specs(machine: Machine) -> Finding:
-    """Check that containerd reads CDI specs: claims come with them, and the guard of containers with shares."""
+    """Check that containerd reads CDI specs, which bring the devices of claims and the guard of containers with
+    shares."""
     check, path = "runtime's CDI", machine.settings.containerd_socket
     try:
         is_on = reads_cdi_specs(path)
@@ -130,7 +133,8 @@ def cdi_specs(machine: Machine) -> Finding:
 
 
 def memlock(machine: Machine) -> Finding:
-    """Say how much memory a container may lock: RDMA programs register what they send."""
+    """Report how much memory the runtime may let a container lock (RLIMIT_MEMLOCK). RDMA programs lock the buffers that
+    they register."""
     seen, setting = machine.runtime, machine.settings.memlock
     if seen.refused or not seen.pid:
         fix = "hostPID: true in the daemon's pod" if machine.is_in_pod and not seen.refused else ""
@@ -149,7 +153,7 @@ def memlock(machine: Machine) -> Finding:
 
 
 def served_by(path: Path) -> int:
-    """Return the process that listens on a socket, 0 when it cannot be seen. Raises OSError."""
+    """Return the PID of the process that listens on a Unix socket; 0 if it is not visible. Raises OSError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_CONNECT_S)
         connection.connect(str(path))
@@ -172,7 +176,8 @@ def _off_words(machine: Machine) -> str:
 
 
 def _turned_off(etc: Path) -> Iterator[str]:
-    """Yield the settings that keep plugins out, as far as the configuration can be read."""
+    """Yield a sentence for each runtime setting that turns NRI or its socket off, as far as the configuration can be
+    read."""
     containerd = etc / "containerd/config.toml"
     plugin = table_at(read_toml(containerd), "plugins", _CONTAINERD_PLUGIN)
     for key in ("disable", "disable_connections"):

@@ -1,4 +1,4 @@
-"""Checks of the daemon that runs, and of what it leaves on the machine."""
+"""Checks of the running daemon and of its files on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DIES_WITH_THE_BOOT = frozenset({"tmpfs", "ramfs"})
 
 
 def daemon(machine: Machine) -> Finding:
-    """Check that a daemon runs, and is well."""
+    """Check that a daemon runs, and that it reports no problem."""
     status = machine.daemon
     if isinstance(status, NotReadyError):
         return _unanswered(machine, status)
@@ -40,7 +40,7 @@ def daemon(machine: Machine) -> Finding:
 
 
 def _unanswered(machine: Machine, error: NotReadyError) -> Finding:
-    """Return the finding on a daemon that could not be asked."""
+    """Return the finding if the daemon did not answer on its control socket."""
     match error.code:
         case ErrorCode.PRIVILEGE:
             return not_applicable("daemon", error.what, "run `nri-rdma doctor` as root")
@@ -56,7 +56,8 @@ def _unanswered(machine: Machine, error: NotReadyError) -> Finding:
 
 
 def state(machine: Machine) -> Finding:
-    """Check the journal's place: it has to be writable, and to die with the boot as the moves do."""
+    """Check the folder of the journal: it must be writable, and on a file system that a reboot empties, because a
+    reboot also returns all devices to the host."""
     folder = machine.settings.state_dir
     there = next(path for path in (folder, *folder.parents) if _exists(path))
     if not os.access(there, os.W_OK | os.X_OK):
@@ -86,7 +87,7 @@ def state(machine: Machine) -> Finding:
 
 
 def cdi(machine: Machine) -> Finding:
-    """List what is wrong with the CDI specs of the node, and devices that ask us and have no guard."""
+    """Report invalid CDI specs, and CDI devices that request something from nri-rdma without the guard's hook."""
     registry = read_registry(machine.settings.cdi_dirs)
     where = ", ".join(map(str, machine.settings.cdi_dirs))
     if registry.problems:
@@ -103,7 +104,7 @@ def cdi(machine: Machine) -> Finding:
 
 
 def links(machine: Machine) -> Finding:
-    """Report other programs that configure netdevs when these return from pods."""
+    """Report other programs that may change the configuration of netdevs that return from pods."""
     managers = [
         name
         for name, place in (("networkd", "systemd/netif"), ("NetworkManager", "NetworkManager"))
@@ -135,7 +136,7 @@ def links(machine: Machine) -> Finding:
 
 
 def _listed(names: list[str]) -> str:
-    """Join names as English does: a, b and c."""
+    """Join names as in a sentence: "a, b and c"."""
     return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]
 
 

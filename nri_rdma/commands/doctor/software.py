@@ -1,4 +1,4 @@
-"""Checks of the program itself: Python, packages, configuration."""
+"""Checks of the installed program: the Python version, the packages that it needs, and its configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BOUND = re.compile(r"(>=|<)\s*([0-9.]+)")
 
 
 def python(machine: Machine) -> Finding:
-    """The interpreter that runs this."""
+    """Check the version of the Python interpreter that runs this program."""
     found = f"Python {'.'.join(map(str, machine.python))}"
     if machine.python < OLDEST_PYTHON:
         oldest = ".".join(map(str, OLDEST_PYTHON))
@@ -28,7 +28,8 @@ def python(machine: Machine) -> Finding:
 
 
 def packages(machine: Machine) -> Finding:
-    """nri-rdma, and what it depends on."""
+    """Check that the packages nri-rdma depends on are installed in suitable versions, with those of each extra that
+    this machine needs."""
     ours = _distribution("nri-rdma", machine)
     if ours is None:
         return not_applicable("packages", f"nri-rdma {__version__} runs without being installed")
@@ -49,7 +50,8 @@ def packages(machine: Machine) -> Finding:
 
 
 def configuration(machine: Machine) -> Finding:
-    """Check that a daemon can use all of this configuration."""
+    """Check that the configuration is valid, and that each environment variable with our prefix belongs to a
+    setting."""
     error = machine.setting_error
     if error is not None:
         where = f"{error.where}: " if error.where else ""
@@ -72,7 +74,7 @@ def _counted(count: int, word: str) -> str:
 
 
 def _extras(machine: Machine) -> Iterator[tuple[str, str]]:
-    """Yield the extras that this machine needs, each with what needs it."""
+    """Yield the optional extras of the package that this machine needs, each with the setting that needs it."""
     claimed = ", ".join(pool.name for pool in machine.settings.pools if pool.door is PoolDoor.CLAIMS)
     if claimed:
         yield "claims", f'pool {claimed} (door = "claims")'
@@ -81,13 +83,14 @@ def _extras(machine: Machine) -> Iterator[tuple[str, str]]:
 
 
 def _exporter(machine: Machine) -> str:
-    """Return the exporter that this environment names, else the one that the unit's file does."""
+    """Return the trace exporter named in this process's environment, otherwise the one in the systemd unit's
+    environment file."""
     name = "OTEL_TRACES_EXPORTER"
     return (machine.environment.get(name) or _of_unit(machine).get(name, "")).strip(" '\"").lower()
 
 
 def _of_unit(machine: Machine) -> dict[str, str]:
-    """Return the variables of the file that the unit reads, as they are written there."""
+    """Return the variables in the environment file of the systemd unit, with their values as they are written there."""
     try:
         lines = (machine.etc / "nri-rdma/environment").read_text(errors="replace").splitlines()
     except OSError:  # the file need not be there
@@ -96,7 +99,8 @@ def _of_unit(machine: Machine) -> dict[str, str]:
 
 
 def _faults(ours: Distribution, machine: Machine, extra: str = "") -> Iterator[str]:
-    """Yield what is wrong with what the program needs, or with what an extra of it does."""
+    """Yield a sentence for each dependency that is missing or has an unsuitable version: those of the package itself,
+    or those of the given extra only."""
     for text in ours.requires or ():
         match = _REQUIREMENT.fullmatch(text)
         if match is None or (_EXTRA.findall(match[3] or "") or [""]) != [extra]:
@@ -114,7 +118,7 @@ def _distribution(name: str, machine: Machine) -> Distribution | None:
 
 
 def _is_within(version: str, bounds: str) -> bool:
-    """Tell whether a version keeps the bounds that our requirements have: at least, and below."""
+    """Return whether a version satisfies the bounds of a requirement. Only `>=` and `<` are understood."""
     have = _numbers(version)
     for sign, limit in _BOUND.findall(bounds):
         wanted = _numbers(limit)

@@ -1,6 +1,7 @@
-"""A short visit to the runtime: a plugin that comes, hears what the runtime says of itself, and goes.
+"""A short registration with the runtime as an NRI plugin, which learns the runtime's name and abilities and then
+disconnects.
 
-No event is answered with anything but nothing, and no pod waits for longer than the visit.
+The visitor changes no container, and no pod waits for longer than the visit lasts.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from nri_rdma.wire.error import WireError
 
 NAME, INDEX = "nri-rdma-doctor", "99"
 WAIT_S = 8.0
-"""The runtime takes its plugins one after the other, 5 s for each that does not answer."""
+"""The runtime registers plugins one after the other and waits 5 s for each that does not answer."""
 _LOOK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visited:
-    """`refused` is why the socket could not be reached, `unheard` why the runtime said nothing; "" when it went well.
-    `pid` is the runtime's process, 0 when it cannot be seen."""
+    """The result of a visit. `refused` says why the socket could not be reached, `unheard` why the runtime did not
+    identify itself; both are "" if it did. `pid` is the runtime's process, 0 if it is not visible."""
 
     runtime: RuntimeFacts | None = None
     pid: int = 0
@@ -38,7 +39,7 @@ class Visited:
 
 
 class _NoAnswerError(Exception):
-    """The time is over."""
+    """The runtime did not answer in time."""
 
 
 class _Visitor:
@@ -60,7 +61,8 @@ class _Visitor:
 
 
 def visit(path: Path, wait_s: float = WAIT_S) -> Visited:
-    """Connect, register, hear, leave. Blocks for `wait_s` at most."""
+    """Register with the runtime, receive its name and abilities, and disconnect. Blocks for at most `wait_s`
+    seconds."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(str(path))

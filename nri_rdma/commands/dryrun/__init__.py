@@ -1,1 +1,1 @@
-"""The daemon that only reports what it would do."""
+"""The dry run: a daemon that decides for each pod, reports its decisions, and changes nothing."""

@@ -1,4 +1,4 @@
-"""The host's kernel for somebody who only looks: no pod's namespace is opened or entered."""
+"""Read-only access to the host's kernel. It opens or enters no pod's network namespace."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _OWN = Path("/proc/self/ns/net")
 
 
 class Onlooker:
-    """The host's kernel, read only, for nri_rdma.attach.survey. The pod's namespace is not read: it is assumed to be as
-    runtimes make it."""
+    """The host's kernel, read only, as nri_rdma.attach.survey needs it. The network namespaces of pods are assumed to
+    have the usual content (`pod_links`), because they are not read."""
 
     def __init__(self, kernel: Host, pod_links: tuple[LinkState, ...]) -> None:
         self._kernel = kernel
@@ -29,7 +29,7 @@ class Onlooker:
         return self._kernel.host
 
     def open_namespace(self, path: str) -> Unopened:
-        """Only named, never entered. Raises KernelError when there is none."""
+        """Return the namespace at the path without opening it. Raises KernelError if there is none."""
         try:
             is_host = Path(path).samefile(_OWN)
         except OSError as error:
@@ -37,11 +37,11 @@ class Onlooker:
         return Unopened(NamespaceIdentity(boot_id="", cookie=0, path=path), is_host)
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
-        """Of a pod those that every pod has."""
+        """Return the host's netdevs; for a pod's namespace, those that every pod is assumed to have."""
         return self._kernel.links(namespace) if namespace is self._kernel.host else self._pod_links
 
     def routing(self, namespace: Namespace) -> Routing:
-        """Return nothing: of one interface nobody asks."""
+        """Return an empty Routing: a dry run does not compare routes in the pod."""
         return Routing()
 
     def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
@@ -57,5 +57,5 @@ class Onlooker:
         return self._kernel.rdma_objects(index)
 
     def can_move_rdma(self, index: int, target: Namespace) -> bool:
-        """Tell whether the driver can move RDMA devices at all."""
+        """Return True: whether the driver supports moves cannot be found out without a namespace."""
         return True

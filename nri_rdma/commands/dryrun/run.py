@@ -1,6 +1,7 @@
-"""A daemon that only looks: it decides for every pod as the daemon would, reports that, and changes nothing.
+"""The dry run of the daemon: it decides for every pod as the daemon would, reports the decisions, and changes nothing.
 
-It may run beside a daemon. It takes no lock, serves no socket, writes no file, and has another name at the runtime.
+It can run beside a daemon: it takes no lock, serves no socket, writes no file, and registers with the runtime under
+another name.
 """
 
 from __future__ import annotations
@@ -51,21 +52,21 @@ from nri_rdma.ttrpc.wire import Request
 log = logging.getLogger(__name__)
 
 VERDICT_S = 30.0
-"""How long a verdict may take; the runtime waits a shorter time, and is told nothing."""
+"""The time limit for a decision. The runtime gets its empty answer earlier."""
 
 NAME_SUFFIX = "-dry-run"
 _ANSWERED = frozenset({"Configure", "Synchronize"})
-"""The calls whose answers say which events we want, and that we have the pods."""
+"""The calls that are answered as the plugin answers them: they subscribe to events and confirm the list of pods."""
 
 
 class Unheard:
-    """Answers for a plugin, whose answers the runtime never gets: no adjustment, and no error, is given to a pod."""
+    """Wraps a plugin and hides its answers from the runtime: no pod is adjusted or refused."""
 
     def __init__(self, plugin: Answers) -> None:
         self._plugin = plugin
 
     def answer(self, request: Request) -> bytes:
-        """Empty for every event. Raises UnknownMethodError."""
+        """Return an empty answer for every event. Raises UnknownMethodError."""
         try:
             answer = self._plugin.answer(request)
         except UnknownMethodError:
@@ -79,27 +80,28 @@ class Unheard:
 
 
 class NoLimits:
-    """Limits nobody."""
+    """Limits of containers that are never written."""
 
     def left_to_runtime(self, cgroups_path: str, container_id: str, sandbox_id: str) -> bool:
-        """There is nothing to write."""
+        """Return True: the daemon has no limits to write."""
         return True
 
     def enable(self, cgroups_path: str, pid: int | None, where: str) -> None:
-        """No cgroup gets a controller."""
+        """Do nothing: no cgroup gets a controller."""
 
     def write(self, cgroups_path: str, lines: object, where: str) -> None:
-        """No cgroup is written."""
+        """Do nothing: no limit is written to a cgroup."""
 
     def kill(self, cgroups_path: str, where: str) -> None:
-        """No container is ended."""
+        """Do nothing: no container is ended."""
 
     def lift_at_end(self, cgroups_path: str, where: str) -> None:
-        """Nor will be."""
+        """Do nothing: no limit has to be removed at a container's end."""
 
 
 class DryRun:
-    """`run` blocks until SIGTERM or SIGINT. `report` is told what would become of each pod and container."""
+    """The dry-run daemon. `run` blocks until SIGTERM or SIGINT; `report` receives the decision for each pod and
+    container."""
 
     def __init__(self, settings: Settings, report: Report) -> None:
         self._settings = settings
@@ -143,11 +145,11 @@ class DryRun:
 
     @property
     def node(self) -> Node:
-        """The node as last read."""
+        """The node as it was last read."""
         return self._node.current
 
     def run(self) -> None:
-        """Report until a signal ends it. To be called by the main thread."""
+        """Report decisions until a signal arrives. Must be called from the main thread."""
         signals = Signals(dict.fromkeys((signal.SIGTERM, signal.SIGINT), self.stop))
         preload_grammar()
         try:
@@ -160,7 +162,7 @@ class DryRun:
             self._listeners.close()
 
     def stop(self) -> None:
-        """Have `run` return. For another thread."""
+        """Make `run` return. May be called from any thread."""
         self._door.stop()
 
     def _make_plugin(self, runtime_pid: int) -> Unheard:
@@ -178,29 +180,32 @@ class DryRun:
 
 
 def patient(waits: Waits) -> Waits:
-    """Return waits under which a pod's verdict is final: nothing is attached, so an attempt takes no time."""
+    """Return the waits with which the first decision for a pod is its last. Since nothing is attached, the time of an
+    attach does not count."""
     return replace(waits, blocking=False, sandbox_s=VERDICT_S)
 
 
 def without_pause(_pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
-    """Schedule at once: what a daemon tries again after a pause changes nothing here."""
+    """Run the work at once instead of after a pause: a retry would change nothing in a dry run."""
     return start_timer(0.0, work)
 
 
 def attached_by_daemon(settings: Settings) -> Attached:
-    """Return what the daemon of these settings has attached; nothing when none answers."""
+    """Return the names of the devices that the running daemon has attached, by sandbox id; empty if no daemon
+    answers."""
     try:
         document = ask_status(settings.control_path)
     except NotReadyError:
         return {}
     attached: dict[str, tuple[str, ...]] = {}
-    for sandbox in document["sandboxes"]:  # one may have several parts
+    for sandbox in document["sandboxes"]:  # a sandbox id appears several times if it has several attachments
         attached[sandbox["id"]] = attached.get(sandbox["id"], ()) + tuple(sandbox["devices"])
     return attached
 
 
 def dry_identity(settings: Settings) -> Identity:
-    """Another name than the daemon's, and the place before it: its answers are not there yet, others' are."""
+    """Return the plugin's name and index at the runtime: another name than the daemon's, and the index before it. So
+    containers are seen without the daemon's adjustments, but with those of earlier plugins."""
     daemon = identify(
         name=settings.plugin_name, index=settings.plugin_index, environment=os.environ, program=sys.argv[0]
     )

@@ -1,7 +1,7 @@
-"""What a dry run does for an attachment: it finds out what an attach would come to.
+"""The tasks of an attachment in a dry run: they find out what an attach would do, without doing it.
 
-Law: nothing here can change a host. There are no steps, no journal and no open namespace. An attachment is "attached"
-with the record that a real one would have, so that its containers are answered for by the same code.
+Law: nothing here can change the host. There are no steps, no journal and no open namespace. An attachment becomes
+"attached" with the record that a real one would have, so that the same code answers for its containers.
 """
 
 from __future__ import annotations
@@ -22,40 +22,41 @@ from nri_rdma.model.pod import Pod
 
 @dataclass(frozen=True, slots=True)
 class Unopened:
-    """A network namespace that is only named."""
+    """A network namespace that is known by its path only and is not open."""
 
     identity: NamespaceIdentity
     is_host: bool
     is_at_its_path: bool = True
 
     def keeping(self) -> AbstractContextManager[None]:
-        """Nothing is open."""
+        """Do nothing: no namespace is open."""
         return nullcontext()
 
     def rest(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no namespace is open."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no namespace is open."""
 
 
 class FindingOut:
-    """As nri_rdma.attach.work, without effects."""
+    """The counterpart of nri_rdma.attach.work for a dry run, without any effect on the host."""
 
     def __init__(self, host: Host, resolve: Resolve) -> None:
         self._host = host
         self._resolve = resolve
 
     def recorded(self) -> tuple[tuple[SandboxRecord, ...], tuple[NriRdmaError, ...]]:
-        """Return nothing: a dry run leaves nothing."""
+        """Return no records and no errors: a dry run writes no journal."""
         return (), ()
 
     def lost(self) -> LostNetdevs:
-        """Return none: nothing left the host."""
+        """Return no lost netdevs: no netdev leaves the host."""
         return LostNetdevs()
 
     def plan(self, attachment: Attachment, chosen: Selection) -> None:
-        """Decide what would be done. Raises what refuses the attachment."""
+        """Decide what an attach would do, and store it as the attachment's record. Raises the error that refuses the
+        attachment."""
         pod = attachment.pod
         try:
             namespace = open_for(self._host, pod) if needs_namespace(self._host, chosen.placed) else None
@@ -66,12 +67,13 @@ class FindingOut:
         attachment.change(record=replace(record, part=attachment.part))
 
     def note_plan(self, attachment: Attachment) -> None:
-        """There is no journal."""
+        """Do nothing: there is no journal."""
 
     def attach(self, attachment: Attachment) -> None:
-        """Refuse what an attach would refuse, and find out what the containers would get. Raises AttachError."""
+        """Mark the attachment as attached, with the device numbers that containers would get. Raises AttachError for
+        what an attach would refuse."""
         planned = attachment.record
-        assert planned is not None  # it is planned
+        assert planned is not None  # `plan` has set it
         try:
             refuse_held(self._host, planned)
         except KernelError as error:
@@ -80,31 +82,32 @@ class FindingOut:
         attachment.change(record=replace(with_char_devices(planned, self._resolve), state=Phase.ATTACHED))
 
     def rest(self, attachment: Attachment) -> None:
-        """No namespace is open."""
+        """Do nothing: no namespace is open."""
 
     def bring_home(self, attachment: Attachment) -> None:
-        """Nothing left the host."""
+        """Do nothing: no device has left the host."""
 
     def leave_to_kernel(self, attachment: Attachment) -> None:
-        """Nothing left the host."""
+        """Do nothing: no device has left the host."""
 
     def find(self, attachment: Attachment) -> Event:
-        """Return ABSENT: a dry run leaves nothing."""
+        """Return ABSENT: a dry run leaves nothing in a pod."""
         return Event.ABSENT
 
     def look_again(self, attachment: Attachment) -> None:
-        """Nothing of it is in a pod, where it could change: what was planned stays true."""
+        """Do nothing: no device is in a pod, so the planned state stays true."""
 
     def cover(self, attachment: Attachment, name: str, container: str, is_covered: bool) -> None:
-        """Another container of the sandbox would be covered, too, or would not any more."""
+        """Record that a container of the sandbox would use the attachment or, with `is_covered` false, no longer use
+        it."""
         if attachment.record is not None:
             attachment.change(record=attachment.record.covering(name, container, is_covered))
 
     def watch_end(self, pod: Pod) -> None:
-        """Nothing is watched."""
+        """Do nothing: a dry run does not watch for the pod's end."""
 
     def is_there(self, pod: Pod) -> bool:
-        """Return whether the pod's namespace is there."""
+        """Return whether the pod's network namespace exists."""
         try:
             self._host.open_namespace(pod.netns_path).close()
         except KernelError:
@@ -112,7 +115,7 @@ class FindingOut:
         return True
 
     def let_go(self, attachment: Attachment) -> None:
-        """No namespace is open."""
+        """Do nothing: no namespace is open."""
 
     def close(self) -> None:
-        """Nothing goes on by itself."""
+        """Do nothing: no background work is running."""

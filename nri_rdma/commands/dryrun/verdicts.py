@@ -1,7 +1,7 @@
-"""What the daemon would do for each pod and container that the runtime tells of.
+"""The decisions that the daemon would make for each pod and container that the runtime reports.
 
-The decisions are Engine's own: this one only asks them of every pod, hands on what they were, and answers the
-runtime with nothing. No pod is refused and no container changed by it.
+The Engine makes the decisions. This module asks it about every pod, reports the results, and gives the runtime empty
+answers, so that no pod is refused and no container changed.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from nri_rdma.tasks.workers import Workers
 log = logging.getLogger(__name__)
 
 LISTED_S = 5.0
-"""How long a plan may take for a pod that was there before: the runtime has its answer and waits for nothing."""
+"""The time limit for the plan of a pod that ran before the dry run began. The runtime does not wait for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodVerdict:
-    """The result for a pod: a refusal, a record of what would be attached, or neither (it asks for nothing). Devices
-    that a daemon has already attached are not decided again."""
+    """The decision for a pod: a refusal, the record of what would be attached, or neither if the pod asks for nothing.
+    Pods with devices that a daemon has attached get no new decision."""
 
     pod: Pod
     record: SandboxRecord | None = None
     refusal: NriRdmaError | None = None
     was_there: bool = False
-    """Whether the pod is older than the dry run."""
+    """Whether the pod was running before the dry run began."""
     has: tuple[str, ...] = ()
-    """The devices that a daemon has attached to it."""
+    """The devices that a running daemon has attached to the pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerVerdict:
-    """The result for a container of a pod; with a refusal it would not be created. `served`: a daemon answers for
-    it."""
+    """The decision for a container. With a refusal it would not be created. `served` means that a running daemon
+    handles its pod."""
 
     sandbox_id: str
     pod_name: str
@@ -60,23 +60,23 @@ class ContainerVerdict:
 
 
 Attached: TypeAlias = Mapping[str, tuple[str, ...]]
-"""Names of devices by sandbox id."""
+"""Names of attached devices by sandbox id."""
 
 
 class Report(Protocol):
-    """The receiver of the results. One thread at a time calls it."""
+    """The receiver of the decisions. It is called by one thread at a time."""
 
     def pod(self, verdict: PodVerdict) -> None: ...
 
     def container(self, verdict: ContainerVerdict) -> None: ...
 
     def ended(self, pod: Pod) -> None:
-        """The sandbox has ended: what it would have held is free."""
+        """Receive the end of a sandbox; the devices that it would have held are free."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    """A pod that was reported, or is about to be."""
+    """A pod whose decision was reported or soon will be."""
 
     pod: Pod
     decided: threading.Event = field(default_factory=threading.Event)
@@ -85,8 +85,8 @@ class _Seen:
 
 
 class Verdicts:
-    """Stands between the runtime's door and an engine: reports instead of answering. The engine's tasks are those of
-    nri_rdma.commands.dryrun.tasks."""
+    """Takes the engine's place behind the runtime's plugin: it reports decisions instead of applying them. The engine
+    must have the tasks of nri_rdma.commands.dryrun.tasks."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Verdicts:
         report: Report,
         attached: Callable[[], Attached],
     ) -> None:
-        """`attached` returns what a daemon beside this one has attached."""
+        """`attached` returns the devices that a daemon beside this one has attached."""
         self.engine = engine
         self._attachments = attachments
         self._workers = workers
@@ -114,7 +114,7 @@ class Verdicts:
         return self.engine.knows(sandbox_id)
 
     def remembers(self, sandbox_id: str) -> bool:
-        """Return whether the pod was reported."""
+        """Return whether the pod's decision was reported or soon will be."""
         return sandbox_id in self._seen
 
     def concerns(self, container: Container) -> bool:
@@ -130,14 +130,14 @@ class Verdicts:
         return self.engine.start_of(pod, annotations, asker)
 
     def run_pod(self, start: Start, deadline: float) -> None:
-        """Report what the pod would get. Never raises for what it asks."""
+        """Report what the pod would get. An invalid or refused request is reported, not raised."""
         if start.pod.sandbox_id in self._seen:
-            return  # told twice: in Synchronize, and as an event
+            return  # the runtime reports a pod twice: in Synchronize, and as an event
         seen = self._seen[start.pod.sandbox_id] = _Seen(start.pod)
         self._decide(seen, start, deadline, was_there=False)
 
     def create_container(self, container: Container, deadline: float) -> ContainerEdits:
-        """Report what the container would get, and give it nothing. Never raises for what its pod asks."""
+        """Report what the container would get, and return no edits. A refusal is reported, not raised."""
         seen = self._seen.get(container.sandbox_id)
         if seen is not None:
             seen.decided.wait(min(self.engine.barrier.waits.barrier_s, deadline - time.monotonic()))
@@ -163,10 +163,10 @@ class Verdicts:
         return NOTHING
 
     def container_created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
-        """The container got nothing from us: its start is no matter of ours."""
+        """Do nothing: the container got nothing from us."""
 
     def leaves_limits(self, cgroups_path: str, container_id: str, sandbox_id: str) -> bool:
-        """The container got no limits from us."""
+        """Return True: the container got no limits from us."""
         return True
 
     def start_container(
@@ -178,22 +178,23 @@ class Verdicts:
         container_id: str = "",
         image: FindImage | None = None,
     ) -> None:
-        """No cgroup is touched, and no image is read."""
+        """Do nothing: no cgroup is written and no image is read."""
 
     def stop_pod(self, sandbox_id: str, deadline: float) -> None:
-        """Free what the pod would have held."""
-        seen = self._seen.pop(sandbox_id, None)  # first: who is deciding looks here when it has decided
+        """Free the devices that the pod would have held, and report its end."""
+        seen = self._seen.pop(sandbox_id, None)  # first: a thread that decides checks it after its decision
         self.engine.stop_pod(sandbox_id, deadline)
         if seen is not None:
             with self._telling:
                 self._report.ended(seen.pod)
 
     def synchronize(self, pods: Collection[Listed]) -> Future[None]:
-        """Report the pods that are there, in a worker; those that were and are not any more have ended."""
+        """Report the decisions for all running pods in a worker thread. Known pods that are not listed any more have
+        ended."""
         listed = {item.pod.sandbox_id for item in pods}
         gone = tuple(known for known in self._seen if known not in listed)
         new = tuple((item, _Seen(item.pod)) for item in pods if item.pod.sandbox_id not in self._seen)
-        for item, seen in new:  # here, in the order of events: one that ends before the worker comes to it is known
+        for item, seen in new:  # in this thread, so that the end of a pod finds it here before the worker runs
             self._seen[item.pod.sandbox_id] = seen
         return self._workers.submit("reconcile", lambda: self._list(gone, new))
 
@@ -208,7 +209,7 @@ class Verdicts:
             until = time.monotonic() + LISTED_S
             seen.has = attached.get(item.pod.sandbox_id, ())
             self._decide(seen, self.start_of(item.pod, item.annotations, item.asker), until, was_there=True)
-            if self._has_ended(seen):  # meanwhile
+            if self._has_ended(seen):  # while it was decided
                 self.engine.stop_pod(item.pod.sandbox_id, until)
                 continue
             for it in item.containers:

@@ -1,1 +1,2 @@
-"""Set up other programs for nri-rdma, and undo that."""
+"""The commands `nri-rdma install` and `uninstall`: they write and remove the files that container runtimes need for
+nri-rdma."""

@@ -1,4 +1,5 @@
-"""The CDI devices that `nri-rdma install podman` makes of a node's own: one file, which nothing else writes."""
+"""The CDI spec that `nri-rdma install podman` writes for the devices of this node, in a file that only this command
+writes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ FILE = "nri-rdma-podman.json"
 
 
 def cdi_file(folder: Path, spec: Spec | None) -> OwnFile:
-    """Return the file with this spec; without one, to be removed."""
+    """Return the file that contains the spec. With None, the file is empty and only serves to be removed."""
     devices = [device.name for device in spec.devices] if spec is not None else []
     return OwnFile(
         path=folder / FILE,
@@ -28,20 +29,20 @@ def cdi_file(folder: Path, spec: Spec | None) -> OwnFile:
 
 
 def made_by_others(registry: Registry, folder: Path) -> str:
-    """Return the file that has CDI devices of these names already; "" where there is none. CDI takes a name that two
-    files have for an error."""
+    """Return another file that already defines CDI devices of our kind; "" if there is none. CDI treats a device that
+    is defined in two files as an error."""
     files = (it.file for name, it in registry.devices.items() if name.startswith(f"{NIC}="))
     return next((file for file in files if Path(file) != folder / FILE), "")
 
 
 def own_names(registry: Registry, folder: Path) -> set[str]:
-    """Return the names of the devices that our file has now."""
+    """Return the names of the CDI devices that our file defines now."""
     return {it.device.name for it in registry.devices.values() if Path(it.file) == folder / FILE}
 
 
 def take_out(folder: Path) -> Path | None:
-    """Remove the file for another that has its devices; return it, None where there is none. Raises NriRdmaError for
-    one that somebody else made, OSError."""
+    """Remove our file, because another file is about to define its devices. Returns the removed path, or None if there
+    was no such file. Raises OSError, and NriRdmaError if the file was not made by nri-rdma."""
     changes = to_remove([cdi_file(folder, None)])
     carry_out_all(changes)
     return changes[0].file.path if changes else None

@@ -1,7 +1,7 @@
-"""Files that are written for another program: shown as differences, then written or removed one after the other.
+"""Changes of files that other programs read: shown as differences first, then written or removed one after the other.
 
-Law: a file that nri-rdma did not make is neither changed nor removed. The one exception is asked for by a flag, and its
-lines are taken out again (nri_rdma.commands.install.toml_lines).
+Law: a file that nri-rdma did not make is neither changed nor removed. The only exception needs the flag
+`--edit-config`; uninstalling removes the added lines again (nri_rdma.commands.install.toml_lines).
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ _NOTHING = "/dev/null"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnFile:
-    """A file of ours. `is_ours` returns whether a file with this content was made by a release of nri-rdma."""
+    """A file that nri-rdma installs. `is_ours` returns whether any release of nri-rdma could have made a file with the
+    given content."""
 
     path: Path
     data: bytes
     is_ours: Callable[[bytes], bool]
     mode: int = 0o644
     copy_of: Path | None = None
-    """The file that it is a copy of: its lines are not shown."""
+    """The file that this one is a copy of; its lines are then not shown to the user."""
     about: str = ""
-    """What it does, shown instead of lines that are for a machine."""
+    """A sentence about the file's purpose, shown instead of lines that no person would read."""
     is_module: bool = False
-    """Whether Python imports it, and keeps its compiled code beside it."""
+    """Whether the file is a Python module, which Python compiles into `__pycache__` beside it."""
 
     @property
     def compiled(self) -> tuple[Path, ...]:
-        """The files that each Python has made of the module."""
-        pattern = f"{self.path.stem}.*.pyc*"  # with a number behind, what a Python that was killed has left
+        """The compiled files that Python interpreters have made of the module; empty if this is not a module."""
+        pattern = f"{self.path.stem}.*.pyc*"  # a killed Python leaves NAME.pyc.NUMBER
         return tuple(sorted(self._compiled_folder.glob(pattern))) if self.is_module else ()
 
     def remove_compiled(self) -> None:
-        """Remove the compiled code, so that no Python takes it for that of another content: Python tells contents by
-        their size and the second of their writing. Raises OSError."""
+        """Remove the module's compiled files. Python checks only the source's size and modification time in seconds, so
+        it could use compiled code of an older content. Raises OSError."""
         for path in self.compiled:
             path.unlink(missing_ok=True)
         if self.is_module:
@@ -51,8 +52,8 @@ class OwnFile:
 
     @property
     def foreign(self) -> str:
-        """Return how others than root could replace the file or its compiled code, "" where they cannot. Raises
-        OSError."""
+        """A sentence that says how users other than root could replace the file or its compiled code; "" if they
+        cannot. Raises OSError."""
         if self.is_module and self._compiled_folder.is_symlink():
             return f"{self._compiled_folder} is a link"
         folder = foreign_folder(self._compiled_folder if self.is_module else self.path.parent)
@@ -65,7 +66,7 @@ class OwnFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The content and mode of a file that is there."""
+    """The content and mode of an existing file."""
 
     data: bytes
     mode: int
@@ -73,15 +74,15 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
-    """One file to be written, or to be removed (`is_removal`); `before` None: there is none. In each case compiled code
-    of the content before goes."""
+    """One file to be written or, with `is_removal`, removed. `before` is the existing file, None if there is none.
+    Either change also removes compiled code of the old content."""
 
     file: OwnFile
     before: Found | None
     is_removal: bool = False
 
     def shown(self) -> str:
-        """Return the difference as `diff -u` shows it. Compiled code that goes is shown, too."""
+        """Return the change in the format of `diff -u`, with a line for each compiled file that is removed."""
         compiled = "".join(f"--- {it}\n+++ {_NOTHING}\n" for it in self.file.compiled)
         return ("" if self.is_removal and self.before is None else self._difference()) + compiled
 
@@ -98,7 +99,7 @@ class FileChange:
             raise
 
     def undo(self) -> None:
-        """Have the path be as it was, without compiled code. Raises OSError."""
+        """Restore the file as it was before the change, and remove compiled code. Raises OSError."""
         if self.before is None:
             self.file.path.unlink(missing_ok=True)
         else:
@@ -116,8 +117,8 @@ class FileChange:
 
 
 def to_write(files: Iterable[OwnFile]) -> tuple[FileChange, ...]:
-    """Return what has to be written of these files, in their order. Raises NriRdmaError for a path that has a file of
-    somebody else, OSError for one that cannot be read."""
+    """Return the changes that bring these files to their wanted content and mode, in the given order. Raises
+    NriRdmaError if a path has a file that nri-rdma did not make, OSError if a file cannot be read."""
     found = [(file, _state(file)) for file in files]
     return tuple(
         FileChange(file=file, before=before)
@@ -127,8 +128,8 @@ def to_write(files: Iterable[OwnFile]) -> tuple[FileChange, ...]:
 
 
 def to_remove(files: Iterable[OwnFile]) -> tuple[FileChange, ...]:
-    """Return which of these files, or of the code compiled of them, are there and have to be removed, in their order.
-    Raises as `to_write`."""
+    """Return the changes that remove those of these files that exist, or of which compiled code exists, in the given
+    order. Raises NriRdmaError if a path has a file that nri-rdma did not make, OSError if a file cannot be read."""
     found = [(file, _state(file)) for file in files]
     return tuple(
         FileChange(file=file, before=before, is_removal=True)
@@ -138,12 +139,12 @@ def to_remove(files: Iterable[OwnFile]) -> tuple[FileChange, ...]:
 
 
 def carry_out_all(changes: Iterable[FileChange], check: Callable[[], None] = lambda: None) -> None:
-    """Do all of it, or nothing: what was done is undone when a file cannot be written, or `check` fails. Raises what
-    they raise, and NriRdmaError with the files that could not be undone."""
+    """Carry out all changes, or none: if one fails or `check` raises, those already done are undone. Raises the error
+    that stopped it, or NriRdmaError with the files that could not be restored."""
     done: list[FileChange] = []
     try:
         for change in changes:
-            change.carry_out()  # by itself it is all or nothing
+            change.carry_out()  # one change is carried out wholly or not at all
             done.append(change)
         check()
     except (OSError, NriRdmaError) as error:
@@ -158,7 +159,7 @@ def carry_out_all(changes: Iterable[FileChange], check: Callable[[], None] = lam
 
 
 def _undone(change: FileChange) -> str:
-    """Undo a change; return its path and why it could not be, "" when it was."""
+    """Undo a change. Returns "" if that worked, otherwise the path and the reason of the failure."""
     try:
         change.undo()
     except OSError as error:
@@ -167,13 +168,14 @@ def _undone(change: FileChange) -> str:
 
 
 def remove_empty(folder: Path) -> None:
-    """Remove a folder unless something is in it."""
+    """Remove a folder if it is empty."""
     with suppress(OSError):
         folder.rmdir()
 
 
 def _state(file: OwnFile) -> Found | None:
-    """Return what is at the file's path."""
+    """Return the content and mode of the file at the path; None if there is none. Raises NriRdmaError if nri-rdma did
+    not make it."""
     _refuse_foreign(file)
     try:
         mode = file.path.lstat().st_mode
@@ -191,7 +193,8 @@ def _state(file: OwnFile) -> Found | None:
 
 
 def _refuse_foreign(file: OwnFile) -> None:
-    """Raise NriRdmaError where others than root may replace the file, or its compiled code: root runs it."""
+    """Raise NriRdmaError if users other than root may replace the file or its compiled code, because root will run
+    it."""
     if fault := file.foreign:
         hint = "have root own it and nobody else write it (chown root, chmod go-w), then try again"
         raise NriRdmaError(ErrorCode.INSTALL, fault, where=str(file.path), hint=hint)

@@ -1,10 +1,10 @@
-"""What containerd needs to have the guard in its containers: the hook, an OCI configuration with it for each runtime
-handler, and a drop-in that names these.
+"""The files that give containerd's containers the guard: the hook program, one OCI configuration (base_runtime_spec)
+with the hook for each runtime handler, and a drop-in that names these configurations.
 
-Since 2.0 containerd merges a drop-in with the main file key by key. Before, a drop-in's table of a plugin replaces the
-main file's, and would hide all that this says of pods; so there, and where the main file imports no folder, lines of
-ours go into the main file itself, if the user says so. They come last and go first: a handler whose OCI configuration
-or hook is missing starts no container.
+containerd 2.0 and later merges a drop-in with the main file key by key. Before 2.0, a plugin's table in a drop-in
+replaces the whole table of the main file, and would hide the CRI settings in it. In that case, and if the main file
+imports no folder of drop-ins, our lines go into the main file itself, but only if the user allows it. The drop-in or
+the lines are written last and removed first: a handler whose OCI configuration or hook is missing starts no container.
 """
 
 from __future__ import annotations
@@ -29,43 +29,44 @@ from nri_rdma.text.shares import GUARD_HOOK
 DROP_IN = "90-nri-rdma.toml"
 HOOK_TIMEOUT_S = 10
 MERGES_SINCE = (2, 0)
-"""The first release that merges a drop-in's tables with those of the main file."""
+"""The first containerd release that merges a drop-in's tables with those of the main file."""
 _STAGE = "createRuntime"
 _MADE = "# Made by `nri-rdma install containerd`; `nri-rdma uninstall containerd` removes it.\n"
 _CRI_TABLES = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 _CONF_MODE = 0o644
 _OURS: Mapping[str, Any] = {"base_runtime_spec": "", "pod_annotations": []}
-"""The keys of ours, as a handler has them that does not say them."""
+"""The keys that we set for a handler, with the values that they have if nobody sets them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardedHandler:
-    """A runtime handler as it shall be: `base` is the base_runtime_spec that it has without us, None without one."""
+    """A runtime handler with the guard. `base` is the base_runtime_spec that it has without the guard, or None."""
 
     name: str
     spec: Path
     base: Path | None
     annotations: tuple[str, ...]
     others: Mapping[str, Any]
-    """What the handler has to be given besides: all that it has by default, where no file names it and containerd takes
-    a table for the whole handler."""
+    """Other keys that must be written with ours: the handler's default values, needed if no file defines the handler
+    and containerd takes our table for the whole handler."""
 
     @property
     def ours(self) -> Mapping[str, Any]:
-        """The keys that give the handler the guard."""
+        """The keys and values that give the handler the guard."""
         return {"base_runtime_spec": str(self.spec), "pod_annotations": list(self.annotations)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerdFiles:
-    """The configuration of a containerd of this release whose main file is `config`."""
+    """The configuration files of containerd; `config` is the main file, `release` containerd's version."""
 
     config: Path
     release: tuple[int, int]
 
     @property
     def text(self) -> str:
-        """The main file, "" where there is none. Raises OSError, NriRdmaError."""
+        """The text of the main file; "" if the file does not exist. Raises OSError, or NriRdmaError if it is not
+        UTF-8."""
         try:
             return self.config.read_bytes().decode()  # not read_text: ends of lines stay as they are
         except FileNotFoundError:
@@ -76,8 +77,8 @@ class ContainerdFiles:
     def handlers(
         self, configuration: Mapping[str, Any], chosen: Sequence[str], prefix: str
     ) -> tuple[GuardedHandler, ...]:
-        """Return the handlers of containerd's whole configuration, or those chosen, as they shall be. Raises
-        NriRdmaError."""
+        """Return the handlers of the whole configuration, or only those named in `chosen`, as they will be with the
+        guard. `prefix` is that of the annotations. Raises NriRdmaError for a name that containerd does not know."""
         known = handlers_in(configuration)
         if unknown := [name for name in chosen if name not in known]:
             what, hint = f"containerd has no runtime handler {unknown[0]}", f"it has {', '.join(known)}"
@@ -86,7 +87,8 @@ class ContainerdFiles:
         return tuple(self._guarded(name, theirs.get(name), known[name], prefix) for name in chosen or sorted(known))
 
     def theirs(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return what the files say of handlers without us. Raises OSError, NriRdmaError."""
+        """Return the settings of each handler in containerd's files, without our lines and drop-ins. Raises OSError,
+        NriRdmaError."""
         found: dict[str, Mapping[str, Any]] = {}
         for _, document in self._documents():
             for table in _CRI_TABLES.values():
@@ -97,8 +99,8 @@ class ContainerdFiles:
         return found
 
     def last_files(self, handlers: Sequence[GuardedHandler], may_edit: bool) -> tuple[OwnFile, ...]:
-        """Return the files that have containerd use the guard, in the order of writing. Raises NriRdmaError where the
-        main file would have to be edited and the user has not said so, or it cannot be edited."""
+        """Return the files that turn the guard on, to be written last, in this order. Raises NriRdmaError if the main
+        file must be edited, but `may_edit` is false or its form does not allow it."""
         text = self.text
         if not text or text.startswith(_MADE):
             version = 3 if self.release >= MERGES_SINCE else 2
@@ -117,8 +119,8 @@ class ContainerdFiles:
         return (self._edited(plain, dict(_tables(version, handlers))),)
 
     def first_to_remove(self) -> tuple[tuple[OwnFile, ...], tuple[OwnFile, ...]]:
-        """Return the files that have to be written so that containerd forgets the guard, then those to be removed.
-        Raises OSError, NriRdmaError."""
+        """Return two groups of files that turn the guard off: those to be written, then those to be removed. Raises
+        OSError, NriRdmaError."""
         text = self.text
         if text.startswith(_MADE):
             return (), (self._own(self.config, ""),)
@@ -128,15 +130,15 @@ class ContainerdFiles:
         return ((self._whole(without_ours(text)),) if MARK in text else ()), drop_ins
 
     def specs(self) -> tuple[OwnFile, ...]:
-        """Return the OCI configurations of ours that are there."""
+        """Return the existing OCI configurations that nri-rdma made."""
         found = sorted(self.config.parent.glob("nri-rdma-base*.json"))
         return tuple(OwnFile(path=path, data=b"", is_ours=is_guarded) for path in found)
 
     def refuse_other_effects(
         self, before: Mapping[str, Any], after: Mapping[str, Any], handlers: Sequence[GuardedHandler]
     ) -> None:
-        """Raise NriRdmaError unless containerd, by its own reading, will have these handlers guarded, and all else as
-        before."""
+        """Raise NriRdmaError unless the new configuration, as containerd itself prints it, guards these handlers and
+        differs from the old one in nothing else."""
         found = handlers_in(after)
         for it in handlers:
             if any(found.get(it.name, {}).get(key) != value for key, value in it.ours.items()):
@@ -165,7 +167,8 @@ class ContainerdFiles:
         )
 
     def _documents(self) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-        """Yield the files as containerd reads them, one after the other, without what is ours."""
+        """Yield the configuration files with their content, in the order in which containerd reads them. Our lines and
+        drop-ins are left out."""
         seen, pending = set[Path](), [self.config]
         while pending:
             path = pending.pop(0)
@@ -178,7 +181,8 @@ class ContainerdFiles:
             pending += resolved(path, texts(document.get("imports")))
 
     def _version(self, document: Mapping[str, Any]) -> int:
-        """Return the version that a file beside the main file must have. Raises NriRdmaError."""
+        """Return the `version` that a drop-in must have. Raises NriRdmaError if the main file is of version 1, whose
+        tables have other names."""
         version = document.get("version", 1)
         if self.release < MERGES_SINCE and version != 2:
             what = "containerd reads this file as one of version 1, which has other names"
@@ -187,7 +191,8 @@ class ContainerdFiles:
         return 2 if version == 2 else 3
 
     def _imported_folder(self, document: Mapping[str, Any]) -> Path | None:
-        """Return the first folder whose drop-ins the main file imports, ours too."""
+        """Return the first folder that the main file imports and from which a drop-in with our name would be read; None
+        if there is none."""
         for pattern in texts(document.get("imports")):
             path = self.config.parent / pattern
             if not glob.has_magic(str(path.parent)) and fnmatchcase(str(path.parent / DROP_IN), str(path)):
@@ -217,7 +222,7 @@ class ContainerdFiles:
         return self._whole(text)
 
     def _whole(self, text: str) -> OwnFile:
-        """Return the main file with another text; its owner knows of our lines in it."""
+        """Return the main file with another text. It counts as ours: its owner has allowed our lines in it."""
         mode = stat.S_IMODE(self.config.stat().st_mode)
         return OwnFile(path=self.config, data=text.encode(), is_ours=lambda _: True, mode=mode)
 
@@ -227,19 +232,21 @@ class ContainerdFiles:
 
 
 def handlers_in(configuration: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """Return the runtime handlers of a whole configuration."""
+    """Return the runtime handlers of a complete containerd configuration, by name."""
     tables = [table_at(configuration, "plugins", it, "containerd", "runtimes") for it in _CRI_TABLES.values()]
     return {name: table_at(table, name) for table in tables for name in table}
 
 
 def resolved(config: Path, imports: Sequence[str]) -> list[Path]:
-    """Return the files that `imports` names, as containerd does."""
+    """Return the files that `imports` names, found as containerd finds them: relative to the main file's folder, with
+    `*` as a wildcard."""
     paths = [str(config.parent / it) for it in imports]
     return [Path(it) for path in paths for it in (sorted(glob.glob(path)) if "*" in path else [path])]  # noqa: PTH207
 
 
 def guarded_spec(text: str, hook: Path, flags: Sequence[str], *, keeps_limits: bool) -> str:
-    """Return an OCI configuration with the hook, as `nri-rdma-hook spec` does. Raises ValueError, TypeError."""
+    """Return the OCI configuration with the guard's hook added, as `nri-rdma-hook spec` does. Raises ValueError or
+    TypeError if the text is not a JSON object."""
     spec = json.loads(text)
     if not isinstance(spec, dict):
         raise TypeError("it is no object")
@@ -247,13 +254,13 @@ def guarded_spec(text: str, hook: Path, flags: Sequence[str], *, keeps_limits: b
     others = [it for it in hooks.get(_STAGE) or [] if Path(it.get("path", "")).name != GUARD_HOOK]
     ours = {"path": str(hook), "args": [GUARD_HOOK, "verify", *flags], "timeout": HOOK_TIMEOUT_S}
     hooks[_STAGE] = [*others, ours]
-    if not keeps_limits:  # ctr prints RLIMIT_NOFILE 1024, which containers have only of a base spec
+    if not keeps_limits:  # ctr prints RLIMIT_NOFILE 1024, which containers would not have without a base spec
         (spec.get("process") or {}).pop("rlimits", None)
     return json.dumps(spec, indent=2) + "\n"
 
 
 def is_guarded(data: bytes) -> bool:
-    """Return whether an OCI configuration has our hook."""
+    """Return whether an OCI configuration or hook definition contains the guard's hook."""
     return f'/{GUARD_HOOK}"'.encode() in data
 
 
@@ -263,7 +270,7 @@ def _text(version: int, handlers: Sequence[GuardedHandler]) -> str:
 
 
 def _tables(version: int, handlers: Sequence[GuardedHandler]) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
-    """Yield what a file of this version has to say, table by table."""
+    """Yield the path and content of each table in our configuration file of this `version`."""
     for it in handlers:
         path = ("plugins", _CRI_TABLES[version], "containerd", "runtimes", it.name)
         yield path, {**{key: value for key, value in it.others.items() if not isinstance(value, dict)}, **it.ours}
@@ -275,7 +282,7 @@ def _lines(values: Mapping[str, Any]) -> str:
 
 
 def _without_guard(configuration: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
-    """Return the configuration without what ours may change."""
+    """Return the configuration without everything that our files may change, to be compared before and after."""
     rest = deepcopy(dict(configuration))
     rest.pop("imports", None)
     for table in _CRI_TABLES.values():
@@ -286,7 +293,7 @@ def _without_guard(configuration: Mapping[str, Any], names: Sequence[str]) -> Ma
 
 
 def _said(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a table without the keys that have the value of one that is not there."""
+    """Return the table without keys whose value is empty, which is the same as if they were not set."""
     said = {key: _said(value) if isinstance(value, dict) else value for key, value in table.items()}
     return {key: value for key, value in said.items() if value}
 

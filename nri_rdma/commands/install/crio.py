@@ -1,4 +1,5 @@
-"""What CRI-O needs to have the guard in its containers: the hook, and its definition in a folder that CRI-O reads."""
+"""The files that give CRI-O's containers the guard: the hook program, and its definition in a folder that CRI-O
+reads."""
 
 from __future__ import annotations
 
@@ -14,11 +15,12 @@ from nri_rdma.text.shares import GUARD_HOOK
 
 DEFINITION = "nri-rdma-guard.json"
 _STARTED = 19
-"""The field `starttime` of /proc/PID/stat, counted from behind the command's name."""
+"""The index of `starttime` among the fields of /proc/PID/stat that follow the command's name."""
 
 
 def definition(folder: Path, hook: Path, flags: Sequence[str]) -> OwnFile:
-    """Return the hook's definition, as oci-hooks(5) describes it; hooks/nri-rdma-guard.json is that of the defaults."""
+    """Return the definition of the guard's hook, in the format of oci-hooks(5). hooks/nri-rdma-guard.json is the one
+    for default settings."""
     document = {
         "version": "1.0.0",
         "hook": {"path": str(hook), "args": [GUARD_HOOK, "verify", *flags], "timeout": HOOK_TIMEOUT_S},
@@ -30,14 +32,15 @@ def definition(folder: Path, hook: Path, flags: Sequence[str]) -> OwnFile:
 
 
 def chosen_folder(folders: Sequence[Path]) -> Path:
-    """Return the folder for the definition: one that has it, else the last one that outlives a reboot."""
+    """Return the folder for the hook's definition: one that already contains it, otherwise the last one that is not
+    below /run."""
     having = [it for it in folders if (it / DEFINITION).exists()]
     lasting = [it for it in folders if not it.is_relative_to("/run")]
     return (having or lasting or list(folders))[-1]
 
 
 def started_before(pid: int, folder: Path, proc: Path = Path("/proc")) -> bool:
-    """Return whether a process is older than the last change of a folder's entries. Raises OSError."""
+    """Return whether the process started before the folder's entries last changed. Raises OSError."""
     fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[_STARTED]) / os.sysconf("SC_CLK_TCK")
     return folder.exists() and time.time() - age < folder.stat().st_mtime

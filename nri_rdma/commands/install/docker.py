@@ -1,8 +1,8 @@
-"""What Docker needs to have containers with our annotations served: a shim of containerd where containerd looks for
-shims, an OCI runtime in front of runc that this shim finds first, and the hook program.
+"""The files that let Docker containers ask for devices by annotations: a containerd shim in a folder where containerd
+looks for shims, an OCI runtime that this shim runs in place of runc, and the hook program.
 
-`docker run --runtime nri-rdma.v1` names the shim, so no file of Docker's is changed, and Docker needs no restart. Where
-the shim is missing no such container starts. Therefore it comes last and goes first.
+`docker run --runtime nri-rdma.v1` names the shim, so none of Docker's files is changed, and Docker needs no restart.
+Without the shim, no container with that option starts. Therefore the shim is written last and removed first.
 """
 
 from __future__ import annotations
@@ -20,52 +20,53 @@ from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.host.engine_setups import DOCKER_SHIM
 
 RUNTIME = "nri-rdma.v1"
-"""The name for `docker run --runtime`: containerd makes the name of the shim of it."""
+"""The name for `docker run --runtime`, from which containerd derives the file name of the shim."""
 SHIM = DOCKER_SHIM
 OCI_RUNTIME = HOOK.parent / "docker/runc"
-"""The shim of runc looks for a program of that name in PATH."""
+"""The program that is run instead of runc. The runc shim looks for a program named `runc` in PATH."""
 SINCE = (23, 0)
-"""The first Docker that takes the name of a shim for a runtime."""
+"""The first Docker release that accepts a shim's name as a runtime."""
 SERVICE_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-"""Where services of systemd look for programs, containerd among them."""
+"""The PATH of systemd services such as containerd."""
 _SHIM_OF_RUNC, _RUNC = "containerd-shim-runc-v2", "runc"
 _MARK = "#!/bin/sh\n# Made by `nri-rdma install docker`; `nri-rdma uninstall docker` removes it.\n"
 _CGROUPS = '"cgroupsPath":'
 _HIDING = r"\\/|\\u00(2[d-fD-F]|3[0-9]|[4-7])"
-"""Matches an escape of JSON for a character that a prefix may have; Go escapes `&`, `<` and `>` and none of them."""
+"""Matches a JSON escape of a character that an annotation prefix may contain. Go's encoder never escapes these: it
+escapes only `&`, `<` and `>`."""
 _FIX = "run `nri-rdma install docker`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerFiles:
-    """The files for Docker below a root folder; the default is this machine's."""
+    """The files for Docker, below a root folder; the default is this machine's `/`."""
 
     settings: HookSettings
     root: Path = Path("/")
 
     @property
     def program(self) -> Path:
-        """The hook's place."""
+        """The path of the hook program."""
         return at(self.root, HOOK)
 
     @property
     def oci_runtime(self) -> OwnFile:
-        """The program in front of runc."""
+        """The program that the shim runs in place of runc. It asks the daemon first, then runs runc."""
         text = oci_runtime(self.settings)
         return OwnFile(path=at(self.root, OCI_RUNTIME), data=text.encode(), is_ours=_is_ours, mode=PROGRAM_MODE)
 
     @property
     def shim(self) -> OwnFile:
-        """The shim, which finds that program before runc."""
+        """The shim that Docker starts. It runs the runc shim with a PATH in which our OCI runtime comes before runc."""
         return OwnFile(path=at(self.root, SHIM), data=shim().encode(), is_ours=_is_ours, mode=PROGRAM_MODE)
 
     def all(self, source: Path) -> tuple[OwnFile, ...]:
-        """Return the hook (module and program, copies of `source`), and what calls it, in the order of writing. Raises
-        OSError."""
+        """Return all files in the order of writing: the hook's module and program, copied from `source`, then the OCI
+        runtime and the shim. Raises OSError."""
         return (*hook_files(self.root, source), self.oci_runtime, self.shim)
 
     def refuse_lacking(self) -> None:
-        """Raise NriRdmaError where containerd would not find what our programs become."""
+        """Raise NriRdmaError if containerd would not find runc or its shim, which our programs run in the end."""
         path = ":".join(str(at(self.root, Path(folder))) for folder in SERVICE_PATH)
         for name in (_SHIM_OF_RUNC, _RUNC):
             if shutil.which(name, path=path) is None:
@@ -75,8 +76,8 @@ class DockerFiles:
 
 
 def shim() -> str:
-    """Return the text of the shim. It starts no container where our runc is missing: runc itself would be found
-    then, and would start it bare."""
+    """Return the text of the shim, a shell script. It refuses to start a container if our OCI runtime is missing: the
+    runc shim would then find runc itself, and the container would start without its devices."""
     refusal = f"nri-rdma: OCI-STATE: there is no program, {OCI_RUNTIME}. Next: {_FIX}."
     return f"""{_MARK}\
 # containerd runs it for `docker run --runtime {RUNTIME}`. It is the shim of runc, which finds our runc first.
@@ -90,14 +91,16 @@ exec {_SHIM_OF_RUNC} "$@"
 
 
 def oci_runtime(settings: HookSettings) -> str:
-    """Return the text of the program in front of runc. It is a shell script because every container with the runtime
-    pays it, several times; Python starts for those that ask.
+    """Return the text of the program that runs in place of runc. It is a shell script, because each container runs it
+    several times; Python starts only for containers that ask for devices.
 
-    Docker gives a shim that it has no settings of no word on who makes cgroups; their path says it. Docker writes the
-    one of a container after its annotations, one of which may have that name.
+    It also restores an option: Docker does not tell a runtime named by its shim whether systemd manages cgroups, but
+    the form of `cgroupsPath` shows it. The last `cgroupsPath` of the file is the container's; earlier ones may be
+    annotations of that name.
 
-    What is looked for is a line of bytes, whatever the locale: a key at the end of one may have its colon on the next.
-    Escapes that may hide a part of a key are a question, too; the hook reads them. Go escapes none of these.
+    The search works on the bytes of a line, independent of the locale. A key at the end of a line counts, because its
+    colon may be on the next one. JSON escapes that may hide a part of a key also lead to the hook, which parses the
+    file; Go does not write such escapes.
     """
     key = f'"{settings.annotation_prefix}'
     escaped = settings.annotation_prefix.replace(".", "\\.")  # nothing else in a prefix has a meaning for grep
@@ -155,7 +158,8 @@ exec {_RUNC} "$@"
 
 
 def refuse_version(text: str) -> None:
-    """Raise NriRdmaError for a Docker that takes no shim's name, by what `docker --version` prints."""
+    """Raise NriRdmaError if Docker is too old to accept a shim's name as a runtime. `text` is the output of `docker
+    --version`."""
     found = re.match(r"Docker version (\d+)\.(\d+)", text)
     if found is None or (int(found[1]), int(found[2])) < SINCE:
         what = f"Docker {SINCE[0]} or newer is needed, and this is {' '.join(text.split())!r}"

@@ -1,7 +1,7 @@
-"""The hooks, as engines and runtimes need them: a program and its module, one copy for all, where no package is
-upgraded.
+"""The hook programs for runtimes and container engines: a program and its Python module, one copy for all, in a folder
+that no package upgrade touches.
 
-Law: the program is never there without its module, which is written first and removed last.
+Law: the program never exists without its module, which is written first and removed last.
 """
 
 from __future__ import annotations
@@ -22,37 +22,39 @@ OWN_FIX = "have root own that folder and nobody else write it: chown root, chmod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookSettings:
-    """The settings that all hooks of a node need; `socket` None: the hook's default."""
+    """The settings that all hooks of a node need. `socket` is the daemon's socket for hooks, None for its default
+    path."""
 
     annotation_prefix: str
     socket: Path | None = None
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Return what a daemon with these settings needs."""
+        """Return the hook settings that match a daemon with these settings."""
         socket = settings.hook_socket if settings.state_dir != Settings().state_dir else None
         return cls(annotation_prefix=settings.annotation_prefix, socket=socket)
 
     def words(self, verb: str) -> tuple[str, ...]:
-        """Return the arguments of the hook that does this."""
+        """Return the command-line arguments that make the hook program do `verb`, such as prepare or return."""
         prefix = ("--annotation-prefix", self.annotation_prefix) if verb != "return" else ()
         socket = ("--socket", str(self.socket)) if self.socket is not None else ()
         return (verb, *prefix, *socket)
 
 
 def at(root: Path, path: Path) -> Path:
-    """Return where a file of this machine is below a root folder."""
+    """Return the path of one of this machine's files, moved below the root folder."""
     return root / path.relative_to("/")
 
 
 def hook_files(root: Path, source: Path) -> tuple[OwnFile, OwnFile]:
-    """Return the module and the program below a root folder, copies of `source` and of the module beside that, in the
-    order of writing. Raises OSError."""
+    """Return the hook's module and program below the root folder, in the order of writing. They are copies of `source`
+    and of the module beside it. Raises OSError."""
     return program_files(at(root, HOOK), source)
 
 
 def program_files(program: Path, source: Path) -> tuple[OwnFile, OwnFile]:
-    """Return the module and the program at this path, as hook_files does."""
+    """Return the hook's module and program for the path `program`, in the order of writing. They are copies of `source`
+    and of the module beside it. Raises OSError."""
     module = source.with_name(f"{source.name.replace('-', '_')}.py")
     is_ours = partial(_is_ours, source.name)
     return (
@@ -69,6 +71,6 @@ def program_files(program: Path, source: Path) -> tuple[OwnFile, OwnFile]:
 
 
 def _is_ours(name: str, data: bytes) -> bool:
-    """Return whether this is a file of the hook of that name, of any release."""
+    """Return whether the content is that of the named hook's program or module, of any release."""
     module = name.replace("-", "_")
     return f'PROGRAM = "{name}"'.encode() in data or f"from {module} import main".encode() in data

@@ -1,11 +1,12 @@
-"""The image's folder on its host, which may have no Python: the interpreter, the hooks and `nri-rdma` itself.
+"""Copies of the container image's programs in a folder of the host, which may have no Python: the interpreter, the
+hooks and `nri-rdma` itself.
 
-The host's folder has two releases, `a` and `b`, of which one counts: bin, lib and local are links into it. Another
-release is written where nothing counts, then the links are switched. So a hook that starts meanwhile has all of one
-release (of two, the loader and its libc do not fit), one that runs keeps its files, and the way back to the release
-before writes nothing. For that, the paths in programs name the release and not the link.
+The folder has two releases, `a` and `b`; the links bin, lib and local lead into the current one. A new release is
+written into the other, then the links are switched. So a hook that starts meanwhile sees the files of one release only
+(a loader does not fit the libc of another release), a running hook keeps its files, and going back to the previous
+release writes nothing. For this, the paths inside programs contain the release's folder, not the link.
 
-Law: bin is switched last, and names the release that counts. What else is in the folder is not ours, and stays.
+Law: the link bin is switched last and decides which release is current. Other files in the folder are left alone.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from nri_rdma.host.foreign import foreign_folder
 
 RELEASES = ("a", "b")
 LONGEST = 100
-"""Bytes of the folder's path: kernels before 5.1 read 127 of a program's first line."""
+"""The most bytes that the folder's path may have: kernels before 5.1 read only 127 bytes of a script's first line."""
 _PATH = re.compile(r"(/(?!\.\.?(/|$))[\w.+-]+)+", re.ASCII)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFolder:
-    """The folder: this process sees it at `here`, and the host has it at `path`."""
+    """The folder for the programs. This process reaches it at `here`; on the host its path is `path`."""
 
     here: Path
     path: str
 
     def place(self, root: Path) -> int:
-        """Have the folder's programs be those below `root`, and return how many files that took. Raises NriRdmaError;
-        then the release that counted still does."""
+        """Install the programs below `root` in the folder, and return how many files were written. Raises NriRdmaError;
+        the current release then stays in use."""
         self._refuse_path()
         image = ImageFolder.read(root)
         with self._telling(), self._locked() as folder:
@@ -49,12 +50,12 @@ class HostFolder:
             if now is not None and not any(image.differing(now)):
                 return 0
             written = image.write(other, beside=now or other)
-            _sync(folder)  # else a crash of the machine could leave links to empty files, and no container starts
+            _sync(folder)  # otherwise a crash could leave links to empty files, and no container would start
             self._switch(image, other)
         return written
 
     def remove(self) -> bool:
-        """Remove what `place` wrote, and return whether there was anything. Raises NriRdmaError."""
+        """Remove all releases and our links, and return whether there were any. Raises NriRdmaError."""
         with self._telling(), self._locked():
             links = self._links()
             releases = [path for name in RELEASES if (path := self.here / name).is_dir()]
@@ -91,7 +92,7 @@ class HostFolder:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """Raise NriRdmaError for what the system refuses."""
+        """Turn an OSError into an NriRdmaError that names the folder and says what to do."""
         try:
             yield
         except OSError as error:
@@ -101,7 +102,8 @@ class HostFolder:
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        """Wait until nobody else writes here; yield the folder's descriptor."""
+        """Lock the folder against other processes that install into it, and yield its descriptor. Blocks while another
+        has the lock."""
         folder = os.open(self.here, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
@@ -110,14 +112,14 @@ class HostFolder:
             os.close(folder)
 
     def _releases(self) -> tuple[HostRelease | None, HostRelease]:
-        """Return the release that counts, if there is one yet, and the other."""
+        """Return the current release and the other one. The current release is None if none is installed."""
         a, b = (HostRelease(here=self.here / name, path=f"{self.path}/{name}") for name in RELEASES)
         if self.here / BIN not in self._links():
             return None, a
         return (a, b) if (self.here / BIN).readlink().parts[0] == RELEASES[0] else (b, a)
 
     def _links(self) -> list[Path]:
-        """Return our links, bin first: without it no program is found."""
+        """Return our links, bin first: once it is removed, no program is found any more."""
         links = [path for path in self.here.iterdir() if path.is_symlink() and path.readlink().parts[0] in RELEASES]
         return sorted(links, key=lambda path: path.name != BIN)
 
@@ -133,7 +135,7 @@ class HostFolder:
 
 
 def _sync(folder: int) -> None:
-    """Have all that was written be on the disk. Raises OSError."""
+    """Flush the folder's file system to disk. Raises OSError."""
     if _libc.syncfs(folder) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -1,6 +1,6 @@
-"""A copy of the image's folder that runs at another path.
+"""The image's folder of programs, and copies of it that run at another path.
 
-Three kinds of text in programs are absolute, and are written anew: the ELF interpreter, the RPATH, the first lines.
+Three kinds of absolute paths in programs are rewritten: the ELF interpreter, the RPATH, and the first lines of scripts.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from nri_rdma.errors import ErrorCode, NriRdmaError
 BIN = "bin"
 _FIRST_LINE = re.compile(rb"\A#!\S*/(python3[.0-9]*)")
 _LIBRARIES = rb"/[./]*/lib(?=[/\0])"
-"""After the folder in the ELF interpreter and the RPATH; the dots and slashes are there to be overwritten."""
+"""Matches the rest of the path behind the folder in the ELF interpreter and the RPATH. Its extra dots and slashes leave
+room for a longer folder name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRelease:
-    """One copy: this process sees it at `here`, and it runs at `path`."""
+    """One copy of the programs. This process reaches it at `here`; its programs run at `path`."""
 
     here: Path
     path: str
@@ -31,14 +32,16 @@ class HostRelease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFolder:
-    """The folder that is copied. `names` are the paths below it, a folder before what is in it."""
+    """The folder that is copied. `names` are the relative paths of all it contains; a folder comes before its
+    content."""
 
     root: Path
     names: tuple[Path, ...]
 
     @classmethod
     def read(cls, root: Path) -> ImageFolder:
-        """Look at the folder. Raises NriRdmaError for one that runs nowhere else."""
+        """Read the folder's list of files. Raises NriRdmaError if its Python interpreter cannot be made to run at
+        another path."""
         image = cls(root=root, names=tuple(sorted(path.relative_to(root) for path in root.rglob("*"))))
         interpreter = (root / BIN / "python3").resolve()
         if not interpreter.is_file() or not image._own_path.search(interpreter.read_bytes()):
@@ -48,11 +51,12 @@ class ImageFolder:
 
     @property
     def tops(self) -> tuple[str, ...]:
-        """The names that lie in the folder itself, bin last."""
+        """The names directly in the folder, `bin` last."""
         return tuple(sorted({name.parts[0] for name in self.names}, key=lambda it: (it == BIN, it)))
 
     def differing(self, release: HostRelease) -> Iterator[Path]:
-        """Yield what a copy lacks or has otherwise, then what it has too much, a folder after what is in it."""
+        """Yield the paths at which a copy differs: first those that are missing or different in it, then those that
+        only the copy has. Of the latter, a folder comes after its content."""
         for name in self.names:
             if _look(release.here / name) != self._wanted(name, release):
                 yield name
@@ -60,8 +64,8 @@ class ImageFolder:
         yield from sorted(too_much, reverse=True)
 
     def write(self, release: HostRelease, beside: HostRelease) -> int:
-        """Have a copy be as it should be, and return how many files and links that took. Files that the copy `beside`
-        has alike are the same files on the disk."""
+        """Bring a copy up to date, and return how many files and links were written. Files that are the same in the
+        copy `beside` become hard links to them."""
         release.here.mkdir(exist_ok=True)
         release.here.chmod(0o755)
         known, written = set(self.names), 0
@@ -93,7 +97,8 @@ class ImageFolder:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """Something at a path. `mode` has its kind, too; `content` is a file's bytes, a link's text, or nothing."""
+    """A file, link or folder. `mode` includes its type. `content` is the bytes of a file or the target of a link,
+    otherwise empty."""
 
     mode: int
     content: bytes
@@ -110,7 +115,8 @@ def _look(path: Path) -> _File | None:
 
 
 def _write(target: Path, wanted: _File, twin: Path) -> int:
-    """Replace in one step, so that a program that runs keeps the file that it has. Return 0 for a folder."""
+    """Replace the target in one step, so that a running program keeps its old file. If `twin` has the wanted content,
+    link to it. Returns the number of files written: 0 for a folder, otherwise 1."""
     there = _look(target)
     if there is not None and stat.S_IFMT(there.mode) != stat.S_IFMT(wanted.mode):
         _remove(target)

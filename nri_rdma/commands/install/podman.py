@@ -1,8 +1,9 @@
-"""What podman needs to have containers with our annotations served: three hooks in a folder of their own, and a drop-in
-of containers.conf that names the folder.
+"""The files that let podman containers ask for devices by annotations: three hook definitions in a folder of their own,
+and a drop-in for containers.conf that names this folder.
 
-podman skips a folder that is not there without a word, and so would start such containers bare. Therefore folder and
-hook are where no package is upgraded, the drop-in comes last and goes first.
+podman silently ignores a hook folder that does not exist, and would start such containers without their devices.
+Therefore the folder and the hook program are where no package upgrade removes them, and the drop-in is written last and
+removed first.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ ETC = Path("/etc/containers")
 DROP_IN = PODMAN_DROP_IN
 SHARED = Path("/usr/share/containers/containers.conf")
 STAGES = (("precreate", "prepare"), ("createRuntime", "attach-prepared"), ("poststop", "return"))
-"""The stages of podman's hooks, each with what our hook does in it."""
+"""The stages at which podman runs our hook, each with the hook's command for that stage."""
 DEFAULT_FOLDERS = ("/usr/share/containers/oci/hooks.d",)
-"""What podman reads as long as nobody sets hooks_dir."""
+"""The hook folders that podman reads if no file sets `hooks_dir`."""
 APPENDS_SINCE = (5, 0)
-"""podman 4.3 cannot read a containers.conf with {append=true} at all; 5.4 can. Between them nobody looked."""
+"""The first podman release whose containers.conf is written with {append=true}. 4.3 cannot read such a file, 5.4 can;
+the releases between were not tested."""
 _MARK = "# Made by `nri-rdma install podman`; `nri-rdma uninstall podman` removes it."
 _CONF_MODE = 0o644
 _SHELL = "/bin/sh"
@@ -40,29 +42,29 @@ _IF_MISSING = f"if that or {MODULE} beside it is not there, run `nri-rdma instal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodmanFiles:
-    """The files for podman below a root folder; the default is this machine's."""
+    """The files for podman, below a root folder; the default is this machine's `/`."""
 
     settings: HookSettings
     root: Path = Path("/")
 
     def of_hooks(self, source: Path) -> tuple[OwnFile, ...]:
-        """Return the hook (module and program, copies of `source`), and the definitions that name it, in the order of
+        """Return the hook's module and program, copied from `source`, and the hook definitions, in the order of
         writing. Raises OSError."""
         return (*hook_files(self.root, source), *self.definitions)
 
     @property
     def program(self) -> Path:
-        """The hook's place."""
+        """The path of the hook program."""
         return self._at(HOOK)
 
     @property
     def folder(self) -> Path:
-        """The place of the hooks' definitions."""
+        """The folder of the hook definitions."""
         return self._at(FOLDER)
 
     @property
     def definitions(self) -> tuple[OwnFile, ...]:
-        """The definitions of the hooks."""
+        """The hook definitions, one for each stage."""
         return tuple(
             OwnFile(
                 path=self.folder / f"nri-rdma-{stage}.json",
@@ -76,7 +78,8 @@ class PodmanFiles:
         )
 
     def drop_in(self, version: tuple[int, ...]) -> OwnFile:
-        """Return the drop-in for this version of podman. Raises NriRdmaError where another file would hide it."""
+        """Return the drop-in of containers.conf for this version of podman. Raises NriRdmaError if another file would
+        override it."""
         path = self._at(DROP_IN)
         text = drop_in(version, _folders(self._documents(before=DROP_IN)))
         self.refuse_hidden(text)
@@ -84,11 +87,12 @@ class PodmanFiles:
 
     @property
     def any_drop_in(self) -> OwnFile:
-        """The drop-in whatever version it is for: to be removed."""
+        """The drop-in without its text, which depends on podman's version: only to look for it and to remove it."""
         return OwnFile(path=self._at(DROP_IN), data=b"", is_ours=_is_our_drop_in, mode=_CONF_MODE)
 
     def refuse_hidden(self, text: str) -> None:
-        """Raise NriRdmaError where podman would not read our folder although the drop-in has this text."""
+        """Raise NriRdmaError if podman would not read our hook folder, because a later file overrides a drop-in with
+        this text."""
         later = [
             it for it in self._documents() if it.path.parent == self._at(DROP_IN.parent) and it.path.name > DROP_IN.name
         ]
@@ -103,8 +107,8 @@ class PodmanFiles:
             )
 
     def _documents(self, before: Path | None = None) -> tuple[ConfFile, ...]:
-        """Return the files of podman's configuration as it reads them, without ours; `before`: those it reads before
-        that drop-in."""
+        """Return podman's configuration files in the order in which it reads them, without our drop-in. With `before`,
+        only those that it reads before that drop-in."""
         drop_ins = sorted(self._at(DROP_IN.parent).glob("*.conf"))
         paths = [self._at(SHARED), self._at(ETC / "containers.conf"), *drop_ins]
         wanted = [it for it in paths if it.name != DROP_IN.name and it.is_file()]
@@ -118,18 +122,19 @@ class PodmanFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfFile:
-    """A file of podman's configuration; `hooks_dir` None: it does not set that."""
+    """A configuration file of podman. `hooks_dir` is None if the file does not set it."""
 
     path: Path
     hooks_dir: list[Any] | None
 
 
 def definition(stage: str, verb: str, settings: HookSettings) -> str:
-    """Return the definition of one hook, as oci-hooks(5) describes it.
+    """Return the definition of the hook for one stage, in the format of oci-hooks(5).
 
-    podman skips a definition whose program is not there, and starts the container bare. So that of precreate names a
-    shell, which fails where our program is not there; what it says then is in podman's error, because podman shows the
-    arguments. The others name our program, because crun shows the path of a hook that fails.
+    podman ignores a definition whose program does not exist, and starts the container without its devices. So the
+    definition for precreate names a shell, which fails if our program is missing; podman's error shows the shell's
+    arguments, and with them what to do. The other definitions name our program directly, because crun's error shows the
+    path of a failed hook.
     """
     words = settings.words(verb)
     shell = [_SHELL, "-c", f"exec {shlex.join((str(HOOK), *words))} # {_IF_MISSING}"]
@@ -148,7 +153,8 @@ def definition(stage: str, verb: str, settings: HookSettings) -> str:
 
 
 def drop_in(version: tuple[int, ...], others: Iterable[str]) -> str:
-    """Return the text that has podman read our folder besides `others`, the folders that it reads without."""
+    """Return the text of the drop-in, with which podman reads our folder and `others`, the folders that it reads
+    anyway."""
     if version >= APPENDS_SINCE:
         folders, note = f'"{FOLDER}", {{append=true}}', "Added to what other files say."
     else:
@@ -158,7 +164,7 @@ def drop_in(version: tuple[int, ...], others: Iterable[str]) -> str:
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    """Return podman's version out of what `podman --version` prints. Raises NriRdmaError."""
+    """Return podman's version from the output of `podman --version`. Raises NriRdmaError."""
     found = re.search(r"\b(\d+)\.(\d+)(?:\.(\d+))?", text)
     if found is None:
         what = f"this is no version of podman: {text.strip()!r}"
@@ -167,7 +173,8 @@ def parse_version(text: str) -> tuple[int, ...]:
 
 
 def _document(path: Path) -> ConfFile:
-    """Read a file of podman's configuration. Raises NriRdmaError for one that podman cannot read either."""
+    """Read a configuration file of podman. Raises NriRdmaError if it is not valid TOML; podman cannot read it either
+    then."""
     try:
         return ConfFile(path=path, hooks_dir=_hooks_dir(tomllib.loads(path.read_text())))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -182,7 +189,8 @@ def _hooks_dir(document: dict[str, Any]) -> list[Any] | None:
 
 
 def _folders(documents: Iterable[ConfFile]) -> tuple[str, ...]:
-    """Return the folders that podman reads. {append=true} stays in force until a file says false."""
+    """Return the hook folders that podman reads. Once a file says {append=true}, later files append too, until one says
+    false."""
     folders, appends = list(DEFAULT_FOLDERS), False
     for it in documents:
         if it.hooks_dir is None:

@@ -1,4 +1,4 @@
-"""The unit by which systemd starts the daemon: the one that comes with the program, with the program's own place."""
+"""The systemd unit of the daemon: the packaged unit file with the path of the installed program."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from nri_rdma.commands.install.changes import OwnFile
 UNIT = "nri-rdma.service"
 FOLDER = Path("/etc/systemd/system")
 WANTED_BY = FOLDER / "multi-user.target.wants" / UNIT
-"""The link by which an enabled unit is started at boot."""
+"""The link that makes systemd start the enabled unit at boot."""
 _BEGINNING = b"[Unit]\nDescription=RDMA devices for containers (NRI plugin)\n"
 _PROGRAM = re.compile(r"(?<=^ExecStart=)\S+", re.MULTILINE)
 _MODE = 0o644
 
 
 def unit_file(packaged: str, program: Path) -> OwnFile:
-    """Return the unit with this program."""
+    """Return the packaged unit file with `program` in its ExecStart."""
     text = _PROGRAM.sub(lambda _: str(program), packaged)
     return OwnFile(path=FOLDER / UNIT, data=text.encode(), is_ours=lambda data: data.startswith(_BEGINNING), mode=_MODE)

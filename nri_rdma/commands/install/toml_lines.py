@@ -1,7 +1,7 @@
-"""Lines of ours in a TOML file of somebody else. Pure.
+"""Lines that we add to a TOML file of another program. Pure.
 
-Law: taking them out gives the text of before, byte by byte, whatever else was changed meanwhile. Each line of ours ends
-with a mark, and a line that ours replaces stays as a comment.
+Law: removing our lines restores the earlier text byte by byte, even if other lines have changed since. Each of our
+lines ends with a mark, and a line that ours replaces is kept as a comment.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from copy import deepcopy
 from typing import Any, TypeAlias  # Any: TOML documents
 
 MARK = "# by `nri-rdma install containerd`"
-"""At the end of each line of ours."""
+"""The comment at the end of each of our lines."""
 BEFORE = f"{MARK}, before: "
-"""At the beginning of a line that ours replaces."""
+"""The beginning of a comment that keeps a line replaced by ours."""
 TablePath: TypeAlias = tuple[str, ...]
 
 
 class CannotEditError(Exception):
-    """The text is written so that no single line can be added or replaced; says why."""
+    """The TOML text does not allow adding or replacing single lines; the message says why."""
 
 
 def with_keys(text: str, path: TablePath, values: Mapping[str, Any]) -> str:
-    """Return the text with these keys in the table at `path` (empty: above all tables). Raises CannotEditError where
-    the result would not be exactly that, and tomllib's error for a text that is no TOML."""
+    """Return the text with these keys set in the table at `path`; an empty path means the top of the file. Raises
+    CannotEditError if editing single lines does not lead to exactly that, and tomllib.TOMLDecodeError if the text is
+    not TOML."""
     wanted = deepcopy(tomllib.loads(text))
     _table(wanted, path).update(values)
     lines = text.splitlines(keepends=True)
@@ -51,7 +52,7 @@ def with_keys(text: str, path: TablePath, values: Mapping[str, Any]) -> str:
 
 
 def without_ours(text: str) -> str:
-    """Return the text without our lines, and with those that they replaced."""
+    """Return the text without our lines. Lines that ours replaced are restored."""
     kept = []
     for line in text.splitlines(keepends=True):
         if line.startswith(BEFORE):
@@ -67,7 +68,7 @@ def header(path: TablePath) -> str:
 
 
 def toml_value(value: Any) -> str:
-    """Return a text, or a list of texts, as TOML has it: its strings may be written as those of JSON are."""
+    """Return a string or a list of strings in TOML syntax, which accepts JSON's strings."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -80,14 +81,15 @@ def _table(document: dict[str, Any], path: TablePath) -> dict[str, Any]:
 
 
 def _first_line(lines: list[str], path: TablePath) -> int | None:
-    """Return the number of the first line of a table's body; None where no line begins the table."""
+    """Return the index of the first line of a table's body; None if no line of the text begins the table."""
     if not path:
         return 0
     return next((number for number, line in enumerate(lines, start=1) if _header(line) == path), None)
 
 
 def _header(line: str) -> TablePath | None:
-    """Return the table that begins with this line, () for an array of tables, None where none begins."""
+    """Return the path of the table that begins at this line; () for an array of tables, None if the line begins no
+    table."""
     if not line.lstrip().startswith("["):
         return None
     if line.lstrip().startswith("[["):
@@ -108,7 +110,7 @@ def _margin(line: str) -> str:
 
 
 def _sets(line: str, key: str) -> bool:
-    """Return whether this line sets the key, and nothing goes on behind it."""
+    """Return whether this line sets the key to a complete value, which no further line continues."""
     try:
         return key in tomllib.loads(line)
     except tomllib.TOMLDecodeError:

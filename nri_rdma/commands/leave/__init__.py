@@ -1,1 +1,1 @@
-"""nri-rdma leaves a cluster: its daemons end everywhere, and each node is as it was before."""
+"""Uninstall nri-rdma from a cluster or from a node, so that each node is as it was before."""

@@ -1,7 +1,8 @@
-"""Ends the daemons of a chart in the safe order: no pod has devices, each node is cleared, then nothing is published.
+"""Uninstalls the chart's daemons from a cluster in a safe order: refuse if a pod has devices, clear each node, then
+delete the ResourceSlices.
 
-A stop alone says nothing: after an upgrade the next daemon takes over what the last one left. So before the DaemonSets
-are deleted, each one's pods are replaced by pods that clear their node (nri_rdma/commands/leave/node.py).
+Stopping the daemons is not enough: they leave their state on the node for the next daemon, as in an upgrade. So before
+helm deletes the DaemonSets, their pods are replaced by pods that clear their node (nri_rdma/commands/leave/node.py).
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from nri_rdma.errors import ApiServerError, ErrorCode, NriRdmaError
 from nri_rdma.host.kubernetes.api import ApiServer
 
 LABEL = "app.kubernetes.io/name=nri-rdma"
-"""Of the DaemonSets, as the chart has it."""
+"""The label by which the chart's DaemonSets are found."""
 _CLAIMS, _SLICES = "/apis/resource.k8s.io/v1/resourceclaims", "/apis/resource.k8s.io/v1/resourceslices"
 _PODS, _PAGE = "/api/v1/pods", 20
-"""An answer has at most 3 MiB, and an object at most half of that."""
+"""Objects in one answer of the API server. The client reads 3 MiB at most, and an object may have half of that."""
 _CLEARS = "clear-node"
 _AGAIN_S = 1.0
 _ABSENT = 404
@@ -45,9 +46,9 @@ def leave_cluster(
     within_s: float,
     say: Callable[[str], None],
 ) -> None:
-    """Clear all nodes, or raise NriRdmaError: with a pod that has devices before anything is changed, and for a node
-    that is not cleared within so many seconds; then daemons run everywhere as before. `host_dir` is the folder that the
-    chart has made on each node; "" leaves it there."""
+    """Clear all nodes, then delete our ResourceSlices. `host_dir` is the folder that the chart made on each node, which
+    is emptied; "" leaves it alone. Raises NriRdmaError before any change if a pod has devices, and after `within_s`
+    seconds if a node is not cleared; the DaemonSets are then restored."""
     held = holding(all_of(api, _PODS), all_of(api, _CLAIMS), prefix, resources)
     if held:
         what = f"{len(held)} pods have devices, or wait for some: {'; '.join(held)}"
@@ -58,7 +59,7 @@ def leave_cluster(
     by = time.monotonic() + within_s
     try:
         for name, found in before.items():
-            if not _is_clearing(found):  # else an uninstall was broken off
+            if not _is_clearing(found):  # True after an uninstall that was interrupted
                 api.merge(f"{path}/{name}", clearing(found, host_dir))
         for name in before:
             _await_cleared(api, f"{path}/{name}", by, within_s)
@@ -73,7 +74,7 @@ def leave_cluster(
 
 
 def clearing(daemons: Object, host_dir: str) -> dict[str, Any]:
-    """Return the change of a DaemonSet by which its pods clear their node instead of serving it, all at once."""
+    """Return the patch of a DaemonSet that replaces all of its pods at once by pods that clear their node."""
     template = daemons["spec"]["template"]["spec"]
     (daemon,) = (it for it in template["containers"] if it["name"] == "nri-rdma")
     clears = {key: deepcopy(it) for key, it in daemon.items() if not key.endswith("Probe")}
@@ -96,7 +97,8 @@ def _is_clearing(daemons: Object) -> bool:
 
 
 def _await_cleared(api: ApiServer, path: str, by: float, within_s: float) -> None:
-    """Wait until each pod of a DaemonSet has cleared its node, however often the API server fails meanwhile."""
+    """Wait until all pods of the DaemonSet have cleared their nodes. Errors of the API server are retried until the
+    time `by` of time.monotonic(); then NriRdmaError is raised."""
     while True:
         missing = "its state is not known"
         try:
@@ -112,7 +114,7 @@ def _await_cleared(api: ApiServer, path: str, by: float, within_s: float) -> Non
 
 
 def _uncleared(daemons: Object) -> str:
-    """Return how many nodes of how many are not cleared, "" when all are."""
+    """Return "M of N" if M of the DaemonSet's N nodes are not cleared; "" if all are."""
     status = daemons.get("status", {})
     wanted = status.get("desiredNumberScheduled", 0)
     done = min(status.get("updatedNumberScheduled", 0), status.get("numberReady", 0))
@@ -122,7 +124,7 @@ def _uncleared(daemons: Object) -> str:
 
 
 def all_of(api: ApiServer, path: str, **selector: str) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a collection, page by page; none where the cluster does not know their kind."""
+    """Yield the objects of a collection, page by page; nothing if the cluster does not have this kind of object."""
     query = {"limit": str(_PAGE), **selector}
     try:
         while True:

@@ -1,4 +1,4 @@
-"""Which pods have devices of ours, or wait for some, as the API server knows them. Pure."""
+"""Finds the pods that have our devices or wait for some, in what the API server lists. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _ENDED = ("Succeeded", "Failed")
 
 
 def holding(pods: Iterable[Object], claims: Iterable[Object], prefix: str, resources: Collection[str]) -> list[str]:
-    """Return NAMESPACE/NAME on NODE of each pod on a node that asks by an annotation, a claim or a resource.
-
-    `prefix` is that of the annotations. A pod that has ended holds nothing."""
+    """Return "NAMESPACE/NAME on NODE" of each scheduled pod that requests devices by an annotation, a claim or a
+    resource. Pods that have ended are left out. `prefix` is that of our annotations, `resources` are the names of our
+    extended resources."""
     ours = {_name(it) for it in claims if _is_ours(it)}
     return sorted(
         f"{_name(pod)} on {pod['spec']['nodeName']}"

@@ -1,4 +1,4 @@
-"""Removes what nri-rdma has written on a node. Refused as long as a sandbox has devices, or a daemon runs."""
+"""Removes all files that nri-rdma has written on a node. Refuses while a sandbox has devices or a daemon runs."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from nri_rdma.errors import ErrorCode, StateError
 from nri_rdma.host.cdi.folder import SUFFIXES
 
 DAEMON_ENDS_S = 20.0
-"""How long the daemon that was here before may take to end."""
+"""The time that the previous daemon on the node gets to end."""
 OWN_KINDS = (f"{DRIVER}-claim", f"shares.{DRIVER}-pool")
-"""What the names of CDI specs that daemons write begin with. Those of `nri-rdma cdi generate` are the user's."""
+"""File names of the CDI specs that daemons write begin with these words. Those of `nri-rdma cdi generate` belong to the
+user."""
 
 
 def leave_node(settings: Settings, host_dir: Path | None) -> Iterator[str]:
-    """Remove everything, and yield what was removed. Raises NriRdmaError, StateError or OSError."""
+    """Remove our files and yield a line for each thing removed. Raises NriRdmaError, StateError or OSError."""
     sole = Sole(settings.state_dir, settings.nri_socket, by=time.monotonic() + DAEMON_ENDS_S)
     try:
         _refuse_held(settings.state_dir)
         yield from _remove_specs(settings.cdi_dirs[-1])
         for folder in (settings.kubelet_plugins_dir / DRIVER, settings.state_dir):
             yield from _empty(folder)
-        for path in _sockets(settings):  # of a daemon that was killed
+        for path in _sockets(settings):  # left by a daemon that was killed
             path.unlink()
             yield str(path)
         if (settings.kubelet_plugins_dir / DRIVER).exists():
@@ -68,7 +69,7 @@ def _sockets(settings: Settings) -> Iterator[Path]:
 
 
 def _empty(folder: Path) -> Iterator[str]:
-    """Remove what is in a folder; in a container the folder itself is a mount."""
+    """Remove everything in the folder, but not the folder itself, which is a mount point in a container."""
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     for path in found:
         if path.is_dir() and not path.is_symlink():

@@ -1,4 +1,5 @@
-"""The boxes of a picture as large as their words need, not yet in their places."""
+"""Makes the boxes of the topology picture, each as large as its text needs. Their final positions are set by the
+layout."""
 
 from __future__ import annotations
 
@@ -23,16 +24,17 @@ from nri_rdma.model.device import Gpu
 PAD = 12
 GPU_WIDTH, ADAPTER_WIDTH = 272, 352
 NAME_COLUMNS = {Level.NUMA: 118, Level.ROOT: 124, Level.BRIDGE: 140}
-"""What a frame has at its left for its name."""
+"""The width of the column at a frame's left edge that holds the frame's name."""
 _LINE = 20
 _BASELINE = 28
-"""Of the first line, a name."""
+"""The distance from a box's top to the baseline of its first line, which is the box's name."""
 _USUAL_LINES = 2
-"""Below the name. A box with less is as high, so that a GPU and an adapter stand side by side."""
+"""The least number of lines below the name for which a box has room, so that GPU and adapter boxes in a row are equally
+high."""
 
 
 def frame(branch: Branch, x: float, y: float, width: float, height: float) -> Box:
-    """The frame of a branch, around what is below it."""
+    """Return the frame of a branch of the PCI tree, which encloses everything on that branch."""
     above, name, title = _frame_words(branch)
     size = NAME_SIZE if branch.level is Level.NUMA else SIZE
     room = NAME_COLUMNS[branch.level] - PAD
@@ -45,7 +47,7 @@ def frame(branch: Branch, x: float, y: float, width: float, height: float) -> Bo
 
 
 def gpu_box(view: View, gpu: Gpu, x: float) -> Box:
-    """A GPU at the top of the sheet, high enough for the classes of its lines."""
+    """Return the box of a GPU at the top of the page, high enough for the labels of all lines that begin at it."""
     name, owners = gpu_name(view.gpus.index(gpu)), view.owners.get(gpu.pci, ())
     lines = sum(pair.gpu is gpu for pair in view.pairs)
     pods = owners if len(owners) <= 1 else (count_of(len(owners), "pod"),)
@@ -59,7 +61,7 @@ def gpu_box(view: View, gpu: Gpu, x: float) -> Box:
 
 
 def adapter_box(view: View, adapter: Adapter, x: float) -> Box:
-    """An adapter at the top of the sheet."""
+    """Return the box of an adapter at the top of the page, high enough for all lines that end at it."""
     rail = "" if adapter.rail is None else f"rail {adapter.rail}"
     lines = sum(pair.adapter.id == adapter.id for pair in view.pairs)
     words = (adapter_facts(adapter), *adapter_lines(view, adapter))
@@ -73,13 +75,13 @@ def adapter_box(view: View, adapter: Adapter, x: float) -> Box:
 
 
 def moved(box: Box, y: float) -> Box:
-    """The box with its top there."""
+    """Return the box and its texts moved vertically, so that its top is at `y`."""
     texts = tuple(replace(text, y=text.y - box.y + y) for text in box.texts)
     return replace(box, y=y, texts=texts)
 
 
 def _frame_words(branch: Branch) -> tuple[str, str, str]:
-    """Return the words of a branch's frame: what stands above its name, the name, and the title."""
+    """Return the texts of a branch's frame: the line above the name, the name, and the tooltip."""
     match branch.level:
         case Level.NUMA:
             title = f"NUMA node {branch.name}" if branch.name else "the kernel tells no NUMA node"

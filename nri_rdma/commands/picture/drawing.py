@@ -1,4 +1,4 @@
-"""A picture of a node's topology as values: boxes, lines and texts with their places. All lengths are in pixels."""
+"""The topology picture as values: boxes, lines and texts with their positions. All lengths are in pixels."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from nri_rdma.commands.picture.view import PicturePair
 from nri_rdma.decide.topology import Distance
 
 TITLE_SIZE, NAME_SIZE, SIZE = 26, 18, 15
-"""Sizes of type: at half its size the smallest is still read."""
+"""Font sizes. The smallest is still readable when the picture is shown at half its size."""
 STUB = 84
-"""The straight beginning of a line, on which its class is written."""
+"""The length of the straight beginning of a line, where its distance class is written."""
 TAG_WIDTH, TAG_HEIGHT = 52, 20
 
 
@@ -26,7 +26,8 @@ class ShapeKind(StrEnum):
 
 
 class Mark(StrEnum):
-    """The holder of a GPU or an adapter. An adapter is held when one of its devices is."""
+    """The use of a GPU or adapter: free, held by a pod, or used by the host. An adapter is held if one of its devices
+    is."""
 
     FREE = "free"
     HELD = "held"
@@ -35,7 +36,7 @@ class Mark(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnText:
-    """A line of text; (x, y) is where its baseline begins, or ends when it stands `at_end`."""
+    """A line of text. (x, y) is the beginning of its baseline, or its end if `at_end` is set."""
 
     x: float
     y: float
@@ -47,7 +48,7 @@ class DrawnText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A rectangle with texts; `title` is what a reader is told who points at it. Frames have no state."""
+    """A rectangle with texts. `title` is its tooltip. `state` is None for frames, which only enclose other boxes."""
 
     kind: ShapeKind
     name: str
@@ -62,7 +63,8 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnLine:
-    """A pair: from the right of a GPU, straight for a stub, then in a curve to the left of an adapter."""
+    """The line of a GPU and an adapter: from the GPU's right edge, first straight, then curved, to the adapter's left
+    edge."""
 
     pair: PicturePair
     gpu: str
@@ -75,8 +77,8 @@ class DrawnLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A symbol that the legend explains with `text`: the line of a distance, how thick a line is, or the box of a
-    state."""
+    """A symbol in the legend with the text that explains it: a line of a distance class, a line of a thickness, or a
+    box of a state."""
 
     x: float
     y: float
@@ -84,12 +86,13 @@ class Sample:
     height: float
     text: DrawnText
     shows: Distance | Mark | bool
-    """A bool is whether a line is thick."""
+    """The meaning of the symbol. A bool stands for the thickness of a line: True if it is thick."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """All of a picture. `title` is one line, `description` says in words what is to be seen."""
+    """The complete picture. `title` is one line; `description` says the content in words, for readers who do not see
+    it."""
 
     width: float
     height: float
@@ -97,6 +100,6 @@ class Drawing:
     description: str
     texts: tuple[DrawnText, ...]
     boxes: tuple[Box, ...]
-    """Frames before what is in them."""
+    """A frame comes before the boxes that it encloses."""
     lines: tuple[DrawnLine, ...]
     samples: tuple[Sample, ...]

@@ -1,9 +1,9 @@
-"""Where everything in the picture of a node's topology goes.
+"""Computes the positions of everything in the topology picture.
 
-Left to right: NUMA nodes, root complexes, switches, GPUs, RDMA devices. A branch of the PCI tree is a frame around
-what is below it, with its name in a column of its own at its left; GPUs and RDMA devices stand in two columns that all
-frames share. The gap between these two has nothing but the lines of pairs, each with its class written where it leaves
-its GPU.
+From left to right the picture has NUMA nodes, PCI root complexes, switches, GPUs and RDMA devices. Each branch of the
+PCI tree is a frame around all that is below it, with its name in a column at its left. GPUs and RDMA devices are in two
+columns that all frames share. The gap between these columns contains only the lines from GPUs to RDMA devices. Each
+line has its distance class written where it leaves the GPU.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from nri_rdma.model.pci import PciAddress
 _MARGIN = 24
 _LINE = 20
 _BETWEEN = 230
-"""The gap for lines."""
+"""The width of the gap between the two columns, in which the lines are drawn."""
 _LEAST_WIDTH = 720
 _INSET = 10
-"""A frame's edge from what is in it."""
+"""The distance between a frame's edge and its content."""
 
 
 def drawing_of(view: View, notes: Iterable[str] = ()) -> Drawing:
-    """The picture of a node; `notes` are sentences that a reader has to know."""
+    """Return the picture of a node. `notes` are sentences for the reader, written at the top."""
     tree = tree_of(view)
     columns = _Columns.of(view, max((branch.depth for branch in tree), default=1))
     texts = list(_head((_summary(view), *notes), columns.width))
@@ -67,7 +67,7 @@ def drawing_of(view: View, notes: Iterable[str] = ()) -> Drawing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Columns:
-    """The left edges of the columns. `frames` has the left and right ends of the frames at each depth."""
+    """The left edges of the columns. `frames` has the left and right edges of frames, by their depth in the tree."""
 
     frames: tuple[tuple[float, float], ...]
     gpu: float
@@ -89,7 +89,7 @@ class _Columns:
 
 @dataclass(slots=True, kw_only=True)
 class _Sheet:
-    """Boxes as they are laid, from the top down."""
+    """The page while it is filled with boxes from the top down."""
 
     view: View
     columns: _Columns
@@ -98,7 +98,7 @@ class _Sheet:
     adapters: dict[DeviceId, Box] = field(default_factory=dict)
 
     def add(self, branch: Branch, top: float, depth: int) -> float:
-        """Lay the branch with its top there; returns where it ends."""
+        """Place the branch with its top at `top`, and return the y coordinate of its bottom."""
         place, y = len(self.boxes), top
         if branch.gpus or branch.adapters:
             y = self._add_leaves(branch, y + _INSET)
@@ -110,7 +110,8 @@ class _Sheet:
         return bottom
 
     def _add_leaves(self, branch: Branch, top: float) -> float:
-        """GPUs and adapters in their columns, the shorter one in the middle beside the longer."""
+        """Place the branch's GPUs and adapters in their columns, the shorter stack centred beside the longer one.
+        Returns the y coordinate below them."""
         gpus = [gpu_box(self.view, gpu, self.columns.gpu) for gpu in branch.gpus]
         adapters = [adapter_box(self.view, adapter, self.columns.adapter) for adapter in branch.adapters]
         height = max(_height(gpus), _height(adapters))
@@ -133,7 +134,8 @@ def _stacked(boxes: Iterable[Box], top: float) -> Iterator[Box]:
 
 
 def _lines(view: View, sheet: _Sheet) -> Iterator[DrawnLine]:
-    """The ends are dealt out over the sides of their boxes in the order of the other ends, so that few lines cross."""
+    """Yield the lines. At each box, line ends are ordered by the position of their other ends, so that few lines
+    cross."""
     from_gpu, to_adapter = _ends(view, sheet)
     for pair in view.pairs:
         key = (pair.gpu.pci, pair.adapter.id)

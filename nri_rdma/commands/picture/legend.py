@@ -1,4 +1,4 @@
-"""What lines and boxes of a picture mean, below it."""
+"""The legend below the topology picture, which explains its lines and boxes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _THICKNESS = ((True, "one pod has both"), (False, "nearest of a GPU that no pod 
 
 
 def legend(x: float, y: float, *, has_pairs: bool) -> Iterator[Sample]:
-    """The samples with their texts, from (x, y) on: of lines too where the picture `has_pairs`."""
+    """Yield the legend's symbols with their texts, from (x, y) downwards. Without lines in the picture (`has_pairs`),
+    only the boxes are explained."""
     if has_pairs:
         yield from (_sample(x, y, row, shows, shows.words) for row, shows in enumerate(Distance))
         yield from (_sample(x + _COLUMN, y, row, shows, text) for row, (shows, text) in enumerate(_THICKNESS))

@@ -1,4 +1,4 @@
-"""The distances of everything to everything, as `nvidia-smi topo -m` has them."""
+"""A matrix of PCI distances between all GPUs and RDMA devices, as `nvidia-smi topo -m` prints it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from nri_rdma.decide.topology import Located, distance
 
 SELF = "X"
-"""What stands on the diagonal."""
+"""The entry on the diagonal."""
 
 
 def matrix_of(items: Sequence[Located]) -> tuple[tuple[str, ...], ...]:
-    """A row for each item with its class to every item, in their order."""
+    """Return a row for each item, with the class of its distance to every item (such as PIX or SYS) in the given
+    order."""
     return tuple(
         tuple(SELF if row == column else distance(one, other).name for column, other in enumerate(items))
         for row, one in enumerate(items)

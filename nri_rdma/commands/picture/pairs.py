@@ -1,7 +1,7 @@
-"""A matrix of pairs as SVG: one file without scripts, fonts or references, in ASCII.
+"""Writes measurements between pairs of ports as an SVG matrix: one ASCII file without scripts, fonts or references.
 
-A row for each end on one side, a column for each on the other. How good a cell is, is said by a number and by a bar
-below it; a cell that failed has a dashed border and its error's code.
+The ports of one side are the rows, those of the other side the columns. A cell shows its result as text and as a bar. A
+pair that failed has a dashed border and its error code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _INK, _BAR, _FRAME = "#1b2430", "#20308f", "#66758a"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """The words of a pair, and its part of the best (0 to 1); None: it failed."""
+    """The two lines of text of one pair, and its result as a fraction of the best one (0 to 1); None if the pair
+    failed."""
 
     first: str
     second: str
@@ -30,7 +31,7 @@ class Cell:
 def svg_of_pairs(
     title: str, words: str, rows: Sequence[str], columns: Sequence[str], cells: Mapping[tuple[str, str], Cell]
 ) -> str:
-    """Return the text of the file; `words` explains the numbers. A pair without a cell stays empty."""
+    """Return the SVG text. `words` is a sentence that explains the numbers. A pair without a cell is left blank."""
     lines = _lines(title, words, rows, columns, cells)
     return "".join(f"{line}\n" for line in lines).encode("ascii", "xmlcharrefreplace").decode()
 

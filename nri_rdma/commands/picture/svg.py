@@ -1,7 +1,8 @@
-"""A drawing as SVG: one file without scripts, fonts or references, in ASCII.
+"""Writes a drawing as SVG: one ASCII file without scripts, fonts or references.
 
-What colour says is said twice: a distance by its dashes and its name, a state by its border and by words. Colours are
-told apart without red, green or blue; texts have a contrast of at least 4.5 to what is behind them, lines of 3.
+Nothing is shown by colour alone: a distance also has its own dashes and its name, a state its own border and words. The
+colours can be told apart by colour-blind readers. The contrast to the background is at least 4.5 for text and 3 for
+lines.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _ROUND = {ShapeKind.GPU: 14, ShapeKind.ADAPTER: 2}
 
 
 def svg_of(drawing: Drawing) -> str:
-    """The text of the file."""
+    """Return the drawing as SVG text."""
     return "".join(f"{line}\n" for line in _lines(drawing)).encode("ascii", "xmlcharrefreplace").decode()
 
 

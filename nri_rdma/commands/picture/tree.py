@@ -1,7 +1,7 @@
-"""The PCI tree of a node, pruned to what tells distances: NUMA nodes, root complexes, switches.
+"""The PCI tree of a node, reduced to what decides distances: NUMA nodes, root complexes and switches.
 
-A bridge is kept where several cards part below it; root ports and bridges on the way to one card say nothing that the
-root complex does not.
+A bridge is kept only if several cards are below it. Root ports, and bridges that lead to a single card, add nothing to
+what the root complex says.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """A NUMA node, root complex or bridge with what hangs on it directly; `name` is "" where nobody knows."""
+    """A NUMA node, root complex or bridge with what is directly on it. `name` is "" if it is not known."""
 
     level: Level
     name: str
@@ -36,17 +36,18 @@ class Branch:
 
     @property
     def depth(self) -> int:
-        """Return how many levels of branches are below."""
+        """The number of levels of branches below this one."""
         return max((1 + branch.depth for branch in self.branches), default=0)
 
 
 _Leaf: TypeAlias = Gpu | Adapter
 _Way: TypeAlias = tuple[tuple[str, ...], _Leaf]
-"""The bridges on the way to a leaf, from the root complex down."""
+"""A GPU or adapter with the bridges that lead to it, from the root complex down."""
 
 
 def tree_of(view: View) -> tuple[Branch, ...]:
-    """The NUMA nodes by number, the unknown one last; in each its root complexes, what is not on PCI last."""
+    """Return the NUMA nodes by number, an unknown one last. The branches of each are its root complexes; devices that
+    are not on PCI come last."""
     roots: dict[str, list[_Leaf]] = {}
     leaves: tuple[_Leaf, ...] = (*view.gpus, *view.adapters)
     for leaf in leaves:
@@ -65,19 +66,19 @@ def tree_of(view: View) -> tuple[Branch, ...]:
 
 
 def _located(leaf: _Leaf) -> Gpu | RdmaDevice:
-    """Return the part of a leaf that has a place on the node."""
+    """Return the object that knows the leaf's position on the node: the GPU itself, or the adapter's first device."""
     return leaf if isinstance(leaf, Gpu) else leaf.head
 
 
 def _numa_node(leaves: Iterable[_Leaf]) -> int | None:
-    """Return the NUMA node of most leaves: a root complex is in one NUMA node, whatever a firmware says of some
-    function."""
+    """Return the NUMA node that most of the leaves report. A root complex is in one NUMA node, even if the firmware
+    reports another for some function."""
     numbers = Counter(number for leaf in leaves if (number := _located(leaf).numa_node) is not None)
     return min(numbers, key=lambda number: (-numbers[number], number), default=None)
 
 
 def _joined(branches: Iterable[Branch]) -> Iterator[Branch]:
-    """Yield the branches, with those that are not on PCI joined into one."""
+    """Yield the branches, with all devices that are not on PCI joined into one branch at the end."""
     off_pci: list[Adapter] = []
     for branch in branches:
         if branch.name:
@@ -97,7 +98,8 @@ def _root(root: str, leaves: Iterable[_Leaf]) -> Branch:
 
 
 def _branch(level: Level, name: str, ways: list[_Way]) -> Branch:
-    """Ways that part at once, each group below a first bridge of its own."""
+    """Return a branch with these leaves. Leaves behind a bridge that leads to several cards go into a branch for that
+    bridge."""
     groups: dict[str, list[_Way]] = {}
     direct: list[_Leaf] = []
     for way, leaf in ways:
@@ -121,7 +123,7 @@ def _branch(level: Level, name: str, ways: list[_Way]) -> Branch:
 
 
 def _parting(bridge: str, ways: list[_Way]) -> Branch:
-    """The last bridge that all these ways have."""
+    """Return the branch of the last bridge that the ways to all these leaves have in common."""
     while all(way for way, _leaf in ways) and len({way[0] for way, _leaf in ways}) == 1:
         bridge, ways = ways[0][0][0], [(way[1:], leaf) for way, leaf in ways]
     return _branch(Level.BRIDGE, bridge, ways)

@@ -1,7 +1,8 @@
-"""What a picture of a node's topology shows: adapters, GPUs, who has them, and the pairs worth a line.
+"""The content of the topology picture: adapters, GPUs, the pods that have them, and the pairs that get a line.
 
-An adapter is a physical function with all RDMA devices on it: its own, those of its virtual functions, scalable
-functions. They are equally far from everything, so that they are one row of a matrix and one box of a picture.
+An adapter is a PCI physical function with all RDMA devices on it: its own, those of its virtual functions and of its
+scalable functions. These have the same distance to everything else, so they share one row of the matrix and one box of
+the picture.
 """
 
 from __future__ import annotations
@@ -18,26 +19,27 @@ from nri_rdma.model.pci import PciAddress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """The RDMA devices of one function, in the node's order but the function's own first. `rail` is None off PCI."""
+    """The RDMA devices of one physical function. The function's own device comes first, the others in the node's order.
+    `rail` is the rank of the adapter's port among those of the node in PCI order; None if it is not on PCI."""
 
     devices: tuple[RdmaDevice, ...]
     rail: int | None
 
     @property
     def head(self) -> RdmaDevice:
-        """The one that stands for all."""
+        """The first device, which represents the adapter."""
         return self.devices[0]
 
     @property
     def id(self) -> DeviceId:
-        """Return what tells this adapter from others."""
+        """The id of the first device, which identifies the adapter."""
         return self.head.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PicturePair:
-    """A GPU and a device of an adapter. `pods` have both; without one it is the nearest of a GPU that no pod is known
-    to have."""
+    """A GPU and a device of an adapter, connected by a line. `pods` are those that have both; empty if the device is
+    shown as the nearest to a GPU that no pod is known to have."""
 
     gpu: Gpu
     adapter: Adapter
@@ -48,29 +50,30 @@ class PicturePair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """A node with its holders. GPUs are numbered as they stand, which is the order of their addresses."""
+    """The node as the picture shows it. GPUs are numbered by their order, which is that of their PCI addresses."""
 
     adapters: tuple[Adapter, ...]
     gpus: tuple[Gpu, ...]
     pairs: tuple[PicturePair, ...]
     holdings: Mapping[DeviceId, tuple[Holding, ...]]
-    """Of each device that is held, by owner."""
+    """For each device that is held, what pods hold of it, sorted by pod."""
     owners: Mapping[PciAddress, tuple[str, ...]]
-    """The pods that hold devices and are known to have a GPU, by its address."""
+    """By a GPU's address, the pods that hold RDMA devices and are known to have this GPU."""
     holders_are_known: bool = True
-    """Whether a device without a holder is free; a snapshot, or a machine without a daemon, has no holders at all."""
+    """Whether a device that no pod is listed for is really free. False for a snapshot, or if no daemon runs to say who
+    has devices."""
 
     def is_split(self, device: RdmaDevice) -> bool:
-        """Tell whether nothing but its virtual functions keeps pods from the device."""
+        """Return whether the device's virtual functions are the only reason why pods cannot have the device itself."""
         return device.id not in self.holdings and device.vf_count > 0 and len(device.uses) == 1
 
     def is_free(self, device: RdmaDevice) -> bool:
-        """Tell whether neither a pod nor the host has the device."""
+        """Return whether neither a pod nor the host uses the device."""
         return device.id not in self.holdings and not device.uses
 
 
 def view_of(node: Node, taken: Taken, *, holders_are_known: bool = True) -> View:
-    """Return what there is to show of a node and its holders."""
+    """Return the content of the picture for a node. `taken` says which pods hold which devices."""
     known = {device.id for device in node.devices}
     holdings = {
         device_id: tuple(sorted(held, key=lambda it: it.owner))
@@ -93,7 +96,7 @@ def view_of(node: Node, taken: Taken, *, holders_are_known: bool = True) -> View
 
 
 def gpu_name(number: int) -> str:
-    """As nvidia-smi has it."""
+    """Return the name of a GPU as nvidia-smi numbers them, such as GPU0."""
     return f"GPU{number}"
 
 
@@ -113,7 +116,8 @@ def _function(device: RdmaDevice) -> PciAddress | DeviceId:
 
 
 def _pairs(view: View) -> tuple[PicturePair, ...]:
-    """Return the pairs of pods, then the nearest adapter of each GPU that is in none of these. By GPU, then adapter."""
+    """Return the pairs held by the same pod, and for each GPU without such a pair the nearest adapter. Sorted by GPU,
+    then adapter."""
     found: dict[tuple[PciAddress, DeviceId], PicturePair] = {}
     for pod, devices, gpus in _pods(view):
         for pair in _pairs_of(pod, devices, gpus):
@@ -130,7 +134,7 @@ def _pairs(view: View) -> tuple[PicturePair, ...]:
 
 
 def _pods(view: View) -> Iterator[tuple[str, tuple[tuple[Adapter, RdmaDevice], ...], tuple[Gpu, ...]]]:
-    """Each pod that holds devices and is known to have GPUs of this node, with both."""
+    """Yield each pod that has both RDMA devices and GPUs of this node, with these devices and GPUs."""
     for pod in sorted({owner for owners in view.owners.values() for owner in owners}):
         held = tuple(
             (adapter, device)
@@ -144,7 +148,8 @@ def _pods(view: View) -> Iterator[tuple[str, tuple[tuple[Adapter, RdmaDevice], .
 
 
 def _pairs_of(pod: str, held: Iterable[tuple[Adapter, RdmaDevice]], gpus: tuple[Gpu, ...]) -> Iterator[PicturePair]:
-    """Each device with the nearest of the GPUs, and each GPU that is left with the nearest of the devices."""
+    """Yield a pair of each device with its nearest GPU, then a pair of each remaining GPU with its nearest device. All
+    are of one pod."""
     lines: Counter[PciAddress] = Counter()
     held = tuple(held)
     for adapter, device in held:
@@ -168,7 +173,8 @@ def _both(one: PicturePair, other: PicturePair) -> PicturePair:
 
 
 def _nearest(view: View, gpu: Gpu, lines: Mapping[DeviceId, int]) -> PicturePair | None:
-    """Of adapters equally near one with something free, then one with few lines. None where nothing has a place."""
+    """Return the pair of the GPU with its nearest adapter. Among equally near ones prefer an adapter with a free
+    device, then one with few lines. None if no adapter's position is known."""
 
     def key(adapter: Adapter) -> tuple[Distance, bool, int, int]:
         is_full = not any(map(view.is_free, adapter.devices))

@@ -1,6 +1,6 @@
-"""The words in a picture's boxes, and how they are made to fit.
+"""The texts in the picture's boxes, and how they are shortened to fit.
 
-The type is monospaced: what a text needs is known without the font of whoever looks at it.
+The font is monospaced, so the width of a text is known without the reader's font.
 """
 
 from __future__ import annotations
@@ -14,26 +14,28 @@ from nri_rdma.model.device import Gpu, RdmaDevice
 from nri_rdma.model.request import Mode
 
 CELL = 0.62
-"""Width of a character as part of the type's size; DejaVu Sans Mono and Menlo have 0.602, Courier 0.6."""
+"""The width of a character relative to the font size. DejaVu Sans Mono and Menlo have 0.602, Courier 0.6."""
 MAX_LINES = 4
-"""Holders that the box of an adapter names."""
+"""The most lines about holders in an adapter's box."""
 _ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 _VENDORS = {"10de": "NVIDIA", "1002": "AMD", "8086": "Intel", "1da3": "Habana"}
 _UNREMARKABLE = ("ACTIVE", "")
 
 
 def shown(text: str) -> str:
-    """On one line and without what XML forbids: names come from hardware and pods."""
+    """Return the text on one line, with characters escaped that are not printable, which XML forbids. Names come from
+    hardware and pods."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def width_of(text: str, size: int) -> float:
-    """The width of a text in type of that size, at most."""
+    """Return the largest width that the text can have at this font size."""
     return _cells(text) * CELL * size
 
 
 def fitted(text: str, width: float, size: int) -> str:
-    """The text if it fits, else its beginning and its end: pods of one job often differ in their last characters."""
+    """Return the text, shortened in the middle if it is too wide. Its end is kept, because the pods of one job often
+    differ only there."""
     text = shown(text)
     room = int(width / (CELL * size))
     if _cells(text) <= room:
@@ -48,7 +50,7 @@ def fitted(text: str, width: float, size: int) -> str:
 
 
 def wrapped(text: str, width: float, size: int) -> Iterator[str]:
-    """Lines of whole words; a word that is too long is cut."""
+    """Yield the text in lines of whole words. A word that is wider than a line is shortened."""
     line = ""
     for word in shown(text).split():
         longer = f"{line} {word}" if line else word
@@ -62,26 +64,26 @@ def wrapped(text: str, width: float, size: int) -> Iterator[str]:
 
 
 def count_of(number: int, noun: str) -> str:
-    """`no GPU`, `1 GPU`, `2 GPUs`."""
+    """Return a number with its noun, such as "no GPU", "1 GPU" or "2 GPUs"."""
     if not number:
         return f"no {noun}"
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def gpu_facts(gpu: Gpu) -> str:
-    """Address and make."""
+    """Return the GPU's PCI address and vendor."""
     return f"{gpu.pci} {_VENDORS.get(gpu.vendor, gpu.vendor)}".rstrip()
 
 
 def gpu_title(name: str, gpu: Gpu, owners: tuple[str, ...]) -> str:
-    """Everything that is known of it."""
+    """Return the GPU's tooltip: all that is known about it, line by line."""
     lines = [f"{name}: {gpu_facts(gpu)}", _place(gpu), gpu.uuid, ", ".join(gpu.node_names)]
     lines.append(f"pods: {', '.join(owners)}" if owners else "no pod is known to have it")
     return "\n".join(shown(line) for line in lines if line)
 
 
 def adapter_facts(adapter: Adapter) -> str:
-    """Address, speed and what it speaks; its state where that is no good."""
+    """Return the adapter's address, speed and protocol, and the state of its port unless that is ACTIVE."""
     head = adapter.head
     address = head.virtual.pf if head.virtual is not None else head.pci
     state = head.ports[0].state if head.ports else "no port"
@@ -98,8 +100,8 @@ _PROTOCOLS = {"ib": "IB", "roce": "RoCE", "iwarp": "iWARP"}
 
 
 def adapter_lines(view: View, adapter: Adapter) -> tuple[str, ...]:
-    """Return the lines of an adapter's box that say who has it. Of several devices: how many there are, then who has
-    which."""
+    """Return the lines of an adapter's box that say which pods have its devices. If it has several devices, they begin
+    with the number of devices and their states."""
     if len(adapter.devices) == 1:
         return tuple(_some(list(_holders(view, adapter.head))))
     virtual = sum(device.virtual is not None for device in adapter.devices)
@@ -122,7 +124,7 @@ def adapter_lines(view: View, adapter: Adapter) -> tuple[str, ...]:
 
 
 def adapter_title(view: View, adapter: Adapter) -> str:
-    """Everything that is known of it, a line for each device."""
+    """Return the adapter's tooltip: all that is known about it, with a line for each device."""
     lines = [f"{adapter.head.name}: {adapter_facts(adapter)}", _place(adapter.head)]
     for device in adapter.devices:
         netdevs = "".join(f" {netdev.name}" for netdev in device.netdevs)
@@ -132,12 +134,13 @@ def adapter_title(view: View, adapter: Adapter) -> str:
 
 
 def device_words(view: View, device: RdmaDevice) -> str:
-    """Say who has one device."""
+    """Return words that say who uses the device."""
     return ", ".join(_holders(view, device))
 
 
 def holding_words(holding: Holding) -> str:
-    """The pod; that it shares, or only looks on, is said."""
+    """Return the pod's name with a remark if the pod shares the device, or if it only observes it (a claim with admin
+    access)."""
     if holding.looks_on:
         return f"{holding.owner} (looks on)"
     return f"{holding.owner} (shared)" if holding.mode is Mode.SHARED else holding.owner

@@ -1,1 +1,2 @@
-"""What people write for nri-rdma, checked before a cluster or a node sees it. Pure."""
+"""The checks of `nri-rdma validate`: files that people write for nri-rdma, checked before they reach a cluster or node.
+Pure."""

@@ -1,7 +1,7 @@
-"""The parameters for our driver in resource claims, their templates and device classes.
+"""Checks the parameters for our driver in ResourceClaims, ResourceClaimTemplates and DeviceClasses.
 
-They stand in ``config[].opaque``, and are the object that annotations have, without the keys by which the claim itself
-says which devices, how many and for whom (nri_rdma.text.requests).
+The parameters are in ``config[].opaque``. They have the keys of a request in an annotation, except those that the claim
+itself expresses: which devices, how many and for whom (nri_rdma.text.requests).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from nri_rdma.text.requests import read_parameters, read_part
 from nri_rdma.text.yaml import Node, Path
 
 MAX_BYTES = 10 * 1024
-"""What Kubernetes takes of opaque parameters, as JSON."""
+"""The largest opaque parameters that Kubernetes accepts, in bytes of JSON."""
 
 
 def why_foreign(document: Mapping[str, Any], driver: str) -> str:
-    """Return the sentence about a claim without parameters for that driver, or for one whose name is nearly its; "" for
-    other claims."""
+    """Return a sentence if the claim has no parameters for our driver, so that it is not checked; otherwise "". A
+    driver name that is a typo of ours counts as ours."""
     if any(_is_for(opaque, driver) or _meant(opaque, driver) for _, opaque in opaques_of(document)):
         return ""
     return f"kind {document['kind']}: no parameters for the driver {driver}, not read"
@@ -52,9 +52,9 @@ def claim_problems(
     classes: Mapping[str, Mapping[str, Any]] | None = None,
     on_host: Container[Reference] = (),
 ) -> Iterator[Problem]:
-    """Yield what is wrong with the parameters of that driver in a document, which stands at a path of its file.
-    `classes` are the device classes that are known, by their names: what they say counts, too. `on_host` are the claims
-    of pods on the host's network."""
+    """Yield the problems of our driver's parameters in a document. `at` is the document's path in the file. `classes`
+    are the known DeviceClasses by name, whose parameters are merged in. `on_host` are the claims of pods that use the
+    host's network."""
     requests = tuple(requests_in(document, driver, classes or {}))
     parts = {index for it in requests if it.others for index in it.configs}
     is_wrong = False
@@ -78,7 +78,8 @@ def claim_problems(
 
 
 def _merge_problems(merge: WrittenRequest, configs: Path, placed: Placed, file: str) -> Iterator[Problem]:
-    """Yield what does not go together in a request's parameters, at the place of the claim's last ones."""
+    """Yield the conflicts between the parameters that apply to one request, such as those of its class and of its
+    claim. They are reported at the claim's last ones."""
     path = (*configs, merge.configs[-1], "opaque")
     where = path_text((*path, "parameters"))
     try:
@@ -104,7 +105,7 @@ def _is_for(opaque: Mapping[str, Any], driver: str) -> bool:
 
 
 def _meant(opaque: Mapping[str, Any], driver: str) -> bool:
-    """Return whether the name of the driver is that name but for a typo."""
+    """Return whether the written driver name is a typo of our driver's name."""
     written = opaque.get("driver")
     return isinstance(written, str) and meant_key(written, driver) == driver
 
@@ -115,7 +116,8 @@ def _misspelt(opaque: Mapping[str, Any], where: str, driver: str) -> RequestErro
 
 
 def _refuse_unknown_requests(document: Mapping[str, Any], index: int, where: str) -> None:
-    """Raise RequestError for a config that is for a request that the claim has not, as the API server would."""
+    """Raise RequestError if the config names a request that the claim does not have; the API server would refuse it,
+    too."""
     devices = devices_of(document)
     requests = devices.get("requests")
     known = [str(it.get("name")) for it in requests if isinstance(it, dict)] if isinstance(requests, list) else []
@@ -149,8 +151,8 @@ def _problem(error: RequestError, path: Path, placed: Placed, file: str) -> Prob
 
 
 def _count(devices: Mapping[str, Any], index: int) -> int | None:
-    """Together over its requests; None when that is not a number, or the claim says it elsewhere. A device class does
-    not know, and is read as for one."""
+    """Return how many devices the config with this index applies to: the sum over its requests. None if the number is
+    not known, such as for "all". A DeviceClass does not say a number and counts as 1."""
     requests = devices.get("requests")
     if not isinstance(requests, list):
         return 1
@@ -162,5 +164,6 @@ def _count(devices: Mapping[str, Any], index: int) -> int | None:
 
 
 def _names(named: object) -> list[str]:
-    """Of requests; a name with a slash is of one of its alternatives."""
+    """Return the names of the requests that a config lists. A name with a slash means an alternative of a request; its
+    part before the slash is returned."""
     return [str(name).partition("/")[0] for name in named] if isinstance(named, list) else []

@@ -1,7 +1,8 @@
-"""A file of any kind that is for nri-rdma: what each of its documents is, and everything that is wrong with it.
+"""Checks a file of any kind that may be for nri-rdma: finds what each document is, and all of its problems.
 
-What a document is, its content says, not its name: pods and workloads, resource claims with parameters for us, a node's
-configuration (TOML), a CDI spec. Law: any bytes become a Checked, in bounded time, and nothing is raised.
+The kind of a document is found by its content, not by the file's name: a pod or workload, a claim with parameters for
+our driver, a daemon's configuration (TOML), or a CDI spec. Law: any bytes lead to a Checked in bounded time, and no
+error is raised.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MAX_CONFIG_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedDocument:
-    """A document of a file. `skipped` says why there is nothing in it for nri-rdma; "" when it was checked."""
+    """One document of a file. `skipped` says why it was not checked; "" if it was."""
 
     kind: str
     name: str
@@ -38,7 +39,8 @@ class CheckedDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """A file: its documents, what is wrong with them, and what is probably not meant so, each by line."""
+    """The result for one file: its documents, the errors, and the warnings about what was probably not meant so. Errors
+    and warnings are sorted by line."""
 
     file: str
     documents: tuple[CheckedDocument, ...]
@@ -47,7 +49,7 @@ class Checked:
 
 
 def check(data: bytes, file: str, prefix: str = PREFIX) -> Checked:
-    """Return what is in a file, and what is wrong with it; the prefix is that of our annotations."""
+    """Check a file and return its documents and problems. `prefix` is that of our annotations."""
     if _is_toml(data):
         return _configuration(data, file)
     documents = read_documents(data)
@@ -114,7 +116,7 @@ def _configuration_errors(data: bytes, file: str) -> tuple[SettingError, ...]:
 
 
 _CDI = re.compile(rb"""^(\{\s*)?["']?cdiVersion["']?\s*:|"cdiVersion"\s*:""", re.MULTILINE)
-"""In a text that cannot be read."""
+"""Finds the key cdiVersion in a text that is not valid YAML or JSON."""
 
 
 def _is_cdi(documents: tuple[Placed | NriRdmaError, ...], data: bytes) -> bool:

@@ -1,8 +1,8 @@
-"""The annotations of pods and of pod templates, with the line of everything that is wrong with them.
+"""Checks the annotations of pods and pod templates, and finds the line of each problem.
 
-What each text asks for is parsed alone, so that an error in one hides no other; then all together, as the daemon does.
-Annotations of nri-rdma may also be where no pod is (``podMetadata`` of a workflow): then the texts are checked, and the
-names of containers are not.
+First the value of each annotation is parsed alone, so that one error hides no other; then all are parsed together, as
+the daemon does. Our annotations may also be at a place where no pod is (``podMetadata`` of a workflow). There the
+values are checked, but not the names of containers.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from nri_rdma.text.templates import Way, entries, ways_to_pods
 from nri_rdma.text.yaml import Path
 
 MAX_KEY_NAME = 63
-"""Characters of an annotation's key behind the slash; Kubernetes takes no more."""
+"""The most characters that Kubernetes allows in an annotation's key after the slash."""
 
 
 def has_annotations(document: Mapping[str, Any], prefix: str) -> bool:
-    """Return whether a document has a pod, the template of one, or annotations of nri-rdma elsewhere below it."""
+    """Return whether a document contains a pod, a pod template, or annotations of nri-rdma at another place."""
     ways = ways_to_pods(document)
     return bool(ways) or any(True for _ in _loose(document, (), ways, prefix))
 
@@ -37,7 +37,8 @@ def has_annotations(document: Mapping[str, Any], prefix: str) -> bool:
 def pod_problems(
     document: Mapping[str, Any], at: Path, placed: Placed, lines: list[str], file: str, prefix: str
 ) -> Iterator[Problem]:
-    """Yield what is wrong with a document, which stands at a path of a file of these lines."""
+    """Yield the problems of a document with pods. `at` is the document's path in the file, `lines` are the file's
+    lines."""
     ways = ways_to_pods(document)
     yield from _misplaced(document, at, ways, _Checked(path=at, placed=placed, lines=lines, file=file), prefix)
     for way in ways:
@@ -49,7 +50,7 @@ def pod_problems(
 
 
 def _loose(value: object, way: Way, pods: tuple[Way, ...], prefix: str) -> Iterator[Way]:
-    """Yield the ways to annotations of nri-rdma that are neither a pod's nor of an object around a pod."""
+    """Yield the paths to annotations of nri-rdma that belong neither to a pod nor to an object that contains one."""
     if way in pods:
         return
     for key, inner in entries(value):
@@ -60,17 +61,17 @@ def _loose(value: object, way: Way, pods: tuple[Way, ...], prefix: str) -> Itera
 
 
 def _is_for_us(annotations: Mapping[str, object], prefix: str) -> bool:
-    """Return whether any annotation is ours, or was meant to be."""
+    """Return whether any annotation has our prefix, or a typo of it."""
     return any(asks({key: ""}, prefix) or meant_key(key, prefix) is not None for key in annotations)
 
 
 def _is_around(way: Way, pods: tuple[Way, ...]) -> bool:
-    """Return whether a way leads to the metadata of an object around a pod."""
+    """Return whether the path leads to the metadata of an object that contains a pod, such as a Deployment."""
     return way[-1:] == ("metadata",) and any(way[:-1] == pod[: len(way) - 1] for pod in pods)
 
 
 def _pod_problems(document: Mapping[str, Any], way: Way, at: Path, checked: _Checked, prefix: str) -> Iterator[Problem]:
-    """Yield those of the pod at the end of the way."""
+    """Yield the problems of one pod, which is at the path `way` in the document."""
     placed, file = checked.placed, checked.file
     written = _annotations(document, (*way, "metadata", "annotations"))
     asked: list[DeviceRequest] = []
@@ -94,7 +95,7 @@ def _pod_problems(document: Mapping[str, Any], way: Way, at: Path, checked: _Che
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Checked:
-    """A set of annotations and its place in the file."""
+    """A set of annotations, and its place in the file."""
 
     path: Path
     placed: Placed
@@ -102,7 +103,8 @@ class _Checked:
     file: str
 
     def problem(self, error: RequestError, key: str) -> Problem:
-        """An error in the text of a key, with its place: in the text where that is known, else of the key."""
+        """Return an error in the value of an annotation as a Problem, with its place in the file. If the place inside
+        the value is not known, the place is that of the key."""
         path = (*self.path, key)
         place, text, written = self.placed.place_of(path), self._text(key), self.placed.texts.get(path)
         if text is not None and written is not None:
@@ -111,7 +113,7 @@ class _Checked:
         return Problem.of(error, self.file, place, _path(error, key))
 
     def _text(self, key: str) -> str | None:
-        value: Any = self.placed.value  # there are annotations at the path, or nothing would be wrong with them
+        value: Any = self.placed.value  # the path exists, because the error is about the annotations at it
         for step in self.path:
             value = value[step]
         text = value.get(key)
@@ -119,7 +121,7 @@ class _Checked:
 
 
 def _place_in_text(error: RequestError, key: str, text: str) -> Place | None:
-    """None when the error is about all of it."""
+    """Return the error's place inside the annotation's value; None if the error is about the whole value."""
     if error.line:
         return Place(error.line, error.column)
     below = steps_of(error.where.removeprefix(key)) if error.where.startswith(key) else ()
@@ -130,7 +132,7 @@ def _place_in_text(error: RequestError, key: str, text: str) -> Place | None:
 
 
 def _path(error: RequestError, key: str) -> str:
-    """The key in the text; where only the line is known, that of the text."""
+    """Return the path of the key inside the annotation's value; if only the line is known, the annotation's key."""
     return bounded(key) if error.line or not error.where.startswith(key) else error.where
 
 
@@ -138,7 +140,7 @@ def _path(error: RequestError, key: str) -> str:
 
 
 def _annotations(document: Mapping[str, Any], way: Way) -> Mapping[str, object]:
-    """Return the annotations at the end of a way; none when no mapping is there."""
+    """Return the annotations at the path; an empty mapping if there are none."""
     value: Any = document
     for key in way:
         value = value[key] if isinstance(key, int) else value.get(key) if isinstance(value, dict) else None
@@ -146,12 +148,13 @@ def _annotations(document: Mapping[str, Any], way: Way) -> Mapping[str, object]:
 
 
 def _readable(written: Mapping[str, object], prefix: str) -> Mapping[str, object]:
-    """Without what is ours and no text: that has been told."""
+    """Return the annotations without those of ours that are not strings, which were reported before."""
     return {key: text for key, text in written.items() if isinstance(text, str) or not asks({key: ""}, prefix)}
 
 
 def _with(value: Any, way: Way, annotations: Mapping[str, object]) -> Any:
-    """The document with these in the place of the annotations that it has at the end of the way, if it has any."""
+    """Return the document with these annotations in place of those at the path. A document without annotations there is
+    returned as it is."""
     if not way:
         return annotations if isinstance(value, dict) else value
     key, *rest = way
@@ -165,7 +168,8 @@ def _with(value: Any, way: Way, annotations: Mapping[str, object]) -> Any:
 def _misplaced(
     document: Mapping[str, Any], at: Path, ways: tuple[Way, ...], checked: _Checked, prefix: str
 ) -> Iterator[Problem]:
-    """Yield a problem for each annotation of an object around a pod."""
+    """Yield a problem for each of our annotations on an object that contains a pod, because only the pod's own are
+    read."""
     nearest: dict[Way, Way] = {}
     for way in ways:
         for depth in range(len(way)):
@@ -183,7 +187,7 @@ def _misplaced(
 def _of_each(
     written: Mapping[str, object], prefix: str, checked: _Checked, asked: list[DeviceRequest]
 ) -> Iterator[Problem]:
-    """The problems of the texts, one by one; what the others ask for is added to `asked`."""
+    """Yield the problems of each annotation's value. The requests of valid values are added to `asked`."""
     for key, text in written.items():
         meant = meant_key(key, prefix)
         if meant is not None:
@@ -232,8 +236,8 @@ def _of_all(
 
 
 def _without_network(pod: PodManifest, request: PodRequest | None) -> Iterator[RequestError]:
-    """Yield an error for each request whose netdev would move into a pod on the host's network. A request that names no
-    mode has that of its pool, which a node knows."""
+    """Yield an error for each request of mode exclusive if the pod uses the host's network, because its netdev could
+    not be moved. Requests without a mode are not checked: their pool decides it, which only the node knows."""
     for item in request.requests if request is not None and pod.host_network else ():
         if item.mode is Mode.EXCLUSIVE:
             what = "mode exclusive moves the netdev into the pod, but this pod is on the host's network"
@@ -242,8 +246,8 @@ def _without_network(pod: PodManifest, request: PodRequest | None) -> Iterator[R
 
 
 def _leading_all(request: PodRequest | None) -> Iterator[RequestError]:
-    """Yield a warning, as an error that nobody raises, for each default route of the table main: what else covers the
-    cluster network only a node knows."""
+    """Yield a warning, as an error that is not raised, for each default route in the main table. Only the node knows
+    whether other routes cover the cluster network."""
     for item in request.requests if request is not None else ():
         for index, route in enumerate(item.routes if item.interface.vrf is None else ()):
             if route.is_over_netdev and not route.destination.prefixlen and route.table == MAIN_TABLE:
@@ -255,6 +259,7 @@ def _leading_all(request: PodRequest | None) -> Iterator[RequestError]:
 
 
 def _key_of(error: RequestError, pod: PodManifest) -> str:
-    """The annotation that an error is about; the place it names when it is about them all."""
+    """Return the key of the annotation that the error is about; if it is about all of them, the place that the error
+    names."""
     about = [key for key in pod.annotations if error.where.startswith(key)]
     return max(about, key=len, default=error.where)

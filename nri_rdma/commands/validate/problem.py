@@ -1,4 +1,4 @@
-"""What is wrong in a file, with its place there."""
+"""A problem of a file, with its place in the file."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from nri_rdma.text.yaml import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong, or with `is_warning` probably not meant so. `line` and `column` count from 1; 0 where
-    there is none, or none is known. `path` is the key as a person would write it."""
+    """An error in a file or, with `is_warning`, something that was probably not meant so. `line` and `column` count
+    from 1; 0 means none is known. `path` is the key as people write it."""
 
     file: str
     line: int
@@ -26,7 +26,7 @@ class Problem:
 
     @classmethod
     def of(cls, error: NriRdmaError, file: str, place: Place, path: str) -> Problem:
-        """An error, told of a place of a file."""
+        """Return the error as a problem at a place of the file."""
         return cls(
             file=file,
             line=place.line,
@@ -39,7 +39,7 @@ class Problem:
 
     @property
     def where(self) -> str:
-        """The place, as editors and compilers write it, and the key."""
+        """The place as compilers and editors write it, followed by the key."""
         numbers = "".join(f":{number}" for number in (self.line, self.column) if number)
         return f"{self.file}{numbers}{f' {self.path}' if self.path else ''}"
 
@@ -53,7 +53,8 @@ NOWHERE = Place(0, 0)
 
 
 def steps_of(where: str) -> Path:
-    """The keys and numbers of a place as errors write it (``[0].match.pci``); of known words only."""
+    """Return the keys and indexes of a path as errors write it (``[0].match.pci``). Keys may contain no dot or
+    bracket."""
     return tuple(int(number) if number else word for number, word in _STEP.findall(where))
 
 

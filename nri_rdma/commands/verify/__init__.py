@@ -1,1 +1,1 @@
-"""The command `nri-rdma verify`: which devices are looked at, what is asked of them, and what their answers mean."""
+"""The command `nri-rdma verify`: which devices of a container it tests, how, and what the results mean."""

@@ -1,4 +1,4 @@
-"""Checks each port that a container has, by the program of pyverbs."""
+"""Tests each RDMA port of this container with the pyverbs program, a subprocess run by the distribution's Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nri_rdma.model.proof import DeviceTask, ProofProblem, ProofStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedPort:
-    """A port with what the program told of it; `error` None: RDMA works there."""
+    """The result for one port. `told` is the program's answer; `error` is None if RDMA works on the port."""
 
     port: DeviceTask
     told: dict[str, Any]
@@ -30,7 +30,7 @@ def check(
     python: Path | None,
     within_s: float,
 ) -> Iterator[CheckedPort]:
-    """Yield what came of each port, as soon as it is known. Each has `within_s`."""
+    """Test the ports one after the other and yield the result of each at once. A test may take `within_s` seconds."""
     own = [str(it) for it in addresses]
     for port in ports:
         task = {
@@ -52,7 +52,7 @@ def check(
 
 
 def error_of(told: dict[str, Any], device: str, port: int) -> ProofError | None:
-    """Return what an answer of the program means; None where it has no problem."""
+    """Return the error for a problem in the program's answer; None if the answer reports no problem."""
     if "problem" not in told:
         return None
     it = told["problem"]

@@ -1,4 +1,4 @@
-"""What this container has: its RDMA devices, and how much memory they may register."""
+"""The RDMA devices of this container, and the amount of memory that its programs may register."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _ACTIVE = "ACTIVE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenPorts:
-    """The ports to look at, and by which words the container was given their devices."""
+    """The ports to test. `origin` says how their devices were found: by the command line, environment variables or
+    device nodes."""
 
     ports: tuple[DeviceTask, ...]
     origin: str
@@ -34,9 +35,10 @@ def given(
     gid_index: int | None = None,
     roce_version: int = 2,
 ) -> GivenPorts:
-    """Return the ports of these devices; without names those of RDMA_DEVICES_*, else of all whose nodes are here.
+    """Return the ports of the named devices. Without names, take the devices in the variables RDMA_DEVICES_*, otherwise
+    those whose uverbs nodes exist in this container.
 
-    Raise ProofError where there is none.
+    Raises ProofError if there is no device.
     """
     told = _told(environment)
     nodes = list(_with_nodes(sysfs, dev))
@@ -65,13 +67,13 @@ def given(
 
 
 def memlock() -> int | None:
-    """Return how many bytes this process may lock, None for any number."""
+    """Return how many bytes this process may lock in memory; None if there is no limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return None if soft == resource.RLIM_INFINITY else soft
 
 
 def memory_max(proc: Path, cgroup_root: Path) -> int | None:
-    """Return how much memory the cgroup of this process may have, None for any amount, or where nobody tells."""
+    """Return the memory limit of this process's cgroup in bytes; None if there is none or it cannot be read."""
     try:
         lines = (proc / "self/cgroup").read_text().splitlines()
         (own,) = (line.removeprefix("0::") for line in lines if line.startswith("0::"))
@@ -82,7 +84,7 @@ def memory_max(proc: Path, cgroup_root: Path) -> int | None:
 
 
 def addresses() -> tuple[IPv4Address | IPv6Address, ...]:
-    """Return the IP addresses of this network namespace, without those of loopback. Raises KernelError."""
+    """Return the IP addresses of this network namespace, except those of the loopback. Raises KernelError."""
     from nri_rdma.host.netlink.link_contents import carried_interface, read_addresses
     from nri_rdma.host.netlink.route_socket import RouteSocket
 
@@ -92,13 +94,14 @@ def addresses() -> tuple[IPv4Address | IPv6Address, ...]:
 
 
 def _told(environment: Mapping[str, str]) -> list[str]:
-    """Return the devices of the pod, as its variables name them."""
+    """Return the RDMA devices named in the container's environment variables RDMA_DEVICES_*."""
     lists = (value for name, value in sorted(environment.items()) if name.startswith(DEVICES))
     return list(dict.fromkeys(name for it in lists for name in it.split(",") if name))
 
 
 def _with_nodes(sysfs: Path, dev: Path) -> Iterator[str]:
-    """Yield the names of the devices whose uverbs node is here, by the kernel's numbers."""
+    """Yield the names of the RDMA devices whose uverbs node exists in this container. Nodes are matched by their device
+    numbers."""
     numbers = set()
     for node in (dev / "infiniband").glob("uverbs*"):
         found = node.stat()
@@ -110,7 +113,7 @@ def _with_nodes(sysfs: Path, dev: Path) -> Iterator[str]:
 
 
 def _ports(sysfs: Path, device: str) -> Iterator[int]:
-    """Yield the ports of a device that are active; all of them where none is, and the first where nobody tells."""
+    """Yield the active ports of a device; all ports if none is active, and port 1 if sysfs lists none."""
     folders = sorted((sysfs / "class/infiniband" / device / "ports").glob("[0-9]*"), key=lambda it: int(it.name))
     active = [it for it in folders if _ACTIVE in (it / "state").read_text()]
     yield from (int(it.name) for it in active or folders)

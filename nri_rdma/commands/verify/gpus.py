@@ -1,4 +1,4 @@
-"""Whether the container's RDMA devices may reach the memory of its GPUs."""
+"""Reports whether the container's RDMA devices can access the memory of its GPUs directly."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from nri_rdma.model.device import Gpu
 from nri_rdma.model.gpudirect import GpuDirect
 
 _FOLDERS = ("", "dri", "accel")
-"""Where below /dev drivers of GPUs have their nodes."""
+"""The folders below /dev in which GPU drivers create their device nodes."""
 
 
 def gpudirect_here(settings: Settings, names: Collection[str]) -> tuple[GpuDirect, ...]:
-    """Return GPUDirect RDMA between these devices and the GPUs whose nodes are here. Sysfs shows all of the node."""
+    """Return the state of GPUDirect RDMA between the named devices and the GPUs of this container. Sysfs lists all GPUs
+    of the host, so only those with a device node here are taken."""
     try:
         found = scan(settings.sysfs_root, settings.dev_root, settings.proc_root)
     except InventoryError:

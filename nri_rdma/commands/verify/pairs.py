@@ -1,4 +1,4 @@
-"""Latency and bandwidth between the devices of two containers, as the program of pyverbs measures them."""
+"""Measures latency and bandwidth between the RDMA devices of two containers with the pyverbs program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MESSAGE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """The time of one way in microseconds."""
+    """One-way latencies in microseconds."""
 
     least: float
     median: float
@@ -30,7 +30,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPair:
-    """A pair of ports with what came of it; each port is written as DEVICE:PORT."""
+    """The result for one pair of ports, each written as DEVICE:PORT. `error` is None if the pair was measured."""
 
     client: str
     server: str
@@ -40,13 +40,14 @@ class MeasuredPair:
 
     @property
     def gbit_per_s(self) -> float:
-        """Return the bandwidth in the unit of links."""
+        """The bandwidth in Gbit/s, the unit in which link speeds are given."""
         return self.mib_per_s * (1 << 23) / 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
-    """The ports, addresses and Python of one side, and how long it waits."""
+    """One side of the measurement: its ports, addresses, Python and time limits. `wait_s` is the time to wait for the
+    other side, `pair_s` that for one pair."""
 
     ports: tuple[DeviceTask, ...]
     addresses: tuple[IPv4Address | IPv6Address, ...]
@@ -55,7 +56,8 @@ class Own:
     pair_s: float
 
     def task(self, **more: object) -> dict[str, Any]:
-        """Return the program's task. Raise ProofError for more devices than it measures."""
+        """Return the task for the pyverbs program, with `more` added. Raises ProofError if there are more ports than it
+        can measure."""
         if len(self.ports) > MOST_DEVICES:
             what = f"{len(self.ports)} ports are too many: at most {MOST_DEVICES} are measured"
             raise ProofError(ErrorCode.PROOF_UNAVAILABLE, what, hint="name the devices on the command line")
@@ -74,7 +76,8 @@ class Own:
 
 
 def serve(own: Own, bind: str, tcp_port: int, on_listening: Callable[[str, int], None]) -> Iterator[MeasuredPair]:
-    """Yield what one that connects measures. `on_listening` is told the address and port. Raises ProofError."""
+    """Wait for the other container to call, and yield what it measures. `on_listening` gets the address and TCP port on
+    which this side listens. Raises ProofError."""
     task = own.task(bind=bind, tcp_port=tcp_port)
     for line in ask(own.python, "serve", task, _whole_s(own, 0)):
         if "listening" in line:
@@ -85,7 +88,7 @@ def serve(own: Own, bind: str, tcp_port: int, on_listening: Callable[[str, int],
 def call(
     own: Own, host: str, tcp_port: int, *, pairs: str, iterations: int, message_bytes: int, seconds: float
 ) -> Iterator[MeasuredPair]:
-    """Yield what is measured to a host that serves. Raises ProofError."""
+    """Connect to a container that serves, and yield the result of each pair. Raises ProofError."""
     task = own.task(
         host=host,
         tcp_port=tcp_port,
@@ -98,7 +101,8 @@ def call(
 
 
 def _whole_s(own: Own, seconds: float) -> float:
-    """Return within what time all pairs are measured, each within its own."""
+    """Return the time limit for the whole measurement in seconds: the sum of the limits of the wait and of all
+    pairs."""
     return own.wait_s + MOST_PAIRS * (2 * own.pair_s + seconds)
 
 

@@ -1,4 +1,4 @@
-"""`nri-rdma cdi`: the CDI specs of this node, looked at, checked and written."""
+"""`nri-rdma cdi`: lists, checks and writes the CDI specs of this node."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def cdi(context: click.Context) -> None:
 def list_(settings: Settings, output: str) -> None:
     """Show the devices that containers can ask for by CDI.
 
-    A file that cannot be used is told below, and the others count. Needs no root.
+    Files that cannot be used are listed below the devices of the other files. Needs no root.
 
     \b
     Example:
@@ -151,9 +151,9 @@ def _problem_document(error: CdiError) -> dict[str, Any]:
 def check(context: click.Context, paths: tuple[Path, ...], annotation_prefix: str, output: str) -> None:
     """Find what is wrong with CDI specs.
 
-    Of a directory every *.json and *.yaml is checked, and that no two have the same device. It is told what runtimes
-    refuse, what they take otherwise than its author meant, and what our annotation key asks that cannot be. Ends with 1
-    when there is anything. Needs no root.
+    In a directory, every *.json and *.yaml file is checked, and whether two files define the same device. The command
+    reports what runtimes refuse, what they understand differently than the author meant, and wrong requests in our
+    annotation. Ends with 1 if there is any problem. Needs no root.
 
     \b
     Example:
@@ -179,7 +179,7 @@ def check(context: click.Context, paths: tuple[Path, ...], annotation_prefix: st
 
 
 def _check(paths: tuple[Path, ...], prefix: str) -> tuple[tuple[str, ...], tuple[CdiError, ...]]:
-    """The files that were looked at, and what is wrong with them."""
+    """Return the files that were checked, and the problems found in them."""
     from nri_rdma.cdi.asking import inspect_asking
     from nri_rdma.cdi.registry import resolve
     from nri_rdma.errors import CdiError
@@ -211,16 +211,17 @@ def _check(paths: tuple[Path, ...], prefix: str) -> tuple[tuple[str, ...], tuple
     "--output",
     type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
     metavar="FILE",
-    help="Where to write the spec; - is stdout; default: in place of FILE, once the new one is whole.",
+    help="Where to write the spec; - is stdout. By default FILE is replaced when the new file is complete.",
 )
 def guard(settings: Settings, file: Path, output: Path | None) -> None:
-    """Write the guard into the spec of another driver.
+    """Write the guard into the CDI spec of another driver.
 
-    A CDI device with our key then brings the guard's hook: while the daemon is dead, a container with this device does
-    not start, instead of starting with the driver's nodes alone. Everything else in the spec stays; comments, and YAML
-    as it was laid out, do not. It is for nodes of Kubernetes: podman and Docker could not start such a device.
+    Each CDI device with our annotation gets the guard's hook: while no daemon runs, a container with the device does
+    not start, instead of starting with only the driver's device nodes. The rest of the spec stays, except comments and
+    the layout of YAML. Use it on nodes of Kubernetes only: podman and Docker could not start containers with such a
+    device.
 
-    Run it again when the driver has written its file anew: nothing keeps the hook there.
+    Run it again when the driver has written its file again, because the hook is then gone.
 
     \b
     Example:
@@ -274,22 +275,22 @@ def guard(settings: Settings, file: Path, output: Path | None) -> None:
 @click.option("--device", "devices", multiple=True, metavar="NAME", help="Only this RDMA device; may be given again.")
 @click.option("--pool", metavar="NAME", help="Only the devices of this pool, as rdma.noderesource.dev/nic-NAME.")
 @click.option(
-    "--mode", type=click.Choice([mode.value for mode in Mode]), help="Have nri-rdma give the device in this mode."
+    "--mode", type=click.Choice([mode.value for mode in Mode]), help="Ask nri-rdma to give the device in this mode."
 )
-@click.option("--memlock", metavar="unlimited|BYTES", help="Have it set RLIMIT_MEMLOCK.")
+@click.option("--memlock", metavar="unlimited|BYTES", help="Ask it to set RLIMIT_MEMLOCK.")
 @click.option(
     "--hooks",
     is_flag=True,
-    help="Have podman and Docker ask the daemon: the container gets the netdev and memlock, too.",
+    help="Add hooks by which podman and Docker ask the daemon: the container also gets the netdev and memlock.",
 )
 @click.option(
     "--hook",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="PATH",
-    help="Where the hook is on the host, its module beside it; default: /usr/local/lib/nri-rdma/nri-rdma-oci-hook.",
+    help="Path of the hook on the host, with its module beside it; default: /usr/local/lib/nri-rdma/nri-rdma-oci-hook.",
 )
-@click.option("--hca-handles", type=click.IntRange(1, 2**31 - 1), help="Have it limit the handles of each device.")
-@click.option("--hca-objects", type=click.IntRange(1, 2**31 - 1), help="Have it limit the objects of each device.")
+@click.option("--hca-handles", type=click.IntRange(1, 2**31 - 1), help="Ask it to limit the handles of each device.")
+@click.option("--hca-objects", type=click.IntRange(1, 2**31 - 1), help="Ask it to limit the objects of each device.")
 @click.option(
     "-o",
     "--output",
@@ -297,7 +298,7 @@ def guard(settings: Settings, file: Path, output: Path | None) -> None:
     default=_STDOUT,
     show_default=True,
     metavar="DIR",
-    help="Where to write the file, such as /etc/cdi; - is stdout. An older one is replaced once the new one is whole.",
+    help="Folder for the file, such as /etc/cdi; - is stdout. An older file is replaced when the new one is complete.",
 )
 def generate(
     settings: Settings,
@@ -312,15 +313,17 @@ def generate(
     hca_objects: int | None,
     output: Path,
 ) -> None:
-    """Write a spec with the RDMA devices of this node.
+    """Write a CDI spec with the RDMA devices of this node.
 
-    Each is then a CDI device of its own, rdma.noderesource.dev/nic=NAME, with its character devices. What the host uses
-    is left out unless it is named. Write it anew when the hardware has changed. Needs no root but for the directory.
+    Each device becomes a CDI device, rdma.noderesource.dev/nic=NAME, with its character devices. Devices that the host
+    uses are left out unless you name them. Write the spec again when the hardware has changed. Root is needed only to
+    write to the directory.
 
-    What --mode, --memlock and the limits ask of nri-rdma is an annotation of each device, which needs CDI 0.6.0.
+    --mode, --memlock and the limits become an annotation of each CDI device, in which it asks nri-rdma. This needs CDI
+    0.6.0.
 
-    With --hooks a container of podman or Docker gets the whole device: the spec brings hooks that ask the daemon, which
-    moves the netdev and brings it home, by the pools and rules of the configuration.
+    With --hooks, a container of podman or Docker gets the whole device: hooks in the spec ask the daemon, which moves
+    the netdev in and back out, according to the pools and rules of the configuration.
 
     \b
     Example:

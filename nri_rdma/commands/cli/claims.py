@@ -1,4 +1,4 @@
-"""`nri-rdma claims`: what a cluster needs for pools with door = claims, and for the guard resource."""
+"""`nri-rdma claims`: prints the Kubernetes objects for pools with door = claims, and for the guard resource."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nri_rdma.errors import ErrorCode, SettingError
 @click.group(invoke_without_command=True)
 @click.pass_context
 def claims(context: click.Context) -> None:
-    """Pools that pods ask by ResourceClaims: what the cluster needs for them.
+    """Print what a cluster needs so that pods can request devices by ResourceClaims.
 
     \b
     Example:
@@ -30,11 +30,11 @@ def claims(context: click.Context) -> None:
 def manifests(loaded: Loaded, namespace: str) -> None:
     """Print the manifests for the pools with door = claims: service account, rights, and a DeviceClass per pool.
 
-    A DeviceClass has the name of its pool. An admission policy lets a daemon write the ResourceSlices of its own node
-    only. Needs neither root, nor a daemon, nor the cluster.
+    A DeviceClass has the name of its pool. An admission policy lets a daemon write only the ResourceSlices of its own
+    node. Needs neither root, nor a daemon, nor the cluster.
 
-    With the setting guard_resource there is, also without such pools, an admission policy that gives this resource to
-    pods with our annotations, and with claims that none of their containers names (Kubernetes 1.36 and later).
+    With the setting guard_resource, an admission policy is printed even without such pools. It adds this resource to
+    pods with our annotations, and to pods with a claim that none of their containers names (Kubernetes 1.36 and later).
 
     \b
     Example:

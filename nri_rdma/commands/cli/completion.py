@@ -1,11 +1,11 @@
-"""`nri-rdma completion`: the script by which a shell completes commands and options."""
+"""`nri-rdma completion`: prints a script with which a shell completes commands and options."""
 
 from __future__ import annotations
 
 import click
 
 VARIABLE = "_NRI_RDMA_COMPLETE"
-"""Click's variable, through which the script asks the program."""
+"""The environment variable through which the script asks the program; click evaluates it."""
 
 
 @click.command()

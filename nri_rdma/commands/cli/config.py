@@ -1,4 +1,4 @@
-"""`nri-rdma config`: the configuration as it counts, and what is wrong with one."""
+"""`nri-rdma config`: shows the settings in force, checks a configuration file, and prints its schema."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXIT_REFUSED = 1
 @click.group(invoke_without_command=True)
 @click.pass_context
 def config(context: click.Context) -> None:
-    """The configuration: what counts, what is wrong, what may be written.
+    """Show, check and convert the configuration.
 
     \b
     Example:
@@ -44,11 +44,11 @@ def config(context: click.Context) -> None:
 @snapshot_option
 @output_option
 def show(loaded: Loaded, snapshot: Path | None, output: str) -> None:
-    """Show each setting with its value and where it is from, pools, rules and what is adopted.
+    """Show each setting with its value and origin, and the pools, rules and adopt settings.
 
-    It is what a daemon would have that is started now with these flags and this environment; where the runtime starts
-    the daemon, with the file that the runtime sends to it. Devices are those of this machine, in use or not. Needs
-    neither root nor a daemon.
+    These are the settings of a daemon started now with these flags and this environment. If the runtime starts the
+    daemon, the file that the runtime sends to it is read. The devices of pools are those of this machine, in use or
+    not. Needs neither root nor a daemon.
 
     \b
     Example:
@@ -85,10 +85,10 @@ def show(loaded: Loaded, snapshot: Path | None, output: str) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.pass_context
 def check(context: click.Context, file: Path) -> None:
-    """Say what is wrong with a configuration file, with its line and key.
+    """Report the errors in a configuration file, with line and key.
 
-    All settings are told, and the first thing of each pool, each rule and adopt. Ends with 1 when a daemon would refuse
-    it. Needs neither root nor a daemon.
+    All wrong settings are reported, and the first error of each pool, each rule and adopt. Ends with 1 if a daemon
+    would refuse the file. Needs neither root nor a daemon.
 
     \b
     Example:
@@ -115,10 +115,10 @@ def check(context: click.Context, file: Path) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.pass_context
 def import_(context: click.Context, file: Path) -> None:
-    """Print a configuration of k8s-rdma-shared-dev-plugin as one of nri-rdma.
+    """Convert a configuration of k8s-rdma-shared-dev-plugin to one of nri-rdma.
 
-    FILE is its JSON (the ConfigMap's config.json). What became of each of its keys is said on stderr. Ends with 1 where
-    something cannot be used. Needs neither root nor a daemon.
+    FILE is its JSON (the ConfigMap's config.json). The result is printed, and a line on stderr says for each key what
+    became of it. Ends with 1 if a key cannot be used. Needs neither root nor a daemon.
 
     \b
     Example:
@@ -137,7 +137,7 @@ def import_(context: click.Context, file: Path) -> None:
 
 
 @config.command()
-@click.option("--request", is_flag=True, help="The schema of what pods, CDI specs and claims ask for instead.")
+@click.option("--request", is_flag=True, help="Print the schema of requests (of pods, CDI specs and claims) instead.")
 def schema(*, request: bool) -> None:
     """Print the JSON Schema of the configuration, for editors.
 
@@ -157,7 +157,7 @@ def _counted(items: tuple[object, ...], word: str) -> str:
 
 
 def _node(settings: Settings, snapshot: Path | None) -> tuple[Node | None, str]:
-    """The node, None where this machine has none to read; with what a reader has to know about it."""
+    """Return the node and a sentence for the reader. The node is None if this machine's hardware cannot be read."""
     from nri_rdma.commands.cli.node import read_node
 
     try:

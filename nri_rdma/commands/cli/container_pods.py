@@ -1,4 +1,5 @@
-"""Containers of podman and Docker in what the daemon tells: it knows them by their ids, people by their names."""
+"""Names of podman and Docker containers for the daemon's documents. The daemon knows containers by their ids, people by
+their names."""
 
 from __future__ import annotations
 
@@ -10,20 +11,21 @@ from nri_rdma.host.container_names import container_names
 PREFIX = "oci/"
 _SHORT = 12
 _ASKED_BY_NAME_S = 5.0
-"""Without the answer there is nothing to show."""
+"""How long an engine may take to answer if the user named a container; without the answer there is nothing to show."""
 
 
 def with_names(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document with the name of each such container behind the id that stands for its pod."""
+    """Return the document with the container's name added after each id that stands for a podman or Docker
+    container."""
     if f'"{PREFIX}' not in json.dumps(document):
-        return document  # the engines need not be asked
+        return document  # no container of an engine is in it, so do not ask the engines
     names = {f"{PREFIX}{id_[:_SHORT]}": name for id_, name in container_names().items()}
     named: dict[str, Any] = _replaced(document, {pod: f"{pod} ({name})" for pod, name in names.items()})
     return named
 
 
 def id_of(name: str) -> str:
-    """Return the id of the container of this name; "" where no engine has one."""
+    """Return the id of the container with this name; "" if no engine has one."""
     return next((id_ for id_, found in container_names(_ASKED_BY_NAME_S).items() if found == name), "")
 
 

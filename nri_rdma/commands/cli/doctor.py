@@ -1,4 +1,4 @@
-"""`nri-rdma doctor`: what is right and wrong with this machine, and how to mend it."""
+"""`nri-rdma doctor`: checks this machine, and says how to mend what is wrong."""
 
 from __future__ import annotations
 
@@ -42,15 +42,17 @@ EXIT_PROBLEMS = 1
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="The root folder of an unpacked image, to check its libraries for RDMA as well.",
 )
-@click.option("--stay", is_flag=True, help="Then stay until a signal ends it: for a pod whose log somebody reads.")
+@click.option(
+    "--stay", is_flag=True, help="Afterwards wait for a signal, so that the pod stays and its log can be read."
+)
 @output_option
 def doctor(config: Path | None, strict: bool, image_root: Path | None, stay: bool, output: str, **flags: Any) -> None:
     """Check this machine, and say how to mend what is wrong.
 
-    Nothing is changed. Works without root as far as it can: what it may not see it says. The runtime is asked what it
-    is by a plugin that registers and leaves. The configuration is the file of --config, else the one that the runtime
-    sends to an nri-rdma in its plugin folder, else the usual one. Ends with 1 when there is a problem; warnings do not
-    count.
+    Nothing is changed. Without root, some checks are not possible, and the output names them. To identify the runtime,
+    doctor registers as a plugin and disconnects at once. The configuration is the file of --config; otherwise the one
+    that the runtime sends to an nri-rdma in its plugin folder; otherwise the default file. Ends with 1 if there is a
+    problem; warnings do not count.
 
     \b
     Example:
@@ -95,7 +97,8 @@ def doctor(config: Path | None, strict: bool, image_root: Path | None, stay: boo
 
 
 def _settings(flags: dict[str, Any], config: Path | None) -> tuple[Settings, SettingError | None]:
-    """Return the settings that a daemon would have; when they cannot be read, those of flags and defaults, and why."""
+    """Return the settings of a daemon started here, and None. If they are invalid, return those of flags and defaults,
+    and the error."""
     try:
         return load(flags, os.environ, Document.read(config)).settings, None
     except SettingError as error:
@@ -124,5 +127,5 @@ def _document(findings: tuple[Finding, ...], problems: int, warnings: int) -> di
 
 
 def counted(count: int, word: str) -> str:
-    """Return the number with its noun."""
+    """Return a number with its noun, such as "1 problem" or "2 problems"."""
     return f"{count} {word}{'' if count == 1 else 's'}"

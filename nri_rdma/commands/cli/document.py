@@ -1,4 +1,4 @@
-"""A node as a file: the one JSON document that `inventory -o json` prints and `snapshot` saves, and its reader."""
+"""The JSON document of a node, as `inventory -o json` prints it and `snapshot` saves it, and its reader."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from nri_rdma.model.device import Node
 
 
 def document_of(node: Node, sentences: tuple[str, ...]) -> dict[str, Any]:
-    """The node, with what a reader has to know about it."""
+    """Return the node as a JSON document, with sentences for the reader as its notes."""
     return {"version": DOCUMENT_VERSION, **node_document(node), "notes": list(sentences)}
 
 
 def name_and_time() -> str:
-    """Return this node's name and the time, as a file of a node or a picture of it has them."""
+    """Return this machine's name and the current time, for a file or picture of the node."""
     return f"{platform.node()}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def read_document(path: Path) -> tuple[Node, tuple[str, ...]]:
-    """The node of a file, with the notes that were made on it. Raises SettingError when it holds none, or OSError."""
+    """Return the node in a file, with the file's notes. Raises OSError, or SettingError if the file contains no
+    node."""
     document = read_json_object(path, partial(_refused, path))
     try:
         node = node_from(document)

@@ -1,4 +1,4 @@
-"""What `status` and `explain` say of the driver of claims: whether the kubelet knows it, what the API server has."""
+"""The lines about our DRA driver in `status` and `explain`: whether the kubelet knows it, and what it has published."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any  # Any: the daemon's JSON document
 from nri_rdma.commands.cli.screen import age
 
 UNSERVED_S = 60.0
-"""For how long something may not be registered with the kubelet, or not be published, before that needs attention: the
-kubelet, the API server and the daemon start within it."""
+"""How long a registration with the kubelet or a publication may be missing before it needs attention. The kubelet, the
+API server and the daemon start within this time."""
 BRING_BACK = (
     "Bring the netdevs back to the host's network namespace (`ip -all netns exec ip link` finds them in others), or"
     " bind the devices to their drivers anew"
@@ -19,7 +19,7 @@ _WORDS = {"waiting": "waiting for their pods"}
 
 
 def driver_facts(driver: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
-    """Yield the lines of `status`."""
+    """Yield the lines of `status` about the driver."""
     known = driver["registration"]
     since = age(max(0.0, now - known["since"]))
     if known["error"]:
@@ -32,7 +32,7 @@ def driver_facts(driver: Mapping[str, Any], now: float) -> Iterator[tuple[str, s
 
 
 def driver_attention(driver: Mapping[str, Any], now: float) -> Iterator[str]:
-    """Yield a sentence for each thing of the driver that a person should look at."""
+    """Yield a sentence for each problem of the driver that needs a person's attention."""
     known, published = driver["registration"], driver["published"]
     if known["error"] and now - known["since"] > UNSERVED_S:
         yield f"the kubelet does not know the driver {driver['name']}, so that no claim is prepared: {known['error']}"
@@ -42,7 +42,7 @@ def driver_attention(driver: Mapping[str, Any], now: float) -> Iterator[str]:
 
 
 def driver_sentence(driver: Mapping[str, Any], now: float) -> str:
-    """Return what `explain` says of the driver, for pods with claims."""
+    """Return the sentence of `explain` about the driver, for pods with claims."""
     told = [driver["registration"]["error"], driver["published"]["error"], *_about_devices(driver)]
     problems = [it for it in told if it]
     if problems:
@@ -63,7 +63,7 @@ def _published(published: Mapping[str, Any], now: float) -> Iterator[str]:
 
 
 def _claims(claims: Mapping[str, int]) -> str:
-    """Say how many claims are prepared, and in which states."""
+    """Return words for the number of prepared claims and their states."""
     told = [f"{claims[it]} {_WORDS.get(it, it)}" for it in _STATES if claims[it]]
     count = sum(claims[it] for it in _STATES)
     words = f"{count} claim{'' if count == 1 else 's'} prepared"
@@ -71,7 +71,7 @@ def _claims(claims: Mapping[str, int]) -> str:
 
 
 def _about_devices(driver: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each thing that is wrong with devices."""
+    """Yield a sentence for each problem with the driver's devices."""
     yield from _rivals(driver["rivals"])
     if withheld := driver.get("withheld"):  # a daemon before this field has none
         yield f"without their netdevs, claims do not get these devices: {', '.join(withheld)}. {BRING_BACK}"

@@ -1,4 +1,4 @@
-"""`nri-rdma run --dry-run`: what the daemon would do, a line for each pod and container, as it is decided."""
+"""`nri-rdma run --dry-run`: prints what the daemon would do, one line for each pod and container."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOTHING_CHANGED = "nothing was changed"
 
 
 def dry_run(settings: Settings, output: str) -> None:
-    """Report until SIGINT or SIGTERM. Raises as the daemon's start."""
+    """Report until SIGINT or SIGTERM. Raises the same errors as the start of a daemon."""
     from nri_rdma.commands.dryrun.run import DryRun, dry_identity
 
     reporter = Reporter(as_json=output == "json")
@@ -38,7 +38,7 @@ def dry_run(settings: Settings, output: str) -> None:
 
 
 def _daemon(settings: Settings) -> int | None:
-    """The process of the daemon that answers; None: none does."""
+    """Return the PID of the running daemon; None if no daemon answers."""
     from nri_rdma.doors.control.client import ask_status
     from nri_rdma.errors import NotReadyError
 
@@ -56,17 +56,17 @@ class _Counts:
 
 
 class Reporter:
-    """Prints each verdict at once, a line of text or a JSON object, and counts for the end."""
+    """Prints each decision at once, as a line of text or a JSON object, and a summary at the end."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self._counts = _Counts()
         self._is_closed = False
         self.on_closed: Callable[[], None] = lambda: None
-        """Called when nobody reads on."""
+        """Called when the reader of stdout has gone."""
 
     def began(self, settings: Settings, plugin: str, devices: int, daemon: int | None) -> None:
-        """Say what this is."""
+        """Print the first line: which plugin, socket and devices this dry run has."""
         self._print(
             {
                 "event": "started",
@@ -83,7 +83,7 @@ class Reporter:
             print(f"A daemon runs too (pid {daemon}): what it gives to pods is not decided again.", flush=True)
 
     def pod(self, verdict: PodVerdict) -> None:
-        """A line for a pod."""
+        """Print the decision for a pod."""
         word = _word(verdict)
         self._counts.pods[word] += 1
         if verdict.refusal is not None:
@@ -99,7 +99,7 @@ class Reporter:
         self._print(document, f"pod {verdict.pod}{there}: {_pod_words(verdict)}")
 
     def container(self, verdict: ContainerVerdict) -> None:
-        """A line for a container."""
+        """Print the decision for a container."""
         self._counts.containers += 1
         document = {
             "event": "container",
@@ -115,11 +115,11 @@ class Reporter:
         self._print(document, f"  container {verdict.pod_name}/{verdict.container}: {_container_words(verdict)}")
 
     def ended(self, pod: Pod) -> None:
-        """A line for a pod that has ended."""
+        """Print that a pod has ended."""
         self._print({"event": "ended", **_pod(pod)}, f"pod {pod}: ended")
 
     def finished(self) -> None:
-        """The summary. Raises BrokenPipeError when nobody reads it."""
+        """Print the summary. Raises BrokenPipeError if the reader of stdout has gone."""
         if self._is_closed:
             raise BrokenPipeError(errno.EPIPE, "nobody reads what is printed")
         pods, refused = self._counts.pods, dict(sorted(self._counts.refused.items()))
@@ -146,7 +146,7 @@ class Reporter:
             return
         try:
             print(json.dumps(document) if self._as_json else printable(words), flush=True)
-        except BrokenPipeError:  # as of `| head`: the pods go on, and we have nobody to tell
+        except BrokenPipeError:  # as with `| head`: there is no reader any more, so end the dry run
             self._is_closed = True
             self.on_closed()
 

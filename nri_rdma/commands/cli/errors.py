@@ -1,4 +1,4 @@
-"""Errors of the system in our words: what a user can cause has a code and a next step."""
+"""Turns errors of the operating system into our own errors, which have a code and a next step for the user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NO_PRIVILEGE = (errno.EPERM, errno.EACCES)
 
 
 def told(error: NriRdmaError | KernelError | OSError) -> NriRdmaError:
-    """The error in our words; ours are returned as they are."""
+    """Return the error as one of our own; an error that already is one is returned unchanged."""
     if isinstance(error, NriRdmaError):
         return error
     if error.errno in _NO_PRIVILEGE:
@@ -25,7 +25,7 @@ def told(error: NriRdmaError | KernelError | OSError) -> NriRdmaError:
 
 
 def no_thread(error: RuntimeError) -> NriRdmaError:
-    """Return what Python says where the system starts no thread, in our words. Raises any other error."""
+    """Return our error for a RuntimeError that says that no thread can be started. Any other error is raised again."""
     if "can't start new thread" not in str(error):
         raise error
     what = "the system gives this process no thread, or no memory for its stack"
@@ -36,7 +36,7 @@ def no_thread(error: RuntimeError) -> NriRdmaError:
 
 
 def _words(error: KernelError | OSError) -> str:
-    """Return what the system said, and of which path."""
+    """Return the system's message, with the path that it is about."""
     if isinstance(error, KernelError):
         return str(error)
     return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")

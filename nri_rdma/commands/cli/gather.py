@@ -1,4 +1,5 @@
-"""What `explain` decides with: what the daemon knows now, or else the node as it is with nothing taken."""
+"""Collects the facts on which `explain` decides: what the daemon knows now, or else this node's hardware with all
+devices free."""
 
 from __future__ import annotations
 
@@ -28,25 +29,26 @@ from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.device import Netdev
 
 AUTOMATIC_MEMLOCK = "unlimited, unless the runtime may not raise its own limit"
-"""What a container gets where no daemon has asked the runtime."""
+"""What a container gets if no daemon runs that has asked the runtime for its limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactsSource:
-    """Facts, and where they are from as sentences."""
+    """The facts, with sentences that say where they are from."""
 
     facts: Facts
     sentences: tuple[str, ...]
     memlock_reason: str
     claims: str = ""
-    """A sentence about the node's driver of claims; "" where there is none."""
+    """A sentence about the node's DRA driver; "" if there is none."""
 
 
 def gather(settings: Settings, snapshot: Path | None = None, problem: SettingError | None = None) -> FactsSource:
-    """The facts of the daemon when it answers and reads the hardware that these settings name; else this command's. A
-    snapshot is of another time or machine: no daemon is asked.
+    """Return the facts of the running daemon, if it reads the hardware that these settings name; otherwise those that
+    this command reads. With a snapshot, no daemon is asked, because it may be of another time or machine.
 
-    Raises `problem`, why the configuration file cannot be used, where no daemon knows the node's pools and rules.
+    `problem` is the error of an invalid configuration file; it is raised if no daemon answers that knows the pools and
+    rules.
     """
     if snapshot is not None and problem is not None:
         raise problem

@@ -1,4 +1,5 @@
-"""GPUs that `explain` is told a container would be given: a manifest says how many, the kubelet decides which."""
+"""Reads the flag `--gpu` of `explain`, which names the GPUs of a container. A manifest says only how many; the kubelet
+chooses which."""
 
 from __future__ import annotations
 
@@ -12,13 +13,14 @@ from nri_rdma.text.manifest import PodManifest
 from nri_rdma.text.refusals import bounded, listed
 
 FLAG = "--gpu"
-"""The source of these GPUs, in reasons; the kubelet would be it for the daemon."""
+"""The source of these GPUs in the reasons that `explain` prints, in place of the kubelet."""
 
 
 def with_gpus(source: FactsSource, told: tuple[str, ...], pods: tuple[PodManifest, ...]) -> FactsSource:
-    """Return the same facts with these GPUs (``CONTAINER=ID[,ID]``), as if the kubelet reported them.
+    """Return the facts with the GPUs of the flags (``CONTAINER=ID[,ID]``), as if the kubelet had reported them.
 
-    Raises SettingError for one that is not written so, that the node does not have, or whose container no pod has."""
+    Raises SettingError if a flag has another form, or names a GPU or container that does not exist.
+    """
     names = GpuNames.of(source.facts.node.gpus)
     containers = {container.name for pod in pods for container in pod.containers}
     found: dict[str, list[PciAddress]] = {}

@@ -1,6 +1,8 @@
-"""What `status` says of the guard: what its hook has asked the daemon, and what the runtime's configuration says.
+"""The lines about the guard in `nri-rdma status`. They combine two sources: what the hook has asked the daemon, and
+what the runtime's configuration says.
 
-Neither is enough. A hook that was just set up has not asked yet; one that has asked may have been taken out since.
+Neither source is enough alone: a hook that was just installed has not asked yet, and one that has asked may have been
+removed since.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from nri_rdma.host.guards import Setup
 def guard_facts(
     guard: dict[str, Any], setups: Iterable[Setup], now: float, resource: str = ""
 ) -> Iterator[tuple[str, str]]:
-    """Yield the lines of `status`. No `setups`: the runtime's configuration cannot be seen from here. `resource` is the
-    guard resource, "" where the kubelet knows none."""
+    """Yield the lines of `status` about the guard. `setups` is empty if neither the runtime nor its configuration can
+    be read. `resource` is the guard resource; "" if the kubelet does not know it."""
     told = tuple(setups)
     guarded = [it.handler for it in told if not it.fault]
     faults = "; ".join(f"{it.handler}: {it.fault}" for it in told if it.fault and it.is_known)
@@ -46,8 +48,8 @@ def guard_facts(
 
 
 def lacking_guard(setups: Iterable[Setup], excluded: Collection[str], resource: str) -> Iterator[str]:
-    """Yield a sentence for each runtime handler without the guard, and for what cannot be known, unless the kubelet
-    gives the guard with a `resource`. Handlers that are `excluded` need none."""
+    """Yield a sentence for each runtime handler that lacks the guard, or whose guard is unknown. Handlers in `excluded`
+    need none. With a guard `resource`, the kubelet brings the guard, so nothing is yielded."""
     if resource:
         return
     told = tuple(setups)
@@ -65,7 +67,7 @@ def lacking_guard(setups: Iterable[Setup], excluded: Collection[str], resource: 
 
 
 def _contact(guard: dict[str, Any], now: float) -> str:
-    """Say what the hook has asked this daemon, and when a hook asked last since the boot."""
+    """Return words for how often the hook has asked this daemon, and when a hook last asked since the boot."""
     asked, last = guard.get("asked", 0), guard.get("last", 0)
     if not last:
         return "it has asked about no container yet"

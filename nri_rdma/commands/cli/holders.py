@@ -1,4 +1,4 @@
-"""Who holds what, as the daemon's status document tells it."""
+"""Reads from the daemon's status document which pods hold which devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nri_rdma.model.request import Mode
 
 
 def taken_from(document: Mapping[str, Any]) -> Taken:
-    """The holders in a document that was looked through."""
+    """Return the holders of each held device. The document must have been checked before (`look_through`)."""
     return MappingProxyType(
         {
             DeviceId(device["id"]): frozenset(map(_holding, device["holders"]))
@@ -24,7 +24,7 @@ def taken_from(document: Mapping[str, Any]) -> Taken:
 
 
 def holder_document(holding: Holding) -> dict[str, Any]:
-    """A holder as that document has it."""
+    """Return the holder in the form that the status document has."""
     told = {"pod": holding.owner, "mode": str(holding.mode), "gpus": sorted(map(str, holding.gpus))}
     return (
         told
@@ -47,6 +47,6 @@ def _holding(holder: Mapping[str, Any]) -> Holding:
 
 
 def _gpus(holder: Mapping[str, Any]) -> frozenset[PciAddress]:
-    """A daemon of an earlier version tells none."""
+    """Return the GPUs of the holder's pod. Daemons of earlier versions do not report them."""
     addresses = map(parse_pci_address, holder.get("gpus", ()))
     return frozenset(address for address in addresses if address is not None)

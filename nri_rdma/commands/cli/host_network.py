@@ -1,4 +1,5 @@
-"""What the netdevs of this host carry, as far as a pod may take it along. Needs no root."""
+"""Reads the configuration of this host's netdevs that a pod may take along: addresses, routes and neighbours. Needs no
+root."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from nri_rdma.model.device import Node
 
 
 def read_host_network(node: Node) -> HostNetwork | None:
-    """Return what the node's netdevs carry and the host's rules; None where this host does not have these netdevs, or
-    does not tell."""
+    """Return the configuration of the node's netdevs, with the host's routing rules. None if this host does not have
+    these netdevs or they cannot be read."""
     from nri_rdma.attach.port import KernelError
     from nri_rdma.host.netlink.link_contents import captured_addresses, read_addresses, read_neighbours
     from nri_rdma.host.netlink.links import parse_readable, read_links

@@ -1,4 +1,4 @@
-"""`nri-rdma install` and `uninstall`: set up another program for nri-rdma, and undo that."""
+"""`nri-rdma install` and `uninstall`: write and remove the files that other programs need for nri-rdma."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _host_dir = click.option(
 _mounted_at = click.option(
     "--mounted-at",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where the host's folder is mounted here.  [default: --host-dir]",
+    help="The path at which the host's folder is mounted here.  [default: --host-dir]",
 )
 
 
@@ -35,9 +35,8 @@ _mounted_at = click.option(
 def install(context: click.Context) -> None:
     """Set up another program, or a pod's host, for nri-rdma.
 
-    Each file is shown before it is written. Only files of nri-rdma's own are written: no file that somebody else made
-    is changed, but containerd's main file where you write --edit-config. Doing it again changes nothing, or brings the
-    files up to date.
+    Each file is shown before it is written. Files that nri-rdma did not make are never changed, with one exception:
+    containerd's main file, if you write --edit-config. Running the command again brings the files up to date.
 
     \b
     Example:
@@ -81,12 +80,12 @@ def uninstall(context: click.Context) -> None:
 )
 @dry_run_option
 def install_podman(settings: Settings, dry_run: bool) -> None:
-    """Have podman's containers ask for devices: by annotations, as pods do, and by CDI devices.
+    """Let podman containers ask for devices by annotations, as pods do, and by CDI devices.
 
-    It writes the hook, a folder with the definitions of three hooks, a drop-in of containers.conf that names the
-    folder, and the CDI devices of this node. From then on a container of root with our annotation or one of these
-    devices gets all of it or does not start; all others are as before. Do it again after an upgrade, and when the
-    hardware or the pools have changed. Needs podman 4.3 or newer, and root.
+    The command writes the hook, a folder with three hook definitions, a drop-in for containers.conf that names the
+    folder, and the CDI devices of this node. From then on, a container of root with our annotation or such a CDI device
+    gets everything it asks for, or does not start. All other containers are as before. Run it again after an upgrade,
+    and when the hardware or the pools have changed. Needs podman 4.3 or newer, and root.
 
     \b
     Example:
@@ -99,7 +98,7 @@ def install_podman(settings: Settings, dry_run: bool) -> None:
 
     files = _podman_files(settings)
     drop_in = files.drop_in(parse_version(version_text()))
-    after = "Containers that are there already ask when they are started the next time."
+    after = "Existing containers ask for their devices when they are started the next time."
     devices, notes = _cdi_devices(settings)
     write((*files.of_hooks(_hook()), *devices, drop_in), "podman", after, dry_run, read_configuration)
     for sentence in notes:
@@ -110,11 +109,11 @@ def install_podman(settings: Settings, dry_run: bool) -> None:
 @settings_options("annotation_prefix", "state_dir")
 @dry_run_option
 def install_docker(settings: Settings, dry_run: bool) -> None:
-    """Have Docker's containers ask for devices by annotations, as pods do.
+    """Let Docker containers ask for devices by annotations, as pods do.
 
-    It writes the hook, a program in front of runc, and a shim that containerd finds when a container is started with
-    `--runtime nri-rdma.v1`. Such a container with our annotation gets its devices or does not start. No file of
-    Docker's is changed, and Docker needs no restart. Needs Docker 23 or newer, and root.
+    The command writes the hook, a program that is run in place of runc, and a shim that containerd finds if a container
+    is started with `--runtime nri-rdma.v1`. Such a container with our annotation gets its devices or does not start.
+    None of Docker's files is changed, and Docker needs no restart. Needs Docker 23 or newer, and root.
 
     \b
     Example:
@@ -127,7 +126,7 @@ def install_docker(settings: Settings, dry_run: bool) -> None:
     files = _docker_files(settings)
     refuse_version(version_text())
     files.refuse_lacking()
-    after = f"Containers that are started with --runtime {RUNTIME} ask."
+    after = f"Containers started with --runtime {RUNTIME} can ask for devices."
     write(files.all(_hook()), "Docker", after, dry_run)
 
 
@@ -135,11 +134,11 @@ def install_docker(settings: Settings, dry_run: bool) -> None:
 @_host_dir
 @_mounted_at
 def install_host(host_dir: str, mounted_at: Path | None) -> None:
-    """Copy the image's programs to its host, which may have no Python.
+    """Copy the image's programs to the host, which may have no Python.
 
-    For an init container of the image: the hooks, nri-rdma and their interpreter then run on the host. The folder keeps
-    the release before for the way back, and programs that run keep their files. Files that are there already are not
-    written again. It needs no capability, only the user that owns the folder.
+    Run it in an init container of the image: the hooks, nri-rdma and their Python interpreter then run on the host. The
+    folder keeps the previous release, for going back to it, and running programs keep their files. Files that are
+    already there are not written again. The command needs no capability, only the user that owns the folder.
 
     \b
     Example:
@@ -158,7 +157,8 @@ def install_host(host_dir: str, mounted_at: Path | None) -> None:
 def uninstall_host(host_dir: str, mounted_at: Path | None) -> None:
     """Remove what `nri-rdma install host` copied.
 
-    Nothing may name the hooks there any more: a runtime that does not find its hook starts no container.
+    First make sure that nothing names the hooks in the folder: a runtime that does not find its hook starts no
+    container.
 
     \b
     Example:
@@ -174,13 +174,13 @@ def uninstall_host(host_dir: str, mounted_at: Path | None) -> None:
 @uninstall.command(name="podman")
 @settings_options("annotation_prefix", "state_dir", "cdi_dirs")
 @dry_run_option
-@click.option("--force", is_flag=True, help="Go on although there are containers that ask by annotations.")
+@click.option("--force", is_flag=True, help="Remove it even if containers ask by annotations.")
 def uninstall_podman(settings: Settings, dry_run: bool, force: bool) -> None:
     """Remove what `nri-rdma install podman` wrote.
 
-    The drop-in goes first, then the hooks that it named. Refused as long as podman has containers that ask by
-    annotations: without the hooks they would start without their devices, and without a word. What containers have
-    they keep until they end.
+    The drop-in is removed first, then the hooks that it names. Refused while podman has containers that ask by
+    annotations: without the hooks they would silently start without their devices. Running containers keep their
+    devices until they end.
 
     \b
     Example:
@@ -206,13 +206,13 @@ def uninstall_podman(settings: Settings, dry_run: bool, force: bool) -> None:
 @uninstall.command(name="docker")
 @settings_options("annotation_prefix", "state_dir", "cdi_dirs")
 @dry_run_option
-@click.option("--force", is_flag=True, help="Go on although there are containers with the runtime.")
+@click.option("--force", is_flag=True, help="Remove it even if containers have the runtime.")
 def uninstall_docker(settings: Settings, dry_run: bool, force: bool) -> None:
     """Remove what `nri-rdma install docker` wrote.
 
-    The shim goes first, then what it started. Refused as long as Docker has containers with the runtime, also stopped
-    ones, or has it as its default runtime: they could not be started any more, with or without devices. What
-    containers have they keep until they end.
+    The shim is removed first, then the program that it runs. Refused while the runtime is Docker's default or a
+    container has it, even a stopped one: such containers could not be started any more, with or without devices.
+    Running containers keep their devices until they end.
 
     \b
     Example:
@@ -232,15 +232,15 @@ def uninstall_docker(settings: Settings, dry_run: bool, force: bool) -> None:
 
 
 def _hook() -> Path:
-    """Return the hook of podman and Docker that came with this program."""
+    """Return the path of the hook of podman and Docker that was installed with this program."""
     from nri_rdma.commands.hooked_cdi import PROGRAM
 
     return packaged(PROGRAM)
 
 
 def _cdi_devices(settings: Settings) -> tuple[tuple[OwnFile, ...], tuple[str, ...]]:
-    """Return the file with the CDI devices of this node, and sentences about what is not in it, or not any more. There
-    is no file where there can be none: annotations are set up all the same."""
+    """Return the file with the CDI devices of this node, and sentences about devices that are left out or removed. If
+    no CDI devices can be made, there is no file: annotations are set up all the same."""
     from nri_rdma.commands.cli.node import read_node
     from nri_rdma.commands.generate_cdi import spec_of
     from nri_rdma.commands.hooked_cdi import HookStyle, hooked
@@ -284,8 +284,8 @@ def _docker_files(settings: Settings) -> DockerFiles:
 
 
 def _refuse_asking_podman(prefix: str) -> None:
-    """Raise NriRdmaError as long as podman has containers that ask by annotations. Of a podman that is gone, or cannot
-    say, that is told and no obstacle: what is to be removed may be what is wrong with it."""
+    """Raise NriRdmaError if podman has containers that ask by annotations. If podman cannot be asked, only print that:
+    a faulty file of ours may be the cause, and removing it the remedy."""
     from nri_rdma.host.podman import containers
 
     try:
@@ -304,8 +304,8 @@ def _refuse_asking_podman(prefix: str) -> None:
 
 
 def _refuse_made_by_docker() -> None:
-    """Raise NriRdmaError as long as Docker has containers with our runtime, or would make some. Of a Docker that is
-    gone, or cannot say, as above."""
+    """Raise NriRdmaError if Docker has containers with our runtime, or has it as its default. If Docker cannot be
+    asked, only print that: a faulty file of ours may be the cause."""
     from nri_rdma.commands.install.docker import OCI_RUNTIME, RUNTIME
     from nri_rdma.host.docker import containers, runtimes
 
@@ -335,5 +335,5 @@ def _told(name: str, is_running: bool) -> str:
 
 
 def _there(file: OwnFile) -> str:
-    """Return the path of a file that is there, "" of one that is not."""
+    """Return the file's path if the file exists, otherwise ""."""
     return str(file.path) if file.path.exists() else ""

@@ -1,4 +1,5 @@
-"""`nri-rdma install containerd` and `install crio`: the guard in the runtime's own configuration, and its removal."""
+"""`nri-rdma install containerd` and `install crio`: add the guard to the runtime's configuration, and remove it
+again."""
 
 from __future__ import annotations
 
@@ -50,18 +51,18 @@ _hook_settings = settings_options(
 @click.command(name="containerd")
 @_hook_settings
 @_config_option
-@click.option("--handler", "chosen", multiple=True, metavar="NAME", help="Runtime handler; default: all that it has.")
-@click.option("--edit-config", is_flag=True, help="Where no drop-in can do it, add lines to containerd's main file.")
+@click.option("--handler", "chosen", multiple=True, metavar="NAME", help="Runtime handler; default: all handlers.")
+@click.option("--edit-config", is_flag=True, help="If a drop-in is not possible, add lines to containerd's main file.")
 @dry_run_option
 def install_containerd(
     settings: Settings, containerd_config: Path | None, chosen: tuple[str, ...], edit_config: bool, dry_run: bool
 ) -> None:
     """Give the containers of containerd the guard.
 
-    It writes the hook, an OCI configuration with the hook for containerd's runtime handlers, and a drop-in that names
-    it, where containerd's main file imports one. containerd itself is asked whether it would read all else as before;
-    if not, everything is as it was. From its next start on, a container that asks for devices does not start without
-    them, whatever has become of the daemon. Do it again after an upgrade of containerd. Needs root.
+    The command writes the hook, an OCI configuration with the hook for containerd's runtime handlers, and a drop-in
+    that names it. Then it asks containerd whether any other setting would change; if so, it restores everything. After
+    containerd's next start, a container that asks for devices does not start without them, even if no daemon runs. Run
+    it again after an upgrade of containerd. Needs root.
 
     \b
     Example:
@@ -96,9 +97,9 @@ def install_containerd(
 def uninstall_containerd(settings: Settings, containerd_config: Path | None, dry_run: bool) -> None:
     """Take the guard out of containerd, in two steps.
 
-    First containerd's configuration is as it was before. Then containerd has to be restarted. As long as it runs with
-    the guard, the hook stays: without it no container would start. Run again after the restart, it removes the hook and
-    the OCI configurations.
+    The first run restores containerd's configuration. Then restart containerd: while it runs with the guard, the hook
+    must stay, because no container would start without it. A second run after the restart removes the hook and the OCI
+    configurations.
 
     \b
     Example:
@@ -124,7 +125,7 @@ def uninstall_containerd(settings: Settings, containerd_config: Path | None, dry
 def install_crio(settings: Settings, crio_socket: Path, dry_run: bool) -> None:
     """Give the containers of CRI-O the guard.
 
-    It writes the hook, and its definition into a folder that CRI-O reads hooks from. Needs root.
+    The command writes the hook, and its definition into a folder from which CRI-O reads hooks. Needs root.
 
     \b
     Example:
@@ -150,8 +151,8 @@ def install_crio(settings: Settings, crio_socket: Path, dry_run: bool) -> None:
 def uninstall_crio(settings: Settings, crio_socket: Path, dry_run: bool) -> None:
     """Take the guard out of CRI-O, in two steps.
 
-    First the hook's definition goes. Then CRI-O has to be restarted. As long as one runs that has seen the definition,
-    the hook stays: without it no container would start. Run again after the restart, it removes the hook.
+    The first run removes the hook's definition. Then restart CRI-O: while a CRI-O runs that has read the definition,
+    the hook must stay, because no container would start without it. A second run after the restart removes the hook.
 
     \b
     Example:
@@ -180,8 +181,8 @@ def _take_away(
     unit: str,
     dry_run: bool,
 ) -> None:
-    """Have the runtime's configuration forget the guard; where that was done before, remove what it named. `used`: why
-    that has to stay."""
+    """Remove the guard from the runtime's configuration; if that was done before, remove the hook and its files. `used`
+    says why the hook is still needed, "" if it is not. Raises NriRdmaError if it is needed."""
     from nri_rdma.commands.install.changes import carry_out_all, remove_empty, to_remove
     from nri_rdma.commands.install.hook import program_files
 
@@ -204,7 +205,7 @@ def _take_away(
         return
     carry_out_all(removals)
     for it in removals:
-        if it.is_removal and it.file.path.suffix != ".json":  # the folder of definitions is CRI-O's
+        if it.is_removal and it.file.path.suffix != ".json":  # the folder of hook definitions belongs to CRI-O
             remove_empty(it.file.path.parent)
     if changes:
         screen.line(
@@ -230,7 +231,7 @@ def _hook_of(settings: Settings) -> Path:
 
 
 def _refuse_broken(hook: Path) -> None:
-    """Raise NriRdmaError where the hook cannot be run on this host: then no container would start."""
+    """Raise NriRdmaError if the hook cannot run on this host, because then no container would start."""
     from nri_rdma.host.engine_command import run
     from nri_rdma.host.guards import fault_of_program
 
@@ -247,7 +248,7 @@ def _containerd(settings: Settings, config: Path | None) -> ContainerdProgram:
 
 
 def _pid_at(socket: Path | None) -> int:
-    """Return the process that listens there, 0 where none does or it cannot be seen."""
+    """Return the PID of the process that listens on the socket; 0 if there is none or its PID is not visible."""
     from nri_rdma.commands.doctor.runtime import served_by
 
     try:
@@ -259,8 +260,8 @@ def _pid_at(socket: Path | None) -> int:
 def _specs(
     program: ContainerdProgram, handlers: Sequence[GuardedHandler], hook: Path, settings: Settings
 ) -> tuple[OwnFile, ...]:
-    """Return the OCI configurations that the handlers need: containerd's own, or the one that a handler has, each with
-    the hook. Raises NriRdmaError, OSError."""
+    """Return the OCI configurations for the handlers, with the hook added. Each is based on the handler's own
+    base_runtime_spec, or else on containerd's default. Raises NriRdmaError, OSError."""
     from nri_rdma.commands.install.changes import OwnFile
     from nri_rdma.commands.install.containerd import guarded_spec, is_guarded
     from nri_rdma.daemon.device_plugins import hook_options
@@ -279,14 +280,14 @@ def _specs(
 
 
 def _named_by_hand(files: ContainerdFiles, specs: Sequence[OwnFile]) -> str:
-    """Return why containerd's next start would need our OCI configurations, "" where it does not."""
+    """Return why containerd will need our OCI configurations after its next start; "" if it will not."""
     ours = {str(it.path) for it in specs}
     named = [name for name, it in files.theirs().items() if it.get("base_runtime_spec") in ours]
     return f"{files.config} gives {named[0]} the guard, by lines that nri-rdma did not write" if named else ""
 
 
 def _runs_with(settings: Settings, files: ContainerdFiles) -> str:
-    """Return why the containerd that runs needs our OCI configurations, "" where it does not."""
+    """Return why the running containerd needs our OCI configurations; "" if it does not."""
     from nri_rdma.host.containerd.client import ContainerdError
     from nri_rdma.host.containerd.handlers import running_handlers
     from nri_rdma.host.containerd.program import running_configs
@@ -305,8 +306,8 @@ def _runs_with(settings: Settings, files: ContainerdFiles) -> str:
 
 
 def _other_user(hook: Path, settings: Settings, besides: Collection[Path]) -> str:
-    """Return a file that gives the hook to containers, or a CDI device, "" where there is none: of CRI-O, of any
-    containerd here `besides` those files."""
+    """Return a file or CDI device that still names the hook; "" if there is none. Looks at CRI-O's hook definitions, at
+    CDI specs, and at our OCI configurations of any containerd here, except those in `besides`."""
     from nri_rdma.commands.install.containerd import MERGES_SINCE, ContainerdFiles
     from nri_rdma.commands.install.crio import DEFINITION
     from nri_rdma.host.containerd.handlers import CRIO_SOCKET
@@ -320,7 +321,7 @@ def _other_user(hook: Path, settings: Settings, besides: Collection[Path]) -> st
 
 
 def _crio_folders(socket: Path) -> tuple[Path, ...]:
-    """Return the folders that CRI-O reads hooks from: the one that runs, else by its configuration. Raises
+    """Return the folders from which CRI-O reads hooks, as the running CRI-O says, or else its configuration. Raises
     NriRdmaError."""
     from nri_rdma.commands.doctor.configuration import crio_hook_folders
     from nri_rdma.host.containerd.client import ContainerdError

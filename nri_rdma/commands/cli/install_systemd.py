@@ -1,4 +1,4 @@
-"""`nri-rdma install systemd`: the daemon's unit, and its removal."""
+"""`nri-rdma install systemd` and `uninstall systemd`: write and remove the daemon's unit."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _ASK_S = 10.0
 @click.command(name="systemd")
 @dry_run_option
 def install_systemd(dry_run: bool) -> None:
-    """Have systemd start the daemon.
+    """Write the systemd unit that starts the daemon.
 
-    It writes the unit, with the place of this program. systemd is not told; that is for you. Needs root.
+    The unit contains the path of this program. It is neither enabled nor started: run the commands below. Needs root.
 
     \b
     Example:
@@ -39,7 +39,7 @@ def install_systemd(dry_run: bool) -> None:
 def uninstall_systemd(dry_run: bool) -> None:
     """Remove the unit that `nri-rdma install systemd` wrote.
 
-    Refused as long as it is enabled, or the daemon runs. docs/guard.md has the order in which all of nri-rdma goes.
+    Refused while the unit is enabled or the daemon runs. docs/guard.md says in which order to remove all of nri-rdma.
 
     \b
     Example:
@@ -57,7 +57,7 @@ def uninstall_systemd(dry_run: bool) -> None:
 
 
 def _unit() -> OwnFile:
-    """Return the unit that came with this program. Raises NriRdmaError."""
+    """Return the unit file that was installed with this program. Raises NriRdmaError if there is none."""
     from nri_rdma.commands.install.systemd import UNIT, unit_file
 
     shared = Path(sysconfig.get_path("data")) / "share/nri-rdma" / UNIT
@@ -75,6 +75,6 @@ def _is_active() -> bool:
 
     try:
         run("systemctl", "is-active", "--quiet", "nri-rdma", timeout_s=_ASK_S)
-    except NriRdmaError:  # it says no by its exit code, and where it does not run it starts nobody
+    except NriRdmaError:  # its exit code says no, or systemd does not run here and so runs no daemon
         return False
     return True

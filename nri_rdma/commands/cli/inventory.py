@@ -1,4 +1,4 @@
-"""`nri-rdma inventory`: what this node has."""
+"""`nri-rdma inventory`: shows the RDMA devices and GPUs of this node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NETNS_WORDS = {
 def inventory(settings: Settings, snapshot: Path | None, output: str) -> None:
     """Show the RDMA devices and GPUs of this node.
 
-    Needs no root. What pods hold is shown by `status`.
+    Needs no root. `nri-rdma status` shows which pods hold them.
 
     \b
     Example:
@@ -124,7 +124,8 @@ def _netdev_rows(device: RdmaDevice) -> list[tuple[str, ...]]:
 
 
 def _mac(address: str) -> str:
-    """Of the 20 octets of IPoIB the last eight, which are the port's GUID; the document has all."""
+    """Return the address. Of IPoIB's 20 octets only the last eight, the port's GUID, are returned; the JSON document
+    has all."""
     return address if len(address) <= _ETHERNET_LENGTH else f"..{address[-23:]}"
 
 

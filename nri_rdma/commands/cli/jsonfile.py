@@ -1,4 +1,4 @@
-"""A JSON document from a file that somebody gave to a command."""
+"""Reads a JSON document from a file that the user names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ MAX_BYTES = 16 << 20
 
 
 def read_json_object(path: Path, refused: Callable[[str], SettingError]) -> dict[str, Any]:
-    """The object of this version in a file; - is stdin. Raises what `refused` makes of a reason, or OSError."""
+    """Return the JSON object in the file (- is stdin), if it has our document version. Raises OSError, or the error
+    that `refused` makes from a reason."""
     with click.open_file(str(path), "rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:

@@ -1,7 +1,8 @@
-"""What `nri-rdma` does when the runtime starts it: no arguments, three variables, a connection, no terminal.
+"""Runs the daemon if the runtime starts `nri-rdma`: without arguments or terminal, with three variables and a
+connection.
 
-Nobody reads what is printed here. What goes wrong is a line of the log, and, from Configure on, an answer to the
-runtime, which has it in its own log.
+Nobody reads its output here. Errors are logged; from Configure on, they are also answered to the runtime, which writes
+them to its own log.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ log = logging.getLogger(__name__)
 
 
 def serve(environment: Mapping[str, str], program: str) -> int:
-    """Serve the runtime until it closes the connection or SIGTERM; the exit code. What is attached stays attached."""
-    gc.disable()  # until the daemon is made: it is no garbage
+    """Serve the runtime until it closes the connection or SIGTERM arrives, and return the exit code. Pods keep their
+    devices."""
+    gc.disable()  # while the daemon is created: nothing of it is garbage
     process = _Process(environment)
     try:
         return process.serve(program)
@@ -46,7 +48,8 @@ def serve(environment: Mapping[str, str], program: str) -> int:
 
 
 class _Process:
-    """The daemon of this process, from Configure on. What is logged before is kept: Configure says where it goes."""
+    """The daemon in this process, which is created at Configure. Earlier log lines are kept in memory, because
+    Configure says where they go."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
@@ -55,8 +58,9 @@ class _Process:
         self.daemon: Daemon | None = None
 
     def serve(self, program: str) -> int:
-        """One session; the exit code. Raises what keeps it from beginning."""
-        # Before we register: the runtime waits 5 s for that, and 2 s for the answer to Configure.
+        """Run one session with the runtime and return the exit code. Raises the error that keeps the session from
+        starting."""
+        # Import before registering: the runtime waits 5 s for that, but only 2 s for the answer to Configure.
         from nri_rdma.daemon import daemon as _daemon  # noqa: F401
         from nri_rdma.doors.nri.identity import SOCKET_VARIABLE, identify
         from nri_rdma.doors.nri.launched import Launched, inherited_socket
@@ -77,7 +81,7 @@ class _Process:
         return 0 if self.daemon is not None else 1
 
     def start(self, door: Launched, sent: str, by: float) -> Answers:
-        """Make the daemon from the settings of this moment. Raises NriRdmaError: the runtime is told."""
+        """Create the daemon from the current settings. Raises NriRdmaError, which is answered to the runtime."""
         from nri_rdma.daemon.daemon import Daemon
         from nri_rdma.daemon.lacking import warn_of_variables
         from nri_rdma.daemon.priority import prefer
@@ -97,26 +101,27 @@ class _Process:
             self.close()
             raise told(error) from error
         finally:
-            self.log_by_default()  # unless there were settings: the runtime kills who answers with an error
+            self.log_by_default()  # without settings, write the log now: the runtime kills a plugin after an error
         return self.daemon.make_plugin(door.runtime_pid)
 
     def asks(self, annotations: Mapping[str, str]) -> bool:
-        """Tell whether a pod with these annotations asks us for devices, as far as the settings could be read."""
+        """Return whether a pod with these annotations asks for our devices. The annotation prefix is the default until
+        the settings have been read."""
         return asks(annotations, self._prefix)
 
     def close(self) -> None:
-        """End the daemon, if there is one."""
+        """End the daemon, if it was created."""
         daemon, self.daemon = self.daemon, None
         if daemon is not None:
             daemon.close()
 
     def log_by_default(self) -> None:
-        """Log where lines go without settings, if nobody has said so far where they go."""
+        """Log to the default destination, unless one was chosen before."""
         if self._held is not None:
             self._log_as(Settings())
 
     def _log_as(self, settings: Settings) -> str:
-        """Log as these settings say; return why that is not possible, "" where it is."""
+        """Set logging up as these settings say, and write the lines kept in memory. Returns why that failed, or ""."""
         why = set_up_logging(
             settings.log_level, settings.log_format, settings.log_file, launched=True, fallback=settings.fallback_log
         )

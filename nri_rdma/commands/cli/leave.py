@@ -1,4 +1,5 @@
-"""`nri-rdma uninstall kubernetes` and `uninstall node`: the daemons of the chart leave."""
+"""`nri-rdma uninstall kubernetes` and `uninstall node`: remove the chart's daemons and all that they wrote on the
+nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from nri_rdma.config.settings import Settings
 
 @click.command(name="kubernetes")
 @click.option("--namespace", required=True, metavar="NAME", help="Where the DaemonSets are.")
-@click.option("--resource", "resources", multiple=True, metavar="PREFIX/NAME", help="A resource that pods ask by.")
+@click.option("--resource", "resources", multiple=True, metavar="PREFIX/NAME", help="An extended resource of ours.")
 @click.option("--host-dir", default="", metavar="DIR", help="The chart's folder on each node, which is removed, too.")
 @click.option("--timeout", default=180.0, show_default=True, metavar="SECONDS", help="For all nodes together.")
 @click.option(
@@ -30,11 +31,11 @@ def uninstall_kubernetes(
     kubeconfig: Path | None,
     annotation_prefix: str,
 ) -> None:
-    """Clear all nodes of a cluster, before the chart is removed. helm does that by itself, in a Job of the chart.
+    """Clear all nodes of a cluster before the chart is removed. `helm uninstall` does this itself, in a Job.
 
-    Refused while pods have devices, with their names: then nothing is changed. Otherwise each daemon ends, what it has
-    written on its node is removed, and the ResourceSlices are deleted. From then on pods with annotations start
-    without devices.
+    While pods have devices, the command changes nothing and ends with an error that names them. Otherwise it ends each
+    daemon, removes what the daemon has written on its node, and deletes the ResourceSlices. From then on, pods with
+    annotations start without devices.
 
     \b
     Example:
@@ -54,7 +55,7 @@ def uninstall_kubernetes(
 @settings_options("state_dir", "nri_socket", "cdi_dirs", "device_plugin_dir", "kubelet_plugins_dir")
 @click.option("--host-dir", type=click.Path(path_type=Path), metavar="DIR", help="The chart's folder on this node.")
 def uninstall_node(settings: Settings, host_dir: Path | None) -> None:
-    """Remove what the daemon has written on this node: its state, its CDI specs, its socket for the kubelet.
+    """Remove what the daemon has written on this node: its state, CDI specs and sockets for the kubelet.
 
     Refused while a daemon runs, and while a pod has devices.
 

@@ -1,9 +1,9 @@
-"""The command `nri-rdma`: its sub-commands, its exit codes, its way to tell errors.
+"""The command `nri-rdma`: its subcommands, exit codes and error messages.
 
-Exit codes: 0 done, 1 refused or check failed, 2 usage, 3 daemon not reachable, 4 lacks privilege. What a user can cause
-ends as one line on stderr that begins with `nri-rdma: CODE:`.
+Exit codes: 0 done, 1 refused or a check failed, 2 wrong usage, 3 daemon not reachable, 4 privileges missing. An error
+that a user can cause ends the command with one line on stderr that begins with `nri-rdma: CODE:`.
 
-Nothing here or in the modules of the commands imports rich, pyroute2, protobuf or opentelemetry before a command runs:
+Neither this module nor those of the commands import pyroute2, protobuf or opentelemetry before a command runs, so that
 `--help` and `--version` answer at once.
 """
 
@@ -61,7 +61,7 @@ def main() -> None:
     except click.Abort:
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python flushes once more, and complains
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python's last flush would print an error
         sys.exit(EXIT_REFUSED)
     except (NriRdmaError, KernelError, click.ClickException, OSError) as error:
         ours = _usage(error) if isinstance(error, click.ClickException) else told(error)
@@ -86,9 +86,9 @@ def commands(context: click.Context) -> int | None:
       nri-rdma inventory              what this node has
       nri-rdma topology               which devices and GPUs are near each other
       nri-rdma explain pod.yaml       what a pod would get here, and why
-      nri-rdma validate pod.yaml      what is wrong in what you wrote
+      nri-rdma validate pod.yaml      what is wrong in a file for nri-rdma
       nri-rdma verify                 whether RDMA works in this container
-      nri-rdma run --dry-run          what would be done for the pods here
+      nri-rdma run --dry-run          what the daemon would do for the pods here
       nri-rdma run                    the daemon
     """
     if context.invoked_subcommand is not None:
@@ -103,7 +103,7 @@ def commands(context: click.Context) -> int | None:
 
 @commands.command()
 @loaded_options(is_start=lambda arguments: not arguments["dry_run"])
-@click.option("--dry-run", is_flag=True, help="Report what would be done for each pod, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Only report what would be done for each pod.")
 @click.option(
     "-o",
     "--output",
@@ -115,15 +115,15 @@ def commands(context: click.Context) -> int | None:
 def run(loaded: Loaded, dry_run: bool, output: str) -> None:
     """Run the daemon.
 
-    It connects to the runtime over NRI and serves until SIGTERM; devices that pods have then stay theirs. SIGHUP has
-    the configuration file read again. A setting that cannot be used does not end it: `nri-rdma status` says what it
-    goes without, and pods that ask are refused where that setting decides who gets what.
+    The daemon connects to the runtime over NRI and serves until SIGTERM. Pods keep their devices when it ends. On
+    SIGHUP it reads the configuration file again. A setting that cannot be used does not end it: `nri-rdma status` says
+    which one and what follows. If that setting decides which pod gets what, pods that ask for devices are refused.
 
-    The runtime can start it instead: link its plugin folder's 90-nri-rdma to this program. It gets no arguments then,
-    and its settings from /etc/nri/conf.d/90-nri-rdma.conf, written like the configuration file.
+    The runtime can start the daemon instead: make 90-nri-rdma in its plugin folder a link to this program. The daemon
+    then gets no arguments; its settings are in /etc/nri/conf.d/90-nri-rdma.conf, written like the configuration file.
 
-    With --dry-run it says on stdout what it would do for each pod and container that there is or comes, and does none
-    of it: no pod is refused, and a daemon may run beside it.
+    With --dry-run, the command prints what the daemon would do for each running or new pod and container. It changes
+    nothing and refuses no pod, and a daemon may run at the same time.
 
     \b
     Example:
@@ -143,7 +143,7 @@ def run(loaded: Loaded, dry_run: bool, output: str) -> None:
         report_only(settings, output)
         return
     log_error = set_up_logging(settings.log_level, settings.log_format, settings.log_file)
-    gc.disable()  # until the daemon is made: it is no garbage
+    gc.disable()  # while the daemon is created: nothing of it is garbage
     from nri_rdma.config.start import start_troubles
     from nri_rdma.daemon.daemon import Daemon
     from nri_rdma.daemon.lacking import warn_of_variables
@@ -184,7 +184,8 @@ for command in (uninstall_containerd, uninstall_crio, uninstall_systemd, uninsta
 
 
 def _print_whatever_there_is() -> None:
-    """Names come from hardware and pods: one that the terminal cannot show must not end a command."""
+    """Escape characters that the terminal cannot show, so that printing never fails. Names come from hardware and
+    pods."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -1,8 +1,8 @@
-"""This node as a command sees it: hardware from sysfs, netdevs as the host has them. Needs no root.
+"""Reads this node for commands: hardware from sysfs, netdevs from the current network namespace. Needs no root.
 
-The daemon reads the host's links through a namespace that it holds, which takes privileges; a command only looks at the
-namespace it runs in. The sysfs root may be a tree of another node, made or saved, whose netdevs this host lacks: those
-are then as the tree describes them. What neither the host nor the tree has is in another network namespace.
+The daemon reads the host's links through a namespace that it holds open, which needs privileges; a command reads only
+the namespace that it runs in. The sysfs root may be a tree of another node, with netdevs that this host does not have.
+These are described by the tree. Netdevs that neither the host nor the tree has are in another network namespace.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ _IFF_UP = 0x1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalNode:
-    """The node, with the names of netdevs that are not this host's: `described` by the tree only, or `elsewhere`."""
+    """The node. Of its netdevs, those in `described` are known from the sysfs tree only, and those in `elsewhere` are
+    in another network namespace."""
 
     node: Node
     described: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
     problem: str = ""
-    """Why the host's links could not be read; "" when they could."""
+    """Why the host's links could not be read; "" if they were read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,8 @@ class _HostLinks:
 
 
 def read_node(settings: Settings, snapshot: Path | None = None) -> tuple[Node, tuple[str, ...]]:
-    """Return this machine or a saved node, and what a reader has to know about it. Raises as its two sources do."""
+    """Return this machine's node or that of the snapshot, with sentences for the reader. Raises InventoryError, or for
+    a snapshot SettingError or OSError."""
     if snapshot is None:
         local = read_local_node(settings)
         return local.node, notes(local, settings)
@@ -55,7 +57,8 @@ def read_node(settings: Settings, snapshot: Path | None = None) -> tuple[Node, t
 
 
 def read_local_node(settings: Settings) -> LocalNode:
-    """The node of these settings' roots, as it is now. Raises InventoryError without sysfs."""
+    """Return the current node, read below the root folders of the settings. Raises InventoryError if there is no
+    sysfs."""
     found = scan(settings.sysfs_root, settings.dev_root, settings.proc_root)
     names = tuple(name for of_device in found.netdev_names.values() for name in of_device)
     host = _host_links(settings.lifelines(os.environ), names) if names else _HostLinks()
@@ -74,7 +77,7 @@ def read_local_node(settings: Settings) -> LocalNode:
 
 
 def notes(local: LocalNode, settings: Settings) -> tuple[str, ...]:
-    """Return what a reader has to know about where the facts are from, as sentences."""
+    """Return sentences for the reader about missing or doubtful facts."""
     sentences: list[str] = []
     if local.problem:
         sentences.append(f"The host's links cannot be read ({local.problem}): use by the host is not known.")
@@ -107,7 +110,8 @@ def _host_links(lifelines: Lifelines, netdevs: Collection[str]) -> _HostLinks:
 
 
 def _only_described(class_net: Path, names: Iterable[str], links: Collection[LinkState]) -> tuple[LinkState, ...]:
-    """Links of the tree that this host lacks. One of the same name and another number or address is another one."""
+    """Return the links that the sysfs tree describes, but the host does not have. A host link with the same name, but
+    another ifindex or MAC, counts as a different link."""
     on_host = {(link.name, link.ifindex, link.mac) for link in links}
     told = (_described_link(class_net / name) for name in names)
     return tuple(link for link in told if link is not None and (link.name, link.ifindex, link.mac) not in on_host)
@@ -130,7 +134,7 @@ def _described_link(folder: Path) -> LinkState | None:
             master=_ifindex_of(folder / "master"),
         )
     except (OSError, ValueError):
-        return None  # not in this namespace, or no tree of a node at all
+        return None  # the netdev is in another namespace, or the folder is not a sysfs tree
 
 
 def _ifindex_of(folder: Path) -> int:
@@ -141,7 +145,8 @@ def _ifindex_of(folder: Path) -> int:
 
 
 def _side_by_side(use: HostUse, described: tuple[LinkState, ...]) -> HostUse:
-    """Described links beside the host's. Names and numbers of two machines may clash: the host's give way."""
+    """Return the host's links together with the described ones. If a name or ifindex is used by both machines, the
+    host's link is left out."""
     names, numbers = {link.name for link in described}, {link.ifindex for link in described}
     kept = tuple(link for link in use.links if link.name not in names and link.ifindex not in numbers)
     return replace(

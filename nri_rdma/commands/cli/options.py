@@ -1,4 +1,4 @@
-"""Options that several commands share: a flag for each setting, --config, --snapshot, -o."""
+"""Options that several commands share: a flag for each setting, --config, --snapshot and --output."""
 
 from __future__ import annotations
 
@@ -43,46 +43,48 @@ annotation_prefix_option = click.option(
     envvar="NRI_RDMA_ANNOTATION_PREFIX",
     metavar="TEXT",
     callback=_prefix,
-    help="Prefix of the annotations that are ours; what is before a slash in it is our driver.",
+    help="Prefix of our annotations; its part before a slash is the name of our DRA driver.",
 )
 
 snapshot_option = click.option(
     "--snapshot",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="The node that `nri-rdma snapshot` saved, in the place of this machine.",
+    help="Use the node that `nri-rdma snapshot` saved in FILE instead of this machine.",
 )
 
 
 def settings_options(*names: str) -> Callable[[Command], Command]:
-    """--config and a flag for each of these settings (all without names); the command gets a Settings, `settings`.
+    """Add --config and a flag for each named setting, or for all settings. The command gets the resulting Settings as
+    the argument `settings`.
 
-    The configuration file is the one of --config, else the one that the runtime sends to a daemon that it starts, else
-    the usual one.
+    The configuration file is that of --config; otherwise the one that the runtime sends to a daemon that it starts;
+    otherwise the default file.
     """
     return _options(names, "settings", lambda loaded: loaded.settings)
 
 
 def asking_options(*names: str, problem: str = "") -> Callable[[Command], Command]:
-    """As settings_options, for commands that ask the daemon or read the hardware. They also work while the
-    configuration file cannot be used, because they are what finds that out: with a warning on stderr, or, where
-    `problem` names an argument of the command, with the SettingError in it (else None)."""
+    """Add the same options as settings_options, for commands that ask the daemon or read hardware. These commands also
+    run if the configuration file is invalid, because users need them to find that out. They then print a warning, or,
+    if `problem` names an argument of the command, get the SettingError in it (None if the file is valid)."""
     return _options(names, "settings", lambda loaded: loaded.settings, is_asking=True, problem=problem)
 
 
 def loaded_options(
     *, is_start: Callable[[Mapping[str, Any]], bool] = lambda _arguments: False
 ) -> Callable[[Command], Command]:
-    """As settings_options, of all settings; the command gets them with their origins, `loaded`.
+    """Add --config and a flag for every setting. The command gets the settings with their origins as the argument
+    `loaded`.
 
-    With arguments for which `is_start` holds, the command starts a daemon, which does not read what the runtime sends
-    to another one, and goes on without what cannot be read (nri_rdma.config.start).
+    If `is_start` is true for the command's arguments, the command starts a daemon. Then the file that the runtime sends
+    to another daemon is not read, and settings that cannot be read are skipped (nri_rdma.config.start).
     """
     return _options((), "loaded", lambda loaded: loaded, is_start=is_start)
 
 
 def setting_flags(*names: str) -> Callable[[Command], Command]:
-    """--config and a flag for each of these settings, not yet read: the command gets the values that were given."""
+    """Add --config and a flag for each named setting. The command gets the given values as they are, not yet parsed."""
     flags: list[Callable[[Command], Command]] = [*(_flag(it) for it in fields(Settings) if it.name in names), _CONFIG]
 
     def decorate(command: Command) -> Command:
@@ -121,7 +123,7 @@ def _options(
             except SettingError as error:
                 if not is_asking:
                     raise
-                load(given, os.environ, Document(name="no file"))  # a wrong flag or variable is no matter of the file
+                load(given, os.environ, Document(name="no file"))  # raises if a flag or variable is wrong, not the file
                 arguments[argument] = load_some(names, given, os.environ, document)
                 if problem:
                     return command(**{problem: error}, **arguments)

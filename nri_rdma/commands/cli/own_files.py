@@ -1,5 +1,4 @@
-"""What `nri-rdma install` and `uninstall` do with files of ours, whoever they are for: shown first, then written or
-removed."""
+"""Shows, writes and removes the files of `nri-rdma install` and `uninstall`, for all of their subcommands."""
 
 from __future__ import annotations
 
@@ -23,7 +22,8 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would b
 def write(
     files: Iterable[OwnFile], engine: str, after: str, dry_run: bool, check: Callable[[], None] = lambda: None
 ) -> None:
-    """Show and write what is not there as it should be."""
+    """Show the files that are missing or differ, and write them. `after` is a sentence to print at the end; `check`
+    runs after the writing, and if it raises, all is restored."""
     from nri_rdma.commands.install.changes import carry_out_all, to_write
 
     screen, changes = Screen(), to_write(files)
@@ -46,7 +46,8 @@ def remove(
     refuse: Callable[[], None],
     folder: Path | None,
 ) -> None:
-    """Show and remove what is there, in this order, without what is `kept` for somebody; then the folder."""
+    """Show and remove the files that exist, in the given order, then the folder if it is empty. Files in `kept` stay,
+    because the program named there needs them. `refuse` may raise before anything is removed."""
     from nri_rdma.commands.install.changes import carry_out_all, remove_empty, to_remove
 
     screen = Screen()
@@ -69,7 +70,8 @@ def remove(
 
 
 def packaged(name: str) -> Path:
-    """Return the hook of this name that came with this program; its module is beside it. Raises NriRdmaError."""
+    """Return the path of the named hook program that was installed with this program; its module is beside it. Raises
+    NriRdmaError if it is missing."""
     module = f"{name.replace('-', '_')}.py"
     beside = Path(sysconfig.get_path("scripts")) / name
     checked_out = Path(__file__).resolve().parents[3] / "hooks" / name
@@ -82,7 +84,7 @@ def packaged(name: str) -> Path:
 
 
 def show(changes: Iterable[FileChange]) -> None:
-    """Show the differences."""
+    """Print the differences."""
     screen = Screen()
     for change in changes:
         for line in change.shown().splitlines():
@@ -90,7 +92,8 @@ def show(changes: Iterable[FileChange]) -> None:
 
 
 def specs_with(hook: Path, settings: Settings, but: Path | None = None) -> str:
-    """Return a CDI device whose spec names this hook; "" where there is none. The file `but` does not count."""
+    """Return "the CDI device NAME" for a device whose spec names this hook; "" if there is none. The spec file `but` is
+    ignored."""
     from nri_rdma.host.cdi.folder import read_registry
 
     for name, device in read_registry(settings.cdi_dirs).devices.items():

@@ -1,4 +1,4 @@
-"""`nri-rdma preflight`: one table of what doctor finds on all nodes of a cluster."""
+"""`nri-rdma preflight`: one table with doctor's findings on all nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from nri_rdma.commands.doctor.finding import Finding
 
 _NAMED = 3
-"""Nodes with the same finding that are named."""
+"""The most nodes with the same finding that are listed by name."""
 
 
 @click.command()
 @click.option("--namespace", required=True, metavar="NAME", help="Where the DaemonSets are.")
-@click.option("--without", multiple=True, metavar="CHECK", help="A check of doctor that does not count.")
+@click.option("--without", multiple=True, metavar="CHECK", help="Ignore this check of doctor.")
 @click.option("--timeout", default=180.0, show_default=True, metavar="SECONDS", help="For all nodes together.")
 def preflight(namespace: str, without: tuple[str, ...], timeout: float) -> None:
-    """Print what doctor finds on the nodes of a cluster that is not ok, before the chart is installed there.
+    """Print doctor's warnings and problems on all nodes of a cluster, before the chart is installed there.
 
-    The chart does that by itself, in a Job, with preflight=true. Ends with 1 when there is a problem on any node, or no
-    answer from it. Runs in a pod whose service account may read the logs of doctor's pods.
+    With preflight=true, the chart runs this command in a Job. It ends with 1 if a node has a problem or does not
+    answer. It must run in a pod whose service account may read the logs of doctor's pods.
 
     \b
     Example:
@@ -44,7 +44,7 @@ def preflight(namespace: str, without: tuple[str, ...], timeout: float) -> None:
 
 
 def show(found: Mapping[str, Iterable[Finding]]) -> int:
-    """Print what is not ok on which nodes; return the number of problems."""
+    """Print the warnings and problems with their nodes. Returns the number of problems."""
     from nri_rdma.commands.doctor.finding import Result
     from nri_rdma.commands.preflight import CLUSTER, rows
 

@@ -1,6 +1,6 @@
-"""What a terminal is given: plain tables as wide as it is, bold or coloured only where that is wanted.
+"""Output for a terminal: plain tables as wide as the terminal, bold or coloured only if the user wants it.
 
-Every text goes through `printable`: names and errors are not ours, and a terminal obeys what it reads.
+Each text goes through `printable`, because names and errors come from others and could contain control characters.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ WIDTH_WITHOUT_TERMINAL = 120
 NARROWEST = 60
 _GAP = "  "
 _LEAST_LAST_WIDTH = 24
-"""A last column that would be narrower goes below its row."""
+"""If the last column of a table would be narrower than this, its text goes on a line of its own below the row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTable:
-    """Rows under headings; the last column takes what is left of the width. An empty heading is allowed."""
+    """A table with headings and rows. The last column takes the rest of the width. A heading may be empty."""
 
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -34,28 +34,28 @@ class TextTable:
 
 
 class Screen:
-    """Prints to stdout, as wide as the terminal is."""
+    """Prints to stdout in the width of the terminal."""
 
     def __init__(self) -> None:
         self.width = max(NARROWEST, shutil.get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns)
         self._styled = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     def line(self, text: str = "", *, bold: bool = False) -> None:
-        """A paragraph, wrapped at words."""
+        """Print a paragraph, wrapped between words."""
         for line in textwrap.wrap(printable(text), self.width, break_on_hyphens=False) or [""]:
             self.raw(line, bold=bold)
 
     def raw(self, text: str, *, bold: bool = False, colour: str | None = None) -> None:
-        """A line that fits already."""
+        """Print one line without wrapping it."""
         text = printable(text.rstrip())
         print(click.style(text, bold=bold or None, fg=colour) if self._styled and (bold or colour) else text)
 
     def facts(self, facts: Iterable[tuple[str, str]], indent: int = 0) -> None:
-        """Names and what they are, one below the other."""
+        """Print names with their values, one below the other."""
         self.table(TextTable(headings=(), rows=tuple(facts), indent=indent))
 
     def table(self, table: TextTable) -> None:
-        """A title, headings and rows; without headings only rows."""
+        """Print a table: title, headings and rows. A table without headings has only rows."""
         margin = " " * table.indent
         if table.title:
             self.raw(margin + table.title, bold=True)
@@ -67,7 +67,8 @@ class Screen:
 
 
 def layout(table: TextTable, width: int) -> tuple[str, ...]:
-    """The line of the headings, then those of the rows; of at most `width` characters where the columns allow it."""
+    """Return the lines of a table: the headings, then the rows. They are at most `width` wide, unless the columns do
+    not allow it."""
     rows = [tuple(map(printable, row)) for row in table.rows]
     every = [table.headings, *rows] if table.headings else rows
     widths = [min(width // 2, max(map(len, column))) for column in zip(*every, strict=True)][:-1]
@@ -97,19 +98,19 @@ def _wrapped(cell: str, width: int) -> list[str]:
 
 
 def print_json(document: object) -> None:
-    """A document for programs, on stdout."""
+    """Print a document as JSON."""
     print(json.dumps(document, indent=2))
 
 
 def printable(text: str) -> str:
-    """Without what would move the cursor or colour the rest of the screen; a newline stays."""
+    """Return the text with control characters escaped; a newline stays."""
     return "".join(
         char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode() for char in text
     )
 
 
 def can_draw(characters: str) -> bool:
-    """Tell whether stdout can show these characters."""
+    """Return whether the encoding of stdout has these characters."""
     try:
         characters.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
@@ -118,7 +119,7 @@ def can_draw(characters: str) -> bool:
 
 
 def age(seconds: float) -> str:
-    """Return a duration in its two largest units."""
+    """Return a duration in its two largest units, such as "3 h 12 min"."""
     minutes, hours, days = int(seconds) // 60, int(seconds) // 3600, int(seconds) // 86400
     if days:
         return f"{days} d {hours % 24} h"

@@ -1,4 +1,4 @@
-"""`nri-rdma snapshot`: this node as a file, which other commands take in the place of a machine."""
+"""`nri-rdma snapshot`: saves this node in a file, which other commands read in place of a machine."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _STDOUT = Path("-")
     default=_STDOUT,
     show_default=True,
     metavar="FILE",
-    help="Where to save it; - is stdout. A file that is there is replaced once the new one is whole.",
+    help="Where to save it; - is stdout. An existing file is replaced when the new one is complete.",
 )
 def snapshot(settings: Settings, output: Path) -> None:
-    """Save this node, to look at it elsewhere.
+    """Save this node in a file, to examine it on another machine.
 
-    `inventory`, `explain` and `topology` read the file with --snapshot. It has the names, places and addresses of
-    RDMA devices, their netdevs and GPUs, the machine's name and the time, and nothing of pods. Needs no root.
+    `inventory`, `explain` and `topology` read the file with --snapshot. It contains the names, places and addresses of
+    RDMA devices, their netdevs and GPUs, the machine's name and the time, but nothing about pods. Needs no root.
 
     \b
     Example:
@@ -51,7 +51,8 @@ def snapshot(settings: Settings, output: Path) -> None:
 
 
 def _save(text: str, path: Path) -> None:
-    """Whole or not at all, also when the machine stops. A pipe or a device is written to, not replaced."""
+    """Write the file so that it is complete or unchanged, even if the machine crashes. A pipe or device is written to
+    directly."""
     if path.exists() and not path.is_file():
         path.write_text(text)
         return

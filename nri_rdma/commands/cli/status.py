@@ -1,4 +1,4 @@
-"""`nri-rdma status`: what the daemon is doing."""
+"""`nri-rdma status`: shows what the daemon is doing."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 EXIT_ATTENTION = 1
 _ID_LENGTH = 13
-"""As crictl shortens the ids of sandboxes."""
+"""The length to which crictl shortens sandbox ids."""
 
 
 @click.command()
 @asking_options("state_dir", "control_socket", "containerd_socket")
 @output_option
 @click.option("--check", is_flag=True, help="Show only what needs attention, and end with 1 if anything does.")
-@click.option("--require-guard", is_flag=True, help="With --check: a runtime handler without the guard needs it, too.")
+@click.option("--require-guard", is_flag=True, help="With --check: also report runtime handlers without the guard.")
 @click.option("--except-handler", "excluded", multiple=True, metavar="NAME", help="A handler that needs no guard.")
 @click.pass_context
 def status(
@@ -41,21 +41,21 @@ def status(
     require_guard: bool,
     excluded: tuple[str, ...],
 ) -> None:
-    """Show what the daemon is doing, and who holds which device.
+    """Show what the daemon is doing, and which pods hold which devices.
 
-    What containers use of a device, and may, is read from their cgroups when you ask.
+    How much of a device containers use and may use is read from their cgroups at this moment.
 
-    Warnings: no guard, pods that run without their devices, devices that could not be brought home. Ends with 3 when
-    the daemon does not answer.
+    It warns about a missing guard, pods that run without their devices, and devices that could not be returned to the
+    host. Ends with 3 if the daemon does not answer.
 
-    With --check: for probes and monitoring. The daemon does not answer, the runtime is not connected, a configuration
-    was refused, metrics are not served, a resource has not been registered with the kubelet for a minute, the driver of
-    claims has not been or cannot publish its devices, another driver publishes them, claims do not get devices whose
-    netdevs are away, devices could not be brought home, pods run without their devices, or containers did not start.
-    Refused pods do not count.
+    --check is for probes and monitoring. It reports: the daemon does not answer; the runtime is not connected; a
+    configuration was refused; metrics are not served; a resource or the DRA driver has not been registered with the
+    kubelet for a minute; the driver cannot publish its devices; another driver publishes them; claims do not get
+    devices because their netdevs are missing; devices could not be returned to the host; pods run without their
+    devices; containers did not start. Refused pods are not reported.
 
-    With --require-guard as well: containers of a runtime handler have no guard, or it cannot be known, and the kubelet
-    does not give the guard resource.
+    --require-guard adds: the containers of a runtime handler have no guard, or that is unknown, and the kubelet does
+    not provide the guard resource either.
 
     \b
     Example:
@@ -96,7 +96,8 @@ def status(
 
 
 def _asked(context: click.Context, settings: Settings, *, check: bool) -> dict[str, Any]:
-    """Return the daemon's document. For a `check`, a daemon that does not answer is a line like another."""
+    """Return the daemon's status document. With `check`, a daemon that does not answer is reported as a line, and the
+    command ends."""
     from nri_rdma.doors.control.client import ask_status
 
     try:
@@ -109,7 +110,7 @@ def _asked(context: click.Context, settings: Settings, *, check: bool) -> dict[s
 
 
 def attention(document: dict[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each thing that a person should look at."""
+    """Yield a sentence for each thing that needs a person's attention."""
     runtime = document["runtime"]
     if why := unsynchronized(runtime["link"], runtime["socket"], runtime["error"]):
         yield why
@@ -124,7 +125,7 @@ def attention(document: dict[str, Any]) -> Iterator[str]:
         yield from driver_attention(driver, time.time())
     for it in document["sandboxes"]:
         if it["undo_error"]:
-            yield f"devices of {it['pod']} could not be brought home: {it['undo_error']}"
+            yield f"devices of {it['pod']} could not be returned to the host: {it['undo_error']}"
     for pod, container, answers, time_since in _unstarted(document["sandboxes"]):
         yield f"container {container} of {pod} did not start for {time_since}, after {answers} answers"
     for it in document["unserved"]:
@@ -148,7 +149,7 @@ def _unserved_resources(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _facts(document: dict[str, Any], setups: tuple[Setup, ...] = ()) -> Iterator[tuple[str, str]]:
-    """Yield the lines above the tables. `setups` is what the runtime's configuration here says of the guard."""
+    """Yield the lines above the tables. `setups` says how the runtime's configuration guards each handler."""
     daemon, runtime = document["daemon"], document["runtime"]
     commit = f" (commit {daemon['revision']})" if daemon.get("revision") else ""  # a daemon before this field has none
     yield (
@@ -249,7 +250,7 @@ def _devices_of(pool: dict[str, Any]) -> str:
 
 
 def _share_limits(pool: dict[str, Any]) -> Iterator[str]:
-    """Yield what each share may have of a device, for devices of which it may have the same."""
+    """Yield a line for each set of limits, with the devices on which a share has these limits."""
     told: dict[str, list[str]] = {}
     for device, it in pool.get("limits", {}).items():  # a daemon before this field has none
         told.setdefault(it["words"], []).append(device)
@@ -315,7 +316,7 @@ def _refused(rows: list[dict[str, Any]], now: float) -> TextTable:
 
 
 def _since_start(document: dict[str, Any]) -> str:
-    """Say how many there have been since the daemon started; empty while none has ended."""
+    """Return words for the number of such pods since the daemon's start; "" if all of them still run."""
     count = document.get("unserved_count", 0)  # a daemon before this field has none
     return f" ({count} since the daemon's start)" if count > len(document["unserved"]) else ""
 
@@ -340,7 +341,7 @@ def _devices(document: dict[str, Any]) -> TextTable:
 
 
 def _netdev_words(device: dict[str, Any], moves: list[dict[str, Any]]) -> str:
-    """Say where the netdevs of a device are. The daemon may not have read the node since they left."""
+    """Return words for where the device's netdevs are. The daemon may not have read the node again since they moved."""
     gone = {it["netdev"]["name"]: it["pod_name"] for it in moves if it["device"] == device["name"]}
     here = [netdev["name"] for netdev in device["netdevs"] if netdev["name"] not in gone]
     away = [f"{name} as {pod_name}" for name, pod_name in gone.items()]

@@ -1,7 +1,7 @@
-"""The daemon's status document, looked through before a command reads it.
+"""Checks the daemon's status document before a command reads it.
 
-The version of the document says what it means; that it has what commands need, this says. Fields that came later, which
-commands ask for with a default, are not needed.
+The document's version says what its fields mean; this check makes sure that the fields are there. Fields that were
+added later are not required: commands read them with a default.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nri_rdma.model.request import Mode
 
 
 def look_through(document: Mapping[str, Any]) -> None:
-    """Raise NotReadyError, which names the field, when the document lacks something or has it in another form."""
+    """Raise NotReadyError, with the field's name, if a required field is missing or has another type."""
     try:
         msgspec.convert(document, _Status)
     except msgspec.ValidationError as error:
@@ -100,7 +100,7 @@ class _Move:
     pod_name: str
     netdev: Netdev
     left_out: list[str] = field(default_factory=list)
-    """A daemon before this field has none."""
+    """Empty for daemons that do not have this field yet."""
 
 
 @dataclass

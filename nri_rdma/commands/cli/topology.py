@@ -1,4 +1,4 @@
-"""`nri-rdma topology`: how near the RDMA devices of this node are to its GPUs, and who has them."""
+"""`nri-rdma topology`: shows how near this node's RDMA devices are to its GPUs, and which pods have them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CLASS_WIDTH = len("NODE")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """A node, who holds its devices (None: nobody says), and where that is from as sentences."""
+    """A node, the holders of its devices (None if nobody knows them), and sentences about where this is from."""
 
     node: Node
     taken: Taken | None
@@ -52,11 +52,11 @@ class _Source:
     help="A table for people, a JSON document for programs, or a picture.",
 )
 def topology(settings: Settings, snapshot: Path | None, output: str) -> None:
-    """Show how near RDMA devices and GPUs are, and who has them.
+    """Show how near RDMA devices and GPUs are to each other, and which pods have them.
 
-    The classes are those of `nvidia-smi topo -m`. What pods hold is told by the daemon when it answers. The devices of
-    one function, virtual functions too, are equally near to everything: in the table and the picture they are one.
-    Needs no root.
+    The distance classes are those of `nvidia-smi topo -m`. If a daemon runs, it says what pods hold. All devices of one
+    physical function, including its virtual functions, have the same distances, so the table and the picture show them
+    as one. Needs no root.
 
     \b
     Example:
@@ -81,8 +81,8 @@ def topology(settings: Settings, snapshot: Path | None, output: str) -> None:
 
 
 def _gather(settings: Settings, snapshot: Path | None) -> _Source:
-    """The node as the daemon knows it when it answers and reads the hardware that these settings name; else as this
-    command does. A snapshot is of another time or machine: no daemon is asked."""
+    """Return the node as the running daemon knows it, if it reads the hardware that these settings name; otherwise as
+    this command reads it. With a snapshot, no daemon is asked, because it may be of another time or machine."""
     from nri_rdma.doors.control.client import ask_status
     from nri_rdma.errors import NotReadyError
 
@@ -108,7 +108,7 @@ def _from_node(settings: Settings, sentence: str, snapshot: Path | None = None) 
 
 
 def _whose(settings: Settings, snapshot: Path | None) -> Iterator[str]:
-    """Yield the node's name and the time, for who has pictures of many; a snapshot has its own."""
+    """Yield the node's name and the time, which tell the pictures of several nodes apart. A snapshot has its own."""
     from nri_rdma.commands.cli.document import name_and_time
     from nri_rdma.host.sysfs.scan import is_own
 
@@ -150,7 +150,7 @@ def _show(screen: Screen, view: View, sentences: tuple[str, ...]) -> None:
 
 
 def _matrix(view: View, width: int) -> Iterator[TextTable]:
-    """The matrix in blocks of as many columns as there is room for."""
+    """Yield the matrix in blocks, each with as many columns as fit on the screen."""
     from nri_rdma.commands.picture.matrix import matrix_of
 
     names = _names(view)
@@ -167,7 +167,7 @@ def _matrix(view: View, width: int) -> Iterator[TextTable]:
 
 
 def _fitting(names: Sequence[str], room: int) -> int:
-    """Return how many of these columns fit, but one at least."""
+    """Return how many of these columns fit into the width `room`, at least one."""
     for count, name in enumerate(names):
         room -= _GAP + max(_CLASS_WIDTH, len(name))
         if room < 0:
@@ -182,7 +182,8 @@ def _names(view: View) -> tuple[str, ...]:
 
 
 def _holders(view: View) -> TextTable:
-    """A line for every GPU and every RDMA device; those that stand for others in the matrix come first."""
+    """Return a table with a row for each GPU and RDMA device. The device that represents an adapter in the matrix comes
+    first."""
     from nri_rdma.commands.picture.view import gpu_name
     from nri_rdma.commands.picture.words import device_words
 
@@ -218,7 +219,8 @@ def _picture(view: View, sentences: tuple[str, ...]) -> str:
 
 
 def _document(source: _Source, view: View) -> dict[str, Any]:
-    """As `inventory -o json`, with names for GPUs, holders as in `status -o json`, rails, and the matrix of all."""
+    """Return the document of `inventory -o json` with additions: names of GPUs, holders as in `status -o json`, rails,
+    and the matrix of distances."""
     from nri_rdma.commands.cli.document import document_of
     from nri_rdma.commands.cli.holders import holder_document
     from nri_rdma.commands.picture.matrix import matrix_of

@@ -1,4 +1,4 @@
-"""`nri-rdma trace`: what the daemon did, when, and how long each step took."""
+"""`nri-rdma trace`: shows what the daemon did, when, and how long each step took."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ EXIT_NOTHING = 1
     metavar="N",
     help="At most this many events, the newest ones.",
 )
-@click.option("--errors", is_flag=True, help="Only events of which a step failed.")
+@click.option("--errors", is_flag=True, help="Only events with a failed step.")
 @asking_options("state_dir", "control_socket")
 @output_option
 @click.pass_context
 def trace(context: click.Context, pod: str, last: int, errors: bool, settings: Settings, output: str) -> None:
     """Show what the daemon did for a pod, step by step.
 
-    POD is namespace/name, name, UID or sandbox id, or the name of a container of podman or Docker; without it, all
-    pods. One waterfall per event of the runtime, oldest first; the daemon remembers recent ones only, and the last line
-    says since when. Ends with 1 when it remembers nothing of POD.
+    POD is namespace/name, name, UID or sandbox id, or the name of a podman or Docker container; without POD, all pods
+    are shown. Each event of the runtime is one waterfall, oldest first. The daemon remembers recent events only; the
+    last line says since when. Ends with 1 if the daemon remembers nothing about POD.
 
-    FILE is what -o json printed, under a name that ends with .json, or - for stdin: it is shown on any machine, and no
-    daemon is asked.
+    FILE is the output of -o json, in a file whose name ends with .json, or - for stdin. It can be shown on any
+    machine, because no daemon is asked.
 
     \b
     Example:
@@ -87,7 +87,7 @@ def _asked(settings: Settings, pod: str) -> dict[str, Any]:
 
 
 def _say_nothing(pod: str, *, is_file: bool, is_known: bool) -> None:
-    """Say that there is no event to show; `is_known`: there are some that did not fail."""
+    """Print that there is no event to show. With `is_known` there are events, but none of them failed."""
     of = f" of a pod {pod}" if pod else ""
     if is_known:
         Screen().line(f"Nothing{f' in {pod}' if is_file else of} failed.")
@@ -97,13 +97,13 @@ def _say_nothing(pod: str, *, is_file: bool, is_known: bool) -> None:
 
 
 def _show_ring(document: dict[str, Any]) -> None:
-    """Say how far back the daemon remembered when it was asked."""
+    """Print since when the daemon remembers events."""
     ring = document.get("ring")
     if not isinstance(ring, dict) or not isinstance(since := ring.get("since"), int | float):
-        return  # of a daemon before this field, or a file that is not its
+        return  # an older daemon does not have this field, and a file may be of another program
     if not ring.get("capacity"):
-        return  # the setting tracing is off: it remembers no step
-    with contextlib.suppress(OverflowError, ValueError, OSError):  # of a file: a time that is none
+        return  # the setting `tracing` is off, so the daemon remembers no steps
+    with contextlib.suppress(OverflowError, ValueError, OSError):  # a file may contain an impossible time
         when = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         screen = Screen()
         screen.line()

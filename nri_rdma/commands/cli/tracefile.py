@@ -1,7 +1,7 @@
-"""What `trace -o json` printed, read again from a file.
+"""Reads a file with the output of `trace -o json`.
 
-The daemon's own answer is known to hold together; a file is not: ids that repeat, times that are none and trees without
-end are refused, so that whatever is drawn is drawn in bounded time.
+The daemon's own answers are consistent, but a file may not be. Repeated ids, impossible times and endless trees are
+refused, so that drawing always ends.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from nri_rdma.commands.cli.waterfall import SpanRow, read_spans
 from nri_rdma.errors import ErrorCode, NotReadyError, SettingError
 
 MAX_SPANS = 20_000
-"""An answer of the daemon has fewer: each takes more than a hundred bytes of three MiB."""
+"""More than an answer of the daemon can have: an answer has at most 3 MiB, and each span takes over a hundred bytes."""
 MAX_DEPTH = 100
-"""A step of an attach is four deep."""
+"""More than any attach has, whose steps are four levels deep."""
 _LATEST_NS = 253_402_300_799 * 10**9
-"""The last second of the year 9999, the last that has a date."""
+"""The last second of the year 9999, the latest time that datetime can show."""
 
 
 def read_trace(path: Path) -> dict[str, Any]:
-    """The trace document of a file; - is stdin. Raises SettingError when it holds none, or OSError."""
+    """Return the trace document in the file (- is stdin). Raises OSError, or SettingError if the file contains no
+    trace."""
     refused = partial(_refused, path)
     document = read_json_object(path, refused)
     try:
@@ -36,7 +37,7 @@ def read_trace(path: Path) -> dict[str, Any]:
 
 
 def _why_not(spans: tuple[SpanRow, ...]) -> str:
-    """Say what does not hold together; "" when all does."""
+    """Return why the spans are inconsistent; "" if they are consistent."""
     if len(spans) > MAX_SPANS:
         return f"it has more than {MAX_SPANS} spans"
     parents = {(span.trace_id, span.span_id): (span.trace_id, span.parent_id) for span in spans}

@@ -1,4 +1,4 @@
-"""`nri-rdma validate`: what is wrong with what people write, before a cluster or a node sees it."""
+"""`nri-rdma validate`: checks the files that people write for nri-rdma, before a cluster or node reads them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _STDIN = Path("-")
 @output_option
 @click.pass_context
 def validate(context: click.Context, files: tuple[Path, ...], annotation_prefix: str, output: str) -> None:
-    """Find what is wrong in files for nri-rdma: all of it, with its line.
+    """Find all errors in files for nri-rdma, with their lines.
 
-    FILE is YAML or JSON of pods, any kind with pod templates, resource claims and device classes (many documents in
-    one file; - reads stdin), a CDI spec, or a configuration. Its content says which. Kinds without a pod template are
-    skipped, and the command says so. It needs no node and no root; it does not know a node's pools and devices, as
-    `explain` does. Ends with 1 when anything is wrong; a warning does not change that.
+    FILE is YAML or JSON with pods, objects with pod templates, resource claims or device classes (many documents in
+    one file; - reads stdin), a CDI spec, or a configuration. The command finds out which from the content. Objects
+    without a pod template are skipped and listed. It needs no node and no root; it does not know a node's pools and
+    devices, as `explain` does. Ends with 1 if there is an error; warnings do not count.
 
     \b
     Example:
@@ -53,7 +53,7 @@ def validate(context: click.Context, files: tuple[Path, ...], annotation_prefix:
 
 
 def _read(path: Path) -> bytes:
-    """One byte more than anything may have, which is for the checks to refuse."""
+    """Return the content of the file, up to one byte more than the checks allow, so that they refuse a larger file."""
     from nri_rdma.text.placed_yaml import MAX_BYTES
 
     if path != _STDIN and path.is_dir():

@@ -1,4 +1,4 @@
-"""`nri-rdma verify`: whether RDMA works in this container, and between two."""
+"""`nri-rdma verify`: tests whether RDMA works in this container, and between two containers."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _MIB = 1 << 20
 @click.command()
 @asking_options("sysfs_root", "dev_root", "verbs_python")
 @click.argument("devices", nargs=-1, metavar="[DEVICE]...")
-@click.option("--gid-index", type=click.IntRange(0, 255), metavar="N", help="The entry of the GID table to send by.")
+@click.option("--gid-index", type=click.IntRange(0, 255), metavar="N", help="Use this entry of the port's GID table.")
 @click.option(
-    "--roce-version", type=click.IntRange(1, 2), default=2, show_default=True, help="Which GIDs of RoCE count."
+    "--roce-version", type=click.IntRange(1, 2), default=2, show_default=True, help="Use a GID of this RoCE version."
 )
 @click.option(
     "--timeout",
@@ -39,9 +39,9 @@ _MIB = 1 << 20
     default=15.0,
     show_default=True,
     metavar="SECONDS",
-    help="For each port, and for each step of a pair.",
+    help="Time limit for each port, and for each step of a pair.",
 )
-@click.option("--server", is_flag=True, help="Wait for one --connect of another container, and be measured.")
+@click.option("--server", is_flag=True, help="Wait until another container connects and measures.")
 @click.option("--connect", "host", metavar="HOST", help="Measure to the container that waits at this address.")
 @click.option(
     "--bind",
@@ -50,10 +50,10 @@ _MIB = 1 << 20
     envvar="POD_IP",
     show_envvar=True,
     metavar="ADDRESS",
-    help="With --server: where to listen.",
+    help="With --server: the address to listen on.",
 )
 @click.option(
-    "--port", "tcp_port", type=click.IntRange(0, 65535), default=18516, show_default=True, help="The TCP port of both."
+    "--port", "tcp_port", type=click.IntRange(0, 65535), default=18516, show_default=True, help="The server's TCP port."
 )
 @click.option(
     "--wait",
@@ -69,22 +69,28 @@ _MIB = 1 << 20
     type=click.Choice(["all", "same"]),
     default="all",
     show_default=True,
-    help="With --connect: each port with each, or the first with the first.",
+    help="With --connect: measure each port with each, or only ports at the same position.",
 )
-@click.option("--iterations", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Pings of a pair.")
+@click.option(
+    "--iterations",
+    type=click.IntRange(1, 100_000),
+    default=1000,
+    show_default=True,
+    help="Messages per pair for latency.",
+)
 @click.option(
     "--size",
     type=click.IntRange(1, 8 * _MIB),
     default=_MIB,
     show_default=True,
-    help="Bytes of a message for bandwidth.",
+    help="Size of a message for bandwidth, in bytes.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(0.01, 60),
     default=0.5,
     show_default=True,
-    help="How long a pair's bandwidth takes.",
+    help="How long to measure a pair's bandwidth.",
 )
 @click.option(
     "--svg", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw the pairs as a matrix."
@@ -99,17 +105,17 @@ def verify(
     output: str,
     **pairs: Any,
 ) -> None:
-    """Show whether RDMA works here, and why not.
+    """Test whether RDMA works here, and say why not.
 
-    In a container it looks at the devices that the container was given: those of its variables RDMA_DEVICES_*, else
-    those whose nodes are in /dev/infiniband; with arguments, at these. Each is opened, its port and GID are looked at,
-    memory is registered as far as RLIMIT_MEMLOCK allows, and a queue pair that is connected to itself moves 1 MiB.
+    Without arguments the command tests the devices of this container: those in its variables RDMA_DEVICES_*, or else
+    those whose nodes are in /dev/infiniband. It opens each device, checks its port and GID, registers as much memory
+    as RLIMIT_MEMLOCK allows, and moves 1 MiB over a queue pair that is connected to itself.
 
-    With --server in one container and --connect in another it measures latency and bandwidth between their devices, by
-    RDMA writes. Whoever reaches the TCP port can be the other side: listen where only pods do.
+    With --server in one container and --connect in another, it measures latency and bandwidth between their devices by
+    RDMA writes. Any program that reaches the TCP port can connect: listen on an address that only pods reach.
 
-    Ends with 1 if a port or a pair does not work, and says why that is likely. Needs the distribution's Python with its
-    pyverbs (Debian: python3-pyverbs); our image has them.
+    Ends with 1 if a port or a pair does not work, and prints the likely reason. Needs the distribution's Python with
+    its pyverbs (Debian: python3-pyverbs), which our image contains.
 
     \b
     Example:
@@ -236,7 +242,7 @@ def _row(checked: CheckedPort) -> tuple[str, ...]:
 
 
 def size_words(size: int) -> str:
-    """Return a number of bytes for people, "-" for none."""
+    """Return a number of bytes in MiB or KiB; "-" for 0."""
     if not size:
         return "-"
     return f"{size // _MIB} MiB" if size >= _MIB else f"{size // 1024} KiB"

@@ -1,4 +1,4 @@
-"""What `nri-rdma verify --server` and `--connect` show: a row for each pair, a document, a matrix."""
+"""Output of `nri-rdma verify --server` and `--connect`: a table of pairs, a JSON document, or an SVG matrix."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from nri_rdma.commands.picture.pairs import Cell, svg_of_pairs
 from nri_rdma.commands.verify.pairs import MeasuredPair
 
 DOCUMENT_VERSION = 1
-_WORDS = "Latency of one way (median), and bandwidth from the client to the server; the bar is the part of the best."
+_WORDS = "One-way latency (median), and bandwidth from client to server; the bar is relative to the best pair."
 
 
 def show(screen: Screen, measured: Sequence[MeasuredPair]) -> None:
-    """Print the pairs, and why some failed."""
+    """Print a row for each pair, then the errors of the pairs that failed."""
     screen.table(
         TextTable(
             headings=("CLIENT", "SERVER", "MIN", "MEDIAN", "P99", "MIB/S", "GBIT/S", "RESULT"),
@@ -30,7 +30,7 @@ def show(screen: Screen, measured: Sequence[MeasuredPair]) -> None:
 
 
 def document(measured: Sequence[MeasuredPair]) -> dict[str, Any]:
-    """Return the same for programs."""
+    """Return the measurements as a JSON document."""
     return {
         "version": DOCUMENT_VERSION,
         "works": all(it.error is None for it in measured),
@@ -39,7 +39,7 @@ def document(measured: Sequence[MeasuredPair]) -> dict[str, Any]:
 
 
 def matrix(measured: Sequence[MeasuredPair]) -> str:
-    """Return the same as a picture."""
+    """Return the measurements as an SVG matrix."""
     best = max((it.mib_per_s for it in measured), default=0.0) or 1.0
     cells = {(it.client, it.server): _cell(it, best) for it in measured}
     rows, columns = (list(dict.fromkeys(key[side] for key in cells)) for side in (0, 1))

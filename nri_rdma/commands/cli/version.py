@@ -1,4 +1,4 @@
-"""The line of `nri-rdma --version`."""
+"""`nri-rdma --version`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from nri_rdma.observe.revision import revision
 
 
 def version_line(commit: str) -> str:
-    """Return the version, and the commit where it is known."""
+    """Return the version, with the commit if it is known."""
     line = f"nri-rdma {nri_rdma.__version__}"
     return f"{line} (commit {commit})" if commit else line
 
 
 def tell_version(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
-    """Print the line and end, as an option's callback."""
+    """Print the version and end the command. A click callback."""
     if asked and not context.resilient_parsing:
         click.echo(version_line(revision()))
         context.exit()

@@ -1,7 +1,7 @@
-"""Waterfalls of traces: spans of the daemon's document become blocks, and blocks become lines. Pure.
+"""Draws traces as waterfalls: the spans of the daemon's document become blocks, and blocks become lines. Pure.
 
-A block is one event: a span whose parent this node does not know, with everything below it. Its width is its duration,
-up to the end of its last span: an attach goes on in a worker after RunPodSandbox has been answered.
+A block is one event: a span whose parent is not in the document, with all spans below it. Its width is the time until
+its last span ends, which may be after RunPodSandbox has been answered: a worker then continues the attach.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LEAST_TEXT_WIDTH = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanRow:
-    """A span as the trace document has it."""
+    """A span, with the fields of the trace document."""
 
     name: str
     trace_id: str
@@ -39,7 +39,8 @@ class SpanRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaterfallRow:
-    """A span in its block. `last` says, from the top down to the span, whether each is the last of its siblings."""
+    """A span with its place in the block's tree. `last` says for each ancestor, from the top down, and for the span
+    itself whether it is the last of its siblings."""
 
     span: SpanRow
     last: tuple[bool, ...]
@@ -47,7 +48,7 @@ class WaterfallRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One event: its spans as a tree, in order of time; the first row is the event itself."""
+    """One event: a tree of spans in the order of time. The first row is the event's own span."""
 
     rows: tuple[WaterfallRow, ...]
 
@@ -66,7 +67,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaterfallLine:
-    """A line of a picture."""
+    """A line of the drawn waterfall."""
 
     text: str
     is_header: bool = False
@@ -75,7 +76,7 @@ class WaterfallLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pen:
-    """The characters of a picture: what a bar is made of, shortest piece first, and the lines of the tree."""
+    """The characters to draw with: the pieces of a bar, shortest first, and the lines of the tree."""
 
     pieces: str
     branch: str
@@ -88,7 +89,7 @@ ASCII = Pen(pieces="#", branch="|-", corner="`-", pipe="| ")
 
 
 def read_spans(document: Mapping[str, object]) -> tuple[SpanRow, ...]:
-    """The spans of a trace document. Raises NotReadyError when it is none."""
+    """Return the spans of a trace document. Raises NotReadyError if it has another form."""
     try:
         spans: tuple[SpanRow, ...] = msgspec.convert(document.get("spans"), tuple[SpanRow, ...])
     except msgspec.ValidationError as error:
@@ -98,7 +99,7 @@ def read_spans(document: Mapping[str, object]) -> tuple[SpanRow, ...]:
 
 
 def make_blocks(spans: Iterable[SpanRow]) -> tuple[Block, ...]:
-    """The events of these spans, in order of time."""
+    """Return the events of these spans, in the order of time."""
     ordered = sorted(spans, key=lambda span: (span.start_ns, -span.end_ns))
     children: dict[tuple[str, str], list[SpanRow]] = {}
     events: list[SpanRow] = []
@@ -117,7 +118,8 @@ def make_blocks(spans: Iterable[SpanRow]) -> tuple[Block, ...]:
 
 
 def _event_around(span: SpanRow, newest: Mapping[str, SpanRow]) -> SpanRow | None:
-    """The event of a span whose parent still runs and so is not told yet; only an event says which sandbox it is of."""
+    """Return the event that a span without a known parent belongs to, because its parent is still running and not in
+    the document yet. None if the span names a sandbox, because only an event does so."""
     if "sandbox" in span.attributes:
         return None
     return newest.get(span.trace_id)
@@ -151,7 +153,7 @@ class _Columns:
 
 
 def draw(block: Block, width: int, pen: Pen) -> Iterator[WaterfallLine]:
-    """The block as lines of at most `width` characters."""
+    """Yield the block as lines of at most `width` characters."""
     columns = _Columns.of(width)
     period = (block.event.start_ns, block.end_ns)
     errors = {(row.span.parent_id, row.span.error) for row in block.rows}
@@ -193,7 +195,7 @@ def _branches(last: tuple[bool, ...], pen: Pen) -> str:
 
 
 def _gutter(row: WaterfallRow, following: WaterfallRow | None, pen: Pen) -> str:
-    """Return the signs beside the text under a row that lead on to later rows."""
+    """Return the characters below a row that continue the tree's lines to later rows."""
     lines = "".join("  " if is_last else pen.pipe for is_last in row.last)
     has_children = following is not None and len(following.last) > len(row.last)
     return lines + (pen.pipe if has_children else "  ")
@@ -205,7 +207,8 @@ def _below(text: str, gutter: str, width: int) -> Iterator[str]:
 
 
 def _bar(span: SpanRow, period: tuple[int, int], width: int, pen: Pen) -> str:
-    """A bar from start to end in a line of `width` cells, which is the period; the shortest one is one piece."""
+    """Return a bar in a line of `width` cells, which stands for the block's period. Even the shortest span gets one
+    piece."""
     begin, total = period[0], max(1, period[1] - period[0])
     pieces = len(pen.pieces)
     first = min(width - 1, (span.start_ns - begin) * width // total)
@@ -216,15 +219,15 @@ def _bar(span: SpanRow, period: tuple[int, int], width: int, pen: Pen) -> str:
 
 
 def _error(span: SpanRow, errors: Set[tuple[str, str]]) -> str:
-    """The error is told where it comes from: above that only that there is one. `errors` are the block's, each with the
-    span above it."""
+    """Return the text for a failed span. If a span below it has the same error, refer to that one instead of repeating
+    it. `errors` are the errors of the block, each with the id of its parent span."""
     if not span.error:
         return ""
     return "ERROR, see below" if (span.span_id, span.error) in errors else f"ERROR {span.error}"
 
 
 def _details(span: SpanRow) -> str:
-    """Return the attributes of a span that matter to a reader; a reason names its devices."""
+    """Return the reason of a span, if it has one; otherwise its attributes that help a reader, such as the device."""
     shown = (str(span.attributes.get(key, "")) for key in _SHOWN_ATTRIBUTES)
     return str(span.attributes.get("reason", "")) or ": ".join(filter(None, shown))
 

@@ -1,4 +1,5 @@
-"""CDI devices that `explain` is told a container would have, looked up where their drivers write them."""
+"""Reads the flag `--cdi-device` of `explain`, which names a CDI device of a container, and looks the device up in the
+CDI specs."""
 
 from __future__ import annotations
 
@@ -19,15 +20,16 @@ from nri_rdma.text.manifest import PodManifest
 def with_cdi_devices(
     source: FactsSource, told: tuple[str, ...], directories: tuple[Path, ...], pods: tuple[PodManifest, ...]
 ) -> FactsSource:
-    """The same facts with these CDI devices (``CONTAINER=VENDOR/CLASS=NAME``). Raises SettingError for one that is not
-    written so, that no spec of the directories has, or whose container no pod has."""
+    """Return the facts with the CDI devices of the flags (``CONTAINER=VENDOR/CLASS=NAME``). Raises SettingError if a
+    flag has another form, or names a container or CDI device that does not exist."""
     return with_registry(source, told, read_registry(directories), ", ".join(map(str, directories)), pods)
 
 
 def with_registry(
     source: FactsSource, told: tuple[str, ...], registry: Registry, where: str, pods: tuple[PodManifest, ...]
 ) -> FactsSource:
-    """The same with specs that were read; `where` names the directories."""
+    """Return the facts with the CDI devices of the flags, looked up in specs that were already read. `where` names
+    their folders, for errors. Raises SettingError for a flag that cannot be used."""
     index = Index(registry, source.facts.node, source.facts.annotation_prefix)
     containers = {container.name for pod in pods for container in pod.containers}
     grants: list[CdiGrant] = []

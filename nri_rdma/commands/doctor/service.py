@@ -146,7 +146,7 @@ def _ills(status: dict[str, Any]) -> Iterator[str]:
         yield f"{runtime['link']} from the runtime" + (f" ({runtime['error']})" if runtime["error"] else "")
     for sandbox in status["sandboxes"]:
         if sandbox["undo_error"]:
-            yield f"devices of {sandbox['pod']} are not home: {sandbox['undo_error']}"
+            yield f"devices of {sandbox['pod']} are not back on the host: {sandbox['undo_error']}"
     if status["unserved"]:
         pods = ", ".join(item["pod"] for item in status["unserved"])
         yield f"pods run without what they ask for: {pods}"

@@ -324,7 +324,7 @@ def test_where_nothing_needs_attention_a_check_is_silent(daemon: InsideDaemon) -
     document["sandboxes"] = [sandbox]
     assert list(attention(document)) == [
         "the settings are as before: line 3",
-        "devices of a/c could not be brought home: EBUSY",
+        "devices of a/c could not be returned to the host: EBUSY",
         "container main of a/c did not start for 1 min 1 s, after 3 answers",
         "a/b runs without what it asks for: it came while nobody listened",
     ]

@@ -51,7 +51,7 @@ def test_a_daemon_that_is_well_is_fine_and_its_ills_are_told(bench: Bench, daemo
     vars(machine)["daemon"] = status | {"unserved": [{"pod": "ml/train", "why": "late"}]}
     assert "pods run without what they ask for: ml/train" in service.daemon(machine).found
     vars(machine)["daemon"] = status | {"sandboxes": [{"pod": "ml/train", "undo_error": "EBUSY"}]}
-    assert "devices of ml/train are not home: EBUSY" in service.daemon(machine).found
+    assert "devices of ml/train are not back on the host: EBUSY" in service.daemon(machine).found
     vars(machine)["daemon"] = status | {"guard": {"active": "createRuntime hook", "asked": 4}}
     assert guard.guard(machine).found.startswith("the daemon was asked about 4 containers. Not known: ")
 

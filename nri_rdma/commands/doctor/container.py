@@ -66,12 +66,12 @@ def device_plugins(machine: Machine) -> Finding:
     """Check that the daemon can register its resources (those of pools, and the guard resource) with the kubelet."""
     folder, resources = machine.settings.device_plugin_dir, _resources(machine)
     if not resources:
-        return not_applicable(_PLUGINS, "no pool is asked by a resource, and there is no guard resource")
+        return not_applicable(_PLUGINS, 'no pool has door = "resource", and there is no guard resource')
     fault = _fault(machine, folder)
     if not fault and not _is_there(folder / _KUBELETS):
         fault = f"there is no {_KUBELETS} in {folder}"
     if fault:
-        words = f"{fault}: the kubelet is not told of {resources}, and pods that ask for it stay Pending"
+        words = f"{fault}: {resources} cannot be registered with the kubelet, and pods that ask for it stay Pending"
         return _as_root_sees(machine, problem(_PLUGINS, words, _mount(folder, "writable")))
     hook = machine.settings.guard_hook
     if hook is not None and (machine.lacks(hook) or not _is_there(hook)):
@@ -86,10 +86,10 @@ def claims(machine: Machine) -> Finding:
     pools, plugins = _claimed(machine), machine.settings.kubelet_plugins_dir
     root = plugins.parent
     if not pools:
-        return not_applicable(_CLAIMS, "no pool is asked by claims")
+        return not_applicable(_CLAIMS, 'no pool has door = "claims"')
     fix = f"{_mount(root, 'writable')}, with mountPropagation: HostToContainer"
     if machine.lacks(root):
-        words = f"the kubelet's {root} is not mounted into this container as a whole, so who has claims is not seen"
+        words = f"the kubelet's {root} is not mounted into this container as a whole, so its list of claims is missing"
         return problem(_CLAIMS, f"{words}: pods with claims of pool {pools} do not start", fix)
     for folder in (plugins, root / "plugins_registry"):
         fault = _fault(machine, folder)
@@ -109,9 +109,9 @@ def pod_resources(machine: Machine) -> Finding:
         return not_applicable(_POD_RESOURCES, "nothing here says that this node has a kubelet")
     lacks = machine.lacks(socket.parent)
     if _is_there(socket) and not lacks:
-        return ok(_POD_RESOURCES, f"{socket}: the kubelet can be asked what it gave to pods")
+        return ok(_POD_RESOURCES, f"{socket}: the kubelet can be asked what it allocated to pods")
     where = "is not mounted into this container" if lacks else "is not there"
-    words = f"{socket} {where}: pods are placed without what the kubelet gave them (GPUs, shares, claims)"
+    words = f"{socket} {where}: pods are placed without knowing their GPUs, shares and claims from the kubelet"
     return _as_root_sees(machine, warning(_POD_RESOURCES, words, _mount(socket.parent, "readOnly")))
 
 

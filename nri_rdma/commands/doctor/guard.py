@@ -100,7 +100,7 @@ def guard(machine: Machine) -> Finding:
         return warning("guard", f"none: while no daemon runs, pods start without the devices they ask for{words}", _FIX)
     ways += validators
     if not setups and not resource:
-        unknown = ["which runtime handlers have it: no runtime says, and no configuration is to be seen"]
+        unknown = ["which runtime handlers have it: no runtime answers, and no configuration of one is here"]
     gaps = [*faults, *([unasked] if unasked else [])]
     words = f". Not guarded: {'; '.join(gaps)}" if gaps else ""
     words += f". Not known: {'; '.join(unknown)}" if unknown else ""
@@ -125,7 +125,7 @@ def _to_come(running: Setup, configured: tuple[Setup, ...]) -> Setup:
     """Return the handler's setup. If the handler has no working guard now, but its configuration gives it one, the
     fault says that a restart of the runtime will mend it."""
     if running.fault and any(it.handler == running.handler and not it.fault for it in configured):
-        return replace(running, fault=f"{running.fault}; its configuration gives it one since: restart the runtime")
+        return replace(running, fault=f"{running.fault}; its configuration now has one: restart the runtime")
     return running
 
 
@@ -185,7 +185,7 @@ def given_resource(resource: Mapping[str, Any] | None) -> str:
 def _unknown(machine: Machine) -> str:
     """Return a sentence that says why doctor cannot find out whether there is a guard."""
     status = machine.daemon
-    asked = "no daemon answers that could have been asked"
+    asked = "no daemon answers that a hook could have asked"
     if not isinstance(status, NotReadyError):
         earlier = ", only an earlier one" if status["guard"].get("last") else ""
         asked = f"no hook has asked this daemon{earlier}"

@@ -55,11 +55,15 @@ def device_nodes(machine: Machine) -> Finding:
     ]
     if bare:
         return problem(
-            "device nodes", f"no uverbs of {', '.join(bare)}: pods that ask are refused", "modprobe ib_uverbs"
+            "device nodes",
+            f"no uverbs node of {', '.join(bare)}: pods that ask for it are refused",
+            "modprobe ib_uverbs",
         )
     if node.rdma_cm is None:
         return problem(
-            "device nodes", "no rdma_cm: requests are refused, unless devices: [uverbs]", "modprobe rdma_ucm"
+            "device nodes",
+            "no rdma_cm node: requests are refused, except those with devices: [uverbs]",
+            "modprobe rdma_ucm",
         )
     chars = [node.rdma_cm, *(char for device in node.devices for char in device.char_devices)]
     wrong = list(_wrong_nodes(machine, chars))
@@ -100,7 +104,7 @@ def pools(machine: Machine) -> Finding:
     if empty:
         return warning(
             "pools",
-            f"{'; '.join(words)}. Nothing to give in {', '.join(empty)}",
+            f"{'; '.join(words)}. No device is available in {', '.join(empty)}",
             "compare select and exclude with `nri-rdma inventory`; `nri-rdma config show` says what each pool has",
         )
     return ok("pools", "; ".join(words))
@@ -158,7 +162,7 @@ def _use_words(node: Node) -> str:
     used = [f"{device.name} ({'; '.join(device.in_use)})" for device in node.devices if device.in_use]
     tied = [f"{it.name} ({'; '.join(it.ties)})" for it in node.devices if it.ties and not it.in_use]
     words = f", of which the host uses {', '.join(used)}" if used else ", none in use by the host"
-    return f"{words}; nobody can have alone {', '.join(tied)}" if tied else words
+    return f"{words}; can only be shared: {', '.join(tied)}" if tied else words
 
 
 def _wrong_nodes(machine: Machine, chars: list[CharDevice]) -> Iterator[str]:

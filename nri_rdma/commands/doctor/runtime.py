@@ -52,7 +52,7 @@ def nri_socket(machine: Machine) -> Finding:
     if seen.unheard:
         return problem(
             "NRI socket",
-            f"{path}: somebody listens, and does not let a plugin register ({seen.unheard})",
+            f"{path}: a process listens, but does not let a plugin register ({seen.unheard})",
             "see the runtime's log; another plugin may keep it waiting",
         )
     return ok("NRI socket", f"{path}: the runtime lets plugins register")
@@ -86,8 +86,8 @@ def containerd_socket(machine: Machine) -> Finding:
     if facts is None:
         return not_applicable(_CONTAINERD, "the runtime could not be asked what it is")
     if not facts.abilities.leaves_refused:
-        return not_applicable(_CONTAINERD, "nothing is asked of this runtime but what NRI has")
-    harm = f"{facts.name} {facts.version} leaves parts of refused pods, with which it may not start again"
+        return not_applicable(_CONTAINERD, "this runtime leaves no remains of refused pods")
+    harm = f"{facts.name} {facts.version} leaves remains of refused pods, which may keep it from starting again"
     if path is None:
         return warning(_CONTAINERD, f"{harm}: the setting containerd_socket is empty", f"set it, {_NEWER}")
     return _reachable(machine, path, harm)
@@ -100,13 +100,13 @@ def _reachable(machine: Machine, path: Path, harm: str) -> Finding:
     except PermissionError:
         return not_applicable(_CONTAINERD, f"{path}: this user may not connect", "run `nri-rdma doctor` as root")
     except OSError as error:
-        found = f"{harm}, and cannot be asked to remove them: {path}: {error.strerror or error}"
+        found = f"{harm}, and the daemon cannot ask it to remove them: {path}: {error.strerror or error}"
         fix = f"mount hostPath {path.parent} into the daemon's container" if machine.lacks(path.parent) else ""
         return warning(_CONTAINERD, found, f"{fix or 'set containerd_socket (in a container, mount it too)'}, {_NEWER}")
     if 0 not in {pid, runtime_pid} and pid != runtime_pid:
-        found = f"{harm}, and {path} is another process's (pid {pid}) than the NRI socket (pid {runtime_pid})"
-        return warning(_CONTAINERD, found, "set containerd_socket to that of the runtime with our NRI socket")
-    return ok(_CONTAINERD, f"{path}: what this release leaves of refused pods can be removed")
+        found = f"{harm}, and {path} belongs to another process (pid {pid}) than the NRI socket (pid {runtime_pid})"
+        return warning(_CONTAINERD, found, "set containerd_socket to the socket of the runtime with our NRI socket")
+    return ok(_CONTAINERD, f"{path}: the remains that this release leaves of refused pods can be removed")
 
 
 def cdi_specs(machine: Machine) -> Finding:
@@ -121,7 +121,7 @@ def cdi_specs(machine: Machine) -> Finding:
         case True:
             return ok(check, f"containerd at {path} reads CDI specs")
         case False:
-            found = f"containerd at {path} does not read CDI specs (enable_cdi = false): a claim's devices do not come"
+            found = f"containerd at {path} does not read CDI specs (enable_cdi = false): claims bring no devices"
             shared = [pool.name for pool in machine.settings.pools if pool.door is PoolDoor.RESOURCE]
             lacking = f", and containers with shares of {', '.join(shared)} have no guard" if shared else ""
             fix = f"in {machine.etc / 'containerd/config.toml'}, then `systemctl restart containerd`:\n{CDI_TOML}"
@@ -138,7 +138,7 @@ def memlock(machine: Machine) -> Finding:
     seen, setting = machine.runtime, machine.settings.memlock
     if seen.refused or not seen.pid:
         fix = "hostPID: true in the daemon's pod" if machine.is_in_pod and not seen.refused else ""
-        found = "the runtime's process cannot be seen: it is taken to give containers any RLIMIT_MEMLOCK"
+        found = "the runtime's process cannot be seen: the daemon assumes that it may set any RLIMIT_MEMLOCK"
         return not_applicable("memlock", found, fix)
     ceiling = memlock_ceiling(seen.pid, machine.proc)
     if ceiling == UNLIMITED:

@@ -30,7 +30,7 @@ def daemon(machine: Machine) -> Finding:
         return problem("daemon", f"{found}: {'; '.join(ills)}", "see `nri-rdma status` and the daemon's log")
     if troubles := status.get("troubles"):  # a daemon before this field has none
         words = "; ".join(f"{it['part']}: {it['why']}" for it in troubles)
-        return problem("daemon", f"{found}, which goes without: {words}", "do what each says")
+        return problem("daemon", f"{found}, which runs without: {words}", "do what each says")
     if status["reload_error"]:
         return warning("daemon", f"{found}: {status['reload_error']}", "mend the file, then SIGHUP")
     if status["daemon"]["version"] != __version__:
@@ -70,11 +70,11 @@ def state(machine: Machine) -> Finding:
         return problem(
             "state",
             f"journal records that could not be read were set aside: {', '.join(map(str, aside))}",
-            "compare each with `ip link`, bring its devices home by hand, then remove the file",
+            "compare each with `ip link`, move its devices back to the host by hand, then remove the file",
         )
     if aside := sorted(folder.glob(f"past*{ASIDE}")):
-        found = f"what an earlier daemon did could not all be read: {', '.join(map(str, aside))}"
-        return warning("state", found, "`nri-rdma trace` lacks it; look into the file, or remove it")
+        found = f"the record of what earlier daemons did was partly unreadable: {', '.join(map(str, aside))}"
+        return warning("state", found, "`nri-rdma trace` lacks that part; look into the file, or remove it")
     mounted = machine.mount_of(there)
     kind = mounted.kind if mounted is not None else ""
     if kind and kind not in _DIES_WITH_THE_BOOT:
@@ -97,7 +97,7 @@ def cdi(machine: Machine) -> Finding:
     bare = [it for it in registry.devices.values() if lacks_guard(it, machine.settings.annotation_prefix)]
     if bare:
         more = f" (and {len(bare) - 1} more)" if len(bare) > 1 else ""
-        what = "has our key and no guard: while no daemon runs, containers start without what the key adds"
+        what = "has our annotation, but no guard: while no daemon runs, containers start without what it adds"
         fix = f"on a node of Kubernetes: nri-rdma cdi guard {bare[0].file} (docs/cdi.md)"
         return warning("CDI", f"{bare[0].name}{more} {what}", fix)
     return ok("CDI", f"{len(registry.devices)} devices in {where}")

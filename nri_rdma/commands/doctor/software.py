@@ -38,7 +38,7 @@ def packages(machine: Machine) -> Finding:
     if extras:
         lacking = (f"{fault}, which {why} needs" for it, why in extras.items() for fault in _faults(ours, machine, it))
         wheel = f"'FILE.whl[{','.join(extras)}]'"
-        fix = f"install it again with that: pip install --force-reinstall {wheel}, and restart the daemon"
+        fix = f"install it again with these extras: pip install --force-reinstall {wheel}, and restart the daemon"
         return problem("packages", f"nri-rdma {ours.version}: {'; '.join((*faults, *lacking))}", fix)
     if faults:
         return problem(

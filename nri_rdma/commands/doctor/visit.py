@@ -82,9 +82,9 @@ def visit(path: Path, wait_s: float = WAIT_S) -> Visited:
         unheard = str(error) or type(error).__name__
     if visitor.runtime is not None:
         return Visited(runtime=visitor.runtime, pid=pid)
-    return Visited(pid=pid, unheard=unheard or "it closed the connection without a word")
+    return Visited(pid=pid, unheard=unheard or "it closed the connection without an answer")
 
 
 def _end_at(until: float) -> None:
     if time.monotonic() >= until:
-        raise _NoAnswerError("it took no notice of us")
+        raise _NoAnswerError("it did not answer in time")

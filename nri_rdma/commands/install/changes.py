@@ -152,8 +152,8 @@ def carry_out_all(changes: Iterable[FileChange], check: Callable[[], None] = lam
         if left:
             raise NriRdmaError(
                 ErrorCode.INSTALL,
-                f"{error}; then these could not be made what they were: {'; '.join(left)}",
-                hint="see to them by hand, then try again",
+                f"{error}; after that, these files could not be restored: {'; '.join(left)}",
+                hint="restore them by hand, then try again",
             ) from error
         raise
 

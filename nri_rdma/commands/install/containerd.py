@@ -147,7 +147,7 @@ class ContainerdFiles:
                 raise NriRdmaError(ErrorCode.INSTALL, what, where=str(self.config), hint=hint)
         names = [it.name for it in handlers]
         if _without_guard(before, names) != _without_guard(after, names):
-            what = "containerd would read other settings, too, in another way than before"
+            what = "other settings of containerd would change, too"
             hint = "nothing was changed; set the guard up by hand (docs/guard.md)"
             raise NriRdmaError(ErrorCode.INSTALL, what, where=str(self.config), hint=hint)
 
@@ -201,7 +201,7 @@ class ContainerdFiles:
 
     def _needs_edit(self) -> NriRdmaError:
         if self.release < MERGES_SINCE:
-            what = "containerd before 2.0 takes a drop-in for the whole configuration of pods"
+            what = "before 2.0, containerd reads a drop-in as the whole configuration of pods"
         else:
             what = "no folder of drop-ins is imported"
         hint = (

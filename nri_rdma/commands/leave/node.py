@@ -48,7 +48,7 @@ def _refuse_held(state_dir: Path) -> None:
     records, _errors = Journal(state_dir / "journal").load()
     if unread := sorted((state_dir / "journal").glob("*.unreadable")):  # now, or at an earlier start
         what = "the journal has a record that cannot be read: a pod may have devices"
-        hint = "see in docs/operations.md what to do about STATE-UNREADABLE, and try again"
+        hint = "follow STATE-UNREADABLE in docs/operations.md, and try again"
         raise StateError(ErrorCode.STATE_UNREADABLE, what, where=str(unread[0]), hint=hint)
     if records:
         pods = ", ".join(sorted({f"{it.pod.namespace}/{it.pod.name}" for it in records}))

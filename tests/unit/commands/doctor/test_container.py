@@ -87,7 +87,8 @@ def test_folders_that_are_not_there_are_named(node: Bench) -> None:
     shutil.rmtree(node.settings.device_plugin_dir)
     assert "plugins_registry is not there: the kubelet does not find the driver" in node.finds(container.claims).found
     assert (
-        "device-plugins is not there: the kubelet is not told of rdma/hca" in node.finds(container.device_plugins).found
+        "device-plugins is not there: rdma/hca cannot be registered with the kubelet"
+        in node.finds(container.device_plugins).found
     )
 
 

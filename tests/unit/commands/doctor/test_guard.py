@@ -382,7 +382,7 @@ def test_the_runtime_that_runs_is_believed_before_its_files(site: Site) -> None:
         assert found.result is Result.WARNING, "it was asked, and not for each handler"
         assert found.found.endswith("Not guarded: containerd's runc: no base_runtime_spec")
         site.containerd(runc=site.guarded())
-        assert "its configuration gives it one since: restart the runtime" in site.finding().found
+        assert "its configuration now has one: restart the runtime" in site.finding().found
         containerd.configuration = json.dumps({"containerd": {"runtimes": {"runc": base, "guarded": base}}})
         assert site.finding().result is Result.OK
         containerd.mode = Mode.FAILS

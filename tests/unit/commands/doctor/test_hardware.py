@@ -45,7 +45,7 @@ def test_devices_that_can_only_be_shared_are_named_and_no_good_to_a_pool_that_do
     found = bench.finds(hardware.devices)
     assert (found.result, found.found) == (
         OK,
-        "1 RDMA device, none in use by the host; nobody can have alone mlx5_0 (eth0 is used by the multipath route"
+        "1 RDMA device, none in use by the host; can only be shared: mlx5_0 (eth0 is used by the multipath route"
         " 10.9.0.0/16)",
     )
     for modes, result in (((Mode.EXCLUSIVE, Mode.SHARED), OK), ((Mode.EXCLUSIVE,), WARNING)):
@@ -117,7 +117,7 @@ def test_an_empty_pool_is_a_warning_and_a_device_of_two_pools_a_problem(bench: B
 
     bench.settings = replace(bench.settings, allow_default_pool=False, pools=(pool("a", "mlx5_0"), pool("b", "mlx9_9")))
     found = bench.finds(hardware.pools)
-    assert (found.result, "Nothing to give in b" in found.found) == (WARNING, True)
+    assert (found.result, "No device is available in b" in found.found) == (WARNING, True)
     bench.settings = replace(bench.settings, pools=(pool("a", "mlx5_0"), pool("b", "mlx5_0")))
     found = bench.finds(hardware.pools)
     assert (found.result, "mlx5_0 by a and b" in found.found) == (PROBLEM, True)

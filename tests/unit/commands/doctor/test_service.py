@@ -96,7 +96,7 @@ def test_a_cdi_device_with_our_key_and_no_guard_is_a_warning_with_what_to_do(ben
     file = bench.write("etc/cdi/vendor.json", json.dumps(spec))
     found = bench.finds(service.cdi)
     assert found.result is WARNING
-    assert found.found.startswith("dra.example.com/nic=five has our key and no guard: ")
+    assert found.found.startswith("dra.example.com/nic=five has our annotation, but no guard: ")
     assert f"nri-rdma cdi guard {file} " in found.fix
     args = ["nri-rdma-hook", "verify", "--device", "dra.example.com/nic=five"]
     hook = {"hookName": "createRuntime", "path": "/x/nri-rdma-hook", "args": args}

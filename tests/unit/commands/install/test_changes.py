@@ -115,7 +115,7 @@ def test_what_cannot_be_undone_is_named_and_keeps_nothing_else_from_it(tmp_path:
         (tmp_path / "gone").write_text("a file")
         raise OSError(errno.EIO, "the check failed")
 
-    with pytest.raises(NriRdmaError, match=r"the check failed; then these .*gone/second \(Not a directory\)"):
+    with pytest.raises(NriRdmaError, match=r"the check failed; after that, these .*gone/second \(Not a directory\)"):
         carry_out_all(to_write(files), check)
     assert [it.name for it in tmp_path.iterdir()] == ["gone"]
 

@@ -143,7 +143,7 @@ def test_other_effects_than_the_guard_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NriRdmaError, match="would not give runc the guard"):
         files.refuse_other_effects(before, before, handlers)
     for after in (dumped(V3, runc=ours, other={}), dumped(V3, runc={"runtime_type": "x", **ours}, other=ours)):
-        with pytest.raises(NriRdmaError, match="in another way than before"):
+        with pytest.raises(NriRdmaError, match="other settings of containerd would change"):
             files.refuse_other_effects(before, after, handlers)
 
 

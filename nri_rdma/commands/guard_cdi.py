@@ -19,8 +19,8 @@ from nri_rdma.text.shares import GUARD_HOOK
 
 
 def with_guard(spec: Spec, prefix: str, hook: PurePath, options: Sequence[str] = ()) -> Spec:
-    """Return the spec with the guard's hook on each device that has our annotation and RDMA hardware, and on no other
-    device. `options` are flags of the hook that differ from its defaults. Applying it twice changes nothing.
+    """Return the spec with the guard, an OCI hook, on each device that has our annotation and RDMA hardware, and on no
+    other device. `options` are flags of the hook that differ from its defaults. Applying it twice changes nothing.
 
     The declared CDI version stays: every version has hooks.
     """
@@ -41,7 +41,7 @@ def guarded_devices(spec: Spec) -> tuple[str, ...]:
 
 
 def lacks_guard(device: ResolvedDevice, prefix: str) -> bool:
-    """Return whether a device requests something from nri-rdma, but lacks the guard's hook."""
+    """Return whether a CDI device requests something from nri-rdma by its annotation, but lacks the guard's hook."""
     asks = device.annotation(prefix) is not None and any(map(_names_hardware, (device.spec_edits, device.device.edits)))
     return asks and not any(map(_is_guard, device.device.edits.hooks))
 

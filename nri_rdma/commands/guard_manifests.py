@@ -1,4 +1,5 @@
-"""The admission policy that adds the guard resource to containers of pods that may request our devices. Pure.
+"""The admission policy that adds the guard resource to containers of pods that may request our devices. With this
+resource, the kubelet gives a container the guard's hook. Pure.
 
 A policy sees only the pod. It recognizes our annotations. Of a claim it sees only that no container names it, not which
 driver it belongs to (docs/adr/0053). Applying the policy twice changes nothing, so it can run again after a webhook has

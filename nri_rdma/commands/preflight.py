@@ -28,8 +28,8 @@ _AGAIN_S = 1.0
 def examine_nodes(
     api: ApiServer, namespace: str, without: Collection[str], within_s: float
 ) -> Mapping[str, tuple[Finding, ...]]:
-    """Return the findings by node, with those of no single node under CLUSTER. A node whose doctor does not answer
-    within `within_s` seconds gets a problem. Checks named in `without` are left out. Raises ApiServerError."""
+    """Return the findings by node; those that concern no single node are under CLUSTER. A node whose doctor does not
+    answer within `within_s` seconds gets a problem. Checks named in `without` are left out. Raises ApiServerError."""
     by = time.monotonic() + within_s
     answers: dict[str, tuple[Finding, ...]] = {}
     while True:

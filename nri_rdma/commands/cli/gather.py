@@ -29,7 +29,7 @@ from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.device import Netdev
 
 AUTOMATIC_MEMLOCK = "unlimited, unless the runtime may not raise its own limit"
-"""What a container gets if no daemon runs that has asked the runtime for its limit."""
+"""The memory lock limit of containers, in words, if no daemon runs that knows the runtime's own limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,5 @@
-"""The lines about the guard in `nri-rdma status`. They combine two sources: what the hook has asked the daemon, and
-what the runtime's configuration says.
+"""The lines of `nri-rdma status` about the guard, the OCI hook that refuses containers while no daemon runs. They
+combine two sources: what the hook has asked the daemon, and what the runtime's configuration says.
 
 Neither source is enough alone: a hook that was just installed has not asked yet, and one that has asked may have been
 removed since.

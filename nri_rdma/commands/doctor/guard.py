@@ -156,8 +156,8 @@ def _limit(entry: Any) -> str:
 
 
 def _contact(machine: Machine) -> tuple[str, str]:
-    """Return what the running daemon reports about the guard's hook: a sentence if the hook has asked it, and the cases
-    in which no hook asked. Both are "" if no daemon answers."""
+    """Return two texts from the running daemon's status: how many containers the guard's hook has asked it about, and
+    where it noticed that no hook asked. Both are "" if there is nothing to say or no daemon answers."""
     status = machine.daemon
     if isinstance(status, NotReadyError):
         return "", ""

@@ -87,7 +87,8 @@ def state(machine: Machine) -> Finding:
 
 
 def cdi(machine: Machine) -> Finding:
-    """Report invalid CDI specs, and CDI devices that request something from nri-rdma without the guard's hook."""
+    """Report invalid CDI specs, and CDI devices that request something from nri-rdma but lack the guard, the OCI hook
+    that refuses their containers while no daemon runs."""
     registry = read_registry(machine.settings.cdi_dirs)
     where = ", ".join(map(str, machine.settings.cdi_dirs))
     if registry.problems:

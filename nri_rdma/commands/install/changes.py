@@ -128,8 +128,8 @@ def to_write(files: Iterable[OwnFile]) -> tuple[FileChange, ...]:
 
 
 def to_remove(files: Iterable[OwnFile]) -> tuple[FileChange, ...]:
-    """Return the changes that remove those of these files that exist, or of which compiled code exists, in the given
-    order. Raises NriRdmaError if a path has a file that nri-rdma did not make, OSError if a file cannot be read."""
+    """Return the changes that remove these files and their compiled code, as far as they exist, in the given order.
+    Raises NriRdmaError if a path has a file that nri-rdma did not make, OSError if a file cannot be read."""
     found = [(file, _state(file)) for file in files]
     return tuple(
         FileChange(file=file, before=before, is_removal=True)

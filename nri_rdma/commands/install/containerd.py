@@ -40,7 +40,8 @@ _OURS: Mapping[str, Any] = {"base_runtime_spec": "", "pod_annotations": []}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardedHandler:
-    """A runtime handler with the guard. `base` is the base_runtime_spec that it has without the guard, or None."""
+    """A runtime handler of containerd with the guard's hook. `base` is the base_runtime_spec that it has without the
+    guard, or None."""
 
     name: str
     spec: Path
@@ -52,7 +53,7 @@ class GuardedHandler:
 
     @property
     def ours(self) -> Mapping[str, Any]:
-        """The keys and values that give the handler the guard."""
+        """The configuration keys and values that give the handler the guard's hook."""
         return {"base_runtime_spec": str(self.spec), "pod_annotations": list(self.annotations)}
 
 
@@ -137,8 +138,8 @@ class ContainerdFiles:
     def refuse_other_effects(
         self, before: Mapping[str, Any], after: Mapping[str, Any], handlers: Sequence[GuardedHandler]
     ) -> None:
-        """Raise NriRdmaError unless the new configuration, as containerd itself prints it, guards these handlers and
-        differs from the old one in nothing else."""
+        """Raise NriRdmaError unless the new configuration, as containerd itself prints it, gives these handlers the
+        guard's hook and differs from the old one in nothing else."""
         found = handlers_in(after)
         for it in handlers:
             if any(found.get(it.name, {}).get(key) != value for key, value in it.ours.items()):

@@ -79,7 +79,7 @@ def claim_problems(
 
 def _merge_problems(merge: WrittenRequest, configs: Path, placed: Placed, file: str) -> Iterator[Problem]:
     """Yield the conflicts between the parameters that apply to one request, such as those of its class and of its
-    claim. They are reported at the claim's last ones."""
+    claim. The reported place is that of the claim's last parameters."""
     path = (*configs, merge.configs[-1], "opaque")
     where = path_text((*path, "parameters"))
     try:

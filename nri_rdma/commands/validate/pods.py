@@ -148,7 +148,7 @@ def _annotations(document: Mapping[str, Any], way: Way) -> Mapping[str, object]:
 
 
 def _readable(written: Mapping[str, object], prefix: str) -> Mapping[str, object]:
-    """Return the annotations without those of ours that are not strings, which were reported before."""
+    """Return the annotations, leaving out those of ours whose values are not strings: they were reported before."""
     return {key: text for key, text in written.items() if isinstance(text, str) or not asks({key: ""}, prefix)}
 
 

@@ -1,10 +1,10 @@
-"""What a pod would get on a node, and why.
+"""Explains what a pod would get on a node, and why.
 
-The decision is the daemon's, made by the same functions; this module only asks them without a pod being there, and asks
-on for what a person wants to know besides: why not the other devices. Pure.
+The daemon's own functions make the decision, here for a pod that does not exist yet. In addition, this module finds out
+why the other devices were not chosen. Pure.
 
-It sees the pod's containers, which the daemon does not when the sandbox starts: a name that no container has is refused
-here.
+Unlike the daemon at a sandbox's start, it knows the pod's containers: a request for a container that the pod does not
+have is refused here.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from nri_rdma.text.refusals import bounded, listed
 
 MAX_DIGITS = 9
 MULTUS_NETWORKS = "k8s.v1.cni.cncf.io/networks"
-"""The annotation by which pods ask Multus for networks beside the cluster's."""
+"""The annotation with which pods ask Multus for networks in addition to the cluster's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Away:
-    """A netdev that a pod has, as it was on the host."""
+    """A netdev that is in a pod now, described as it was on the host."""
 
     owner: str
     device: str
@@ -61,7 +61,7 @@ class Away:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostNetwork:
-    """The host's netdevs with what they carry, by ifindex, and the host's rules."""
+    """The host's routing rules, and its netdevs with their addresses, routes and neighbours, by ifindex."""
 
     carried: Mapping[int, LinkState]
     rules: tuple[KnownRule, ...]
@@ -69,7 +69,7 @@ class HostNetwork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """The input of the decision. `default_memlock` and `memlock_ceiling` are bytes, as the engine has them."""
+    """The input of the decision. `default_memlock` and `memlock_ceiling` are in bytes."""
 
     node: Node
     policy: Policy
@@ -80,27 +80,29 @@ class Facts:
     memlock_ceiling: int = UNLIMITED
     memlock_dropped_by: str = ""
     grants: tuple[CdiGrant, ...] = ()
-    """The CDI devices that the containers would have, of those that concern us."""
+    """The CDI devices that the containers would have; only those that nri-rdma handles."""
     present: Mapping[str, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
-    """The device nodes that the containers have with them: by container, path to numbers."""
+    """The device nodes that containers get from others: for each container, (major, minor) by path."""
     adoption: Adoption = field(default_factory=Adoption)
     kubelet_tells: bool = False
-    """Whether the daemon knows which containers have devices from the kubelet."""
+    """Whether the kubelet tells the daemon which containers have devices from it."""
     gpus: Mapping[str, KnownGpus] = field(default_factory=dict)
-    """The GPUs that the kubelet would give, by container; a container that is not in it has none that is known."""
+    """The GPUs that the kubelet would allocate, by container. The GPUs of a container that is missing here are not
+    known."""
     gpus_are_reported: bool = True
-    """Whether the kubelet reports GPUs to the daemon; a daemon that does not ask it knows of none."""
+    """Whether the kubelet reports GPUs to the daemon. If not, the daemon places devices without regard to GPUs."""
     lifelines: Lifelines = field(default_factory=Lifelines)
     host: HostNetwork | None = None
-    """None: what the netdevs carry is not known here."""
+    """The host's network configuration; None if it is not known."""
     pods_have_networks: bool = True
-    """Whether a pod has its network before its containers are made; not so with podman and Docker."""
+    """Whether a pod has its network before its containers are created. False for containers of podman and Docker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A device of the node beside one request: `given` to it, or not, and `free` for it, or not. `gpu` is the one that
-    it serves, or else the nearest of those that the request is for, and `far` is the distance; None without any."""
+    """A device of the node as seen by one request. `given`: the request gets it; `free`: the request could get it.
+    `gpu` is the GPU that the device serves, or else the nearest of the request's GPUs, and `far` is its distance; both
+    are None if the request has no GPU."""
 
     device: RdmaDevice
     given: bool
@@ -112,7 +114,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedRequest:
-    """A request with all devices of the node; those it gets come first, in its order."""
+    """A request with all devices of the node. Those that it gets come first, in the order in which it gets them."""
 
     admitted: Admitted
     isolation: Isolation | None
@@ -121,31 +123,33 @@ class ExplainedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedContainer:
-    """The edits of a container. `kept_env` are variables that the container sets itself, so that ours are left out."""
+    """The changes to a container. `kept_env` are the variables that the container sets itself, so that ours are not
+    added."""
 
     container: ContainerManifest
     edits: ContainerEdits
     requests: tuple[str, ...]
     kept_env: tuple[str, ...]
     asks_memlock: bool
-    """Whether the limit is what the pod asks for, and not the node's."""
+    """Whether the memory lock limit was requested by the pod; otherwise it is the node's default."""
     chooses_gid: bool
-    """Whether it gets RoCE devices that libraries are told of."""
+    """Whether the container gets RoCE devices that the variables for libraries name, so that a GID is chosen for
+    them."""
     gpus: tuple[PciAddress, ...] = ()
-    """Those that it was said to be given."""
+    """The GPUs that the kubelet, or the flag --gpu, gives the container."""
     counted: frozenset[str] = frozenset()
-    """The names of its resources that only the scheduler counts."""
+    """The names of its resources that only the scheduler counts: no device plugin serves them."""
     shares: frozenset[str] = frozenset()
     """The names of its resources that are shares of the node's pools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """The result for a pod: nothing (no requests), a refusal, or devices for its containers; `undetermined` when it
-    depends on GPUs that the kubelet chooses.
+    """The result for a pod: nothing if it has no requests, a refusal, or devices for its containers. It is
+    `undetermined` if it depends on GPUs or CPUs that the kubelet will choose.
 
-    `holds` names the devices that a pod of this name has now: before it gets others it gives these back. `notes` are
-    sentences about the manifest: what nobody can know from it, and what is probably a typo.
+    `holds` are the names of the devices that a pod of this name has now; the result assumes that it gives them back
+    first. `notes` are sentences about the manifest: what cannot be known from it, and what is probably a mistake.
     """
 
     pod: PodManifest
@@ -154,15 +158,16 @@ class Explanation:
     requests: tuple[ExplainedRequest, ...] = ()
     moves: tuple[NetdevMove, ...] = ()
     left_out: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """What stays on the host of each netdev's configuration, by ifindex, as far as it is known before the pod runs."""
+    """For each netdev, by ifindex, the parts of its configuration that stay on the host, as far as known before the pod
+    runs."""
     containers: tuple[ExplainedContainer, ...] = ()
     refusal: NriRdmaError | None = None
     undetermined: bool = False
 
     @property
     def awaits_cpus(self) -> bool:
-        """Return whether it depends on CPUs that the kubelet chooses: a container's whole ones, where none of the
-        request's has a GPU."""
+        """Whether the result depends on CPUs that the kubelet will choose, because a request is aligned to a container
+        with whole CPUs and without GPUs."""
         near = [item.admitted.request.scope for item in self.requests if is_near_numa(item.admitted.request)]
         covered = [[it for it in self.pod.containers if scope.covers(it.name)] for scope in near]
         return self.undetermined and any(
@@ -171,7 +176,7 @@ class Explanation:
 
 
 def explain(pod: PodManifest, facts: Facts) -> Explanation:
-    """Return what the pod would get, after giving back what it holds now."""
+    """Return what the pod would get if it first gave back the devices that it holds now."""
     facts = replace(facts, grants=_own_grants(pod, facts.grants), gpus=_own_gpus(pod, facts.gpus))
     holds = tuple(device.name for device in facts.node.devices if _holds(pod, facts.taken.get(device.id, frozenset())))
     facts = _given_back(facts, str(pod))
@@ -220,8 +225,8 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
 
 
 def _shares(pod: PodManifest, facts: Facts) -> tuple[DeviceRequest, ...]:
-    """Return what the shares ask for that the kubelet would allocate to the pod's containers. Which ones these are does
-    not matter: here they have numbers that no share has. Where ids stand for devices, they are those that we prefer."""
+    """Return the requests that follow from the shares in the pod's resources. The kubelet would choose the shares; here
+    they get numbers that no real share has. Where the ids are devices, the ones that we would prefer are chosen."""
     pools = {name: pool for name, pool in facts.policy.pools.items() if pool.resource}
     by_resource = {pool.resource: pool for pool in pools.values() if pool.gives is ShareGives.DEVICE}
     numbers, used = numbered(), set[str]()
@@ -238,8 +243,8 @@ def _shares(pod: PodManifest, facts: Facts) -> tuple[DeviceRequest, ...]:
 
 
 def _device_ids(pool: Pool, count: int, used: Collection[str], facts: Facts) -> tuple[str, ...]:
-    """Return ids of a pool's devices: free ones, and if these are too few then others, which the decision refuses by
-    name. The kubelet's Topology Manager may choose others."""
+    """Return the ids of `count` devices of a pool: free ones first. If these are too few, others follow, so that the
+    refusal names them. The kubelet's Topology Manager may choose other devices."""
     offered, taken = offer(facts.policy, facts.node), facts.taken
     devices: dict[str, RdmaDevice] = {it.id: it for it in offered.by_pool[pool.name] if it.id not in used}
     told = offered_devices(pool, facts.node, offered, taken)
@@ -249,13 +254,15 @@ def _device_ids(pool: Pool, count: int, used: Collection[str], facts: Facts) -> 
 
 
 def _whole(number: str) -> int:
-    """Return the number of an extended resource, which Kubernetes has as whole numbers only; at most that of a pool."""
+    """Return the quantity of an extended resource, which Kubernetes allows as a whole number only. Limited to the
+    largest number of shares of a pool."""
     digits = number[:MAX_DIGITS]  # Python refuses to read thousands of them
     return min(int(digits), MAX_SHARES) if number.isdecimal() and number.isascii() else 0
 
 
 def _question(pod: PodManifest, request: PodRequest, facts: Facts) -> Question:
-    """The daemon's question for this pod, with what the manifest and the flags say in the kubelet's place."""
+    """Return the question that the daemon would decide for this pod. What the kubelet would report is taken from the
+    manifest and the flags."""
     return Question(
         owner=str(pod),
         asker=pod.asker,
@@ -272,18 +279,19 @@ def _question(pod: PodManifest, request: PodRequest, facts: Facts) -> Question:
 
 
 def _own_grants(pod: PodManifest, grants: tuple[CdiGrant, ...]) -> tuple[CdiGrant, ...]:
-    """Return the grants to containers of this pod: a manifest may have several pods."""
+    """Return the CDI devices of this pod's containers. The flags may be for several pods of a manifest."""
     names = {container.name for container in pod.containers}
     return tuple(grant for grant in grants if grant.container in names)
 
 
 def _own_gpus(pod: PodManifest, gpus: Mapping[str, KnownGpus]) -> Mapping[str, KnownGpus]:
-    """Return the GPUs of containers of this pod, in the pod's order."""
+    """Return the GPUs of this pod's containers, in the pod's order of containers."""
     return {container.name: gpus[container.name] for container in pod.containers if container.name in gpus}
 
 
 def _awaiting_gpus(pod: PodManifest, request: PodRequest, facts: Facts) -> frozenset[str]:
-    """Return the names of the strict requests whose GPUs the kubelet would report, and nobody has named here."""
+    """Return the names of the strict requests whose GPUs or CPUs only the kubelet can report, because no flag names
+    them."""
     if not facts.gpus_are_reported:
         return frozenset()
 
@@ -300,7 +308,7 @@ def _awaiting_gpus(pod: PodManifest, request: PodRequest, facts: Facts) -> froze
 
 
 def _counted_by_manifest(pod: PodManifest, request: PodRequest, facts: Facts) -> PodRequest:
-    """Return the request with the numbers of devices that depend on GPUs: a manifest has their number."""
+    """Return the request with a number of devices in place of `perGPU`, from the number of GPUs in the manifest."""
     return PodRequest(requests=tuple(_for_gpus_of(pod, item, facts) for item in request.requests))
 
 
@@ -313,7 +321,7 @@ def _for_gpus_of(pod: PodManifest, item: DeviceRequest, facts: Facts) -> DeviceR
 
 
 def _is_strict(request: DeviceRequest) -> bool:
-    """Return whether a request takes no device that is far from its GPUs, or from its CPUs."""
+    """Return whether the request refuses a device that is far from its GPUs or CPUs."""
     return request.align is not None and request.align.strict and may_use_gpus(request)
 
 
@@ -322,7 +330,8 @@ def _may_have_gpus(container: ContainerManifest) -> bool:
 
 
 def _relaxed(request: PodRequest, names: frozenset[str]) -> PodRequest:
-    """Return the request with these not strict: what refuses them now would refuse them near any GPU."""
+    """Return the request with the named items not strict. A refusal that remains does not depend on which GPUs they
+    get."""
     return PodRequest(
         requests=tuple(
             replace(item, align=replace(item.align, strict=False)) if item.align and item.name in names else item
@@ -332,7 +341,8 @@ def _relaxed(request: PodRequest, names: frozenset[str]) -> PodRequest:
 
 
 def _spelling_notes(pod: PodManifest, prefix: str) -> Iterator[str]:
-    """Yield a note for each annotation that was probably meant for nri-rdma, or is about NICs and is another's."""
+    """Yield a note for each annotation whose key has a typo of our prefix, and one if the pod has an annotation of
+    Multus."""
     for key in pod.annotations:
         meant = meant_key(key, prefix)
         if meant is not None:
@@ -342,14 +352,16 @@ def _spelling_notes(pod: PodManifest, prefix: str) -> Iterator[str]:
 
 
 def _remark_notes(pod: PodManifest, request: PodRequest | None, facts: Facts) -> Iterator[str]:
-    """Yield what stands around the request; that a container is privileged is told with the container."""
+    """Yield the remarks about the pod's manifest, except those about privileged containers, which are printed with the
+    container."""
     for remark in remarks(pod, request, facts.annotation_prefix):
         if remark.path[-1:] != ("privileged",):
             yield sentence(remark.error)
 
 
 def _gpu_notes(pod: PodManifest, request: PodRequest, facts: Facts, awaiting: frozenset[str]) -> Iterator[str]:
-    """Yield what keeps requests for GPUs from knowing them: a manifest has their number only."""
+    """Yield a sentence for each container whose GPUs or CPUs matter for a request, but are not known from the
+    manifest."""
     for container in pod.containers:
         asking = [it for it in request.requests if may_use_gpus(it) and it.scope.covers(container.name)]
         if not asking or container.name in facts.gpus:
@@ -368,7 +380,7 @@ def _gpu_notes(pod: PodManifest, request: PodRequest, facts: Facts, awaiting: fr
 
 
 def _limit_notes(facts: Facts, placed: tuple[Placed, ...]) -> Iterator[str]:
-    """Yield what a share may have of its devices, and why."""
+    """Yield a sentence about the limits of each share, with the reason for them."""
     offered, told = offer(facts.policy, facts.node), dict[str, list[str]]()
     for item in placed:
         if not item.admitted.request.shares:
@@ -382,7 +394,8 @@ def _limit_notes(facts: Facts, placed: tuple[Placed, ...]) -> Iterator[str]:
 
 
 def _route_notes(placed: tuple[Placed, ...], lifelines: Lifelines) -> Iterator[str]:
-    """Yield which routes that the pod asks for lead its cluster network over a netdev, as far as that is known."""
+    """Yield a sentence for each requested route that leads the pod's cluster traffic over a netdev, as far as it is
+    known."""
     for item in placed:
         request = item.admitted.request
         routes = request.routes if request.interface.vrf is None else ()
@@ -391,7 +404,8 @@ def _route_notes(placed: tuple[Placed, ...], lifelines: Lifelines) -> Iterator[s
 
 
 def _left_out(moves: tuple[NetdevMove, ...], facts: Facts) -> Mapping[int, tuple[str, ...]]:
-    """Return what stays on the host of the netdevs that are there now."""
+    """Return which parts of each moved netdev's configuration stay on the host, by ifindex; only for netdevs that are
+    on the host now."""
     host = facts.host
     if host is None:
         return {}
@@ -401,7 +415,8 @@ def _left_out(moves: tuple[NetdevMove, ...], facts: Facts) -> Mapping[int, tuple
 
 
 def _word_notes(pod: PodManifest, request: PodRequest, facts: Facts) -> Iterator[str]:
-    """Yield for which containers a request of one word is, when that depends on the node."""
+    """Yield a sentence for each one-word request (a number or a pool's name) whose containers depend on the node's
+    settings."""
     allocated = _allocated(pod, facts).named
     for item in request.requests:
         covered = [container.name for container in pod.containers if item.scope.covers(container.name)]
@@ -419,12 +434,12 @@ def _word_notes(pod: PodManifest, request: PodRequest, facts: Facts) -> Iterator
 
 
 def _allocation(pod: PodManifest, facts: Facts) -> PodAllocation | None:
-    """Return what a kubelet would report; None where none reports."""
+    """Return what the kubelet would report for the pod; None if it does not report to the daemon."""
     return _allocated(pod, facts) if facts.kubelet_tells or facts.gpus else None
 
 
 def _allocated(pod: PodManifest, facts: Facts) -> PodAllocation:
-    """Return what a kubelet would allocate: containers with resources of device plugins, or claims."""
+    """Return what the kubelet would allocate to the pod: resources of device plugins, and claims."""
     return PodAllocation(
         containers=tuple(
             ContainerAllocation(
@@ -441,7 +456,7 @@ def _allocated(pod: PodManifest, facts: Facts) -> PodAllocation:
 
 
 def _resources(container: ContainerManifest, facts: Facts) -> Iterator[str]:
-    """Yield the resources that device plugins give to a container; GPUs also where only the question names them."""
+    """Yield the resources that device plugins give the container, and "GPUs" if a flag names GPUs of it."""
     counted = _counted(container, facts)
     yield from (name for name, _ in container.resources if name not in counted)
     if container.name in facts.gpus:
@@ -449,14 +464,14 @@ def _resources(container: ContainerManifest, facts: Facts) -> Iterator[str]:
 
 
 def _counted(container: ContainerManifest, facts: Facts) -> frozenset[str]:
-    """Return the resources under nri-rdma's own domain: administrators advertise them for the scheduler, and no device
-    plugin gives them."""
+    """Return the container's resources under nri-rdma's domain. Administrators advertise them for the scheduler; no
+    device plugin serves them."""
     domain = facts.annotation_prefix.partition("/")[0]
     return frozenset(name for name, _ in container.resources if name.startswith(f"{domain}/"))
 
 
 def refuse_unknown_containers(pod: PodManifest, request: PodRequest | None, prefix: str) -> None:
-    """Raise RequestError for a container that is asked for and that the pod does not have."""
+    """Raise RequestError if the request names a container that the pod does not have."""
     for refusal in unknown_containers(pod, request, prefix):
         raise refusal
 
@@ -480,7 +495,7 @@ def _given_back(facts: Facts, owner: str) -> Facts:
 
 
 def _refuse_missing(node: Node, attached: tuple[AttachedRequest, ...], pod: PodManifest) -> None:
-    """As the attach does at its end."""
+    """Raise an error if a requested device node does not exist, as the daemon does at the end of an attach."""
     has_nodes = any(device.char_devices for device in node.devices)
     now = Resolved(devices=node.devices, rdma_cm=node.rdma_cm, has_nodes=has_nodes)
     for request in attached:
@@ -495,7 +510,8 @@ def _plan(placed: tuple[Placed, ...]) -> Plan:
 
 
 def _link(netdev: Netdev) -> LinkState:
-    """Return the state of a link as far as a plan asks for it; the rest is for the way back, which nobody goes here."""
+    """Return the netdev as a LinkState with the fields that a plan needs. The other fields are needed only to return a
+    netdev, which does not happen here."""
     return LinkState(
         ifindex=netdev.ifindex,
         name=netdev.name,
@@ -517,7 +533,7 @@ POD_LINKS = tuple(
     _link(Netdev(name=name, ifindex=ifindex, mac="", mtu=1500, up=True))
     for ifindex, name in enumerate(("lo", "eth0"), 1)
 )
-"""What a pod's namespace has before us: runtimes have every CNI plugin name the pod's interface eth0."""
+"""The netdevs that a pod's namespace has already: container runtimes name the interface of every CNI plugin eth0."""
 
 
 def _container(
@@ -592,7 +608,7 @@ def _given(facts: Facts, placed: Placed | None) -> Iterator[Candidate]:
 
 
 def _nearest(facts: Facts, request: DeviceRequest, device: RdmaDevice, gpu: PciAddress | None = None) -> Candidate:
-    """A device that is free, beside the GPU that it serves, or else the nearest of the request's."""
+    """Return the device as a free candidate, with `gpu` and its distance, or with the nearest of the request's GPUs."""
     own = {gpu} if gpu is not None else set(request.gpus)
     found = [(distance(device, it), it.pci) for it in facts.node.gpus if it.pci in own]
     far, nearest = min(found, default=(None, None))
@@ -600,7 +616,7 @@ def _nearest(facts: Facts, request: DeviceRequest, device: RdmaDevice, gpu: PciA
 
 
 def _sources(facts: Facts, admitted: Admitted, placed: tuple[Placed, ...]) -> Iterator[Candidate]:
-    """Yield the devices that the request does not get."""
+    """Yield the devices that the request does not get, each with the reason."""
     offered = offer(facts.policy, facts.node)
     given = [(device.id, item.admitted.request) for item in placed for device in item.devices]
     for device in facts.node.devices:
@@ -617,7 +633,8 @@ def _sources(facts: Facts, admitted: Admitted, placed: tuple[Placed, ...]) -> It
 
 
 def _why_not(facts: Facts, offered: Offer, admitted: Admitted, device: RdmaDevice) -> str:
-    """Say why the request cannot have the device, by placing the request on this device alone; "" when it could."""
+    """Return why the request cannot have the device, found by placing the request on this device alone; "" if it could
+    have it."""
     request = admitted.request
     failed = mismatch(request.match, device)
     if failed:

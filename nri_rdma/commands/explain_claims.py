@@ -1,7 +1,7 @@
-"""What the claims of a manifest would be prepared with on a node. Pure.
+"""Explains the parameters with which our DRA driver would prepare the claims of a manifest on this node. Pure.
 
-The decision is the driver's, made by the same function. Which devices there are, and of which pool, the scheduler
-decides: each pool of claims is told.
+The driver's own function makes the decision. The scheduler chooses the devices and so the pool, so the result is given
+for each pool that is possible.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from nri_rdma.text.templates import items_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedClaim:
-    """A request of a claim, from a pool: its parameters with those of its class and what the pool adds, or a refusal.
-    `lacks_class`: the manifest has no device class of the request's, so that it is judged without."""
+    """A request of a claim, explained for one pool: the resulting parameters of claim, class and pool, or the refusal.
+    If `lacks_class`, the manifest does not contain the request's DeviceClass, and the result is without its
+    parameters."""
 
     kind: str
     claim: str
@@ -45,14 +46,15 @@ class ExplainedClaim:
     parameters: Mapping[str, Any] | None = None
     refusal: NriRdmaError | None = None
     count: int | None = None
-    """None: all that the pool has."""
+    """The number of devices; None for all devices of the pool."""
     together: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Constraints of the claim: an attribute that it has in common with the devices of these requests."""
+    """The claim's constraints on this request: an attribute that its devices must share with those of the listed
+    requests."""
 
 
 def explain_claims(documents: Iterable[object], node: Node, policy: Policy) -> tuple[ExplainedClaim, ...]:
-    """Return the requests for devices of our driver, each for every pool of claims that it may get them from. Of the
-    documents' pods it counts which of them are on the host's network."""
+    """Return the requests of all claims for our driver, one result for each pool that could serve the request. Claims
+    of pods that use the host's network are recognized from the pods in the documents."""
     every = [item for document in documents for item, _ in items_of(document) if isinstance(item, dict)]
     classes = classes_in(every)
     pools = [it for it in policy.pools.values() if it.door is PoolDoor.CLAIMS]
@@ -67,12 +69,12 @@ def explain_claims(documents: Iterable[object], node: Node, policy: Policy) -> t
 
 
 _POOL_NAMED = re.compile(r"""\.pool\s*==\s*["']([^"']+)["']""")
-"""In a selector: the attribute of our devices, as the classes of `claims manifests` ask for it."""
+"""Finds the pool's name in a CEL selector of a DeviceClass, as `nri-rdma claims manifests` writes it."""
 
 
 def _pools_for(request: WrittenRequest, pools: Iterable[Pool], classes: Container[str]) -> Iterator[Pool]:
-    """Yield the pools whose devices a request may get; none for a request that nobody says to be for our devices. A
-    class that the manifest has not is probably that of `claims manifests`, which has the name of its pool."""
+    """Yield the pools that could serve the request; none if nothing says that it is for our devices. A DeviceClass that
+    is not in the manifest is assumed to be one of `claims manifests`, which has the name of its pool."""
     named = {name for it in request.selectors for name in _POOL_NAMED.findall(it)}
     of_class = {request.device_class} if request.device_class not in classes else set()
     same = [pool for pool in pools if pool.name in (named or of_class)]
@@ -124,7 +126,7 @@ def _explained(
 
 
 def claim_lines(claims: Iterable[ExplainedClaim]) -> Iterator[str]:
-    """Yield what a person reads of them."""
+    """Yield a line for each explained claim."""
     for it in claims:
         kind = {"ResourceClaim": "Claim", "ResourceClaimTemplate": "Claim template"}[it.kind]
         of_class = f"class {it.device_class}{', which the manifest has not,' if it.lacks_class else ''}"

@@ -1,7 +1,7 @@
-"""What a pod gets by the claims that it names, and what of that the scheduler decides. Pure.
+"""Explains which devices a pod gets by its claims, as far as that is known before scheduling. Pure.
 
-A claim's parameters are explained elsewhere (nri_rdma.commands.explain_claims); here it is told whose containers get
-its devices, how many and from which pool. Which devices they are is known of an allocated claim only.
+The parameters of claims are explained elsewhere (nri_rdma.commands.explain_claims). This module says which containers
+get the devices, how many and from which pool. The devices themselves are known only for an allocated claim.
 """
 
 from __future__ import annotations
@@ -24,49 +24,50 @@ from nri_rdma.text.refusals import bounded, listed
 from nri_rdma.text.templates import items_of
 
 MAX_NAMED = 8
-"""Devices of a pool that a sentence names."""
+"""The most devices of a pool that a sentence lists by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimOfPod:
-    """A claim of a pod. `requests` are those for our devices, each once for every pool that may have them; none when it
-    is for others' devices, or when the manifest lacks it. `containers` get the devices."""
+    """A claim of a pod. `requests` are its requests for our devices, once for each pool that could serve them; empty if
+    the claim is for other devices or not in the manifest. `containers` are those that get the devices."""
 
     claim: PodClaim
     containers: tuple[str, ...]
     is_named: bool
-    """Whether a container names it; else the whole pod has it."""
+    """Whether a container names the claim; if none does, all containers get its devices."""
     is_known: bool
-    """Whether the manifest has the object."""
+    """Whether the claim or its template is in the manifest."""
     requests: tuple[ExplainedClaim, ...] = ()
     alternatives: tuple[str, ...] = ()
-    """Its requests with alternatives (`firstAvailable`), of which nothing more is known before the scheduler chose."""
+    """The names of its requests with alternatives (`firstAvailable`), of which the scheduler will choose one."""
     allocated: tuple[str, ...] | None = None
-    """The names of our devices that it was allocated; None before that, or when the manifest does not say it."""
+    """The names of our devices allocated to the claim; None if it is not allocated or the manifest does not say it."""
 
     named: tuple[tuple[str, str], ...] = ()
-    """The containers that name it, each with the one request of it that it gets; "" for all of them."""
+    """Pairs of a container that names the claim and the request of it that this container gets; "" means all
+    requests."""
 
     def containers_of(self, request: str) -> tuple[str, ...]:
-        """Return the containers that get the devices of a request of it."""
+        """Return the containers that get the devices of this request of the claim."""
         own = {"", main_request(request)}
         names = dict.fromkeys(name for name, it in self.named if it in own)
         return tuple(names) if self.is_named else self.containers
 
     def gives(self, container: str) -> bool:
-        """Return whether a container gets devices of ours by it."""
+        """Return whether the container gets any of our devices by the claim."""
         if not self.requests:
             return self.is_ours and container in self.containers
         return any(container in self.containers_of(it.request) for it in self.requests)
 
     @property
     def is_ours(self) -> bool:
-        """Return whether nri-rdma prepares something of it."""
+        """Whether the claim has a request for, or an allocation of, our devices."""
         return bool(self.requests or self.allocated)
 
     @property
     def devices(self) -> int | None:
-        """Return how many of our devices it gets; None where that is not a number."""
+        """The number of our devices that the claim brings; None if the number is not known, such as for "all"."""
         if self.allocated is not None:
             return len(self.allocated)
         counts = {it.request: it.count for it in self.requests}
@@ -75,7 +76,7 @@ class ClaimOfPod:
 
     @property
     def refused(self) -> ExplainedClaim | None:
-        """Return the request that no pool serves, or None."""
+        """The first request of the claim that every possible pool refuses; None if there is none."""
         for name in dict.fromkeys(it.request for it in self.requests):
             told = [it for it in self.requests if it.request == name]
             if all(it.refusal is not None for it in told):
@@ -86,7 +87,7 @@ class ClaimOfPod:
 def claims_of_pod(
     pod: PodManifest, documents: Iterable[object], claims: Iterable[ExplainedClaim], facts: Facts
 ) -> tuple[ClaimOfPod, ...]:
-    """Return the claims of a pod, in its order."""
+    """Return the claims of the pod, in the pod's order."""
     explained = tuple(claims)
     objects = {
         reference_of(item): item
@@ -139,7 +140,7 @@ def _allocated(claim: Mapping[str, Any], devices: tuple[RdmaDevice, ...]) -> tup
 
 
 def claim_sentences(pod: PodManifest, told: ClaimOfPod, facts: Facts) -> Iterator[str]:
-    """Yield what a person reads of a pod's claim."""
+    """Yield the sentences for people about one claim of the pod."""
     claim = told.claim
     whom = f"container{'s' if len(told.containers) > 1 else ''} {listed(map(bounded, told.containers))}"
     whose = whom if told.is_named else f"every container, because no container names it ({whom})"

@@ -1,4 +1,4 @@
-"""`nri-rdma explain`: what a pod would get on this node, and why."""
+"""`nri-rdma explain`: shows what a pod would get on this node, and why."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ def explain(
 ) -> None:
     """Show what a pod would get on this node, and why.
 
-    It changes nothing and needs no root. MANIFEST is a Pod, or anything with pod templates: a Deployment, a Job, an
-    MPIJob, a RayCluster (- reads stdin). If the daemon answers, its settings and the devices that pods hold now count.
-    A manifest says how many GPUs a container gets, but not which; --gpu names them. Without it the result of a strict
-    request is unknown. Claims and device classes in the manifest are told with the parameters that they have together.
-    Ends with 1 when a pod or a claim would be refused.
+    It changes nothing and needs no root. MANIFEST is a Pod or an object with pod templates: a Deployment, a Job, an
+    MPIJob, a RayCluster (- reads stdin). If a daemon runs, its settings are used, and the devices that pods hold now
+    are taken. A manifest says how many GPUs a container gets, but not which; --gpu names them. Without --gpu, the
+    result of a strict request is unknown. For claims, the parameters are shown that result from the claim and its
+    device class. Ends with 1 if a pod or a claim would be refused.
 
     \b
     Example:
@@ -142,30 +142,30 @@ def explain(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldPod:
-    """A pod with what it asks for itself, and what by claims."""
+    """A pod with the explanation of its own requests and of its claims."""
 
     explanation: Explanation
     claims: tuple[ClaimOfPod, ...]
 
     @property
     def claimed(self) -> int | None:
-        """Return how many devices its claims bring; None where that is not a number."""
+        """The number of our devices that its claims bring; None if it is not known."""
         known = [it.devices for it in self.claims if it.is_ours]
         return None if None in known else sum(it for it in known if it is not None)
 
     @property
     def has_claims(self) -> bool:
-        """Return whether any of its claims brings devices of ours."""
+        """Whether any of its claims brings our devices."""
         return any(it.is_ours for it in self.claims)
 
     @property
     def is_allocated(self) -> bool:
-        """Return whether it is known which devices these are."""
+        """Whether all of its claims for our devices are allocated, so that the devices are known."""
         return all(it.allocated is not None for it in self.claims if it.is_ours)
 
 
 def _report_refusals(explanations: list[Explanation]) -> None:
-    """Print the refusals on stderr, for people who read the log of a program that reads the document."""
+    """Print the refusals on stderr, because stdout has a JSON document that only a program reads."""
     for item in explanations:
         if item.refusal is not None:
             whose = f"{item.pod.kind} {item.pod}: " if len(explanations) > 1 else ""
@@ -176,7 +176,7 @@ def _report_refusals(explanations: list[Explanation]) -> None:
 
 
 def _read_manifest(path: Path) -> tuple[tuple[PodManifest, ...], tuple[str, ...], tuple[object, ...]]:
-    """Return the pods of a manifest, a sentence for each object without one, and all documents."""
+    """Return the pods of the manifest, a sentence for each object that contains no pod, and all documents."""
     from nri_rdma.text.claim_manifest import is_claim
     from nri_rdma.text.manifest import read_pods
     from nri_rdma.text.templates import items_of, why_unread
@@ -200,7 +200,7 @@ def _read_manifest(path: Path) -> tuple[tuple[PodManifest, ...], tuple[str, ...]
 
 
 def _container_of_podman(name: str) -> PodManifest:
-    """Return a container of podman as the pod for which the daemon takes it. Raises NriRdmaError."""
+    """Return the podman container as a pod, in the form in which the daemon handles it. Raises NriRdmaError."""
     from nri_rdma.doors.oci.containers import NAMESPACE, SHORT
     from nri_rdma.host.podman import container
     from nri_rdma.text.manifest import read_pods
@@ -358,7 +358,7 @@ def _moves_table(item: Explanation) -> TextTable:
 
 
 def _staying(item: Explanation) -> Iterator[str]:
-    """Yield what stays on the host of the netdevs' configuration, and what depends on the pod."""
+    """Yield a line for each netdev configuration that stays on the host, and for what depends on the pod."""
     for move in item.moves:
         for left_out in item.left_out.get(move.link.ifindex, ()):
             yield f"  {move.link.name} leaves on the host: {left_out}"
@@ -404,8 +404,8 @@ def _container_facts(
 
 
 def _from_others(item: ExplainedContainer, ours: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield what a container gets otherwise than by an annotation: a label, then the words beside it. `ours` are the
-    claims that nri-rdma prepares for it."""
+    """Yield labels and texts for what a container gets other than by an annotation. `ours` are the claims that nri-rdma
+    prepares for it."""
     container = item.container
     if item.gpus:
         yield "GPUs", f"{', '.join(map(str, item.gpus))}, as --gpu says"

@@ -90,8 +90,8 @@ def test_without_any_configuration_of_a_runtime_it_is_not_known(site: Site) -> N
     found = site.finding()
     assert found.result is Result.WARNING
     assert found.found == (
-        f"not known: no configuration of containerd or CRI-O is in {site.folder}/etc, and no daemon answers that could "
-        "have been asked; without a guard, pods start without the devices they ask for while no daemon runs"
+        f"not known: no configuration of containerd or CRI-O is in {site.folder}/etc, and no daemon answers that a "
+        "hook could have asked; without a guard, pods start without the devices they ask for while no daemon runs"
     )
     assert "docs/guard.md" in found.fix
 

@@ -256,7 +256,7 @@ def _device_ids(pool: Pool, count: int, used: Collection[str], facts: Facts) -> 
 def _whole(number: str) -> int:
     """Return the quantity of an extended resource, which Kubernetes allows as a whole number only. Limited to the
     largest number of shares of a pool."""
-    digits = number[:MAX_DIGITS]  # Python refuses to read thousands of them
+    digits = number[:MAX_DIGITS]  # Python refuses to convert thousands of digits
     return min(int(digits), MAX_SHARES) if number.isdecimal() and number.isascii() else 0
 
 
@@ -575,7 +575,7 @@ def _container(
 
 
 def _requests(facts: Facts, admitted: tuple[Admitted, ...], placed: tuple[Placed, ...]) -> tuple[ExplainedRequest, ...]:
-    own = {item.admitted: item for item in placed}  # requests of one resource have one name
+    own = {item.admitted: item for item in placed}  # not by name: requests of the same resource have the same name
     return tuple(
         ExplainedRequest(
             admitted=item,

@@ -119,7 +119,7 @@ def _explained(
         request, admitted = admit_request(policy, node, asker, pool, request, written.count, where)
         words = dict(asked_words(name, request, admitted))
         if kind == "ResourceClaimTemplate" and "name" not in written.parameters:
-            del words["name"]  # each pod has its own name for a claim that is made from a template
+            del words["name"]  # each pod gives its own name to the claim made from a template
         return ExplainedClaim(**told, parameters=words)
     except NriRdmaError as error:
         return ExplainedClaim(**told, refusal=error)

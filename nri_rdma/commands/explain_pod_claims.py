@@ -175,7 +175,7 @@ def _why_nothing(facts: Facts) -> str:
 def _request_sentences(told: ClaimOfPod, name: str, facts: Facts) -> Iterator[str]:
     served = [it for it in told.requests if it.request == name and it.parameters is not None]
     if not served:
-        return  # why it is refused was told with the claim
+        return  # the line of the claim already says why it is refused
     first = served[0]
     number = "all devices" if first.count is None else f"{first.count} device{'' if first.count == 1 else 's'}"
     origins = [f"{it.pool} (mode {it.parameters['mode']})" for it in served if it.parameters is not None]

@@ -127,7 +127,7 @@ def _obstacle(device: RdmaDevice, *, named: bool) -> str:
         return "CDI has no such names"
     if not _uverbs(device):
         return "it has no uverbs node, is ib_uverbs loaded"
-    if device.in_use and not named:  # a node alone takes nothing away from the host: who names it may have it
+    if device.in_use and not named:  # a device node takes nothing from the host, so a user may name the device
         return f"in use by the host: {'; '.join(device.in_use)}"
     return ""
 

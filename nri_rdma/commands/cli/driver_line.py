@@ -73,7 +73,7 @@ def _claims(claims: Mapping[str, int]) -> str:
 def _about_devices(driver: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence for each problem with the driver's devices."""
     yield from _rivals(driver["rivals"])
-    if withheld := driver.get("withheld"):  # a daemon before this field has none
+    if withheld := driver.get("withheld"):  # older daemons do not send this field
         yield f"without their netdevs, claims do not get these devices: {', '.join(withheld)}. {BRING_BACK}"
 
 

@@ -265,7 +265,7 @@ def _show_one(screen: Screen, told: ToldPod, source: FactsSource) -> None:
             screen.line(line)
     for container in item.containers:
         if not item.requests and not container.container.resources and not container.container.claims:
-            continue  # a pod that asks for nothing is told so above
+            continue  # the line above already says that the pod asks for nothing
         screen.line()
         screen.line(f"Container {container.container.name}", bold=True)
         screen.facts(tuple(_container_facts(container, told.claims, source.memlock_reason)), indent=2)
@@ -366,7 +366,7 @@ def _staying(item: Explanation) -> Iterator[str]:
     if takes and not item.left_out:
         yield "  What they leave on the host is not known: this machine does not show these netdevs."
     elif takes:
-        yield "  So do routes that cover the pod's own address or gateway: `nri-rdma status` has them once it runs."
+        yield "  Routes that cover the pod's own address or gateway stay, too: see `nri-rdma status` once the pod runs."
 
 
 def _address_words(move: NetdevMove) -> str:

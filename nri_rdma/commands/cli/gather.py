@@ -113,7 +113,7 @@ def _from_daemon(document: Mapping[str, Any], settings: Settings) -> FactsSource
         default_memlock=memlock["bytes"],
         memlock_ceiling=memlock["ceiling"],
         memlock_dropped_by=memlock.get("dropped_by", ""),
-        adoption=msgspec.convert(document.get("adopt", {}), Adoption),  # a daemon before this field observes
+        adoption=msgspec.convert(document.get("adopt", {}), Adoption),  # older daemons only observe
         kubelet_tells=bool(document.get("kubelet_tells")),
         gpus_are_reported=bool(document.get("kubelet_tells")),
     )
@@ -122,7 +122,7 @@ def _from_daemon(document: Mapping[str, Any], settings: Settings) -> FactsSource
         f"Decided with what the daemon (pid {document['daemon']['pid']}) knows now: {held} of"
         f" {len(document['devices'])} devices are held by pods."
     )
-    driver = document.get("driver")  # a daemon before this field has none
+    driver = document.get("driver")  # older daemons do not send this field
     claims = driver_sentence(driver, time.time()) if driver else ""
     return FactsSource(facts=facts, sentences=(sentence,), memlock_reason=memlock["reason"], claims=claims)
 

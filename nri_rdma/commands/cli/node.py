@@ -141,7 +141,7 @@ def _ifindex_of(folder: Path) -> int:
     try:
         return int((folder / "ifindex").read_text())
     except (OSError, ValueError):
-        return 0  # enslaved to nothing
+        return 0  # no master
 
 
 def _side_by_side(use: HostUse, described: tuple[LinkState, ...]) -> HostUse:

@@ -116,12 +116,12 @@ def attention(document: dict[str, Any]) -> Iterator[str]:
         yield why
     if document.get("reload_error"):
         yield f"the settings are as before: {document['reload_error']}"
-    for it in document.get("troubles", ()):  # a daemon before this field has none
+    for it in document.get("troubles", ()):  # older daemons do not send this field
         yield f"{it['part']}: {it['why']}"
-    if (metrics := document.get("metrics")) and metrics["error"]:  # a daemon before this field has none
+    if (metrics := document.get("metrics")) and metrics["error"]:  # older daemons do not send this field
         yield f"metrics are not served: {metrics['error']}"
     yield from _unserved_resources(document)
-    if driver := document.get("driver"):  # a daemon before this field has none
+    if driver := document.get("driver"):  # older daemons do not send this field
         yield from driver_attention(driver, time.time())
     for it in document["sandboxes"]:
         if it["undo_error"]:
@@ -135,10 +135,10 @@ def attention(document: dict[str, Any]) -> Iterator[str]:
 def _unserved_resources(document: dict[str, Any]) -> Iterator[str]:
     """Yield a sentence for each resource that pods wait for in vain."""
     for pool in document["pools"]:
-        known = pool.get("registration")  # a daemon before this field has none
+        known = pool.get("registration")  # older daemons do not send this field
         if known and known["error"] and time.time() - known["since"] > UNSERVED_S:
             yield f"the kubelet does not know {pool['resource']} of pool {pool['name']}: {known['error']}"
-    guard = document.get("guard_resource")  # a daemon before this field has none
+    guard = document.get("guard_resource")  # older daemons do not send this field
     if not guard:
         return
     known = guard["registration"]
@@ -151,13 +151,13 @@ def _unserved_resources(document: dict[str, Any]) -> Iterator[str]:
 def _facts(document: dict[str, Any], setups: tuple[Setup, ...] = ()) -> Iterator[tuple[str, str]]:
     """Yield the lines above the tables. `setups` says how the runtime's configuration guards each handler."""
     daemon, runtime = document["daemon"], document["runtime"]
-    commit = f" (commit {daemon['revision']})" if daemon.get("revision") else ""  # a daemon before this field has none
+    commit = f" (commit {daemon['revision']})" if daemon.get("revision") else ""  # older daemons do not send this field
     yield (
         "Daemon",
         f"nri-rdma {daemon['version']}{commit}, pid {daemon['pid']}, up {age(time.time() - daemon['started'])}",
     )
     yield from _runtime(runtime)
-    if document.get("reload_error"):  # a daemon before this field has none
+    if document.get("reload_error"):  # older daemons do not send this field
         yield "Settings", f"WARNING, as before: {document['reload_error']}"
     for it in document.get("troubles", ()):
         yield it["part"].capitalize(), f"WARNING: {it['why']}"
@@ -170,13 +170,13 @@ def _facts(document: dict[str, Any], setups: tuple[Setup, ...] = ()) -> Iterator
             how = has.get(pool["gives"], "shares given, each one device")
             yield "", f"{resource}: {pool['given']} of {pool['shares']} {how}"
             yield from (("", words) for words in _share_limits(pool))
-            yield from _registration(pool.get("registration"))  # a daemon before this field has none
+            yield from _registration(pool.get("registration"))  # older daemons do not send this field
             if not pool["guarded"]:
-                why = pool.get("guarding", "see docs/configuration.md, Shares")  # a daemon before this field has none
+                why = pool.get("guarding", "see docs/configuration.md, Shares")  # older daemons do not send this field
                 yield "", f"WARNING, its containers have no guard: {why}"
         if pool["contested"]:
             yield "", f"WARNING, other pools select too, so that none has: {', '.join(pool['contested'])}"
-    if driver := document.get("driver"):  # a daemon before this field has none
+    if driver := document.get("driver"):  # older daemons do not send this field
         yield from driver_facts(driver, time.time())
     if document["policy"]["rules"]:
         yield "Rules", f"{len(document['policy']['rules'])}, see `nri-rdma config show`"
@@ -184,7 +184,7 @@ def _facts(document: dict[str, Any], setups: tuple[Setup, ...] = ()) -> Iterator
     yield "rdma cgroup", "yes" if document["rdma_cgroup"] else "no (limits are refused)"
     yield "Memlock", f"{_memlock(document['memlock']['bytes'])}: {document['memlock']['reason']}"
     yield from _traces(document.get("traces"))
-    yield from _metrics(document.get("metrics"))  # a daemon before this field has none
+    yield from _metrics(document.get("metrics"))  # older daemons do not send this field
     yield "Namespaces", f"{document['namespaces_held']} held open"
     if closing := document.get("pinned", {}).get("closing"):
         yield "", f"WARNING, {closing} cannot be let go: a call of the kernel inside does not return"
@@ -198,7 +198,7 @@ def _runtime(runtime: dict[str, Any]) -> Iterator[tuple[str, str]]:
     how = "which started this daemon" if runtime.get("launched") else runtime["socket"]
     yield "Runtime", f"{who}: {runtime['link']}, {how}"
     if runtime["error"]:
-        since = runtime.get("error_since")  # a daemon before this field has none
+        since = runtime.get("error_since")  # older daemons do not send this field
         yield "", f"last error{f', for {age(time.time() - since)}' if since else ''}: {runtime['error']}"
     if runtime.get("name"):
         yield "", f"NRI {runtime.get('nri') or 'of a release that is not known'}"
@@ -210,7 +210,7 @@ def _guard(document: dict[str, Any], setups: tuple[Setup, ...]) -> Iterator[tupl
     from nri_rdma.commands.cli.guard_line import guard_facts
     from nri_rdma.commands.doctor.guard import given_resource
 
-    resource = document.get("guard_resource")  # a daemon before this field has none
+    resource = document.get("guard_resource")  # older daemons do not send this field
     yield from guard_facts(document["guard"], setups, time.time(), given_resource(resource))
     if resource:
         yield "", f"{resource['resource']}: the guard of pods to which an admission policy gives it"
@@ -252,7 +252,7 @@ def _devices_of(pool: dict[str, Any]) -> str:
 def _share_limits(pool: dict[str, Any]) -> Iterator[str]:
     """Yield a line for each set of limits, with the devices on which a share has these limits."""
     told: dict[str, list[str]] = {}
-    for device, it in pool.get("limits", {}).items():  # a daemon before this field has none
+    for device, it in pool.get("limits", {}).items():  # older daemons do not send this field
         told.setdefault(it["words"], []).append(device)
     for words, devices in told.items():
         yield f"limits of a share on {', '.join(devices)}: {words}"
@@ -271,21 +271,21 @@ def _tables(document: dict[str, Any]) -> Iterator[TextTable]:
     if proven := tuple(_proven(document["sandboxes"])):
         title = "Containers in which RDMA was proven to work before they started"
         yield TextTable(title=title, headings=("POD", "CONTAINER", "PROVEN", "TOOK"), rows=proven)
-    if document.get("rdma_use"):  # a daemon before this field has none
+    if document.get("rdma_use"):  # older daemons do not send this field
         yield _rdma_use(document["rdma_use"])
-    if document.get("from_others"):  # a daemon before this field has none
+    if document.get("from_others"):  # older daemons do not send this field
         yield _from_others(document["from_others"])
-    if document.get("alignment"):  # a daemon before this field has none
+    if document.get("alignment"):  # older daemons do not send this field
         yield _alignment(document["alignment"])
-    if document.get("images"):  # a daemon before this field has none
+    if document.get("images"):  # older daemons do not send this field
         yield from _images(document["images"])
     if document["unserved"]:
         rows = tuple((item["pod"], item["why"]) for item in document["unserved"])
         title = f"WARNING: pods that run without what they ask for{_since_start(document)}"
         yield TextTable(title=title, headings=("POD", "WHY"), rows=rows)
-    if document.get("lost_netdevs"):  # a daemon before this field has none
+    if document.get("lost_netdevs"):  # older daemons do not send this field
         yield _lost(document["lost_netdevs"], document["lost_count"], time.time())
-    if document.get("refused"):  # a daemon before this field has none
+    if document.get("refused"):  # older daemons do not send this field
         yield _refused(document["refused"], time.time())
 
 
@@ -317,7 +317,7 @@ def _refused(rows: list[dict[str, Any]], now: float) -> TextTable:
 
 def _since_start(document: dict[str, Any]) -> str:
     """Return words for the number of such pods since the daemon's start; "" if all of them still run."""
-    count = document.get("unserved_count", 0)  # a daemon before this field has none
+    count = document.get("unserved_count", 0)  # older daemons do not send this field
     return f" ({count} since the daemon's start)" if count > len(document["unserved"]) else ""
 
 
@@ -377,13 +377,13 @@ def _sandboxes(sandboxes: list[dict[str, Any]]) -> TextTable:
 
 def _unstarted(sandboxes: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     for sandbox in sandboxes:
-        for it in sandbox.get("unstarted", ()):  # a daemon before this field has none
+        for it in sandbox.get("unstarted", ()):  # older daemons do not send this field
             yield sandbox["pod"], it["container"], str(it["answers"]), age(it["seconds"])
 
 
 def _proven(sandboxes: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     for sandbox in sandboxes:
-        for it in sandbox.get("proofs", ()):  # a daemon before this field has none
+        for it in sandbox.get("proofs", ()):  # older daemons do not send this field
             if not it["code"]:
                 yield sandbox["pod"], it["container"], "\n".join(it["ports"]), f"{it['took_ms']:.0f} ms"
 
@@ -392,7 +392,7 @@ def _device_words(sandbox: dict[str, Any]) -> str:
     words = ", ".join(sandbox["devices"])
     if sandbox["isolation"]:
         words += f"\nisolation {sandbox['isolation']}"
-    # A daemon before these fields has none.
+    # Older daemons do not send these fields.
     left_out = (f"\n{it['pod_name']} without {what}" for it in sandbox["moves"] for what in it.get("left_out", ()))
     gids = (f"\n{it['words']}" for it in sandbox.get("gids", ()))
     warnings = (f"\nWARNING: {it}" for it in sandbox.get("gid_warnings", ()))

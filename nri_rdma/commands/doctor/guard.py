@@ -116,7 +116,7 @@ def setups_of(host: ConfiguredHost) -> tuple[Setup, ...]:
     sockets = (host.settings.containerd_socket, host.run / "crio/crio.sock")
     try:
         running = running_setups(sockets, host.settings)
-    except ContainerdError:  # its configuration is the next best; another check tells that it does not answer
+    except ContainerdError:  # use its configuration instead; another check reports that it does not answer
         running = None
     return configured if running is None else tuple(_to_come(it, configured) for it in running)
 

@@ -111,7 +111,8 @@ class Machine:
 
     @cached_property
     def engines(self) -> tuple[str, ...]:
-        """Names of the container engines that use our hook; empty if a runtime with NRI can ask as well."""
+        """Names of the container engines that are set up to use our hook; empty if this machine also has an NRI socket,
+        a kubelet or pools for Kubernetes."""
         return engines_without_runtime(self.settings, self.etc.parent)
 
     @cached_property

@@ -39,7 +39,7 @@ def mounts(machine: Machine) -> Finding:
         return _alone(machine, "this user may not see the runtime's mounts")
     except OSError as error:
         return _alone(machine, f"the runtime's mounts cannot be read: {error.strerror}")
-    lasting = {it.root for it in after}  # a pod that ended meanwhile is not missing
+    lasting = {it.root for it in after}  # leaves out pods that ended between the readings
     return _compare(who, runtime, here, tuple(it for it in before if it.root in lasting))
 
 

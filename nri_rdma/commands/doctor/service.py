@@ -28,7 +28,7 @@ def daemon(machine: Machine) -> Finding:
     ills = list(_ills(status))
     if ills:
         return problem("daemon", f"{found}: {'; '.join(ills)}", "see `nri-rdma status` and the daemon's log")
-    if troubles := status.get("troubles"):  # a daemon before this field has none
+    if troubles := status.get("troubles"):  # older daemons do not send this field
         words = "; ".join(f"{it['part']}: {it['why']}" for it in troubles)
         return problem("daemon", f"{found}, which runs without: {words}", "do what each says")
     if status["reload_error"]:

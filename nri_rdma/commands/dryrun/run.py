@@ -180,8 +180,8 @@ class DryRun:
 
 
 def patient(waits: Waits) -> Waits:
-    """Return the waits with which the first decision for a pod is its last. Since nothing is attached, the time of an
-    attach does not count."""
+    """Return the waits with a limit so long that the decision for a pod is always known in time. Nothing is attached,
+    so an attempt takes almost no time."""
     return replace(waits, blocking=False, sandbox_s=VERDICT_S)
 
 

@@ -228,12 +228,12 @@ class Verdicts:
         sandbox = self._attachments.get(seen.pod.sandbox_id)
         if sandbox is None:
             self._tell(seen, None, None, was_there)
-        else:  # at once, or when its plan is done
+        else:  # called at once if the plan is done already
             sandbox.attach_done.add_done_callback(lambda done: self._planned(seen, sandbox, done, was_there))
 
     def _planned(self, seen: _Seen, sandbox: Attachment, done: Future[None], was_there: bool) -> None:
         if done.cancelled():
-            return  # we are ending
+            return  # the dry run is ending
         error = done.exception()
         if error is None or isinstance(error, NriRdmaError):
             self._tell(seen, sandbox.record, error, was_there)

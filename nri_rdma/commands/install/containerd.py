@@ -69,7 +69,7 @@ class ContainerdFiles:
         """The text of the main file; "" if the file does not exist. Raises OSError, or NriRdmaError if it is not
         UTF-8."""
         try:
-            return self.config.read_bytes().decode()  # not read_text: ends of lines stay as they are
+            return self.config.read_bytes().decode()  # not read_text, which would change line ends
         except FileNotFoundError:
             return ""
         except UnicodeDecodeError as error:

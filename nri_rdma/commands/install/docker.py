@@ -103,7 +103,7 @@ def oci_runtime(settings: HookSettings) -> str:
     file; Go does not write such escapes.
     """
     key = f'"{settings.annotation_prefix}'
-    escaped = settings.annotation_prefix.replace(".", "\\.")  # nothing else in a prefix has a meaning for grep
+    escaped = settings.annotation_prefix.replace(".", "\\.")  # a prefix has no other character special to grep
     keys = f'"{escaped}(/[^"]*)?"[[:space:]]*(:|$)'
     hook = shlex.join((str(HOOK), *settings.words("create"), "--", _RUNC))
     refusal = f"nri-rdma: OCI-STATE: this hook cannot be run, {HOOK}. Next: {_FIX}."

@@ -79,7 +79,7 @@ class ImageFolder:
 
     def _wanted(self, name: Path, release: HostRelease) -> _File:
         found = _look(self.root / name)
-        assert found is not None  # it was listed
+        assert found is not None  # `names` lists only existing files
         if stat.S_ISLNK(found.mode):
             return found
         mode = stat.S_IFMT(found.mode) | (0o755 if found.mode & stat.S_IXUSR else 0o644)

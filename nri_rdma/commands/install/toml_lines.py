@@ -97,7 +97,7 @@ def _header(line: str) -> TablePath | None:
     try:
         found: Any = tomllib.loads(line)
     except tomllib.TOMLDecodeError:
-        return None  # a line of a list
+        return None  # a line inside an array
     path = []
     while isinstance(found, dict) and found:
         (key, found), *_ = found.items()

@@ -46,9 +46,9 @@ def leave_cluster(
     within_s: float,
     say: Callable[[str], None],
 ) -> None:
-    """Clear all nodes, then delete our ResourceSlices. `host_dir` is the folder that the chart made on each node, which
-    is emptied; "" leaves it alone. Raises NriRdmaError before any change if a pod has devices, and after `within_s`
-    seconds if a node is not cleared; the DaemonSets are then restored."""
+    """Clear all nodes, then delete our ResourceSlices. `host_dir` is the folder that the chart made on each node, whose
+    programs are removed; "" leaves it alone. Raises NriRdmaError before any change if a pod has devices, and after
+    `within_s` seconds if a node is not cleared; the DaemonSets are then restored."""
     held = holding(all_of(api, _PODS), all_of(api, _CLAIMS), prefix, resources)
     if held:
         what = f"{len(held)} pods have devices, or wait for some: {'; '.join(held)}"

@@ -46,7 +46,7 @@ def leave_node(settings: Settings, host_dir: Path | None) -> Iterator[str]:
 
 def _refuse_held(state_dir: Path) -> None:
     records, _errors = Journal(state_dir / "journal").load()
-    if unread := sorted((state_dir / "journal").glob("*.unreadable")):  # now, or at an earlier start
+    if unread := sorted((state_dir / "journal").glob("*.unreadable")):  # set aside just now or by an earlier start
         what = "the journal has a record that cannot be read: a pod may have devices"
         hint = "follow STATE-UNREADABLE in docs/operations.md, and try again"
         raise StateError(ErrorCode.STATE_UNREADABLE, what, where=str(unread[0]), hint=hint)

@@ -120,7 +120,7 @@ def _pair(line: dict[str, Any]) -> MeasuredPair:
     if "problem" in line:
         at = line[line["side"]]
         error = error_of(line, at["device"], at["port"])
-        assert error is not None  # as the line has a problem
+        assert error is not None  # error_of returns one for each line with a problem
         error.where = f"the {line['side']}'s side of {client} and {server}"
         return MeasuredPair(client=client, server=server, error=error)
     told = line["latency_us"]

@@ -1,4 +1,4 @@
-"""The driver of claims of a daemon, wired."""
+"""Creates the DRA driver of a daemon."""
 
 from __future__ import annotations
 
@@ -32,15 +32,18 @@ from nri_rdma.tasks.waiting import settled
 from nri_rdma.tasks.workers import Workers
 
 REPORTED_S = 30.0
-"""How long claims and slices wait for the runtime. The kubelet waits 45 s for an answer, and deletes the slices of a
-driver that is away after 30 s."""
+"""How long claims and slices wait until the runtime has listed its pods. The kubelet waits 45 s for an answer, and
+deletes the slices of a driver that has been away for 30 s."""
 
 
 def make_claims_door(
     settings: Settings, engine: Engine, workers: Workers, spans: Recorder, reported: Future[None]
 ) -> ClaimsDoor | None:
-    """Return the driver for the pools with door = claims, None where there is none; whoever makes it closes it. Before
-    `reported` is done no claim is prepared, and after a while no device is published."""
+    """Return the DRA driver for the pools with door = claims; None without such pools. The caller closes it.
+
+    `reported` is done when the runtime has listed its pods. Before that no claim is prepared, and for up to REPORTED_S
+    no slices are written.
+    """
     if not any(pool.door is PoolDoor.CLAIMS for pool in settings.pools):
         return None
     claims, api = Claims(engine), ApiServer(settings.kubeconfig)
@@ -62,7 +65,8 @@ def make_claims_door(
     publisher = Publisher(api, node, lambda: claims.advertise() if reported.done() else ())
 
     def publish() -> None:
-        """Leave the slices of an earlier daemon for a while: they are true if the runtime is there, too."""
+        """Start publishing when the runtime has listed its pods, after REPORTED_S at the latest. Until then the slices
+        of an earlier daemon stay."""
         reported.add_done_callback(lambda _: publisher.start())
         if not reported.done():
             start_timer(REPORTED_S, publisher.start)
@@ -83,7 +87,7 @@ def make_claims_door(
 
 
 def missing_package(settings: Settings) -> tuple[Trouble, ...]:
-    """Return which pools are asked through claims without what asks the API server."""
+    """Return a trouble if pools serve claims and the package `kubernetes`, which they need, is not installed."""
     names = ", ".join(pool.name for pool in settings.pools if pool.door is PoolDoor.CLAIMS)
     if not names or find_spec("kubernetes") is not None:
         return ()
@@ -96,8 +100,10 @@ def missing_package(settings: Settings) -> tuple[Trouble, ...]:
 
 
 def _get_when_reported(reported: Future[None], api: ApiServer, path: str) -> Mapping[str, Any]:
-    """Return an object of the API server when the runtime has reported its pods. Raise NotReadyError where that takes
-    too long: a pod whose claim was prepared would start without us."""
+    """Read an object from the API server after the runtime has listed its pods.
+
+    Raises NotReadyError if that takes too long: a pod whose claim is prepared before could start without its devices.
+    """
     if not settled(reported, REPORTED_S):
         hint = "see that the container runtime runs with NRI: `nri-rdma status` says why it is not connected"
         raise NotReadyError(ErrorCode.NOT_READY, "the runtime has not reported its pods yet", where=path, hint=hint)

@@ -1,4 +1,4 @@
-"""The daemon: the only place that wires adapters to doors."""
+"""The daemon. Only this module connects adapters with doors."""
 
 from __future__ import annotations
 
@@ -71,33 +71,40 @@ from nri_rdma.tasks.workers import Workers
 log = logging.getLogger(__name__)
 
 TAKE_UP_S = 2.0
-"""How long the runtime may take to report its pods. What an earlier daemon left is taken up then, or when this time is
-over: a start must not wait for the work on a thousand pods."""
+"""How long the runtime may take to list its pods.
+
+The attachments of an earlier daemon are taken over when it has, or after this time. The daemon's start does not wait
+for them, because there may be a thousand.
+"""
 
 PLANNERS = 2
-"""Threads that plan: the runtime waits for a plan, so it must not queue behind attaches. Those that look are as many
-as there are workers: none waits for another's look."""
+"""Number of threads that make plans. They are separate from the workers, because the runtime waits for a plan, which
+must not queue behind attaches."""
 
 IMAGE_READERS = 2
-"""Threads that read containers' images: one that is slow does not keep the others waiting."""
+"""Number of threads that read containers' images, so that one slow image does not delay others."""
 
 UDEV_CONTROL = Path("/run/udev/control")
-"""udevd's socket: where it is, returning netdevs are configured by udev, and by networkd or NetworkManager after it."""
+"""The socket of udevd. If it exists, udev configures netdevs that return to the host, and networkd or NetworkManager
+after it."""
 
 CLOSE_WORKERS_S = 5.0
-"""How long the end waits for workers: a netdev's move takes milliseconds, a driver may hang."""
+"""How long the daemon's end waits for workers. Moving a netdev takes milliseconds, but a driver may hang."""
 
 
 LAST_LOOK_S = 2.0
-"""How long the end waits until what the runtime left of the last refused sandboxes is removed."""
+"""How long the daemon's end waits until the remains of the last refused sandboxes are removed from containerd."""
 
 
 class Daemon:
-    """One daemon of a node. `run` blocks until SIGTERM or SIGINT; what is attached then stays attached.
+    """The daemon of a node. `run` blocks until SIGTERM or SIGINT; attached devices stay attached after it.
 
-    It connects to the runtime, unless it is given a `door`, whose owner calls `open`, `make_plugin` and `close`. When
-    another daemon is there it waits until `by` (seconds of `time.monotonic`), and raises StateError. At SIGHUP it takes
-    the settings that `reread` gives. `troubles` are what they lack; `closed` says why who asks is refused, else "".
+    The daemon connects to the runtime. If `door` is given, the runtime has started this process instead, and the door's
+    owner calls `open`, `make_plugin` and `close`. If another daemon holds the locks, wait until `by` (seconds of
+    `time.monotonic`), then raise StateError.
+
+    `reread` returns the new settings at SIGHUP. `troubles` are problems with the settings. `closed` is the reason why
+    every pod that asks is refused; "": none.
     """
 
     def __init__(
@@ -122,7 +129,7 @@ class Daemon:
         self._planners, self._lookers = Workers(PLANNERS, name="planner"), Workers(name="looker")
         self._reservations = Reservations()
         self._releases = Releases(self._reservations, self._node, self._readers)
-        # `_news` is made last, of what uses these three.
+        # `_news` needs objects that need these three, so it is created after them.
         self._listeners = Listeners(lambda name: self._news.listener_failed(name))  # noqa: PLW0108
         self._watcher = NamespaceWatcher(
             self._listeners,
@@ -186,7 +193,7 @@ class Daemon:
             engines=partial(engines_without_runtime, settings),
         )
         self._door: Door = door or _runner(settings, self.make_plugin)
-        # A runtime that starts the daemon is the service itself: its own service manager is none of ours.
+        # If the runtime started the daemon, $NOTIFY_SOCKET is meant for the runtime.
         self._service_manager = ServiceManager("" if door else os.environ.get(NOTIFY_SOCKET, ""))
         facts = DaemonFacts(
             settings=settings,
@@ -204,7 +211,7 @@ class Daemon:
         self._sockets = LocalSockets.make(facts, self._kernel, self._listeners, self._tally)
 
     def run(self) -> None:
-        """Recover, open the doors, serve."""
+        """Take over what an earlier daemon left, open the doors, and serve until the end."""
         self.open()
         self._service_manager.serving(alone=self._sessions.view().link == Link.NONE)
         try:
@@ -213,7 +220,8 @@ class Daemon:
             self.close()
 
     def open(self) -> None:
-        """Recover, and be ready for the runtime. To be called by the main thread: it takes SIGTERM and SIGINT."""
+        """Take over what an earlier daemon left, and get ready for the runtime. Only for the main thread, because it
+        handles SIGTERM and SIGINT."""
         self._signals = Signals(
             {
                 signal.SIGTERM: partial(self._stop, "SIGTERM"),
@@ -228,10 +236,10 @@ class Daemon:
         log.info(
             "started", extra={"devices": len(self._node.current.devices), "control": str(self._settings.control_path)}
         )
-        # 40,000 objects live as long as we do: looking at them again and again cost 6 us per CreateContainer.
+        # 40,000 objects live until the end: their garbage collection cost 6 us per CreateContainer.
         gc.freeze()
         gc.enable()
-        self._host.read_later()  # nobody listened between the first reading and now; contested devices are told then
+        self._host.read_later()  # for changes since the first scan; also logs contested devices
 
     def _recover(self) -> None:
         self._telemetry.begin(self._engine.refused)
@@ -242,7 +250,8 @@ class Daemon:
         self._take_up = start_timer(TAKE_UP_S, self._attachments.take_up)
 
     def close(self) -> None:
-        """Close the doors first, so that nothing new begins; then the workers, which use all that comes after them."""
+        """Close everything: first the doors, so that no new work begins, then the workers, then the parts that workers
+        use."""
         signals, self._signals = self._signals, None
         if signals is not None:
             signals.close()
@@ -255,14 +264,14 @@ class Daemon:
         self._kubelet_doors.close()
         self._sources.close()
         self._leftovers.close(LAST_LOOK_S)
-        if running:  # the journal has what they do: the next daemon goes on from there
+        if running:  # the next daemon goes on from the journal
             log.warning("workers are still busy, leaving the rest to the next start", extra={"tasks": list(running)})
         self._watcher.close()
         self._listeners.close()
         self._processes.close()
         self._attachments.close(busy=running)
         self._telemetry.close()
-        if not running:  # else the locks go with the process, and the last thread that touches hardware
+        if not running:  # else the kernel releases the locks when the last busy thread ends
             self._kernel.host.close()
             self._sole.release()
         log.info("stopped")
@@ -276,17 +285,17 @@ class Daemon:
         self._workers.submit("reload", self._reloader.run).add_done_callback(_log_reload_bug)
 
     def make_plugin(self, runtime_pid: int) -> Answers:
-        """Return the handlers of a new session with the runtime that is this process (0: it cannot be seen)."""
+        """Return the handlers of a new session; `runtime_pid` is the runtime's process (0: unknown)."""
         plugin = self._sessions.make_plugin(runtime_pid)
         return plugin if self._tally is None else CountedPlugin(plugin, self._tally.event_counts)
 
     def _begin_later(self) -> None:
-        """Have workers do what no pod's start may wait for: the runtime has reported its pods."""
+        """Have workers do what no starting pod must wait for. Called when the runtime has listed its pods."""
         self._kubelet_doors.runtime_reported()
         loaded = self._workers.submit("preload", partial(_load, self._kubelet_doors, self._settings, self._host.prover))
         loaded.add_done_callback(partial(_was_loaded, self._service_manager))
-        self._sources.open_later()  # before what may be much: containers wait for it
-        # A share that the kubelet allocates before the devices have told their capacity would have no limits.
+        self._sources.open_later()  # before take_up, which may take long: containers wait for it
+        # A share that the kubelet allocates before the devices' capacity is known would have no limits.
         self._host.capacities.settled.add_done_callback(lambda _: self._kubelet_doors.open_later())
         self._attachments.take_up()
 
@@ -298,7 +307,7 @@ class Daemon:
 
 
 def _load(doors: KubeletDoors, settings: Settings, prover: Prover) -> None:
-    """Import, and start, what pods would wait for."""
+    """Import modules and start processes that the first pods would otherwise wait for."""
     preload_grammar()
     doors.begin()
     if any(pool.prove for pool in settings.pools):
@@ -306,7 +315,7 @@ def _load(doors: KubeletDoors, settings: Settings, prover: Prover) -> None:
 
 
 def _image_check(settings: Settings, engine: Engine, spans: Recorder) -> ImageCheck:
-    """Return the check of containers' images, with readers of its own, which the engine makes from now on."""
+    """Return the check of containers' images, with its own reader threads, and connect it to the engine."""
     images, starts = Images(settings.cgroup_root, settings.sysfs_root), engine.starts
     readers = Workers(IMAGE_READERS, name="image-reader")
     found = ImageCheck(images, engine.sandboxes, spans, readers)
@@ -322,7 +331,7 @@ def _site(
     processes: ProcessWatcher,
     boundary: Boundary,
 ) -> Site:
-    """Return where attachments are worked on: this host."""
+    """Return what attaches need of this host: the kernel, the journal, spans and watchers."""
     return Site(
         kernel=kernel,
         journal=Journal(settings.state_dir / "journal"),
@@ -339,7 +348,7 @@ def _site(
 
 
 def _runner(settings: Settings, make_plugin: Callable[[int], Answers]) -> Door:
-    """Return the door to a runtime that the daemon connects to by itself."""
+    """Return the door for a runtime to which the daemon connects."""
     identity = identify(
         name=settings.plugin_name, index=settings.plugin_index, environment=os.environ, program=sys.argv[0]
     )
@@ -347,7 +356,7 @@ def _runner(settings: Settings, make_plugin: Callable[[int], Answers]) -> Door:
 
 
 def _was_loaded(service_manager: ServiceManager, done: Future[None]) -> None:
-    """Report that the daemon is ready, also where something could not be loaded: who needs it loads it again."""
+    """Report that the daemon is ready, even if an import failed: it is repeated where it is needed."""
     service_manager.ready()
     error = None if done.cancelled() else done.exception()
     if error is not None:
@@ -355,7 +364,7 @@ def _was_loaded(service_manager: ServiceManager, done: Future[None]) -> None:
 
 
 def _log_reload_bug(done: Future[None]) -> None:
-    """Log an error that no configuration explains: the reloader answers those. The old configuration goes on."""
+    """Log an exception that the reloader did not handle, a bug. The old configuration stays in use."""
     error = None if done.cancelled() else done.exception()
     if error is not None:
         log.error("the configuration was not read again", exc_info=error)

@@ -1,4 +1,4 @@
-"""The device plugins of a daemon, wired: what they offer is what its engine offers, and who has shares is guarded."""
+"""Creates the device plugins of a daemon, and writes the CDI spec that brings the guard to their containers."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def make_device_plugins(
     runtime: Callable[[], str],
     spans: Recorder,
 ) -> DevicePlugins:
-    """Return the device plugins for the pools of these settings; whoever makes them closes them. `runtime` returns the
-    name of the container runtime that has connected."""
+    """Return the device plugins for the pools of these settings. The caller closes them. `runtime` returns the name of
+    the connected container runtime."""
     shares = engine.kubelet.shares
     plugins = DevicePlugins(
         settings.device_plugin_dir,
@@ -62,10 +62,12 @@ def _supply(engine: Engine) -> Supply:
 
 
 def _write_guard(settings: Settings, shares: ShareBook, runtime: Callable[[], str]) -> Guarding:
-    """Write the CDI spec with the guard of each pool, unless the hook is not on this host, or the runtime would not
-    read the spec. Raise CdiError, and OSError where that is not known.
+    """Write the CDI spec that brings the guard's hook, unless the hook is not on this host or the runtime does not read
+    specs.
 
-    The file stays when the daemon ends: a container that is made again must not start without the guard."""
+    Raises CdiError; raises OSError if it is unknown whether the runtime reads specs. The file stays when the daemon
+    ends, so that a container that is created again does not start without the guard.
+    """
     hook = settings.guard_hook
     if hook is None or not hook.is_file():
         return Guarding.NO_HOOK
@@ -77,8 +79,10 @@ def _write_guard(settings: Settings, shares: ShareBook, runtime: Callable[[], st
 
 
 def _reads_cdi_specs(settings: Settings) -> bool:
-    """Return whether containerd reads CDI specs, as far as that can be known: else a container that comes without the
-    guard is refused by the name of the setting. Raise OSError where it is not known yet."""
+    """Return whether containerd reads CDI specs; True if it does not say. Raises OSError if containerd does not answer.
+
+    If True is wrong, a container without the guard is refused with the name of containerd's setting.
+    """
     try:
         return reads_cdi_specs(settings.containerd_socket) is not False
     except ContainerdError as error:
@@ -86,7 +90,7 @@ def _reads_cdi_specs(settings: Settings) -> bool:
 
 
 def hook_options(settings: Settings) -> Iterator[str]:
-    """Yield the flags of the guard's hook that its defaults do not say."""
+    """Yield the flags of the guard's hook for settings that differ from the hook's defaults."""
     plain = Settings()
     if settings.control_path != plain.control_path:
         yield from ("--control-socket", str(settings.control_path))

@@ -1,6 +1,8 @@
-"""Which of the runtime's handlers have the guard, for the page of metrics and for pods of which something is to be
-proven: asked for again when somebody wants to know and the last answer is old. The runtime's set-up changes only with
-its restart."""
+"""Which runtime handlers give their containers the guard, for metrics and for pods whose devices must be proven.
+
+The runtime is asked again when someone needs the answer and the last one is old. Its configuration changes only when it
+restarts.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,14 @@ from nri_rdma.text.shares import GUARD_OFF, guard_label
 log = logging.getLogger(__name__)
 
 AGAIN_S = 15.0
-"""How long an answer is new."""
+"""Age in seconds up to which an answer is used again."""
 UNGUARDED_AGAIN_S = 1.0
-"""The same for a pod that is refused because of it: the guard may have been set up a moment ago."""
+"""Age up to which an answer is used again to refuse a pod. It is short, because the guard may have been set up a moment
+ago."""
 
 
 class RuntimeGuards:
-    """Safe for use by several threads; never blocks."""
+    """Knows which runtime handlers give their containers the guard. Thread-safe."""
 
     def __init__(
         self,
@@ -50,19 +53,24 @@ class RuntimeGuards:
         self._setups: tuple[Setup, ...] = ()
 
     def told(self) -> Mapping[str, bool]:
-        """Return by handler whether its containers have the guard, as it was last known; nothing of a handler of which
-        that cannot be known. Have a worker ask again where that is old."""
+        """Return the last known answer: handler to whether its containers have the guard. Handlers where this is
+        unknown are left out.
+
+        If the answer is old, a worker asks again. Does not block.
+        """
         self._ask_again(AGAIN_S)
         return {it.name: not it.fault for it in self._setups if it.is_known}
 
     def is_guarded(self, asker: Asker, by: float) -> bool | None:
-        """Return whether the containers of such a pod have the guard, by its runtime handler ("": the default one);
-        None where that cannot be known. Wait until `by`, in seconds of `time.monotonic`, where the last answer is old.
-        Raise NotReadyError."""
+        """Return whether the containers of a pod have the guard; None if this is unknown. `asker` describes the pod.
+
+        If the last answer is old, wait for a new one until `by` (seconds of `time.monotonic`). Raises NotReadyError at
+        `by`.
+        """
         handler, prefix = asker.runtime_handler, self._settings.annotation_prefix
         is_left_out = (guard_label(prefix), GUARD_OFF) in asker.labels
         if self._settings.guard_resource and not is_left_out:
-            return True  # the containers bring it; one that does not is refused when it is created
+            return True  # the guard resource brings the guard; CreateContainer refuses a container without it
         for new_s in (AGAIN_S, UNGUARDED_AGAIN_S):
             if not settled(self._ask_again(new_s), by - time.monotonic()):
                 raise NotReadyError(
@@ -77,7 +85,8 @@ class RuntimeGuards:
         return False if found is not None and found.is_known else None
 
     def _ask_again(self, new_s: float) -> Future[None]:
-        """Have a worker ask unless the last answer is new; return what is done when there is one."""
+        """Have a worker ask the runtime, unless the last answer is at most `new_s` seconds old. Return a future that is
+        done when there is an answer."""
         with self._lock:
             now, last = self._clock(), self._asking
             if last is not None and (not last.done() or now < self._asked_at + new_s):
@@ -89,7 +98,7 @@ class RuntimeGuards:
     def _ask(self) -> None:
         try:
             found = running_setups(self._sockets, self._settings)
-        except ContainerdError as error:  # it may be starting: what was known of it before may be wrong
+        except ContainerdError as error:  # it may be restarting with another configuration
             log.debug("the runtime does not say which handlers it has", extra={"error": str(error)})
             found = None
         self._setups = found or ()

@@ -1,4 +1,4 @@
-"""The doors of a daemon through which the kubelet comes: its device plugins, and its driver of claims."""
+"""The daemon's two interfaces for the kubelet: its device plugins and its DRA driver."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from nri_rdma.tasks.workers import Workers
 
 
 class KubeletDoors:
-    """Both doors; without pools that are asked through them nothing happens. The creator closes them."""
+    """The device plugins and the DRA driver, until the creator closes them. Without pools that use them, nothing
+    happens."""
 
     def __init__(
         self,
@@ -32,7 +33,7 @@ class KubeletDoors:
         runtime: Callable[[], str],
         spans: Recorder,
     ) -> None:
-        """`runtime` returns the name of the container runtime that has connected."""
+        """`runtime` returns the name of the connected container runtime."""
         self._reported: Future[None] = Future()
         self._device_plugins = make_device_plugins(settings, engine, workers, listeners, runtime, spans)
         self._claims = make_claims_door(settings, engine, workers, spans, self._reported)
@@ -40,33 +41,32 @@ class KubeletDoors:
         self._grpc: Any = None
 
     def begin(self) -> None:
-        """Load what both doors need, where there is one: later there may be no descriptor left. Blocks for a tenth of a
-        second."""
+        """Initialise grpc if any pool needs it. Done early, because later there may be no file descriptor left. Blocks
+        for 0.1 s."""
         if self._is_asked and self._grpc is None:
             self._grpc = begin_grpc()
 
     def register_later(self) -> None:
-        """Have a worker register the driver of claims. The kubelet looks for it once a second, and a pod that comes
-        before waits a minute for the next attempt."""
+        """Have a worker register the DRA driver. The earlier the better: a pod that the kubelet starts before waits a
+        minute for the next attempt."""
         if self._claims is not None:
             self._claims.open_later()
 
     def runtime_reported(self) -> None:
-        """Note that the container runtime has reported its pods: from the first time on claims are prepared."""
+        """Note that the container runtime has listed its pods. After the first call claims are prepared."""
         if not self._reported.done():
             self._reported.set_result(None)
 
     def open_later(self) -> None:
-        """Have a worker serve the device plugins that are not served."""
+        """Have a worker serve and register the device plugins, where that is not done yet."""
         self._device_plugins.open_later()
 
     def driver(self) -> Mapping[str, Any] | None:
-        """Return what is known of the driver of claims, as DriverView has it; None where no pool is asked through
-        claims."""
+        """Return the state of the DRA driver as the fields of DriverView; None if no pool serves claims."""
         return asdict(self._claims.view()) if self._claims is not None else None
 
     def close(self) -> None:
-        """End all servers. After the workers; again is no error."""
+        """Stop all servers. Call it after the workers are closed; calling it twice is allowed."""
         self._device_plugins.close()
         if self._claims is not None:
             self._claims.close()

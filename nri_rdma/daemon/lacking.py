@@ -1,4 +1,4 @@
-"""What a daemon goes without since its start: each is logged once, and told for as long as it lacks."""
+"""Problems with which the daemon goes on, such as a missing permission. Each is logged once, and `status` shows it."""
 
 from __future__ import annotations
 
@@ -18,32 +18,34 @@ log = logging.getLogger(__name__)
 
 
 class Lacking:
-    """Collects while the daemon starts; read by other threads after that."""
+    """The troubles of a daemon. They are added while it starts; any thread may read them."""
 
     def __init__(self, of_settings: Iterable[Trouble]) -> None:
         self._troubles: tuple[Trouble, ...] = ()
         self.add(of_settings)
 
     def add(self, troubles: Iterable[Trouble]) -> None:
-        """Log these, and keep them."""
+        """Log and keep these troubles."""
         for it in troubles:
             log.error("the daemon goes on without it", extra={"part": str(it.part), "error": it.why})
             self._troubles = (*self._troubles, it)
 
     def told(self, *, settings_are_others: bool) -> tuple[Mapping[str, str], ...]:
-        """Return what is lacking, as Trouble has it. Settings that could not be read are no trouble any more when
-        others are in their place."""
+        """Return all troubles as the fields of Trouble.
+
+        `settings_are_others`: a reload has replaced the settings of the start, so troubles with these are left out.
+        """
         return tuple(asdict(it) for it in self._troubles if not (it.part is Part.SETTINGS and settings_are_others))
 
 
 def warn_of_variables(environment: Mapping[str, str]) -> None:
-    """Log the variables that were probably meant to be a setting's, and are none."""
+    """Log environment variables whose names are similar to a setting's variable but are read by nothing."""
     for written, near in misnamed_variables(environment):
         log.warning("nothing reads a variable of the environment", extra={"variable": written, "meant": near})
 
 
 def missing_right(policy: Policy, kernel: Kernel) -> tuple[Trouble, ...]:
-    """Return why no pod gets a device exclusively, if a pool serves that and this process may move nothing."""
+    """Return a trouble if a pool serves devices exclusively and this process lacks the permission to move them."""
     if not any(Mode.EXCLUSIVE in pool.modes for pool in policy.pools.values()):
         return ()
     try:

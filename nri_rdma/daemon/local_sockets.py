@@ -1,4 +1,4 @@
-"""The sockets on which a daemon is asked, wired: the control socket, that of OCI hooks, and the port of metrics."""
+"""Creates the daemon's local servers: the control socket, the socket for OCI hooks, and the metrics page."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from nri_rdma.doors.metrics.server import MetricsServer
 
 CLOSE_HOOKS_S = 1.0
-"""How long the end waits for containers that ask by hooks: an attach takes milliseconds, and a hook asks again."""
+"""How long the daemon's end waits for answers to OCI hooks. An attach takes milliseconds, and a hook repeats its
+question."""
 
 
 class LocalSockets:
-    """All servers; the creator closes them."""
+    """The control socket, the socket for OCI hooks and the metrics page, until the creator closes them."""
 
     def __init__(
         self, settings: Settings, control: ControlServer, hooks: HookServer, metrics: MetricsServer | None
@@ -44,7 +45,7 @@ class LocalSockets:
 
     @classmethod
     def make(cls, facts: DaemonFacts, kernel: LinuxKernel, listeners: Listeners, tally: Tally | None) -> Self:
-        """Wire them for a daemon. `tally` is what it counts for metrics; None: they are off."""
+        """Create the servers for a daemon. `tally` has the counts for metrics; None: metrics are switched off."""
         default = default_given(facts.settings.memlock)
         containers = Containers(
             facts.engine,
@@ -59,7 +60,8 @@ class LocalSockets:
         return cls(facts.settings, ControlServer(facts), hooks, _metrics_server(facts, tally))
 
     def serve(self) -> tuple[Trouble, ...]:
-        """Listen; returns at once, with the sockets that cannot be had: the others are served."""
+        """Start to listen, and return a trouble for each socket that is not available. The others are served. Does not
+        block."""
         if self._metrics is not None:
             self._metrics.start()
         return (
@@ -68,11 +70,12 @@ class LocalSockets:
         )
 
     def metrics(self) -> Mapping[str, Any] | None:
-        """Return where metrics are served, and why they are not, as MetricsView has it; None: they are off."""
+        """Return the fields of MetricsView: the address of the metrics page, and why it is not served; None if it is
+        switched off."""
         return asdict(self._metrics.view()) if self._metrics is not None else None
 
     def close(self) -> None:
-        """Hear nobody any more. Before the engine's workers are closed: hooks wait for them."""
+        """Stop all servers. Call it before the engine's workers are closed, because hooks wait for them."""
         self._control.close()
         self._hooks.close(CLOSE_HOOKS_S)
         if self._metrics is not None:
@@ -99,15 +102,16 @@ def _metrics_server(facts: DaemonFacts, tally: Tally | None) -> MetricsServer | 
 
 
 def _interface_of(kernel: LinuxKernel, namespace: int) -> str:
-    """Return a container's own interface, by a descriptor of its network namespace. Raises KernelError."""
+    """Return the name of a container's own interface; `namespace` is a descriptor of its network namespace. Raises
+    KernelError."""
     path = f"/proc/self/fd/{namespace}"
     with closing(kernel.open_namespace(path)) as opened:
         return pod_interface(kernel.links(opened), lambda: kernel.routing(opened))
 
 
 def default_given(memlock: Memlock) -> Given:
-    """Return the answer for a container that asks for no limit: what the setting says, unlimited where it is automatic
-    and the engine may."""
+    """Return the RLIMIT_MEMLOCK for a container that asks for none: the setting's, or with `auto` unlimited, if the
+    engine may set it."""
     if memlock.automatic:
         return Given(memlock=UNLIMITED)
     return Given(memlock=memlock.bytes, must=memlock.bytes is not None)

@@ -1,8 +1,8 @@
-"""One daemon alone has a state directory, and one alone answers a runtime.
+"""Locks that make sure that one daemon uses a state directory, and that one daemon serves a runtime.
 
-Two on one state directory would undo each other's journal; two on one runtime would both attach devices to every pod.
-Both are locks on files that the kernel gives back when the process ends. The second lies beside the runtime's socket,
-because that folder is what all daemons of a runtime see, in containers too; the runtime makes it for root only.
+Two daemons with one state directory would undo each other's journal. Two daemons of one runtime would both attach
+devices to every pod. Both locks are file locks, which the kernel releases when the process ends. The runtime's lock
+lies beside its socket, because all daemons of a runtime see that folder, even in containers; only root may write there.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from nri_rdma.errors import ErrorCode, RuntimeAnsweredError, StateError
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S = 0.02
-"""Between two looks at a lock that somebody has: flock knows no time-out."""
+"""Pause between two attempts to take a lock that another process holds. flock has no timeout."""
 
 
 class Sole:
-    """Holds both locks until `release`, or the end of the process.
+    """The locks of the state directory and of the runtime, held until `release` or the end of the process.
 
-    Raises StateError when one is held by another daemon still at `by` (seconds of `time.monotonic`), which is
-    RuntimeAnsweredError whenever that one answers this runtime; OSError when the state directory cannot be used.
+    If another daemon still holds a lock at `by` (seconds of `time.monotonic`), raises RuntimeAnsweredError for the
+    runtime's lock and StateError for that of the state directory. Raises OSError if the state directory cannot be used.
     """
 
     def __init__(self, state_dir: Path, nri_socket: Path, by: float = 0.0) -> None:
@@ -39,16 +39,17 @@ class Sole:
             raise
 
     def release(self) -> None:
-        """Let another daemon begin; again is no error."""
+        """Release both locks. Calling it twice is allowed."""
         while self._fds:
             os.close(self._fds.pop())
 
     def _lock_runtime(self, nri_socket: Path, by: float) -> None:
-        """Lock the runtime's folder. It may not be there yet: the runtime makes it the same way, when it starts."""
+        """Lock the runtime. Its folder is created if the runtime has not started yet, with the mode that the runtime
+        would use."""
         try:
             nri_socket.resolve().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fds.append(_open(runtime_lock(nri_socket)))
-        except OSError as error:  # going on without harms nobody who has one daemon; ending would harm every pod
+        except OSError as error:  # with one daemon, going on harms nobody; ending would harm every pod
             log.warning("cannot tell whether another daemon serves this runtime", extra={"error": str(error)})
             return
         if not _lock(self._fds[-1], by):
@@ -61,8 +62,8 @@ class Sole:
 
 
 def runtime_lock(nri_socket: Path) -> Path:
-    """Return the lock beside a runtime's socket."""
-    nri_socket = nri_socket.resolve()  # another daemon may be told of it by a link
+    """Return the path of the lock beside a runtime's socket."""
+    nri_socket = nri_socket.resolve()  # another daemon may use a symbolic link to it
     return nri_socket.with_name(f"{nri_socket.name}.nri-rdma.lock")
 
 
@@ -73,7 +74,7 @@ def _open_state(state_dir: Path) -> int:
 
 
 def _refuse_foreign(state_dir: Path) -> None:
-    """Raise StateError where another user could write the journal, which the daemon carries out as root."""
+    """Raise StateError if users other than root could write the journal, whose steps the daemon executes as root."""
     found = state_dir.stat()
     if found.st_uid in {0, os.geteuid()} and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return
@@ -100,7 +101,7 @@ def _open(path: Path) -> int:
 
 
 def _lock(fd: int, by: float) -> bool:
-    """Take the lock and write who has it; False when somebody else has it still at `by`."""
+    """Take the lock and write our process id into the file; False if another process still holds it at `by`."""
     while not _is_locked(fd):
         if time.monotonic() >= by:
             return False

@@ -1,4 +1,4 @@
-"""The server of metrics of a daemon, wired. Imported only where metrics are switched on."""
+"""Creates the server of the metrics page. Imported only if metrics are switched on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nri_rdma.observe.durations import Tally
 
 
 def make_metrics_server(address: ListenAddress, facts: DaemonFacts, tally: Tally) -> MetricsServer:
-    """Return the server for a daemon with these facts; whoever makes it starts and closes it."""
+    """Return the server of the metrics page. The caller starts and closes it."""
     health = partial(_health, facts)
     source = MetricsSource(
         tally=tally,
@@ -31,7 +31,9 @@ def make_metrics_server(address: ListenAddress, facts: DaemonFacts, tally: Tally
 
 
 def _health(facts: DaemonFacts) -> str:
-    """Say why the daemon does not serve pods; "" while it does. What an earlier daemon left was read before anybody
-    could ask."""
+    """Return the reason why the daemon does not serve pods; "" while it does.
+
+    The page is served only after the state of an earlier daemon was read, so that needs no check.
+    """
     runtime = facts.runtime()
     return unsynchronized(runtime.link, str(facts.settings.nri_socket), runtime.error)

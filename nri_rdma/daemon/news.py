@@ -1,4 +1,4 @@
-"""The news that listeners report to a running daemon, and what it does about them."""
+"""The events that listeners report to a running daemon, such as removed devices, and the reaction to each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class News:
-    """Handles news in the thread that reports them, and leaves what takes time to workers."""
+    """Reacts to events in the thread of the listener that reports them. Slow work is left to workers."""
 
     def __init__(
         self,
@@ -24,8 +24,8 @@ class News:
         rescans: tuple[Callable[[], None], ...],
         on_namespace_removed: Callable[[str], None],
     ) -> None:
-        """`rescans` have all read again that any listener reports changes of, each in a worker; `on_namespace_removed`
-        gets the path of a namespace when its attachments are ending."""
+        """`rescans` start rescans in workers of everything whose changes a listener reports. `on_namespace_removed`
+        gets the path of a removed namespace, after its attachments began to end."""
         self._attachments = attachments
         self._limits = limits
         self._rescans = rescans
@@ -35,33 +35,35 @@ class News:
         """Handle a uevent of an RDMA device."""
         if event.action == "remove" and event.number is not None:
             news.node_removed(self._attachments, event.number, event.sequence)
-        elif event.action == "move":  # the kernel's word for another name
+        elif event.action == "move":  # the kernel's name for a rename
             news.look_at_all_again(self._attachments)
 
     def uevents_lost(self) -> None:
-        """Reread all attachments: any device may have been removed or renamed."""
+        """Reread the devices of all attachments, because lost uevents may have been about any of them."""
         news.look_at_all_again(self._attachments)
 
     def netdevs_changed(self, ifindexes: frozenset[int]) -> None:
-        """Reread the attachments that share the devices of these netdevs."""
+        """Reread the attachments that share the RDMA devices of these netdevs."""
         news.netdevs_changed(self._attachments, ifindexes)
 
     def namespace_removed(self, path: str) -> None:
-        """End the sandboxes of a network namespace that is no longer at its path."""
+        """End the sandboxes whose network namespace was at this path."""
         news.namespace_removed(self._attachments, path)
         self._on_namespace_removed(path)
 
     def removals_lost(self) -> None:
-        """Look for all namespaces: any of them may have been removed."""
+        """Check whether each pod's network namespace still exists, because lost events may have reported its
+        removal."""
         news.look_at_all_namespaces(self._attachments)
 
     def process_ended(self, process: ProcessIdentity) -> None:
-        """Lift the limits of a container whose process ended, and end the sandboxes that lived as long as it."""
-        self._limits.process_gone(process)  # first: the runtime removes the cgroup
+        """Remove the limits of a container whose process has ended, and end the sandboxes whose first process it
+        was."""
+        self._limits.process_gone(process)  # first, because the runtime removes the cgroup
         news.process_ended(self._attachments, process)
 
     def listener_failed(self, name: str) -> None:
-        """Look at all that any listener would have reported: what the failed one had taken is lost."""
+        """Rescan everything that any listener reports, because the events of the failed one are lost."""
         log.error("changes may have been missed, looking at everything", extra={"listener": name})
         for rescan in self._rescans:
             rescan()

@@ -1,8 +1,8 @@
-"""What the daemon did and refused, for the daemon after it: `trace` and `status` answer for the time before a restart.
+"""Stores spans and refusals for the next daemon, so that `trace` and `status` also show the time before a restart.
 
-A thread writes what is new, twice a second, into the state folder, and with log_level = debug into the log. Whoever
-serves a pod does nothing for it, and a daemon that is killed loses its last half second. Counters begin anew, as
-Prometheus expects: docs/adr/0058-what-a-daemon-did-outlives-it.md.
+A thread writes what is new to the state directory, twice a second, and logs it with log_level = debug. Threads that
+serve pods do nothing for it, and a killed daemon loses the last half second. Counters are not stored; they restart at
+0, as Prometheus expects (docs/adr/0058-what-a-daemon-did-outlives-it.md).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 PAUSE_S = 0.5
 _BATCH = 64
-"""Spans that are written at once: a third of a millisecond, after which who serves a pod has the interpreter."""
+"""Number of spans that are written at once: it takes a third of a millisecond, and other threads run in between."""
 _LOGGED = frozenset({"rdma.device", "rdma.devices", "k8s.container.name", "reason"})
-"""Attributes of steps that are logged."""
+"""The attributes of spans that are logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class _Line:
 
 
 class Past:
-    """The thread that writes, from `begin` to `close`."""
+    """A thread that stores new spans and refusals in a file, from `begin` to `close`."""
 
     def __init__(self, folder: Path, spans: Recorder, refused: RefusedLately, *, pause_s: float = PAUSE_S) -> None:
         self._file = PastFile(folder)
@@ -64,8 +64,8 @@ class Past:
         self._thread = threading.Thread(target=self._run, name="past", daemon=True)
 
     def begin(self) -> None:
-        """Have the memory be what it was when the daemon before ended, then write what is new. Before anything
-        happens."""
+        """Load the spans and refusals of the daemon before, then start the thread. Call it before the first span is
+        recorded."""
         self._take_up()
         self._thread.start()
 
@@ -86,7 +86,7 @@ class Past:
         self._last_span, self._rows = self._spans.newest, frozenset(self._refused.rows())
 
     def close(self) -> None:
-        """Write the rest, and end the thread; closing twice is no error."""
+        """Store the rest and end the thread. Calling it twice is allowed."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -105,7 +105,7 @@ class Past:
     def _keep(self, lines: Sequence[_Line]) -> None:
         try:
             self._file.append([*_texts(lines)])
-        except OSError as error:  # a full folder: pods are served all the same
+        except OSError as error:  # such as a full disk: pods are served all the same
             if not self._has_failed:
                 log.warning("what is done is not kept for the next daemon", extra={"error": str(error)})
             self._has_failed = True
@@ -121,13 +121,13 @@ class Past:
         return recent[known:]
 
     def _new_rows(self) -> Sequence[RefusalRow]:
-        """Return the refusals that are new or were repeated, the oldest first."""
+        """Return refusals that are new or have occurred again, oldest first."""
         rows, before = self._refused.rows(), self._rows
         self._rows = frozenset(rows)
         return [row for row in reversed(rows) if row not in before]
 
     def _decoded(self, text: bytes) -> Span | RefusalRow | None:
-        """Return what a line says; None when it says nothing that this release knows."""
+        """Return the span or refusal of a line; None if this release cannot read the line."""
         try:
             line = _line(text)
             return line.refusal if line.span is None else _span(line.span, self._spans)
@@ -136,7 +136,7 @@ class Past:
 
 
 def _texts(lines: Sequence[_Line]) -> Iterator[bytes]:
-    """Yield the texts of lines. One that has none is left out and told: the next ones are kept."""
+    """Yield the lines as JSON. A line that cannot be encoded is logged and left out."""
     for line in lines:
         try:
             yield _text(line)
@@ -147,20 +147,21 @@ def _texts(lines: Sequence[_Line]) -> Iterator[bytes]:
 def _text(line: _Line) -> bytes:
     try:
         return msgspec.json.encode(line)
-    except UnicodeEncodeError:  # a name that is no UTF-8, which passes as surrogates (host/netlink/links.py)
+    except UnicodeEncodeError:  # a name that is not UTF-8 is kept as surrogates (host/netlink/links.py)
         return json.dumps(msgspec.to_builtins(line)).encode()
 
 
 def _line(text: bytes) -> _Line:
-    """Return the line of a text. Raises MsgspecError, ValueError."""
+    """Parse a line. Raises MsgspecError or ValueError."""
     try:
         return msgspec.json.decode(text, type=_Line)
-    except msgspec.DecodeError:  # as above
+    except msgspec.DecodeError:  # surrogates, as in _text
         return msgspec.convert(json.loads(text), type=_Line)
 
 
 def _log_steps(spans: Sequence[Span], recorder: Recorder) -> None:
-    """Log each step with what `trace` shows of it. The pod is said by the step that a call of the runtime is."""
+    """Log each span with the facts that `trace` shows. The pod's name comes from the span of the runtime's call in the
+    same trace."""
     if not spans or not log.isEnabledFor(logging.DEBUG):
         return
     pods = {it.trace_id: it.attributes["k8s.pod.name"] for it in recorder.recent() if "k8s.pod.name" in it.attributes}
@@ -187,7 +188,7 @@ def _kept(span: Span) -> _KeptSpan:
 
 
 def _span(kept: _KeptSpan, recorder: Recorder) -> Span:
-    """Return the span again. Raises ValueError for ids that are no numbers."""
+    """Return the span of a stored one. Raises ValueError if its ids are not hexadecimal numbers."""
     span = Span(recorder, kept.name, int(kept.trace, 16), int(kept.parent, 16), kept.attributes)
     span.span_id, span.start_ns, span.end_ns, span.error = int(kept.span, 16), kept.start, kept.end, kept.error
     span.links = tuple((int(trace, 16), int(linked, 16)) for trace, linked in kept.links)

@@ -1,7 +1,7 @@
-"""Lines in a folder that dies with the boot, of which the newest are kept: between one megabyte and two.
+"""A file of lines of which the newest one to two megabytes are kept, in a folder that the next boot empties.
 
-Two files: when one is full it becomes the older one, in place of that before. A line is appended by one system call and
-nothing is synced: a process that is killed loses at most the line that it was writing.
+There are two files: when the first is full, it replaces the second, older one. A line is appended by one system call,
+without a sync. A killed process loses at most the line that it was writing.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 FILE_BYTES: Final = 1 << 20
-"""Size from which a file is full: about 4,500 steps."""
+"""Size in bytes from which a file is full: about 4,500 spans."""
 ASIDE: Final = ".unreadable"
 
 
 class PastFile:
-    """For one thread."""
+    """The file with the newest lines, and the one with older lines. Not thread-safe."""
 
     def __init__(self, folder: Path, *, file_bytes: int = FILE_BYTES) -> None:
         self.path = folder / "past.jsonl"
@@ -31,9 +31,11 @@ class PastFile:
         self._file_bytes = file_bytes
 
     def read(self, decode: Callable[[bytes], T | None]) -> Iterator[T]:
-        """Yield what the lines say, the oldest first; `decode` returns None for one that this release cannot read. A
-        file with such lines is put aside, and that is logged; a line that was being written when its process was killed
-        is passed over. Raises OSError."""
+        """Yield the decoded lines, oldest first. Raises OSError.
+
+        `decode` returns None for a line that this release cannot read. A file with such lines is renamed and the
+        renaming logged. A last line that was cut off by the end of its process is removed.
+        """
         for path in (self._older, self.path):
             with suppress(FileNotFoundError):
                 *lines, cut = _content(path, 2 * self._file_bytes).split(b"\n")
@@ -47,7 +49,7 @@ class PastFile:
                 yield from known
 
     def append(self, lines: Sequence[bytes]) -> None:
-        """Add lines. Raises OSError, and leaves what was there."""
+        """Append lines. Raises OSError; the file is then as before."""
         data = b"".join(line + b"\n" for line in lines)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self.path, flags, 0o600)
@@ -58,7 +60,7 @@ class PastFile:
                 while data:
                     data = data[os.write(descriptor, data) :]
             except OSError:
-                os.ftruncate(descriptor, size)  # the next line would become the rest of half of one
+                os.ftruncate(descriptor, size)  # else the next line would continue an incomplete one
                 raise
         finally:
             os.close(descriptor)
@@ -67,7 +69,7 @@ class PastFile:
 
 
 def _content(path: Path, most: int) -> bytes:
-    """Return the last bytes of a file, from the beginning of a line on."""
+    """Return at most `most` bytes from the end of a file, beginning with a whole line."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         size = os.fstat(descriptor).st_size

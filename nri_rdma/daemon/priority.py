@@ -1,4 +1,4 @@
-"""How much the kernel prefers the daemon to the node's other programs."""
+"""Sets the daemon's nice value."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _AS_STARTED_BY_MOST = 0
 
 
 def prefer(nice: int) -> None:
-    """Give all threads that nice value, unless somebody chose one when the daemon was started. Later threads have that
-    of the thread which starts them."""
+    """Give all threads this nice value, unless the daemon was started with one. Threads that are created later inherit
+    it."""
     if nice == _AS_STARTED_BY_MOST or os.getpriority(os.PRIO_PROCESS, 0) != _AS_STARTED_BY_MOST:
         return
     try:

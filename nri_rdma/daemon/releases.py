@@ -1,4 +1,4 @@
-"""The devices that attachments hold: reserved again after a restart, released when they are home."""
+"""Reserves the devices of attachments after a restart, and releases them when they are returned to the host."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from nri_rdma.engine.reservations import Reservations
 from nri_rdma.tasks.workers import Workers
 
 COLLECT_PAUSE_S = 1.0
-"""Garbage is not collected more often, however many pods end."""
+"""Minimum time between two garbage collections, however many pods end."""
 COLLECT_AFTER_S = 0.1
-"""How long after a release garbage is collected: all threads stand still meanwhile, also the one that answers the
+"""Pause between a release and the garbage collection. A collection stops all threads, even the one that answers the
 runtime."""
 
 
 class Releases:
-    """Holds and releases devices by attachment. Safe for use by several threads."""
+    """Reserves and releases devices by the key of their attachment. Thread-safe."""
 
     def __init__(
         self, reservations: Reservations, node: NodeCache, readers: Workers, schedule: Schedule = start_timer
     ) -> None:
-        """`readers` are the one thread that rescans the node."""
+        """`readers` has one thread, which rescans the node."""
         self._reservations = reservations
         self._node = node
         self._readers = readers
@@ -34,28 +34,32 @@ class Releases:
         self._modules = 0
 
     def hold(self, record: SandboxRecord) -> None:
-        """Hold what an earlier daemon attached, from before the first event on."""
+        """Reserve the devices of an attachment that an earlier daemon made. Called before the first event."""
         self._reservations.hold(record.key, record.holdings)
 
     def release(self, key: str) -> None:
-        """Rescan the node, because devices are home; then let others have them. Many that come home at once share a
-        scan."""
+        """Rescan the node, now that the devices are back on the host, and then make them available. Concurrent calls
+        share a scan."""
         self._node.refresh_in(self._readers).result()
         self._reservations.release(key)
         self._collect_garbage()
 
     def _collect_garbage(self) -> None:
-        """Collect what is left of pods that ended (futures, their callbacks, tracebacks), within a second or so. Left
-        to the collector's own pace it lies between what lives: memory grew by 2.4 KiB with each pod, for a thousand
-        pods."""
+        """Schedule a collection of objects that ended pods leave behind, such as futures and tracebacks.
+
+        The collector's own pace is too slow: memory grew by 2.4 KiB with each pod, for a thousand pods.
+        """
         now = time.monotonic()
         if now - self._collected >= COLLECT_PAUSE_S:
             self._collected = now
             self._schedule(COLLECT_AFTER_S, self._collect)
 
     def _collect(self) -> None:
-        """Collect, and have later collections pass over what has been imported since the last one: with the libraries
-        of gRPC and Kubernetes a collection took 12 to 30 ms."""
+        """Collect garbage. If modules were imported since the last collection, exclude all present objects from later
+        ones.
+
+        With the libraries of gRPC and Kubernetes a collection took 12 to 30 ms.
+        """
         gc.collect()
         if len(sys.modules) != self._modules:
             self._modules = len(sys.modules)

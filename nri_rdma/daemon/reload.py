@@ -1,7 +1,7 @@
-"""Another configuration for a running daemon.
+"""Replaces the configuration of a running daemon.
 
-Law: all or nothing. A configuration that cannot be used, or that changes what only a start can change, changes nothing,
-and says why in the log and in `status`. What pods have stays theirs, whatever the new one says.
+Law: all or nothing. A configuration that is invalid, or that changes a setting which only a restart can change, changes
+nothing; the log and `status` say why. Pods keep their devices, whatever the new configuration says.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from nri_rdma.observe.logs import set_log_level
 log = logging.getLogger(__name__)
 
 RELOADABLE = frozenset({"pools", "rules", "adopt", "allow_default_pool", "sandboxed_handlers", "log_level"})
-"""The settings that can change while the daemon runs; the others are where it has files, sockets and a name."""
+"""The settings that can change while the daemon runs. The others fix its files, sockets and names."""
 
 
 class Reloader:
-    """Puts another configuration in the place of the one that the daemon runs with. `run` is for one thread at a time.
+    """Replaces the daemon's configuration. Only one thread at a time may call `run`.
 
-    `read` gives the settings of all sources as they are now, or raises SettingError.
+    `read` returns the present settings from all sources, or raises SettingError.
     """
 
     def __init__(self, settings: Settings, read: Callable[[], Settings], engine: Engine) -> None:
@@ -36,12 +36,13 @@ class Reloader:
         self._read = read
         self._engine = engine
         self.error = ""
-        """Why the last one was refused; "" when it was not."""
+        """The reason why the last new configuration was refused; "" if it was accepted."""
         self.has_taken = False
-        """Whether another configuration than that of the start is in its place."""
+        """Whether a reload has replaced the configuration of the daemon's start."""
 
     def run(self) -> None:
-        """Read and take over the configuration, or keep the old one. Never raises for what a file can hold."""
+        """Read the configuration and use it, or keep the old one. No content of a configuration file makes this
+        raise."""
         try:
             settings = self._read()
             self._take(settings)
@@ -63,16 +64,16 @@ class Reloader:
 
 
 def refuse_fixed(old: Settings, new: Settings) -> None:
-    """Raise SettingError that names the settings that need a new start."""
+    """Raise SettingError if settings differ that only a restart can change. The error names them."""
     changed = [
         item.name
         for item in fields(Settings)
         if item.name not in RELOADABLE and getattr(old, item.name) != getattr(new, item.name)
     ]
     if _resource_pools(old) != _resource_pools(new):
-        changed.append("pools with door = resource")  # the kubelet counts their shares
+        changed.append("pools with door = resource")  # the kubelet has registered them
     if _has_claims(new) and not _has_claims(old):
-        changed.append("the first pool with door = claims")  # there is no driver
+        changed.append("the first pool with door = claims")  # the driver is created only at the start
     if changed:
         raise SettingError(
             ErrorCode.SETTING,
@@ -82,7 +83,7 @@ def refuse_fixed(old: Settings, new: Settings) -> None:
 
 
 def _resource_pools(settings: Settings) -> frozenset[tuple[str, str, int, str]]:
-    """Return what the kubelet was told of the pools that are asked by a resource."""
+    """Return the facts that the kubelet got about pools that are served as a resource."""
     return frozenset((it.name, it.resource, it.shares, it.gives) for it in settings.pools if it.resource)
 
 
@@ -91,7 +92,7 @@ def _has_claims(settings: Settings) -> bool:
 
 
 def refuse_contested(policy: Policy, node: Node) -> None:
-    """Raise SettingError that names the devices of this node that several pools select."""
+    """Raise SettingError if several pools select the same device of this node. The error names the devices."""
     contested = contested_words(policy, node)
     if contested:
         raise SettingError(
@@ -102,13 +103,13 @@ def refuse_contested(policy: Policy, node: Node) -> None:
 
 
 class Contested:
-    """Logs which devices nobody gets because several pools select them; once, until they are others."""
+    """Logs devices that no pod can get because several pools select them. An unchanged list is not logged again."""
 
     def __init__(self) -> None:
         self._told = ""
 
     def tell(self, policy: Policy, node: Node) -> None:
-        """Log the devices of this node, if they are others than before."""
+        """Log the contested devices of this node, if they have changed."""
         contested = contested_words(policy, node)
         if contested not in {"", self._told}:
             log.error("devices that several pools select are in none", extra={"contested": contested})
@@ -116,7 +117,7 @@ class Contested:
 
 
 def contested_words(policy: Policy, node: Node) -> str:
-    """Return the devices that several pools select, with these pools; "" when there are none."""
+    """Return a text with the devices that several pools select, and these pools; "" if there are none."""
     contested = offer(policy, node).contested
     names = {device.id: device.name for device in node.devices}
     by_pools = groupby(sorted((pools, names[device_id]) for device_id, pools in contested.items()), lambda it: it[0])

@@ -1,6 +1,6 @@
 """Reports to the service manager that started the daemon, as systemd's sd_notify(3) defines it.
 
-A report is one datagram to the socket in $NOTIFY_SOCKET. When the daemon counts as ready: docs/adr/0027.
+A report is one datagram to the socket in $NOTIFY_SOCKET. docs/adr/0027 says when the daemon counts as ready.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ log = logging.getLogger(__name__)
 NOTIFY_SOCKET: Final = "NOTIFY_SOCKET"
 
 READY_WITHIN_S = 10.0
-"""When the runtime has not reported its pods by then, the daemon counts as ready all the same: units that wait for the
-daemon must start on a node whose runtime starts later."""
+"""Time after which the daemon counts as ready even if the runtime has not listed its pods.
+
+Units that wait for the daemon must start even on a node whose runtime starts later.
+"""
 
 _SEND_S = 1.0
-"""Longest wait for a service manager that does not read; after that the report is dropped."""
+"""How long a report waits for a service manager that does not read. After that it is dropped."""
 
 
 class ServiceManager:
-    """Sends READY=1 and STOPPING=1, each once at most. Safe for use by several threads.
+    """Sends READY=1 and STOPPING=1 to the service manager, each at most once. Thread-safe.
 
-    `address` is the value of $NOTIFY_SOCKET; without one nothing is sent.
+    `address` is the value of $NOTIFY_SOCKET; with "" nothing is sent.
     """
 
     def __init__(self, address: str, schedule: Schedule = start_timer) -> None:
@@ -38,8 +40,10 @@ class ServiceManager:
         self._is_stopping = not address
 
     def serving(self, *, alone: bool = False) -> None:
-        """Announce that the daemon serves: it will be ready when the runtime has reported its pods, and after
-        READY_WITHIN_S at the latest; at once where there is no runtime that would (`alone`)."""
+        """Schedule the report READY=1 for READY_WITHIN_S from now; `ready` may send it earlier.
+
+        `alone`: there is no runtime whose list of pods is awaited, so report at once.
+        """
         if alone:
             self.ready()
         elif self._address:
@@ -56,7 +60,7 @@ class ServiceManager:
         """Report that the daemon is about to end."""
         with self._lock:
             first, self._is_stopping = not self._is_stopping, True
-            self._is_ready = True  # too late for that report
+            self._is_ready = True  # READY=1 must not follow
         if first:
             self._send(b"STOPPING=1")
 
@@ -66,5 +70,5 @@ class ServiceManager:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as opened:
                 opened.settimeout(_SEND_S)
                 opened.sendto(state, address)
-        except OSError as error:  # the daemon serves all the same; systemd ends it when READY=1 does not come
+        except OSError as error:  # the daemon goes on; systemd ends it if READY=1 is missing
             log.warning("the service manager cannot be told", extra={"state": state.decode(), "error": str(error)})

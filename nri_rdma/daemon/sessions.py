@@ -1,4 +1,4 @@
-"""The daemon's sessions with the runtime: the handlers of each, and what the runtime says of itself."""
+"""Creates the plugin of each session with the runtime, and keeps the runtime's description of itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Sessions:
-    """Makes the plugin of each session, and keeps what the runtime of the present one is."""
+    """Creates the plugin of each session, and keeps the description of the present session's runtime."""
 
     def __init__(
         self,
@@ -33,8 +33,8 @@ class Sessions:
         on_synchronized: Callable[[], None],
         engines: Callable[[], tuple[str, ...]],
     ) -> None:
-        """`on_synchronized` is called when the runtime has reported its pods, before any of their events. `engines` are
-        those that ask by hooks where no runtime with NRI is to be expected."""
+        """`on_synchronized` is called when the runtime has listed its pods, before their first event. `engines` returns
+        the engines (podman, Docker) that use our OCI hook, if this host has no runtime with NRI."""
         self._engine = engine
         self._spans = spans
         self._refusals = refusals
@@ -44,16 +44,16 @@ class Sessions:
         self._engines = engines
         self._runtime = RuntimeFacts()
         self._was_heard = False
-        """Whether a runtime has ever registered us: from then on one is expected."""
+        """Whether any runtime has ever registered us. From then on a runtime is expected."""
 
     def make_plugin(self, runtime_pid: int) -> Plugin:
-        """Return the handlers of a new session with the runtime that is this process (0: it cannot be seen)."""
+        """Return the handlers of a new session; `runtime_pid` is the runtime's process (0: unknown)."""
         offering = self._engine.offering
         offering.memlock = replace(offering.memlock, ceiling=memlock_ceiling(runtime_pid))
         return Plugin(self._engine, self._spans, self._synchronized, self._configured, self._refusals)
 
     def view(self) -> RuntimeView:
-        """Return what `status` shows of the runtime."""
+        """Return the runtime's state, for `status`."""
         runtime, door = self._runtime, self._door()
         waits_alone = door.link is Link.DISCONNECTED and not (door.launched or self._was_heard)
         if waits_alone and (engines := self._engines()):
@@ -88,8 +88,7 @@ class Sessions:
 
 
 def set_memlock(engine: Engine, setting: Memlock, runtime: RuntimeFacts) -> None:
-    """Set the RLIMIT_MEMLOCK that containers get by default. Before the first event of the session; from then on it
-    stays so."""
+    """Set the default RLIMIT_MEMLOCK of containers for this session. Called once, before its first event."""
     applied = runtime.abilities.applies_rlimits
     wanted = default_memlock(setting, engine.offering.memlock.ceiling)
     dropped_by = "" if applied else f"{runtime.name} {runtime.version}".strip()
@@ -103,12 +102,12 @@ def set_memlock(engine: Engine, setting: Memlock, runtime: RuntimeFacts) -> None
 
 
 def default_memlock(setting: Memlock, ceiling: int) -> int | None:
-    """Return the RLIMIT_MEMLOCK in bytes of containers whose pods do not ask for one; None: the runtime's own."""
+    """Return the RLIMIT_MEMLOCK in bytes for containers whose pods ask for none; None: keep the runtime's own."""
     if setting.automatic:
         return UNLIMITED if ceiling == UNLIMITED else None
     return setting.bytes
 
 
 def preload_grammar() -> None:
-    """Import what the first pod that asks would wait for: YAML, 8 ms."""
+    """Import the YAML parser, which takes 8 ms, so that the first pod that asks does not wait for it."""
     importlib.import_module("nri_rdma.text.requests")

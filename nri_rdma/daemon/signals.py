@@ -1,9 +1,8 @@
-"""Signals answered at once, whatever the main thread does.
+"""Handles signals at once, even while the main thread is blocked.
 
-Python runs a handler in the main thread, between two of its instructions. A signal that comes just before that thread
-blocks in a system call, or that the kernel gives to another thread, waits for the call's end: the next event of the
-runtime, perhaps hours away. What the interpreter does at once is write the signal's number to a descriptor; a thread of
-ours waits for that.
+Python runs signal handlers in the main thread, between two instructions. If that thread blocks in a system call, a
+handler may wait for the end of the call: until the runtime's next event, perhaps for hours. But the interpreter writes
+the signal's number to a file descriptor at once, and a thread of ours waits for that.
 """
 
 from __future__ import annotations
@@ -18,12 +17,13 @@ _PIPE_BYTES = 64
 
 
 class Signals:
-    """Calls these functions from a thread of its own until closed. To be made and closed by the main thread."""
+    """Calls a function for each signal, in a thread of its own, until closed. Only the main thread may create and close
+    it."""
 
     def __init__(self, answers: Mapping[signal.Signals, Callable[[], None]]) -> None:
         self._answers = answers
         self._reading, self._writing = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self._writing, False)  # the interpreter demands it
+        os.set_blocking(self._writing, False)  # set_wakeup_fd requires it
         signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
         for number in answers:
             signal.signal(number, _written)
@@ -31,9 +31,9 @@ class Signals:
         self._thread.start()
 
     def close(self) -> None:
-        """End and join the thread. From now on these signals do nothing: the process is about to end."""
+        """End the thread. From now on these signals do nothing, because the process is about to end."""
         signal.set_wakeup_fd(-1)
-        os.close(self._writing)  # after the numbers in the pipe the thread reads its end
+        os.close(self._writing)  # the thread ends after the remaining numbers
         self._thread.join()
         os.close(self._reading)
 
@@ -46,4 +46,4 @@ class Signals:
 
 
 def _written(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing: without a handler the interpreter would not write the number."""
+    """Do nothing. The interpreter writes a signal's number only if the signal has a handler."""

@@ -1,4 +1,5 @@
-"""What others give to containers, wired for a daemon: the CDI directories, the kubelet, and who draws conclusions."""
+"""Reads what other programs give to containers: CDI specs, and the kubelet's allocations. Creates the evidence about
+them."""
 
 from __future__ import annotations
 
@@ -29,13 +30,16 @@ log = logging.getLogger(__name__)
 
 _NO_SPECS = Registry(devices={})
 UNWATCHED_S = 5.0
-"""Between two readings of directories that the kernel does not watch: it has no inotify instance left."""
+"""Pause between two readings of the CDI directories while the kernel cannot watch them, because no inotify instance is
+left."""
 
 
 class Sources:
-    """The kubelet and the CDI specs, which explain devices from others. The creator closes it. A worker opens it,
-    because it imports YAML and grpc, which would delay the first pod. Until then, containers with RDMA devices from
-    others wait."""
+    """The CDI specs and the kubelet, which say where a container's RDMA devices come from if we did not give them.
+
+    The creator closes it. A worker opens it, because importing YAML and grpc would delay the first pod. Until it is
+    open, containers with RDMA devices from other drivers wait.
+    """
 
     def __init__(
         self,
@@ -45,8 +49,8 @@ class Sources:
         listeners: Listeners,
         readers: Workers | None = None,
     ) -> None:
-        """`listeners` notice that specs change, and `workers` read them. `readers` read the node anew for a container
-        that waits, so that it does not wait for attaches; by default the workers."""
+        """`listeners` report changes of specs, and `workers` read them. `readers` rescan the node for a waiting
+        container, so that it does not wait for attaches; default: the workers."""
         self._settings = settings
         serves_claims = any(pool.door is PoolDoor.CLAIMS for pool in settings.pools)
         self._checkpoint = str(settings.kubelet_plugins_dir.parent / CHECKPOINT_FILE) if serves_claims else ""
@@ -73,22 +77,27 @@ class Sources:
         node.on_read.append(self.specs.read_again)
 
     def open_later(self) -> None:
-        """Have a worker read the specs, and again whenever they change, and connect to the kubelet if it is there.
-        Again is no error: the runtime may connect more than once."""
+        """Have a worker read the specs, watch them for changes, and connect to the kubelet if it is there.
+
+        Calling it twice is allowed, because the runtime may connect more than once.
+        """
         if self._opening is None:
             self._opening = self._workers.submit("specs", self._open)
             self._opening.add_done_callback(_log_bug)
 
     def reread(self) -> Future[None]:
-        """Have a worker read the specs once more. Who asks while a reading is queued gets that one: it begins later. It
-        goes before attaches: a container of a pod whose devices are attached already may wait for it."""
+        """Have a worker read the specs again, before it goes on with attaches, and return a future of the end.
+
+        A call while a reading is queued returns the future of that reading. Readings come before attaches, because a
+        container of a pod whose devices are attached may wait for one.
+        """
         with self._queue_lock:
             if self._queued is None:
                 self._queued = self._workers.submit("specs", self._read_now, urgent=True)
             return self._queued
 
     def changes_were_lost(self) -> None:
-        """Have a worker read the specs once more, if they were read before."""
+        """Have a worker read the specs again, if they were read before."""
         if self._specs is not None:
             self._reread_later()
 
@@ -99,12 +108,12 @@ class Sources:
 
     @property
     def tells(self) -> bool:
-        """Return whether a kubelet has answered."""
+        """Return whether a kubelet has answered a query of its allocations."""
         return self._kubelet is not None and self._kubelet.tells
 
     def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
-        """Return what the kubelet gave to the pod; None if it does not know the pod or is not there. Raises
-        KubeletError."""
+        """Return the kubelet's allocation for the pod; None if it does not know the pod, or if there is no kubelet.
+        Raises KubeletError."""
         if self._kubelet is None:
             what = f"the kubelet cannot be asked at {self._settings.kubelet_socket}: it is not connected yet"
             hint = "nothing, the next attempt asks anew"
@@ -112,12 +121,12 @@ class Sources:
         return self._kubelet.of_pod(namespace, name)
 
     def checkpoint(self) -> bytes:
-        """Return the kubelet's checkpoint of claims; nothing where it is not there, and where no pool is served by
-        claims: those change with a restart only."""
+        """Return the content of the kubelet's checkpoint of claims; b"" if there is none, or if no pool serves
+        claims."""
         return read_checkpoint(self._checkpoint) if self._checkpoint else b""
 
     def close(self) -> None:
-        """End. After the workers; again is no error."""
+        """Stop watching and disconnect. Call it after the workers are closed; calling it twice is allowed."""
         self._is_closed = True
         self._cancel()
         if self._specs is not None:
@@ -135,10 +144,10 @@ class Sources:
         log.info("CDI specs were read", extra={"devices": len(self._registry().devices)})
 
     def _watch(self) -> None:
-        """Read the specs, and again whenever they change. Where the kernel watches no more directories for us, they are
-        read every few seconds until it does."""
+        """Read the specs, and watch them for changes. If the kernel cannot watch them, read them every UNWATCHED_S
+        until it can."""
         with self._watch_lock:
-            if self._specs is not None:  # who waited for a spec came before the opening
+            if self._specs is not None:  # a container that waited for a spec has opened it already
                 self._specs.refresh()
             else:
                 self._watch_first()
@@ -183,8 +192,8 @@ class Sources:
 
 
 def _log_bug(done: Future[None]) -> None:
-    """Log an error that no file explains: the reader of the specs answers those. Until it is mended, containers with
-    RDMA devices from others are refused."""
+    """Log an exception that the reader of specs did not handle, a bug. Until it is repaired, containers with RDMA
+    devices from other drivers are refused."""
     error = None if done.cancelled() else done.exception()
     if error is not None:
         log.error("the CDI specs were not read", exc_info=error)

@@ -1,4 +1,4 @@
-"""What a daemon tells of its own work: spans, kept and exported, and counts."""
+"""Creates the daemon's telemetry: the recorder of spans, their export and storage, and the counts for metrics."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from nri_rdma.observe.export import SpanExportThread, make_exporter
 from nri_rdma.observe.spans import Recorder
 
 KEPT_SPANS = 4096
-"""About three hundred pods of one device each."""
+"""Number of spans in memory: about three hundred pods with one device each."""
 
 
 class Telemetry:
-    """The recorder of spans, the tally of metrics, and the threads that bring spans elsewhere, until `close`."""
+    """The recorder of spans, the tally for metrics, and the threads that export and store spans, until `close`."""
 
     def __init__(self, settings: Settings, lacking: Lacking) -> None:
         self._exporter = _exporter(lacking) if settings.tracing else None
@@ -36,16 +36,17 @@ class Telemetry:
         )
 
     def begin(self, refused: RefusedLately) -> None:
-        """Take up what the daemon before did and refused, and keep that of this one. Before anything happens."""
+        """Load the spans and refusals of the daemon before, and store those of this one. Call it before the first span
+        is recorded."""
         self._past = Past(self._state_dir, self.spans, refused)
         self._past.begin()
 
     def traces(self) -> Mapping[str, Any] | None:
-        """Return what became of the spans that are sent to a collector, as ExportCounts has it; None: none are sent."""
+        """Return the fields of ExportCounts: how many spans were sent to a collector; None if none are sent."""
         return asdict(self._exporter.counts()) if self._exporter else None
 
     def close(self) -> None:
-        """Keep and send the rest."""
+        """Store and export the remaining spans."""
         if self._past is not None:
             self._past.close()
         if self._exporter is not None:
@@ -53,7 +54,7 @@ class Telemetry:
 
 
 def _exporter(lacking: Lacking) -> SpanExportThread | None:
-    """Return the exporter that the environment asks for, None where there is none."""
+    """Return the span exporter that the environment variables configure; None if they configure none."""
     try:
         return make_exporter(os.environ)
     except SettingError as error:

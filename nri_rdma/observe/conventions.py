@@ -1,6 +1,6 @@
-"""Names of OpenTelemetry's semantic conventions for recorded spans, as exporters and dashboards expect them.
+"""Converts recorded spans to the names of OpenTelemetry's semantic conventions, which exporters and dashboards expect.
 
-Applied when a span is exported, not when it is recorded: the hot path writes plain texts.
+The conversion is done when a span is exported. The hot path records plain texts.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ Exported: TypeAlias = AttributeValue | Sequence[str]
 EVENTS: Final = frozenset(
     {"RunPodSandbox", "CreateContainer", "StartContainer", "StopPodSandbox", "RemovePodSandbox", "Synchronize"}
 )
-"""Spans of calls that the runtime makes: kind SERVER, with the attributes of an RPC."""
+"""Names of the spans for the runtime's calls. They have kind SERVER and the attributes of an RPC."""
 KUBELET_CALLS: Final[Mapping[str, str]] = {
     "NodePrepareResources": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
     "NodeUnprepareResources": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
     "Allocate": "v1beta1.DevicePlugin",
 }
-"""Spans of calls that the kubelet makes, with the service: kind SERVER as well."""
+"""Names of the spans for the kubelet's calls, with their gRPC service. They have kind SERVER, too."""
 _RPC: Final[Mapping[str, str]] = {"rpc.system.name": "ttrpc", "rpc.service": "nri.pkg.api.v1alpha1.Plugin"}
 _LISTS = frozenset(
     {"rdma.devices", "rdma.shares", "rdma.cdi_devices", "rdma.cdi_source", "rdma.gpus", "rdma.kubelet.containers"}
 )
 _CODE = re.compile(r"nri-rdma: ([A-Z][A-Z0-9-]+):")
-_OTHER = "_OTHER"  # of the conventions: an error that has no code
+_OTHER = "_OTHER"  # defined by the conventions, for an error without a code
 
 
 def attributes_of(span: Span) -> dict[str, Exported]:
     """Return a span's attributes by their conventional names.
 
-    The pod's name and namespace are two attributes, lists are arrays, what has no namespace gets ours (`rdma.`), and an
-    error has its code in `error.type`.
+    The pod's name and namespace become two attributes, and lists become arrays. A key without a dot gets the prefix
+    `rdma.`, and the code of an error goes into `error.type`.
     """
     found: dict[str, Exported] = {}
     for key, value in span.attributes.items():
@@ -57,11 +57,11 @@ def attributes_of(span: Span) -> dict[str, Exported]:
 
 
 def pod_names(pod: str) -> dict[str, str]:
-    """Return the attributes of a pod by its NAMESPACE/NAME, or by its name alone."""
+    """Return the attributes for a pod, from NAMESPACE/NAME or its name alone."""
     namespace, slash, name = pod.partition("/")
     return {"k8s.namespace.name": namespace, "k8s.pod.name": name} if slash else {"k8s.pod.name": namespace}
 
 
 def is_server(span: Span) -> bool:
-    """Return whether the span is a call that the runtime or the kubelet made."""
+    """Return whether the span is a call of the runtime or the kubelet."""
     return span.name in EVENTS or span.name in KUBELET_CALLS

@@ -1,9 +1,10 @@
-"""How long operations took, counted for a page of metrics: histograms by labels, cheap enough for the hot path.
+"""Histograms of durations by labels, for the metrics page. Recording is cheap enough for the hot path.
 
-Whoever notes a duration only appends it to a queue (0.05 us, of a span 0.01 us). The thread that serves the page
-empties the queues every now and then, and whenever the page is asked for. A call of the runtime has its duration from
-its span: a call about a pod that asks for nothing has none, and is counted only, because two looks at the clock and a
-place in a queue were 2 to 4 % of its 22 us.
+Recording a duration only appends it to a queue (0.05 us; a span 0.01 us). The thread that serves the page counts the
+queues' content from time to time, and for each page.
+
+The duration of a runtime's call is that of its span. A call about a pod that asks for nothing has no span and is only
+counted: measuring it would take 2 to 4 % of its 22 us.
 """
 
 from __future__ import annotations
@@ -28,55 +29,58 @@ BOUNDS_S: Final = (
     *(0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005),
     *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0),
 )
-"""Upper bounds of the buckets in seconds. An answer from memory takes 0.1 ms, an attach some 10 ms; a runtime drops a
-plugin after 2 s."""
+"""Upper bounds of the histograms' buckets in seconds. An answer from memory takes 0.1 ms, an attach some 10 ms; a
+runtime drops a plugin after 2 s."""
 REFUSAL: Final = "nri-rdma: "
-"""The begin of every error that has a code."""
+"""The prefix of the text of every error that has a code."""
 CAPACITY: Final = 8192
-"""Most durations of a kind that wait to be counted; beyond it the oldest are not counted. Six hundred pods that start
-within a second leave so many spans."""
+"""Maximum number of durations in a queue; beyond it the oldest are not counted. Six hundred pods that start within a
+second produce as many spans."""
 _BOUNDS_NS: Final = tuple(round(bound * 1e9) for bound in BOUNDS_S)
 
 
 class CallOutcome(StrEnum):
-    """The end of an operation."""
+    """The outcome of an operation."""
 
     DONE = "done"
     NOTHING_ASKED = "nothing_asked"
-    """The pod asks nri-rdma for nothing."""
+    """The pod asks for no devices."""
     REFUSED = "refused"
-    """An error with a code: whoever asked has its sentence."""
+    """The call failed with an error that has a code; the caller got its text."""
     FAILED = "failed"
-    """A message that cannot be read, or a bug."""
+    """The message could not be decoded, or there is a bug."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
-    """The durations of one kind of operation. `buckets` has how many fell between each bound and the one before, and
-    last those above all bounds."""
+    """The durations of one kind of operation.
+
+    `buckets` are the numbers of durations between each bound and the one before; the last bucket is for those above all
+    bounds.
+    """
 
     buckets: tuple[int, ...]
     seconds: float
-    """All durations together."""
+    """Sum of all durations."""
 
     @property
     def count(self) -> int:
-        """Return how many there were."""
+        """Return the number of durations."""
         return sum(self.buckets)
 
 
 class Durations:
-    """Counts durations by labels, which are few and known. Safe for use by several threads."""
+    """Histograms of durations by labels, of which there must be few. Thread-safe."""
 
     def __init__(self) -> None:
         self._noted: deque[tuple[Labels, int]] = deque(maxlen=CAPACITY)
         self.note: Callable[[tuple[Labels, int]], object] = self._noted.append
-        """Notes the labels and the nanoseconds of one; it is counted later."""
+        """Puts a duration (labels, nanoseconds) into the queue; `settle` counts it."""
         self._lock = threading.Lock()
         self._rows: dict[Labels, list[int]] = {}
 
     def settle(self) -> None:
-        """Count what was noted. A clock that was set back makes a duration negative: it counts as none."""
+        """Count the durations in the queue. A negative one, from a clock that was set back, counts as 0."""
         with self._lock:
             for labels, duration_ns in taken(self._noted):
                 row = self._rows.setdefault(labels, [0] * (len(_BOUNDS_NS) + 2))
@@ -84,7 +88,7 @@ class Durations:
                 row[-1] += max(duration_ns, 0)
 
     def histograms(self) -> Mapping[Labels, Histogram]:
-        """Return what was counted since the start, by labels."""
+        """Return the histograms since the start, by labels."""
         self.settle()
         with self._lock:
             rows = {labels: tuple(row) for labels, row in sorted(self._rows.items())}
@@ -92,25 +96,25 @@ class Durations:
 
 
 class Tally:
-    """All that a daemon counts for its page of metrics."""
+    """All counts and durations of a daemon, for its metrics page."""
 
     def __init__(self) -> None:
         self._spans: deque[Span] = deque(maxlen=CAPACITY)
         self.span_ended: Callable[[Span], object] = self._spans.append
-        """Notes a span."""
+        """Puts a finished span into the queue; `settle` counts its duration."""
         self.steps = Durations()
-        """Spans, by name and outcome."""
+        """Durations of the spans that are not calls, by name and outcome."""
         self.event_counts: Counter[Labels] = Counter()
-        """Calls of the runtime, by NRI's names and outcome. The thread that answers them counts."""
+        """Number of the runtime's calls, by NRI's name and outcome. Only the thread that answers them writes it."""
         self.events = Durations()
-        """Those that were about pods that ask, by name and outcome."""
+        """Durations of the runtime's calls about pods that ask for devices, by name and outcome."""
         self.kubelet_calls = Durations()
-        """Calls of the kubelet, by the names of their interfaces and outcome."""
+        """Durations of the kubelet's calls, by gRPC method and outcome."""
         self.hook_calls = Durations()
-        """Questions of podman's and Docker's hooks, by OCI's names of hooks and outcome."""
+        """Durations of the answers to OCI hooks of podman and Docker, by the hook's OCI name and outcome."""
 
     def settle(self) -> None:
-        """Count what was noted. To be called more often than CAPACITY durations come."""
+        """Count the content of all queues. Must be called before CAPACITY durations have come."""
         for span in taken(self._spans):
             self._durations_of(span.name).note((_labels(span), span.end_ns - span.start_ns))
         for each in (self.steps, self.events, self.kubelet_calls, self.hook_calls):
@@ -123,7 +127,7 @@ class Tally:
 
 
 def _labels(span: Span) -> Labels:
-    """Return name and outcome of a span. Only calls of runtime and kubelet are refused: their errors have codes."""
+    """Return name and outcome of a span. Only calls of runtime and kubelet can have the outcome REFUSED."""
     if not span.error:
         return span.name, CallOutcome.DONE
     is_call = span.name in EVENTS or span.name in KUBELET_CALLS
@@ -132,20 +136,20 @@ def _labels(span: Span) -> Labels:
 
 
 def taken(queue: deque[T]) -> Iterator[T]:
-    """Take and yield what is in the queue now; what is put in meanwhile stays."""
+    """Take and yield the items that are in the queue now. Items that are added meanwhile stay."""
     for _ in range(len(queue)):
         yield queue.popleft()
 
 
 def outcome_of(error: BaseException | None) -> CallOutcome:
-    """Return how an operation ended that raised this."""
+    """Return the outcome of an operation that raised this error; None: it raised none."""
     if error is None:
         return CallOutcome.DONE
     return CallOutcome.REFUSED if isinstance(error, NriRdmaError) else CallOutcome.FAILED
 
 
 def measured(durations: Durations | None, method: str, call: Callable[[], T]) -> T:
-    """Return what the call returns, or raise what it raises, and count it by method and outcome."""
+    """Call the function, return its result or raise its error, and record its duration by method and outcome."""
     if durations is None:
         return call()
     begin = perf_counter_ns()

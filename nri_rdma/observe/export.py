@@ -1,7 +1,7 @@
-"""Recorded spans become spans of the OpenTelemetry SDK in a thread of their own, and go to an exporter.
+"""Exports recorded spans with OpenTelemetry's SDK, in a thread of its own.
 
-The hot path only puts a span into a bounded queue; when that is full the span is dropped and counted. Whether anything
-is exported, and how, is said by OpenTelemetry's own environment variables. The SDK is imported only then.
+The hot path only puts a span into a bounded queue; if the queue is full, the span is dropped and counted.
+OpenTelemetry's own environment variables say whether and how spans are exported. The SDK is imported only if they are.
 """
 
 from __future__ import annotations
@@ -34,38 +34,39 @@ log = logging.getLogger(__name__)
 CAPACITY = 4096
 BATCH = 512
 PAUSE_S = 0.5
-"""Pause between two checks of the queue: a wake-up for every span would compete with the hot path for the
-interpreter."""
+"""Pause between two checks of the queue. Waking the thread for every span would take the interpreter from the hot
+path."""
 CLOSE_S = 2.0
 MAX_REASON = 300
-"""Characters of the reason that an exporter gives."""
+"""Maximum length of an exporter's error text, in characters."""
 SILENCE_S = 60.0
-"""Shortest time between two log lines that spans are lost."""
+"""Minimum time between two warnings that spans were lost."""
 _SLOW = "the collector is slower than spans come"
 
 _OTLP_MODULES = {
     "http/protobuf": "opentelemetry.exporter.otlp.proto.http.trace_exporter",
     "grpc": "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",
 }
-"""By the protocol that OpenTelemetry's variables name; the first is the default."""
+"""The exporter's module, by the protocol in OpenTelemetry's variables; the first is the default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportCounts:
-    """The number of spans exported, dropped and failed since the start."""
+    """The numbers of spans since the start, by what became of them."""
 
     waiting: int
     exported: int
     dropped: int
-    """Spans that found the queue full."""
+    """Spans that were dropped because the queue was full."""
     failed: int
-    """Spans that the exporter did not take."""
+    """Spans that the exporter could not deliver."""
     error: str
-    """Why spans were lost the last time; "" when none were."""
+    """The reason of the last loss of spans; "" if none was lost."""
 
 
 class SpanExportThread:
-    """Hands spans to an exporter. Whoever makes it closes it; `put` may be called by any thread and never blocks."""
+    """A thread that passes spans to an exporter. The creator closes it. Any thread may call `put`, which never
+    blocks."""
 
     def __init__(self, exporter: SpanExporter, resource: Resource, *, capacity: int = CAPACITY) -> None:
         self._exporter = exporter
@@ -85,8 +86,10 @@ class SpanExportThread:
         self._thread.start()
 
     def put(self, span: Span) -> None:
-        """Queue a finished span for export; drop it when too many wait. Without a lock, which would be a hundredth of
-        an answer: what is queued while it is closed is counted as lost."""
+        """Queue a finished span for export; drop it if the queue is full.
+
+        Takes no lock, which would cost a hundredth of an answer. A span that is queued during `close` counts as lost.
+        """
         waiting = len(self._queue)
         if waiting >= self._capacity or self._closing:
             with self._lock:
@@ -97,8 +100,8 @@ class SpanExportThread:
             self._wake.set()
 
     def close(self) -> None:
-        """Export the waiting spans, within 2 s, and end the thread; closing twice is no error. Spans that a hanging
-        exporter still holds are lost."""
+        """Export the queued spans within 2 s, and end the thread. Calling it twice is allowed. Spans in an exporter
+        that hangs are lost."""
         with self._lock:
             if self._closing:
                 return
@@ -106,7 +109,7 @@ class SpanExportThread:
         self._wake.set()
         deadline = time.monotonic() + CLOSE_S
         self._thread.join(CLOSE_S * 0.75)
-        self._exporter.shutdown()  # ends the retries of one that waits for its collector
+        self._exporter.shutdown()  # ends retries of an exporter whose collector is away
         self._thread.join(max(0.0, deadline - time.monotonic()))
         self._overheard.end()
         counts = self.counts()
@@ -115,7 +118,7 @@ class SpanExportThread:
             log.warning("spans were not exported", extra=facts)
 
     def counts(self) -> ExportCounts:
-        """Return what became of the spans. May be called by any thread."""
+        """Return the present counts. Thread-safe."""
         with self._lock:
             return ExportCounts(
                 waiting=len(self._queue),
@@ -131,7 +134,7 @@ class SpanExportThread:
         while True:
             self._wake.wait(PAUSE_S)
             self._wake.clear()
-            closing = self._closing  # before the queue is emptied: nothing is put into it after
+            closing = self._closing  # read before the queue is emptied: after it nothing is added
             while batch := self._take():
                 self._export(batch)
             if closing:
@@ -153,7 +156,7 @@ class SpanExportThread:
         self._count(len(batch), "" if result is SpanExportResult.SUCCESS else why)
 
     def _count(self, spans: int, why: str) -> None:
-        """Count a batch; `why` says why it was not exported, and is "" when it was."""
+        """Count an exported batch; `why` is the reason if the export failed, otherwise ""."""
         with self._lock:
             if why:
                 self._failed += spans
@@ -166,7 +169,7 @@ class SpanExportThread:
 
 
 class Losses:
-    """Logs that spans are lost, and that they no longer are; not for every batch."""
+    """Logs when spans begin to be lost, and when they are exported again, but not each batch."""
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -175,7 +178,7 @@ class Losses:
         self._silent_until = 0.0
 
     def tell(self, counts: ExportCounts, now: float) -> None:
-        """Log what has changed after a batch. `now` is in seconds of `time.monotonic`."""
+        """Log a change after a batch. `now` is in seconds of `time.monotonic`."""
         dropped, failed = counts.dropped - self.dropped, counts.failed - self.failed
         self.dropped, self.failed = counts.dropped, counts.failed
         totals = {"dropped": counts.dropped, "failed": counts.failed}
@@ -190,7 +193,8 @@ class Losses:
 
 
 class _Overheard(logging.Handler):
-    """Keeps what OpenTelemetry's exporters log, from now until `end`: several long lines for one failing batch."""
+    """Captures the log lines of OpenTelemetry's exporters until `end`; otherwise each failed batch would log several
+    long lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -201,12 +205,15 @@ class _Overheard(logging.Handler):
         self._logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the text of one record."""
+        """Keep the text of a record."""
         self.messages.append(record.getMessage())
 
     def why(self) -> str:
-        """Return the system's error that one of them names, else the last one. Without any it is the reason of the
-        batch before: exporters do not repeat a line within 20 s."""
+        """Return the reason of a failed batch: the system error that a captured line names, otherwise the last line.
+
+        If no line was captured, return the reason of the batch before, because exporters do not repeat a line within 20
+        s.
+        """
         named = next(filter(None, map(_ERRNO.search, self.messages)), None)
         if named is not None:
             self._before = named[1]
@@ -215,7 +222,7 @@ class _Overheard(logging.Handler):
         return self._before
 
     def end(self) -> None:
-        """Let exporters log for themselves again."""
+        """Let the exporters log normally again."""
         self._logger.removeHandler(self)
         self._logger.propagate = True
 
@@ -224,8 +231,10 @@ _ERRNO = re.compile(r"\[Errno -?[0-9]+\] ([^\"')]+)")
 
 
 def make_exporter(environment: Mapping[str, str]) -> SpanExportThread | None:
-    """Return the exporter that OTEL_TRACES_EXPORTER names; None when it names none. Raises SettingError, also for what
-    OpenTelemetry itself does not take."""
+    """Return the exporter that OTEL_TRACES_EXPORTER names; None if it names none.
+
+    Raises SettingError for a wrong value of this or any other variable of OpenTelemetry.
+    """
     kind = environment.get("OTEL_TRACES_EXPORTER", "").strip().lower() or "none"
     if kind == "none" or environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
@@ -243,7 +252,7 @@ def make_exporter(environment: Mapping[str, str]) -> SpanExportThread | None:
 
 
 def make_resource(environment: Mapping[str, str]) -> Resource:
-    """Return the sender of the spans; OTEL_SERVICE_NAME goes before our own name."""
+    """Return the description of the program that sends the spans. OTEL_SERVICE_NAME replaces our own name."""
     from opentelemetry.sdk.resources import Resource
 
     return Resource.create(
@@ -256,12 +265,12 @@ def make_resource(environment: Mapping[str, str]) -> Resource:
 
 
 def readable_span(span: Span, resource: Resource) -> ReadableSpan:
-    """Return the span in the SDK's form."""
+    """Convert a recorded span to one of OpenTelemetry's SDK."""
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
     from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
-    is_call = is_server(span)  # whose parent, or what it has a link to, is the runtime's
+    is_call = is_server(span)  # then its parent or linked span is in the caller's process
     return ReadableSpan(
         name=span.name,
         context=_context(span.trace_id, span.span_id),
@@ -286,7 +295,7 @@ def _context(trace_id: int, span_id: int, *, is_remote: bool = False) -> SpanCon
 def _console_exporter() -> SpanExporter:
     from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
-    return ConsoleSpanExporter(out=sys.stdout)  # else what was stdout when the SDK was imported
+    return ConsoleSpanExporter(out=sys.stdout)  # the default is stdout at the time of the SDK's import
 
 
 def _otlp_exporter(environment: Mapping[str, str]) -> SpanExporter:
@@ -301,7 +310,7 @@ def _otlp_exporter(environment: Mapping[str, str]) -> SpanExporter:
         if endpoint and not endpoint.startswith(("http://", "https://")):
             raise _refused(it, endpoint, f"write http://{endpoint}", ", because it has no scheme")
     try:
-        module = import_module(_OTLP_MODULES[protocol])  # an extra: it may be missing
+        module = import_module(_OTLP_MODULES[protocol])  # belongs to an extra that may not be installed
     except ImportError as error:
         hint = "install nri-rdma with its extra `otlp`, as the README says, or set it to none or console"
         raise _refused("OTEL_TRACES_EXPORTER", "otlp", hint, f", because {error.name} is not installed") from error

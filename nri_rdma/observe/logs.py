@@ -1,4 +1,4 @@
-"""Log lines: a constant message, facts as fields, for people or for machines."""
+"""Log lines for people or for machines: a constant message, with the facts as fields."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ _FACILITY_DAEMON = 3  # RFC 5424
 _SEVERITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 
 FILE_BYTES = 4 << 20
-"""Longest log file; then it is kept once as NAME.1, and a new one begins: /run is memory."""
+"""Size in bytes from which a log file is renamed to NAME.1 and a new one begins. Files are small because /run is in
+memory."""
 
 
 def set_up_logging(
     level: str, style: str, file: Path | None = None, *, launched: bool = False, fallback: Path | None = None
 ) -> str:
-    """Log from this level on; `style` is ``text`` or ``json``. The only place that configures logging.
+    """Log from this level on; `style` is `text` or `json`. No other function configures logging.
 
-    Lines go to `file`; without one to stderr, or, when `launched` by a runtime that gives us no stderr, to syslog, and
-    lines that syslog does not take to `fallback`. Where `file` cannot be written it is as without one; return why, ""
-    when there is no reason.
+    Lines go to `file`, otherwise to stderr. If a runtime started the plugin (`launched`), it has no stderr, so lines go
+    to syslog, and to `fallback` if syslog does not take them. If `file` cannot be written, it is ignored and the reason
+    is returned; otherwise "".
     """
     why = ""
     try:
@@ -46,12 +47,12 @@ def set_up_logging(
 
 
 def set_log_level(level: str) -> None:
-    """Log from another level on."""
+    """Change the level from which lines are logged."""
     logging.getLogger().setLevel(level.upper())
 
 
 def hold_logging() -> list[logging.LogRecord]:
-    """Keep log records in memory, in this list, until `set_up_logging`; the caller then has them logged."""
+    """Collect log records in the returned list until `set_up_logging` is called. The caller then logs them."""
     held: list[logging.LogRecord] = []
     logging.basicConfig(level=logging.DEBUG, handlers=[_Held(held)], force=True)
     return held
@@ -75,9 +76,10 @@ class _Held(logging.Handler):
 
 
 class LogFile(logging.Handler):
-    """Appends lines to a file of mode 0600, which stays shorter than twice FILE_BYTES with the one before it.
+    """A log handler that appends lines to a file of mode 0600. With the renamed older file it stays below twice
+    FILE_BYTES.
 
-    It is opened at once, or `later`, with the first line.
+    The file is opened at once, or with `later` at the first line.
     """
 
     def __init__(self, path: Path, *, later: bool = False) -> None:
@@ -88,14 +90,14 @@ class LogFile(logging.Handler):
             self._open()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record; a failure is ignored, since there is no other place to report it."""
+        """Write a record. Errors are ignored, since there is no other place to report them."""
         try:
             self._write(f"{self.format(record)}\n".encode(errors="backslashreplace"))
         except OSError:
             self.handleError(record)
 
     def close(self) -> None:
-        """Close the file; a record after that opens it again."""
+        """Close the file. A later record opens it again."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -117,8 +119,11 @@ class LogFile(logging.Handler):
 
 
 class Syslog(logging.Handler):
-    """Sends lines to the socket of syslog or journald, also after a restart of its server. A line that cannot be sent
-    at once goes to `otherwise`: a log that blocks would delay our answers, and the runtime would drop us."""
+    """A log handler that sends lines to the socket of syslog or journald, and reconnects after their restart.
+
+    A line that cannot be sent at once goes to the handler `otherwise`: if logging blocked, our answers would be late,
+    and the runtime would drop us.
+    """
 
     def __init__(self, path: Path, otherwise: logging.Handler) -> None:
         super().__init__()
@@ -132,12 +137,12 @@ class Syslog(logging.Handler):
         self._otherwise.setFormatter(fmt)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send one record, or have `otherwise` write it."""
+        """Send a record, or pass it to `otherwise`."""
         priority = _FACILITY_DAEMON << 3 | _SEVERITIES.get(record.levelno, 5)
         line = f"<{priority}>nri-rdma[{os.getpid()}]: {self.format(record)}".encode(errors="backslashreplace")
         try:
             self._send(line)
-        except OSError:  # nobody there, too long, or too slow
+        except OSError:  # no server, line too long, or queue full
             self._otherwise.handle(record)
 
     def close(self) -> None:
@@ -151,7 +156,7 @@ class Syslog(logging.Handler):
             try:
                 self._socket.send(line)
             except (ConnectionError, FileNotFoundError):
-                self._disconnect()  # another serves it now, perhaps
+                self._disconnect()  # a new server may listen there now
             else:
                 return
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -170,11 +175,11 @@ class Syslog(logging.Handler):
 
 
 _NAMES = {"uid": "k8s.pod.uid", "container": "k8s.container.name", "sandbox": "rdma.sandbox", "code": "error.type"}
-"""What a line about a pod calls its facts, and the names that its spans have for them."""
+"""The attribute names of spans for the fields of a log line about a pod."""
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
-    """Return the facts of a record, and the span it was logged in."""
+    """Return the fields of a record, and the ids of the span in which it was logged."""
     fields = {key: value for key, value in vars(record).items() if key not in _KNOWN}
     span = current_span()
     if span is not None:
@@ -183,7 +188,7 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _named(fields: dict[str, object]) -> dict[str, object]:
-    """Return facts by the names that spans have for them; those of a line that names no pod stay as they are."""
+    """Return the fields under the attribute names of spans, if the line is about a pod; otherwise unchanged."""
     if "pod" not in fields:
         return fields
     rest = {_NAMES.get(key, key): value for key, value in fields.items() if key != "pod"}
@@ -191,7 +196,7 @@ def _named(fields: dict[str, object]) -> dict[str, object]:
 
 
 def _moment(record: logging.LogRecord) -> str:
-    """Return the time of the record in UTC, with milliseconds."""
+    """Return the record's time in UTC, with milliseconds."""
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

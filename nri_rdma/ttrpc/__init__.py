@@ -1,4 +1,4 @@
-"""ttrpc for Python: a blocking client and server."""
+"""ttrpc for Python: a blocking client and server. The package `aio` has those for asyncio."""
 
 from .calls import Call, Handler, Interceptor, Stream, StreamHandler, Streaming
 from .client import Client

@@ -1,4 +1,4 @@
-"""The handlers of a server, and their arguments."""
+"""The types of a server's methods: what a handler gets and returns."""
 
 from __future__ import annotations
 
@@ -13,60 +13,64 @@ from .wire import Code
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A handler's argument: one call, its payload not decoded."""
+    """The argument of a handler: one call, with its payload as bytes."""
 
     service: str
     method: str
     payload: bytes
     metadata: tuple[tuple[str, str], ...]
     deadline: float | None
-    """time.monotonic() at which the caller stops waiting; None = the caller sets no limit. The server leaves it to the
-    handler."""
+    """When the caller stops waiting, in seconds of `time.monotonic`; None: never. The server does not enforce it; the
+    handler may."""
     cancelled: threading.Event = field(default_factory=threading.Event, compare=False)
-    """Set when no caller waits for the answer any more: the caller has gone, or the server closes without grace."""
+    """Set when nobody waits for the answer any more: the caller has disconnected, or the server is closing at once."""
 
     @property
     def full_method(self) -> str:
-        """The method as gRPC writes it: /service/method."""
+        """The method in gRPC's notation: /service/method."""
         return f"/{self.service}/{self.method}"
 
     def values(self, key: str) -> tuple[str, ...]:
-        """Return the values of a metadata key, whatever its case, in the order sent."""
+        """Return the values of a metadata key, in the order sent. The case of the key does not matter."""
         key = key.lower()
         return tuple(value for found, value in self.metadata if found == key)
 
 
 class Stream(Protocol):
-    """The messages of one call, as its handler sees them. One thread receives; any may send."""
+    """The messages of a streaming call, as its handler uses them. One thread may receive; any thread may send."""
 
     def receive(self, timeout_s: float | None = None) -> bytes | None:
-        """Return the caller's next message, or None when it will send no more.
+        """Return the caller's next message; None after the last one.
 
-        Raises TimeoutError after timeout_s, RpcError with DEADLINE_EXCEEDED at the call's deadline and with the status
-        that ended the stream early, and ConnectionClosed when the caller has gone.
+        Raises TimeoutError after timeout_s seconds, RpcError with DEADLINE_EXCEEDED at the call's deadline, RpcError
+        with the stream's status if the stream ended early, and ConnectionClosed if the caller has disconnected.
         """
 
     def send(self, payload: bytes) -> None:
-        """Send a message to the caller; blocks while it does not read. Raises RpcError for one that is too long and
-        for a stream that ended early, ConnectionClosed."""
+        """Send a message to the caller. Blocks while the caller does not read.
+
+        Raises RpcError if the message is too long or the stream ended early, and ConnectionClosed.
+        """
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the caller's messages until the caller sends no more."""
+        """Yield the caller's messages up to the last one."""
 
 
 Handler = Callable[[Call], bytes]
-"""Answers a unary call."""
+"""A function that answers a unary call: returns the payload of the answer, or raises."""
 StreamHandler = Callable[[Call, Stream], bytes | None]
-"""Answers a call of messages: returns the one answer, or None after the last of several."""
+"""A function that answers a streaming call. Returns the only answer, or None if it sent its messages with
+`Stream.send`."""
 Interceptor = Callable[[Call, Callable[[Call], bytes | None]], bytes | None]
-"""Wraps a handler: gets the call and the handler (or the next interceptor), returns what that returns, or raises.
+"""A function that wraps handlers. It gets the call and the next handler, and returns that handler's result, or raises.
 
-It may pass on another Call than it got; the messages of a stream are not in it."""
+It may pass on a changed Call. It does not see the messages of a stream.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streaming:
-    """A method with messages: whether the caller sends any number, and whether it gets any number."""
+    """A streaming method: its handler, and whether the client and the server may send any number of messages."""
 
     handler: StreamHandler
     client_streams: bool
@@ -74,7 +78,7 @@ class Streaming:
 
 
 class Methods:
-    """The methods of a server, behind its interceptors."""
+    """The methods of a server, and the interceptors around them."""
 
     def __init__(
         self, handlers: Mapping[tuple[str, str], Handler | Streaming], interceptors: Sequence[Interceptor]
@@ -84,7 +88,7 @@ class Methods:
         self._interceptors = tuple(interceptors)
 
     def find(self, service: str, method: str) -> Handler | Streaming:
-        """Return the method's handler. Raises RpcError with UNIMPLEMENTED."""
+        """Return the method's handler. Raises RpcError with UNIMPLEMENTED if there is none."""
         handler = self._handlers.get((service, method))
         if handler is None:
             missing = f"method {method}" if service in self._services else f"service {service}"
@@ -92,7 +96,7 @@ class Methods:
         return handler
 
     def run(self, call: Call, handler: Callable[[Call], bytes | None]) -> bytes | None:
-        """Call the handler through all interceptors, the first one outermost, and return its result."""
+        """Call the handler through all interceptors, the first one outermost, and return the result."""
         return self._through(0, call, handler) if self._interceptors else handler(call)
 
     def _through(self, position: int, call: Call, handler: Callable[[Call], bytes | None]) -> bytes | None:

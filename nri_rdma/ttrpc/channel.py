@@ -1,11 +1,11 @@
-"""A client's connection: its writers, its reader, and its end.
+"""The client's end of a connection: writing, reading and closing.
 
-The connection has no thread of its own: of the waiting callers one at a time reads, and hands the others their events.
-So a lone caller pays no thread switch, and no thread needs to be joined. A caller that cannot write reads too, since
-the server may be waiting for that. A message that was sent only in part closes the connection, as does anything that
-breaks the protocol: a connection is thrown away, never mended.
+The connection has no thread of its own. One of the waiting callers reads at a time, and passes the others their events.
+So a single caller needs no thread switch, and no thread has to be joined. A caller that cannot write reads meanwhile,
+because the server may be waiting for that. A message that was sent only in part closes the connection, and so does any
+protocol error; a closed connection is not reopened.
 
-Messages that no caller takes are kept, up to a bound (inbox.py); then their stream fails, not the connection.
+Received messages wait for their caller up to a bound (inbox.py). Beyond it their stream fails, not the connection.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from .wire.error import ProtocolError
 
 _RECEIVE_SIZE = 64 << 10
 _LOOK_AGAIN_S = 0.05
-"""Longest time that a caller writes without reading because another caller reads; then it checks whether that one still
-does."""
+"""How long a caller that is writing relies on another caller to read. Then it checks again."""
 
 
 class Pending:
-    """A call under way: its events, and its end."""
+    """A call in progress: its received messages and its outcome."""
 
     __slots__ = ("inbox", "outcome", "server_streams", "stream_id")
 
@@ -41,27 +40,27 @@ class Pending:
         self.outcome: Response | End | None = None
 
     def is_ready(self) -> bool:
-        """Return whether there is a message to take, or none will come."""
+        """Return whether a message has arrived, or the call has ended."""
         return self.outcome is not None or bool(self.inbox)
 
 
 class Channel:
-    """The calls of one connected stream socket, from any number of threads. Owns the socket."""
+    """The calls over one connected stream socket, which the channel owns. Thread-safe."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._socket.setblocking(False)
         self._connection = ClientConnection()
-        self._sending = threading.Lock()  # held from the choice of a frame until it is written
+        self._sending = threading.Lock()  # held while a frame is built and written
         self._state = threading.Condition()  # guards all below and the connection's tables
         self._pending: dict[int, Pending] = {}  # the calls that have no outcome yet
-        self._full: dict[int, float] = {}  # those whose messages nobody takes, and until when that is borne
+        self._full: dict[int, float] = {}  # full streams: stream id to the time when it fails
         self._reading = False  # one of the waiting callers is in _read_once()
-        self._closed: str | None = None  # why
+        self._closed: str | None = None  # the reason of the connection's end
         self._watcher: threading.Thread | None = None
 
     def watch(self, on_close: Callable[[], None]) -> None:
-        """Start the thread that calls on_close, once, when the connection has ended; close() waits for it."""
+        """Start a thread that calls on_close once, when the connection has ended. close() waits for this thread."""
         self._watcher = threading.Thread(target=self._watch, args=(on_close,), name="ttrpc-watch", daemon=True)
         self._watcher.start()
 
@@ -72,9 +71,10 @@ class Channel:
         *,
         server_streams: bool = False,
     ) -> Pending:
-        """Write the request that make() has the connection make, and return the call.
+        """Write the request that `make` builds, and return the call.
 
-        Raises RpcError for one that is too long and at the deadline, ConnectionClosed, and ProtocolError from make().
+        Raises RpcError if the request is too long or the deadline passes, ConnectionClosed, and ProtocolError from
+        `make`.
         """
         self._take_turn(deadline)
         try:
@@ -95,7 +95,7 @@ class Channel:
         return pending
 
     def send(self, pending: Pending, payload: bytes | None, deadline: float | None) -> None:
-        """Write a message of the call, or the end of its messages for None. Raises as ClientStream.send() does."""
+        """Write a message of the call; with None, the end of its messages. Raises the errors of ClientStream.send()."""
         self._take_turn(deadline)
         try:
             with self._state:
@@ -106,7 +106,10 @@ class Channel:
             self._sending.release()
 
     def wait(self, pending: Pending, deadline: float | None) -> bool:
-        """Read, or let another read, until the call is ready; False at the deadline. Raises ConnectionClosed."""
+        """Wait until the call is ready; returns False at the deadline. Reads from the socket if no other caller does.
+
+        Raises ConnectionClosed.
+        """
         with self._state:
             try:
                 while not pending.is_ready():
@@ -123,19 +126,19 @@ class Channel:
                         self._read_once(select.POLLIN, deadline)
                 return True
             finally:
-                self._state.notify_all()  # whoever waits may have to take over the reading
+                self._state.notify_all()  # another waiting caller may have to read
 
     def take(self, pending: Pending) -> bytes | None:
-        """Return the oldest message of the call that was not taken, or None."""
+        """Return the oldest received message of the call; None if there is none."""
         with self._state:
             payload = pending.inbox.take()
             if pending.stream_id in self._full and not pending.inbox.is_full:
                 del self._full[pending.stream_id]
-                self._state.notify_all()  # reading may go on
+                self._state.notify_all()  # another caller may read again
             return payload
 
     def drop(self, pending: Pending, code: Code, text: str) -> None:
-        """End the call from our side; a call that has ended keeps its outcome. Later events are dropped."""
+        """End the call locally with this status, unless it has already ended. Later events of it are dropped."""
         with self._state:
             if pending.outcome is None:
                 self._connection.forget(pending.stream_id)
@@ -143,16 +146,16 @@ class Channel:
                 self._state.notify_all()
 
     def close(self) -> None:
-        """Close the connection; calls that wait raise ConnectionClosed. May be repeated."""
+        """Close the connection; waiting calls raise ConnectionClosed. Calling it twice is allowed."""
         self._fail("closed by this client")
         if self._watcher is not None and self._watcher is not threading.current_thread():
             self._watcher.join()
-        with self._sending, self._state:  # both threads that may be using the descriptor have left it
+        with self._sending, self._state:  # no other thread uses the descriptor any more
             self._state.wait_for(lambda: not self._reading)
             self._socket.close()
 
     def _take_turn(self, deadline: float | None) -> None:
-        """Acquire _sending."""
+        """Acquire the lock for sending. Raises RpcError with DEADLINE_EXCEEDED."""
         remaining = _remaining_s(deadline)
         if not self._sending.acquire(timeout=-1 if remaining is None else max(remaining, 0)):
             raise RpcError(Code.DEADLINE_EXCEEDED, "not sent in time: another message is being written")
@@ -191,7 +194,7 @@ class Channel:
                 self._fail(reason)
 
     def _wait_writable(self, deadline: float | None) -> None:
-        """Wait a while for the socket to take more; when nobody reads, read meanwhile."""
+        """Wait at most _LOOK_AGAIN_S until the socket accepts more bytes. If no other caller reads, read meanwhile."""
         remaining = _remaining_s(deadline)
         if remaining is not None and remaining <= 0:
             raise RpcError(Code.DEADLINE_EXCEEDED, "not sent in time: the server does not read")
@@ -204,7 +207,8 @@ class Channel:
         _poll(self._socket, select.POLLOUT, soon if deadline is None else min(soon, deadline))
 
     def _read_once(self, events: int, deadline: float | None) -> None:
-        """Wait for one of the events and receive, without the lock, then hand out what came."""
+        """Wait for one of the poll events, receive once, and pass the events to their calls. Releases the lock while it
+        waits."""
         self._reading = True
         self._state.release()
         data: bytes | None = None
@@ -218,7 +222,7 @@ class Channel:
         finally:
             self._state.acquire()
             self._reading = False
-            self._state.notify_all()  # they look when we let go of the lock: at what came, and at who reads next
+            self._state.notify_all()  # waiting callers check their events, and one of them reads next
         if data == b"":
             self._fail(reason)
         elif data:
@@ -236,7 +240,7 @@ class Channel:
                     self._full.setdefault(event.stream_id, time.monotonic() + PATIENCE_S)
                 continue
             if isinstance(event, Response) and pending.server_streams and event.payload and event.code == Code.OK:
-                pending.inbox.put(event.payload)  # an answer where messages were due is the last of them, as in Go
+                pending.inbox.put(event.payload)  # as in Go, a Response of a streaming server is its last message
             self._end(pending, event)
 
     def _end(self, pending: Pending, outcome: Response | End) -> None:
@@ -245,15 +249,17 @@ class Channel:
         self._full.pop(pending.stream_id, None)
 
     def _patience_s(self) -> float | None:
-        """Return how long to wait before reading on, because a stream is full; None = read now. Streams that have been
-        full for too long fail here."""
+        """Return how long to wait before reading again, because a stream is full; None: read now.
+
+        Streams that have been full for too long fail here.
+        """
         now = time.monotonic()
         for stream_id in [stream_id for stream_id, until in self._full.items() if until <= now]:
             self.drop(self._pending[stream_id], Code.RESOURCE_EXHAUSTED, "nobody takes the stream's messages")
         return min(self._full.values()) - now if self._full else None
 
     def _watch(self, on_close: Callable[[], None]) -> None:
-        """Wait until either side hangs up, have the remaining bytes read, and call on_close."""
+        """Wait until either side closes, have the remaining bytes read, and call on_close."""
         poller = select.poll()
         poller.register(self._socket, select.POLLRDHUP)
         poller.poll()
@@ -270,17 +276,17 @@ class Channel:
             raise ConnectionClosed(f"ttrpc connection: {self._closed}")
 
     def _fail(self, reason: str) -> None:
-        """End the connection for every caller; the first reason stays."""
+        """Mark the connection as closed and wake all callers. If it was closed before, the first reason stays."""
         with self._state:
             if self._closed is None:
                 self._closed = reason
-                with contextlib.suppress(OSError):  # the peer was faster
-                    self._socket.shutdown(socket.SHUT_RDWR)  # wakes the reader and the writer out of poll
+                with contextlib.suppress(OSError):  # the peer has already disconnected
+                    self._socket.shutdown(socket.SHUT_RDWR)  # wakes the threads that wait in poll
             self._state.notify_all()
 
 
 def _poll(connection: socket.socket, events: int, deadline: float | None) -> bool:
-    """Wait until the socket is ready, or broken, for one of the events; False when the deadline came first."""
+    """Wait until the socket has one of the poll events or an error; returns False at the deadline."""
     poller = select.poll()
     poller.register(connection, events)
     remaining = _remaining_s(deadline)

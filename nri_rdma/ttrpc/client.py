@@ -1,4 +1,4 @@
-"""The calling end of ttrpc, blocking."""
+"""A blocking ttrpc client."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from .wire import Code, Response
 
 
 class Client:
-    """Calls methods of one server; any number of threads may call at once.
+    """A client of one server. Any number of threads may call at the same time.
 
-    Takes a path to connect to (OSError as the kernel gives it), or a connected stream socket or its number, which is
-    then the client's to close. on_close runs once, in a thread of its own, when the connection has ended for whatever
-    reason, and close() waits for it; only a client that has one notices the end while nobody calls.
+    `given` is the path of a Unix socket, or a connected stream socket or its file descriptor, which the client then
+    owns. Connecting raises OSError.
+
+    If `on_close` is given, a thread calls it once when the connection has ended for any reason, and close() waits for
+    that thread. A client without `on_close` notices the end of the connection only at the next call.
     """
 
     def __init__(
@@ -46,11 +48,11 @@ class Client:
         timeout_s: float | None,
         metadata: Iterable[tuple[str, str]] = (),
     ) -> bytes:
-        """Return the answer's payload.
+        """Make a unary call, and return the payload of the answer.
 
-        Raises RpcError with the server's status, or with DEADLINE_EXCEEDED after timeout_s (None waits for ever), or
-        with RESOURCE_EXHAUSTED for a request that is too long to send; ConnectionClosed when the connection ends;
-        ProtocolError, having done nothing, when a text is not Unicode.
+        Raises RpcError with the server's status, with DEADLINE_EXCEEDED after timeout_s seconds (None: wait for ever),
+        or with RESOURCE_EXHAUSTED if the request is too long. Raises ConnectionClosed if the connection ends. Raises
+        ProtocolError, without sending anything, if a text is not valid Unicode.
         """
         call = Outgoing(service, method, payload, timeout_s, tuple(metadata))
         return through(self._interceptors, call, self._call)
@@ -66,16 +68,17 @@ class Client:
         timeout_s: float | None,
         metadata: Iterable[tuple[str, str]] = (),
     ) -> ClientStream:
-        """Open a call of messages, as the method is declared: whether the client, whether the server sends any number.
+        """Open a streaming call. client_streams and server_streams say who may send any number of messages, as in the
+        method's declaration.
 
-        payload is the request of a method to which the client sends one; else leave it empty. Raises as call() does,
-        but for the server's status: that is the stream's to raise.
+        payload is the request if the client sends exactly one message; otherwise leave it empty. Raises the errors of
+        call(), except for the server's status, which the stream raises.
         """
         call = Outgoing(service, method, payload, timeout_s, tuple(metadata))
         return through(self._interceptors, call, lambda call: self._open(call, client_streams, server_streams))
 
     def close(self) -> None:
-        """Close the connection; calls that wait raise ConnectionClosed. May be repeated."""
+        """Close the connection; waiting calls raise ConnectionClosed. Calling it twice is allowed."""
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -97,7 +100,7 @@ class Client:
         finally:
             self._channel.drop(pending, Code.DEADLINE_EXCEEDED, "no answer in time")
         response = pending.outcome
-        assert isinstance(response, Response)  # End is for streams
+        assert isinstance(response, Response)  # only streams have an End
         if response.code != Code.OK:
             raise RpcError(response.code, response.message)
         return response.payload
@@ -137,5 +140,6 @@ def _deadline(call: Outgoing) -> float | None:
 
 
 def _remaining_ns(deadline: float | None) -> int:
-    """Return the timeout for the request: 0 is "no deadline" there, so a deadline that is over is 1."""
+    """Return the timeout to send, in nanoseconds. 0 means "no deadline" there, so a deadline that has passed becomes
+    1."""
     return 0 if deadline is None else max(1, int((deadline - time.monotonic()) * 1e9))

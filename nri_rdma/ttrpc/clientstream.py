@@ -1,4 +1,4 @@
-"""A call of messages, as its caller uses it."""
+"""A streaming call, as its caller uses it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .wire.error import ProtocolError
 
 
 class ClientStream:
-    """Messages to a server and from it. One thread receives, one sends; they may be two.
+    """The messages of a streaming call, to and from the server. One thread may send, and another one may receive.
 
-    A context manager: leaving it tells the server that no more messages come, and drops what it still sends.
+    As a context manager, it ends the client's messages on exit, and drops messages that still come from the server.
     """
 
     def __init__(self, channel: Channel, pending: Pending, deadline: float | None) -> None:
@@ -26,23 +26,24 @@ class ClientStream:
         self._deadline = deadline
 
     def send(self, payload: bytes) -> None:
-        """Send a message; blocks while the server does not read.
+        """Send a message. Blocks while the server does not read.
 
-        Raises RpcError for a message that is too long, with DEADLINE_EXCEEDED, and with the server's status when it has
-        ended the stream with one; EOFError when it has ended the stream otherwise; ConnectionClosed; ProtocolError
-        after close_send() and on a stream opened without client_streams.
+        Raises RpcError if the message is too long, at the deadline, and with the server's status if the server ended
+        the stream with an error. Raises EOFError if the server ended the stream normally. Raises ConnectionClosed.
+        Raises ProtocolError after close_send(), and on a stream without client_streams.
         """
         self._channel.send(self._pending, payload, self._deadline)
 
     def close_send(self) -> None:
-        """Announce that no more messages come. Raises as send() does."""
+        """Tell the server that no more messages come. Raises the errors of send()."""
         self._channel.send(self._pending, None, self._deadline)
 
     def receive(self, timeout_s: float | None = None) -> bytes | None:
-        """Return the server's next message, or None at its end.
+        """Return the server's next message; None after the last one. Messages that arrived before an error are returned
+        first.
 
-        Raises TimeoutError after timeout_s, and the stream goes on; RpcError with the server's status, or with
-        DEADLINE_EXCEEDED at the stream's deadline; ConnectionClosed. What came before is returned first.
+        Raises TimeoutError after timeout_s seconds; the stream stays usable. Raises RpcError with the server's status,
+        or with DEADLINE_EXCEEDED at the stream's deadline. Raises ConnectionClosed.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         if not self._wait(until):
@@ -57,11 +58,11 @@ class ClientStream:
             yield payload
 
     def result(self, timeout_s: float | None = None) -> bytes:
-        """Announce that no more messages come, and return the server's one answer; b"" of a server that streams.
+        """Tell the server that no more messages come, and return its only answer; b"" if the server streams.
 
-        Messages that were not taken are dropped. Raises as receive() does.
+        Messages that nobody has received are dropped. Raises the errors of receive().
         """
-        with contextlib.suppress(ProtocolError, EOFError):  # announced before, or no longer needed
+        with contextlib.suppress(ProtocolError, EOFError):  # already sent, or no longer needed
             self.close_send()
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while self._wait(until):
@@ -72,9 +73,9 @@ class ClientStream:
         raise TimeoutError(f"no answer within {timeout_s} s")
 
     def close(self) -> None:
-        """Give the stream up, unless it has ended. May be repeated."""
+        """Abandon the stream, unless it has ended. Calling it twice is allowed."""
         if self._pending.outcome is None:
-            # The server then knows already.
+            # After these errors the server already knows that nothing more comes.
             with contextlib.suppress(ProtocolError, EOFError, RpcError, ConnectionClosed):
                 self.close_send()
             self._channel.drop(self._pending, Code.CANCELED, "given up by this client")
@@ -86,7 +87,8 @@ class ClientStream:
         self.close()
 
     def _wait(self, until: float | None) -> bool:
-        """Wait for an event; False at `until`, and True at the stream's own deadline, which ends the stream."""
+        """Wait for an event; returns False at `until`. At the stream's own deadline it ends the stream and returns
+        True."""
         own = self._deadline is not None and (until is None or self._deadline <= until)
         if self._channel.wait(self._pending, self._deadline if own else until):
             return True

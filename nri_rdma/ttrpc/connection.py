@@ -1,13 +1,15 @@
-"""One connection of a server: its threads and its end.
+"""One connection of a server: its threads, and how it ends.
 
-Its threads take turns. One reads; when it has read a call it lets the next one read and answers the call itself, so
-that no call is handed from thread to thread. There are `max_calls` + 1 of them at most: when so many calls run, the
-last thread reads on (it has streams to feed and the end to notice) until a further call comes, and then the caller's
-bytes wait in the kernel. A call of messages has a thread of its own, up to `max_streams`, beyond which it is refused: a
-handler that waits for messages must not keep them from being read.
+The threads take turns. One thread reads. When it has read a unary call, it lets the next thread read and answers the
+call itself, so no call is passed between threads. There are at most `max_calls` + 1 threads. While `max_calls` calls
+run, the last thread still reads, to serve streams and to notice the end; when a further call comes, it stops, and the
+caller's bytes wait in the kernel.
 
-Memory is bounded: for a connection, the longest message for each unary call and twice for the reader, and for each
-stream what inbox.py says.
+A streaming call has a thread of its own, because a handler that waits for messages must not stop the reading. Beyond
+`max_streams` it is refused.
+
+Memory is bounded. A connection holds at most the longest message for each unary call and two for the reader. Each
+stream holds what inbox.py says.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _SEND_TIMEOUT_S = 10  # a caller that does not read its answer loses the connect
 
 
 class Connection:
-    """Answers the calls of one peer until it leaves, or until drain() or cut(). Owns the socket."""
+    """Answers the calls of one client, until it disconnects or drain() or cut() is called. Owns the socket."""
 
     def __init__(
         self,
@@ -58,44 +60,45 @@ class Connection:
         self._on_end = on_end
         self._gone = threading.Event()
         self._reading = threading.Lock()  # held by the one thread that reads
-        self._sending = threading.Lock()  # held while a frame is made and written: frames leave in the order made
+        self._sending = threading.Lock()  # held while a frame is built and written, to keep their order
         self._lock = threading.Lock()  # guards all below; nothing blocks under it
-        self._room = threading.Condition(self._lock)  # for one more unary call
+        self._room = threading.Condition(self._lock)  # signals that one more unary call may run
         self._protocol = ServerConnection()
         self._streams: dict[int, HandlerStream] = {}
         self._threads: set[threading.Thread] = set()
-        self._names = 0  # threads named so far
-        self._turns = 0  # threads that take turns
-        self._readers = 0  # of them, those that read or wait to
-        self._calls = 0  # unary ones that run
+        self._names = 0  # number of threads named so far
+        self._turns = 0  # number of threads that take turns
+        self._readers = 0  # number of these that read or wait to read
+        self._calls = 0  # number of unary calls that run
         self._draining = False
 
     def start(self) -> None:
-        """Begin to answer. Raises OSError, and RuntimeError when the system is out of threads: nothing has begun."""
+        """Start to answer calls. Raises OSError, or RuntimeError if no thread can be started; then nothing is left
+        running."""
         self._socket.setblocking(True)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@qq", _SEND_TIMEOUT_S, 0))
         self._start_turns()
 
     def drain(self) -> None:
-        """Refuse further calls, and end when those that run are answered."""
+        """Refuse further calls, and end when the running ones are answered."""
         with self._lock:
             self._draining = True
             self._room.notify()
             self._end_if_drained()
 
     def cut(self) -> None:
-        """End now: handlers see it in Call.cancelled, their answers are lost."""
-        with self._lock, contextlib.suppress(OSError):  # the caller was faster
-            self._socket.shutdown(socket.SHUT_RDWR)  # first: a handler that is told could still answer
+        """End at once. Handlers see it in Call.cancelled; their answers are lost."""
+        with self._lock, contextlib.suppress(OSError):  # the caller has already disconnected
+            self._socket.shutdown(socket.SHUT_RDWR)  # before _lose(), so that no handler can still answer
         self._lose()
 
     def threads(self) -> list[threading.Thread]:
-        """Return the threads that have not ended yet."""
+        """Return the threads that are still running."""
         with self._lock:
             return list(self._threads)
 
     def send_message(self, stream: HandlerStream, payload: bytes) -> None:
-        """Write one message of a handler. Raises as HandlerStream.send() does."""
+        """Write a message of a handler's stream. Raises the errors of HandlerStream.send()."""
         with self._sending:
             try:
                 with self._lock:
@@ -114,7 +117,7 @@ class Connection:
             if turn is None:
                 return
             if self._needs_another_reader():
-                with contextlib.suppress(RuntimeError):  # out of threads: this one reads on when it has answered
+                with contextlib.suppress(RuntimeError):  # out of threads: this one reads again after its answer
                     self._start_turns()
             try:
                 self._answer(*turn)
@@ -153,8 +156,8 @@ class Connection:
         return None
 
     def _admit(self, request: Request) -> Handler | None:
-        """Return the handler of a unary call. A call of messages is started, and a call that cannot be served is
-        answered."""
+        """Return the handler of a unary call. For a streaming call, start its thread and return None; for a refused
+        call, send the error and return None."""
         try:
             handler = self._methods.find(request.service, request.method)
             with self._lock:
@@ -171,7 +174,7 @@ class Connection:
         return None
 
     def _open(self, request: Request, method: Streaming) -> None:
-        """Start the thread that answers a call of messages. Raises RpcError."""
+        """Start the thread of a streaming call. Raises RpcError."""
         if request.is_unary and method.server_streams:
             raise RpcError(Code.INVALID_ARGUMENT, f"method {request.method} streams, and the request is a unary one")
         call = self._call(request, threading.Event())
@@ -198,7 +201,7 @@ class Connection:
                 stream.fail(RpcError(Code.INVALID_ARGUMENT, "the caller broke the protocol"))
             self._reply(lambda: event.reply)
         elif stream is None:
-            return  # of a unary method: it takes no messages, and Go's server would not refuse them before it answers
+            return  # a unary call takes no messages; the Go server ignores them, too
         elif isinstance(event, End):
             stream.end()
         elif not stream.put(event.payload):
@@ -222,7 +225,7 @@ class Connection:
             return None if method.server_streams else _checked(call, payload)
 
         answer = self._attempt(call, run)
-        self._close(stream)  # first: the caller may open the next one as soon as it has the answer
+        self._close(stream)  # before the answer, after which the caller may open the next stream
         if isinstance(answer, RpcError):
             self._reply(partial(self._protocol.fail, stream.stream_id, answer.code, answer.message))
         elif answer is None:
@@ -231,13 +234,13 @@ class Connection:
             self._reply(partial(self._protocol.respond, stream.stream_id, answer))
 
     def _attempt(self, call: Call, run: Callable[[], R]) -> R | RpcError:
-        """Return what the handler returns, or the status of the exception that it raises."""
+        """Return the handler's result; if it raises, return the status for the exception."""
         try:
             return run()
         except (RpcError, ConnectionClosed) as exc:
             return status_of(exc)
         except Exception as exc:
-            # The caller gets it; the other calls must not notice.
+            # The caller gets the error; other calls go on.
             log.exception("a handler failed", extra={"service": call.service, "method": call.method})
             return status_of(exc)
 
@@ -248,18 +251,18 @@ class Connection:
         stream.fail(RpcError(Code.CANCELED, "the call is over"))
 
     def _reply(self, make: Callable[[], bytes]) -> None:
-        """Write the last frame of a stream."""
+        """Write the last frame of a call, which `make` builds. If the stream has already ended, write nothing."""
         with self._sending:
             try:
                 with self._lock:
                     frame = make()
-            except ProtocolError as exc:  # the peer broke the stream, and has its answer
+            except ProtocolError as exc:  # the peer violated the protocol and got an error for it
                 log.debug("an answer that nobody waits for", extra={"reason": str(exc)})
                 return
             self._write(frame)
 
     def _write(self, frame: bytes) -> bool:
-        """Write a frame, and return whether it was written; the connection is lost when it was not."""
+        """Write a frame, and return True. On an error, cut the connection and return False."""
         try:
             self._socket.sendall(frame)
         except OSError as exc:
@@ -273,10 +276,13 @@ class Connection:
         return Call(request.service, request.method, request.payload, request.metadata, deadline, cancelled)
 
     def _end_if_drained(self) -> None:
-        """Let the reader see an end when no call runs; the caller holds the lock. A stream's last frame may still be on
-        its way."""
+        """If drain() was called and no call runs, let the reader see the end of the connection. The caller holds the
+        lock.
+
+        Sending stays possible, because a stream's last frame may not be written yet.
+        """
         if self._draining and not self._calls and not self._streams:
-            with contextlib.suppress(OSError):  # the caller was faster
+            with contextlib.suppress(OSError):  # the caller has already disconnected
                 self._socket.shutdown(socket.SHUT_RD)
 
     def _lose(self) -> None:
@@ -314,14 +320,14 @@ class Connection:
     def _run(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException:  # a handler that ends its thread (SystemExit) ends the connection, not only the reading
+        except BaseException:  # a handler that raises SystemExit ends the whole connection
             self.cut()
             raise
         finally:
             self._leave()
 
     def _leave(self) -> None:
-        """End this thread's part; the last thread to leave closes the socket."""
+        """Remove this thread from the connection's threads. The last one closes the socket."""
         with self._lock:
             self._threads.discard(threading.current_thread())
             if self._threads:
@@ -331,7 +337,7 @@ class Connection:
 
 
 def _checked(call: Call, payload: object) -> bytes:
-    """Return the answer of a handler. Raises RpcError for none, TypeError for a value that is no answer."""
+    """Return the handler's answer. Raises RpcError for None, and TypeError for any other value that is not bytes."""
     if payload is None:
         raise RpcError(Code.UNKNOWN, NIL_ANSWER)
     if not isinstance(payload, bytes):

@@ -1,4 +1,4 @@
-"""A socket that listens: its place in the file system, and a way to wake the thread that accepts."""
+"""A listening socket with its path, and a way to wake the thread that accepts connections."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ log = logging.getLogger(__name__)
 
 
 class Endpoint:
-    """A listening socket and its file, which close() removes. Owns the socket."""
+    """A listening socket and its file, both of which close() removes. Owns the socket."""
 
     def __init__(self, listener: socket.socket, path: str | None = None) -> None:
         self.listener = listener
-        """Not blocking; whoever accepts by other means than accept() closes the endpoint all the same."""
+        """The non-blocking listening socket. Code that uses it directly instead of accept() still has to close the
+        endpoint."""
         self.listener.setblocking(False)
         self._path = path
         self._identity = _identity(path) if path is not None else None
         self._waker, self._sleeper = socket.socketpair()
 
     def accept(self) -> socket.socket | None:
-        """Return the next connection, or None after wake() or when another thread has closed the socket."""
+        """Return the next connection; None after wake(), or after another thread closed the socket."""
         poller = select.poll()
         poller.register(self._sleeper, select.POLLIN)
         poller.register(self.listener, select.POLLIN)
@@ -41,7 +42,7 @@ class Endpoint:
                 if exc.errno in (errno.EBADF, errno.EINVAL):
                     log.warning("the listening socket was closed from outside")
                     return None
-                log.warning("accept failed", extra={"error": str(exc)})  # out of descriptors: wait for some
+                log.warning("accept failed", extra={"error": str(exc)})  # no descriptor is left: wait
                 self._sleeper.settimeout(1.0)
                 with contextlib.suppress(TimeoutError):
                     self._sleeper.recv(1, socket.MSG_PEEK)
@@ -50,12 +51,12 @@ class Endpoint:
             return connection
 
     def wake(self) -> None:
-        """Let accept() return None, now and ever after."""
-        with contextlib.suppress(OSError):  # woken and closed before
+        """Make this and every later accept() return None."""
+        with contextlib.suppress(OSError):  # already woken and closed
             self._waker.send(b"x")
 
     def close(self) -> None:
-        """Stop listening; the file goes too, unless it is a successor's."""
+        """Stop listening, and remove the file, unless another server has replaced it."""
         self.listener.close()
         self._waker.close()
         self._sleeper.close()
@@ -66,10 +67,11 @@ class Endpoint:
 
 
 def listen_unix(path: str, mode: int) -> Endpoint:
-    """Listen on path, with that mode from the first moment. A socket without a listener is replaced.
+    """Listen on a Unix socket, whose file has the mode before anyone can connect. A socket without a listener is
+    replaced.
 
-    Raises OSError: EADDRINUSE when a server answers there, EEXIST when the path is no socket, and whatever the kernel
-    says to bind.
+    Raises OSError: EADDRINUSE if another server listens there, EEXIST if the path is not a socket, or the error of
+    bind.
     """
     _remove_stale(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -85,8 +87,8 @@ def listen_unix(path: str, mode: int) -> Endpoint:
 
 
 def adopted(given: socket.socket | int) -> socket.socket:
-    """Return the socket itself, or the one with that number (a launcher's fd 3, say): it becomes ours, and is not
-    inherited."""
+    """Return the socket, or the one with this file descriptor, and make it close-on-exec. The caller owns it from now
+    on."""
     if isinstance(given, int):
         given = socket.socket(fileno=given)
     given.set_inheritable(False)
@@ -94,7 +96,7 @@ def adopted(given: socket.socket | int) -> socket.socket:
 
 
 def listens(given: socket.socket) -> bool:
-    """Return whether the socket listens, rather than being a connection."""
+    """Return whether the socket is a listening one; False for a connection."""
     return bool(given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
 
@@ -104,7 +106,8 @@ def _identity(path: str) -> tuple[int, int]:
 
 
 def _remove_stale(path: str) -> None:
-    """Unlink a socket that refuses connections; anything else in the way is an OSError."""
+    """Remove a socket file without a listener. Raises OSError if a server listens there, or if the path is something
+    else."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
@@ -112,7 +115,7 @@ def _remove_stale(path: str) -> None:
     if not stat.S_ISSOCK(found.st_mode):
         raise FileExistsError(errno.EEXIST, "in the way of the socket, and not a socket", path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)  # a full backlog blocks; it proves that somebody listens
+        probe.settimeout(1.0)  # a full backlog blocks, and shows that a server listens
         try:
             probe.connect(path)
         except (ConnectionRefusedError, FileNotFoundError):
@@ -125,6 +128,6 @@ def _remove_stale(path: str) -> None:
 
 
 def name_path(error: OSError, path: str | os.PathLike[str]) -> None:
-    """Add the path to an error of connect(2), which the kernel gives without one."""
-    if error.errno is not None:  # else the words are Python's own, as for a path that is too long
+    """Add the path to an error of connect(2), which comes without one."""
+    if error.errno is not None:  # an error without errno is Python's own, such as for a path that is too long
         error.filename = os.fspath(path)

@@ -1,4 +1,4 @@
-"""The two errors of a call, and the status of a handler's exception."""
+"""The two exceptions of a call, and the status for a handler's exception."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .wire import Code
 
 
 class RpcError(Exception):
-    """A status other than OK: raised by calls, and by handlers to choose what the caller sees."""
+    """A status other than OK. Calls raise it; a handler raises it to choose the status that its caller gets."""
 
     def __init__(self, code: int, message: str) -> None:
         self.code: int = Code(code) if code in Code.__members__.values() else code
@@ -23,11 +23,11 @@ class RpcError(Exception):
 
 
 class ConnectionClosed(ConnectionError):  # noqa: N818 - the protocol's word
-    """The connection is gone, and the call with it; whether the peer handled the call is unknown."""
+    """The connection ended during the call. It is unknown whether the server handled the call."""
 
 
 NIL_ANSWER: Final = "ttrpc: marshal called with nil"
-"""The text with UNKNOWN for a handler that returned nothing: Go's words."""
+"""The text of the status UNKNOWN if a handler returned nothing. It is that of the Go server."""
 
 _CODES: tuple[tuple[type[Exception], Code], ...] = (
     (CancelledError, Code.CANCELED),
@@ -38,12 +38,13 @@ _CODES: tuple[tuple[type[Exception], Code], ...] = (
     (BrokenPipeError, Code.FAILED_PRECONDITION),
     (EOFError, Code.OUT_OF_RANGE),
 )
-"""The codes of Python's exceptions that match errors to which Go's server gives a code of their own; all others are
-UNKNOWN."""
+"""Status codes for Python exceptions that correspond to errors with a code of their own in the Go server. All others
+are UNKNOWN."""
 
 
 def status_of(error: Exception) -> RpcError:
-    """Return the status of a handler's exception: its own status, or the code and text of any other exception."""
+    """Return the status for a handler's exception: an RpcError unchanged, for others a code and the exception's
+    text."""
     if isinstance(error, RpcError):
         return error
     text = str(error) or type(error).__name__

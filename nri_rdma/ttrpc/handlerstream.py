@@ -1,4 +1,4 @@
-"""The messages of one call, between the connection that reads them and the handler that takes them."""
+"""The messages of one streaming call, between the reader of the connection and the handler."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .wire import Code
 
 
 class Sender(Protocol):
-    """The writer of a handler's messages."""
+    """Writes the messages of a handler to the connection."""
 
     def send_message(self, stream: HandlerStream, payload: bytes) -> None: ...
 
 
 class HandlerStream:
-    """A Stream (calls.py) for the handler; put(), end() and fail() are the connection's."""
+    """The Stream (calls.py) that a handler gets. Only the connection calls put(), end() and fail()."""
 
     def __init__(self, sender: Sender, stream_id: int, call: Call, *, sends: bool) -> None:
         self.stream_id = stream_id
@@ -33,7 +33,7 @@ class HandlerStream:
         self._failure: Exception | None = None
 
     def receive(self, timeout_s: float | None = None) -> bytes | None:
-        """Receive a message, as calls.Stream does."""
+        """Return the caller's next message; see calls.Stream.receive()."""
         with self._changed:
             self._changed.wait_for(self._is_ready, self._patience_s(timeout_s))
             payload = self._inbox.take()
@@ -49,7 +49,7 @@ class HandlerStream:
         raise TimeoutError(f"no message within {timeout_s} s")
 
     def send(self, payload: bytes) -> None:
-        """Send a message, as calls.Stream does."""
+        """Send a message to the caller; see calls.Stream.send()."""
         if not self._sends:
             raise RpcError(Code.INTERNAL, f"{self._call.full_method} has one answer: the handler returns it")
         self._sender.send_message(self, payload)
@@ -59,7 +59,7 @@ class HandlerStream:
             yield payload
 
     def put(self, payload: bytes) -> bool:
-        """Add a message; wait while the stream is full, and return False when it stays full for PATIENCE_S."""
+        """Add a received message. If the stream stays full for PATIENCE_S, return False."""
         with self._changed:
             if self._inbox.is_full and not self._changed.wait_for(self._has_room, PATIENCE_S):
                 return False
@@ -68,13 +68,13 @@ class HandlerStream:
         return True
 
     def end(self) -> None:
-        """Note that the caller sends no more."""
+        """Note that the caller sends no more messages."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def fail(self, failure: Exception) -> None:
-        """End the stream early with this error; the first reason stays."""
+        """End the stream early with this error. If it failed before, the first error stays."""
         with self._changed:
             if self._failure is None:
                 self._failure = failure
@@ -82,7 +82,7 @@ class HandlerStream:
         self._call.cancelled.set()
 
     def failure(self) -> Exception | None:
-        """Return why the stream ended early."""
+        """Return the error with which the stream ended early; None if it did not."""
         with self._changed:
             return self._failure
 

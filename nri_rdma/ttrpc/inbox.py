@@ -1,7 +1,8 @@
-"""Messages of one stream that were received and are not taken yet.
+"""The received messages of one stream that nobody has taken yet.
 
-ttrpc has no way to let a peer wait for one stream. So the reader of a connection waits for a stream that is full, for
-PATIENCE_S, and then gives the stream up, not the connection: what Go does with 64 messages, here with bytes.
+With ttrpc a peer cannot be told to wait with one stream only. So the reader of a connection waits up to PATIENCE_S for
+a full stream, and then fails that stream, not the connection. The Go implementation does the same with 64 messages;
+here the bound is in bytes.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ from collections import deque
 from typing import Final
 
 FULL: Final = 1 << 20
-"""Bytes of messages, OVERHEAD for each included, from which on a stream is full. One more message may be on its way in,
-so that a stream holds at most this and the longest message."""
+"""Size in bytes from which a stream is full, counting OVERHEAD for each message. One more message may be in transit, so
+a stream holds at most this size plus the longest message."""
 OVERHEAD: Final = 64
-"""The cost of a message beside its bytes."""
+"""Bytes that are counted for each message in addition to its payload."""
 PATIENCE_S: Final = 1.0
-"""Longest wait of a connection's reader for a stream that is full; then the stream fails."""
+"""How long the reader of a connection waits for a full stream before the stream fails."""
 
 
 class Inbox:
-    """A queue that knows when it is full. It refuses nothing and has no lock: both are its owner's."""
+    """A queue of messages that reports when it is full. It accepts messages even then, and has no lock; its owner cares
+    for both."""
 
     __slots__ = ("_messages", "_size")
 
@@ -32,7 +34,7 @@ class Inbox:
         self._size += len(payload) + OVERHEAD
 
     def take(self) -> bytes | None:
-        """Return the oldest message, or None when there is none."""
+        """Return the oldest message; None if there is none."""
         if not self._messages:
             return None
         payload = self._messages.popleft()

@@ -1,4 +1,4 @@
-"""One rpc of a service's descriptor: its kind, and its messages as bytes and back."""
+"""One method of a protobuf service: its kind, and the encoding of its messages."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ log = logging.getLogger(__name__)
 
 
 class Method:
-    """Encodes and decodes the messages of one rpc, and refuses those of another type.
+    """Encodes and decodes the messages of one method, and refuses messages of another type.
 
-    Types are compared by their full names, because each descriptor pool has classes of its own.
+    Types are compared by full name, because each descriptor pool has its own classes.
     """
 
     def __init__(self, descriptor: MethodDescriptor) -> None:
@@ -30,21 +30,22 @@ class Method:
 
     @property
     def is_unary(self) -> bool:
-        """Return whether one message goes and one comes."""
+        """Return whether client and server send exactly one message each."""
         return not self.client_streams and not self.server_streams
 
     def encode_request(self, request: Message | None) -> bytes:
-        """Return the request's bytes. Raises TypeError, with both names, for a message of another type."""
+        """Return the request as bytes. Raises TypeError for a message of another type; its text names both types."""
         return self._encode(request, "takes", self._input)
 
     def decode_request(self, payload: bytes) -> Message:
-        """Return the request. Raises RpcError with INTERNAL for bytes that do not decode."""
+        """Return the request. Raises RpcError with INTERNAL if the bytes cannot be decoded."""
         return _decode(self._input, payload)
 
     def encode_reply(self, reply: Message | None) -> bytes:
-        """Return the bytes of what a handler returned or yielded.
+        """Return a handler's result as bytes.
 
-        Raises RpcError: UNKNOWN for None, as Go answers; INTERNAL, after one log line, for a value of another type.
+        Raises RpcError with UNKNOWN for None, as the Go server does, and with INTERNAL for a value of another type,
+        after logging it.
         """
         if reply is None:
             raise RpcError(Code.UNKNOWN, NIL_ANSWER)
@@ -57,7 +58,7 @@ class Method:
             raise RpcError(Code.INTERNAL, str(exc)) from exc
 
     def decode_reply(self, payload: bytes) -> Message:
-        """Return the reply. Raises RpcError with INTERNAL for bytes that do not decode."""
+        """Return the reply. Raises RpcError with INTERNAL if the bytes cannot be decoded."""
         return _decode(self._output, payload)
 
     def _encode(self, message: Message | None, verb: str, expected: Descriptor) -> bytes:

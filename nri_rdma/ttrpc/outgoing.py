@@ -1,4 +1,4 @@
-"""A call before it is sent, and the interceptors around it."""
+"""A client's call before it is sent, and the interceptors around it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A caller's request. `payload` is a stream's first message, or empty."""
+    """A client's call before it is sent. `payload` is the request; for a streaming call its first message, or empty."""
 
     service: str
     method: str
@@ -21,19 +21,20 @@ class Outgoing:
 
     @property
     def full_method(self) -> str:
-        """The method as gRPC writes it: /service/method."""
+        """The method in gRPC's notation: /service/method."""
         return f"/{self.service}/{self.method}"
 
 
 class ClientInterceptor(Protocol):
-    """Wraps the sending of calls: may change one (dataclasses.replace), and sees it answered or a stream opened."""
+    """Wraps the client's calls. It may change a call (dataclasses.replace), and gets the answer or the opened
+    stream."""
 
     def __call__(self, call: Outgoing, proceed: Callable[[Outgoing], R], /) -> R:
-        """Return what proceed(call) returns, or raise."""
+        """Call proceed(call) and return its result, or raise."""
 
 
 def through(interceptors: Sequence[ClientInterceptor], call: Outgoing, send: Callable[[Outgoing], R]) -> R:
-    """Call send through all interceptors, the first one outermost, and return its result."""
+    """Call `send` through all interceptors, the first one outermost, and return the result."""
     if not interceptors:
         return send(call)
     return interceptors[0](call, lambda inner: through(interceptors[1:], inner, send))

@@ -1,6 +1,6 @@
-"""The serving end of ttrpc, blocking.
+"""A blocking ttrpc server.
 
-One named thread accepts; each connection has threads of its own (connection.py). close() ends and joins them all.
+One thread accepts connections; each connection has its own threads (connection.py). close() ends and joins all of them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ _CUT_PATIENCE_S = 0.2
 
 
 class Server:
-    """Answers calls with the handlers given: (full service name, method name) -> handler.
+    """A server of ttrpc methods. `handlers` maps (full service name, method name) to a handler.
 
-    A handler returns the payload of the answer; RpcError keeps its code and text, any other exception becomes the code
-    that error.status_of() finds, with the exception's text. Several run at once, on one connection too, unless
-    max_calls is 1: then a connection's calls are answered one after the other. Handlers must not close the server.
+    A handler returns the payload of its answer, or raises. An RpcError is sent with its code and text; for other
+    exceptions error.status_of() chooses the code. Handlers of one connection run at the same time, unless max_calls is
+    1: then its calls are answered one after the other. Handlers must not close the server.
 
-    max_calls bounds the unary calls of one connection that run at once (the next ones wait, in the caller's socket),
-    max_streams its calls of messages (the next one is refused), max_connections the connections (the next is closed).
+    max_calls is the maximum number of unary calls that run for one connection; further ones wait in its socket.
+    max_streams is the maximum number of its streaming calls; a further one is refused. max_connections is the maximum
+    number of connections; a further one is closed.
     """
 
     def __init__(
@@ -57,18 +58,20 @@ class Server:
         self._acceptor: threading.Thread | None = None
 
     def serve_unix(self, path: str | os.PathLike[str], mode: int = 0o600) -> None:
-        """Listen on path, with that mode from the first moment, and return; threads do the rest until close().
+        """Listen on a Unix socket, whose file has the mode before anyone can connect. Returns at once; threads serve
+        until close().
 
-        A socket without a listener is replaced. Raises OSError: EADDRINUSE when a server answers there, EEXIST when the
-        path is no socket, and whatever the kernel says to bind.
+        A socket without a listener is replaced. Raises OSError: EADDRINUSE if another server listens there, EEXIST if
+        the path is not a socket, or the error of bind.
         """
         self._raise_if_serving()
         self._listen(listen_unix(os.fspath(path), mode))
 
     def serve(self, given: socket.socket | int) -> None:
-        """Serve a socket that listens, or one connection: the socket or its number, which is then the server's.
+        """Serve a listening socket or a single connection. Returns at once; threads serve until close().
 
-        Returns at once; threads do the rest until close(). Raises OSError when it is no socket or not connected.
+        `given` is a socket or its file descriptor; the server owns it from now on. Raises OSError if it is not a socket
+        or not connected.
         """
         owned = adopted(given)
         if listens(owned):
@@ -79,15 +82,16 @@ class Server:
             self._take(owned)
 
     def wait(self) -> None:
-        """Block until another thread calls close(), or until nobody can call any more: a server that does not listen,
-        and whose connections have ended."""
+        """Block until another thread calls close(). A server that does not listen also returns when its connections
+        have ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._closing or not (self._acceptor or self._connections))
 
     def close(self, grace_s: float = 2.0) -> None:
-        """Stop listening, refuse further calls, let those that run finish for up to grace_s, then cut what is left.
+        """Stop listening, refuse further calls, wait up to grace_s seconds for the running ones, then cut all
+        connections.
 
-        Joins every thread, except one whose handler still runs after that: it is named in the log.
+        Joins every thread. A thread whose handler still runs is named in the log instead.
         """
         with self._changed:
             self._closing = True
@@ -163,7 +167,7 @@ class Server:
         return [thread for connection in self._open_connections() for thread in connection.threads()]
 
     def _join(self, patience_s: float) -> None:
-        """Wait for the threads of all connections, and for those that are still starting."""
+        """Wait up to patience_s for the threads of all connections, including threads that start meanwhile."""
         deadline = time.monotonic() + patience_s
         while (threads := self._threads()) and time.monotonic() < deadline:
             for thread in threads:

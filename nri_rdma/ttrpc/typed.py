@@ -1,7 +1,7 @@
-"""Services with their messages' types, from a descriptor; no code is generated.
+"""Calls and handlers with protobuf messages instead of bytes, from a service's descriptor. No code is generated.
 
-`stub(client, descriptor)` has a method for each of the service's, `handlers(descriptor, implementation)` is what a
-Server takes. The kind of each method is the descriptor's:
+`stub(client, descriptor)` returns an object with the service's methods; `handlers(descriptor, implementation)` returns
+the handlers for a Server. The descriptor says which methods stream:
 
 | client streams | server streams | the stub's method                  | the implementation's                         |
 |----------------|----------------|------------------------------------|----------------------------------------------|
@@ -10,9 +10,9 @@ Server takes. The kind of each method is the descriptor's:
 | yes            | no             | `stub.M(timeout_s=)` TypedStream   | `M(requests, call)` returns the reply        |
 | yes            | yes            | the same                           | `M(requests, call)` returns or yields replies |
 
-A message of another type than the method's is refused with TypeError, before anything is sent: the bytes would often
-decode, to something else. An implementation that returns one fails its call with INTERNAL and the same text, and the
-server logs one line.
+A message of the wrong type raises TypeError before anything is sent; otherwise its bytes would often decode to
+something else. If an implementation returns a message of the wrong type, its call fails with INTERNAL, and the server
+logs it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import TracebackType
-from typing import Any, Self  # Any: what a method takes and returns is the descriptor's to say, when it runs
+from typing import Any, Self  # Any: the types of a method's messages are known only at run time, from the descriptor
 
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
@@ -32,7 +32,7 @@ from .method import Method
 
 
 class Stub:
-    """Calls the methods of one service by their names; AttributeError for one that it does not have."""
+    """An object with one method for each method of the service. Any other name raises AttributeError."""
 
     def __init__(self, client: Client, service: ServiceDescriptor) -> None:
         self._client = client
@@ -83,15 +83,16 @@ class Stub:
 
 
 class TypedStream:
-    """A ClientStream (clientstream.py) whose messages are decoded; RpcError with INTERNAL for bytes that do not
-    decode."""
+    """A ClientStream (clientstream.py) of decoded messages. Raises RpcError with INTERNAL for bytes that cannot be
+    decoded."""
 
     def __init__(self, stream: ClientStream, method: Method) -> None:
         self._stream = stream
         self._method = method
 
     def send(self, message: Message) -> None:
-        """Send a message as ClientStream does. Raises TypeError for a message of another type; the stream goes on."""
+        """Send a message; see ClientStream.send(). Raises TypeError for a message of the wrong type; the stream stays
+        usable."""
         self._stream.send(self._method.encode_request(message))
 
     def close_send(self) -> None:
@@ -124,7 +125,7 @@ def stub(client: Client, service: ServiceDescriptor) -> Stub:
 
 
 def handlers(service: ServiceDescriptor, implementation: object) -> dict[tuple[str, str], Handler | Streaming]:
-    """Return the handlers of those methods of the service that the implementation has."""
+    """Return the handlers of the service's methods that the implementation has."""
     return {
         (service.full_name, it.name): _handler(Method(it), getattr(implementation, it.name))
         for it in service.methods

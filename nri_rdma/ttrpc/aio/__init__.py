@@ -1,4 +1,4 @@
-"""ttrpc for Python: the client and server of asyncio."""
+"""ttrpc for Python: a client and a server for asyncio."""
 
 from .calls import AsyncHandler, AsyncInterceptor, AsyncStream, AsyncStreamHandler, AsyncStreaming
 from .client import AsyncClient, AsyncClientInterceptor

@@ -1,4 +1,4 @@
-"""The handlers of an asyncio server, and their arguments."""
+"""The types of an asyncio server's methods: what a handler gets and returns."""
 
 from __future__ import annotations
 
@@ -12,33 +12,39 @@ from ..wire import Code
 
 
 class AsyncStream(Protocol):
-    """The messages of one call, as its handler sees them. One task receives; any may send."""
+    """The messages of a streaming call, as its handler uses them. One task may receive; any task may send."""
 
     async def receive(self) -> bytes | None:
-        """Return the caller's next message, or None when it will send no more. Cancelling it loses no message.
+        """Return the caller's next message; None after the last one. If it is cancelled, no message is lost.
 
-        Raises RpcError with the status that ended the stream early, ConnectionClosed when the caller has gone.
+        Raises RpcError with the stream's status if the stream ended early, and ConnectionClosed if the caller has
+        disconnected.
         """
 
     async def send(self, payload: bytes) -> None:
-        """Send a message to the caller; waits while it does not read. Raises RpcError for one that is too long and for
-        a stream that ended early, ConnectionClosed."""
+        """Send a message to the caller. Waits while the caller does not read.
+
+        Raises RpcError if the message is too long or the stream ended early, and ConnectionClosed.
+        """
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """Yield the caller's messages until the caller sends no more."""
+        """Yield the caller's messages up to the last one."""
 
 
 AsyncHandler = Callable[[Call], Awaitable[bytes]]
-"""Answers a unary call. Cancelled at the call's deadline, and when the caller has gone."""
+"""A coroutine function that answers a unary call. It is cancelled at the call's deadline, and if the caller
+disconnects."""
 AsyncStreamHandler = Callable[[Call, AsyncStream], Awaitable[bytes | None]]
-"""Answers a call of messages: returns the one answer, or None after the last of several."""
+"""A coroutine function that answers a streaming call. Returns the only answer, or None if it sent its messages with
+`AsyncStream.send`."""
 AsyncInterceptor = Callable[[Call, Callable[[Call], Awaitable[bytes | None]]], Awaitable[bytes | None]]
-"""Wraps a handler: gets the call and the handler (or the next interceptor), returns what that returns, or raises."""
+"""A coroutine function that wraps handlers. It gets the call and the next handler, and returns that handler's result,
+or raises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncStreaming:
-    """A method with messages: whether the caller sends any number, and whether it gets any number."""
+    """A streaming method: its handler, and whether the client and the server may send any number of messages."""
 
     handler: AsyncStreamHandler
     client_streams: bool
@@ -46,7 +52,7 @@ class AsyncStreaming:
 
 
 class AsyncMethods:
-    """The methods of a server, behind its interceptors."""
+    """The methods of a server, and the interceptors around them."""
 
     def __init__(
         self,
@@ -58,7 +64,7 @@ class AsyncMethods:
         self._interceptors = tuple(interceptors)
 
     def find(self, service: str, method: str) -> AsyncHandler | AsyncStreaming:
-        """Return the method's handler. Raises RpcError with UNIMPLEMENTED."""
+        """Return the method's handler. Raises RpcError with UNIMPLEMENTED if there is none."""
         handler = self._handlers.get((service, method))
         if handler is None:
             missing = f"method {method}" if service in self._services else f"service {service}"
@@ -66,7 +72,7 @@ class AsyncMethods:
         return handler
 
     def run(self, call: Call, handler: Callable[[Call], Awaitable[bytes | None]]) -> Awaitable[bytes | None]:
-        """Call the handler through all interceptors, the first one outermost, and return its result."""
+        """Call the handler through all interceptors, the first one outermost, and return the result."""
         return self._through(0, call, handler) if self._interceptors else handler(call)
 
     def _through(

@@ -1,4 +1,4 @@
-"""The calling end of ttrpc, in an event loop."""
+"""A ttrpc client for asyncio."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ R = TypeVar("R")
 
 
 class AsyncClientInterceptor(Protocol):
-    """Wraps the sending of calls: may change one (dataclasses.replace), and sees it answered or a stream opened."""
+    """Wraps the client's calls. It may change a call (dataclasses.replace), and gets the answer or the opened
+    stream."""
 
     async def __call__(self, call: Outgoing, proceed: Callable[[Outgoing], Awaitable[R]], /) -> R:
-        """Return what proceed(call) returns, or raise."""
+        """Call proceed(call) and return its result, or raise."""
 
 
 class AsyncClient:
-    """Calls methods of one server; any number of tasks of one loop may call at once.
+    """A client of one server. Any number of tasks of one event loop may call at the same time.
 
-    Takes a path to connect to, or a connected stream socket or its number, which is then the client's to close.
-    connect() or `async with` comes first. on_close runs once, when the connection has ended for whatever reason.
+    `given` is the path of a Unix socket, or a connected stream socket or its file descriptor, which the client then
+    owns. Use connect() or `async with` before the first call. `on_close` is called once, when the connection has ended
+    for any reason.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class AsyncClient:
         self._link = ClientLink(on_close)
 
     async def connect(self) -> None:
-        """Connect, once. Raises OSError as the kernel gives it, with the path."""
+        """Connect to the server, once. Raises OSError with the path."""
         if self._link.is_connected or self._link.closed is not None:
             raise RuntimeError("an AsyncClient connects once")
         given, loop = self._given, asyncio.get_running_loop()
@@ -68,11 +70,12 @@ class AsyncClient:
         timeout_s: float | None,
         metadata: Iterable[tuple[str, str]] = (),
     ) -> bytes:
-        """Return the answer's payload. Cancelling it gives the call up; the server is not told, for it cannot be.
+        """Make a unary call, and return the payload of the answer. Cancelling it abandons the call; the protocol has no
+        message that would tell the server.
 
-        Raises RpcError with the server's status, or with DEADLINE_EXCEEDED after timeout_s (None waits for ever), or
-        with RESOURCE_EXHAUSTED for a request that is too long to send; ConnectionClosed when the connection ends;
-        ProtocolError, having done nothing, when a text is not Unicode.
+        Raises RpcError with the server's status, with DEADLINE_EXCEEDED after timeout_s seconds (None: wait for ever),
+        or with RESOURCE_EXHAUSTED if the request is too long. Raises ConnectionClosed if the connection ends. Raises
+        ProtocolError, without sending anything, if a text is not valid Unicode.
         """
         call = Outgoing(service, method, payload, timeout_s, tuple(metadata))
         return await through(self._interceptors, call, self._link.call)
@@ -88,10 +91,11 @@ class AsyncClient:
         timeout_s: float | None,
         metadata: Iterable[tuple[str, str]] = (),
     ) -> AsyncClientStream:
-        """Open a call of messages, as the method is declared: whether the client, whether the server sends any number.
+        """Open a streaming call. client_streams and server_streams say who may send any number of messages, as in the
+        method's declaration.
 
-        payload is the request of a method to which the client sends one; else leave it empty. Raises as call() does,
-        but for the server's status: that is the stream's to raise.
+        payload is the request if the client sends exactly one message; otherwise leave it empty. Raises the errors of
+        call(), except for the server's status, which the stream raises.
         """
         call = Outgoing(service, method, payload, timeout_s, tuple(metadata))
         return await through(
@@ -99,7 +103,7 @@ class AsyncClient:
         )
 
     async def close(self) -> None:
-        """Close the connection; calls that wait raise ConnectionClosed. May be repeated."""
+        """Close the connection; waiting calls raise ConnectionClosed. Calling it twice is allowed."""
         self._link.hang_up("closed by this client", at_once=False)
         await self._link.gone()
 
@@ -114,7 +118,7 @@ class AsyncClient:
 
 
 class ClientLink(Link[Response | Data | End]):
-    """The connection of one client, and the calls that wait on it."""
+    """The connection of a client, and the calls that wait for an answer."""
 
     def __init__(self, on_close: Callable[[], None] | None) -> None:
         self._connection = ClientConnection()
@@ -124,7 +128,7 @@ class ClientLink(Link[Response | Data | End]):
         self._streams: dict[int, AsyncClientStream] = {}
 
     async def call(self, call: Outgoing) -> bytes:
-        """Call a method, as AsyncClient.call() does."""
+        """Make a unary call; see AsyncClient.call()."""
         try:
             async with asyncio.timeout(call.timeout_s) as limit:
                 response = await self._answer(call)
@@ -137,7 +141,7 @@ class ClientLink(Link[Response | Data | End]):
         return response.payload
 
     async def open_stream(self, call: Outgoing, client_streams: bool, server_streams: bool) -> AsyncClientStream:
-        """Open a call of messages, as AsyncClient.stream() does."""
+        """Open a streaming call; see AsyncClient.stream()."""
         deadline = None if call.timeout_s is None else time.monotonic() + call.timeout_s
         await self._ready(deadline)
         try:
@@ -158,7 +162,7 @@ class ClientLink(Link[Response | Data | End]):
         return stream
 
     def forget(self, stream_id: int) -> None:
-        """Drop what still comes for a stream."""
+        """Abandon a stream: its later frames are dropped."""
         self._connection.forget(stream_id)
         self._streams.pop(stream_id, None)
 
@@ -206,7 +210,7 @@ class ClientLink(Link[Response | Data | End]):
                 self._connection.forget(stream_id)
 
     async def _ready(self, deadline: float | None) -> None:
-        """Wait until a frame may be written: the caller must make and write it without waiting in between."""
+        """Wait until a frame may be written. The caller must then build and write it without an `await` in between."""
         if not self.is_connected:
             raise ConnectionClosed("ttrpc connection: connect() has not been called")
         await before(deadline, self.drained())
@@ -215,12 +219,13 @@ class ClientLink(Link[Response | Data | End]):
 async def through(
     interceptors: Sequence[AsyncClientInterceptor], call: Outgoing, send: Callable[[Outgoing], Awaitable[R]]
 ) -> R:
-    """Call send through all interceptors, the first one outermost, and return its result."""
+    """Call `send` through all interceptors, the first one outermost, and return the result."""
     if not interceptors:
         return await send(call)
     return await interceptors[0](call, lambda inner: through(interceptors[1:], inner, send))
 
 
 def _timeout_ns(deadline: float | None) -> int:
-    """Return the timeout for the request: 0 is "no deadline" there, so a deadline that is over is 1."""
+    """Return the timeout to send, in nanoseconds. 0 means "no deadline" there, so a deadline that has passed becomes
+    1."""
     return 0 if deadline is None else max(1, int((deadline - time.monotonic()) * 1e9))

@@ -1,4 +1,4 @@
-"""A call of messages, as its caller in an event loop uses it."""
+"""A streaming call, as its asyncio caller uses it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class Owner(Protocol):
-    """The connection that a stream is on."""
+    """The connection of a stream."""
 
     closed: str | None
 
@@ -29,9 +29,9 @@ class Owner(Protocol):
 
 
 class AsyncClientStream:
-    """Messages to a server and from it. One task receives, one sends; they may be two.
+    """The messages of a streaming call, to and from the server. One task may send, and another one may receive.
 
-    An asynchronous context manager: leaving it tells the server that no more messages come, and drops what it sends.
+    As an asynchronous context manager, it ends the client's messages on exit, and drops messages that still come.
     """
 
     def __init__(
@@ -46,25 +46,25 @@ class AsyncClientStream:
         self._outcome: Response | End | None = None
 
     async def send(self, payload: bytes) -> None:
-        """Send a message; waits while the server does not read.
+        """Send a message. Waits while the server does not read.
 
-        Raises RpcError for a message that is too long, with DEADLINE_EXCEEDED, and with the server's status when it has
-        ended the stream with one; EOFError when it has ended the stream otherwise; ConnectionClosed; ProtocolError
-        after close_send() and on a stream opened without client_streams.
+        Raises RpcError if the message is too long, at the deadline, and with the server's status if the server ended
+        the stream with an error. Raises EOFError if the server ended the stream normally. Raises ConnectionClosed.
+        Raises ProtocolError after close_send(), and on a stream without client_streams.
         """
         await self._in_time(self._owner.drained())
         self._write(payload)
 
     async def close_send(self) -> None:
-        """Announce that no more messages come. Raises as send() does."""
+        """Tell the server that no more messages come. Raises the errors of send()."""
         await self._in_time(self._owner.drained())
         self._write(None)
 
     async def receive(self) -> bytes | None:
-        """Return the server's next message, or None at its end. Cancelling it loses no message.
+        """Return the server's next message; None after the last one. If it is cancelled, no message is lost.
 
-        Raises RpcError with the server's status, or with DEADLINE_EXCEEDED at the stream's deadline; ConnectionClosed.
-        What came before is returned first.
+        Raises RpcError with the server's status, or with DEADLINE_EXCEEDED at the stream's deadline, and
+        ConnectionClosed. Messages that arrived before the error are returned first.
         """
         return await self._in_time(self._queue.take())
 
@@ -73,20 +73,20 @@ class AsyncClientStream:
             yield payload
 
     async def result(self) -> bytes:
-        """Announce that no more messages come, and return the server's one answer; b"" of a server that streams.
+        """Tell the server that no more messages come, and return its only answer; b"" if the server streams.
 
-        Messages that were not taken are dropped. Raises as receive() does.
+        Messages that nobody has received are dropped. Raises the errors of receive().
         """
-        with contextlib.suppress(ProtocolError, EOFError):  # announced before, or no longer needed
+        with contextlib.suppress(ProtocolError, EOFError):  # already sent, or no longer needed
             await self.close_send()
         while await self.receive() is not None:
             pass
         return self._outcome.payload if isinstance(self._outcome, Response) else b""
 
     def close(self) -> None:
-        """Give the stream up, unless it has ended. May be repeated."""
+        """Abandon the stream, unless it has ended. Calling it twice is allowed."""
         if self._outcome is None and self._owner.closed is None:
-            with contextlib.suppress(ProtocolError):  # announced before
+            with contextlib.suppress(ProtocolError):  # already sent
                 self._owner.write(self._connection.close_send(self._stream_id))
         self._drop(Code.CANCELED, "given up by this client")
 
@@ -99,7 +99,7 @@ class AsyncClientStream:
         self.close()
 
     def take_event(self, event: Response | Data | End) -> bool:
-        """Take an event of this stream; False when the stream is full (for the connection to call)."""
+        """Process an event of this stream; False if the stream is full. Only the connection calls it."""
         if isinstance(event, Data):
             return self._queue.put(event.payload)
         if isinstance(event, Response):
@@ -107,7 +107,7 @@ class AsyncClientStream:
                 self._outcome = event
                 self._queue.fail(RpcError(event.code, event.message))
                 return True
-            # An answer where messages were due is the last of them, as in Go.
+            # As in Go, a Response of a streaming server is its last message.
             if self._server_streams and event.payload and not self._queue.put(event.payload):
                 return False
         self._outcome = event
@@ -115,7 +115,7 @@ class AsyncClientStream:
         return True
 
     def fail(self, failure: ConnectionClosed) -> None:
-        """Note that the connection has ended (for the connection to call)."""
+        """Note that the connection has ended. Only the connection calls it."""
         self._queue.fail(failure)
 
     def _write(self, payload: bytes | None) -> None:
@@ -146,7 +146,7 @@ class AsyncClientStream:
         self._drop(Code.RESOURCE_EXHAUSTED, "nobody takes the stream's messages")
 
     def _drop(self, code: Code, text: str) -> None:
-        """End the stream from our side; one that has ended keeps its outcome."""
+        """End the stream locally with this status, unless it has already ended."""
         if self._outcome is None:
             self._outcome = Response(self._stream_id, code, text, b"")
             self._owner.forget(self._stream_id)
@@ -154,8 +154,8 @@ class AsyncClientStream:
 
 
 async def before(deadline: float | None, wait: Awaitable[R]) -> R:
-    """Return the result of `wait`. Raises RpcError with DEADLINE_EXCEEDED when time.monotonic() reaches the deadline
-    first."""
+    """Await `wait` and return its result. Raises RpcError with DEADLINE_EXCEEDED at the deadline, in seconds of
+    `time.monotonic`."""
     if deadline is None:
         return await wait
     try:

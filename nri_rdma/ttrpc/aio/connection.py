@@ -1,7 +1,7 @@
-"""One connection of an asyncio server: its calls as tasks, who may start one, and how it ends.
+"""One connection of an asyncio server: its calls, which run as tasks, and how it ends.
 
-Memory is bounded: for a connection, the longest message for each unary call and twice for what is read and written,
-and for each stream what inbox.py says. A peer that does not read its answers is not read either.
+Memory is bounded. A connection holds at most the longest message for each unary call and two for reading and writing.
+Each stream holds what inbox.py says. While a peer does not read its answers, nothing is read from it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Event = Request | Data | End | Rejected
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The most that one connection may have running at once."""
+    """The maximum numbers of unary calls and of streaming calls that run for one connection."""
 
     max_calls: int
     max_streams: int
 
 
 class ServerLink(Link[Event]):
-    """Answers the calls of one peer until it leaves, or until drain() or cut()."""
+    """Answers the calls of one client, until it disconnects or drain() or cut() is called."""
 
     def __init__(
         self,
@@ -51,28 +51,28 @@ class ServerLink(Link[Event]):
         self._limits = limits
         self._on_start = on_start
         self._on_end = on_end
-        self._cancelled = threading.Event()  # what Call has; set when the caller has gone
+        self._cancelled = threading.Event()  # Call.cancelled of all unary calls; set when the caller disconnects
         self._tasks: set[asyncio.Task[None]] = set()
         self._streams: dict[int, HandlerStream] = {}
         self._draining = False
 
     @property
     def running(self) -> int:
-        """Calls that have no answer yet."""
+        """The number of calls that have no answer yet."""
         return len(self._tasks)
 
     def drain(self) -> None:
-        """Refuse further calls, and end when those that run are answered."""
+        """Refuse further calls, and end when the running ones are answered."""
         self._draining = True
-        self.go_on()  # a call that waits for its turn is refused too
+        self.go_on()  # also refuses a call that waits to run
         self._end_if_drained()
 
     def cut(self) -> None:
-        """End now: handlers are cancelled, their answers are lost."""
+        """End at once. Handlers are cancelled; their answers are lost."""
         self.hang_up("closed by the server", at_once=True)
 
     async def ended(self) -> None:
-        """Wait for the end of the connection and of its calls."""
+        """Wait until the connection is closed and its calls have ended."""
         await self.gone()
         while self._tasks:
             await asyncio.wait(list(self._tasks))
@@ -91,7 +91,7 @@ class ServerLink(Link[Event]):
             if stream is not None:
                 stream.fail(RpcError(Code.INVALID_ARGUMENT, "the caller broke the protocol"))
         elif stream is None:
-            pass  # of a unary method: it takes no messages, and Go's server would not refuse them before it answers
+            pass  # a unary call takes no messages; the Go server ignores them, too
         elif isinstance(event, End):
             stream.queue.end()
         else:
@@ -111,7 +111,7 @@ class ServerLink(Link[Event]):
         return self._may_write is None
 
     def _admit(self, request: Request) -> bool:
-        """Start the call, or answer it; False when the call has to wait for its turn."""
+        """Start a call, or answer it with an error; False if it has to wait until another call ends."""
         try:
             handler = self._methods.find(request.service, request.method)
             if self._draining:
@@ -177,7 +177,7 @@ class ServerLink(Link[Event]):
         await self._reply(request.stream_id, answer, ends=not method.server_streams)
 
     async def _reply(self, stream_id: int, answer: bytes | RpcError | None, *, ends: bool = False) -> None:
-        """Write the last frame of a call: an error, the answer that `ends` it, or the end of messages."""
+        """Write the last frame of a call: an error, the answer (if `ends`), or the end of its messages."""
         try:
             if isinstance(answer, RpcError):
                 frame = self._protocol.fail(stream_id, answer.code, answer.message)
@@ -185,11 +185,11 @@ class ServerLink(Link[Event]):
                 frame = self._protocol.respond(stream_id, answer)
             else:
                 frame = self._protocol.close_send(stream_id)
-        except ProtocolError as exc:  # the peer broke the stream, and has its answer
+        except ProtocolError as exc:  # the peer violated the protocol and got an error for it
             log.debug("an answer that nobody waits for", extra={"reason": str(exc)})
             return
         self.write(frame)
-        if self._may_write is not None and self.closed is None:  # it stays one of the calls that run
+        if self._may_write is not None and self.closed is None:  # the call counts as running until its answer is sent
             try:
                 await self.drained()
             except ConnectionClosed as exc:
@@ -205,7 +205,7 @@ class ServerLink(Link[Event]):
 
 
 class HandlerStream:
-    """An AsyncStream (calls.py) for the handler; its queue is the connection's to fill."""
+    """The AsyncStream (calls.py) that a handler gets. The connection fills its queue."""
 
     def __init__(
         self, link: ServerLink, protocol: ServerConnection, stream_id: int, call: Call, *, sends: bool
@@ -218,11 +218,11 @@ class HandlerStream:
         self._sends = sends
 
     async def receive(self) -> bytes | None:
-        """Receive a message, as calls.AsyncStream does."""
+        """Return the caller's next message; see calls.AsyncStream.receive()."""
         return await self.queue.take()
 
     async def send(self, payload: bytes) -> None:
-        """Send a message, as calls.AsyncStream does."""
+        """Send a message to the caller; see calls.AsyncStream.send()."""
         if not self._sends:
             raise RpcError(Code.INTERNAL, f"{self._call.full_method} has one answer: the handler returns it")
         await self._link.drained()
@@ -239,7 +239,7 @@ class HandlerStream:
             yield payload
 
     def fail(self, failure: Exception) -> None:
-        """End the stream early with this error (for the connection to call)."""
+        """End the stream early with this error. Only the connection calls it."""
         self.queue.fail(failure)
         self._call.cancelled.set()
 
@@ -256,7 +256,7 @@ async def _attempt(
     *,
     may_be_none: bool = False,
 ) -> bytes | RpcError | None:
-    """Return what the handler returns, or the status of the exception that it raises."""
+    """Return the handler's result; if it raises, return the status for the exception."""
     try:
         if call.deadline is None:
             return _checked(call, await run(call, handler), may_be_none)
@@ -272,14 +272,14 @@ async def _attempt(
     except TimeoutError as exc:
         return RpcError(Code.DEADLINE_EXCEEDED, str(exc) or "the call's deadline is over")
     except Exception as exc:
-        # The caller gets it; the other calls must not notice.
+        # The caller gets the error; other calls go on.
         log.exception("a handler failed", extra={"service": call.service, "method": call.method})
         return status_of(exc)
 
 
 def _checked(call: Call, payload: object, may_be_none: bool) -> bytes | None:
-    """Return the answer of a handler. Raises RpcError for none where one is due, TypeError for a value that is no
-    answer."""
+    """Return the handler's answer. Raises RpcError for a None that is not allowed, and TypeError for any other value
+    that is not bytes."""
     if payload is None and not may_be_none:
         raise RpcError(Code.UNKNOWN, NIL_ANSWER)
     if payload is not None and not isinstance(payload, bytes):

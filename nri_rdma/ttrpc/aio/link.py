@@ -1,8 +1,7 @@
-"""One connection in an event loop: bytes in and events out, frames in and bytes out, and the waiting of both sides.
+"""One connection in an event loop: turns received bytes into events, sends frames, and limits both.
 
-Events are taken one at a time. One that cannot be taken yet, a message for a stream that is full or a call beyond those
-that may run, is held, and nothing is read meanwhile: the peer's bytes wait in the kernel. Writers wait while the peer
-does not read.
+Events are processed one at a time. An event that cannot be processed yet (a message for a full stream, or a call beyond
+the maximum) is kept, and reading stops: the peer's bytes wait in the kernel. Writers wait while the peer does not read.
 """
 
 from __future__ import annotations
@@ -16,23 +15,24 @@ E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)
 
 HIGH_WATER: Final = 1 << 20
-"""Most bytes that are written and not sent; from there on writers wait."""
+"""Number of unsent bytes from which writers wait."""
 WRITE_PATIENCE_S: Final = 10.0
-"""Longest time in which the peer takes none of the written bytes; then it loses the connection."""
+"""The connection is closed if the peer reads nothing for this long."""
 
 _RECEIVE_SIZE = 64 << 10
-"""A plain asyncio.Protocol is given a new buffer of 256 KiB each time, for which glibc asks the kernel: 50 us here."""
+"""Size of the receive buffer, which is reused. A plain asyncio.Protocol gets a new buffer of 256 KiB for each read,
+which takes 50 us."""
 
 
 class Source(Protocol[E_co]):
-    """A ServerConnection or a ClientConnection (wire.ttrpc)."""
+    """The protocol's state: a ServerConnection or a ClientConnection of the package wire."""
 
     def receive_data(self, data: bytes) -> None: ...
     def next_event(self) -> E_co | None: ...
 
 
 class Link(asyncio.BufferedProtocol, Generic[E]):
-    """The transport's end of a connection; take() and lost() are the subclass's."""
+    """The asyncio protocol of a connection. Subclasses implement take() and lost()."""
 
     def __init__(self, source: Source[E]) -> None:
         self._source = source
@@ -41,30 +41,31 @@ class Link(asyncio.BufferedProtocol, Generic[E]):
         self._gone: asyncio.Future[None] | None = None
         self._held: E | None = None
         self._is_reading = True
-        self._is_blocked = False  # the transport holds bytes that the kernel did not take
-        self._backlog: list[bytes] = []  # frames for when it does not
+        self._is_blocked = False  # the transport has bytes that the kernel has not taken
+        self._backlog: list[bytes] = []  # frames to write when the kernel has taken them
         self._backlog_size = 0
-        self._may_write: asyncio.Future[None] | None = None  # while too much is not sent
-        self._unsent_before = 0  # what the transport held at the last look
+        self._may_write: asyncio.Future[None] | None = None  # set while there are too many unsent bytes
+        self._unsent_before = 0  # the transport's unsent bytes at the last check
         self._patience: asyncio.TimerHandle | None = None
         self.closed: str | None = None
-        """Why the connection has ended; None = it is open."""
+        """The reason why the connection has ended; None while it is open."""
 
     @property
     def is_connected(self) -> bool:
-        """Return whether there is, or was, a socket."""
+        """Return whether the connection was made. It stays True after its end."""
         return self._transport is not None
 
     def take(self, event: E) -> bool:
-        """Take an event. False: the same event comes again at go_on()."""
+        """Process an event, and return True; if it cannot be processed yet, return False, and go_on() passes it
+        again."""
         raise NotImplementedError
 
     def lost(self) -> None:
-        """Handle the end of the connection; `closed` says why."""
+        """Handle the end of the connection; `closed` has the reason."""
         raise NotImplementedError
 
     def go_on(self) -> None:
-        """Take the events that are here, as far as they can be taken, and read on."""
+        """Process the received events as far as possible, then resume or stop reading."""
         while self.closed is None and self._may_take():
             event = self._source.next_event() if self._held is None else self._held
             self._held = None if event is None or self.take(event) else event
@@ -73,9 +74,10 @@ class Link(asyncio.BufferedProtocol, Generic[E]):
         self._read_as_we_take()
 
     def write(self, frame: bytes) -> None:
-        """Send a frame, or keep it until the peer reads; wait for drained() before making the next one.
+        """Send a frame, or keep it until the peer reads. Wait for drained() before building the next one.
 
-        The transport gets nothing while it holds something: it would add up all that it holds at each call.
+        While the transport has unsent bytes, frames are kept here, because each write to it would sum up the sizes of
+        all its buffers.
         """
         if self._transport is None or self.closed is not None:
             return
@@ -87,14 +89,15 @@ class Link(asyncio.BufferedProtocol, Generic[E]):
             self._stop_writers_if_full()
 
     async def drained(self) -> None:
-        """Wait while the peer does not read. Raises ConnectionClosed."""
+        """Wait until there are few unsent bytes. Raises ConnectionClosed."""
         while self._may_write is not None and self.closed is None:
             await asyncio.shield(self._may_write)
         if self.closed is not None:
             raise ConnectionClosed(f"ttrpc connection: {self.closed}")
 
     def hang_up(self, reason: str, *, at_once: bool) -> None:
-        """End the connection; written frames are still sent, unless at_once or the peer does not read them."""
+        """Close the connection. Frames that are already written are still sent, unless `at_once` or the peer does not
+        read them."""
         self._close(reason)
         if self._transport is None or self._gone is None or self._gone.done():
             return
@@ -106,14 +109,14 @@ class Link(asyncio.BufferedProtocol, Generic[E]):
             self._patience = asyncio.get_running_loop().call_later(WRITE_PATIENCE_S, self._transport.abort)
 
     async def gone(self) -> None:
-        """Wait until the socket is closed, if it was ever open."""
+        """Wait until the socket is closed, if the connection was ever made."""
         if self._gone is not None:
             await asyncio.shield(self._gone)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._gone = asyncio.get_running_loop().create_future()
-        self._transport = cast("asyncio.Transport", transport)  # a Unix socket's
-        self._transport.set_write_buffer_limits(0)  # tell us whenever the kernel does not take all
+        self._transport = cast("asyncio.Transport", transport)  # that of a Unix socket
+        self._transport.set_write_buffer_limits(0)  # call pause_writing whenever the kernel does not take all
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._room
@@ -141,13 +144,13 @@ class Link(asyncio.BufferedProtocol, Generic[E]):
         self._is_blocked = False
         self._stop_looking()
         if self._backlog and self._transport is not None:
-            self._transport.write(self._take_backlog())  # which may block at once
+            self._transport.write(self._take_backlog())  # may call pause_writing at once
         if self._unsent() < HIGH_WATER:
             self._let_writers_go()
             self.go_on()
 
     def _may_take(self) -> bool:
-        """Return whether events may be taken now."""
+        """Return whether events may be processed now."""
         return True
 
     def _stop_writers_if_full(self) -> None:

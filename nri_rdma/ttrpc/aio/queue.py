@@ -1,4 +1,4 @@
-"""The messages of one stream between the connection that reads them and the task that takes them."""
+"""The received messages of one stream, between the connection that reads them and the task that takes them."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from ..inbox import PATIENCE_S, Inbox
 
 
 class Queue:
-    """Holds messages up to a bound (inbox.py), an end, or a failure; messages before either are taken first.
+    """Messages up to a bound (inbox.py), followed by an end or an error. Messages are taken first.
 
-    on_room is called when a message that was refused can be put again; on_overflow when nobody made room for one
-    within PATIENCE_S.
+    `on_room` is called when a message that did not fit may be put again. `on_overflow` is called if the queue stays
+    full for PATIENCE_S.
     """
 
     def __init__(self, on_room: Callable[[], None], on_overflow: Callable[[], None]) -> None:
         self._inbox = Inbox()
         self._on_room = on_room
         self._on_overflow = on_overflow
-        self._overflow: asyncio.TimerHandle | None = None  # runs while a message is refused
+        self._overflow: asyncio.TimerHandle | None = None  # runs while a message does not fit
         self._changed: asyncio.Future[None] | None = None
         self._ended = False
         self.failure: Exception | None = None
-        """Why the stream ended early."""
+        """The error with which the stream ended early; None if it did not."""
 
     def put(self, payload: bytes) -> bool:
-        """Add a message. False: the queue is full, and the caller puts the same message again at on_room."""
+        """Add a message, and return True; if the queue is full, return False, and the caller tries again at on_room."""
         if self._inbox.is_full and not self.is_over:
             if self._overflow is None:
                 self._overflow = asyncio.get_running_loop().call_later(PATIENCE_S, self._on_overflow)
@@ -42,7 +42,7 @@ class Queue:
         self._wake()
 
     def fail(self, failure: Exception) -> None:
-        """End the stream early with this error; the first reason stays."""
+        """End the stream early with this error. If it failed before, the first error stays."""
         if self.failure is None:
             self.failure = failure
         self._wake()
@@ -50,11 +50,12 @@ class Queue:
 
     @property
     def is_over(self) -> bool:
-        """Return whether messages are dropped rather than put."""
+        """Return whether the stream has ended, so that further messages are dropped."""
         return self._ended or self.failure is not None
 
     async def take(self) -> bytes | None:
-        """Return the next message, None at the end. Raises the failure; cancelling it loses no message."""
+        """Wait for the next message and return it; None at the end. Raises the stream's error. If it is cancelled, no
+        message is lost."""
         while (payload := self._inbox.take()) is None:
             if self.failure is not None:
                 raise self.failure

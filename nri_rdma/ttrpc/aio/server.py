@@ -1,4 +1,4 @@
-"""The serving end of ttrpc, in an event loop."""
+"""A ttrpc server for asyncio."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ _CUT_PATIENCE_S = 0.2
 
 
 class AsyncServer:
-    """Answers calls with the handlers given: (full service name, method name) -> handler. Lives in one loop.
+    """A server of ttrpc methods in one event loop. `handlers` maps (full service name, method name) to a handler.
 
-    A handler returns the payload of the answer; RpcError keeps its code and text, any other exception becomes the code
-    that error.status_of() finds, with the exception's text. Each call is a task: cancelled at the call's deadline,
-    which answers DEADLINE_EXCEEDED, and when its caller has gone. Handlers must not close the server.
+    A handler returns the payload of its answer, or raises. An RpcError is sent with its code and text; for other
+    exceptions error.status_of() chooses the code. Each call is a task. It is cancelled at the call's deadline, which is
+    answered with DEADLINE_EXCEEDED, and if its caller disconnects. Handlers must not close the server.
 
-    max_calls bounds the unary calls of one connection that run at once (the next ones wait, in the caller's socket),
-    max_streams its calls of messages (the next one is refused), max_connections the connections (the next is closed).
+    max_calls is the maximum number of unary calls that run for one connection; further ones wait in its socket.
+    max_streams is the maximum number of its streaming calls; a further one is refused. max_connections is the maximum
+    number of connections; a further one is closed.
     """
 
     def __init__(
@@ -46,21 +47,23 @@ class AsyncServer:
         self._endpoint: Endpoint | None = None
         self._listening: asyncio.Server | None = None
         self._closing = False
-        self._idle = asyncio.Event()  # set when nobody can call any more
+        self._idle = asyncio.Event()  # wakes wait(), which then checks again
 
     async def serve_unix(self, path: str | os.PathLike[str], mode: int = 0o600) -> None:
-        """Listen on path, with that mode from the first moment, and return; the loop does the rest until close().
+        """Listen on a Unix socket, whose file has the mode before anyone can connect. Returns at once; the event loop
+        serves until close().
 
-        A socket without a listener is replaced. Raises OSError: EADDRINUSE when a server answers there, EEXIST when the
-        path is no socket, and whatever the kernel says to bind.
+        A socket without a listener is replaced. Raises OSError: EADDRINUSE if another server listens there, EEXIST if
+        the path is not a socket, or the error of bind.
         """
         self._raise_if_serving()
         await self._listen(listen_unix(os.fspath(path), mode))
 
     async def serve(self, given: socket.socket | int) -> None:
-        """Serve a socket that listens, or one connection: the socket or its number, which is then the server's.
+        """Serve a listening socket or a single connection. Returns at once; the event loop serves until close().
 
-        Returns at once; the loop does the rest until close(). Raises OSError when it is no socket or not connected.
+        `given` is a socket or its file descriptor; the server owns it from now on. Raises OSError if it is not a socket
+        or not connected.
         """
         owned = adopted(given)
         if listens(owned):
@@ -71,14 +74,14 @@ class AsyncServer:
             await asyncio.get_running_loop().connect_accepted_socket(self._accept, owned)
 
     async def wait(self) -> None:
-        """Wait until close() is called, or until nobody can call any more: a server that does not listen, and whose
-        connections have ended."""
+        """Wait until close() is called. A server that does not listen also returns when its connections have ended."""
         while not self._closing and (self._listening is not None or self._connections):
             self._idle.clear()
             await self._idle.wait()
 
     async def close(self, grace_s: float = 2.0) -> None:
-        """Stop listening, refuse further calls, let those that run finish for up to grace_s, then cancel the rest."""
+        """Stop listening, refuse further calls, wait up to grace_s seconds for the running ones, then cancel the
+        rest."""
         self._closing = True
         self._idle.set()
         if self._listening is not None:
@@ -126,7 +129,7 @@ class AsyncServer:
         self._idle.set()
 
     async def _gone(self, patience_s: float) -> None:
-        """Wait for the end of all connections and of their calls."""
+        """Wait up to patience_s until all connections are closed and their calls have ended."""
         waits = [asyncio.ensure_future(connection.ended()) for connection in self._connections]
         if waits:
             _done, late = await asyncio.wait(waits, timeout=patience_s)

@@ -1,7 +1,8 @@
-"""Services with their messages' types in an event loop, from a descriptor; no code is generated.
+"""Calls and handlers with protobuf messages instead of bytes, for asyncio, from a service's descriptor. No code is
+generated.
 
-`stub(client, descriptor)` has a coroutine for each of the service's methods, `handlers(descriptor, implementation)` is
-what an AsyncServer takes. The kind of each method is the descriptor's:
+`stub(client, descriptor)` returns an object with a coroutine for each of the service's methods; `handlers(descriptor,
+implementation)` returns the handlers for an AsyncServer. The descriptor says which methods stream:
 
 | client streams | server streams | the stub's method                     | the implementation's                  |
 |----------------|----------------|---------------------------------------|---------------------------------------|
@@ -10,8 +11,7 @@ what an AsyncServer takes. The kind of each method is the descriptor's:
 | yes            | no             | `await stub.M(timeout_s=)`, a stream  | `async def M(requests, call)` returns |
 | yes            | yes            | the same                              | `async def M(requests, call)` yields  |
 
-`requests` is an asynchronous iterator. Messages of another type than the method's are refused as typed.py of the
-blocking library refuses them.
+`requests` is an asynchronous iterator. Messages of the wrong type are refused as in typed.py of the blocking library.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from functools import partial
 from types import TracebackType
-from typing import Any, Self  # Any: what a method takes and returns is the descriptor's to say, when it runs
+from typing import Any, Self  # Any: the types of a method's messages are known only at run time, from the descriptor
 
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
@@ -33,7 +33,7 @@ from .clientstream import AsyncClientStream
 
 
 class AsyncStub:
-    """Calls the methods of one service by their names; AttributeError for one that it does not have."""
+    """An object with one coroutine for each method of the service. Any other name raises AttributeError."""
 
     def __init__(self, client: AsyncClient, service: ServiceDescriptor) -> None:
         self._client = client
@@ -84,15 +84,16 @@ class AsyncStub:
 
 
 class AsyncTypedStream:
-    """An AsyncClientStream (clientstream.py) whose messages are decoded; RpcError with INTERNAL for bytes that do not
-    decode."""
+    """An AsyncClientStream (clientstream.py) of decoded messages. Raises RpcError with INTERNAL for bytes that cannot
+    be decoded."""
 
     def __init__(self, stream: AsyncClientStream, method: Method) -> None:
         self._stream = stream
         self._method = method
 
     async def send(self, message: Message) -> None:
-        """Send a message as AsyncClientStream does. Raises TypeError for one of another type; the stream goes on."""
+        """Send a message; see AsyncClientStream.send(). Raises TypeError for a message of the wrong type; the stream
+        stays usable."""
         await self._stream.send(self._method.encode_request(message))
 
     async def close_send(self) -> None:
@@ -129,7 +130,7 @@ def stub(client: AsyncClient, service: ServiceDescriptor) -> AsyncStub:
 def handlers(
     service: ServiceDescriptor, implementation: object
 ) -> dict[tuple[str, str], AsyncHandler | AsyncStreaming]:
-    """Return the handlers of those methods of the service that the implementation has."""
+    """Return the handlers of the service's methods that the implementation has."""
     return {
         (service.full_name, it.name): _handler(Method(it), getattr(implementation, it.name))
         for it in service.methods

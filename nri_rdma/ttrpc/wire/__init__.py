@@ -1,10 +1,12 @@
-"""The ttrpc protocol: bytes to calls and streams, and back.
+"""The ttrpc protocol without I/O: turns bytes into calls and streams, and back.
 
-One connection object per direction of a byte stream, h11-like: receive_data() buffers, next_event() parses, the
-methods that send return bytes to write. Mistakes of the peer cost the peer one stream, never the connection; the
-answers are those of the Go server. What each frame does to its stream is a table (`states`), and every frame that is
-sent or received goes through one door that asks it. Reading, writing, time-outs and what a method means are left to
-the callers, and so is a bound on the calls that are open: a connection keeps the number of a stream and its state.
+There is one connection object for each end of a byte stream, in the style of h11: receive_data() buffers, next_event()
+parses, and the methods for sending return bytes to write. A mistake of the peer ends one stream, never the connection;
+the answers to it are those of the Go server. A table (`states`) says what each frame does to its stream, and every sent
+or received frame is checked against it.
+
+The caller does the reading and writing, timeouts and the calling of methods. It also has to bound the number of open
+calls, because a connection only stores the id and the state of each stream.
 """
 
 from .client import ClientConnection

@@ -1,4 +1,4 @@
-"""The calling end of one byte stream."""
+"""The client's end of a connection."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _GIVE_UP: Final = row(CLIENT, Event.GIVE_UP)
 
 
 class ClientConnection(StreamTable):
-    """The calling end of one byte stream.
+    """The client's end of a connection.
 
-    Ids must reach the wire in order: hold one lock around request() or open_stream() and the write of its bytes. After
-    each receive_data() call next_event() until it returns None.
+    Stream ids must be written in increasing order, so hold one lock around request() or open_stream() and the writing
+    of its bytes. After each receive_data(), call next_event() until it returns None.
     """
 
     __slots__ = ("_next_stream_id",)
@@ -60,10 +60,10 @@ class ClientConnection(StreamTable):
         timeout_ns: int = 0,
         metadata: Iterable[tuple[str, str]] = (),
     ) -> tuple[int, bytes]:
-        """Return the new call's stream id and the bytes to write; a Response will end it.
+        """Return the stream id of a new unary call and the bytes to write. A Response will end the call.
 
-        Raises OversizedMessage when it does not fit a frame, ProtocolError when a text is not Unicode or the ids of
-        this connection are used up; nothing has happened then.
+        Raises OversizedMessage if the request does not fit into a frame, and ProtocolError if a text is not valid
+        Unicode or the connection has used all stream ids. Then nothing has changed.
         """
         return self._open(_SEND_REQUEST, 0, service, method, payload, timeout_ns, metadata)
 
@@ -78,10 +78,11 @@ class ClientConnection(StreamTable):
         timeout_ns: int = 0,
         metadata: Iterable[tuple[str, str]] = (),
     ) -> tuple[int, bytes]:
-        """Return a new stream's id and the bytes to write; an End or a Response will end it.
+        """Return the id of a new stream and the bytes to write. An End or a Response will end the stream.
 
-        client_streams: send_data() and close_send() will follow, and a payload that is not empty is the first message.
-        server_streams: Data may come; without it, Data is an error of the server's. Raises as request() does.
+        client_streams: the client may use send_data() and close_send(), and a payload that is not empty is its first
+        message. server_streams: the server may send Data; otherwise Data is a protocol error. Raises the errors of
+        request().
         """
         if client_streams:
             event = _SEND_REQUEST_TO_TALK if server_streams else _SEND_REQUEST_WITH_MESSAGES
@@ -91,9 +92,10 @@ class ClientConnection(StreamTable):
         return self._open(event, flags, service, method, payload, timeout_ns, metadata)
 
     def send_data(self, stream_id: int, payload: bytes) -> bytes:
-        """Return the frame of one message to the server. Raises OversizedMessage, and the stream is as it was.
+        """Return the frame of a message to the server.
 
-        Raises ProtocolError when the stream is over, or was closed or opened for sending nothing.
+        Raises OversizedMessage; the stream stays usable. Raises ProtocolError if the stream has ended, or if the client
+        may not send on it (any more).
         """
         frame = data_frame(stream_id, payload)
         if self._step(stream_id, _SEND_DATA) is None:
@@ -101,20 +103,19 @@ class ClientConnection(StreamTable):
         return frame
 
     def close_send(self, stream_id: int) -> bytes:
-        """Return the frame that ends the messages to the server. Raises ProtocolError as send_data() does."""
+        """Return the frame that ends the messages to the server. Raises ProtocolError like send_data()."""
         if self._step(stream_id, _SEND_END) is None:
             raise _not_sending(stream_id)
         return end_frame(stream_id)
 
     def forget(self, stream_id: int) -> None:
-        """Give up on a call: later frames of it are dropped. The protocol has no way to tell the peer."""
+        """Abandon a call: its later frames are dropped. The protocol has no message that would tell the server."""
         self._step(stream_id, _GIVE_UP)
 
     def next_event(self) -> Response | Data | End | None:
-        """Return the next answer, message or end of a stream that is open, or None for "need more data".
+        """Return the next answer, message or end of an open stream; None if more bytes are needed.
 
-        A frame that cannot be an answer (too long, not decodable, not allowed in the stream's state) fails its own
-        stream only.
+        An invalid frame (too long, not decodable, or not allowed in the stream's state) fails only its own stream.
         """
         while (frame := self._next_frame()) is not None:
             stream_id, kind, data, length, flags = frame
@@ -168,7 +169,7 @@ class ClientConnection(StreamTable):
         return self._failed(stream_id, Code.INTERNAL, "protocol error: data where one answer was due")
 
     def _failed(self, stream_id: int, code: Code, text: str) -> Response:
-        """End a stream with an error, as the server ought to have done."""
+        """End a stream with an error, as if the server had sent it."""
         self._step(stream_id, _RECEIVE_RESPONSE)
         return Response(stream_id, code, text, b"")
 

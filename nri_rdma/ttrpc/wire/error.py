@@ -1,10 +1,10 @@
-"""The one exception of the protocol's code."""
+"""The exception for violations of the protocol by this end."""
 
 from __future__ import annotations
 
 
 class ProtocolError(Exception):
-    """A message of ours would break the protocol, also because the peer has ended or broken its stream meanwhile.
+    """Sending this message would violate the protocol, for example because the peer has ended the stream meanwhile.
 
-    Nothing may be sent, and the connection is as it was.
+    There is nothing to send, and the connection is unchanged.
     """

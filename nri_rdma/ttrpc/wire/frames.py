@@ -1,4 +1,4 @@
-"""Frames: `length u32 | stream id u32 | type u8 | flags u8 | data`, big endian."""
+"""Frames: `length u32 | stream id u32 | type u8 | flags u8 | data`, big-endian."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Final
 from .error import ProtocolError
 
 MESSAGE_MAX: Final = 4 << 20
-"""Longest data of one frame; the peer would discard a longer one."""
+"""Maximum length of a frame's data. A peer discards longer frames."""
 
 REQUEST: Final = 1
 RESPONSE: Final = 2
 DATA: Final = 3
 AFTER_MESSAGE: Final = 0x100
-"""A mark that is not on the wire: the end that came in one frame with a message of that length, one frame being two
-events."""
+"""A frame type that is not sent: the end of a stream that came in the same frame as a message, which are two events.
+Its length is that of the message."""
 
 REMOTE_CLOSED: Final = 1
-"""The sender will send no more data on this stream."""
+"""Flag: the sender sends no more data on this stream."""
 REMOTE_OPEN: Final = 2
-"""The sender of a Request will send data on this stream."""
+"""Flag: the sender of the Request will send data on this stream."""
 NO_DATA: Final = 4
-"""A Data frame without a message; one that is merely empty holds an empty message."""
+"""Flag: the Data frame has no message. Without the flag, an empty Data frame has an empty message."""
 
 HEADER: Final = struct.Struct(">IIBB")
 _HEADER_SIZE = HEADER.size
 _PIECE_MIN = 4096
-"""Shortest piece that is kept as an object of its own; shorter pieces are joined, because each object would cost more
-than its bytes."""
+"""Minimum size of a received piece that is kept as its own object. Shorter pieces are joined, because an object costs
+more than their bytes."""
 
 Frame = tuple[int, int, "bytes | None", int, int]
-"""Stream id, type, data (None where the length is over MESSAGE_MAX, and AFTER_MESSAGE), length, flags."""
+"""Stream id, type, data, length, flags. Data is None if the length exceeds MESSAGE_MAX, and for AFTER_MESSAGE."""
 
 
 class OversizedMessage(ProtocolError):  # noqa: N818 - the protocol's word
-    """A message of ours is longer than a frame may be. Nothing was sent; the connection is as good as before."""
+    """A message to send exceeds MESSAGE_MAX. Nothing was sent, and the connection is unchanged."""
 
     def __init__(self, length: int, maximum: int = MESSAGE_MAX) -> None:
         super().__init__(oversize_text(length, maximum))
@@ -49,7 +49,7 @@ def oversize_text(length: int, maximum: int = MESSAGE_MAX) -> str:
 
 
 def data_frame(stream_id: int, payload: bytes) -> bytes:
-    """Return the frame of one message on a stream. Raises OversizedMessage."""
+    """Return the frame of a message on a stream. Raises OversizedMessage."""
     if len(payload) > MESSAGE_MAX:
         raise OversizedMessage(len(payload))
     return HEADER.pack(len(payload), stream_id, DATA, 0) + payload
@@ -61,9 +61,9 @@ def end_frame(stream_id: int) -> bytes:
 
 
 class FrameReader:
-    """Turns bytes into frames; the base of a connection.
+    """Splits received bytes into frames; the base class of both ends.
 
-    Holds the received bytes and no more; an oversized frame's data is thrown away while it comes in.
+    It stores only the bytes of incomplete frames. The data of an oversized frame is discarded as it arrives.
     """
 
     __slots__ = ("_buffer", "_discard", "_held", "_missing", "_partial", "_pieces", "_position")
@@ -71,14 +71,14 @@ class FrameReader:
     def __init__(self) -> None:
         self._buffer = b""
         self._position = 0
-        self._partial = (0, 0, 0, 0)  # stream id, type, length and flags of a frame that did not come whole
-        self._pieces: list[bytes | bytearray] = []  # of its data
-        self._missing = 0  # bytes of it that are still to come
-        self._discard = 0  # bytes to throw away before the held frame is one
+        self._partial = (0, 0, 0, 0)  # stream id, type, length and flags of an incomplete frame
+        self._pieces: list[bytes | bytearray] = []  # its data so far
+        self._missing = 0  # number of its bytes that are still to come
+        self._discard = 0  # bytes to discard before the held frame is returned
         self._held: Frame | None = None
 
     def receive_data(self, data: bytes) -> None:
-        """Take bytes of the peer; parses nothing, raises nothing."""
+        """Store bytes from the peer. Parses nothing and raises nothing."""
         if self._missing:
             self._add_piece(data)
         elif self._position == len(self._buffer):
@@ -92,7 +92,7 @@ class FrameReader:
         buffer, start = self._buffer, self._position + _HEADER_SIZE
         if start > len(buffer):
             if self._position == len(buffer):
-                self._buffer, self._position = b"", 0  # let a large message go while the peer is silent
+                self._buffer, self._position = b"", 0  # free a large message while the peer is silent
             return None
         length, stream_id, kind, flags = HEADER.unpack_from(buffer, self._position)
         if length > MESSAGE_MAX:
@@ -100,7 +100,7 @@ class FrameReader:
             return self._release()
         end = start + length
         if end > len(buffer):
-            # Data is put together once, when all is there: each copy of a large frame costs as much as sending it.
+            # Data is joined once, when it is complete: each copy of a large frame costs as much as sending it.
             self._partial = stream_id, kind, length, flags
             self._pieces, self._missing = [buffer[start:]], end - len(buffer)
             self._buffer, self._position = b"", 0
@@ -126,7 +126,7 @@ class FrameReader:
             self._buffer, self._pieces = rest, []
 
     def _hold_end(self, stream_id: int, length: int) -> None:
-        """Let AFTER_MESSAGE be the next frame."""
+        """Make AFTER_MESSAGE the next frame."""
         self._held = stream_id, AFTER_MESSAGE, None, length, REMOTE_CLOSED
 
     def _release(self) -> Frame | None:

@@ -1,4 +1,4 @@
-"""The serving end of one byte stream."""
+"""The server's end of a connection."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _OPENED: Final = tuple(
         Event.RECEIVE_REQUEST,
         Event.RECEIVE_REQUEST_FOR_MESSAGES,
         Event.RECEIVE_REQUEST_TO_TALK,
-        Event.RECEIVE_REQUEST_FOR_MESSAGES,  # both flags: who says "no more" and "more" sends no more
+        Event.RECEIVE_REQUEST_FOR_MESSAGES,  # both flags, which contradict each other: the client sends no more
     )
 )
-"""The state of a new stream by the flags of its Request."""
+"""The state of a new stream, by the flags of its Request."""
 _RECEIVE_DATA: Final = row(SERVER, Event.RECEIVE_DATA)
 _RECEIVE_NOTHING: Final = row(SERVER, Event.RECEIVE_NOTHING)
 _RECEIVE_END: Final = row(SERVER, Event.RECEIVE_END)
@@ -47,12 +47,14 @@ _END_WITH_DATA: Final = "data close message cannot include data"
 
 
 class ServerConnection(StreamTable):
-    """The serving end of one byte stream.
+    """The server's end of a connection.
 
-    After each receive_data() call next_event() until it returns None, else the buffer grows. A stream is open from its
-    Request until respond(), fail() or close_send(), or until the peer breaks the protocol on it: then it is Rejected,
-    and whoever answers it later gets ProtocolError. respond() and fail() may be called from another thread than the
-    reader's; whoever uses the other methods from several threads holds one lock around them and next_event().
+    After each receive_data(), call next_event() until it returns None; otherwise the buffer grows. A stream is open
+    from its Request until respond(), fail() or close_send(). If the peer violates the protocol, the stream ends with a
+    Rejected event, and a later answer to it raises ProtocolError.
+
+    respond() and fail() may be called from another thread than the reader's. To use the other methods from several
+    threads, hold one lock around them and next_event().
     """
 
     __slots__ = ("_last_stream_id",)
@@ -62,11 +64,14 @@ class ServerConnection(StreamTable):
         self._last_stream_id = 0
 
     def next_event(self) -> Request | Data | End | Rejected | None:
-        """Return the next call, the next message or the end of a caller's messages, the next protocol error with its
-        ready-made answer, or None for "need more data"."""
+        """Return the next event; None if more bytes are needed.
+
+        An event is a call, a message of a stream, the end of a caller's messages, or a protocol error with the answer
+        to write.
+        """
         while (frame := self._next_frame()) is not None:
             stream_id, kind, data, length, flags = frame
-            if kind == REQUEST and stream_id & 1 and data is not None:  # first: nearly all are calls
+            if kind == REQUEST and stream_id & 1 and data is not None:  # first, as nearly all frames are calls
                 return self._request(stream_id, data, flags)
             if data is None:
                 event = self._without_data(stream_id, kind, length)
@@ -81,11 +86,11 @@ class ServerConnection(StreamTable):
         return None
 
     def respond(self, stream_id: int, payload: bytes) -> bytes:
-        """Return the answer to write. A payload too long for a frame becomes RESOURCE_EXHAUSTED, as in fail().
+        """Return the frame of the answer. If the payload does not fit into a frame, it is the error RESOURCE_EXHAUSTED.
 
-        Raises ProtocolError when the stream is not open: unknown, or answered already.
+        Raises ProtocolError if the stream is unknown or already answered.
         """
-        # The door by hand, as in _request(): a call less each is 8 % of a unary call. The tests hold both to the table.
+        # As in _request(), _step() is inlined: it would take 8 % of a unary call. Tests compare both with the table.
         if self._states.pop(stream_id, None) is None:
             raise _not_open(stream_id)
         answer = ok_response(stream_id, payload)
@@ -94,18 +99,19 @@ class ServerConnection(StreamTable):
         return answer
 
     def fail(self, stream_id: int, code: int, message: str) -> bytes:
-        """Return the error to write: never OK whatever code says, and message cut where it is absurdly long.
+        """Return the frame of an error. A code of OK is replaced by UNKNOWN, and a very long message is cut.
 
-        Raises ProtocolError when the stream is not open: unknown, or answered already.
+        Raises ProtocolError if the stream is unknown or already answered.
         """
         if self._step(stream_id, _SEND_RESPONSE) is None:
             raise _not_open(stream_id)
         return failed_response(stream_id, code, message)
 
     def send_data(self, stream_id: int, payload: bytes) -> bytes:
-        """Return the frame of one message to the caller. Raises OversizedMessage, and the stream is as it was.
+        """Return the frame of a message to the caller.
 
-        Raises ProtocolError when the stream is not open, or a unary call's.
+        Raises OversizedMessage; the stream stays usable. Raises ProtocolError if the stream is not open, or is a unary
+        call.
         """
         frame = data_frame(stream_id, payload)
         if self._step(stream_id, _SEND_DATA) is None:
@@ -115,7 +121,7 @@ class ServerConnection(StreamTable):
     def close_send(self, stream_id: int) -> bytes:
         """Return the frame that ends the messages to the caller, and with them the call.
 
-        Raises ProtocolError when the stream is not open, or a unary call's.
+        Raises ProtocolError if the stream is not open, or is a unary call.
         """
         if self._step(stream_id, _SEND_END) is None:
             raise _not_open(stream_id)
@@ -155,8 +161,10 @@ class ServerConnection(StreamTable):
         return Data(stream_id, data)
 
     def _without_data(self, stream_id: int, kind: int, length: int) -> Data | End | Rejected | None:
-        """Return the event of a frame that is too long, or of an end that came with a message: as in Go the message
-        counts and the end is refused, unless the message is empty."""
+        """Return the event of a frame that is too long, or of an end that came in the same frame as a message.
+
+        As in the Go server, such a message is accepted and its end is rejected, unless the message is empty.
+        """
         if kind != AFTER_MESSAGE:
             return self._reject(stream_id, Code.RESOURCE_EXHAUSTED, oversize_text(length))
         if length:
@@ -164,7 +172,7 @@ class ServerConnection(StreamTable):
         return End(stream_id) if stream_id in self._states else None
 
     def _reject(self, stream_id: int, code: Code, text: str) -> Rejected:
-        """Answer a frame that breaks the protocol; a stream that was open ends with it."""
+        """Return the error for a frame that violates the protocol. If its stream was open, it ends."""
         self._step(stream_id, _SEND_RESPONSE)
         return Rejected(stream_id, failed_response(stream_id, code, text))
 

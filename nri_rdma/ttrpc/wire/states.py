@@ -1,8 +1,9 @@
-"""The effect of a frame on its stream: one table for each end, read by the code and by docs/ttrpc.md.
+"""The effect of each frame on its stream, as one table for the client and one for the server; docs/ttrpc.md prints
+them.
 
-A stream that nobody has opened yet and one that is over are both `none`: the numbers tell them apart, which only grow.
-A frame that is not in a table breaks the protocol: sending it raises, receiving it ends the stream with an error. An
-end that the peer repeats, and a Data frame that holds nothing and ends nothing, change nothing, as in Go.
+A stream that is not yet open and one that has ended are both in the state `none`; stream ids only grow, which tells
+them apart. A frame that is not in the table violates the protocol: sending it raises, and receiving it ends the stream
+with an error. As in the Go implementation, a repeated end and a Data frame without message or end change nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ class State(StrEnum):
     """The state of a stream, as one end sees it."""
 
     NONE = "none"
-    """Not open: the next Request may open it."""
+    """The stream is not open; the next Request may open it."""
 
     WAITING = "waiting"
     """The client has sent everything and expects one Response."""
@@ -26,16 +27,16 @@ class State(StrEnum):
     TALKING = "talking"
     """Both ends send messages."""
     LISTENING = "listening"
-    """The client has sent everything and takes messages."""
+    """The client has sent everything and receives messages."""
 
     ANSWERING = "answering"
-    """The server owes one Response to a unary call."""
+    """The server has to answer a unary call with one Response."""
     REPLYING = "replying"
-    """The client has sent everything; the server sends messages, or a Response."""
+    """The client has sent everything; the server sends messages or a Response."""
 
 
 class Event(StrEnum):
-    """A frame, or its part that matters here, and its sender as one end sees it."""
+    """The sending or receiving of a kind of frame, as one end sees it."""
 
     SEND_REQUEST = "send Request"
     SEND_REQUEST_FOR_MESSAGES = "send Request, remote closed"
@@ -57,7 +58,7 @@ class Event(StrEnum):
 
 Table = Mapping[tuple[State, Event], State]
 Row = Mapping[State, State]
-"""The next state for each state in which one event is allowed."""
+"""For one event: each state in which it is allowed, and the next state."""
 
 CLIENT: Final[Table] = MappingProxyType(
     {
@@ -75,7 +76,7 @@ CLIENT: Final[Table] = MappingProxyType(
         (State.TALKING, Event.SEND_END): State.LISTENING,
         (State.TALKING, Event.RECEIVE_DATA): State.TALKING,
         (State.TALKING, Event.RECEIVE_NOTHING): State.TALKING,
-        # A server that ends ends the stream: it keeps none that it has closed and the client has not.
+        # The server's end ends the stream, because a server forgets a stream that it has ended.
         (State.TALKING, Event.RECEIVE_END): State.NONE,
         (State.TALKING, Event.RECEIVE_RESPONSE): State.NONE,
         (State.TALKING, Event.GIVE_UP): State.NONE,
@@ -109,5 +110,5 @@ SERVER: Final[Table] = MappingProxyType(
 
 
 def row(table: Table, event: Event) -> Row:
-    """Return the next state for each state in which the event is allowed."""
+    """Return the transitions of one event: each state in which it is allowed, and the next state."""
     return {before: after for (before, what), after in table.items() if what is event}

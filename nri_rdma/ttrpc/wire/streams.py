@@ -1,4 +1,4 @@
-"""The streams of one connection, and the door that every frame goes through."""
+"""The open streams of a connection, and the check of every frame against the table of states."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 from .frames import FrameReader
 from .states import Row, State
 
-_NONE: Final = State.NONE  # bound once: an enum's member is looked up in Python
+_NONE: Final = State.NONE  # bound once, because access to an enum's member is slow
 
 
 class StreamTable(FrameReader):
-    """The common part of both ends of a connection: a reader of frames, and the state of each stream that is open."""
+    """The common base of client and server: a reader of frames, and the state of each open stream."""
 
     __slots__ = ("_states",)
 
@@ -21,13 +21,14 @@ class StreamTable(FrameReader):
 
     @property
     def open_streams(self) -> int:
-        """Number of open streams: the bound for a caller that answers later than it reads."""
+        """The number of open streams, with which a caller can bound the calls that it has not answered yet."""
         return len(self._states)
 
     def _step(self, stream_id: int, event: Row) -> State | None:
-        """Move a stream as the event's row of the table says; None where the frame is not allowed, nothing moves then.
+        """Change the state of a stream by an event, and return the new state; None if the event is not allowed, and
+        nothing changes.
 
-        Of two threads that end one stream one gets None.
+        If two threads end the same stream, one of them gets None.
         """
         states = self._states
         state = event.get(states.get(stream_id, _NONE))

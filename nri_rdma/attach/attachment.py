@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple  # Any: fields of Now, which it checks
+from typing import Any, Final, NamedTuple  # Any: values of the fields of Now, which Now checks
 
 from nri_rdma.attach.containers import SandboxContainers
 from nri_rdma.attach.plan import Plan

@@ -30,7 +30,7 @@ class JournalWriter:
         records, errors = self._journal.load()
         for record in records:
             if record.namespace is not None and record.namespace.boot_id != boot_id:
-                log.info("forgotten: the moves ended with the boot", extra={"pod": str(record.pod)})
+                log.info("record removed: its moves ended with that boot", extra={"pod": str(record.pod)})
                 self._journal.remove(record.key)
         kept = (it for it in records if it.namespace is None or it.namespace.boot_id == boot_id)
         return tuple(kept), errors
@@ -73,7 +73,7 @@ class JournalWriter:
         self._boundary(f"before write-journal {record.key}")
         try:
             self._journal.write(returning)
-        except OSError as error:  # a full disk must not keep hardware in a pod
+        except OSError as error:  # a full disk must not stop the return of devices
             log.warning("journal not written", extra={"pod": str(attachment.pod), "error": str(error)})
         self._boundary(f"after write-journal {record.key}")
 

@@ -37,7 +37,7 @@ class Ends:
             return
         try:
             self._on_held(pod.netns_path)
-        except OSError as error:  # without the watch its end is noticed by the next Synchronize
+        except OSError as error:  # then the next Synchronize reports the pod's end
             log.warning("namespace is not watched", extra={"path": pod.netns_path, "error": str(error)})
 
     def watch_process(self, pod: Pod) -> ProcessIdentity | None:

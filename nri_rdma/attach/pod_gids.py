@@ -73,7 +73,7 @@ class PodGids:
             words = [gids.problem] if gids.problem else [gid_words(it) for it in gids.ports]
             span.attributes["rdma.gids"] = "; ".join(words)
         if is_awaited:
-            log.warning("a GID of the pod did not come", extra={"pod": str(record.pod), "gids": words})
+            log.warning("a GID of the pod did not appear", extra={"pod": str(record.pod), "gids": words})
         return gids
 
     def _seen(self, record: SandboxRecord, namespace: Namespace | None, gap: int) -> tuple[Gids, bool]:
@@ -99,9 +99,8 @@ class PodGids:
                     version = request.admitted.request.roce_version or 2
                     found = port_gid(device, number, table, own, version, foreign)
                     is_awaited |= has_addresses and not found.is_own
-                    on_host = (
-                        not record.pod.netns_path and found.gid is not None
-                    )  # then the pod's addresses are the host's
+                    # A pod without a namespace of its own has the host's addresses.
+                    on_host = not record.pod.netns_path and found.gid is not None
                     ports[found.place] = replace(found, is_own=True) if on_host else found
         if not ports:
             return NO_GIDS, False

@@ -59,7 +59,7 @@ class Presence:
             lost = [move for move in record.plan.moves if look_in_pod(self._kernel, namespace, move) is None]
         for move in lost:
             raise AttachError(
-                f"netdev {move.link.name} is not in the pod any more, where it is {move.pod_name}",
+                f"netdev {move.link.name} ({move.pod_name} in the pod) is no longer in the pod",
                 device=move.device,
                 where=str(record.pod),
                 hint="see who deletes or moves it",

@@ -58,7 +58,9 @@ class Recovery:
         except Exception as failure:
             is_bug = not isinstance(failure, KernelError)
             facts = {"pod": str(attachment.pod), "error": str(failure)}
-            log.warning("not taken up yet", extra=facts, exc_info=failure if is_bug else None)
+            log.warning(
+                "earlier attachment not checked, trying again", extra=facts, exc_info=failure if is_bug else None
+            )
             if is_bug:  # otherwise the comparison of pods with the journal would wait for ever
                 _tell_taken_up(attachment, failure)
             words = str(failure)
@@ -72,7 +74,7 @@ class Recovery:
             log.info("adopted", extra=facts)
         elif found is Event.HALF:
             attachment.change(last_error=str(refusal))
-            log.info("beginning anew", extra=facts)
+            log.info("attaching again after an interrupted attach", extra=facts)
         self._feed(attachment, found, refusal)
         _tell_taken_up(attachment, None)
 

@@ -39,7 +39,7 @@ class SecondLooks:
         self._kernel = kernel
         self._workers = workers
         self._schedule = schedule
-        self._lock = threading.Lock()  # held during a look: it and an attach of that netdev exclude each other
+        self._lock = threading.Lock()  # held during a look, so that no attach moves the netdev meanwhile
         self._due: dict[int, tuple[NetdevMove, Callable[[], None]]] = {}
 
     def expect(self, moves: Iterable[NetdevMove], attempt: int = 0) -> None:
@@ -91,7 +91,7 @@ class SecondLooks:
                 return
             restore(self._kernel, home.ifindex, move.link)
             what = tuple(op.describe() for op in changed[:_LOGGED_MAX])
-            log.info("restored again, somebody configured it when it came home", extra={**facts, "what": what})
+            log.info("restored again: another program configured the returned netdev", extra={**facts, "what": what})
         except KernelError as error:
             log.warning("the host is not as before", extra={**facts, "error": str(error)})
             if attempt + 1 < len(PAUSES_S):

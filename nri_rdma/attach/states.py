@@ -165,21 +165,21 @@ TABLE: Final[Table] = MappingProxyType(
         (S.ROLLING_BACK, E.UNDO_FAILED): (S.RETURNING, (F.UNDO, F.TELL_ERROR)),
         (S.PAUSED, E.DUE): (S.READING, (F.READ_NODE,)),
         (S.READING, E.READ): (S.QUEUED, (F.QUEUE_PLAN,)),
-        # What an earlier daemon left
+        # An earlier daemon's attachment
         (S.LEFT, E.TAKE_UP): (S.SEEKING, (F.QUEUE_SEEK,)),
         (S.SEEKING, E.SEEK_PICKED): (S.SEEKING, (F.SEEK,)),
         (S.SEEKING, E.UNSEEABLE): (S.LEFT, (F.PAUSE_SEEK,)),
         (S.SEEKING, E.THERE): (S.ATTACHED, (F.TELL_ATTACHED,)),
         (S.SEEKING, E.HALF): (S.ROLLING_BACK, (F.TELL_PLANNED, F.ROLL_BACK)),
         (S.SEEKING, E.ABSENT): (S.RETURNING, (F.QUEUE_UNDO,)),
-        # The end, while nobody works on it
+        # The end, while no thread works on it
         (S.WAITING, E.END): (S.RETURNING, (F.QUEUE_UNDO,)),
         (S.QUEUED, E.END): (S.RETURNING, (F.QUEUE_UNDO,)),
         (S.PLANNED, E.END): (S.RETURNING, (F.QUEUE_UNDO,)),
         (S.PAUSED, E.END): (S.RETURNING, (F.QUEUE_UNDO,)),
         (S.READING, E.END): (S.RETURNING, (F.QUEUE_UNDO,)),
         (S.ATTACHED, E.END): (S.RETURNING, (F.QUEUE_UNDO,)),
-        # The end, while somebody does
+        # The end, while a thread works on it
         (S.PLANNING, E.END): (S.STOPPING, ()),
         (S.NOTING, E.END): (S.STOPPING, ()),
         (S.ATTACHING, E.END): (S.STOPPING, ()),
@@ -191,7 +191,7 @@ TABLE: Final[Table] = MappingProxyType(
         (S.STOPPING, E.LAST_FAILED): (S.RETURNING, (F.TELL_ERROR, F.QUEUE_UNDO)),
         (S.STOPPING, E.UNDONE): (S.RETURNING, (F.TELL_ERROR, F.QUEUE_UNDO)),
         (S.STOPPING, E.UNDO_FAILED): (S.RETURNING, (F.TELL_ERROR, F.QUEUE_UNDO)),
-        # The end of what an earlier daemon left: its namespace is found first
+        # The end of an earlier daemon's attachment: find its namespace first
         (S.LEFT, E.END): (S.UNSEEN, (F.QUEUE_SEEK,)),
         (S.SEEKING, E.END): (S.UNSEEN, ()),
         (S.UNSEEN, E.SEEK_PICKED): (S.UNSEEN, (F.SEEK,)),

@@ -158,7 +158,7 @@ def test_what_cannot_be_taken_up_is_not_looked_for_after_the_end(
     try:
         daemon.open()
         wait_until(lambda: [it.interval for it in timers(before)] == [60], "the pause before the next look", SOON)
-        assert "not taken up yet" in caplog.text
+        assert "earlier attachment not checked, trying again" in caplog.text
     finally:
         gc.unfreeze()
         daemon.close()

@@ -557,6 +557,6 @@ def test_an_attach_from_which_somebody_took_a_netdev_away_is_refused(start: Star
     (ifindex,) = [it.ifindex for it in pod.links.values() if it.name != "lo"]
     del pod.links[ifindex]
     rig.gate.open.set()
-    with pytest.raises(AttachError, match="netdev rail0 is not in the pod any more"):
+    with pytest.raises(AttachError, match=r"netdev rail0 \(rdma0 in the pod\) is no longer in the pod"):
         sandbox.attach_done.result(SOON)
     assert_nothing_left(rig)

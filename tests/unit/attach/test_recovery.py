@@ -198,7 +198,7 @@ def test_a_namespace_that_cannot_be_opened_just_now_is_not_taken_for_gone(
     again.clock.wait_for_one()
     (sandbox,) = again.sandboxes.all()
     assert (sandbox.ends, records_of(again)) == (False, {"sandbox-1": Phase.ATTACHED})
-    (told,) = (vars(it) for it in caplog.records if it.message == "not taken up yet")
+    (told,) = (vars(it) for it in caplog.records if it.message == "earlier attachment not checked, trying again")
     assert (told["error"], told["exc_info"]) == ("open the network namespace: EMFILE", None)  # the kernel's, no bug
     assert sandbox.undo_error == ""  # nothing is to be undone
     again.fake.open_namespace = open_namespace  # type: ignore[method-assign]  # as it was
@@ -278,7 +278,7 @@ def test_a_sandbox_whose_namespace_is_gone_is_undone(
     world.remove_namespace(POD_PATH)
     again, _, _ = _recovered(start, world)
     assert world.snapshot() == (before if physical else {})
-    assert "beginning anew" not in caplog.messages
+    assert "attaching again after an interrupted attach" not in caplog.messages
     assert_nothing_left(again)
 
 
@@ -379,5 +379,5 @@ def test_a_bug_while_it_is_taken_up_keeps_nobody_waiting_and_is_tried_again(
         again.clock.pass_one()
     sandbox.attach_done.result(SOON)
     end_sandbox(again)
-    told = [vars(it) for it in caplog.records if it.message == "not taken up yet"]
+    told = [vars(it) for it in caplog.records if it.message == "earlier attachment not checked, trying again"]
     assert [(it["pod"], it["error"], it["exc_info"] is not None) for it in told] == [("ml/train", "a bug", True)] * bugs

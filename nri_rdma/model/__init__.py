@@ -1,1 +1,1 @@
-"""What things are: frozen values and their parsers. No I/O, no clock, no logging."""
+"""The values of the domain as frozen types, with their parsers. No I/O, no clock, no logging."""

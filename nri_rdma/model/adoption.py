@@ -25,7 +25,7 @@ class Adopt(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VendorAdoption:
-    """The handling of the CDI devices of a vendor; `memlock` is in bytes, None: the node's default."""
+    """The handling of one vendor's CDI devices. `memlock` is in bytes; None means the node's default."""
 
     adopt: Adopt = Adopt.OBSERVE
     memlock: int | None = None
@@ -34,16 +34,17 @@ class VendorAdoption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
-    """`others` is for vendors that are not named, and for device nodes that no CDI device explains."""
+    """The handling of CDI devices by vendor. `others` is for vendors without an entry, and for RDMA device nodes that
+    belong to no CDI device."""
 
     others: VendorAdoption = field(default_factory=VendorAdoption)
     vendors: Mapping[str, VendorAdoption] = field(default_factory=lambda: MappingProxyType({}))
 
     def of(self, vendor: str) -> VendorAdoption:
-        """Return the handling of that vendor's devices; "" is a device node that no CDI device explains."""
+        """Return the handling of this vendor's devices; with "", of device nodes that belong to no CDI device."""
         return self.vendors.get(vendor, self.others)
 
     @property
     def enforces(self) -> bool:
-        """Return whether any container can be refused by these settings."""
+        """Return whether these settings can refuse a container."""
         return any(it.adopt is Adopt.ENFORCE for it in (self.others, *self.vendors.values()))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceIds:
-    """Devices of one resource of a device plugin, such as ``rdma/hca_shared``, by the plugin's own ids."""
+    """Allocated devices of one device plugin resource, such as ``rdma/hca_shared``, by the ids that the plugin gave
+    them."""
 
     resource: str
     ids: tuple[str, ...]
@@ -15,7 +16,7 @@ class DeviceIds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimDevice:
-    """A device that a DRA driver allocated to a claim, with the CDI devices that stand for it in this container."""
+    """A device that a DRA driver allocated to a claim, with the CDI devices that give it to this container."""
 
     namespace: str
     claim: str
@@ -27,17 +28,17 @@ class ClaimDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerAllocation:
-    """The allocation of one container; the name is the one in the pod's manifest."""
+    """The kubelet's allocation to one container. `name` is the container's name in the pod's manifest."""
 
     name: str
     resources: tuple[DeviceIds, ...] = ()
     claims: tuple[ClaimDevice, ...] = ()
     cpus: tuple[int, ...] = ()
-    """The CPUs that it has alone, by number; none unless the kubelet's CPU manager gives such."""
+    """The numbers of the CPUs that only this container uses; empty unless the kubelet's CPU manager assigned some."""
 
     @property
     def cdi_devices(self) -> tuple[str, ...]:
-        """The CDI devices of all claims of the container, each once, in the order in which they were first named."""
+        """The CDI devices of all claims of the container, without duplicates, in the order of their first mention."""
         return tuple(dict.fromkeys(name for claim in self.claims for name in claim.cdi_devices))
 
 
@@ -49,5 +50,5 @@ class PodAllocation:
 
     @property
     def named(self) -> frozenset[str]:
-        """The containers that were given any device."""
+        """The names of the containers that have any allocated device."""
         return frozenset(item.name for item in self.containers if item.resources or item.claims)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaCapacity:
-    """The most objects of each kind that a device can have at once, as its driver tells `ibv_query_device`; 0 means
-    that it has none of this kind. These are the kinds that the rdma cgroup counts together as hca_object and that the
-    driver tells a number of; flows, XRC domains and counters it counts too, and there is no number."""
+    """The greatest number of objects of each kind that a device can have at once, as its driver answers
+    `ibv_query_device`; 0 means none of this kind. The rdma cgroup counts all these kinds together as hca_object. It
+    also counts flows, XRC domains and counters, but drivers report no maximum for them."""
 
     qp: int = 0
     cq: int = 0
@@ -21,6 +21,6 @@ class RdmaCapacity:
 
     @property
     def scarcest(self) -> tuple[str, int]:
-        """Return the kind that the device has the fewest of, with their number; ("", 0) when it has none at all."""
+        """Return the kind with the lowest maximum, and this maximum. Kinds with 0 are ignored; ("", 0) if all are 0."""
         told = [(item.name, getattr(self, item.name)) for item in fields(self)]
         return min((it for it in told if it[1] > 0), key=lambda it: it[1], default=("", 0))

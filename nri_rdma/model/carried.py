@@ -1,4 +1,4 @@
-"""What the text of a captured address, route or neighbour says (nri_rdma.model.link.Captured)."""
+"""Parsers for the text of a captured address, route or neighbour (nri_rdma.model.link.Captured)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _KERNEL = "2"
 
 @dataclass(frozen=True, slots=True)
 class CarriedAddress:
-    """An address of a link: its own one, the network that it is in (that of its peer), whether the kernel has no
-    route to that for it, and whether it is valid on this host only (scope host)."""
+    """An address of a link: the address itself, the network that it or its peer is in, whether the kernel adds no route
+    to that network for it (noprefixroute), and whether it is valid on this host only (scope host)."""
 
     own: IpInterface
     network: IpNetwork
@@ -26,7 +26,8 @@ class CarriedAddress:
 
 @dataclass(frozen=True, slots=True)
 class CarriedRoute:
-    """A route of a link, of those that are not `local`. `is_kernels`: it comes and goes with an address."""
+    """A route over a link, outside the table `local`. `is_kernels`: the kernel added it with an address, and removes it
+    with the address."""
 
     route: RouteConfig
     is_onlink: bool
@@ -34,7 +35,8 @@ class CarriedRoute:
 
 
 def carried_address(thing: Captured) -> CarriedAddress | None:
-    """Return what is said of an address: ``10.0.0.1/24 peer 10.0.0.1 scope 0 flags 0x80``; None when it is not IP."""
+    """Parse the text of an address, such as ``10.0.0.1/24 peer 10.0.0.1 scope 0 flags 0x80``. Return None if it is not
+    an IP address."""
     own, *words = thing.text.split()
     said = _pairs(words)
     try:
@@ -47,8 +49,8 @@ def carried_address(thing: Captured) -> CarriedAddress | None:
 
 
 def carried_route(thing: Captured) -> CarriedRoute | None:
-    """Return what is said of a route: ``10.1.0.0/16 type 1 proto 3 scope 0 tos 0 onlink via 10.0.0.9 table 254``; None
-    when it is not IP (MPLS)."""
+    """Parse the text of a route, such as ``10.1.0.0/16 type 1 proto 3 scope 0 tos 0 onlink via 10.0.0.9 table 254``.
+    Return None if it is not an IP route (MPLS, say)."""
     destination, *words = thing.text.split()
     network = _network(destination)
     if network is None:
@@ -75,8 +77,8 @@ _NO_PREFIX_ROUTE = 0x200
 
 
 def neighbour_version(thing: Captured) -> int:
-    """Return the version of IP that a neighbour belongs to: ``neighbour 10.0.0.9 lladdr 02:00:00:00:00:99``; 0 when
-    the text does not say it."""
+    """Return the IP version of a neighbour, from its text such as ``neighbour 10.0.0.9 lladdr 02:00:00:00:00:99``; 0 if
+    it is not IP."""
     address = _address(thing.text.split()[1])
     return address.version if address is not None else 0
 

@@ -1,5 +1,4 @@
-"""A ResourceClaim as far as our driver is concerned: what the scheduler allocated of our devices, and what was said of
-them."""
+"""A ResourceClaim as this driver needs it: the devices that the scheduler allocated to it, and their parameters."""
 
 from __future__ import annotations
 
@@ -10,12 +9,12 @@ from typing import Any, TypeAlias  # Any: JSON
 from nri_rdma.model.request import Mode
 
 Parameters: TypeAlias = Mapping[str, Any]
-"""The object of a claim's `opaque.parameters`, as JSON has it."""
+"""The JSON object in a claim's or a device class's `opaque.parameters`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimName:
-    """The name of a claim, as the kubelet gives it."""
+    """The name of a claim, as the kubelet writes it."""
 
     namespace: str
     name: str
@@ -27,8 +26,8 @@ class ClaimName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenProof:
-    """The outcome of the proof that RDMA works in a claim's containers: the code of the refusal, "" where it works, and
-    the rest in words."""
+    """The result of proving that RDMA works in a claim's containers. `code` is the error code if it does not, "" if it
+    does; `words` is a sentence for people."""
 
     code: str
     words: str
@@ -36,8 +35,8 @@ class GivenProof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenDevice:
-    """A device that a claim's pod has. `interface`, `mac` and `addresses` are those of its first netdev in the pod;
-    they are empty where the netdev stays on the host."""
+    """A device that a claim's pod has got. `interface`, `mac` and `addresses` describe its first netdev in the pod;
+    they are empty if the netdev stays on the host."""
 
     device: str
     """The name of the device in the ResourceSlice."""
@@ -48,21 +47,21 @@ class GivenDevice:
     mac: str = ""
     addresses: tuple[str, ...] = ()
     proof: GivenProof | None = None
-    """None: nothing was to be proven, or was yet."""
+    """None if no proof was requested, or none has been made yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRequest:
-    """One request of a claim, with the devices that it was allocated: their names in the ResourceSlice.
+    """One request of a claim, with its allocated `devices`, by their names in the ResourceSlice.
 
-    `parameters` are those of the device class and of the claim, merged; `from_claim` are the claim's alone, which need
-    the same rights as a pod's annotation.
+    `parameters` are those of the device class merged with those of the claim. `from_claim` are only the claim's: for
+    these the pod needs the same rights as for an annotation.
     """
 
     name: str
     devices: tuple[str, ...]
     pool: str
-    """The pool of the ResourceSlice: the node's name."""
+    """The pool in the sense of the ResourceSlice, which is the node's name."""
     parameters: Parameters
     from_claim: Parameters
     is_admin: bool = False
@@ -70,7 +69,8 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A claim that is allocated. `label` begins the names of its requests in the environment of containers."""
+    """A claim with allocated devices. In the environment of containers, the names of its requests begin with
+    `label`."""
 
     namespace: str
     name: str

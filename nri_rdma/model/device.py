@@ -11,22 +11,22 @@ from nri_rdma.model.capacity import RdmaCapacity
 from nri_rdma.model.pci import PciAddress
 
 DeviceId = NewType("DeviceId", str)
-"""Identity of an RDMA device on its node: its PCI address, with ``/name`` when a function has several devices,
-or its name when it has no PCI parent (soft RoCE, soft iWARP)."""
+"""The identity of an RDMA device on its node: its PCI address, with ``/name`` if the PCI function has several RDMA
+devices; or its name if it has no PCI parent (soft RoCE, soft iWARP)."""
 
 DeviceNumbers: TypeAlias = tuple[int, int]
 """Major and minor number of a device node."""
 
 
 class LinkLayer(StrEnum):
-    """The port's link layer, as the kernel writes it."""
+    """The link layer of a port, as the kernel writes it."""
 
     INFINIBAND = "InfiniBand"
     ETHERNET = "Ethernet"
 
 
 class Protocol(StrEnum):
-    """The protocol of an RDMA device, in the words of `rdma dev show`."""
+    """The protocol of an RDMA device, as `rdma dev show` writes it."""
 
     IB = "ib"
     ROCE = "roce"
@@ -34,24 +34,24 @@ class Protocol(StrEnum):
 
 
 class CharKind(StrEnum):
-    """The kinds of character device under /dev/infiniband, by the kernel's names."""
+    """The kinds of character device under /dev/infiniband, by the kernel's names for them."""
 
     UVERBS = "uverbs"
     UMAD = "umad"
     ISSM = "issm"
     RDMA_CM = "rdma_cm"
 
-    __hash__ = str.__hash__  # Enum's own is a call of Python, and this one is asked for every container
+    __hash__ = str.__hash__  # Enum's own is a Python function, and kinds are hashed for every container
 
 
 FULL_MEMBER = 0x8000
-"""The bit of a pkey that says full membership (InfiniBand Architecture Specification, volume 1, 10.9)."""
+"""The bit of a P_Key that means full membership (InfiniBand Architecture Specification, volume 1, 10.9)."""
 IPOIB = "ipoib"
-"""The kernel's word for a netdev of IPoIB."""
+"""The kernel's kind of an IPoIB netdev."""
 
 
 class RdmaNetns(StrEnum):
-    """The kernel's `rdma system` netns setting."""
+    """The kernel's netns mode of RDMA devices (`rdma system`)."""
 
     SHARED = "shared"
     EXCLUSIVE = "exclusive"
@@ -61,7 +61,8 @@ class RdmaNetns(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CharDevice:
-    """A character device node of the host; `mode` is its permission bits, `path` the same in host and container."""
+    """A character device node of the host. `mode` is its permission bits; `path` is the same on the host and in
+    containers."""
 
     kind: CharKind
     path: str
@@ -74,9 +75,9 @@ class CharDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
-    """A port of an RDMA device; `speed_gbps` is 0 when the kernel does not report it.
+    """A port of an RDMA device; `speed_gbps` is 0 if the kernel does not report it.
 
-    `pkeys` are the partitions that an InfiniBand port is in, as its table has them but without the empty entries.
+    `pkeys` are the non-empty entries of an InfiniBand port's P_Key table: the partitions that the port is in.
     """
 
     number: int
@@ -92,29 +93,29 @@ class Port:
 
     @property
     def is_limited(self) -> bool:
-        """Return whether an InfiniBand port is a limited member of each of its partitions: it reaches full members
-        only, and no other limited one."""
+        """Return whether an InfiniBand port is a limited member of all its partitions. It can then reach full members
+        only."""
         return bool(self.pkeys) and not any(key & FULL_MEMBER for key in self.pkeys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EbpfPrograms:
-    """The eBPF programs of a netdev by their names, which may be empty."""
+    """The names of the eBPF programs on a netdev; a name may be empty."""
 
     filters: tuple[str, ...] = ()
-    """Those that are filters of TC: ``prog.o:[classifier]``, the name that they were added with."""
+    """The programs that are TC filters, by the name that they were added with: ``prog.o:[classifier]``."""
     tcx: tuple[str, ...] = ()
-    """Those that are attached by TCX, by the kernel's name of the program: ``handle_ingress``."""
+    """The programs attached by TCX, by the kernel's name of the program: ``handle_ingress``."""
 
     @property
     def are_there(self) -> bool:
-        """Return whether there are any."""
+        """Return whether there is any program."""
         return bool(self.filters or self.tcx)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Netdev:
-    """A network device that belongs to an RDMA device, as it is on the host now."""
+    """A netdev of an RDMA device, as the last scan of the host found it."""
 
     name: str
     ifindex: int
@@ -122,22 +123,23 @@ class Netdev:
     mtu: int
     up: bool
     max_mtu: int = 0
-    """The most that its driver takes; 0 when that is not known."""
+    """The greatest MTU that the driver accepts; 0 if unknown."""
     unreturnable: tuple[str, ...] = ()
-    """As in LinkState, when the node was read: why the netdev may be shared, but must not leave the host."""
+    """Why the netdev must not leave the host: what depends on it and could not be restored (LinkState.unreturnable).
+    Its device may still be shared."""
     kind: str = ""
-    """The kernel's word for a virtual link (``ipoib``, ``veth``); "" for hardware's own."""
+    """The kernel's kind of a virtual link (``ipoib``, ``veth``); "" for a hardware netdev."""
     alias: str = ""
     addresses: tuple[str, ...] = ()
-    """Its IP addresses with the length of their network's prefix, when the node was read."""
+    """Its IP addresses with prefix length."""
     programs: EbpfPrograms = EbpfPrograms()
-    """The eBPF programs on it, when the node was read."""
+    """The eBPF programs on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualFunction:
-    """The place of a virtual function: its physical function, with that function's netdevs on the host, and the virtual
-    function's number there."""
+    """The origin of a virtual function: the physical function, its netdevs on the host, and the number of the virtual
+    function."""
 
     pf: PciAddress
     number: int
@@ -146,11 +148,11 @@ class VirtualFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaDevice:
-    """One RDMA device, as requests get them.
+    """An RDMA device of the node.
 
-    `pci_path` leads below `pci_root` (``pci0000:10``) over bridges to the function; both are empty without a PCI
-    parent. `vendor` and `device_id` are four hexadecimal digits in lower case, or empty. `in_use` holds the reasons why
-    the device may not be given to any pod; empty means free.
+    `pci_path` lists the bridges from `pci_root` (``pci0000:10``) down to the PCI function; both are empty without a PCI
+    parent. `vendor` and `device_id` are four lower-case hexadecimal digits, or empty. `in_use` holds the reasons why no
+    pod may get the device; empty means free.
     """
 
     id: DeviceId
@@ -169,29 +171,29 @@ class RdmaDevice:
     netdevs: tuple[Netdev, ...]
     in_use: tuple[str, ...] = ()
     kernel_index: int | None = None
-    """The kernel's own number, which no rename changes; None when the kernel does not know the device."""
+    """The kernel's index, which no rename changes; None if the kernel does not know the device."""
     device_id: str = ""
     virtual: VirtualFunction | None = None
-    """None for a device that is no virtual function."""
+    """None unless the device is a virtual function."""
     subsystem: str = ""
-    """The PCI subsystem's id, as `device_id`."""
+    """The PCI subsystem id: four lower-case hexadecimal digits, or empty."""
     vf_count: int = 0
-    """Number of virtual functions of a physical one."""
+    """The number of its virtual functions, if it is a physical function."""
     max_vf_count: int = 0
-    """The most virtual functions that it can have."""
+    """The greatest number of virtual functions that it supports."""
     used_by_some: tuple[str, ...] = ()
-    """Reasons that count as `in_use` while no pod holds the device: processes that have it open, and sockets on its
-    addresses. While pods hold the device, these are taken to be the pods' own."""
+    """Reasons that count like `in_use` only while no pod holds the device: processes that have it open, and sockets on
+    its addresses. While pods hold the device, these are assumed to be the pods' own."""
 
     @property
     def uses(self) -> tuple[str, ...]:
-        """The reasons why no pod may get the device while none holds it."""
+        """The reasons why no pod may get the device as long as no pod holds it."""
         return (*self.in_use, *self.used_by_some)
 
     @property
     def ties(self) -> tuple[str, ...]:
-        """The reasons why no pod can have the device alone, though pods may share it where it has no other use: what
-        the host could not restore afterwards."""
+        """The reasons why no pod can have the device exclusively: what on the host depends on its netdevs and could not
+        be restored afterwards. Pods may still share the device."""
         return tuple(f"{netdev.name} {reason}" for netdev in self.netdevs for reason in netdev.unreturnable)
 
     @property
@@ -201,8 +203,8 @@ class RdmaDevice:
 
     @property
     def protocol(self) -> Protocol | None:
-        """The protocol of the device; None for one that is none of the three (EFA, usNIC). An RNIC is a CA for
-        iWARP."""
+        """The protocol of the device; None if it is neither InfiniBand nor RoCE nor iWARP (EFA, usNIC). An RNIC is an
+        iWARP adapter."""
         if self.node_type == "RNIC":
             return Protocol.IWARP
         if self.node_type != "CA" or self.link_layer is None:
@@ -211,29 +213,29 @@ class RdmaDevice:
 
     @property
     def is_soft(self) -> bool:
-        """Return whether the device has no bus device: soft RoCE and soft iWARP, which the kernel removes with their
+        """Return whether the device is software only (soft RoCE, soft iWARP). The kernel removes it together with its
         netdev."""
         return self.pci is None and not self.driver
 
     @property
     def lacks_netdev(self) -> bool:
-        """Return whether the device needs a netdev and the host has none of it: the netdev is in another network
-        namespace."""
+        """Return whether the device needs a netdev that is not on the host: it is in another network namespace then."""
         return not self.netdevs and self.link_layer is not LinkLayer.INFINIBAND
 
     @property
     def is_silent(self) -> bool:
-        """Return whether the kernel gives no news of the device's ports: those of InfiniBand without a netdev."""
+        """Return whether the kernel reports no changes of the device's ports. So it is for InfiniBand without a
+        netdev."""
         return not self.netdevs and self.link_layer is LinkLayer.INFINIBAND
 
     @property
     def is_limited(self) -> bool:
-        """Return whether all ports are limited members of their partitions."""
+        """Return whether all ports are limited members of all their partitions."""
         return bool(self.ports) and all(port.is_limited for port in self.ports)
 
     @property
     def port_state(self) -> str:
-        """The state of its ports, in the kernel's word: ACTIVE when one of them is, "" when none is known."""
+        """The state of the ports in the kernel's words: ACTIVE if a port is active, "" if there are no ports."""
         states = list(dict.fromkeys(port.state for port in self.ports))
         return "ACTIVE" if "ACTIVE" in states else " and ".join(states)
 
@@ -245,10 +247,11 @@ class RdmaDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A GPU, known by its PCI address.
+    """A GPU, identified by its PCI address.
 
-    The rest are the names that other programs use: `uuid` is NVIDIA's (``GPU-`` and 36 characters), `node_names` are
-    its device files without their folder (``nvidia0``, ``card1``, ``renderD128``), and `nodes` their major and minor.
+    The other fields are names that programs use for it: `uuid` is NVIDIA's (``GPU-`` and 36 characters), `node_names`
+    are the file names of its device nodes (``nvidia0``, ``card1``, ``renderD128``), and `nodes` their major and minor
+    numbers.
     """
 
     pci: PciAddress
@@ -263,19 +266,20 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumaNode:
-    """A NUMA node and its CPUs, as ranges with both ends."""
+    """A NUMA node and its CPUs, as ranges of first and last number."""
 
     number: int
     cpus: tuple[tuple[int, int], ...]
 
     def has(self, cpu: int) -> bool:
-        """Return whether the CPU is one of its own."""
+        """Return whether the CPU belongs to this NUMA node."""
         return any(first <= cpu <= last for first, last in self.cpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """The hardware that sysfs shows. `netdev_names` has the netdevs of each device, in the order of its ports."""
+    """The hardware that sysfs shows. `netdev_names` has the names of each device's netdevs, in the order of its
+    ports."""
 
     devices: tuple[RdmaDevice, ...]
     netdev_names: Mapping[DeviceId, tuple[str, ...]]
@@ -287,20 +291,20 @@ class Scan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """The hardware of a node. Devices are ordered by index, GPUs by address."""
+    """The hardware of a node. Devices are ordered by index, GPUs by PCI address."""
 
     devices: tuple[RdmaDevice, ...]
     gpus: tuple[Gpu, ...]
     rdma_cm: CharDevice | None
     rdma_netns: RdmaNetns
     rdma_cgroup: bool
-    """Whether containers' cgroups can have rdma limits: cgroup v2 with the rdma controller."""
+    """Whether the node can limit RDMA resources of containers: it has cgroup v2 with the rdma controller."""
     numa_nodes: tuple[NumaNode, ...] = ()
     capacities: Mapping[DeviceId, RdmaCapacity] = field(default_factory=dict)
-    """The capacity of each device that was asked for it, and answered."""
+    """The capacity of each device that answered the query for it."""
     capacity_problems: Mapping[DeviceId, str] = field(default_factory=dict)
-    """Why the capacity of a device is not known, of those that were asked."""
+    """For each device that was queried without success, why its capacity is unknown."""
 
     def device(self, device_id: DeviceId) -> RdmaDevice | None:
-        """Return the device with that identity."""
+        """Return the device with this identity, or None."""
         return next((device for device in self.devices if device.id == device_id), None)

@@ -1,4 +1,4 @@
-"""What a daemon knows of its driver of claims."""
+"""The state of this daemon's DRA driver, as `status` shows it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from nri_rdma.model.registration import Registration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """The ResourceSlices of the node at the API server when they were last as they shall be; no slice: never yet.
+    """The state of the node's ResourceSlices at the API server. The numbers are those of the last time when the slices
+    were up to date; `slices` is 0 if they never were.
 
-    `written` is when this daemon wrote them last, in seconds since the epoch, 0 where it found them so. `error` is why
-    they are not as they shall be, "" where they are, and `error_since` since when there is a reason, in these seconds.
+    `written` is when this daemon last wrote them, in seconds since the epoch; 0 if it found them up to date. `error`
+    says why they are not up to date, "" if they are; `error_since` is when the failure began, in seconds since the
+    epoch.
     """
 
     devices: int = 0
@@ -26,10 +28,12 @@ class Published:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedClaims:
-    """The numbers of claims that the kubelet has prepared, by what became of them.
+    """The numbers of claims that the kubelet has prepared, by their state.
 
-    `attached`: a pod has devices of it. `failed`: the last attach failed, and no pod has any. `returning`: its pod has
-    ended, and a device is not on the host yet. `waiting`: for its pod, or nothing of these."""
+    `attached`: a pod has devices of the claim. `failed`: the last attach failed, and no pod has devices. `returning`:
+    the pod has ended, and a device is not on the host yet. `waiting`: any other state, usually waiting for the pod to
+    start.
+    """
 
     attached: int = 0
     failed: int = 0
@@ -39,8 +43,9 @@ class PreparedClaims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverView:
-    """The driver of claims, as `status` shows it. `rivals` are other drivers that publish devices of ours, with these
-    devices' names in slices; `withheld` are devices that are not published for want of their netdevs."""
+    """The state of the DRA driver, as `status` shows it. `rivals` are other drivers that publish devices which this
+    driver publishes, too, with the names of these devices in their slices. `withheld` are devices that are not
+    published, because their netdevs are not on the host."""
 
     name: str
     registration: Registration

@@ -1,6 +1,6 @@
-"""An entry of the GID table of a port: what an RDMA device is addressed by.
+"""An entry of a port's GID table: an address of the port on the fabric.
 
-The distribution's Python imports this too (nri_rdma.host.verbs), and may be 3.10.
+The distribution's Python, which may be 3.10, imports this module, too (nri_rdma.host.verbs).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ class GidType(str, Enum):
     __str__ = str.__str__
 
     IB = "IB"
-    """Of InfiniBand. Kernels before 5.15 write it as `IB/RoCE v1`, as they do for RoCE v1."""
+    """An InfiniBand GID. Kernels before 5.15 write `IB/RoCE v1` for this type and for RoCE v1."""
     ROCE_V1 = "RoCE v1"
     ROCE_V2 = "RoCE v2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gid:
-    """A GID that is in use; `netdev` is the name of the netdev that it belongs to, "" where it belongs to none."""
+    """A used entry of a GID table. `netdev` is the name of the netdev that the GID belongs to, "" if there is none."""
 
     index: int
     value: IPv6Address
@@ -32,29 +32,29 @@ class Gid:
 
     @property
     def address(self) -> IPv4Address | IPv6Address:
-        """Return the IP address that the GID stands for: RoCE has IPv4 as ``::ffff:A.B.C.D``."""
+        """Return the IP address of the GID. RoCE writes IPv4 as ``::ffff:A.B.C.D``."""
         return self.value.ipv4_mapped or self.value
 
     @property
     def is_routable(self) -> bool:
-        """Return whether packets to it may pass a router: only those of RoCE v2 can, and none of a link-local address
-        do."""
+        """Return whether routers forward packets to this GID: only those of RoCE v2, unless the address is
+        link-local."""
         return self.type is GidType.ROCE_V2 and not self.address.is_link_local
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortGid:
-    """The GID by which a port of a device sends in a pod; `gid` None: no entry of its table is usable."""
+    """The GID that a port sends with in a pod. `gid` is None if no entry of the port's table is usable."""
 
     device: str
     port: int
     gid: Gid | None
     is_own: bool = False
-    """Whether it is the GID of an address of the pod, not only of one of the host's."""
+    """Whether the GID belongs to an address of the pod. False if only the host has its address."""
     others: tuple[IPv4Address | IPv6Address, ...] = ()
-    """The other addresses that have GIDs there, without link-local ones: a program may take one of these instead."""
+    """The other addresses that have GIDs on this port, without link-local ones; a program may choose one of these."""
 
     @property
     def place(self) -> str:
-        """Return the port as NCCL, UCX and NVSHMEM write it."""
+        """Return the port as NCCL, UCX and NVSHMEM write it, for example ``mlx5_0:1``."""
         return f"{self.device}:{self.port}"

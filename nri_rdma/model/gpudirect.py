@@ -1,4 +1,4 @@
-"""GPUDirect RDMA on a node: what the machine shows of it, and what follows from that."""
+"""GPUDirect RDMA on a node: the facts that the machine shows, and the conclusions from them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from nri_rdma.model.pci import PciAddress
 
 
 class Verdict(StrEnum):
-    """The answer to the question whether a NIC may read and write a GPU's memory itself."""
+    """The answer to the question whether a NIC can read and write a GPU's memory directly."""
 
     POSSIBLE = "possible"
-    """Nothing that the machine shows is against it. Only data that has moved proves it."""
+    """No known fact prevents it. Only a transfer of data would prove it."""
     NOT_POSSIBLE = "not possible"
     UNKNOWN = "cannot be told"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvidiaDriver:
-    """The loaded driver of NVIDIA: the first number of its release (0: not known), and whether it is the open one."""
+    """The loaded NVIDIA driver: its major release (0 if unknown), and whether it is the open kernel module."""
 
     release: int
     is_open: bool
@@ -28,29 +28,30 @@ class NvidiaDriver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuDirectFacts:
-    """All that the machine shows of GPUDirect RDMA."""
+    """All facts about GPUDirect RDMA that the machine shows."""
 
     modules: frozenset[str] = frozenset()
-    """Names of those kernel modules that matter and are there, also built in."""
+    """The names of the relevant kernel modules that are loaded or built in."""
     peer_clients: frozenset[str] = frozenset()
-    """Who has registered with ib_core's peer memory, which the RDMA drivers of DOCA-OFED (MLNX_OFED) have."""
+    """The clients of ib_core's peer memory interface, which only the RDMA drivers of DOCA-OFED (MLNX_OFED) have."""
     nvidia: NvidiaDriver | None = None
     nvidia_denies: bool = False
-    """The driver's parameter GrdmaPciTopoCheckOverride denies all access."""
+    """Whether the driver's parameter GrdmaPciTopoCheckOverride denies all access."""
     options: Mapping[str, bool] | None = None
-    """Options of the kernel's configuration, without CONFIG_: True built in or a module, False "is not set". One that
-    the kernel does not have is absent. None: no configuration can be read."""
+    """The relevant kernel configuration options, without CONFIG_: True if built in or a module, False if "is not set".
+    An option that this kernel does not know is missing. None: the configuration cannot be read."""
     has_gdrdrv: bool = False
-    """/dev/gdrdrv is there: UCX and NVSHMEM copy small messages by it."""
+    """Whether /dev/gdrdrv exists, which UCX and NVSHMEM use to copy small messages."""
     iommu: Mapping[PciAddress, str] = field(default_factory=dict)
-    """The type of the IOMMU group of each GPU and NIC that is in one: identity, DMA, DMA-FQ."""
+    """The type of the IOMMU group (identity, DMA, DMA-FQ) of each GPU and NIC that is in one."""
     acs_redirects: Mapping[str, bool | None] = field(default_factory=dict)
-    """Whether ACS of a bridge sends peer traffic up to the root complex. None: this user may not read it."""
+    """For each bridge, whether its ACS settings send peer traffic up to the root complex. None: this user may not read
+    them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """A cause that is against a way to a GPU's memory, and what to do about it."""
+    """A fact that prevents, or may prevent, access to a GPU's memory, and how to change it."""
 
     text: str
     fix: str
@@ -58,7 +59,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuWay:
-    """A way to a GPU's memory: what it lacks for sure, and what about it cannot be told."""
+    """One mechanism for access to a GPU's memory. `lacks` are the facts that prevent it, `doubts` those that may."""
 
     name: str
     lacks: tuple[Reason, ...] = ()
@@ -66,7 +67,7 @@ class GpuWay:
 
     @property
     def verdict(self) -> Verdict:
-        """Return whether the way is open."""
+        """Return whether access is possible by this mechanism."""
         if self.lacks:
             return Verdict.NOT_POSSIBLE
         return Verdict.UNKNOWN if self.doubts else Verdict.POSSIBLE
@@ -74,9 +75,9 @@ class GpuWay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """The place where a GPU and a NIC meet below a root complex: `bridge` is the nearest common one, "" where there is
-    none. Of the bridges below it, `redirecting` send peer traffic up to the root complex, and `unread` could not be
-    read."""
+    """The position of a GPU and a NIC below one root complex. `bridge` is the nearest bridge above both, "" if there is
+    none. Of the bridges between them, `redirecting` send peer traffic up to the root complex; the settings of `unread`
+    could not be read."""
 
     gpu: PciAddress
     device: str
@@ -96,16 +97,16 @@ class GpuDirect:
     ways: tuple[GpuWay, ...]
     meetings: tuple[Meeting, ...]
     alone: tuple[PciAddress, ...]
-    """GPUs without a NIC below their root complex."""
+    """The GPUs without a NIC below their root complex."""
     lacks_gdrcopy: bool = False
-    """/dev/gdrdrv is of use to these GPUs, and not there."""
+    """Whether /dev/gdrdrv is missing, although these GPUs could use it."""
 
     @property
     def redirecting(self) -> tuple[str, ...]:
-        """The bridges between them whose ACS sends peer traffic up to the root complex."""
+        """The bridges between GPUs and NICs whose ACS settings send peer traffic up to the root complex."""
         return tuple(sorted({bridge for meeting in self.meetings for bridge in meeting.redirecting}))
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """The bridges between them whose ACS could not be read."""
+        """The bridges between GPUs and NICs whose ACS settings could not be read."""
         return tuple(sorted({bridge for meeting in self.meetings for bridge in meeting.unread}))

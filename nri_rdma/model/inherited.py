@@ -1,4 +1,4 @@
-"""What a netdev takes along from the host into a pod."""
+"""The host configuration that a netdev takes along into a pod."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from nri_rdma.model.network import RouteConfig, RoutingRule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Takes:
-    """The parts of the host's configuration that a netdev takes along, as far as the pod's cluster network allows."""
+    """The parts of the host configuration that a netdev is to take along, as far as the pod's cluster network
+    permits."""
 
     addresses: bool = False
     routes: bool = False
@@ -19,22 +20,22 @@ class Takes:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Return what it takes along, as people call it."""
+        """Return the names of the parts that the netdev takes along."""
         return tuple(item.name for item in fields(self) if getattr(self, item.name))
 
     @property
     def anything(self) -> bool:
-        """Return whether it takes anything along."""
+        """Return whether the netdev takes any part along."""
         return self != Takes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brought:
-    """An address, a route or a neighbour of the host that is made anew in the pod, with what is different there.
+    """An address, a route or a neighbour of the host that is recreated in the pod, and how it differs there.
 
-    `is_sourceless`: a route without its preferred source, which is no address of the link in the pod. `is_alone`: an
-    address without the route to its network, which would lead the pod's cluster network astray. `table`: another one
-    than the route had, or 0.
+    `is_sourceless`: the route loses its preferred source, which is not an address of the link in the pod. `is_alone`:
+    the address gets no route to its network, because that would draw the pod's cluster network to this link. `table`:
+    the routing table in the pod if it is another one, otherwise 0.
     """
 
     thing: Captured
@@ -52,10 +53,10 @@ class Brought:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inherited:
-    """The configuration that a netdev has in a pod because its host had it.
+    """The configuration that a netdev gets in a pod because it had it on the host.
 
-    `addresses` are there before the link is up, `things` (routes and neighbours) after it. `routes`, some of `rules`
-    and `sysctls` the host did not have: they make each address of a pod with several netdevs leave through its own.
+    `addresses` are added before the link goes up, `things` (routes and neighbours) afterwards. `routes`, `sysctls` and
+    some of `rules` were not on the host: they make each address of a pod with several netdevs use its own netdev.
     """
 
     addresses: tuple[Brought, ...] = ()
@@ -64,4 +65,4 @@ class Inherited:
     rules: tuple[RoutingRule, ...] = ()
     sysctls: tuple[tuple[str, str], ...] = ()
     left_out: tuple[str, ...] = ()
-    """What stays away from the pod, each with the reason."""
+    """The parts that are not taken along into the pod, each with the reason."""

@@ -1,7 +1,7 @@
-"""Captured addresses, routes and neighbours in the words of iproute2 (`ip address`, `ip route`, `ip neighbour`).
+"""Captured addresses, routes and neighbours as iproute2 writes them (`ip address`, `ip route`, `ip neighbour`).
 
-What is captured has a text with the kernel's numbers, by which two are the same (nri_rdma.model.link.Captured). People
-know the words. What has none here stays as it is.
+The text of a captured thing has the kernel's numbers, and identifies it (nri_rdma.model.link.Captured). People know the
+words of iproute2. A number without a word in these tables stays a number.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _PROTOCOLS: Final = {
     "11": "zebra", "12": "bird", "16": "dhcp", "18": "keepalived", "42": "babel", "186": "bgp", "187": "isis",
     "188": "ospf", "189": "rip", "192": "eigrp",
 }  # fmt: skip
-"""RTPROT_BOOT (3), which every route has that is made by hand, is not shown; nor by `ip route`."""
+"""RTPROT_BOOT (3), the protocol of routes added by hand, is not shown; `ip route` does not show it, either."""
 _SCOPES: Final = {"0": "global", "200": "site", "253": "link", "254": "host", "255": "nowhere"}
 _TABLES: Final = {"253": "default", "254": "", "255": "local"}
 _METRICS: Final = (
     "", "lock", "mtu", "window", "rtt", "rttvar", "ssthresh", "cwnd", "advmss", "reordering", "hoplimit", "initcwnd",
     "features", "rto_min", "initrwnd", "quickack",
 )  # fmt: skip
-"""RTAX_*, by their numbers."""
+"""The names of the RTAX_* metrics, by number."""
 _METRIC: Final = struct.Struct("=HHI")
 _PREFERENCES: Final = {"00": "medium", "01": "high", "03": "low"}
 _RTA_METRICS, _RTA_PREF = "attribute-8", "attribute-20"
@@ -39,8 +39,8 @@ _PROXY = 0x08
 
 
 def ip_words(text: str) -> str:
-    """Return the text of something captured as iproute2 would write it; a queueing discipline's or a forwarding
-    entry's is that already."""
+    """Return a captured thing's text as iproute2 would write it. Texts of queueing disciplines and forwarding entries
+    are written that way already."""
     first, *rest = text.split()
     match rest[:1]:
         case ["type"]:
@@ -74,7 +74,7 @@ def _route(destination: str, words: list[str]) -> Iterator[str]:
 
 
 def _metrics(text: str) -> Iterator[str]:
-    """Yield what the nested attributes say, ``mtu 4200``; what has no word, with its number."""
+    """Yield the metrics in the nested attributes, such as ``mtu 4200``; a metric without a name has its number."""
     data = bytes.fromhex(text)
     while len(data) >= _METRIC.size:
         length, kind, value = _METRIC.unpack_from(data)
@@ -108,7 +108,8 @@ def _neighbour(address: str, said: dict[str, str]) -> Iterator[str]:
 
 
 def _word(key: str, said: dict[str, str], names: Mapping[str, str] | None = None, name: str = "") -> str:
-    """Take a pair out; return it in words, "" where there is none, or its value goes without saying."""
+    """Remove a pair from `said` and return it as words; "" if it is missing or is the default, which iproute2 does not
+    show."""
     value = said.pop(key, "")
     shown = (names or {}).get(value, value)
     return f"{name or key} {shown}" if shown else ""

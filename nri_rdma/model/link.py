@@ -1,4 +1,4 @@
-"""Links as the kernel reports them: with everything that a move loses or a pod can change."""
+"""Links as the kernel reports them, with everything that a move loses or a pod can change."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from typing import Final
 from nri_rdma.model.ip_words import ip_words
 
 STABLE_SECRET: Final = "ipv6/conf/stable_secret"
-"""The key of LinkState.sysctls that is not always there, and that has a side effect: setting it sets addr_gen_mode to 2
-(stable-privacy)."""
+"""The key of the secret of stable addresses in LinkState.sysctls. It is missing if no secret is set. Setting it also
+sets addr_gen_mode to 2 (stable-privacy)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """An address, a route or a neighbour as the kernel reported it: as text, and whole for its restoration.
+    """An address, a route, a neighbour, a queueing discipline or a forwarding entry, as the kernel reported it.
 
-    `raw` is the kernel's netlink message with all attributes, known to us or not; sent again it restores the thing.
-    Two are the same when their `text` is, which holds what identifies them and every attribute that we know.
+    `raw` is the kernel's netlink message with all attributes, even unknown ones; sending it again restores the thing.
+    Two things are equal if their `text` is: it has the identity and all known attributes.
     """
 
     text: str
     raw: bytes
     kernel_made: bool
-    """Whether the kernel makes it by itself, perhaps late (IPv6 link-local): restored when missing, never removed."""
+    """Whether the kernel adds it by itself, perhaps late (IPv6 link-local addresses): restore it if it is missing,
+    never remove it."""
 
     @property
     def words(self) -> str:
@@ -36,10 +37,11 @@ class Captured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkState:
-    """A netdev with everything that a move loses or a pod can change.
+    """A link with everything that a move loses or a pod can change.
 
-    `parent` is its bus device (``pci/0000:11:00.0``), "" when virtual; `permanent_mac` is "" when it has none; `master`
-    and `lower` are the ifindex of what it is enslaved to and of what it is a child of, in the same namespace, or 0.
+    `parent` is its bus device (``pci/0000:11:00.0``), "" for a virtual link. `permanent_mac` is "" if it has none.
+    `master` is the ifindex of the link that it is enslaved to, `lower` that of the link that it is a child of, both in
+    the same namespace; 0 if there is none.
     """
 
     ifindex: int
@@ -59,69 +61,71 @@ class LinkState:
     addresses: tuple[Captured, ...] = ()
     routes: tuple[Captured, ...] = ()
     neighbours: tuple[Captured, ...] = ()
-    """The permanent neighbours; the kernel learns the others again."""
+    """The permanent neighbours; the kernel learns others again."""
     queues: tuple[Captured, ...] = ()
-    """The queueing disciplines and classes that somebody has made, parents first."""
+    """The queueing disciplines and classes that were configured (not the kernel's default ones), parents first."""
     forwarding: tuple[Captured, ...] = ()
-    """The hardware addresses that somebody had the link listen to."""
+    """The hardware addresses that were configured for the link to receive."""
     settings: tuple[tuple[str, int], ...] = ()
-    """Numbers by name (flags, group, GSO and GRO sizes, addr_gen_mode): those that this kernel has."""
+    """Numbers by name (flags, group, GSO and GRO sizes, addr_gen_mode), as far as this kernel has them."""
     sysctls: str = ""
-    """The link's own settings under /proc/sys/net, of the address families that it has: lines like
-    ``ipv4/conf/rp_filter 1``. One text, because thousands of journals are read at the start. Only of a captured link;
-    "" in the journal of a daemon that did not record them."""
+    """The link's own settings under /proc/sys/net, for its address families: lines like ``ipv4/conf/rp_filter 1``. It
+    is one text because a daemon may read thousands of journal records at its start. Only captured links have it; "" in
+    journals of daemons that did not record it."""
     features: str = ""
-    """The features that can be changed, as ``ethtool -k`` names them: lines like ``tx-tcp-segmentation on``, by what is
-    wanted. Only of a captured link; "" when its driver has none, and in the journal of a daemon that did not record
-    them."""
+    """The changeable features, as ``ethtool -k`` names them, with their wanted values: lines like ``tx-tcp-segmentation
+    on``. Only captured links have it; "" if the driver has none, and in journals of daemons that did not record it."""
     fixed_features: str = ""
-    """Those that cannot be changed, by what they are; "" in a journal. As `features` otherwise."""
+    """The unchangeable features with their actual values, in the format of `features`; "" in a journal."""
     tuning: str = ""
-    """Sizes of rings, channels and coalescing, as ethtool names them: lines like ``ring rx 1024``. As `features`
-    otherwise."""
+    """The sizes of rings, channels and coalescing, as ethtool names them: lines like ``ring rx 1024``. Only captured
+    links have it; "" if the driver has none, and in journals of daemons that did not record it."""
     max_mtu: int = 0
-    """The most that the link's driver takes; 0 when the kernel does not report it, and in a journal."""
+    """The greatest MTU that the driver accepts; 0 if the kernel does not report it, and in a journal."""
     private_flags: str = ""
-    """The private flags of the link's driver: lines like ``rx_cqe_moder on``. As `features` otherwise."""
+    """The private flags of the driver: lines like ``rx_cqe_moder on``. Only captured links have it; "" if the driver
+    has none, and in journals of daemons that did not record it."""
     dcb: str = ""
-    """Data center bridging, where the driver tells it: lines like ``pfc enabled 0x08``. It is compared and reported,
-    and never set."""
+    """The data center bridging settings that the driver reports: lines like ``pfc enabled 0x08``. They are compared and
+    reported, but never set."""
     tcx: tuple[int, ...] | None = None
-    """The ids of the eBPF programs that TCX has attached: they follow a link through all namespaces. Only of a captured
-    link; None where they cannot be listed, and in the journal of a daemon that did not record them."""
+    """The ids of the eBPF programs attached by TCX, which stay on a link in all namespaces. Only captured links have
+    it; None if they cannot be listed, and in journals of daemons that did not record it."""
     peer: int = 0
-    """The ifindex of what a virtual link hangs on: a veth's other end, the lower link of a child. 0 when there is none,
-    and in the journal of a daemon that did not record it."""
+    """The ifindex of a virtual link's counterpart: a veth's other end, a child's lower link. 0 if there is none, and in
+    journals of daemons that did not record it."""
     peer_netns: int = -1
-    """The number by which the link's namespace knows the namespace of `peer`; -1: it is the same one."""
+    """The number by which the link's namespace knows the namespace of `peer`; -1 if both are in the same one."""
     unreturnable: tuple[str, ...] = ()
-    """What on the host depends on this link and could not be restored: such a link is not given away."""
+    """What on the host depends on this link and could not be restored. A link with any of these is not moved into a
+    pod."""
 
 
 def sysctls_text(values: Mapping[str, str]) -> str:
-    """Return LinkState.sysctls of values by name."""
+    """Return the text of LinkState.sysctls for these values by name."""
     return "\n".join(f"{name} {value}" for name, value in values.items())
 
 
 def tuning_of(text: str) -> dict[str, int]:
-    """Return the sizes by name of LinkState.tuning."""
+    """Parse LinkState.tuning; return the sizes by name."""
     lines = (line.rpartition(" ") for line in text.splitlines())
     return {name: int(value) for name, _, value in lines}
 
 
 def features_text(features: Iterable[tuple[str, bool]]) -> str:
-    """Return LinkState.features, or .private_flags, of those by name."""
+    """Return the text of LinkState.features or LinkState.private_flags for these pairs."""
     return "\n".join(f"{name} {'on' if on else 'off'}" for name, on in features)
 
 
 @lru_cache(64)
 def features_of(text: str) -> Mapping[str, bool]:
-    """Return the features by name of LinkState.features, or the flags of .private_flags: those have spaces."""
+    """Parse LinkState.features or LinkState.private_flags; return the values by name. Names of private flags may have
+    spaces."""
     lines = (line.rpartition(" ") for line in text.splitlines())
     return MappingProxyType({name: value == "on" for name, _, value in lines})
 
 
 def sysctls_of(text: str) -> dict[str, str]:
-    """Return the values by name of LinkState.sysctls."""
+    """Parse LinkState.sysctls; return the values by name."""
     lines = (line.partition(" ") for line in text.splitlines())
     return {name: value for name, _, value in lines}

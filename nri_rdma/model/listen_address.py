@@ -12,7 +12,8 @@ _LAST_PORT = 65535
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """``127.0.0.1:9178`` or ``[::]:9178``; 0.0.0.0 and :: are all addresses of the host."""
+    """An address to listen on, such as ``127.0.0.1:9178`` or ``[::]:9178``. 0.0.0.0 and :: mean all addresses of the
+    host."""
 
     address: IPv4Address | IPv6Address
     port: int
@@ -23,8 +24,8 @@ class ListenAddress:
 
 
 def parse_listen_address(text: str) -> ListenAddress | None:
-    """Return what the text says; None for anything else: a name, an address without a port, port 0, or a zone of
-    IPv6."""
+    """Parse an address and a port. Return None for anything else: a name, an address without a port, port 0, or an IPv6
+    address with a zone."""
     found = _WRITTEN.fullmatch(text)
     if found is None or not 0 < int(found[3]) <= _LAST_PORT:
         return None

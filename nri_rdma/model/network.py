@@ -1,4 +1,4 @@
-"""The network of a netdev in a pod: what a request says of it, beyond name, MTU and addresses."""
+"""The network configuration of a netdev in a pod, as a request writes it, beyond name, MTU and addresses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCOPE_UNIVERSE, SCOPE_LINK = 0, 253
 
 
 class RouteType(StrEnum):
-    """The fate of a packet, in the words of `ip route`. All but `unicast` lead to no device."""
+    """The kind of a route, in the words of `ip route`. All but `unicast` are reject routes, which lead to no device."""
 
     UNICAST = "unicast"
     BLACKHOLE = "blackhole"
@@ -34,8 +34,8 @@ class NextHop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteConfig:
-    """A route over the netdev, or a route of the pod that leads nowhere (`type`). 0 is none, for `metric`, `mtu` and
-    `advmss`; an IPv6 route without a metric gets 1024 from the kernel."""
+    """A route over the netdev, or a reject route of the pod (`type`). For `metric`, `mtu` and `advmss`, 0 means unset;
+    the kernel gives an IPv6 route without a metric the metric 1024."""
 
     destination: IpNetwork
     gateway: IpAddress | None = None
@@ -51,7 +51,7 @@ class RouteConfig:
 
     @property
     def is_over_netdev(self) -> bool:
-        """Return whether the route leads to a device, and so goes with it."""
+        """Return whether the route leads over a netdev, so that the kernel removes it when the netdev leaves."""
         return self.type is RouteType.UNICAST
 
     @property
@@ -61,7 +61,7 @@ class RouteConfig:
 
     @property
     def identity(self) -> tuple[IpNetwork, int, int]:
-        """Return destination, table and metric: the kernel has no two routes of a namespace with the same ones."""
+        """Return destination, table and metric. No two routes of a namespace have the same."""
         return (self.destination, self.table, self.metric)
 
     def __str__(self) -> str:
@@ -81,8 +81,8 @@ class RouteConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingRule:
-    """A rule of the pod's network namespace: packets of which `table` is asked. `version` is 4 or 6; 0 stands for both,
-    in a request."""
+    """A routing rule of the pod's network namespace: packets that meet its conditions are looked up in `table`.
+    `version` is 4 or 6, or, in a request, 0 for both."""
 
     priority: int
     table: int
@@ -98,7 +98,7 @@ class RoutingRule:
 
     @property
     def selectors(self) -> int:
-        """Return the number of conditions that a packet has to meet."""
+        """Return the number of conditions that a packet must meet."""
         told = (self.source, self.destination, self.fwmark, self.iif or None, self.oif or None)
         return sum(item is not None for item in told)
 
@@ -123,7 +123,7 @@ def _mark(mark: int, mask: int | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeighbourConfig:
-    """A neighbour that the kernel does not ask for its hardware address."""
+    """A permanent neighbour: the kernel does not ask the network for its hardware address."""
 
     destination: IpAddress
     mac: str
@@ -134,17 +134,17 @@ class NeighbourConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VrfConfig:
-    """A VRF of the pod that the netdev is in; it is made if the pod has none of that name."""
+    """A VRF that the netdev joins in the pod. It is created if the pod has no VRF of this name."""
 
     name: str
     table: int
     ifindex: int = 0
-    """The number that it gets when it is made: one that no netdev of the pod will have. 0 in a request."""
+    """The interface number for a newly created VRF, which no netdev of the pod gets. 0 in a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EthtoolConfig:
-    """Settings of a netdev by the names that ethtool shows."""
+    """Settings of a netdev under the names that ethtool uses."""
 
     features: tuple[tuple[str, bool], ...] = ()
     private_flags: tuple[tuple[str, bool], ...] = ()
@@ -156,7 +156,7 @@ class NetworkConfig:
 
     mac: str = ""
     settings: tuple[tuple[str, int], ...] = ()
-    """Numbers of the link (LinkState.settings): sizes of GSO and GRO."""
+    """Numbers from LinkState.settings: GSO and GRO sizes."""
     sysctls: tuple[tuple[str, str], ...] = ()
     features: tuple[tuple[str, bool], ...] = ()
     private_flags: tuple[tuple[str, bool], ...] = ()
@@ -164,6 +164,6 @@ class NetworkConfig:
     vrf: VrfConfig | None = None
     neighbours: tuple[NeighbourConfig, ...] = ()
     routes: tuple[RouteConfig, ...] = ()
-    """In the order in which they are added: gateways are reached over those before."""
+    """In the order of adding them: a route that reaches a gateway comes before the routes over that gateway."""
     rules: tuple[RoutingRule, ...] = ()
-    """Each of one IP version."""
+    """Each rule is for one IP version."""

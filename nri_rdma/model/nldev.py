@@ -1,7 +1,7 @@
-"""The kernel's report about RDMA devices over netlink.
+"""The kernel's netlink reports about RDMA devices, as values.
 
-Words are those of sysfs (``CA``, ``ACTIVE``, ``LinkUp``, GUIDs in groups of four digits), so that both sources of one
-fact can be compared.
+They use the words of sysfs (``CA``, ``ACTIVE``, ``LinkUp``, GUIDs in groups of four digits), so that facts from both
+sources can be compared.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from nri_rdma.model.device import RdmaNetns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaDeviceState:
-    """An RDMA device as the namespace that was asked sees it. `index` is unique per boot and survives a move.
+    """An RDMA device, as seen from one network namespace. `index` is unique within a boot and survives a move.
 
-    `firmware` and `protocol` are empty when the driver reports none.
+    `firmware` and `protocol` are empty if the driver reports none.
     """
 
     index: int
@@ -30,8 +30,8 @@ class RdmaDeviceState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaPortState:
-    """A port. `lid` is 0 where there are none (RoCE, iWARP); `netdev_index` is None when no netdev of this namespace
-    belongs to it."""
+    """A port of an RDMA device. `lid` is 0 for protocols without LIDs (RoCE, iWARP). `netdev_index` is None if the port
+    has no netdev in the namespace that reads it."""
 
     device_index: int
     number: int
@@ -44,8 +44,8 @@ class RdmaPortState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaNetdevs:
-    """An RDMA device with the interface numbers of its ports' netdevs, as far as they are in the namespace that was
-    asked, in the order of the ports."""
+    """An RDMA device with the interface numbers of its ports' netdevs, in the order of the ports, as far as they are in
+    the namespace that reads them."""
 
     index: int
     name: str
@@ -55,7 +55,8 @@ class RdmaNetdevs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CharNumber:
-    """A character device: its name below /dev/infiniband and its number. Both change when the RDMA device moves."""
+    """A character device: its name under /dev/infiniband, the version of its interface, and its number. Name and number
+    change when the RDMA device moves."""
 
     name: str
     abi: int
@@ -65,7 +66,8 @@ class CharNumber:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaSystem:
-    """Settings of the whole RDMA subsystem. Without `monitor` the kernel sends no events (before 6.12)."""
+    """The settings of the RDMA subsystem. Without `monitor` (before Linux 6.12) the kernel sends no events about RDMA
+    devices."""
 
     netns: RdmaNetns
     monitor: bool
@@ -73,14 +75,14 @@ class RdmaSystem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """The number of objects of a kind that a device has, or the value of one of its counters."""
+    """The number of a device's objects of one kind, or the value of one of its counters."""
 
     name: str
     value: int
 
 
 class ObjectKind(StrEnum):
-    """The kinds of objects on a device, by the words of `rdma resource`."""
+    """The kinds of objects on a device, in the words of `rdma resource`."""
 
     QP = "qp"
     CM_ID = "cm_id"
@@ -90,11 +92,11 @@ class ObjectKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaObject:
-    """An object on a device, with who made it: a process, or a part of the kernel (``ib_core``, ``nvme_rdma``).
+    """An object on an RDMA device, with its creator: a process, or a part of the kernel (``ib_core``, ``nvme_rdma``).
 
-    `pid` is None for the kernel's own, and 0 for a process that this one's pid namespace does not show. `type` is the
-    kernel's number of the QP's type; None for what has no type. `process` is the name of the process where it was
-    looked up, which netlink does not report.
+    `pid` is None for an object of the kernel, and 0 for a process outside this process's PID namespace. `type` is the
+    kernel's number of the queue pair's type; None for other objects. `process` is the name of the process if it was
+    looked up; netlink does not report it.
     """
 
     kind: ObjectKind
@@ -105,7 +107,7 @@ class RdmaObject:
 
 
 class RdmaEventKind(StrEnum):
-    """The kind of an event, by the words of `rdma monitor`."""
+    """The kinds of events, in the words of `rdma monitor`."""
 
     REGISTER = "register"
     UNREGISTER = "unregister"
@@ -114,13 +116,13 @@ class RdmaEventKind(StrEnum):
     RENAME = "rename"
     NETDEV_RENAME = "netdev rename"
     OTHER = "other"
-    """A kind that is newer than this code."""
+    """A kind that this code does not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaEvent:
-    """An event. `port` and `netdev_index` are None where the event has none; so is `device_index`, when a netdev was
-    renamed or is in another namespace: the event may then concern any device."""
+    """An event about an RDMA device. `port` and `netdev_index` are None for events without them. `device_index` is None
+    if a netdev was renamed or is in another namespace: the event may then concern any device."""
 
     kind: RdmaEventKind
     device_index: int | None

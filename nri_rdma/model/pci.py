@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass
 
 PCI_ADDRESS = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
-"""To be matched as a whole; the device is at most 1f."""
+"""The text of a PCI address, with or without the domain. Use `fullmatch`; the device number must also be at most 1f."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class PciAddress:
-    """Domain, bus, device and function of a PCI function; its text is the kernel's, ``0000:1b:00.0``."""
+    """The address of a PCI function, written as the kernel writes it: ``0000:1b:00.0``."""
 
     domain: int
     bus: int
@@ -23,7 +23,7 @@ class PciAddress:
 
 
 def parse_pci_address(text: str) -> PciAddress | None:
-    """Return the address that `text` spells, with or without its domain; None when it is no address."""
+    """Parse a PCI address, with or without the domain. Return None for any other text."""
     match = PCI_ADDRESS.fullmatch(text)
     if match is None:
         return None
@@ -34,6 +34,6 @@ def parse_pci_address(text: str) -> PciAddress | None:
 
 
 def below_root(root: str, path: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a function's way from its root complex: root port, bridges and function. The root complex itself may head
-    the path or not."""
+    """Return the path of a PCI function below its root complex: root port, bridges and function. `path` may begin with
+    the root complex itself."""
     return path[1:] if path[:1] == (root,) else path

@@ -1,4 +1,4 @@
-"""The pod sandbox a request belongs to."""
+"""The pod sandbox that a request belongs to."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """A pod sandbox as the runtime describes it.
+    """A pod sandbox as the runtime describes it, or a single container of podman or Docker.
 
-    `netns_path` is empty for a pod on the host's network (containerd) or when the runtime does not say.
-    `pid` is the process of the sandbox, 0 when the runtime does not say.
-    `sandbox_id` keys everything that is attached; `uid` may have two sandboxes for a while.
-    `is_listed` is False for a container of podman or Docker, which stands for itself: no runtime lists it among its
-    pods, and it ends with its process `pid`. `cgroups_path` is that of its OCI spec; "" where it has none, and for a
-    pod.
+    `netns_path` is empty for a pod on the host's network (containerd), or if the runtime does not report it. `pid` is
+    the process of the sandbox, 0 if the runtime does not report it. Attachments are keyed by `sandbox_id`, because a
+    pod's `uid` may have two sandboxes for a while. `is_listed` is False for a container of podman or Docker: no runtime
+    lists it among its pods, and it ends when the process `pid` ends. `cgroups_path` is that of such a container's OCI
+    spec; "" if it has none, and for a pod.
     """
 
     sandbox_id: str
@@ -27,7 +26,8 @@ class Pod:
     cgroups_path: str = ""
 
     def is_same_pod(self, other: Pod) -> bool:
-        """Return whether both are sandboxes of one pod. The uid alone does not suffice: a client may leave it out."""
+        """Return whether both are sandboxes of one pod. Names are compared, too, because some clients leave the uid
+        empty."""
         return (self.uid, self.namespace, self.name) == (other.uid, other.namespace, other.name)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The administrator's offer: pools of devices, and rules about the pods that may ask for them."""
+"""The administrator's configuration: pools of devices, and rules about which pods may ask for them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ from nri_rdma.model.userspace import UserspaceCheck
 
 DEFAULT_POOL = "default"
 GUARD_POOL = "0-guard"
-"""The name under which the guard resource is served beside pools, whose names begin with a letter."""
+"""The name of the guard resource among the pools that the device plugin serves. No pool can have it, because their
+names begin with a letter."""
 GUARD_SHARES = 1024
-"""How many of the guard resource a node has: more than its containers that ask for devices."""
+"""The number of guard resources that a node offers: more than it can have containers that ask for devices."""
 HANDLER_CHARACTER = "[-A-Za-z0-9_.*?]"
-"""A character of a runtime handler's name, ``*`` and ``?`` among them, as a regular expression."""
+"""A regular expression for one character of a pattern for runtime handlers, where ``*`` and ``?`` are wildcards."""
 RESOURCE = re.compile(
     r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
-"""The name of a resource as Kubernetes lets plugins have it, but for those that `is_kubernetes_own`."""
+"""The names of resources that Kubernetes permits to device plugins, apart from those that `is_kubernetes_own`."""
 LEAST_OBJECTS = 1024
-"""Fewest objects of a share. With fewer a usual job fails at its limit, so that a smaller part is no limit."""
+"""The smallest limit of RDMA objects that a share gets. A usual job fails with fewer, so a smaller share of the
+device's objects gets no limit."""
 
 
 class PoolDoor(StrEnum):
-    """The door through which a pool is asked. A pool has one door, so that no device is given away twice."""
+    """The interface through which pods ask for a pool. A pool has only one, so that no device is given away twice."""
 
     ANNOTATIONS = "annotations"
     RESOURCE = "resource"
@@ -38,9 +40,9 @@ class PoolDoor(StrEnum):
 
 
 class ShareGives(StrEnum):
-    """The devices that a share of a pool gives: the best aligned device for each share, or every device of the
-    pool, however many shares it has. DEVICE: the pool has no shares but its devices, each of which one pod at a time
-    gets by its id."""
+    """The devices that one share of a pool gives. ONE: the best aligned device. ALL: every device of the pool, whatever
+    the number of shares. DEVICE: the pool has no shares; the kubelet allocates its devices by their ids, each to one
+    pod at a time."""
 
     ONE = "one"
     ALL = "all"
@@ -48,7 +50,7 @@ class ShareGives(StrEnum):
 
 
 class DownPorts(StrEnum):
-    """The handling of devices without an active port: they are given last, or to nobody."""
+    """The handling of devices without an active port: they are given last, or not at all."""
 
     LAST = "last"
     REFUSE = "refuse"
@@ -56,13 +58,15 @@ class DownPorts(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """A name that pods ask by, with the modes it serves; the first is for requests that name none.
+    """A named set of devices that pods can ask for, and the modes in which they get them. The first mode is for
+    requests without one.
 
-    It has the devices that any of `select` takes (all, where there is none) and none of `exclude` does. `limits` are
-    for requests that name none, `max_limits` bound all of them. `where` is its place in the configuration, for people.
-    With door RESOURCE, pods ask by `resource`, of which the node has `shares`; each gives what `gives` says. With
-    DEVICE the node has as many as the pool has devices, and `shares` is 0. `closed` says why the pool cannot be read,
-    "" where it can: it has no device, and who asks for it is refused.
+    The pool has the devices that at least one of `select` selects (all devices if there is none) and that none of
+    `exclude` selects. `limits` are for requests without limits; `max_limits` bound all requests. `where` is the pool's
+    place in the configuration, for error messages. With door RESOURCE, pods ask for `resource`; the node has `shares`
+    of it, and each gives what `gives` says. With DEVICE there are as many as devices in the pool, and `shares` is 0.
+    `closed` says why the pool's configuration cannot be read, "" if it can: a closed pool has no devices, and requests
+    for it are refused.
     """
 
     name: str
@@ -71,22 +75,22 @@ class Pool:
     exclude: tuple[Selector, ...] = ()
     door: PoolDoor = PoolDoor.ANNOTATIONS
     requires_isolation: bool = False
-    """Whether a device that the kernel does not hide from others must not be given."""
+    """Whether the pool refuses to give a device that the kernel does not hide from other pods."""
     use: Use | None = None
-    """The use of requests that name none."""
+    """The use for requests that do not set it."""
     prove: bool = False
-    """Whether requests that do not say it themselves are proven before their containers start."""
+    """Whether RDMA is proven in containers before they start, for requests that do not set it."""
     userspace: UserspaceCheck | None = None
-    """The check of the image's libraries for requests that name none."""
+    """The check of the image's libraries, for requests that do not set it."""
     roce_version: int | None = None
-    """That of requests that name none."""
+    """The RoCE version for requests that do not set it."""
     env: tuple[tuple[str, str], ...] = ()
-    """Variables of the fabric, for containers that get devices of the pool."""
+    """Environment variables about the fabric, for containers that get devices of the pool."""
     limits: RdmaLimits | None = None
     max_limits: RdmaLimits | None = None
     where: str = ""
     resource: str = ""
-    """PREFIX/NAME, as containers write it in `resources.limits`; "" with another door."""
+    """PREFIX/NAME, as containers write it in `resources.limits`; "" if the door is not RESOURCE."""
     shares: int = 0
     gives: ShareGives = ShareGives.ONE
     down_ports: DownPorts = DownPorts.LAST
@@ -98,8 +102,8 @@ class Pool:
         return self.name == GUARD_POOL
 
     def has(self, device: RdmaDevice) -> bool:
-        """Return whether the pool selects the device. A device that may be excluded is excluded, as long as its name is
-        unknown."""
+        """Return whether the pool has the device. If a name that `exclude` needs is unknown now, the device counts as
+        excluded."""
         if self.closed:
             return False
         is_selected = not self.select or any(selector.selects(device) for selector in self.select)
@@ -107,12 +111,13 @@ class Pool:
 
 
 def is_kubernetes_own(resource: str) -> bool:
-    """Return whether Kubernetes keeps the name of a resource for itself."""
+    """Return whether Kubernetes reserves this name of a resource for itself."""
     return "kubernetes.io/" in resource or resource.startswith("requests.")
 
 
 def guard_pool(resource: str) -> Pool:
-    """Return the guard resource as the device plugin serves it: beside pools that are asked by a resource."""
+    """Return the guard resource in the form of a pool, as the device plugin serves it beside pools with door
+    RESOURCE."""
     return Pool(
         name=GUARD_POOL,
         modes=(Mode.SHARED,),
@@ -125,7 +130,7 @@ def guard_pool(resource: str) -> Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asker:
-    """The runtime's description of a pod that asks: all that rules can use."""
+    """The runtime's description of a pod that asks for devices: all that rules can use."""
 
     namespace: str = ""
     runtime_handler: str = ""
@@ -135,12 +140,12 @@ class Asker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """The pods that a rule is for, and what they may ask of which pools.
+    """A rule of the administrator: which pods may ask for what from which pools.
 
-    Of the pods, `namespaces`, `runtime_handlers` and `pod_labels` say which pods the rule is for (all of these
-    conditions; each any of its values, with ``*`` and ``?``; empty is every pod), `pools` for which pools (empty: all).
-    `modes` (empty: all of the pool), `char_kinds`, `interface` (None: the default rights) and `max_limits` say what
-    they may ask for.
+    A rule applies to pods that meet all of `namespaces`, `runtime_handlers` and `pod_labels`; one matching value of
+    each suffices, ``*`` and ``?`` are wildcards, and an empty condition is met by every pod. It applies to requests for
+    `pools` (empty: all). They may ask for `modes` (empty: all of the pool's), `char_kinds`, `interface` (None: the
+    default rights) and at most `max_limits`.
     """
 
     name: str
@@ -156,7 +161,7 @@ class Rule:
     max_limits: RdmaLimits | None = None
 
     def concerns(self, asker: Asker, pool: str) -> bool:
-        """Return whether the rule is for this pod and this pool."""
+        """Return whether the rule applies to this pod's requests for this pool."""
         labels = dict(asker.labels)
         return (
             (not self.pools or pool in self.pools)
@@ -167,7 +172,7 @@ class Rule:
 
     @property
     def rights(self) -> frozenset[InterfaceRight]:
-        """Return what the rule lets pods say about their netdevs."""
+        """Return the rights over their netdevs that the rule gives to pods."""
         return DEFAULT_RIGHTS if self.interface is None else self.interface
 
     def __str__(self) -> str:
@@ -175,5 +180,5 @@ class Rule:
 
 
 def any_matches(patterns: Iterable[str], value: str) -> bool:
-    """Return whether a value is one of these; ``*`` and ``?`` are wild."""
+    """Return whether the value matches one of the patterns; ``*`` and ``?`` are wildcards."""
     return any(fnmatchcase(value, pattern) for pattern in patterns)

@@ -1,4 +1,4 @@
-"""The proof that RDMA works in a container before its program starts: what is asked, and what is answered."""
+"""The proof that RDMA works in a container, made before its program starts: the task and the answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from ipaddress import IPv4Address, IPv6Address
 
 
 class ProofStep(StrEnum):
-    """The steps of the proof of one device, in their order; `pyverbs` is about the library before the first."""
+    """The steps of the proof for one device, in order. `pyverbs` stands for a missing or broken library, before the
+    first step."""
 
     PYVERBS = "pyverbs"
     OPEN = "open"
@@ -21,20 +22,20 @@ class ProofStep(StrEnum):
 
 
 class ProofEnd(StrEnum):
-    """The way in which the proving process ended."""
+    """The way in which the process that makes the proof ended."""
 
     ANSWERED = "answered"
     LATE = "late"
-    """It did not answer within its time, and was killed."""
+    """It did not answer in time and was killed."""
     ENDED = "ended"
-    """It ended without an answer: somebody killed it, or a library crashed."""
+    """It ended without an answer: it was killed by others, or a library crashed."""
     UNAVAILABLE = "unavailable"
-    """It could not be started, or cannot enter the container."""
+    """It could not be started, or could not enter the container."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofProblem:
-    """The step that failed, with errno where the kernel gave one, and the words of the library."""
+    """The failed step, with the library's words, and errno if the kernel reported one."""
 
     step: ProofStep
     text: str
@@ -43,7 +44,7 @@ class ProofProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTask:
-    """A port to prove. `gid_index` None: the proof chooses the entry (nri_rdma.decide.gids)."""
+    """A port in which to prove RDMA. If `gid_index` is None, the proof chooses the GID (nri_rdma.decide.gids)."""
 
     device: str
     port: int = 1
@@ -53,10 +54,10 @@ class DeviceTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofTask:
-    """The proof to make for a container that was created and does not run yet.
+    """The task to prove RDMA for a container that is created but does not run yet.
 
-    `pid` is its first process, in whose network namespace and cgroup the proof is made; `memlock` its RLIMIT_MEMLOCK in
-    bytes, None: as that process has it; `addresses` are those of the pod.
+    `pid` is its first process: the proof is made in this process's network namespace and cgroup. `memlock` is the
+    RLIMIT_MEMLOCK of the proof in bytes; None means that of the process. `addresses` are those of the pod.
     """
 
     where: str
@@ -69,7 +70,8 @@ class ProofTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceProof:
-    """The answer about one port: what was moved over which GID; `problem` None: RDMA works there."""
+    """The result for one port: which GID was used and how much data was moved. RDMA works there if `problem` is
+    None."""
 
     device: str
     port: int
@@ -84,10 +86,10 @@ class DeviceProof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofAnswer:
-    """The answer about a container. Only if `end` is ANSWERED there is a proof for each device of the task."""
+    """The answer for a container. It has a proof for each device of the task only if `end` is ANSWERED."""
 
     end: ProofEnd
     took_ms: float
     proofs: tuple[DeviceProof, ...] = ()
     text: str = ""
-    """The reason of another end, in words."""
+    """A sentence that says why, if `end` is not ANSWERED."""

@@ -1,4 +1,4 @@
-"""Which of a request's netdevs a route or a neighbour is for: the one whose addresses reach it."""
+"""Finds the netdev of a request that a route or a neighbour belongs to: the one whose addresses can reach it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from nri_rdma.model.network import IpAddress, RouteConfig
 from nri_rdma.model.request import DeviceRequest
 
 NetdevAddresses: TypeAlias = Sequence[Sequence[IPv4Interface | IPv6Interface]]
-"""The addresses of each netdev."""
+"""The addresses of each netdev, in the order of the netdevs."""
 
 
 class Reach:
-    """Finds the netdevs that an address is for: in one table, whatever the number of netdevs."""
+    """Finds the netdevs of an address by a lookup table, so that many netdevs do not make it slow."""
 
     def __init__(self, netdevs: NetdevAddresses) -> None:
         self._every = frozenset(range(len(netdevs)))
         self._networks: dict[tuple[int, int], dict[int, set[int]]] = {}
-        """By IP version and the number of bits that are no part of the network: the positions by the network's bits."""
+        """For each IP version and number of host bits, the positions of the netdevs by network, which is written as the
+        address without its host bits."""
         self._hosts: dict[IpAddress, set[int]] = {}
         for position, addresses in enumerate(netdevs):
             for it in addresses:
@@ -30,7 +31,7 @@ class Reach:
                 self._hosts.setdefault(it.ip, set()).add(position)
 
     def reaching(self, address: IpAddress) -> frozenset[int]:
-        """Return the positions of the netdevs that have this address in one of their networks."""
+        """Return the positions of the netdevs with the address in one of their networks."""
         number = int(address)
         found: set[int] = set()
         for (version, host_bits), networks in self._networks.items():
@@ -39,11 +40,11 @@ class Reach:
         return frozenset(found)
 
     def having(self, address: IpAddress) -> frozenset[int]:
-        """Return the positions of the netdevs whose address it is."""
+        """Return the positions of the netdevs that have the address itself."""
         return frozenset(self._hosts.get(address, ()))
 
     def netdev_of_route(self, route: RouteConfig) -> int | None:
-        """Return the position of the netdev that a route is for; None where several are possible, or none."""
+        """Return the position of the netdev that the route belongs to; None if no netdev fits, or several."""
         fitting = self._every
         if len(fitting) == 1:
             return 0
@@ -55,14 +56,14 @@ class Reach:
         return next(iter(fitting)) if len(fitting) == 1 else None
 
     def netdev_of_neighbour(self, address: IpAddress) -> int | None:
-        """Return the position of the netdev that a neighbour is on; None where several are possible, or none."""
+        """Return the position of the netdev that the neighbour belongs to; None if no netdev fits, or several."""
         fitting = self._every if len(self._every) == 1 else self.reaching(address)
         return next(iter(fitting)) if len(fitting) == 1 else None
 
 
 def request_of_one(request: DeviceRequest, number: int) -> DeviceRequest:
-    """Return the request for one of its devices: with what is that device's, and for the first one with what is the
-    namespace's (rules, routes that lead nowhere)."""
+    """Return the part of a request that concerns one of its devices. Rules and reject routes belong to the namespace;
+    they are in the part of the first device."""
     netdevs = request.interface.addresses
     reach = Reach(netdevs)
     interface = replace(

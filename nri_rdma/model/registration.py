@@ -1,4 +1,4 @@
-"""Whether the kubelet knows something of ours."""
+"""The registration of a resource or a driver with the kubelet."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """The registration of a resource, or of a driver, with the kubelet: `error` is why it failed, "" where it did not;
-    `since` is the time of the last change, in seconds since the epoch."""
+    """The state of a registration with the kubelet. `error` says why it failed, "" if it succeeded. `since` is when it
+    last changed between failure and success, in seconds since the epoch."""
 
     error: str
     since: float
 
     def then(self, error: str, now: float) -> Registration:
-        """Return the registration as it is now: another reason does not make a failure younger."""
+        """Return the registration after another attempt at `now`. If it failed before and fails again, `since`
+        stays."""
         return Registration(error=error, since=self.since if bool(self.error) == bool(error) else now)

@@ -14,43 +14,43 @@ from nri_rdma.model.selector import FunctionsOf, Selector
 from nri_rdma.model.userspace import UserspaceCheck
 
 UNLIMITED = 2**64 - 1
-"""RLIM_INFINITY as NRI spells it."""
+"""RLIM_INFINITY, as NRI writes it."""
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-"""Names of requests and of containers (RFC 1123); to be matched as a whole."""
+"""The names of requests and of containers (RFC 1123 labels). Use `fullmatch`."""
 LABEL_HINT = "use up to 63 of a-z, 0-9 and -, with - neither first nor last"
 
 
 ANNOTATION_PREFIX = re.compile(
     r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*(/[a-zA-Z0-9]([-a-zA-Z0-9_.]*[a-zA-Z0-9])?)?"
 )
-"""The prefix of our annotations' keys, as Kubernetes allows it; to be matched as a whole."""
+"""The prefix of this project's annotation keys, as Kubernetes permits it. Use `fullmatch`."""
 ANNOTATION_PREFIX_HINT = "a DNS name such as rdma.example.com, or an annotation's key such as example.com/rdma"
 
 
 class Mode(StrEnum):
-    """The use of a device: by one pod alone, or by several."""
+    """The use of a device: exclusively by one pod, or shared by several."""
 
     EXCLUSIVE = "exclusive"
     SHARED = "shared"
 
 
 class Use(StrEnum):
-    """Purpose of devices: libraries that send the data of GPUs are told only of those for computing."""
+    """The purpose of devices. Libraries that transfer the data of GPUs are told only of devices for computing."""
 
     COMPUTE = "compute"
     STORAGE = "storage"
 
 
 class Isolation(StrEnum):
-    """The isolation that a pod demands: soft accepts a device that other pods can see and open."""
+    """The isolation that a request demands. SOFT accepts a device that other pods can see and open; HARD does not."""
 
     SOFT = "soft"
     HARD = "hard"
 
 
 class AlignTo(StrEnum):
-    """The devices that the request's devices shall be near to."""
+    """The hardware that the chosen devices should be close to."""
 
     GPU = "gpu"
     NUMA = "numa"
@@ -59,7 +59,8 @@ class AlignTo(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Align:
-    """The place where devices are looked for first; a strict one refuses devices that are farther away."""
+    """The hardware that the chosen devices should be close to. A strict request refuses devices that are farther
+    away."""
 
     to: AlignTo
     strict: bool = False
@@ -67,7 +68,8 @@ class Align:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """Conditions on a device, all of them; of several values any will do. None, or an empty tuple, is no condition."""
+    """Conditions on a device; it must meet all of them. A condition with several values is met by any of them; None or
+    an empty tuple is no condition."""
 
     device: str | tuple[str, ...] | None = None
     netdev: str | tuple[str, ...] | None = None
@@ -75,7 +77,7 @@ class Match:
     vendor: str | tuple[str, ...] | None = None
     """Four hexadecimal digits, lower case."""
     device_id: tuple[str, ...] = ()
-    """As vendor."""
+    """Four hexadecimal digits each, lower case."""
     driver: str | tuple[str, ...] | None = None
     pf_name: tuple[FunctionsOf, ...] = ()
     link_layer: LinkLayer | tuple[LinkLayer, ...] | None = None
@@ -84,33 +86,33 @@ class Match:
     numa_node: int | tuple[int, ...] | None = None
     min_speed_gbps: int | None = None
     exclude: tuple[Selector, ...] = ()
-    """None of these may hold, as for a pool."""
+    """The device must meet none of these selectors, as in a pool."""
     id: DeviceId | None = None
-    """Of a device that the kubelet allocated by its id: no other pod may have it, whatever the mode."""
+    """The id of a device that the kubelet allocated. Such a device is given to no other pod, whatever the mode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterfaceConfig:
-    """The netdev's configuration in the pod."""
+    """The configuration of a request's netdevs in the pod."""
 
     name: str | None = None
     mtu: int | None = None
     addresses: tuple[tuple[IPv4Interface | IPv6Interface, ...], ...] = ()
     macs: tuple[str, ...] = ()
-    """One for each device, or none."""
+    """One for each device, or empty."""
     gso_max_size: int | None = None
     gro_max_size: int | None = None
     gso_ipv4_max_size: int | None = None
     gro_ipv4_max_size: int | None = None
     disables_ebpf: bool = False
     forwarding: bool | None = None
-    """None: as the pod's namespace has it; so for the next three."""
+    """None means the default of the pod's namespace, for this field and the next three."""
     arp_ignore: int | None = None
     arp_announce: int | None = None
     enable_ipv6: bool | None = None
     vrf: VrfConfig | None = None
     inherit: bool = True
-    """Whether the netdev takes along what it has on the host, as far as the other keys do not replace it."""
+    """Whether the netdev takes along its configuration on the host, where the request does not replace it."""
 
     @property
     def is_empty(self) -> bool:
@@ -126,7 +128,7 @@ class RdmaLimits:
     hca_objects: int | None = None
 
     def within(self, other: RdmaLimits | None) -> RdmaLimits:
-        """Return the lower limit of both, for handles and for objects."""
+        """Return the lower of both limits, separately for handles and objects."""
         return (
             self
             if other is None
@@ -143,17 +145,18 @@ def _lower(one: int | None, other: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """The containers that get the character devices: `only` these (None: all), except those with lists of their own."""
+    """The containers that get the character devices: those in `only` (None: all), except those in `but`, which have
+    request lists of their own."""
 
     only: frozenset[str] | None = None
     but: frozenset[str] = frozenset()
 
     def covers(self, container: str) -> bool:
-        """Return whether the container of that name is in the scope."""
+        """Return whether the container with this name is in the scope."""
         return (self.only is None or container in self.only) and container not in self.but
 
     def meets(self, other: Scope) -> bool:
-        """Return whether a container may be in both."""
+        """Return whether a container can be in both scopes."""
         named = self.only if self.only is not None else other.only
         return named is None or any(self.covers(name) and other.covers(name) for name in named)
 
@@ -166,9 +169,9 @@ _NO_ETHTOOL = EthtoolConfig()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRequest:
-    """One entry of a pod's list: `count` devices of one pool under the same conditions.
+    """One entry of a pod's request list: `count` devices of one pool under the same conditions.
 
-    `where` is the place in the pod's text, for error messages, such as ``rdma.noderesource.dev/pod[0]``.
+    `where` is its place in the pod's manifest, for error messages, such as ``rdma.noderesource.dev/pod[0]``.
     """
 
     name: str
@@ -176,34 +179,37 @@ class DeviceRequest:
     pool: str = "default"
     match: Match = field(default_factory=Match)
     count: int | None = 1
-    """None means all that match."""
+    """None means all devices that match."""
     if_free: bool = False
-    """With count None: only those that are free and can carry data, at least one, rather than all or none."""
+    """Only if `count` is None: take the matching devices that are free and can carry data, at least one. Otherwise all
+    matching devices must be available."""
     per_gpu: int | None = None
-    """So many for each GPU of its containers: `count` is None until these are known, then their number times this."""
+    """The number of devices for each GPU of the containers. `count` is None until the GPUs are known, then it is their
+    product."""
     scope: Scope = field(default_factory=Scope)
     align: Align | None = None
-    """None: near the GPUs when the request names some, else anywhere."""
+    """None means close to the GPUs if `gpus` is not empty, otherwise anywhere."""
     gpus: tuple[PciAddress, ...] = ()
     gpus_from: str = ""
-    """The source of the GPUs, for people: "the kubelet"; "" for the request itself."""
+    """Who named the GPUs, for messages: "the kubelet"; "" if the request itself did."""
     gpus_problem: str = ""
-    """Why the pod's GPUs are not known for sure: their source does not answer, or two sources contradict each other.
-    Then a strict request is refused, and another one is placed by the NUMA nodes of the known GPUs."""
+    """Why the pod's GPUs are uncertain: the source does not answer, or two sources contradict each other. Then a strict
+    request is refused, and any other is placed by the NUMA nodes of the GPUs that are known."""
     cpus: tuple[int, ...] = ()
-    """The CPUs that its containers have alone, as the kubelet reports them; only of a request near a NUMA node."""
+    """The CPUs that only its containers use, as the kubelet reports them. Set only if the devices should be close to a
+    NUMA node."""
     mode: Mode | None = None
-    """None: the first mode of the pool."""
+    """None means the first mode of the pool."""
     isolation: Isolation = Isolation.SOFT
-    """HARD: refuse rather than give a device that the kernel does not hide from others."""
+    """HARD refuses a device that the kernel does not hide from other pods."""
     use: Use | None = None
-    """None: the pool's, else COMPUTE."""
+    """None means the pool's setting, or COMPUTE if it has none."""
     prove: bool | None = None
-    """Whether its containers only start when RDMA works in them; None: as the pool says, else no."""
+    """Whether its containers may start only if RDMA works in them. None means the pool's setting."""
     userspace: UserspaceCheck | None = None
-    """None: the pool's, else CHECK."""
+    """None means the pool's setting, or CHECK if it has none."""
     roce_version: int | None = None
-    """1 or 2; None: the pool's, else 2."""
+    """1 or 2. None means the pool's setting, or 2 if it has none."""
     interface: InterfaceConfig = InterfaceConfig()
     routes: tuple[RouteConfig, ...] = ()
     rules: tuple[RoutingRule, ...] = ()
@@ -211,34 +217,37 @@ class DeviceRequest:
     ethtool: EthtoolConfig = _NO_ETHTOOL
     char_kinds: frozenset[CharKind] = DEFAULT_CHAR_KINDS
     memlock: int | None = None
-    """Bytes, UNLIMITED, or None for the node's default."""
+    """In bytes, or UNLIMITED; None means the node's default."""
     limits: RdmaLimits | None = None
     word: bool = False
-    """Whether the request was one word, which names no containers."""
+    """Whether the request was written as a single word. It then names no containers."""
     cdi_device: str = ""
-    """The qualified name of the CDI device that the request came with; "" for a request of an annotation."""
+    """The qualified name of the CDI device that the request was made from; "" for a request of an annotation."""
     admin_access: bool = False
-    """Whether its pod only looks on: it has device nodes beside whoever has the devices, and holds none of them."""
+    """Whether the pod only observes (admin access of a claim): it gets the device nodes of devices that others hold,
+    and holds none."""
     shares: tuple[str, ...] = ()
-    """Ids of the shares of the pool that the kubelet allocated; none for a request that came otherwise."""
+    """The ids of the pool's shares that the kubelet allocated; empty for a request of another kind."""
 
     @property
     def count_words(self) -> str:
-        """The number of devices as it is written in a request."""
+        """The number of devices as a request writes it."""
         if self.per_gpu is not None and self.count is None:
             return f"{self.per_gpu} per GPU"
         return "free" if self.if_free else "all" if self.count is None else str(self.count)
 
     def shares_of(self, index: int, devices: int) -> frozenset[str]:
-        """Return the shares that the device of that index stands for, of so many devices."""
+        """Return the ids of the shares that the device at position `index` of `devices` devices serves: the shares are
+        dealt out to the devices in turn."""
         return frozenset(self.shares[index::devices])
 
     def is_for(self, name: str) -> bool:
-        """Return whether the request came with this CDI device, or with this share."""
+        """Return whether the request was made from this CDI device or this share."""
         return name in self.shares or name == self.cdi_device
 
     def covering(self, container: str, is_covered: bool) -> DeviceRequest:
-        """Return the same request for one more container, or without it."""
+        """Return the request with the container added to its scope, or removed from it. Unchanged if the scope has all
+        containers."""
         one = frozenset({container})
         only = self.scope.only
         if only is not None:
@@ -248,11 +257,12 @@ class DeviceRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRequest:
-    """Everything a pod asks for, in the order it asks."""
+    """All requests of a pod, in the order in which it writes them."""
 
     requests: tuple[DeviceRequest, ...]
 
 
 def env_name(label: str) -> str:
-    """Return the label as the environment spells it. Labels have no ``_``, so different labels stay different."""
+    """Return the label as a part of an environment variable's name. Labels have no ``_``, so different labels stay
+    different."""
     return label.replace("-", "_").upper()

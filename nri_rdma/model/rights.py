@@ -1,4 +1,4 @@
-"""The powers over a pod's network that a rule of the node grants, one by one."""
+"""The rights over a pod's network that a rule of the node can grant to pods."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from nri_rdma.model.request import DeviceRequest
 
 
 class InterfaceRight(StrEnum):
-    """A right of a pod over the netdevs that move into it, in the words of a rule's `interface`."""
+    """A right of a pod over its netdevs. Its value is the word in a rule's `interface`."""
 
     NAME = "name"
     MTU = "mtu"
     ADDRESSES = "addresses"
     ARP = "arp"
-    """`arpIgnore` and `arpAnnounce`."""
+    """For the keys `arpIgnore` and `arpAnnounce`."""
     IPV6 = "ipv6"
-    """`enableIPv6`."""
+    """For the key `enableIPv6`."""
     OFFLOAD = "offload"
-    """The sizes of GSO and GRO."""
+    """For the keys of GSO and GRO sizes."""
     ROUTES = "routes"
     RULES = "rules"
     NEIGHBORS = "neighbors"
     MAC = "mac"
     FORWARDING = "forwarding"
     EBPF = "ebpf"
-    """`disableEbpfPrograms`."""
+    """For the key `disableEbpfPrograms`."""
     ETHTOOL = "ethtool"
     VRF = "vrf"
 
@@ -42,17 +42,17 @@ DEFAULT_RIGHTS: Final = frozenset(
         InterfaceRight.OFFLOAD,
     }
 )
-"""What every pod may say where no rule says otherwise: nothing of it leads packets of the pod's cluster network away,
-pretends to be another station, or outlives the pod."""
+"""The rights of pods without a rule that grants others. None of these can divert packets of the pod's cluster network,
+impersonate another station, or outlive the pod."""
 
 
 def keys_of(rights: Collection[InterfaceRight]) -> tuple[str, ...]:
-    """Return the keys that these rights are for, as pod authors write them."""
+    """Return the keys of a request that these rights permit, as pod authors write them."""
     return tuple(sorted({key for right, _, key in (*_OF_INTERFACE, *_OF_REQUEST) if right in rights}))
 
 
 def rights_needed(request: DeviceRequest) -> Iterator[tuple[InterfaceRight, str]]:
-    """Yield the rights that a request needs, each with the key that needs it."""
+    """Yield each right that the request needs, with the key that needs it."""
     for right, field, key in _OF_INTERFACE:
         if getattr(request.interface, field) != getattr(_PLAIN.interface, field):
             yield right, f"interface.{key}"
@@ -62,7 +62,7 @@ def rights_needed(request: DeviceRequest) -> Iterator[tuple[InterfaceRight, str]
 
 
 _PLAIN: Final = DeviceRequest(name="", where="")
-"""A request that needs no right."""
+"""A request with default values, which needs no right."""
 _OF_INTERFACE: Final = (
     (InterfaceRight.NAME, "name", "name"),
     (InterfaceRight.MTU, "mtu", "mtu"),
@@ -85,5 +85,5 @@ _OF_REQUEST: Final = (
     (InterfaceRight.NEIGHBORS, "neighbours", "neighbors"),
     (InterfaceRight.ETHTOOL, "ethtool", "ethtool"),
 )
-"""The right, the field of the request, and the key as pod authors write it. A key without a row would need no right: a
-test reads a request with every key."""
+"""The right, the field of DeviceRequest, and the key as pod authors write it. A key without a row here would need no
+right; a test that reads a request with every key finds such a key."""

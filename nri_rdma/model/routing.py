@@ -1,4 +1,4 @@
-"""How a network namespace routes, as values."""
+"""The routing of a network namespace, as values."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ IpInterface: TypeAlias = IPv4Interface | IPv6Interface
 DEFAULT_TABLE: Final = 253
 LOCAL_TABLE: Final = 255
 SHARED_TABLES: Final = frozenset({DEFAULT_TABLE, MAIN_TABLE, LOCAL_TABLE})
-"""Every packet comes to these tables, by the kernel's own rules."""
+"""The tables that the kernel's default rules look up for every packet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownRule:
-    """A rule that a namespace has. `foreign` is "" for one that `rule` says whole, else what it does not say: such a
-    rule cannot be copied."""
+    """A routing rule of a namespace. `foreign` is "" if `rule` expresses it completely; otherwise it has the attributes
+    that `rule` lacks, and the rule cannot be copied."""
 
     rule: RoutingRule
     foreign: str = ""
@@ -31,13 +31,13 @@ class KnownRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """The routing of a network namespace: its rules, and by ifindex the addresses and the routes of its links (but not
-    those of the table `local`)."""
+    """The routing of a network namespace: its rules, and the addresses and routes of its links by ifindex, without the
+    table `local`."""
 
     rules: tuple[KnownRule, ...] = ()
     addresses: Mapping[int, tuple[IpInterface, ...]] = field(default_factory=dict)
     routes: Mapping[int, tuple[RouteConfig, ...]] = field(default_factory=dict)
     has_ipv6: bool = True
-    """Whether a link that arrives may have IPv6 addresses (net.ipv6.conf.default.disable_ipv6)."""
+    """Whether a new link in the namespace may have IPv6 addresses (net.ipv6.conf.default.disable_ipv6)."""
     netdevs: frozenset[int] = frozenset()
-    """The links that are netdevs of the pod's earlier attaches: no part of its cluster network."""
+    """The links that earlier attaches moved into the pod. They are not part of its cluster network."""

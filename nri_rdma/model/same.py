@@ -1,4 +1,5 @@
-"""Values that are known by their identity: to compare or hash what 16 links carry would take as long as to use it."""
+"""Cache keys that compare by identity: hashing or comparing the contents of 16 links would take as long as working
+without a cache."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Same(Generic[T_co]):
-    """A key for a cache: two are equal if they have one and the same value, which the cache so keeps."""
+    """A cache key for a value: two keys are equal if they hold the same object. The key keeps the object alive, so no
+    other object can get its id."""
 
     __slots__ = ("value",)
 

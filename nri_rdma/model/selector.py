@@ -1,7 +1,7 @@
-"""Conditions on devices, as pools have them.
+"""Conditions on devices, as pools write them.
 
-A field with several values is fulfilled by any of them, a selector by a device that fulfils all its fields. The words
-are those of a request's `match`, and beside them those of sysfs and the SR-IOV tools.
+A field with several values is met by a device that has any of them; a selector is met by a device that meets all of its
+fields. The words are those of a request's `match`, of sysfs, and of the SR-IOV tools.
 """
 
 from __future__ import annotations
@@ -13,21 +13,23 @@ from nri_rdma.model.device import LinkLayer, Protocol, RdmaDevice
 from nri_rdma.model.pci import PciAddress
 
 _PKEY_BASE = 0x7FFF
-"""A P_Key without its top bit, which distinguishes full from limited members of one partition (IBTA vol. 1, 10.9.2)."""
+"""The bits of a P_Key that identify the partition; the top bit says whether the member is full or limited (IBTA vol. 1,
+10.9.2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionsOf:
-    """A physical function with all its virtual ones, or those of `numbers` only: first and last of each range.
+    """A physical function with all its virtual functions or, if `numbers` has ranges (first and last), only the virtual
+    functions in them.
 
-    `function` is the PCI address, or the netdev's name.
+    `function` is the PCI address or the netdev of the physical function.
     """
 
     function: str
     numbers: tuple[tuple[int, int], ...] = ()
 
     def has_number(self, number: int) -> bool:
-        """Return whether the numbers include that virtual function."""
+        """Return whether the virtual function with this number is included."""
         return not self.numbers or any(first <= number <= last for first, last in self.numbers)
 
     def __str__(self) -> str:
@@ -37,7 +39,7 @@ class FunctionsOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """Conditions on a device, all of them; an empty one, or None, is no condition."""
+    """Conditions on a device; it must meet all of them. An empty condition, or None, is met by every device."""
 
     device: tuple[str, ...] = ()
     netdev: tuple[str, ...] = ()
@@ -45,7 +47,7 @@ class Selector:
     vendor: tuple[str, ...] = ()
     """Four hexadecimal digits, lower case."""
     device_id: tuple[str, ...] = ()
-    """As vendor."""
+    """Four hexadecimal digits each, lower case."""
     driver: tuple[str, ...] = ()
     pf_name: tuple[FunctionsOf, ...] = ()
     root_device: tuple[FunctionsOf, ...] = ()
@@ -57,19 +59,19 @@ class Selector:
     min_speed_gbps: int | None = None
 
     def selects(self, device: RdmaDevice) -> bool:
-        """Return whether the device fulfils all conditions."""
+        """Return whether the device meets all conditions."""
         return all(holds(self, device) for _, _, holds in self._conditions())
 
     def may_select(self, device: RdmaDevice) -> bool:
-        """Return `selects`, where a name that is not known now counts as matching: for devices that must be left out.
-        The netdev of a device that is in a pod has another name there."""
+        """Return whether the device meets all conditions that can be checked now; a condition on an unknown name counts
+        as met. Used for devices that must be excluded. The netdev of a device that is in a pod has an unknown name."""
         return all(holds(self, device) or _is_unknown(word, device) for word, _, holds in self._conditions())
 
     def __str__(self) -> str:
         return " and ".join(f"{word} {_any_of(values)}" for word, values, _ in self._conditions()) or "anything"
 
     def _conditions(self) -> Iterator[_Condition]:
-        """Yield the conditions that are set: the word, the values, and the test of a device."""
+        """Yield the conditions that are set: the word, the values, and the function that tests a device."""
         for word, values, holds in _CONDITIONS:
             wanted = values(self)
             if wanted:
@@ -101,7 +103,8 @@ def _is_function_of_netdev(selector: Selector, device: RdmaDevice) -> bool:
 
 
 def _is_below_root(selector: Selector, device: RdmaDevice) -> bool:
-    """Return whether a device is behind a bridge, a root port or a root complex; ranges are of a physical function."""
+    """Return whether the device is behind one of these bridges, root ports or root complexes, or is one of these
+    functions."""
     own = {device.pci_root, *device.pci_path, str(device.pci or "")}
     return any(
         _is_virtual_of(wanted, device, (str(device.virtual.pf),) if device.virtual is not None else ())

@@ -1,4 +1,4 @@
-"""What a daemon goes without since its start."""
+"""The problems that a daemon has had since its start, but that do not stop it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Part(StrEnum):
-    """The part of the daemon that lacks something."""
+    """The part of the daemon that has the problem."""
 
     SETTINGS = "settings"
     RIGHTS = "rights"
@@ -19,7 +19,7 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """One thing that is lacking; `why` is a sentence with the next step."""
+    """One problem of the daemon. `why` is a sentence with the next step."""
 
     part: Part
     why: str

@@ -1,4 +1,4 @@
-"""The host's use of its links at one time: all that decides whether a netdev may be given away."""
+"""The host's use of its links at one time: the facts that decide whether a netdev may be given away."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Network: TypeAlias = IPv4Network | IPv6Network
 
 
 def parse_address(text: str) -> Address | None:
-    """Return the address that a text is; None for anything else, 0.0.0.0 and :: too."""
+    """Parse an IP address. Return None for any other text, and for 0.0.0.0 and ::."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -26,10 +26,10 @@ def parse_address(text: str) -> Address | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSocket:
-    """A socket of the host's namespace that is tied to one of its addresses or links.
+    """A socket of the host that is bound to one of the host's addresses or links.
 
-    `protocol` is ``tcp`` or ``udp``, `address` its own end (an IPv4 one also of an IPv6 socket), None for every
-    address; `ifindex` is the link that it is bound to (SO_BINDTODEVICE), or 0.
+    `protocol` is ``tcp`` or ``udp``. `address` is the local address, None for any address; an IPv6 socket may have an
+    IPv4 address. `ifindex` is the link that it is bound to (SO_BINDTODEVICE), or 0.
     """
 
     protocol: str
@@ -40,8 +40,8 @@ class HostSocket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifelines:
-    """The addresses that the node and its pods live by, as its administrator names them: the node's own, the API
-    server's, and those of the cluster's services."""
+    """The addresses that the node and its pods cannot do without, as the administrator configures them: those of the
+    node, of the API server, and of the cluster's services."""
 
     node_ips: tuple[Address, ...] = ()
     api_server: Address | None = None
@@ -50,14 +50,14 @@ class Lifelines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostUse:
-    """The host's links with the addresses, sockets and routes on them.
+    """The host's links, with the addresses, sockets and routes on them.
 
-    `programs` are those of the netdevs of RDMA devices by ifindex, as far as there are any.
-    `default_route_links` are the links with a default route that any packet may take; `routing` has the default routes
-    in other tables, the host's rules, and the addresses of all links, or nothing without such a route. `addresses` are
-    those of each link by ifindex, `networks` the same with their prefixes, as texts; `sockets` those that are tied to
-    one of these addresses or links (of a busy host some thousand others are not listed); `api_server_links` the links
-    that the kernel's route to the API server leads to.
+    `programs` are the eBPF programs of RDMA devices' netdevs by ifindex; netdevs without programs are left out.
+    `default_route_links` are the links with a default route that any packet may take. `routing` has the default routes
+    of other tables, the host's rules, and the addresses of all links; it is empty if there is no such route.
+    `addresses` are those of each link by ifindex, `networks` the same with prefix lengths, as texts. `sockets` are
+    those bound to one of these addresses or links; others, of which a busy host has thousands, are left out.
+    `api_server_links` are the links that the route to the API server uses.
     """
 
     links: tuple[LinkState, ...] = ()
@@ -73,12 +73,13 @@ class HostUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """News of the kernel about the host's links, addresses or routes: the objects that changed, not their new state.
+    """A report of the kernel that links, addresses or routes of the host changed: it names the objects, not their new
+    state.
 
-    `ifindexes` are the link itself, what it is a child of and what it is enslaved to; `is_physical` is a link that has
-    a bus device; `address` one that the link has, packed: a new one, or one whose state has changed (a second or two
-    after an IPv6 address came, the kernel reports that it is unique). `rule_table` is the table of a rule that came or
-    went, 0 for a rule that names none.
+    `ifindexes` are the link itself, the link that it is a child of, and the link that it is enslaved to. `is_physical`:
+    the link has a bus device. `address` is an address that the link has, in binary form: a new one, or one with a new
+    state (the kernel reports a second or two after adding an IPv6 address that it is unique). `rule_table` is the table
+    of an added or removed rule, 0 if the rule names none, and None if the change is not about a rule.
     """
 
     ifindexes: frozenset[int] = frozenset()
@@ -91,9 +92,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """The links of RDMA devices: those on the host by ifindex, with their addresses, and all by the names that sysfs
-    has for them. `tables` are those in which these links have a default route, beside the tables that all packets come
-    to."""
+    """The links of RDMA devices: those on the host by ifindex, with their addresses, and all of them by their names in
+    sysfs. `tables` are the routing tables in which these links have a default route, apart from SHARED_TABLES."""
 
     ifindexes: frozenset[int] = frozenset()
     names: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""What a container's image has for programs that use RDMA: libibverbs, and the providers that know each device."""
+"""The libraries for RDMA in a container's image: libibverbs, and its providers for each kind of device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from enum import StrEnum
 
 
 class UserspaceCheck(StrEnum):
-    """The choice whether the libraries in a container's image are compared with the kernel before it starts."""
+    """The setting that decides whether the libraries in a container's image are compared with the kernel before it
+    starts."""
 
     CHECK = "check"
     OFF = "off"
@@ -15,8 +16,8 @@ class UserspaceCheck(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lack:
-    """Something that a library needs and its image does not have: a library, a version of it ("": any), or a symbol of
-    that version ("": all that it needs)."""
+    """Something that a library needs and the image lacks: a library, one version of it ("": any version), or one symbol
+    of that version ("": all symbols that are needed)."""
 
     library: str
     version: str = ""
@@ -25,52 +26,54 @@ class Lack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """The provider of one kind of device, as libibverbs would load it. `name` is that of its file, ``mlx5``."""
+    """The libibverbs provider for one kind of device. `name` is taken from its file name, for example ``mlx5``."""
 
     name: str
     path: str = ""
-    """"" where there is none that libibverbs would find."""
+    """Its file; "" if libibverbs would find none."""
     is_listed: bool = False
-    """Whether a file in libibverbs.d names it: libibverbs loads no other."""
+    """Whether a file in libibverbs.d names it; libibverbs loads no other provider."""
     others: tuple[str, ...] = ()
-    """Files of providers of that name, for another release of libibverbs, where there is none for this one."""
+    """Provider files with this name for other releases of libibverbs, if there is none for this release."""
     abi: tuple[int, int] | None = None
-    """The lowest and highest version of the kernel's interface that it supports; None where that cannot be read."""
+    """The lowest and highest version of the kernel's interface that it supports; None if they cannot be read."""
     lacks: tuple[Lack, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Userspace:
-    """The libraries for RDMA that were found below the root of a container. Paths and texts come from the image."""
+    """The RDMA libraries below the root folder of a container. Paths and texts come from the image, so they are
+    untrusted."""
 
     family: str = ""
-    """The distribution whose packages it has: ``debian``, ``fedora``, ``suse``, ``alpine``, or another's ID."""
+    """The family of distributions whose packages the image uses: ``debian``, ``fedora``, ``suse``, ``alpine``, or
+    another distribution's ID."""
     distribution: str = ""
-    """Its name for people."""
+    """The name of the distribution, for messages."""
     path: str = ""
-    """Of libibverbs.so.1; "" where no program would find it."""
+    """The path of libibverbs.so.1; "" if no program would find it."""
     release: str = ""
-    """The version of the interface between libibverbs and its providers: ``34``."""
+    """The version of the interface between libibverbs and its providers, for example ``34``."""
     lacks: tuple[Lack, ...] = ()
-    """What libibverbs lacks."""
+    """What libibverbs needs and the image lacks."""
     foreign: tuple[tuple[str, str], ...] = ()
-    """Where there is no other: files of that name for another architecture, each with that architecture."""
+    """If libibverbs was found only for other architectures: those files, each with its architecture."""
     has_musl: bool = False
-    """Whether the image has the loader of musl, another C library than glibc."""
+    """Whether the image has the loader of musl, a C library other than glibc."""
     has_glibc: bool = False
     providers: tuple[Provider, ...] = ()
     unseen: str = ""
-    """Why the image could not be read; then nothing is known."""
+    """Why the image could not be read; the other fields are then empty."""
 
     def provider(self, name: str) -> Provider | None:
-        """Return the provider of that name, if it was looked for."""
+        """Return the provider with this name, or None if it was not looked for."""
         return next((it for it in self.providers if it.name == name), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelDevice:
-    """A device as userspace meets it: `driver` is the kernel's, "" where nobody knows it, `abi` the version of the
-    interface that its ``uverbsN/abi_version`` says (None: it cannot be read)."""
+    """A device as libibverbs sees it. `driver` is the kernel's driver, "" if unknown. `abi` is the version of the
+    kernel's interface in ``uverbsN/abi_version``; None if it cannot be read."""
 
     name: str
     driver: str
@@ -79,10 +82,13 @@ class KernelDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """The place of the root folder of a container that was made, by its first process: that is `pid`, or where that is
-    0 the first one of its cgroup. A process of that number that is not of `container_id` is another one. Before the
-    process has the folder for its root (createRuntime), `bundle` is where the OCI runtime has its configuration; ""
-    after that, and `library_path` is its LD_LIBRARY_PATH then."""
+    """The place of a created container's root folder.
+
+    It is the root of the container's first process: `pid` or, if that is 0, the first process of its cgroup. A process
+    that does not belong to `container_id` has reused the PID and is ignored. At createRuntime the process does not have
+    this root yet, so `bundle` is the folder with the OCI runtime's configuration. Later `bundle` is "", and
+    `library_path` is the container's LD_LIBRARY_PATH.
+    """
 
     container_id: str = ""
     pid: int = 0

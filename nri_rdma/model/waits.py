@@ -1,4 +1,4 @@
-"""How long a runtime waits for an attach; every other pod of the node waits meanwhile."""
+"""How long a runtime's call waits for an attach. All other pods of the node wait meanwhile."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """The limits of the waits. `blocking`: a sandbox is answered when its attach has ended, else after `sandbox_s`
-    seconds. A container waits `barrier_s` seconds for an attach that still runs."""
+    """The limits of these waits. With `blocking`, a sandbox start is answered when its attach has ended, otherwise
+    after `sandbox_s` seconds at most. A container creation waits at most `barrier_s` seconds for a running attach."""
 
     blocking: bool = False
     sandbox_s: float = 0.0

@@ -1,4 +1,4 @@
-"""Decides when to read something that changes in bursts. Pure but for the clock, which is a parameter."""
+"""Decides when to read something that changes in bursts. Pure except for the clock, which is a parameter."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from collections.abc import Callable
 
 
 class Burst:
-    """Decides when the next reading is due. Changes are noted by one thread at a time; `due_at` may be asked by any
-    thread.
+    """Decides when the next reading is due. One thread at a time notes changes; any thread may read `due_at`.
 
-    A burst is over when `quiet_s` pass without another change. A burst that does not end delays the reading by
-    `longest_s` at most. Two readings begin at least `interval_s` apart. Times are in seconds of `clock`.
+    A burst is over when no change is noted for `quiet_s`. A burst that does not end delays the reading by at most
+    `longest_s`. Two readings begin at least `interval_s` apart. Times are in seconds of `clock`.
     """
 
     def __init__(
@@ -29,24 +28,24 @@ class Burst:
         self._not_before = -math.inf
 
     def note(self) -> None:
-        """Note that something has changed."""
+        """Note that something has changed now."""
         self._last = self._clock()
         self._first = self._last if self._first is None else self._first
 
     def forget(self) -> None:
-        """Drop the noted changes: the caller reads now, and sees all changes so far."""
+        """Drop the noted changes, because the caller is about to read and will see them all."""
         self._first = None
 
     @property
     def due_at(self) -> float | None:
-        """The time to read, in seconds of `clock`; None: no change is noted."""
-        first = self._first  # once: another thread may forget it at any time
+        """The time of the next reading, in seconds of `clock`; None if no change is noted."""
+        first = self._first  # read once, because another thread may set it to None at any time
         if first is None:
             return None
         return max(min(self._last + self._quiet_s, first + self._longest_s), self._not_before)
 
     def take(self) -> bool:
-        """Return whether it is time to read. A caller that gets True has to read."""
+        """Return whether a reading is due now. If so, the caller must read, because the noted changes are dropped."""
         due_at, now = self.due_at, self._clock()
         if due_at is None or now < due_at:
             return False

@@ -1,7 +1,8 @@
-"""One thread that listens to several file descriptors, each with a reader of its own.
+"""One thread that listens to several file descriptors, and calls the reader of each one.
 
-A source has short turns, so that no source keeps the others waiting. A source that raises is logged and rests for a
-while; the others go on. Events of that time stay in the kernel's buffer, whose overflow each source handles.
+A source takes short turns, so that none keeps the others waiting. If a source raises, the error is logged, and the
+source pauses while the others go on. Meanwhile its events stay in the kernel's buffer; the source handles an overflow
+of that buffer itself.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from dataclasses import dataclass
 log = logging.getLogger(__name__)
 
 TURN_S = 0.05
-"""Longest turn of a source; the rest of its events waits until the other sources had their turns."""
+"""The longest turn of a source in seconds. Its remaining events wait until the other sources have had their turns."""
 REST_S = 1.0
-"""Rest of a source after it raised; doubled with each further failure in a row."""
+"""The pause of a source after it raised, in seconds; doubled after each further failure in a row."""
 LONGEST_REST_S = 60.0
-"""Longest rest: a source that keeps failing is tried, and reported to the owner, this often."""
+"""The longest pause after failures, in seconds. A source that keeps failing is tried, and reported to the owner, this
+often."""
 
 
 def _never() -> float | None:
@@ -40,24 +42,25 @@ def _nobody(_name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Source:
-    """A file descriptor and its reader. All calls come from the listening thread, one at a time, and never block."""
+    """A file descriptor and its reader. The listening thread makes all calls, one at a time; they must not block."""
 
     name: str
-    """For log lines."""
+    """The name of the source in log lines."""
     fd: int
     read: Callable[[], None]
-    """Called when there is something to read. Takes what is there, for at most TURN_S."""
+    """Called when the descriptor is readable. It reads what is there, for at most TURN_S."""
     due_at: Callable[[], float | None] = _never
-    """Returns the time of the next call of `settle`, in seconds of `time.monotonic`; None: no call is due."""
+    """Returns when `settle` must be called next, in seconds of `time.monotonic`; None if no call is due."""
     settle: Callable[[], None] = _nothing
-    """Called at that time, whether or not there is something to read."""
+    """Called at the time that `due_at` returns, whether or not the descriptor is readable."""
     pause_s: float = 0.0
-    """For so long after a reading nobody listens to it. What comes meanwhile is read at once when it is over, and does
-    not wake the thread, which would take the interpreter from who causes it."""
+    """For this many seconds after a call of `read` the descriptor is not listened to; what comes meanwhile is read
+    afterwards in one go. Otherwise the thread would wake for each event, and slow down the thread that causes the
+    events."""
 
 
 class _Listened:
-    """A registered source, and its rest."""
+    """A source that is listened to, with its pauses."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -69,7 +72,7 @@ class _Listened:
         return now < self.rests_until
 
     def wakes_at(self, now: float) -> float:
-        """Return when the source needs a turn although there is nothing to read."""
+        """Return when the source next needs a turn even if its descriptor is not readable."""
         if self.is_resting(now):
             return self.rests_until
         due_at = self.source.due_at()
@@ -77,11 +80,11 @@ class _Listened:
         return hears_at if due_at is None else min(due_at, hears_at)
 
     def hears(self, now: float) -> bool:
-        """Return whether something to read gives the source a turn."""
+        """Return whether the source takes a turn when its descriptor is readable: not while it pauses."""
         return not self.is_resting(now) and now >= self._pauses_until
 
     def turn(self, events: int) -> None:
-        """Read and settle. Raises what the source raises."""
+        """Call `read` and `settle` as far as needed. Raises what they raise."""
         if events & select.POLLNVAL:
             raise OSError(errno.EBADF, f"the descriptor of {self.source.name} was closed by somebody else")
         if events:
@@ -95,7 +98,7 @@ class _Listened:
             self._failures = 0
 
     def fail(self, rest_s: float) -> float:
-        """Let the source rest, and return for how many seconds."""
+        """Begin the pause after a failure, and return its length in seconds."""
         rest: float = min(rest_s * 2**self._failures, LONGEST_REST_S)
         self._failures = min(self._failures + 1, 16)  # 2**16 s is far beyond the longest rest
         self.rests_until = time.monotonic() + rest
@@ -105,8 +108,8 @@ class _Listened:
 class Listeners:
     """The owner of the listening thread: `close` ends and joins it.
 
-    `on_failure` is called in that thread with the name of a source that raised: events that the source had taken may be
-    lost, so that the owner rescans everything. The source is listened to again after its rest.
+    `on_failure` is called in that thread with the name of a source that raised. Events that the source had already read
+    may be lost, so the owner must rescan everything. After its pause the source is listened to again.
     """
 
     def __init__(self, on_failure: Callable[[str], None] = _nobody, *, rest_s: float = REST_S) -> None:
@@ -120,16 +123,16 @@ class Listeners:
         self._thread.start()
 
     def add(self, source: Source) -> None:
-        """Listen to a source from now on. The caller removes the source before it closes the descriptor. Once the
-        thread has ended, adding has no effect and is no error."""
+        """Listen to a source from now on. The caller must remove the source before it closes the descriptor. After
+        `close` this does nothing."""
         with self._changed:
             if not self._closed:
                 self._listened.append(_Listened(source))
                 os.eventfd_write(self._wake, 1)
 
     def remove(self, source: Source) -> None:
-        """Stop listening to a source; repeating it is no error. When this returns, the source's turn is over, unless
-        the source itself calls."""
+        """Stop listening to a source; if it was removed before, do nothing. When this returns, the source's last turn
+        is over, unless the source itself is the caller."""
         with self._changed:
             self._listened = [it for it in self._listened if it.source is not source]
             if not self._closed:
@@ -138,7 +141,7 @@ class Listeners:
                 self._changed.wait_for(lambda: self._in_turn is not source)
 
     def close(self) -> None:
-        """End and join the thread; repeating it is no error."""
+        """End and join the thread. A second call does nothing."""
         with self._changed:
             if self._closed:
                 return
@@ -158,7 +161,7 @@ class Listeners:
                 self._give_turn(it, ready.get(it.source.fd, 0))
 
     def _wait(self, listened: list[_Listened]) -> dict[int, int]:
-        """Wait until descriptors are ready or a source needs a turn, and return the events."""
+        """Wait until a descriptor is readable or a source needs a turn. Return the poll events by descriptor."""
         now, poll = time.monotonic(), select.poll()
         poll.register(self._wake, select.POLLIN)
         wakes_at = min((self._wakes_at(it, now) for it in listened), default=math.inf)
@@ -174,7 +177,7 @@ class Listeners:
     def _wakes_at(self, it: _Listened, now: float) -> float:
         try:
             return it.wakes_at(now)
-        except Exception as error:  # noqa: BLE001 - as in a turn
+        except Exception as error:  # noqa: BLE001 - as in _give_turn, an error must not end the thread
             self._fail(it, error)
             return it.rests_until
 
@@ -185,7 +188,7 @@ class Listeners:
             self._in_turn = it.source
         try:
             it.turn(events)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other sources must not end with this one
+        except Exception as error:  # noqa: BLE001 - an error of one source must not end the thread for the others
             self._fail(it, error)
         finally:
             with self._changed:
@@ -193,10 +196,10 @@ class Listeners:
                 self._changed.notify_all()
 
     def _fail(self, it: _Listened, error: Exception) -> None:
-        """Log what the source raised, let it rest, and report it to the owner."""
+        """Log the error of a source, begin its pause, and report it to the owner."""
         name, rest_s = it.source.name, it.fail(self._rest_s)
         log.error("a listener failed", extra={"listener": name, "rest_s": rest_s}, exc_info=error)
         try:
             self._on_failure(name)
-        except Exception:  # the other sources must not end with the report of this one
+        except Exception:  # an error of the owner must not end the thread, either
             log.exception("the failure of a listener was not handled", extra={"listener": name})

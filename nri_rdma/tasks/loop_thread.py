@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for doors whose calls wait long and are given up by who called."""
+"""An event loop in its own thread, for calls that may wait long and that their callers may give up."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ _T = TypeVar("_T")
 
 
 class LoopThread:
-    """Runs coroutines for other threads. The creator closes it; the thread begins with the first coroutine."""
+    """Runs coroutines for other threads. The thread starts with the first coroutine; whoever creates the object closes
+    it."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
 
     def run(self, work: Coroutine[Any, Any, _T], within_s: float) -> _T:
-        """Return what the coroutine returns, or raise what it raises. Raise TimeoutError after `within_s` seconds, and
-        cancel it. Blocks; not for the loop's own thread."""
+        """Run the coroutine in the loop's thread and return its result, or raise its error. Raises TimeoutError after
+        `within_s` seconds, and cancels the coroutine. Blocks; must not be called in the loop's thread."""
         if self._thread.ident is None:
             self._thread.start()
         done = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -29,7 +30,8 @@ class LoopThread:
             done.cancel()
 
     def close(self, within_s: float) -> None:
-        """Cancel what runs, and end the thread; again is no error. What does not end in time ends with the process."""
+        """Cancel all coroutines and end the thread. A second call does nothing. A coroutine that does not end within
+        `within_s` seconds ends with the process."""
         if self._loop.is_closed():
             return
         if self._thread.ident is not None:

@@ -1,4 +1,5 @@
-"""Waits for workers' tasks, never longer than the runtime waits for us."""
+"""Waits for tasks of worker threads, with a time limit, because the runtime disconnects a plugin that answers too
+late."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 
 
 def wait(future: Future[None], timeout_s: float) -> bool:
-    """Wait for the end of a worker's task and raise what it raised; False on time-out: the caller goes on, since the
-    barrier holds its containers."""
+    """Wait for a task and raise its error, if any. Return False if the task does not end in time; the caller then goes
+    on, because the barrier holds back the pod's containers."""
     if timeout_s <= 0 and not future.done():
         return False
     try:
@@ -21,7 +22,7 @@ def wait(future: Future[None], timeout_s: float) -> bool:
 
 
 def settled(future: Future[None], timeout_s: float) -> bool:
-    """Wait for the end of a worker's task, good or bad; False on time-out."""
+    """Wait until a task has ended, with or without an error. Return False if it does not end in time."""
     try:
         future.exception(max(0.0, timeout_s))
     except FutureTimeoutError:
@@ -32,5 +33,5 @@ def settled(future: Future[None], timeout_s: float) -> bool:
 
 
 def all_settled(futures: Collection[Future[None]], by: float) -> bool:
-    """Wait until all tasks have ended; False when they have not by `by`, in seconds of `time.monotonic`."""
+    """Wait until all tasks have ended. Return False if they have not by `by`, a time in seconds of `time.monotonic`."""
     return all(settled(future, by - time.monotonic()) for future in futures)

@@ -1,7 +1,8 @@
-"""A few worker threads that take tasks by key.
+"""Worker threads that take tasks by key.
 
-Tasks of one key (a sandbox) run one after the other in the order given; tasks of different keys run side by side, at
-most as many as there are threads, urgent ones (undo) before others (attach).
+Tasks with the same key (a sandbox id, for example) run one after the other, in the order of submission. Tasks with
+different keys run in parallel, as many as there are threads. Keys with an urgent task (an undo) come before others
+(attaches).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Beside: TypeAlias = Callable[[str, Callable[[], None]], Future[None]]
-"""Begins work of that key beside the caller; the future carries its result or its exception."""
+"""Starts a task with this key in another thread; the future carries its result or its exception."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,21 +27,21 @@ class _Task:
     def run(self) -> None:
         try:
             self.work()
-        except BaseException as error:  # noqa: BLE001 - the future carries it to who asked
+        except BaseException as error:  # noqa: BLE001 - the future carries it to the caller of `submit`
             self.done.set_exception(error)
         else:
             self.done.set_result(None)
 
 
 def at_once(_key: str, work: Callable[[], None]) -> Future[None]:
-    """Do the work in the caller's thread: for who has no workers to do it beside the caller."""
+    """Run the task in the caller's thread: a `Beside` for callers without worker threads."""
     task = _Task(work=work, urgent=False, done=Future())
     task.run()
     return task.done
 
 
 class Workers:
-    """Worker threads of one owner: `close` ends and joins them."""
+    """A pool of worker threads with one owner: `close` ends and joins them."""
 
     def __init__(self, count: int = 4, name: str = "worker") -> None:
         self._queues: dict[str, deque[_Task]] = {}
@@ -54,7 +55,7 @@ class Workers:
             thread.start()
 
     def submit(self, key: str, work: Callable[[], None], *, urgent: bool = False) -> Future[None]:
-        """Queue `work`; the future carries its result or its exception."""
+        """Queue the task; the future carries its result or its exception. After `close` the future is cancelled."""
         task = _Task(work=work, urgent=urgent, done=Future())
         with self._changed:
             if self._closed:
@@ -65,10 +66,10 @@ class Workers:
         return task.done
 
     def close(self, within_s: float | None = None) -> tuple[str, ...]:
-        """Cancel queued tasks, let running ones end, join the threads; repeating it is no error.
+        """Cancel queued tasks, let running ones finish, and join the threads. A second call is harmless.
 
-        Waits at most `within_s` seconds and returns the keys of tasks that still run: their threads die with the
-        process.
+        Waits at most `within_s` seconds (None: without limit). Return the keys of tasks that still run; their threads
+        end with the process.
         """
         with self._changed:
             self._closed = True
@@ -99,22 +100,23 @@ class Workers:
             try:
                 task.run()
             finally:
-                del task  # what it worked on is not kept until the next one comes
+                del task  # so that its objects are freed before the next task comes
                 with self._changed:
                     self._running.discard(key)
                     self._pass_on(key)
 
     def _pass_on(self, key: str) -> None:
-        """Release the key's next task. The caller holds the lock. No thread is woken for it: this one takes a task
-        next, and each task that it could take instead has woken one when it was submitted. The caller that waits for
-        this task needs the interpreter."""
+        """Make the key's next task available; the caller holds the lock. No thread needs to be woken: the calling
+        thread takes a task next, and each submitted task has already woken a thread. Waking another would take the
+        interpreter from the thread that waits for the finished task."""
         if self._closed:
-            self._changed.notify_all()  # who closes
+            self._changed.notify_all()  # wakes `close`
         elif not self._queues[key]:
             del self._queues[key]
 
     def _next_key(self) -> str | None:
-        """Return the key to serve next: one with urgent work anywhere in its queue comes first, else the oldest."""
+        """Return the key to serve next: a key with an urgent task anywhere in its queue, otherwise the oldest; None if
+        all wait."""
         ready = [key for key, queue in self._queues.items() if queue and key not in self._running]
         urgent = (key for key in ready if any(task.urgent for task in self._queues[key]))
         return next(urgent, ready[0] if ready else None)

@@ -1,7 +1,7 @@
-"""Bytes to events and back, without I/O, clock or logging.
+"""Codecs of protocols: bytes to events and back, without I/O, clock or logging.
 
-The promise of every codec here: whatever the peer sends, the caller gets events or WireError, never another
-exception, and each step consumes input. Results do not depend on how the bytes were cut into pieces.
+Every codec here promises: whatever the peer sends, the caller gets events or WireError, never another exception, and
+each step consumes input. How the bytes were split into pieces does not change the result.
 """
 
 from nri_rdma.wire.error import WireError

@@ -1,10 +1,10 @@
-"""The one exception of wire code."""
+"""The only exception that the codecs raise."""
 
 from __future__ import annotations
 
 
 class WireError(Exception):
-    """The peer, or a message of ours, breaks the protocol; the connection it happened on is not to be used again.
+    """The bytes from the peer, or a message to be sent, break the protocol. The connection must not be used any more.
 
-    Subclasses say when the connection survives.
+    A subclass says so if the connection can still be used.
     """

@@ -1,7 +1,7 @@
 """The NRI connection multiplexer: two byte streams over one socket.
 
-A frame is `conn id u32 | length u32 | payload`, big endian. Reading takes any framing; writing keeps to the one
-framing that Go peers survive. What the streams carry is ttrpc's business.
+A frame is `conn id u32 | length u32 | payload`, big endian. The decoder accepts any split into frames; the encoder
+splits messages only in the way that Go peers can read. The streams carry ttrpc, which this module does not parse.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ import struct
 from nri_rdma.wire.error import WireError
 
 PLUGIN_SERVICE_CONN = 1
-"""The runtime calls, the plugin serves."""
+"""The stream on which the runtime calls the plugin."""
 RUNTIME_SERVICE_CONN = 2
-"""The plugin calls, the runtime serves."""
+"""The stream on which the plugin calls the runtime."""
 
 MAX_PAYLOAD = 10 + (4 << 20)
-"""Longest payload NRI >= 0.7 writes in one frame: the largest ttrpc message with its header."""
+"""The longest payload of a frame that NRI >= 0.7 writes: the largest ttrpc message with its header."""
 FIRST_FRAME_MAX = 4096
-"""Longest frame that may hold the start of a message. A Go peer reads it through a 4096-byte buffer, and its mux
-answers anything longer with ENOMEM and closes (nri issue 102)."""
+"""The longest frame that may hold the start of a message. A Go peer reads the start through a 4096-byte buffer; for a
+longer frame its mux answers ENOMEM and closes the connection (nri issue 102)."""
 HOSTILE_LENGTH = 16 << 20
-"""A claimed length above this is an attack or a lost sync: NRI <= 0.6 wrote up to 1 << 24 bytes, nobody wrote more."""
+"""The longest frame that is accepted. NRI <= 0.6 wrote up to 1 << 24 bytes, and no other version more, so a greater
+length is an attack or a lost synchronisation."""
 
 _HEADER = struct.Struct(">II")
 _HEADER_SIZE = _HEADER.size
@@ -29,10 +30,10 @@ _CONNS = (PLUGIN_SERVICE_CONN, RUNTIME_SERVICE_CONN)
 
 
 class MuxDecoder:
-    """Cuts the trunk's bytes into pieces of the two streams.
+    """Splits the bytes of the connection into pieces of the two streams.
 
-    Payload is passed on as it comes, so nothing is allocated for a length that was only claimed; what is kept between
-    calls is at most a header. Empty frames and frames of other conn ids vanish, as in Go.
+    Payload is passed on as it arrives, so no memory is allocated for a length that the peer only claims; at most a
+    header is kept between calls. Empty frames and frames with other conn ids are dropped, as Go does.
     """
 
     __slots__ = ("_conn", "_error", "_header", "_remaining")
@@ -44,10 +45,10 @@ class MuxDecoder:
         self._error: WireError | None = None
 
     def receive_data(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Return (conn id, piece) for every piece of payload in data, in order.
+        """Return (conn id, piece) for each piece of payload in `data`, in order.
 
-        Raises WireError for a hostile length, once what came before it has been returned: then at the next call,
-        which needs no data. After that every call raises.
+        Raises WireError for a hostile length. If there were pieces before it, they are returned first, and the next
+        call raises; that call needs no data. After that every call raises.
         """
         if not self._remaining and not self._header and len(data) > _HEADER_SIZE:
             # The common case, one receive that holds exactly one frame, costs one slice.
@@ -88,10 +89,11 @@ class MuxDecoder:
 
 
 def encode_message(conn_id: int, message: bytes) -> bytes:
-    """Return the frames for one whole ttrpc message, to be written to the trunk in one go.
+    """Return the frames of one whole ttrpc message, to be written to the connection in one go.
 
-    One frame up to FIRST_FRAME_MAX, else that many bytes and then the rest in as few frames as MAX_PAYLOAD allows:
-    many small frames would overflow the 256-frame queue of a Go peer. Two messages never share a frame.
+    A message of up to FIRST_FRAME_MAX bytes is one frame. A longer one starts with a frame of this size; the rest is
+    split into as few frames as MAX_PAYLOAD permits, because many small frames would overflow the 256-frame queue of a
+    Go peer. Two messages never share a frame.
     """
     if conn_id not in _CONNS:
         raise WireError(f"mux conn {conn_id} does not exist, only {PLUGIN_SERVICE_CONN} and {RUNTIME_SERVICE_CONN}")

@@ -1,4 +1,4 @@
-"""Netlink messages and their attributes: bytes to values and back, no I/O (netlink(7))."""
+"""Netlink messages and their attributes: bytes to values and back, without I/O (netlink(7))."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from nri_rdma.wire.error import WireError
 REQUEST: Final = 0x1  # NLM_F_*, include/uapi/linux/netlink.h
 ACK: Final = 0x4
 REPLACE: Final = 0x100
-"""Of a change: in place of what is there."""
+"""For a request that adds: replace an existing object."""
 EXCL: Final = 0x200
 DUMP: Final = 0x300
 CREATE: Final = 0x400
 APPEND: Final = 0x800
 NESTED: Final = 0x8000
-"""NLA_F_NESTED, of an attribute's number."""
+"""NLA_F_NESTED, a flag in an attribute's number."""
 DUMP_INTERRUPTED: Final = 0x10
-"""NLM_F_DUMP_INTR: the list changed while it was sent, so that an entry may be missing or listed twice."""
+"""NLM_F_DUMP_INTR: the list changed while it was sent, so an entry may be missing or repeated."""
 ERROR: Final = 2
 DONE: Final = 3
 
@@ -32,7 +32,7 @@ _REASON = 1  # NLMSGERR_ATTR_MSG
 
 
 class Message(NamedTuple):
-    """One message; `whole` has its header, too."""
+    """A netlink message; `whole` are its bytes with the header."""
 
     kind: int
     flags: int
@@ -41,31 +41,30 @@ class Message(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The end of a request: the kernel's errno, 0 when the request was done, and the kernel's text, "" when there is
-    none."""
+    """The result of a request: the kernel's errno, 0 on success, and the kernel's message, "" if there is none."""
 
     errno: int
     reason: str
 
 
 def encode_request(kind: int, flags: int, sequence: int, body: bytes) -> bytes:
-    """Encode a request, padded so that another may follow in the same datagram."""
+    """Encode a request, padded so that another one can follow in the same datagram."""
     whole = HEADER.pack(HEADER.size + len(body), kind, flags | REQUEST, sequence, 0) + body
     return whole + b"\0" * (-len(whole) % 4)
 
 
 def encode_attribute(kind: int, value: bytes) -> bytes:
-    """Encode one attribute with its padding."""
+    """Encode an attribute with its padding."""
     return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + b"\0" * (-len(value) % 4)
 
 
 def encode_u32(kind: int, value: int) -> bytes:
-    """Encode an attribute that is a number of four bytes."""
+    """Encode an attribute whose value is a 32-bit number."""
     return encode_attribute(kind, _U32.pack(value))
 
 
 def read_messages(datagram: bytes) -> Iterator[Message]:
-    """Yield the messages of a datagram. Raises WireError at a broken one."""
+    """Yield the messages in a datagram. Raises WireError for a broken one."""
     position, end = 0, len(datagram)
     while position < end:
         if end - position < HEADER.size:
@@ -78,7 +77,8 @@ def read_messages(datagram: bytes) -> Iterator[Message]:
 
 
 def read_attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield number and value of each attribute, without the flags for nesting and byte order. Raises WireError."""
+    """Yield number and value of each attribute; flags for nesting and byte order are removed from the number. Raises
+    WireError."""
     position, end = 0, len(data)
     while position + _ATTRIBUTE.size <= end:
         length, kind = _ATTRIBUTE.unpack_from(data, position)
@@ -89,7 +89,7 @@ def read_attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def read_answer(message: Message) -> Answer:
-    """Return the outcome in a message of kind ERROR or DONE. Raises WireError."""
+    """Return the result in a message of kind ERROR or DONE. Raises WireError."""
     end = HEADER.size + _CODE.size
     if len(message.whole) < end:
         return Answer(0, "")  # DONE of an empty list
@@ -103,7 +103,7 @@ def read_answer(message: Message) -> Answer:
 
 
 def _repeated_bytes(answer: bytes) -> int:
-    """Return how many bytes of the request a refusal repeats, when the kernel was not asked to leave them out."""
+    """Return how many bytes of the request the error message repeats. The kernel does so unless it was asked not to."""
     if len(answer) < HEADER.size + _CODE.size + 4:
         raise WireError(f"a refusal of {len(answer)} bytes")
     (length,) = _U32.unpack_from(answer, HEADER.size + _CODE.size)

@@ -1,9 +1,9 @@
-"""nldev, the RDMA subsystem's part of NETLINK_RDMA: questions as bytes, the kernel's answers as values.
+"""nldev, the RDMA subsystem's part of NETLINK_RDMA: requests as bytes, the kernel's replies as values.
 
-A request has its bytes and the reader of its answer; Replies takes the answer datagram by datagram. A netlink datagram
-holds whole messages; how many is the kernel's choice, and results do not depend on it. Messages of other sequence
-numbers and attributes that are not known here are skipped: kernels add to both. Sockets, namespaces and what an errno
-means are left to host/netlink/rdma.py.
+A request has its bytes and the reader of its reply; Replies takes the reply datagram by datagram. A netlink datagram
+holds whole messages; the kernel chooses how many, and the result does not depend on it. Messages with other sequence
+numbers and unknown attributes are skipped, because newer kernels add some. host/netlink/rdma.py handles sockets and
+namespaces, and interprets errno.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ T = TypeVar("T")
 NETLINK_RDMA: Final = 20  # include/uapi/linux/netlink.h
 GROUP_NOTIFY: Final = 4  # RDMA_NL_GROUP_NOTIFY
 RESULTS_MAX: Final = 1 << 20
-"""Most results of one request; a longer answer is broken. No node has as many objects: the most queue pairs an adapter
-offers is 2^18."""
+"""The greatest number of results of one request; a longer reply is broken. No node has so many objects: adapters offer
+at most 2^18 queue pairs."""
 
 _CLIENT = 5  # RDMA_NL_NLDEV; a message type is client << 10 | command
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
@@ -65,7 +65,7 @@ class NldevCommand(IntEnum):
 
 
 class Attribute(IntEnum):
-    """RDMA_NLDEV_ATTR_*, RDMA_NLDEV_SYS_ATTR_* and RDMA_NLDEV_NET_NS_FD of the same header, with their types there."""
+    """RDMA_NLDEV_ATTR_*, RDMA_NLDEV_SYS_ATTR_* and RDMA_NLDEV_NET_NS_FD of the same header, with their types."""
 
     DEV_INDEX = 1  # u32
     DEV_NAME = 2  # string
@@ -110,7 +110,8 @@ class Attribute(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NldevRequest(Generic[T]):
-    """A question, or an order (whose answer is empty)."""
+    """A request to the RDMA subsystem: its bytes, and the function that reads its reply. The reply to a change is
+    empty."""
 
     command: NldevCommand
     attributes: bytes
@@ -118,37 +119,38 @@ class NldevRequest(Generic[T]):
     read: Callable[[NldevFields], T]
 
     def encode(self, sequence: int) -> bytes:
-        """Return the message to send."""
+        """Return the message to send, with this sequence number."""
         kind = _CLIENT << 10 | self.command
         flags = _REQUEST | (_DUMP if self.is_dump else _ACK)
         return _HEADER.pack(_HEADER.size + len(self.attributes), kind, flags, sequence, 0) + self.attributes
 
 
 def get_devices() -> NldevRequest[RdmaDeviceState]:
-    """Ask for all devices of the socket's namespace."""
+    """Return the request for all devices in the socket's namespace."""
     return _request(NldevCommand.GET, _read_device, is_dump=True)
 
 
 def get_ports(index: int) -> NldevRequest[RdmaPortState]:
-    """Ask for all ports of a device."""
+    """Return the request for all ports of a device."""
     return _request(NldevCommand.PORT_GET, _read_port, _u32(Attribute.DEV_INDEX, index), is_dump=True)
 
 
 def get_char_device(kind: CharKind, index: int | None, port: int | None) -> NldevRequest[CharNumber]:
-    """Ask for the character device of that kind: uverbs of a device, umad and issm of a port, rdma_cm of no device
-    (None)."""
+    """Return the request for a character device. uverbs needs the index of a device, umad and issm a port, too; rdma_cm
+    needs neither."""
     place = [] if index is None else [_u32(Attribute.DEV_INDEX, index)]
     place += [] if port is None else [_u32(Attribute.PORT_INDEX, port)]
     return _request(NldevCommand.GET_CHARDEV, _read_char, *place, _string(Attribute.CHARDEV_TYPE, kind.value))
 
 
 def get_system() -> NldevRequest[RdmaSystem]:
-    """Ask for the settings of the RDMA subsystem."""
+    """Return the request for the settings of the RDMA subsystem."""
     return _request(NldevCommand.SYS_GET, _read_system)
 
 
 def set_netns_mode(mode: RdmaNetns) -> NldevRequest[None]:
-    """Set the RDMA subsystem's netns mode; EBUSY while there are other namespaces."""
+    """Return the request that sets the netns mode of the RDMA subsystem. The kernel answers EBUSY while other network
+    namespaces exist."""
     if mode is RdmaNetns.NONE:
         raise WireError("the RDMA subsystem can be shared or exclusive, it cannot be switched off")
     return _request(
@@ -162,19 +164,19 @@ def set_namespace(index: int, fd: int) -> NldevRequest[None]:
 
 
 def set_name(index: int, name: str) -> NldevRequest[None]:
-    """Rename a device."""
+    """Return the request that renames a device."""
     return _request(
         NldevCommand.SET, _read_nothing, _u32(Attribute.DEV_INDEX, index), _string(Attribute.DEV_NAME, name)
     )
 
 
 def get_resources(index: int) -> NldevRequest[tuple[Count, ...]]:
-    """Ask for the number of objects of each kind that a device has, the kernel's own included."""
+    """Return the request for the number of objects of each kind on a device, including the kernel's own."""
     return _request(NldevCommand.RES_GET, _read_resources, _u32(Attribute.DEV_INDEX, index))
 
 
 def get_objects(kind: ObjectKind, index: int) -> NldevRequest[tuple[RdmaObject, ...]]:
-    """Ask for the objects of one kind that a device has, with their makers."""
+    """Return the request for all objects of one kind on a device, with their creators."""
     command, table, entry = _OBJECTS[kind]
 
     def read(fields: NldevFields) -> tuple[RdmaObject, ...]:
@@ -184,8 +186,8 @@ def get_objects(kind: ObjectKind, index: int) -> NldevRequest[tuple[RdmaObject, 
 
 
 def get_kernel_objects(kind: ObjectKind, index: int) -> NldevRequest[tuple[RdmaObject, ...]]:
-    """Ask for the objects of one kind that a part of the kernel made. A busy node has regions of processes by the
-    hundred thousand, which are then not decoded."""
+    """Return the request for the objects of one kind that a part of the kernel created. Objects of processes are
+    skipped without decoding, because a busy node has hundreds of thousands of memory regions."""
     command, table, entry = _OBJECTS[kind]
 
     def read(fields: NldevFields) -> tuple[RdmaObject, ...]:
@@ -196,14 +198,15 @@ def get_kernel_objects(kind: ObjectKind, index: int) -> NldevRequest[tuple[RdmaO
 
 
 def get_counters(index: int, port: int) -> NldevRequest[tuple[Count, ...]]:
-    """Ask for the hardware counters of a port; EINVAL when its driver has none."""
+    """Return the request for the hardware counters of a port. The kernel answers EINVAL if the driver has none."""
     return _request(
         NldevCommand.STAT_GET, _read_counters, _u32(Attribute.DEV_INDEX, index), _u32(Attribute.PORT_INDEX, port)
     )
 
 
 class Replies(Generic[T]):
-    """The answer to one request: `results` until `done`, then `errno` is 0 when they are complete, or says why not."""
+    """The reply to one request. `results` grows until `done`; then `errno` is 0 on success, and otherwise says why the
+    results are not complete."""
 
     def __init__(self, request: NldevRequest[T], sequence: int) -> None:
         self._request = request
@@ -212,10 +215,10 @@ class Replies(Generic[T]):
         self.done = False
         self.errno = 0
         self.is_interrupted = False
-        """Whether the list changed meanwhile: an entry may be missing."""
+        """Whether the list changed while the kernel sent it, so that an entry may be missing."""
 
     def receive_data(self, datagram: bytes) -> None:
-        """Take one datagram. Raises WireError when it breaks the protocol; the answer is then not to be used."""
+        """Take one datagram. Raises WireError if it breaks the protocol; the results must not be used then."""
         for kind, flags, sequence, payload in _messages(datagram):
             if sequence != self._sequence or self.done:
                 continue
@@ -232,15 +235,14 @@ class Replies(Generic[T]):
 
 
 def read_events(datagram: bytes) -> tuple[RdmaEvent, ...]:
-    """Return the events in a datagram of the notify group. Raises WireError; messages that are no events are
-    skipped."""
+    """Return the events in a datagram of the notify group; other messages are skipped. Raises WireError."""
     monitor = _CLIENT << 10 | NldevCommand.MONITOR
     return tuple(_read_event(NldevFields(payload)) for kind, _, _, payload in _messages(datagram) if kind == monitor)
 
 
 class NldevFields:
-    """The attributes of a message or of a nested table. Every read raises WireError when the value is not of its type,
-    or is missing and has no default."""
+    """The attributes of a message or of a nested table. Each read raises WireError if the value has the wrong size, or
+    if it is missing and has no default."""
 
     __slots__ = ("_items",)
 
@@ -257,7 +259,7 @@ class NldevFields:
         return default
 
     def optional(self, attribute: Attribute, size: struct.Struct) -> int | None:
-        """Return an unsigned number; None when the attribute is missing."""
+        """Return an unsigned number; None if the attribute is missing."""
         data = self._first(attribute)
         if data is None:
             return None
@@ -266,7 +268,7 @@ class NldevFields:
         return int(size.unpack(data)[0])
 
     def text(self, attribute: Attribute, default: str | None = None) -> str:
-        """Return a string, which ends at its first NUL."""
+        """Return a string; it ends at its first NUL."""
         data = self._first(attribute)
         if data is not None:
             return data.partition(b"\0")[0].decode(errors="replace")
@@ -275,11 +277,11 @@ class NldevFields:
         return default
 
     def table(self, table: Attribute, entry: Attribute) -> Iterator[NldevFields]:
-        """Return the entries of a table; none when the table is missing."""
+        """Return the decoded entries of a table; none if the table is missing."""
         return map(NldevFields, self.entries(table, entry))
 
     def entries(self, table: Attribute, entry: Attribute) -> Iterator[bytes]:
-        """Return the entries of a table, not decoded."""
+        """Return the entries of a table without decoding them."""
         return (data for kind, data in _attributes(self._first(table) or b"") if kind == entry)
 
     def _first(self, attribute: Attribute) -> bytes | None:
@@ -297,13 +299,14 @@ _PHYS_STATES = {
     6: "LinkErrorRecovery",
     7: "Phy Test",
 }
-"""The words of drivers/infiniband/core/sysfs.c."""
+"""The names of physical port states in drivers/infiniband/core/sysfs.c."""
 
 _EVENTS = dict(enumerate(kind for kind in RdmaEventKind if kind is not RdmaEventKind.OTHER))
-"""enum rdma_nl_notify_event_type counts in the order of RdmaEventKind."""
+"""The numbers of enum rdma_nl_notify_event_type, which has the order of RdmaEventKind."""
 
 _KERN_NAME = struct.pack("=H", Attribute.RES_KERN_NAME)
-"""An attribute that every entry of the kernel's own has; the entry of a process has these bytes by chance only."""
+"""The number, as bytes, of an attribute that only objects of the kernel have. Other entries can contain these bytes by
+chance."""
 
 _OBJECTS = {
     ObjectKind.QP: (NldevCommand.RES_QP_GET, Attribute.RES_QP, Attribute.RES_QP_ENTRY),
@@ -399,7 +402,7 @@ def _read_event(fields: NldevFields) -> RdmaEvent:
 
 
 def _read_nothing(_fields: NldevFields) -> None:
-    """Read the answer to an order, which is empty."""
+    """Read nothing: the reply to a change is empty."""
 
 
 def _request(
@@ -450,7 +453,8 @@ def _attributes(payload: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _errno(kind: int, payload: bytes) -> int:
-    """Return the positive errno of an error, an acknowledgement (0) or the end of a dump, which may have none."""
+    """Return the positive errno in an error, in an acknowledgement (0), or at the end of a dump, which may lack it
+    (0)."""
     if len(payload) < _S32.size:
         if kind == _NLMSG_DONE:
             return 0

@@ -1,6 +1,6 @@
-"""rtnetlink's news about links, their queues, addresses, routes and rules: bytes to values, no I/O.
+"""rtnetlink's reports of changed links, queues, addresses, routes and rules: bytes to values, without I/O.
 
-Only the links that a message concerns are read from it; their new state comes from a rescan.
+Only the identity of the changed objects is read from a message; a rescan reads their new state.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from nri_rdma.wire.error import WireError
 from nri_rdma.wire.netlink import HEADER, read_attributes, read_messages
 
 GROUPS: Final = 0x1 | 0x8 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 0x40000
-"""RTMGRP_LINK and RTMGRP_TC, and IFADDR, ROUTE and RULE of both families (include/uapi/linux/rtnetlink.h)."""
+"""The multicast groups RTMGRP_LINK and RTMGRP_TC, and those of addresses, routes and rules of IPv4 and IPv6
+(include/uapi/linux/rtnetlink.h)."""
 NEWROUTE, DELROUTE = 24, 25
 DST_LEN_AT: Final = 17
-"""Offset of the destination's prefix length in a route message: 0 is a default route."""
+"""The offset of the destination's prefix length in a route message; length 0 is a default route."""
 
 _NEWLINK, _DELLINK, _NEWADDR, _DELADDR = 16, 17, 20, 21
 _NEWRULE, _DELRULE = 32, 33
@@ -32,7 +33,7 @@ _U32 = struct.Struct("=I")
 
 
 def read_changes(datagram: bytes) -> Iterator[Change]:
-    """Yield the changes in a datagram. Messages of other kinds are skipped. Raises WireError."""
+    """Yield the changes that a datagram reports. Messages of other kinds are skipped. Raises WireError."""
     for message in read_messages(datagram):
         read = _READERS.get(message.kind)
         if read is not None:
@@ -42,7 +43,7 @@ def read_changes(datagram: bytes) -> Iterator[Change]:
 def _link(payload: bytes) -> Change:
     _, _, ifindex, _, _ = _fields(_IFINFOMSG, payload)
     told = dict(read_attributes(payload[_IFINFOMSG.size :]))
-    # The other end of a pod's veth has a number of the pod's, which may be that of any link here.
+    # For a pod's veth the number is one of the pod's namespace, so it could be the number of any link here.
     lower = _number(told, _IFLA_LINK) if _IFLA_LINK_NETNSID not in told else 0
     return Change(
         ifindexes=frozenset({ifindex, lower, _number(told, _IFLA_MASTER)}) - {0},
@@ -52,7 +53,7 @@ def _link(payload: bytes) -> Change:
 
 
 def _address(payload: bytes) -> Change:
-    """Return the address in the form of captured addresses: the link's own end."""
+    """Return the changed address: the link's own end of it, as in captured addresses."""
     *_, ifindex = _fields(_IFADDRMSG, payload)
     told = dict(read_attributes(payload[_IFADDRMSG.size :]))
     return Change(ifindexes=frozenset({ifindex}), address=told.get(_IFA_LOCAL, told.get(_IFA_ADDRESS, b"")))
@@ -63,7 +64,7 @@ def _address_gone(payload: bytes) -> Change:
 
 
 def _queue(payload: bytes) -> Change:
-    """Return the link; that of a filter which several links share has no number, and is read with the next change."""
+    """Return the changed link. A filter shared by several links has no link number; it is read at the next change."""
     _, ifindex, *_ = _fields(_TCMSG, payload)
     return Change(ifindexes=frozenset({ifindex}) if ifindex > 0 else frozenset())
 
@@ -74,7 +75,7 @@ def _route(payload: bytes) -> Change:
 
 
 def _rule(payload: bytes) -> Change:
-    """Return the rule's table; beyond 255 an attribute says it."""
+    """Return the table of the changed rule; a table number above 255 is in an attribute."""
     table = _fields(_RTMSG, payload)[4]
     return Change(rule_table=_number(dict(read_attributes(payload[_RTMSG.size :])), _FRA_TABLE) or table)
 

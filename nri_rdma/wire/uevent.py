@@ -1,7 +1,7 @@
-"""Uevents: the kernel's reports about devices that come, go, move or change. Bytes to values, no I/O.
+"""Uevents: the kernel's reports of devices that are added, removed, moved or changed. Bytes to values, without I/O.
 
 A datagram is ``ACTION@DEVPATH`` and then ``KEY=VALUE`` pairs, each ended by a NUL (lib/kobject_uevent.c). udev sends
-its own to another multicast group; those begin with ``libudev``.
+its own events to another multicast group; those begin with ``libudev``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nri_rdma.wire.error import WireError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uevent:
-    """One event. `number` is the major and minor of a device that has a node; `sequence` grows with every event."""
+    """A uevent. `number` is major and minor of a device with a device node; `sequence` grows with every event."""
 
     action: str
     subsystem: str
@@ -24,7 +24,7 @@ class Uevent:
 
 
 def read_uevent(data: bytes) -> Uevent:
-    """Return the event in a datagram of the kernel's. Raises WireError."""
+    """Return the event in a datagram of the kernel. Raises WireError."""
     head, *rest = data.split(b"\0")
     action, at, path = head.decode(errors="replace").partition("@")
     if not at or not path.startswith("/"):

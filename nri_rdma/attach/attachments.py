@@ -51,7 +51,7 @@ class Attachments:
         `workers` do."""
         self._tasks = tasks
         self.lost = tasks.lost
-        """Returns the list of netdevs that pods have lost since the daemon's start."""
+        """Returns the netdevs that the host has lost in pods since the daemon's start."""
         self._workers = workers
         self.on_begun: list[Callable[[Attachment], None]] = []
         """Called with each attachment that begins and each that an earlier daemon left; a listener must not block."""

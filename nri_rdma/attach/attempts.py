@@ -115,8 +115,8 @@ class Attempts:
         attachment.settle(error or interrupted(attachment.pod))
 
     def _failed(self, attachment: Attachment, error: BaseException) -> None:
-        """Feed the failure of an attempt to the table. The attempt is the last one if it refused the plan, if
-        `attempts` are used up, or if the daemon is closing."""
+        """Feed the failure of an attempt to the table. It is the last attempt if the plan was refused, if `attempts`
+        are used up, or if the daemon is closing."""
         is_last = self._timers.is_closed or attachment.attempt >= attachment.attempts or not attachment.planned.done()
         event = Event.LAST_FAILED if is_last else Event.FAILED
         self._feed(

@@ -51,7 +51,8 @@ _KEPT_CONFIGS = 64
 
 
 def configs_of(request: DeviceRequest, devices: int) -> tuple[NetworkConfig, ...]:
-    """Return one configuration for each of the `devices` devices of a request; it applies to the device's first netdev.
+    """Return one configuration for each device of a request; `devices` is their number. It applies to the device's
+    first netdev.
 
     Rules and reject routes belong to the namespace, not to a link: they are part of the first device's configuration.
     """

@@ -48,7 +48,7 @@ class SandboxContainers:
         self.unstarted: dict[str, Unstarted] = {}
         """The containers whose CreateContainer was answered and whose StartContainer has not come."""
         self.unguarded: set[str] = set()
-        """The containers that started although the guard which should have verified them did not."""
+        """The containers that should have a guard, but started without being verified by it."""
 
         self.proofs: dict[str, ContainerProof] = {}
         """The last proof of each container. A container that is created again has another id and needs a new proof."""
@@ -71,7 +71,8 @@ class SandboxContainers:
             self.cgroups[name] = cgroups_path
 
     def answered(self, name: str) -> int:
-        """Record an answer to CreateContainer for this container. Return how many there were since it last started."""
+        """Record an answer to CreateContainer for this container. Return the number of answers since the container last
+        started."""
         known = self.unstarted.get(name)
         if known is not None:
             known.answers += 1

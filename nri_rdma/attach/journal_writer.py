@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 
 
 class JournalWriter:
-    """Reads, writes and removes the journal records of attachments. It calls `boundary` before and after each
-    change."""
+    """Reads, writes and removes the journal records of attachments. It calls `boundary`, a hook for tests, before and
+    after each change."""
 
     def __init__(self, journal: Journal, boundary: Boundary) -> None:
         self._journal = journal

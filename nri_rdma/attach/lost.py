@@ -1,4 +1,4 @@
-"""The netdevs that pods have lost for the host since the daemon's start.
+"""The netdevs that the host has lost since the daemon's start, because they could not be returned from a pod.
 
 A virtual netdev is lost if its pod deletes it, replaces it or moves it to an unknown namespace, or if the pod's
 namespace ends. A physical one returns when the namespace ends; it is lost only if its device is removed from the
@@ -39,7 +39,7 @@ class LostNetdev:
 
 
 class LostNetdevs:
-    """Counts and lists lost netdevs. Safe for use by several threads."""
+    """The list and the number of lost netdevs. Safe for use by several threads."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock

@@ -50,7 +50,7 @@ def netdevs_changed(attachments: Attachments, ifindexes: frozenset[int]) -> None
 
 
 def process_ended(attachments: Attachments, process: ProcessIdentity) -> None:
-    """End the sandboxes whose end is the end of this process."""
+    """End the sandboxes whose end is seen by the end of this process."""
     for attachment in attachments.all():
         record = attachment.record
         known = record.process if record is not None else None  # None while the attach is under way

@@ -44,8 +44,8 @@ class NamespaceError(KernelError):
 
 
 def explained(error: KernelError, *, device: str, where: str, path: str = "", what: str = "") -> AttachError:
-    """Return a kernel error as an AttachError with a hint what to do. `path` is that of the pod's network namespace,
-    `what` the step that was refused."""
+    """Return a kernel error as an AttachError with a hint that says what to do. `path` is that of the pod's network
+    namespace, `what` the step that was refused."""
     words, code = str(error), ErrorCode.ATTACH_FAILED
     if _is_of_powerless(error):
         words, code = f"the daemon lacks CAP_SYS_ADMIN: {words}", ErrorCode.PRIVILEGE
@@ -241,8 +241,8 @@ class Kernel(Protocol):
         ...
 
     def rdma_netns(self) -> RdmaNetns:
-        """Return whether network namespaces share the RDMA devices, each device is in one namespace, or the kernel has
-        no RDMA."""
+        """Return the RDMA netns mode: network namespaces share the RDMA devices, each RDMA device is in one namespace,
+        or the kernel has no RDMA subsystem."""
         ...
 
     def rdma_devices(self, namespace: Namespace) -> tuple[RdmaDeviceState, ...]:

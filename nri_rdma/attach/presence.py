@@ -96,7 +96,7 @@ class Presence:
 
 @contextmanager
 def _told_as(record: SandboxRecord, device: str) -> Iterator[None]:
-    """Turn the kernel's error into one that names the device and the pod."""
+    """Turn a KernelError inside the `with` block into an AttachError that names the device and the pod."""
     try:
         yield
     except KernelError as error:

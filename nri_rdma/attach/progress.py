@@ -10,8 +10,8 @@ from nri_rdma.attach.transaction import Boundary
 
 
 def counting(attachment: Attachment, steps: tuple[Step, ...], boundary: Boundary) -> Boundary:
-    """Return a boundary that calls `boundary`, counts the devices whose steps are all done, and raises NotReadyError if
-    the attachment is ending, so that the attach stops between two steps."""
+    """Return a Boundary, which is called before and after each step. It calls `boundary`, counts the devices whose
+    steps are all done, and raises NotReadyError if the attachment is ending, which stops the attach."""
     left = Counter(step.device for step in steps)
     attachment.change(devices_done=0, devices_total=len(left))
 

@@ -107,8 +107,8 @@ def _number(kernel: Kernel, namespace: Namespace, index: int, kind: CharKind, po
 
 
 def _wanted(nodes: tuple[CharDevice, ...], ports: tuple[int, ...]) -> Iterator[tuple[CharKind, int | None]]:
-    """Yield the kinds of character device that the device had, in their order; a kind that ports have, once for each
-    port."""
+    """Yield the kinds of the device's character devices in order. A kind that belongs to a port comes once for each
+    port; any other kind comes once, with None."""
     for kind in dict.fromkeys(node.kind for node in nodes):
         for port in ports if kind in _OF_A_PORT else (None,):
             yield kind, port

@@ -52,7 +52,7 @@ class SandboxRecord:
 
     @property
     def holdings(self) -> tuple[tuple[DeviceId, Holding], ...]:
-        """Return the devices that the attachment holds, each with who holds it and how."""
+        """Return the devices of the attachment, each with a Holding: which pod has it, in which mode."""
         return tuple(
             holding
             for request in self.attached

@@ -19,7 +19,7 @@ from nri_rdma.tasks.workers import Workers
 log = logging.getLogger(__name__)
 
 TAKE_UP_PAUSE_S = 1.0
-"""Pause before a failed check of an earlier daemon's attachment is retried."""
+"""Pause in seconds before a failed check of an earlier daemon's attachment is retried."""
 
 
 class Recovery:
@@ -52,7 +52,7 @@ class Recovery:
             self._feed(attachment, Event.SEEK_PICKED)
 
     def _seek(self, attachment: Attachment, _error: BaseException | None) -> None:
-        """Find out, in a worker, in which state an earlier daemon's attachment is."""
+        """Determine, in a worker, the state of an earlier daemon's attachment."""
         try:
             found = self._tasks.find(attachment)
         except Exception as failure:
@@ -88,7 +88,8 @@ def _of_ending(now: Now, words: str) -> str:
 
 
 def _tell_taken_up(attachment: Attachment, error: BaseException | None) -> None:
-    """Wake those who wait until the attachment of an earlier daemon has been checked; with an error if it cannot be."""
+    """Wake those who wait until an earlier daemon's attachment has been checked. If the check has failed, they get the
+    error."""
     assert attachment.taken_up is not None  # an earlier daemon left it
     if attachment.taken_up.done():
         return

@@ -38,7 +38,7 @@ _OF_DRIVERS = (SetFeatures, SetPrivateFlags, SetTuning)
 _NOT_A_DRIVERS: Final = frozenset(
     {errno.ENODEV, errno.ENOBUFS, errno.ENOMEM, errno.EINTR, errno.ETIMEDOUT, errno.EPERM, errno.EACCES, errno.EPROTO}
 )
-"""Errors that do not mean that the driver refuses the setting: after them the restore is tried again."""
+"""Errors with a cause other than a refusal by the driver: after them the restore is tried again."""
 _ADDR_GEN_MODE = "addr_gen_mode"
 _ADDR_GEN_MODE_NONE = 1  # IN6_ADDR_GEN_MODE_NONE, include/uapi/linux/if_link.h
 
@@ -105,8 +105,8 @@ def departures(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
 
 def find_on_host(links: tuple[LinkState, ...], move: NetdevMove) -> LinkState | None:
     """Return the netdev from the host's links, or None. A virtual one has its old MAC when it arrives (`_move_home`
-    sets it) and its old counterpart (the other end of a veth, the lower link of a child). Its number proves nothing,
-    because CNI plugins move links to the host, too, and these keep a number that is free."""
+    sets it) and its old counterpart (the other end of a veth, the lower link of a child). Its number alone proves
+    nothing, because CNI plugins move links to the host, too, and these keep a number that is free."""
     wanted, parked = move.link, parked_name(move.link)
     if wanted.parent:
         return _physical(links, wanted, wanted.ifindex, {wanted.name, move.pod_name, parked})
@@ -125,8 +125,8 @@ def _hangs_alike(link: LinkState, wanted: LinkState) -> bool:
 
 
 def look_in_pod(kernel: Kernel, namespace: Namespace, move: NetdevMove) -> LinkState | None:
-    """Return the netdev as the pod has it, or None if the pod does not have it. Ask the kernel for its number first, so
-    that other links of the pod, however many or strange, do not matter."""
+    """Return the netdev as the pod has it, or None if the pod does not have it. The kernel is first asked for its
+    number alone, because the pod may have many links, or links that cannot be parsed."""
     try:
         link = kernel.link(namespace, move.pod_ifindex)
     except KernelError as error:
@@ -161,7 +161,8 @@ def find_in_pod(links: tuple[LinkState, ...], move: NetdevMove) -> LinkState | N
 
 
 def parked_name(wanted: LinkState) -> str:
-    """Return a host name for a netdev whose own name is taken. Nothing else uses such names. At most 15 characters."""
+    """Return a name on the host for a netdev whose own name is taken there. Nothing else uses such names. At most 15
+    characters."""
     return f"nrirdma-{wanted.ifindex}"[:15]
 
 
@@ -219,9 +220,10 @@ def _remove_names(kernel: Kernel, namespace: Namespace, there: LinkState, names:
 
 
 def identity_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
-    """Return the operations for names, MAC and MTU. XDP is detached first, because it limits the MTU: a link with XDP
-    is never moved to a pod, so a program is the pod's. The pod's TCX programs are detached, too. The MAC comes before
-    the name. Each alternative name is an operation of its own, so that one which is taken does not stop the others."""
+    """Return the operations for names, MAC and MTU. XDP is detached first, because it limits the MTU; a link with XDP
+    is never moved into a pod, so the program is the pod's. The pod's TCX programs are detached, too. The MAC comes
+    before the name. Each alternative name is an operation of its own, so that a name which is taken does not stop the
+    others."""
     ops: list[Op] = [DetachXdp()] if found.xdp else []
     if wanted.tcx is not None and set(found.tcx or ()) - set(wanted.tcx):
         ops.append(DetachTcx(keep=wanted.tcx))
@@ -248,7 +250,7 @@ def sysctl_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
 def driver_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
     """Return the operations for ethtool settings, then for queueing disciplines, some of which depend on the number of
     channels. They come after XDP, which may forbid them, and before the link goes up: changing them may take it down,
-    and a link that goes up without a discipline gets the kernel's."""
+    and a link that goes up without a discipline gets the kernel's default."""
     return (
         *_other_features(found, wanted),
         *_other_private_flags(found, wanted),
@@ -276,8 +278,8 @@ def _changed_lines(found: str, wanted: str) -> Iterator[str]:
 
 
 def settings_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
-    """Return the operations for the settings that the link needs before it goes up. IPv6 address generation is off
-    until then, if the kernel has that setting, so that no address appears late."""
+    """Return the operations for settings that come before the link goes up. If it is to go up, IPv6 address generation
+    is off for now, so that the kernel adds no address afterwards; `rest_ops` sets the wanted value."""
     settings = wanted.settings
     if wanted.up and not found.up:
         settings = tuple((name, _ADDR_GEN_MODE_NONE if name == _ADDR_GEN_MODE else value) for name, value in settings)

@@ -1,9 +1,9 @@
 """The second look at netdevs that returned to the host, after udev and networkd (or NetworkManager) have configured
 them.
 
-To these daemons a returning netdev is a new one. udev applies its .link file (MTU, queue length, MAC, alias), networkd
-its .network file, and networkd removes addresses that it did not add. Their files describe what the host had, but
-whatever the host had beyond them they undo after our restore. So the netdev is restored once more.
+To these programs a returning netdev is a new one. udev applies its .link file (MTU, queue length, MAC, alias). networkd
+applies its .network file, and removes addresses that it did not add. The host may have had more configuration than
+these files describe, and the programs remove it after the daemon has restored it. So the netdev is restored once more.
 
 If a pod needs the netdev earlier, the look is taken at once, before the pod's attach reads anything. Otherwise the
 attach would capture a half-configured netdev.

@@ -76,7 +76,7 @@ class Event(StrEnum):
     PLAN_PICKED = "plan picked"
     MADE = "plan made"
     NOTED = "plan noted"
-    """The plan is in the journal. Or it could not be written; then the attach will fail."""
+    """The plan was written to the journal, or the write failed. In the second case the attach will fail."""
     ATTACH_PICKED = "attach picked"
     CONFIRMED = "confirmed"
     """All steps are done, the numbers are read, and the journal is written."""
@@ -97,8 +97,8 @@ class Event(StrEnum):
     HALF = "half"
     """The pod exists, but its attach was interrupted."""
     ABSENT = "absent"
-    """The pod does not exist, or the return of its devices had begun, or the interrupted attach was one of a
-    container."""
+    """The pod does not exist, or the return of its devices had begun, or the interrupted attach was for a container's
+    further devices."""
     UNSEEABLE = "unseeable"
     """The state could not be checked, because the kernel refused (no descriptors, no memory)."""
 

@@ -185,7 +185,7 @@ def _words(op: Same[Op]) -> str:
 
 @contextmanager
 def _explained(what: str, move: NetdevMove | RdmaMove, namespace: Namespace | None) -> Iterator[None]:
-    """Turn the kernel's error into one that names the device, the place and the step."""
+    """Turn a KernelError inside the `with` block into an AttachError that names the device, the place and the step."""
     try:
         yield
     except KernelError as error:

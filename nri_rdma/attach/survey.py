@@ -79,7 +79,8 @@ def refuse_powerless(kernel: Kernel, where: str = "") -> None:
 
 
 def open_for(kernel: Host, pod: Pod) -> Namespace:
-    """Return the pod's namespace, opened. Raises PlacementError for a pod without a network namespace of its own."""
+    """Open and return the pod's network namespace. Raises PlacementError for a pod without a network namespace of its
+    own."""
     if not pod.netns_path:
         raise PlacementError(
             ErrorCode.NO_NETWORK_NAMESPACE,
@@ -167,8 +168,8 @@ def completed(
 
 
 def _needs_routing(move: NetdevMove) -> bool:
-    """Return whether the routing of host and pod must be read: for a request with routes, or a link with something to
-    take along."""
+    """Return whether the routing of host and pod must be read. It is needed for a request with routes and for a link
+    with something to take along."""
     if move.config.routes:
         return True
     link = move.link
@@ -214,8 +215,8 @@ def _uses_by_host(placed: tuple[Placed, ...], use: HostUse) -> tuple[str, ...]:
 
 
 def _rdma_uses(kernel: Host, placed: tuple[Placed, ...], use: HostUse) -> Iterator[str]:
-    """Yield who uses these RDMA devices by now. Processes count only for exclusive devices that are not watched: those
-    that have another device open may belong to other pods."""
+    """Yield who uses these RDMA devices by now. Processes that have a device open count only if the device is
+    exclusive: otherwise, and if a pod with admin access only observes the device, they may belong to other pods."""
     numbered = [
         (item.admitted, device, device.kernel_index)
         for item in placed

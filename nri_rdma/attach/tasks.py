@@ -22,7 +22,7 @@ class Tasks(Protocol):
         aside."""
 
     def lost(self) -> LostNetdevs:
-        """Return the netdevs that pods have lost since the start."""
+        """Return the netdevs that the host has lost in pods since the daemon's start."""
 
     def plan(self, attachment: Attachment, chosen: Selection) -> None:
         """Open the namespace and decide the steps. Raises the error that refuses the attachment."""
@@ -66,4 +66,4 @@ class Tasks(Protocol):
         """Close the namespace, if it is open."""
 
     def close(self) -> None:
-        """Start no further task without being called."""
+        """Cancel the tasks that were scheduled for later. Called when the daemon ends."""

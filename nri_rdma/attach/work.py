@@ -84,7 +84,7 @@ class Work:
         return self._journal.load(self._kernel.host.identity.boot_id)
 
     def lost(self) -> LostNetdevs:
-        """Return the netdevs that pods have lost since the start."""
+        """Return the netdevs that the host has lost in pods since the daemon's start."""
         return self._lost
 
     def find(self, attachment: Attachment) -> Event:
@@ -111,7 +111,7 @@ class Work:
         self._ends.watch(pod)
 
     def close(self) -> None:
-        """Start no more second looks."""
+        """Cancel all second looks."""
         self._second_looks.close()
 
     def plan(self, attachment: Attachment, chosen: Selection) -> None:
@@ -251,8 +251,8 @@ class Work:
             return record
 
     def _confirm(self, attachment: Attachment, record: SandboxRecord) -> SandboxRecord:
-        """Reread the numbers, which the moves have changed, and write the record that the containers' edits are made
-        from."""
+        """Reread the numbers, which the moves have changed. Write and return the record that CreateContainer uses from
+        now on."""
         with self._spans.span("resolve-numbers"):
             attachment.change(numbers_from=self._event_sequence())
             self._boundary(f"before resolve-numbers {attachment.key}")

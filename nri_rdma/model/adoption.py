@@ -13,9 +13,9 @@ from nri_rdma.model.request import RdmaLimits
 class Adopt(StrEnum):
     """The handling of a container that has RDMA devices from another program.
 
-    OBSERVE: the devices are in `status` and in the container's span. COMPLETE: the container also gets what that
-    program left out: memlock, limits, environment. ENFORCE: in addition a container is refused when it has RDMA device
-    nodes that no program is known to have allocated to it.
+    OBSERVE: report the devices in `status` and in the container's trace span. COMPLETE: in addition, give the container
+    what the other program left out: memlock, limits, environment. ENFORCE: in addition, refuse a container with RDMA
+    device nodes that no known program allocated to it.
     """
 
     OBSERVE = "observe"

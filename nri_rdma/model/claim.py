@@ -9,7 +9,7 @@ from typing import Any, TypeAlias  # Any: JSON
 from nri_rdma.model.request import Mode
 
 Parameters: TypeAlias = Mapping[str, Any]
-"""The JSON object in a claim's or a device class's `opaque.parameters`."""
+"""The JSON object in the `opaque.parameters` of a claim or of a device class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +69,7 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A claim with allocated devices. In the environment of containers, the names of its requests begin with
-    `label`."""
+    """A claim with allocated devices. `label` is the prefix of its requests' names in the environment of containers."""
 
     namespace: str
     name: str

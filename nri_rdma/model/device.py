@@ -47,7 +47,7 @@ class CharKind(StrEnum):
 FULL_MEMBER = 0x8000
 """The bit of a P_Key that means full membership (InfiniBand Architecture Specification, volume 1, 10.9)."""
 IPOIB = "ipoib"
-"""The kernel's kind of an IPoIB netdev."""
+"""The link kind that the kernel reports for an IPoIB netdev."""
 
 
 class RdmaNetns(StrEnum):
@@ -128,7 +128,7 @@ class Netdev:
     """Why the netdev must not leave the host: what depends on it and could not be restored (LinkState.unreturnable).
     Its device may still be shared."""
     kind: str = ""
-    """The kernel's kind of a virtual link (``ipoib``, ``veth``); "" for a hardware netdev."""
+    """The link kind that the kernel reports for a virtual link (``ipoib``, ``veth``); "" for a hardware netdev."""
     alias: str = ""
     addresses: tuple[str, ...] = ()
     """Its IP addresses with prefix length."""
@@ -224,8 +224,8 @@ class RdmaDevice:
 
     @property
     def is_silent(self) -> bool:
-        """Return whether the kernel reports no changes of the device's ports. So it is for InfiniBand without a
-        netdev."""
+        """Return whether the kernel reports no changes of the device's ports, because the device is InfiniBand and has
+        no netdev."""
         return not self.netdevs and self.link_layer is LinkLayer.INFINIBAND
 
     @property

@@ -11,8 +11,8 @@ from typing import Final
 from nri_rdma.model.ip_words import ip_words
 
 STABLE_SECRET: Final = "ipv6/conf/stable_secret"
-"""The key of the secret of stable addresses in LinkState.sysctls. It is missing if no secret is set. Setting it also
-sets addr_gen_mode to 2 (stable-privacy)."""
+"""The key in LinkState.sysctls of the secret for stable IPv6 addresses. It is missing if no secret is set. Setting it
+also sets addr_gen_mode to 2 (stable-privacy)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from nri_rdma.model.userspace import UserspaceCheck
 
 DEFAULT_POOL = "default"
 GUARD_POOL = "0-guard"
-"""The name of the guard resource among the pools that the device plugin serves. No pool can have it, because their
-names begin with a letter."""
+"""The name, among the pools that the device plugin serves, of the guard resource: it has no devices, and brings only
+the guard hook into a container. Other pools cannot have the name, because theirs begin with a letter."""
 GUARD_SHARES = 1024
 """The number of guard resources that a node offers: more than it can have containers that ask for devices."""
 HANDLER_CHARACTER = "[-A-Za-z0-9_.*?]"
@@ -27,8 +27,8 @@ RESOURCE = re.compile(
 )
 """The names of resources that Kubernetes permits to device plugins, apart from those that `is_kubernetes_own`."""
 LEAST_OBJECTS = 1024
-"""The smallest limit of RDMA objects that a share gets. A usual job fails with fewer, so a smaller share of the
-device's objects gets no limit."""
+"""The smallest limit of RDMA objects that a share gets. A usual job fails with fewer, so if a share's part of the
+device's objects is smaller, the share gets no limit."""
 
 
 class PoolDoor(StrEnum):
@@ -63,10 +63,10 @@ class Pool:
 
     The pool has the devices that at least one of `select` selects (all devices if there is none) and that none of
     `exclude` selects. `limits` are for requests without limits; `max_limits` bound all requests. `where` is the pool's
-    place in the configuration, for error messages. With door RESOURCE, pods ask for `resource`; the node has `shares`
-    of it, and each gives what `gives` says. With DEVICE there are as many as devices in the pool, and `shares` is 0.
-    `closed` says why the pool's configuration cannot be read, "" if it can: a closed pool has no devices, and requests
-    for it are refused.
+    place in the configuration, for error messages. With door RESOURCE, pods ask for `resource`; the node offers
+    `shares` of it, and each share gives what `gives` says. If `gives` is DEVICE, the node offers as many as the pool
+    has devices, and `shares` is 0. `closed` says why the pool's configuration cannot be read, "" if it can: a closed
+    pool has no devices, and requests for it are refused.
     """
 
     name: str

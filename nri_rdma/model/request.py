@@ -184,14 +184,14 @@ class DeviceRequest:
     """Only if `count` is None: take the matching devices that are free and can carry data, at least one. Otherwise all
     matching devices must be available."""
     per_gpu: int | None = None
-    """The number of devices for each GPU of the containers. `count` is None until the GPUs are known, then it is their
-    product."""
+    """The number of devices for each GPU of the containers. `count` is None until the GPUs are known; then it becomes
+    `per_gpu` times their number."""
     scope: Scope = field(default_factory=Scope)
     align: Align | None = None
     """None means close to the GPUs if `gpus` is not empty, otherwise anywhere."""
     gpus: tuple[PciAddress, ...] = ()
     gpus_from: str = ""
-    """Who named the GPUs, for messages: "the kubelet"; "" if the request itself did."""
+    """The source that named the GPUs, for messages: "the kubelet"; "" if the request itself did."""
     gpus_problem: str = ""
     """Why the pod's GPUs are uncertain: the source does not answer, or two sources contradict each other. Then a strict
     request is refused, and any other is placed by the NUMA nodes of the GPUs that are known."""

@@ -1,5 +1,5 @@
-"""Cache keys that compare by identity: hashing or comparing the contents of 16 links would take as long as working
-without a cache."""
+"""Cache keys that compare by identity, because hashing or comparing what 16 links carry takes as long as the work that
+the cache saves."""
 
 from __future__ import annotations
 

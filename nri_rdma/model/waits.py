@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """The limits of these waits. With `blocking`, a sandbox start is answered when its attach has ended, otherwise
-    after `sandbox_s` seconds at most. A container creation waits at most `barrier_s` seconds for a running attach."""
+    """The limits of how long a runtime's call waits for an attach. With `blocking`, a sandbox start is answered when
+    its attach has ended, otherwise after `sandbox_s` seconds at most. A container creation waits at most `barrier_s`
+    seconds for a running attach."""
 
     blocking: bool = False
     sandbox_s: float = 0.0

@@ -65,7 +65,8 @@ class NldevCommand(IntEnum):
 
 
 class Attribute(IntEnum):
-    """RDMA_NLDEV_ATTR_*, RDMA_NLDEV_SYS_ATTR_* and RDMA_NLDEV_NET_NS_FD of the same header, with their types."""
+    """RDMA_NLDEV_ATTR_*, RDMA_NLDEV_SYS_ATTR_* and RDMA_NLDEV_NET_NS_FD of include/uapi/rdma/rdma_netlink.h, with their
+    types."""
 
     DEV_INDEX = 1  # u32
     DEV_NAME = 2  # string
@@ -159,7 +160,7 @@ def set_netns_mode(mode: RdmaNetns) -> NldevRequest[None]:
 
 
 def set_namespace(index: int, fd: int) -> NldevRequest[None]:
-    """Move a device into the network namespace that `fd` is open on."""
+    """Return the request that moves a device into the network namespace on which `fd` is open."""
     return _request(NldevCommand.SET, _read_nothing, _u32(Attribute.DEV_INDEX, index), _u32(Attribute.NET_NS_FD, fd))
 
 

@@ -290,7 +290,7 @@ def interrupted(pod: Pod) -> NotReadyError:
     """Return the error for a sandbox that ends while its devices are being attached."""
     return NotReadyError(
         ErrorCode.RETURNING,
-        "this sandbox is being taken down, its devices go back",
+        "this sandbox is being taken down, and its devices return to the host",
         where=str(pod),
         hint="nothing to do: the kubelet makes a new sandbox",
     )

@@ -126,8 +126,8 @@ class Attachments:
         attempts: int = 1,
         again: Again | None = None,
     ) -> Attachment:
-        """Start to plan and attach the devices in `placed`. In the returned attachment, `planned` carries the refusal,
-        and `attach_done` the result of the attach.
+        """Start to plan and attach the devices in `placed`. The returned attachment has a future for the plan
+        (`planned`), which raises the error that refuses the request, and one for the attach (`attach_done`).
 
         An attach that fails after its plan was accepted is tried `attempts` times in all; `again` chooses the devices
         of the later attempts.
@@ -174,7 +174,8 @@ class Attachments:
         return errors
 
     def take_up(self) -> None:
-        """Start to recover the attachments for which `recover` was told to wait. Called once."""
+        """Start to recover the attachments that an earlier daemon left. Called once, if `recover` was called with
+        `later`."""
         for attachment in self.all():
             self._machine.feed(attachment, Event.TAKE_UP)
 

@@ -68,8 +68,7 @@ class Journal:
         return has_blocks and has_files and not state.f_flag & os.ST_RDONLY
 
     def remove(self, key: str) -> None:
-        """Remove the record with this key. Never raises if there is no such record, or if no record can have this
-        key."""
+        """Remove the record with this key, if there is one. A key that cannot be a file name is ignored."""
         with suppress(StateError):  # such a key never had a record
             Path(self._path(key)).unlink(missing_ok=True)
 
@@ -258,7 +257,7 @@ def decode_record(data: bytes, *, where: str) -> SandboxRecord:
         if document["version"] != VERSION:
             raise ValueError(f"version {document['version']!r}, this daemon reads {VERSION}")
         if document["checksum"] != _checksum(_canonical(document["record"])):
-            raise ValueError("the checksum does not fit")
+            raise ValueError("its checksum is wrong")
         return from_plain(SandboxRecord, document["record"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _unusable(str(error), where) from error
@@ -269,7 +268,7 @@ def _unusable(why: str, where: str) -> StateError:
         ErrorCode.STATE_UNREADABLE,
         f"a journal record cannot be used: {why}",
         where=where,
-        hint="the file was set aside as *.unreadable; compare it with `ip link` and bring its devices home by hand",
+        hint="the file was set aside as *.unreadable; compare it with `ip link`, and move its devices back by hand",
     )
 
 

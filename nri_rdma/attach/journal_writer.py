@@ -89,6 +89,6 @@ def _unwritten(record: SandboxRecord, number: int | None) -> AttachError:
         f"the journal cannot be written: {os.strerror(number or 0)}",
         device=record.device_names,
         where=str(record.pod),
-        hint="make room for the state directory",
+        hint="make room in the file system of the state directory",
         errno=number,
     )

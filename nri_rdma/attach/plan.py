@@ -277,13 +277,13 @@ def _refuse_tied(device: str, link: LinkState) -> None:
         raise PlacementError(
             ErrorCode.DEVICE_IN_USE,
             f"{device} is in use: {link.name} {'; '.join(link.unreturnable)}",
-            hint="take that away on the host, or ask for mode: shared, or for another device",
+            hint="remove that on the host, or ask for mode: shared, or for another device",
         )
     if link.xdp:
         raise PlacementError(
             ErrorCode.DEVICE_IN_USE,
             f"{device} is in use: {link.name} has an XDP program attached",
-            hint="take it away on the host, or ask for another device",
+            hint="detach the program on the host, or ask for another device",
         )
 
 

@@ -62,7 +62,7 @@ class Presence:
                 f"netdev {move.link.name} ({move.pod_name} in the pod) is no longer in the pod",
                 device=move.device,
                 where=str(record.pod),
-                hint="see who deletes or moves it",
+                hint="find out which program deletes or moves it",
             )
 
     def _names(self, record: SandboxRecord, namespace: Namespace | None) -> dict[int, str]:

@@ -96,7 +96,8 @@ class SandboxRecord:
 
 
 def attach_key(sandbox_id: str, part: str) -> str:
-    """Return the key of an attachment: the sandbox id, followed by "+" and the part if it has one."""
+    """Return the key of an attachment: the sandbox id. If a container brought the devices later, "+" and the
+    container's name (`part`) follow."""
     return f"{sandbox_id}+{part}" if part else sandbox_id
 
 

@@ -60,7 +60,7 @@ def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) ->
         there = look_in_pod(kernel, namespace, move)
         if there is not None:
             if move.link.peer and not kernel.hangs_on(namespace, there.ifindex, move.link):
-                raise LostError(f"the pod has replaced it by another {move.link.kind} of its number")
+                raise LostError(f"the pod has replaced it with another {move.link.kind} that has its number")
             ifindex = _move_home(kernel, namespace, there, move, links)
     if ifindex is not None:
         return ifindex

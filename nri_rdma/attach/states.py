@@ -56,7 +56,7 @@ class State(StrEnum):
     """An earlier daemon's attachment ends, but its namespace must be found first: an undo without it would lose virtual
     netdevs."""
     UNSEEN_PAUSED = "unseen, paused"
-    """As UNSEEN, during the pause before a worker tries again to find the namespace."""
+    """An earlier daemon's attachment ends, and the search for its namespace pauses before the next try."""
     RETURNING = "returning"
     """The undo is queued or running."""
     UNDO_PAUSED = "undo paused"

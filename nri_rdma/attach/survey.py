@@ -95,7 +95,7 @@ def open_for(kernel: Host, pod: Pod) -> Namespace:
             ErrorCode.HOST_NETWORK,
             "this pod runs on the host's network: a netdev cannot be moved into it",
             where=str(pod),
-            hint="ask for mode: shared, or take hostNetwork away",
+            hint="ask for mode: shared, or remove hostNetwork from the pod",
         )
     return namespace
 

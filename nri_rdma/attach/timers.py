@@ -12,7 +12,7 @@ Schedule = Callable[[float, Callable[[], None]], Callable[[], None]]
 
 
 def start_timer(pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
-    """Start a thread that waits and then calls `work`: the Schedule of production."""
+    """Start a thread that waits and then calls `work`: the Schedule that is used outside tests."""
     timer = threading.Timer(pause_s, work)
     timer.daemon = True
     timer.start()

@@ -23,7 +23,7 @@ creates a Daemon can pass a boundary: no setting, variable or socket leads here.
 
 
 def no_boundary(_place: str) -> None:
-    """Do nothing: the boundary of production."""
+    """Do nothing: the Boundary that is used outside tests."""
 
 
 def _nobody_waits() -> None:

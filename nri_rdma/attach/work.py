@@ -177,8 +177,8 @@ class Work:
         attachment.change(numbers_from=newest)
 
     def cover(self, attachment: Attachment, name: str, container: str, is_covered: bool) -> None:
-        """Give the container the devices that were attached for `name` or, if not `is_covered`, withdraw them. Raises
-        NotReadyError if the attachment is not attached."""
+        """Give the container the devices that were attached for `name` (a CDI device or a share) or, if not
+        `is_covered`, withdraw them. Raises NotReadyError if the attachment is not in the phase ATTACHED."""
         record = attachment.record
         if record is None or attachment.state is not Phase.ATTACHED:
             raise interrupted(attachment.pod)

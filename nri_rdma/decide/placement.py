@@ -563,7 +563,7 @@ def _obstacle_to_move(device: RdmaDevice, request: DeviceRequest, node: Node) ->
         what = "a soft device, which the kernel removes when its netdev leaves the host"
         return _Obstacle(code=ErrorCode.SOFT_DEVICE, what=what, hint=hint, remedy="ask for mode: shared")
     if device.ties:
-        hint = "take that away on the host, or ask for mode: shared, or for another device"
+        hint = "remove that on the host, or ask for mode: shared, or for another device"
         what = f"in use by the host: {'; '.join(device.ties)}"
         return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=what, hint=hint, remedy=_FREE)
     return None

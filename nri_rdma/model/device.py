@@ -174,7 +174,7 @@ class RdmaDevice:
     """The kernel's index, which no rename changes; None if the kernel does not know the device."""
     device_id: str = ""
     virtual: VirtualFunction | None = None
-    """None unless the device is a virtual function."""
+    """The origin of a virtual function; None for any other device."""
     subsystem: str = ""
     """The PCI subsystem id: four lower-case hexadecimal digits, or empty."""
     vf_count: int = 0

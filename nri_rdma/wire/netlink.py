@@ -105,6 +105,6 @@ def read_answer(message: Message) -> Answer:
 def _repeated_bytes(answer: bytes) -> int:
     """Return how many bytes of the request the error message repeats. The kernel does so unless it was asked not to."""
     if len(answer) < HEADER.size + _CODE.size + 4:
-        raise WireError(f"a refusal of {len(answer)} bytes")
+        raise WireError(f"an error message of {len(answer)} bytes is too short")
     (length,) = _U32.unpack_from(answer, HEADER.size + _CODE.size)
     return int((length + 3) & ~3)

@@ -256,7 +256,7 @@ class NldevFields:
         if value is not None:
             return value
         if default is None:
-            raise WireError(f"an answer without {attribute.name}")
+            raise WireError(f"a reply lacks {attribute.name}")
         return default
 
     def optional(self, attribute: Attribute, size: struct.Struct) -> int | None:
@@ -274,7 +274,7 @@ class NldevFields:
         if data is not None:
             return data.partition(b"\0")[0].decode(errors="replace")
         if default is None:
-            raise WireError(f"an answer without {attribute.name}")
+            raise WireError(f"a reply lacks {attribute.name}")
         return default
 
     def table(self, table: Attribute, entry: Attribute) -> Iterator[NldevFields]:
@@ -459,5 +459,5 @@ def _errno(kind: int, payload: bytes) -> int:
     if len(payload) < _S32.size:
         if kind == _NLMSG_DONE:
             return 0
-        raise WireError("an error message without an error")
+        raise WireError("an error message without an errno")
     return abs(int(_S32.unpack_from(payload)[0]))

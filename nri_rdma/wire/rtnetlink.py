@@ -98,7 +98,7 @@ _READERS: Mapping[int, Callable[[bytes], Change]] = {
 
 def _fields(form: struct.Struct, payload: bytes) -> tuple[int, ...]:
     if len(payload) < form.size:
-        raise WireError(f"{len(payload)} bytes instead of {form.size} and more")
+        raise WireError(f"{len(payload)} bytes instead of at least {form.size}")
     return form.unpack_from(payload)
 
 

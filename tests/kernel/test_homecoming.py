@@ -264,7 +264,7 @@ def test_a_link_that_the_pod_put_in_the_place_of_its_own_is_not_taken_home(
             assert hostlook.difference(before, hostlook.take(linux.path(HOST))) == []
         finally:
             inner.kill()
-    assert attach.lost == [("rail0", "the pod has replaced it by another veth of its number")]
+    assert attach.lost == [("rail0", "the pod has replaced it with another veth that has its number")]
     assert move.link.ifindex not in linux.see()
 
 
@@ -278,7 +278,7 @@ def test_a_macvlan_that_the_pod_put_in_the_place_of_its_own_is_not_taken_home(li
     linux.ip(POD, f"link add low index {move.link.lower} type veth peer name low1 index 99")
     linux.ip(POD, f"link add rdma0 link low index {move.pod_ifindex} address {MAC} type macvlan mode bridge")
     assert attach.undo(attach.kernel) == ()
-    assert attach.lost == [("rail0", "the pod has replaced it by another macvlan of its number")]
+    assert attach.lost == [("rail0", "the pod has replaced it with another macvlan that has its number")]
     assert move.link.ifindex not in linux.see()
 
 

@@ -93,7 +93,7 @@ def test_a_virtual_netdev_that_the_pod_replaced_is_lost_and_the_other_one_stays(
     assert list(world.host.links.values()) == []
     assert list(pod.links.values()) == [other]
     (lost,) = rig.sandboxes.lost().rows()
-    assert (lost.netdev, lost.why) == ("rail0", "the pod has replaced it by another veth of its number")
+    assert (lost.netdev, lost.why) == ("rail0", "the pod has replaced it with another veth that has its number")
 
 
 def test_a_failing_undo_is_tried_again_until_it_succeeds_and_only_then_done(start: Start) -> None:

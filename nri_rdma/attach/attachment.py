@@ -49,7 +49,7 @@ sandbox."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
     """A new choice of devices after a failed attempt, because a change on the host may have caused the failure. `read`
-    starts a rescan of the node. When the rescan has ended, successfully or not, a planner calls `choose`."""
+    starts a rescan of the node. When the rescan has ended, successfully or not, a planner thread calls `choose`."""
 
     read: Callable[[], Future[None]]
     choose: Select
@@ -121,7 +121,7 @@ class Attachment:
 
     `part` is "" for the devices that were requested before the sandbox started; otherwise it names the container that
     brought further devices (CDI devices or shares). `attempts` is how often the attach is tried before it is given up.
-    `select` chooses the devices, in a planner; `again`, if given, does so from the second attempt on.
+    `select` chooses the devices, in a planner thread; `again`, if given, does so from the second attempt on.
     """
 
     def __init__(

@@ -49,8 +49,8 @@ class Attempts:
         }
 
     def _queue_plan(self, attachment: Attachment, _error: BaseException | None) -> None:
-        """Queue the plan, in the pool of the planners. If somebody waits for the whole attach, use the workers: the
-        same thread attaches right after the plan."""
+        """Queue the plan for the planner threads. If somebody waits for the whole attach, queue it for the worker
+        threads instead: the same thread attaches right after the plan."""
         pool = self._workers if attachment.is_awaited else self._planners
         task = pool.submit(attachment.pod.sandbox_id, lambda: self._picked(attachment, Event.PLAN_PICKED))
         task.add_done_callback(lambda done: _settle_cancelled(attachment, done))
@@ -85,15 +85,15 @@ class Attempts:
         attachment.settle_plan()
 
     def _note(self, attachment: Attachment, _error: BaseException | None) -> None:
-        """Write the plan to the journal, in a planner, if the runtime was answered after the plan. If somebody waits
-        for the whole attach, the runtime has no answer yet, so a restarted daemon would need no record."""
+        """Write the plan to the journal, in a planner thread, if the runtime was answered after the plan. If somebody
+        waits for the whole attach, the runtime has no answer yet, so a restarted daemon would need no record."""
         if not attachment.is_awaited:
             time.sleep(ANSWER_FIRST_S)
             self._tasks.note_plan(attachment)
         self._feed(attachment, Event.NOTED)
 
     def _attach(self, attachment: Attachment, _error: BaseException | None) -> None:
-        """Carry out the plan, in a worker."""
+        """Carry out the plan, in a worker thread."""
         try:
             self._tasks.attach(attachment)
         except BaseException as error:  # noqa: BLE001 - after any error the host must be restored
@@ -150,7 +150,7 @@ class Attempts:
         self._timers.start(attachment, pause_s, partial(self._feed, attachment, Event.DUE))
 
     def _read_node(self, attachment: Attachment, _error: BaseException | None) -> None:
-        """Start a rescan of the node, without blocking a planner."""
+        """Start a rescan of the node, without blocking a planner thread."""
         if attachment.again is None:
             self._feed(attachment, Event.READ)
         else:

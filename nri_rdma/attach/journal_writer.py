@@ -36,8 +36,8 @@ class JournalWriter:
         return tuple(kept), errors
 
     def refuse_unwritable(self, record: SandboxRecord) -> None:
-        """Raise AttachError if the journal has no room for the record. The planner calls this while the pod can still
-        be refused; the worker writes the record later."""
+        """Raise AttachError if the journal has no room for the record. A planner thread calls this while the pod can
+        still be refused; a worker thread writes the record later."""
         try:
             has_room = self._journal.has_room()
         except OSError as error:

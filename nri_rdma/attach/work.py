@@ -111,7 +111,7 @@ class Work:
         self._ends.watch(pod)
 
     def close(self) -> None:
-        """Cancel all second looks."""
+        """Cancel the scheduled second looks at returned netdevs."""
         self._second_looks.close()
 
     def plan(self, attachment: Attachment, chosen: Selection) -> None:

@@ -16,7 +16,7 @@ from deploy.image.steps import CACHE, LOCKS, ImageError, run
 LOCK = LOCKS / "debs.lock"
 PYTHON = (
     *("python3.13-minimal", "libpython3.13-minimal", "libpython3.13-stdlib", "libc6", "libssl3t64", "libffi8"),
-    *("libexpat1", "zlib1g", "liblzma5", "libbz2-1.0", "libuuid1", "libzstd1"),
+    *("libexpat1", "zlib1g", "liblzma5", "libbz2-1.0", "libuuid1", "libzstd1", "libsqlite3-0"),
 )
 """The interpreter, and the libraries of its own modules."""
 WHEELS = ("libstdc++6", "libgcc-s1", "ca-certificates")

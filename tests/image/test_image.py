@@ -23,7 +23,7 @@ COMMAND = (PYTHON, "-I", f"/{layout.BIN}/nri-rdma")
 HOOK = (PYTHON, "-IS", f"/{layout.BIN}/nri-rdma-hook")
 OTHERS = (
     *("winreg", "aiohttp", "django", "twisted", "mypy", "hypothesis", "js", "OpenSSL", "socks", "h2"),
-    *("kubernetes.client.api.well_known_api", "libsqlite3.so.0"),
+    *("kubernetes.client.api.well_known_api", "pytest"),
 )
 """What modules of others need that nobody imports here, and that the image goes without."""
 WITHOUT_REASON = ("click._winconsole", "kubernetes.leaderelection.example")

@@ -3,32 +3,27 @@ one.
 
 The VRFs of nri-rdma are recognised by their alias. Two things stay in the namespace and have no effect without a VRF:
 the kernel's rule 1000 for VRFs, and the sysctls that let sockets outside a VRF accept connections from it.
+
+Nothing of a VRF is captured or put back, so pyroute2 encodes the requests and reads the table (docs/adr/0066). It is
+imported for the first VRF: that takes a tenth of a second.
 """
 
 from __future__ import annotations
 
 import errno
-import struct
-from dataclasses import replace
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from nri_rdma.attach.ops import DropVrf, JoinVrf
 from nri_rdma.attach.port import KernelError
-from nri_rdma.host.netlink.links import NEWLINK, parse_readable, read_links
+from nri_rdma.host.netlink.links import parse_readable, read_links
 from nri_rdma.host.netlink.proc_sys import NET, writable_net
 from nri_rdma.host.netlink.route_socket import Request, RouteSocket
 from nri_rdma.model.link import LinkState
-from nri_rdma.model.network import VrfConfig
-from nri_rdma.wire.netlink import CREATE, EXCL, NESTED, encode_attribute, encode_u32, read_attributes
+from nri_rdma.wire.netlink import HEADER, read_messages
 
 ALIAS: Final = "made by nri-rdma"
 KIND: Final = "vrf"
-_DELLINK = 17
-_IFINFOMSG = struct.Struct("=BxHiII")
-_IFF_UP = 0x1
-_IFNAME, _MASTER, _LINKINFO, _IFALIAS = 3, 10, 18, 20  # IFLA_*, include/uapi/linux/if_link.h
-_INFO_KIND, _INFO_DATA, _VRF_TABLE = 1, 2, 1
-_FIRST_ATTRIBUTE = 32
 _ACCEPT = ("ipv4/tcp_l3mdev_accept", "ipv4/udp_l3mdev_accept")
 
 
@@ -39,16 +34,15 @@ def join_vrf(route: RouteSocket, ifindex: int, change: JoinVrf) -> None:
     messages = {link.name: (link, message) for message in read_links(route) for link in parse_readable([message])}
     if name not in messages:
         numbers = [link.ifindex for link, _ in messages.values()]
-        _make(route, replace(change.vrf, ifindex=change.vrf.ifindex or max(numbers) + 1))
+        route.do(*make_requests(name, table, change.vrf.ifindex or max(numbers) + 1))
         messages = {link.name: (link, message) for message in read_links(route) for link in parse_readable([message])}
         _accept_from_vrfs()
     link, message = messages[name]
     if link.kind != KIND:
         raise KernelError(change.describe(), errno.EEXIST, f"{name} is a link of kind {link.kind or 'none'}")
-    if _table_of(message) != table:
-        raise KernelError(change.describe(), errno.EEXIST, f"{name} has table {_table_of(message)}")
-    body = _IFINFOMSG.pack(0, 0, ifindex, 0, 0) + encode_u32(_MASTER, link.ifindex)
-    route.do(Request(kind=NEWLINK, body=body, operation=change.describe()))
+    if table_of(message) != table:
+        raise KernelError(change.describe(), errno.EEXIST, f"{name} has table {table_of(message)}")
+    route.do(*_requests(change.describe(), ("set", {"index": ifindex, "master": link.ifindex})))
 
 
 def drop_vrf(route: RouteSocket, ifindex: int, change: DropVrf) -> None:
@@ -58,45 +52,47 @@ def drop_vrf(route: RouteSocket, ifindex: int, change: DropVrf) -> None:
     if vrf is None or any(link.master == vrf.ifindex and link.ifindex != ifindex for link in links):
         return
     gone = frozenset({errno.ENODEV})
-    body = _IFINFOMSG.pack(0, 0, vrf.ifindex, 0, 0)
-    route.do(Request(kind=_DELLINK, body=body, operation=change.describe(), tolerate=gone))
+    route.do(*_requests(change.describe(), ("del", {"index": vrf.ifindex}), tolerate=gone))
 
 
 def _is_ours(link: LinkState, name: str) -> bool:
     return (link.name, link.kind, link.alias) == (name, KIND, ALIAS)
 
 
-def _make(route: RouteSocket, vrf: VrfConfig) -> None:
-    """Create a VRF with our alias.
+def make_requests(name: str, table: int, ifindex: int) -> list[Request]:
+    """Return the requests that create a VRF with our alias.
 
     The kernel ignores an alias in the request that creates a link. A second request in the same datagram sets it, so
     that a daemon that is killed cannot leave a VRF without the alias.
     """
-    name = encode_attribute(_IFNAME, vrf.name.encode() + b"\0")  # by name: no link had it, but the ifindex may be taken
-    body = _IFINFOMSG.pack(0, 0, 0, 0, 0) + name + encode_attribute(_IFALIAS, ALIAS.encode())
-    alias = Request(kind=NEWLINK, body=body, operation=f"mark VRF {vrf.name}")
-    errors = route.try_all([_make_request(vrf), alias])
-    if errors:
-        raise errors[min(errors)]
+    made = {"ifname": name, "kind": KIND, "vrf_table": table, "index": ifindex, "state": "up"}
+    marked = {"ifname": name, "ifalias": ALIAS}  # by its name, which no link had: the number may be taken
+    return _requests(f"make VRF {name}", ("add", made), ("set", marked))
 
 
-def _make_request(vrf: VrfConfig) -> Request:
-    data = encode_attribute(_INFO_DATA | NESTED, encode_u32(_VRF_TABLE, vrf.table))
-    info = encode_attribute(_INFO_KIND, KIND.encode()) + data
-    return Request(
-        kind=NEWLINK,
-        flags=CREATE | EXCL,
-        body=_IFINFOMSG.pack(0, 0, vrf.ifindex, _IFF_UP, _IFF_UP)
-        + encode_attribute(_IFNAME, vrf.name.encode() + b"\0")
-        + encode_attribute(_LINKINFO | NESTED, info),
-        operation=f"make VRF {vrf.name}",
-    )
+def _requests(
+    operation: str, *links: tuple[str, Mapping[str, Any]], tolerate: frozenset[int] = frozenset()
+) -> list[Request]:
+    """Return the requests for commands of `pyroute2.IPRoute.link`."""
+    from pyroute2 import IPBatch  # late: most daemons never see a VRF
+
+    with IPBatch() as batch:
+        for command, words in links:
+            batch.link(command, **words)
+        encoded = bytes(batch.batch)
+    return [
+        Request(kind=it.kind, flags=it.flags, body=it.whole[HEADER.size :], operation=operation, tolerate=tolerate)
+        for it in read_messages(encoded)
+    ]
 
 
-def _table_of(message: bytes) -> int:
-    info = dict(read_attributes(dict(read_attributes(message[_FIRST_ATTRIBUTE:])).get(_LINKINFO, b"")))
-    table = dict(read_attributes(info.get(_INFO_DATA, b""))).get(_VRF_TABLE, bytes(4))
-    return int(struct.unpack("=I", table)[0])
+def table_of(message: bytes) -> int:
+    """Return the routing table of a VRF, by the kernel's message of its link."""
+    from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+
+    link = ifinfmsg(message)
+    link.decode()
+    return int(link.get(("linkinfo", "data", "vrf_table"), 0))
 
 
 def _accept_from_vrfs() -> None:

@@ -23,7 +23,7 @@ COMMANDS = (
     "uninstall",
     "claims",
 )
-HEAVY = ("rich", "pyroute2", "google.protobuf", "opentelemetry", "yaml", "nri_rdma.daemon", "nri_rdma.doors.control")
+HEAVY = ("pyroute2", "google.protobuf", "opentelemetry", "yaml", "nri_rdma.daemon", "nri_rdma.doors.control")
 
 
 @pytest.mark.parametrize("name", [name for name in HEAVY if name.startswith("nri_rdma")])

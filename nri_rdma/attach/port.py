@@ -85,6 +85,8 @@ def _next_step(error: KernelError, path: str) -> str:
     for (operation, number), step in _REFUSALS.items():
         if error.operation.startswith(operation) and error.errno == number:
             return step
+    if error.errno == errno.ENOPKG:
+        return "see what `nri-rdma doctor` says of packages, and install nri-rdma again"
     if _is_of_powerless(error):
         return add_capability("SYS_ADMIN")
     if error.errno in {errno.EPERM, errno.EACCES}:

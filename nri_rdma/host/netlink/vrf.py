@@ -74,9 +74,7 @@ def _requests(
     operation: str, *links: tuple[str, Mapping[str, Any]], tolerate: frozenset[int] = frozenset()
 ) -> list[Request]:
     """Return the requests for commands of `pyroute2.IPRoute.link`."""
-    from pyroute2 import IPBatch  # late: most daemons never see a VRF
-
-    with IPBatch() as batch:
+    with _pyroute2(operation).IPBatch() as batch:
         for command, words in links:
             batch.link(command, **words)
         encoded = bytes(batch.batch)
@@ -88,11 +86,18 @@ def _requests(
 
 def table_of(message: bytes) -> int:
     """Return the routing table of a VRF, by the kernel's message of its link."""
-    from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
-
-    link = ifinfmsg(message)
+    link = _pyroute2("read the table of a VRF").netlink.rtnl.ifinfmsg.ifinfmsg(message)
     link.decode()
     return int(link.get(("linkinfo", "data", "vrf_table"), 0))
+
+
+def _pyroute2(operation: str) -> Any:
+    """Return pyroute2, which is imported late: most daemons never see a VRF. Raises KernelError (ENOPKG) without it."""
+    try:
+        import pyroute2
+    except ImportError as error:
+        raise KernelError(operation, errno.ENOPKG, f"pyroute2 cannot be imported: {error}") from error
+    return pyroute2
 
 
 def _accept_from_vrfs() -> None:

@@ -4,6 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from nri_rdma.attach.port import KernelError, explained
 from nri_rdma.host.netlink.vrf import ALIAS, make_requests, table_of
 from nri_rdma.wire.netlink import CREATE, EXCL, HEADER, encode_request, read_attributes
 
@@ -24,6 +27,14 @@ def test_a_vrf_is_made_with_its_number_and_table_and_then_marked_by_its_name() -
 
 def test_a_link_that_is_not_told_to_have_a_table_has_table_0() -> None:
     assert table_of(encode_request(16, 0, 1, bytes(HEADER.size))) == 0
+
+
+def test_without_pyroute2_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyroute2", None)  # as Python does where it is not installed
+    with pytest.raises(KernelError, match="pyroute2 cannot be imported") as caught:
+        make_requests("red", 7, 9)
+    assert caught.value.operation == "make VRF red"
+    assert "nri-rdma doctor" in explained(caught.value, device="mlx5_0", where="a pod").hint
 
 
 def test_no_descriptor_stays_open() -> None:

@@ -38,7 +38,7 @@ from bench.driver import DEFAULT, EXPORTING, FLOOR, RESULT, UNTRACED
 from bench.figures import Row, exit_code, p99_row, paired_row, table
 from bench.peer import TIMEOUT_S
 from bench.processes import Place, on_one_cpu, resident_kib, started
-from nri_rdma.doors.control.client import ask_trace
+from nri_rdma.doors.control.daemon_client import ask_trace
 
 REPORT = Path("build/bench.json")
 TARGETS = {"sandbox event": 1.5, "create, tracing off": 2.0, "create, tracing on": 2.5, "create, exporting": 2.5}

@@ -24,7 +24,7 @@ from bench.messages import create_container, run_pod
 from bench.peer import Listener
 from bench.pods import accepted, refuse_error
 from bench.processes import Place, on_one_cpu, resident_kib, started
-from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.control.daemon_client import ask_status
 from tests.rig.collector import Collector
 
 TAKES, AWAY, SLOW, UNAVAILABLE, EXHAUSTED = "takes them", "is away", "is slow", "is unavailable", "is exhausted"

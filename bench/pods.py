@@ -15,7 +15,7 @@ from bench.hosts import Host
 from bench.messages import ANNOTATION, TIMEOUT_S, create_container, pod, remove_pod, run_pod, stop_pod
 from bench.peer import HEADERS, Listener, Peer
 from bench.processes import Place, await_rest, started
-from nri_rdma.doors.control.client import ask_trace
+from nri_rdma.doors.control.daemon_client import ask_trace
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
 from tests.rig.daemon import EXCLUSIVE_FIRST

@@ -16,8 +16,8 @@ from typing import Any  # Any: a JSON document
 
 import yaml
 
-from nri_rdma.commands.claims_manifests import Manifest, claims_manifests
-from nri_rdma.commands.guard_manifests import guard_manifests
+from nri_rdma.commands.claims.guard_manifests import guard_manifests
+from nri_rdma.commands.claims.manifests import Manifest, claims_manifests
 from nri_rdma.config.schema import config_schema
 from nri_rdma.config.settings import ENVIRONMENT_PREFIX, Settings
 from nri_rdma.model.pool import Pool, PoolDoor

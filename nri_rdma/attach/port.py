@@ -1,6 +1,6 @@
 """The interface to the kernel that attaches use.
 
-nri_rdma.host.netlink.kernel implements it for real. A fake (tests/fakes) keeps state and can fail at its n-th
+nri_rdma.host.netlink.linux_kernel implements it for real. A fake (tests/fakes) keeps state and can fail at its n-th
 operation. Both pass tests/contract. Every call raises KernelError with the kernel's errno, and nothing else; `apply`
 returns the errors instead.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nri_rdma.cdi.spec import Hook, HookName
-from nri_rdma.text.shares import GUARD_HOOK
+from nri_rdma.text.share_annotations import GUARD_HOOK
 
 HOOK_TIMEOUT_S = 10
 """After this many seconds the OCI runtime kills the hook and refuses the container. The hook itself waits less long."""

@@ -22,27 +22,27 @@ from nri_rdma.attach.timers import start_timer
 from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.attach.work import Site, Work
 from nri_rdma.config.settings import Settings
-from nri_rdma.daemon.claims import missing_package
-from nri_rdma.daemon.guards import RuntimeGuards
 from nri_rdma.daemon.kubelet_doors import KubeletDoors
-from nri_rdma.daemon.lacking import Lacking, missing_right
 from nri_rdma.daemon.local_sockets import LocalSockets
 from nri_rdma.daemon.locks import Sole
 from nri_rdma.daemon.news import News
 from nri_rdma.daemon.releases import Releases
 from nri_rdma.daemon.reload import Contested, Reloader
+from nri_rdma.daemon.runtime_guards import RuntimeGuards
 from nri_rdma.daemon.service_manager import NOTIFY_SOCKET, ServiceManager
 from nri_rdma.daemon.sessions import Sessions, preload_grammar
+from nri_rdma.daemon.shortcomings import Lacking, missing_right
 from nri_rdma.daemon.signals import Signals
 from nri_rdma.daemon.sources import Sources
 from nri_rdma.daemon.telemetry import Telemetry
+from nri_rdma.daemon.wire_claims import missing_package
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.policy import configured_policy
-from nri_rdma.doors.control.status import DaemonFacts
+from nri_rdma.doors.control.status_document import DaemonFacts
 from nri_rdma.doors.nri.counted import CountedPlugin
 from nri_rdma.doors.nri.identity import identify
-from nri_rdma.doors.nri.link import Door, Link
 from nri_rdma.doors.nri.runner import Runner
+from nri_rdma.doors.nri.runtime_link import Door, Link
 from nri_rdma.doors.nri.session import Answers
 from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.gate import Gating
@@ -56,8 +56,8 @@ from nri_rdma.host.engine_setups import engines_without_runtime
 from nri_rdma.host.host_node import HostNode, resolve_on_host
 from nri_rdma.host.images import Images
 from nri_rdma.host.limits import ContainerLimits
-from nri_rdma.host.netlink.kernel import LinuxKernel
-from nri_rdma.host.netlink.uevents import last_sequence
+from nri_rdma.host.netlink.events.uevents import last_sequence
+from nri_rdma.host.netlink.linux_kernel import LinuxKernel
 from nri_rdma.host.pod_addresses import addresses_of
 from nri_rdma.host.prover import Prover
 from nri_rdma.host.sysfs.scan import is_own

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import Any  # Any: a document of JSON
 
 from nri_rdma.config.settings import Settings
-from nri_rdma.daemon.claims import make_claims_door
-from nri_rdma.daemon.device_plugins import make_device_plugins
 from nri_rdma.daemon.sources import Sources
+from nri_rdma.daemon.wire_claims import make_claims_door
+from nri_rdma.daemon.wire_device_plugins import make_device_plugins
 from nri_rdma.engine.engine import Engine
 from nri_rdma.host.kubelet.grpc_begun import begin_grpc
 from nri_rdma.model.pool import PoolDoor

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Self  # Any: a document of JSON
 
 from nri_rdma.attach.survey import pod_interface
 from nri_rdma.config.settings import Memlock, Settings
-from nri_rdma.doors.control.server import ControlServer
-from nri_rdma.doors.control.status import DaemonFacts
+from nri_rdma.doors.control.control_server import ControlServer
+from nri_rdma.doors.control.status_document import DaemonFacts
 from nri_rdma.doors.oci.containers import Containers
+from nri_rdma.doors.oci.hook_server import HookServer
 from nri_rdma.doors.oci.questions import Given
-from nri_rdma.doors.oci.server import HookServer
 from nri_rdma.errors import ErrorCode, SettingError
-from nri_rdma.host.netlink.kernel import LinuxKernel
+from nri_rdma.host.netlink.linux_kernel import LinuxKernel
 from nri_rdma.host.watch.processes import start_of
 from nri_rdma.model.request import UNLIMITED
 from nri_rdma.model.trouble import Part, Trouble
@@ -25,7 +25,7 @@ from nri_rdma.observe.durations import Tally
 from nri_rdma.tasks.listeners import Listeners
 
 if TYPE_CHECKING:
-    from nri_rdma.doors.metrics.server import MetricsServer
+    from nri_rdma.doors.metrics.metrics_server import MetricsServer
 
 CLOSE_HOOKS_S = 1.0
 """How long the daemon's end waits for answers to OCI hooks. An attach takes milliseconds, and a hook repeats its
@@ -96,7 +96,7 @@ def _metrics_server(facts: DaemonFacts, tally: Tally | None) -> MetricsServer | 
     address = facts.settings.metrics_address
     if address is None or tally is None:
         return None
-    from nri_rdma.daemon.metrics import make_metrics_server
+    from nri_rdma.daemon.wire_metrics import make_metrics_server
 
     return make_metrics_server(address, facts, tally)
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from nri_rdma.config.settings import Memlock
-from nri_rdma.doors.control.status import RuntimeView
-from nri_rdma.doors.nri.link import Door, Link
+from nri_rdma.doors.control.status_document import RuntimeView
 from nri_rdma.doors.nri.peer import memlock_ceiling
 from nri_rdma.doors.nri.plugin import Plugin, Refusals, RuntimeFacts
+from nri_rdma.doors.nri.runtime_link import Door, Link
 from nri_rdma.engine.engine import Engine
 from nri_rdma.model.request import UNLIMITED
 from nri_rdma.observe.spans import Recorder

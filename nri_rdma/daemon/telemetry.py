@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any  # Any: a document of JSON
 
 from nri_rdma.config.settings import Settings
-from nri_rdma.daemon.lacking import Lacking
 from nri_rdma.daemon.past import Past
+from nri_rdma.daemon.shortcomings import Lacking
 from nri_rdma.engine.refusals import RefusedLately
 from nri_rdma.errors import SettingError
 from nri_rdma.model.trouble import Part, Trouble

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, ip_interface
 from typing import TypeAlias
 
-from nri_rdma.decide.shares import is_up, is_up_in
+from nri_rdma.decide.share_requests import is_up, is_up_in
 from nri_rdma.model.device import DeviceId, LinkLayer, Node, RdmaDevice, RdmaNetns
 from nri_rdma.model.pool import Pool
 from nri_rdma.model.request import Mode

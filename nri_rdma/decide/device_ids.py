@@ -16,7 +16,7 @@ from nri_rdma.decide.layout import Places, branch
 from nri_rdma.decide.placement import Holding, Taken, why_not_free
 from nri_rdma.decide.policy import Admitted, Asker, Offer, Policy, admit
 from nri_rdma.decide.ranking import intactness
-from nri_rdma.decide.shares import device_request, is_up, is_up_in
+from nri_rdma.decide.share_requests import device_request, is_up, is_up_in
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.device import DeviceId, Node, RdmaDevice
 from nri_rdma.model.pool import Pool

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from nri_rdma.decide.policy import Admitted, refuse_two_values
 from nri_rdma.decide.port_gids import CHOICES, GID_VARIABLES, Gids, joined
-from nri_rdma.decide.shares import rises
+from nri_rdma.decide.share_requests import rises
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharDevice, CharKind, DeviceNumbers, LinkLayer, RdmaDevice
 from nri_rdma.model.edits import DEVICES, NETDEVS, ContainerEdits

@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import count
 from typing import Self
 
-from nri_rdma.decide.shares import is_up_in
+from nri_rdma.decide.share_requests import is_up_in
 from nri_rdma.decide.topology import Distance, distance, rails, rails_of_gpus
 from nri_rdma.model.device import DeviceId, Node, RdmaDevice
 from nri_rdma.model.pci import PciAddress, below_root

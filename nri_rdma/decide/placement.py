@@ -22,7 +22,7 @@ from typing import TypeAlias
 from nri_rdma.decide.layout import READINGS_KEPT, layout_of
 from nri_rdma.decide.policy import Admitted, Offer
 from nri_rdma.decide.ranking import Pick, Surroundings, anywhere, near_gpus
-from nri_rdma.decide.shares import down_words
+from nri_rdma.decide.share_requests import down_words
 from nri_rdma.decide.topology import FARTHEST_ALIGNED, Distance, roots
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharKind, DeviceId, Gpu, Node, RdmaDevice, RdmaNetns

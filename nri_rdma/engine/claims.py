@@ -18,7 +18,7 @@ from nri_rdma.decide.advertised import (
     lacks_netdev_for_claims,
     slice_name,
 )
-from nri_rdma.decide.claims import AdmittedClaim, admit_claim, holder_of
+from nri_rdma.decide.claim_admission import AdmittedClaim, admit_claim, holder_of
 from nri_rdma.decide.policy import Policy
 from nri_rdma.engine.engine import Engine
 from nri_rdma.model.claim import Claim, ClaimRequest

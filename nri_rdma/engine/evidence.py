@@ -25,7 +25,7 @@ from nri_rdma.errors import CdiError, ErrorCode
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.device import DeviceId, DeviceNumbers
 from nri_rdma.observe.spans import Recorder
-from nri_rdma.text.shares import forged
+from nri_rdma.text.share_annotations import forged
 
 _WAIT_S = 0.2
 """How long a handler waits for readings, since NRI serialises all events of the node. After that a container is refused

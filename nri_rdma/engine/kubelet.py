@@ -12,7 +12,7 @@ from typing import Protocol
 
 from nri_rdma.cdi.grants import CdiGrant, Origin, grants_of
 from nri_rdma.decide.gpus import PodGpus, pod_gpus
-from nri_rdma.decide.shares import known_shares, share_requests
+from nri_rdma.decide.share_requests import known_shares, share_requests
 from nri_rdma.engine.pod_claims import PodClaims
 from nri_rdma.engine.sandbox import Sandboxes
 from nri_rdma.engine.shares import ShareBook

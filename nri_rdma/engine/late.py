@@ -17,7 +17,7 @@ from nri_rdma.attach.holdings import Holdings
 from nri_rdma.cdi.grants import CdiGrant
 from nri_rdma.decide.decision import Question
 from nri_rdma.decide.lacking import Attach, Cover, Evidence, Need, Share, lacking
-from nri_rdma.decide.shares import requests_for, unknown_ids
+from nri_rdma.decide.share_requests import requests_for, unknown_ids
 from nri_rdma.engine.asking import NOTHING_ASKED, Asked
 from nri_rdma.engine.barrier import Barrier
 from nri_rdma.engine.container import Container

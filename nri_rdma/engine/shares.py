@@ -2,7 +2,7 @@
 
 Law: Allocate names neither pod nor container, so it only makes the next pods worth a question to the kubelet. A plain
 pod costs a comparison while nothing is pending. Nothing is pending for long: a pod may be deleted before its sandbox
-starts, and a container whose pod comes later says itself what it has (nri_rdma.text.shares).
+starts, and a container whose pod comes later says itself what it has (nri_rdma.text.share_annotations).
 """
 
 from __future__ import annotations

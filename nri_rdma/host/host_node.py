@@ -16,9 +16,9 @@ from nri_rdma.decide.inventory import assemble, matters, watched
 from nri_rdma.errors import AttachError
 from nri_rdma.host.capacities import Capacities
 from nri_rdma.host.cgroup import has_rdma_controller
-from nri_rdma.host.netlink.kernel import LinuxKernel
-from nri_rdma.host.netlink.linkevents import LinkEvents, open_link_socket
-from nri_rdma.host.netlink.uevents import RdmaUevents
+from nri_rdma.host.netlink.events.linkevents import LinkEvents, open_link_socket
+from nri_rdma.host.netlink.events.uevents import RdmaUevents
+from nri_rdma.host.netlink.linux_kernel import LinuxKernel
 from nri_rdma.host.prover import Prover
 from nri_rdma.host.sysfs.scan import is_own, other_ports, read_char_devices, scan
 from nri_rdma.host.verbs_process import VerbsProcess

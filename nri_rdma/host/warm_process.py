@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from nri_rdma.host.netlink.netns_visit import be_home
+from nri_rdma.host.netlink.namespaces.netns_visit import be_home
 from nri_rdma.host.verbs import program, warm
 
 _END_S = 0.1

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias  # Any: a manifest before it is read
 
 from nri_rdma.model.claim import Parameters
-from nri_rdma.text.claims import main_request, merged
+from nri_rdma.text.allocated_claim import main_request, merged
 from nri_rdma.text.manifest import CLAIM_KINDS
 from nri_rdma.text.templates import Way, items_of, ways_to_pods
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nri_rdma.attach.port import Kernel
-from nri_rdma.host.netlink.kernel import LinuxKernel
+from nri_rdma.host.netlink.linux_kernel import LinuxKernel
 from nri_rdma.model.usage import HostUse
 from tests.fakes.kernel import Address, FakeKernel, Forwarding, Link, Neighbour, Netns, Queue, Route, World
 

@@ -96,7 +96,7 @@ def test_whether_links_may_be_changed_is_asked_without_changing_any(machine: Mac
 
 @pytest.mark.root
 def test_who_has_no_right_to_links_is_told_so() -> None:
-    asks = "from nri_rdma.host.netlink.kernel import LinuxKernel; print(LinuxKernel().may_change_links())"
+    asks = "from nri_rdma.host.netlink.linux_kernel import LinuxKernel; print(LinuxKernel().may_change_links())"
     command = ("setpriv", "--bounding-set", "-net_admin", "--inh-caps", "-all", sys.executable, "-c", asks)
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
 

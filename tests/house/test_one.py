@@ -36,7 +36,7 @@ def test_a_wish_stands_for_these_tests(wanted: str, chosen: list[str]) -> None:
 @pytest.mark.parametrize(
     ("file", "test"),
     [
-        ("nri_rdma/doors/nri/link.py", "tests/unit/doors/nri/test_cases.py"),  # it has no mirror
+        ("nri_rdma/doors/nri/runtime_link.py", "tests/unit/doors/nri/test_cases.py"),  # it has no mirror
         ("tests/unit/rigs/policies.py", "tests/unit/decide/test_policy.py"),
         ("tests/unit/golden/refusals.txt", "tests/unit/decide/test_refusal_texts.py"),
         ("hooks/nri_rdma_oci_hook.py", "tests/unit/hooks/test_oci_hook.py"),  # only its folder has the name

@@ -15,7 +15,7 @@ from nri_rdma.cdi.encoding import encode, spec_document
 from nri_rdma.cdi.names import file_name
 from nri_rdma.cdi.reading import inspect, parse
 from nri_rdma.cdi.version import minimum_version
-from nri_rdma.commands.generate_cdi import spec_of
+from nri_rdma.commands.cdi.generate import spec_of
 from nri_rdma.host.cdi.folder import read_registry
 from nri_rdma.host.cdi.write import write_spec
 from tests.interop import cdicorpus, cdijudge

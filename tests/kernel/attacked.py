@@ -15,7 +15,7 @@ from bench.messages import ANNOTATION, create_container, pod, remove_pod, run_po
 from bench.peer import HEADERS, Listener, Peer
 from bench.pods import NOT_READY, refuse_error, request
 from bench.processes import Place, await_rest, started
-from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.control.daemon_client import ask_status
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
 from tests.kernel.lateness import TRIES

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from nri_rdma.host.netlink.netns_visit import enter
+from nri_rdma.host.netlink.namespaces.netns_visit import enter
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.attach.steps import steps_of
 from nri_rdma.attach.transaction import do_steps, undo_steps
 from nri_rdma.errors import NriRdmaError
-from nri_rdma.host.netlink.kernel import LinuxKernel
-from nri_rdma.host.netlink.routing import PROTOCOL
+from nri_rdma.host.netlink.linux_kernel import LinuxKernel
+from nri_rdma.host.netlink.routes.route_requests import PROTOCOL
 from nri_rdma.model.request import DeviceRequest
 from nri_rdma.observe.spans import Recorder
 from tests.contract.machines import HOST, POD, HostKernel, LinuxMachine

@@ -15,7 +15,7 @@ from bench.collector import GROWN_MIB, STATES, TAKES, beside
 from bench.hosts import Host
 from bench.messages import ANNOTATION
 from bench.moves import Moves, compile_moves
-from nri_rdma.host.netlink.kernel import LinuxKernel
+from nri_rdma.host.netlink.linux_kernel import LinuxKernel
 from nri_rdma.model.link import features_of
 from nri_rdma.text.annotations import parse_pod_request
 from tests.rig.deadline import wait_until

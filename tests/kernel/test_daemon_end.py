@@ -21,7 +21,7 @@ from nri_rdma.config.settings import Settings
 from nri_rdma.daemon import daemon as module
 from nri_rdma.daemon.daemon import Daemon
 from nri_rdma.daemon.locks import Sole
-from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.control.daemon_client import ask_status
 from nri_rdma.errors import StateError
 from nri_rdma.host.containerd.notes import RefusalNotes
 from nri_rdma.model.pod import Pod

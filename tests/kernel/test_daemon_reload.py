@@ -11,7 +11,7 @@ from typing import Any  # Any: the daemon's JSON document
 
 import pytest
 
-from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.control.daemon_client import ask_status
 from nri_rdma.errors import NotReadyError
 from tests.rig.deadline import wait_until
 from tests.rig.node import load

@@ -15,13 +15,13 @@ from typing import Self
 import pytest
 
 from nri_rdma.attach.port import KernelError
-from nri_rdma.host.netlink import netns_visit
-from nri_rdma.host.netlink.kernel import LinuxKernel
-from nri_rdma.host.netlink.links import parse_link, read_links
-from nri_rdma.host.netlink.namespace import Held, HeldNamespace, inside
-from nri_rdma.host.netlink.route_socket import RouteSocket
-from nri_rdma.host.netlink.route_sockets import IDLE_MAX
-from nri_rdma.host.netlink.spare_sockets import momentary
+from nri_rdma.host.netlink.links.link_state import parse_link, read_links
+from nri_rdma.host.netlink.linux_kernel import LinuxKernel
+from nri_rdma.host.netlink.namespaces import netns_visit
+from nri_rdma.host.netlink.namespaces.namespace import Held, HeldNamespace, inside
+from nri_rdma.host.netlink.sockets.route_socket import RouteSocket
+from nri_rdma.host.netlink.sockets.route_sockets import IDLE_MAX
+from nri_rdma.host.netlink.sockets.spare_sockets import momentary
 from tests.contract.machines import HOST, POD, LinuxMachine
 from tests.rig.deadline import wait_until
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.decide.inventory import in_use_reasons
-from nri_rdma.host.netlink.kernel import LinuxKernel
+from nri_rdma.host.netlink.linux_kernel import LinuxKernel
 from nri_rdma.model.usage import HostUse, Lifelines
 from tests.contract.machines import HOST, LinuxMachine
 from tests.kernel.inside import in_namespace

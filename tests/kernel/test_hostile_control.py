@@ -18,8 +18,8 @@ from random import Random
 import pytest
 
 from bench.figures import percentile
-from nri_rdma.doors.control.client import ask_status
-from nri_rdma.doors.control.document import SERVICE
+from nri_rdma.doors.control.daemon_client import ask_status
+from nri_rdma.doors.control.node_document import SERVICE
 from nri_rdma.pb import control_pb2 as pb
 from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
 from tests.fuzz.mutate import damaged

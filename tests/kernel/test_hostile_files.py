@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.control.daemon_client import ask_status
 from tests.kernel.attacked import NAME, attacked
 from tests.rig.daemon import EXCLUSIVE_FIRST
 from tests.rig.deadline import wait_until

@@ -14,7 +14,7 @@ import pytest
 
 from bench.hosts import in_namespace
 from bench.processes import resident_kib
-from nri_rdma.doors.metrics.server import MAX_CLIENTS
+from nri_rdma.doors.metrics.metrics_server import MAX_CLIENTS
 from tests.fuzz.mutate import damaged
 from tests.kernel.attacked import Attacked, attacked
 from tests.rig.scrape import Page, ask, scrape

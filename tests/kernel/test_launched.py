@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from nri_rdma.daemon.locks import Sole
-from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.control.daemon_client import ask_status
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc import RpcError
 from tests.fakes.runtime import FakeRuntime

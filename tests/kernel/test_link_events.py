@@ -18,9 +18,9 @@ from typing import Any  # Any: the daemon's JSON document
 import pytest
 
 from nri_rdma.decide.inventory import matters
-from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.control.daemon_client import ask_status
 from nri_rdma.errors import NotReadyError
-from nri_rdma.host.netlink.linkevents import INTERVAL_S, LinkEvents, open_link_socket
+from nri_rdma.host.netlink.events.linkevents import INTERVAL_S, LinkEvents, open_link_socket
 from nri_rdma.model.usage import Change, Watched
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.wire.rtnetlink import read_changes

@@ -14,8 +14,8 @@ import pytest
 from nri_rdma.attach.port import Survey
 from nri_rdma.decide.inventory import in_use_reasons, matters
 from nri_rdma.engine.node_cache import NodeCache
-from nri_rdma.host.netlink.kernel import LinuxKernel
-from nri_rdma.host.netlink.linkevents import LinkEvents, open_link_socket
+from nri_rdma.host.netlink.events.linkevents import LinkEvents, open_link_socket
+from nri_rdma.host.netlink.linux_kernel import LinuxKernel
 from nri_rdma.model.device import Node, RdmaNetns
 from nri_rdma.model.usage import HostSocket, HostUse, Watched
 from nri_rdma.tasks.listeners import Listeners

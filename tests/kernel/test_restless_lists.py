@@ -9,8 +9,8 @@ from ipaddress import ip_network
 import pytest
 
 from nri_rdma.attach.port import KernelError
-from nri_rdma.host.netlink.namespace import HeldNamespace
-from nri_rdma.host.netlink.routes import captured_routes, read_routes
+from nri_rdma.host.netlink.namespaces.namespace import HeldNamespace
+from nri_rdma.host.netlink.routes.routes import captured_routes, read_routes
 from tests.contract.machines import HOST, LinuxMachine
 from tests.kernel.journey import Attach
 

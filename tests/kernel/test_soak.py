@@ -16,7 +16,7 @@ import pytest
 from bench.messages import ANNOTATION, pod
 from bench.pods import Subject, request
 from bench.processes import await_rest, resident_kib
-from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.control.daemon_client import ask_status
 from tests.rig.deadline import wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(1200)]

@@ -16,7 +16,7 @@ from typing import Any  # Any: the daemon's JSON document
 
 import pytest
 
-from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.control.daemon_client import ask_status
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc import RpcError
 from tests.fakes.runtime import FakeRuntime

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import click
 
-from nri_rdma.commands.cli.options import settings_options
+from nri_rdma.commands.common.options import settings_options
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.daemon import Daemon as Product
 from nri_rdma.observe.logs import set_up_logging

@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from nri_rdma.commands.picture.layout import drawing_of
+from nri_rdma.commands.picture.positions import drawing_of
 from nri_rdma.commands.picture.svg import svg_of
 from nri_rdma.commands.picture.view import view_of
 from nri_rdma.decide.placement import Holding, Taken

@@ -20,10 +20,10 @@ from typing import Any
 
 import click
 
-from nri_rdma.commands.cli.options import settings_options
+from nri_rdma.commands.common.options import settings_options
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.daemon import Daemon as Product
-from nri_rdma.host.netlink import netns_visit
+from nri_rdma.host.netlink.namespaces import netns_visit
 from nri_rdma.observe.logs import set_up_logging
 from nri_rdma.observe.spans import current_span
 from tests.rig.daemon import PROJECT, Daemon

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.host.containerd.cdi import reads_cdi_specs
+from nri_rdma.host.containerd.cdi_setting import reads_cdi_specs
 from tests.rig.containerd import Containerd
 from tests.rig.cri import Container, Cri, CriError, Sandbox
 from tests.rig.daemon import Daemon

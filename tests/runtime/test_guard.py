@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.doors.control.client import ask_trace
+from nri_rdma.doors.control.daemon_client import ask_trace
 from tests.rig.cri import Container, Cri, CriError, Sandbox
 from tests.rig.daemon import PROJECT, Daemon
 from tests.rig.deadline import wait_until

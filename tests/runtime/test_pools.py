@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.control.daemon_client import ask_status
 from tests.rig.containerd import Containerd
 from tests.rig.cri import Cri, CriError
 from tests.rig.daemon import Daemon

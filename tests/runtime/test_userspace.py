@@ -13,7 +13,7 @@ from typing import Any  # Any: JSON documents
 
 import pytest
 
-from nri_rdma.doors.control.client import ask_trace
+from nri_rdma.doors.control.daemon_client import ask_trace
 from tests.rig import cache, debian_roots
 from tests.rig.containerd import Containerd
 from tests.rig.cri import Container, Cri

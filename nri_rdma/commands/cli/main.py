@@ -17,32 +17,32 @@ import sys
 import click
 
 from nri_rdma.attach.port import KernelError
-from nri_rdma.commands.cli.cdi import cdi
-from nri_rdma.commands.cli.claims import claims
+from nri_rdma.commands.cdi.cli import cdi
+from nri_rdma.commands.claims.cli import claims
 from nri_rdma.commands.cli.completion import completion
-from nri_rdma.commands.cli.config import config
-from nri_rdma.commands.cli.doctor import doctor
 from nri_rdma.commands.cli.errors import no_thread, told
-from nri_rdma.commands.cli.explain import explain
-from nri_rdma.commands.cli.install import install, uninstall
-from nri_rdma.commands.cli.install_guard import (
+from nri_rdma.commands.cli.version import tell_version
+from nri_rdma.commands.common.options import loaded_options, settings_options
+from nri_rdma.commands.config.cli import config
+from nri_rdma.commands.doctor.cli import doctor
+from nri_rdma.commands.explain.cli import explain
+from nri_rdma.commands.install.cli import install, uninstall
+from nri_rdma.commands.install.guard_cli import (
     install_containerd,
     install_crio,
     uninstall_containerd,
     uninstall_crio,
 )
-from nri_rdma.commands.cli.install_systemd import install_systemd, uninstall_systemd
-from nri_rdma.commands.cli.inventory import inventory
-from nri_rdma.commands.cli.leave import uninstall_kubernetes, uninstall_node
-from nri_rdma.commands.cli.options import loaded_options, settings_options
-from nri_rdma.commands.cli.preflight import preflight
-from nri_rdma.commands.cli.snapshot import snapshot
-from nri_rdma.commands.cli.status import status
-from nri_rdma.commands.cli.topology import topology
-from nri_rdma.commands.cli.trace import trace
-from nri_rdma.commands.cli.validate import validate
-from nri_rdma.commands.cli.verify import verify
-from nri_rdma.commands.cli.version import tell_version
+from nri_rdma.commands.install.systemd_cli import install_systemd, uninstall_systemd
+from nri_rdma.commands.inventory.cli import inventory
+from nri_rdma.commands.leave.cli import uninstall_kubernetes, uninstall_node
+from nri_rdma.commands.preflight.cli import preflight
+from nri_rdma.commands.snapshot.cli import snapshot
+from nri_rdma.commands.status.cli import status
+from nri_rdma.commands.topology.cli import topology
+from nri_rdma.commands.trace.cli import trace
+from nri_rdma.commands.validate.cli import validate
+from nri_rdma.commands.verify.cli import verify
 from nri_rdma.config.settings import Loaded
 from nri_rdma.doors.nri.identity import SOCKET_VARIABLE
 from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
@@ -94,7 +94,7 @@ def commands(context: click.Context) -> int | None:
     if context.invoked_subcommand is not None:
         return None
     if SOCKET_VARIABLE in os.environ:  # the runtime started us
-        from nri_rdma.commands.cli.launched import serve
+        from nri_rdma.commands.cli.launched_daemon import serve
 
         return serve(os.environ, sys.argv[0])
     click.echo(context.get_help())
@@ -137,7 +137,7 @@ def run(loaded: Loaded, dry_run: bool, output: str) -> None:
 
     settings = loaded.settings
     if dry_run:
-        from nri_rdma.commands.cli.dry_run import dry_run as report_only
+        from nri_rdma.commands.dryrun.cli import dry_run as report_only
 
         set_up_logging(settings.log_level, settings.log_format)  # not log_file: a daemon may write there
         report_only(settings, output)
@@ -146,8 +146,8 @@ def run(loaded: Loaded, dry_run: bool, output: str) -> None:
     gc.disable()  # while the daemon is created: nothing of it is garbage
     from nri_rdma.config.start import start_troubles
     from nri_rdma.daemon.daemon import Daemon
-    from nri_rdma.daemon.lacking import warn_of_variables
     from nri_rdma.daemon.priority import prefer
+    from nri_rdma.daemon.shortcomings import warn_of_variables
 
     prefer(settings.nice)
     warn_of_variables(os.environ)

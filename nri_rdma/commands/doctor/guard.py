@@ -13,13 +13,13 @@ from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol  # Any: configurations of others, and the daemon's document
 
-from nri_rdma.commands.doctor.configuration import crio_files, crio_hook_folders, read_toml, table_at, texts
+from nri_rdma.commands.common.runtime_configs import crio_files, crio_hook_folders, read_toml, table_at, texts
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
 from nri_rdma.config.settings import Settings
 from nri_rdma.errors import NotReadyError
-from nri_rdma.host.containerd.client import ContainerdError
+from nri_rdma.host.containerd.containerd_api import ContainerdError
 from nri_rdma.host.containerd.handlers import RuntimeHandler
-from nri_rdma.host.guards import Setup, WrongError, containerd_setup, crio_setup, guard_hook_in, running_setups
+from nri_rdma.host.guard_setups import Setup, WrongError, containerd_setup, crio_setup, guard_hook_in, running_setups
 
 if TYPE_CHECKING:
     from nri_rdma.commands.doctor.machine import Machine

@@ -11,7 +11,7 @@ from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, proble
 from nri_rdma.commands.doctor.machine import Machine
 from nri_rdma.decide.policy import configured_policy, offer, policy_of
 from nri_rdma.decide.share_limits import share_limits as limits_of_share
-from nri_rdma.doors.control.document import node_from
+from nri_rdma.doors.control.node_document import node_from
 from nri_rdma.errors import InventoryError, NotReadyError
 from nri_rdma.host.verbs_process import VerbsProcess
 from nri_rdma.model.device import CharDevice, CharKind, Node, RdmaDevice

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nri_rdma.cdi.registry import ResolvedDevice
+from nri_rdma.commands.cdi.hooked_devices import MODULE, PROGRAM
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
-from nri_rdma.commands.hooked_cdi import MODULE, PROGRAM
 from nri_rdma.commands.install.hook import OWN_FIX
 from nri_rdma.host.cdi.folder import read_registry
 from nri_rdma.host.engine_setups import OCI_HOOK

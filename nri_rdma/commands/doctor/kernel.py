@@ -11,7 +11,7 @@ from nri_rdma.decide.policy import configured_policy
 from nri_rdma.doors.nri.runtimes import parse_release
 from nri_rdma.errors import InventoryError
 from nri_rdma.host.cgroup import RDMA_PEAK, SUBTREE_CONTROL, has_rdma_controller
-from nri_rdma.host.netlink.proc_sys import NET
+from nri_rdma.host.netlink.namespaces.proc_sys import NET
 from nri_rdma.model.device import RdmaNetns
 from nri_rdma.model.edits import RDMA_MAX
 from nri_rdma.model.request import Mode

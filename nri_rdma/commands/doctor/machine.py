@@ -24,10 +24,10 @@ from nri_rdma.commands.doctor.mountinfo import (
 )
 from nri_rdma.commands.doctor.visit import Visited, visit
 from nri_rdma.config.settings import DEFAULT_CONFIG_FILE, Settings
-from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.control.daemon_client import ask_status
 from nri_rdma.errors import InventoryError, NotReadyError, SettingError
 from nri_rdma.host.engine_setups import engines_without_runtime
-from nri_rdma.host.netlink.proc_sys import writable_net
+from nri_rdma.host.netlink.namespaces.proc_sys import writable_net
 from nri_rdma.model.device import Node
 
 

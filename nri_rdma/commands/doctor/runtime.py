@@ -6,14 +6,14 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from nri_rdma.commands.doctor.configuration import crio_files, read_toml, table_at
+from nri_rdma.commands.common.runtime_configs import crio_files, read_toml, table_at
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
 from nri_rdma.commands.doctor.machine import Machine
-from nri_rdma.doors.nri.link import hooks_only
 from nri_rdma.doors.nri.peer import memlock_ceiling, peer_pid
+from nri_rdma.doors.nri.runtime_link import hooks_only
 from nri_rdma.errors import NotReadyError
-from nri_rdma.host.containerd.cdi import reads_cdi_specs
-from nri_rdma.host.containerd.client import ContainerdError
+from nri_rdma.host.containerd.cdi_setting import reads_cdi_specs
+from nri_rdma.host.containerd.containerd_api import ContainerdError
 from nri_rdma.model.pool import PoolDoor
 from nri_rdma.model.request import UNLIMITED
 

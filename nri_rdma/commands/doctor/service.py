@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any  # Any: the daemon's JSON document
 
 from nri_rdma import __version__
+from nri_rdma.commands.cdi.guarded_spec import lacks_guard
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
 from nri_rdma.commands.doctor.machine import Machine
-from nri_rdma.commands.guard_cdi import lacks_guard
 from nri_rdma.daemon.past_file import ASIDE
-from nri_rdma.doors.nri.link import Link, hooks_only
+from nri_rdma.doors.nri.runtime_link import Link, hooks_only
 from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.host.cdi.folder import read_registry
 

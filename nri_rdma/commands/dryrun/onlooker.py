@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nri_rdma.attach.port import Namespace, NamespaceError, NamespaceIdentity, Survey
 from nri_rdma.attach.survey import Host
-from nri_rdma.commands.dryrun.tasks import Unopened
+from nri_rdma.commands.dryrun.finding_out import Unopened
 from nri_rdma.model.device import RdmaNetns
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import RdmaDeviceState, RdmaObject

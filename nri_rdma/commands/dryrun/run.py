@@ -16,19 +16,19 @@ from functools import partial
 
 from nri_rdma.attach.attachments import Attachments
 from nri_rdma.attach.timers import start_timer
+from nri_rdma.commands.dryrun.finding_out import FindingOut
 from nri_rdma.commands.dryrun.onlooker import Onlooker
-from nri_rdma.commands.dryrun.tasks import FindingOut
 from nri_rdma.commands.dryrun.verdicts import Attached, Report, Verdicts
-from nri_rdma.commands.explain import POD_LINKS
+from nri_rdma.commands.explain.explanation import POD_LINKS
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.daemon import CLOSE_WORKERS_S
-from nri_rdma.daemon.guards import RuntimeGuards
+from nri_rdma.daemon.runtime_guards import RuntimeGuards
 from nri_rdma.daemon.sessions import preload_grammar, set_memlock
 from nri_rdma.daemon.signals import Signals
 from nri_rdma.daemon.sources import Sources
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.policy import configured_policy
-from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.control.daemon_client import ask_status
 from nri_rdma.doors.nri.identity import Identity, identify
 from nri_rdma.doors.nri.peer import memlock_ceiling
 from nri_rdma.doors.nri.plugin import Plugin, RuntimeFacts, UnknownMethodError
@@ -41,7 +41,7 @@ from nri_rdma.engine.reservations import Reservations
 from nri_rdma.engine.shares import ShareBook
 from nri_rdma.errors import NotReadyError
 from nri_rdma.host.host_node import read_host, resolve_on_host
-from nri_rdma.host.netlink.kernel import LinuxKernel
+from nri_rdma.host.netlink.linux_kernel import LinuxKernel
 from nri_rdma.model.device import Node
 from nri_rdma.model.waits import Waits
 from nri_rdma.observe.spans import Recorder

@@ -86,7 +86,7 @@ class _Seen:
 
 class Verdicts:
     """Takes the engine's place behind the runtime's plugin: it reports decisions instead of applying them. The engine
-    must have the tasks of nri_rdma.commands.dryrun.tasks."""
+    must have the tasks of nri_rdma.commands.dryrun.finding_out."""
 
     def __init__(
         self,

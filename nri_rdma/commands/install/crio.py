@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nri_rdma.commands.install.changes import OwnFile
 from nri_rdma.commands.install.containerd import HOOK_TIMEOUT_S, is_guarded
-from nri_rdma.text.shares import GUARD_HOOK
+from nri_rdma.text.share_annotations import GUARD_HOOK
 
 DEFINITION = "nri-rdma-guard.json"
 _STARTED = 19

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from nri_rdma.commands.hooked_cdi import HOOK
+from nri_rdma.commands.cdi.hooked_devices import HOOK
 from nri_rdma.commands.install.changes import OwnFile
 from nri_rdma.config.settings import Settings
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any  # Any: a manifest before it is read
 
 from nri_rdma.cdi.asking import inspect_asking
-from nri_rdma.commands.validate.claims import claim_problems, why_foreign
+from nri_rdma.commands.validate.claim_parameters import claim_problems, why_foreign
 from nri_rdma.commands.validate.pods import has_annotations, pod_problems
 from nri_rdma.commands.validate.problem import NOWHERE, Problem
 from nri_rdma.config.problems import problems_of

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any  # Any: a manifest before it is read
 
 from nri_rdma.cdi.problems import path_text
-from nri_rdma.commands.remarks import remarks
+from nri_rdma.commands.explain.remarks import remarks
 from nri_rdma.commands.validate.problem import Problem, steps_of
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.network import MAIN_TABLE

@@ -85,8 +85,8 @@ def memory_max(proc: Path, cgroup_root: Path) -> int | None:
 
 def addresses() -> tuple[IPv4Address | IPv6Address, ...]:
     """Return the IP addresses of this network namespace, except those of the loopback. Raises KernelError."""
-    from nri_rdma.host.netlink.link_contents import carried_interface, read_addresses
-    from nri_rdma.host.netlink.route_socket import RouteSocket
+    from nri_rdma.host.netlink.restore.link_contents import carried_interface, read_addresses
+    from nri_rdma.host.netlink.sockets.route_socket import RouteSocket
 
     with RouteSocket() as route:
         found = [carried_interface(it).ip for it in read_addresses(route)]

@@ -2,7 +2,7 @@
 allocation. Pure.
 
 The allocation of a share contains no device node: its device is chosen when the pod's sandbox starts, near the GPUs
-that the kubelet gave to the pod (nri_rdma.decide.shares). It contains an annotation that tells CreateContainer which
+that the kubelet gave to the pod (nri_rdma.decide.share_requests). It contains an annotation that tells CreateContainer which
 shares the container has. The allocation of a device id has the annotation, too. It contains device nodes only if the
 runtime does not read CDI specs, because then no guard stops a container that would start without them. The guard
 resource brings the guard and nothing else.
@@ -17,12 +17,12 @@ from typing import Any, TypeAlias  # Any: generated messages
 from nri_rdma.decide.device_ids import OfferedDevice, offered_devices, preferred
 from nri_rdma.decide.placement import Taken
 from nri_rdma.decide.policy import Offer
-from nri_rdma.decide.shares import is_up, share_ids
+from nri_rdma.decide.share_requests import is_up, share_ids
 from nri_rdma.model.device import CharDevice, Node, RdmaDevice
 from nri_rdma.model.pool import Pool, ShareGives
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS
 from nri_rdma.pb import deviceplugin_pb2 as pb
-from nri_rdma.text.shares import guarded_annotation, share_annotation
+from nri_rdma.text.share_annotations import guarded_annotation, share_annotation
 
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nri_rdma.doors.deviceplugin.answers import Supply
 from nri_rdma.doors.deviceplugin.guarded import cdi_device
-from nri_rdma.doors.deviceplugin.server import KUBELET_SOCKET, PoolServer
+from nri_rdma.doors.deviceplugin.pool_server import KUBELET_SOCKET, PoolServer
 from nri_rdma.engine.shares import Guarding, ShareBook
 from nri_rdma.errors import CdiError, KubeletError
 from nri_rdma.host.watch import inotify

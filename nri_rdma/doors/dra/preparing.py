@@ -21,16 +21,16 @@ from typing import Any  # Any: JSON
 from weakref import WeakValueDictionary
 
 from nri_rdma.decide.advertised import DRIVER
-from nri_rdma.decide.claims import AdmittedClaim
+from nri_rdma.decide.claim_admission import AdmittedClaim
+from nri_rdma.doors.dra.claim_specs import SpecStyle, cdi_device, claim_spec, is_for, spec_file
 from nri_rdma.doors.dra.reporting import StatusWriter
-from nri_rdma.doors.dra.specs import SpecStyle, cdi_device, claim_spec, is_for, spec_file
 from nri_rdma.engine.claims import Claims
 from nri_rdma.errors import ApiServerError, ClaimError, ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.host.cdi.write import remove_own_spec, write_own_spec
 from nri_rdma.model.claim import Claim, ClaimName
 from nri_rdma.observe.spans import Recorder, traceparent
 from nri_rdma.tasks.workers import Workers
-from nri_rdma.text.claims import claim_path, main_request, read_claim
+from nri_rdma.text.allocated_claim import claim_path, main_request, read_claim
 
 log = logging.getLogger(__name__)
 

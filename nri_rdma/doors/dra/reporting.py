@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nri_rdma.doors.dra.specs import claim_of, is_of
+from nri_rdma.doors.dra.claim_specs import claim_of, is_of
 from nri_rdma.doors.dra.status_writing import DRIVER_RIGHT, GONE, INVALID, lacks_driver_right, write_status
 from nri_rdma.doors.dra.statuses import ClaimState
 from nri_rdma.engine.claim_states import CdiState

@@ -16,8 +16,8 @@ from nri_rdma.doors.dra.statuses import ClaimState, StatusEntry, changed_devices
 from nri_rdma.errors import ApiServerError
 from nri_rdma.host.kubernetes.api import ApiServer
 from nri_rdma.model.claim import ClaimName
+from nri_rdma.text.allocated_claim import claim_path
 from nri_rdma.text.api_objects import reading, word
-from nri_rdma.text.claims import claim_path
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from ipaddress import IPv6Interface, ip_interface
 from typing import Any, TypeAlias  # Any: JSON
 
 from nri_rdma.decide.advertised import DRIVER
-from nri_rdma.doors.dra.specs import cdi_device
+from nri_rdma.doors.dra.claim_specs import cdi_device
 from nri_rdma.engine.claim_states import CdiState
 from nri_rdma.model.claim import GivenDevice
 

@@ -13,10 +13,10 @@ import stat
 from collections.abc import Callable, Mapping
 
 from nri_rdma.doors.nri.identity import SOCKET_VARIABLE, Identity
-from nri_rdma.doors.nri.link import Link
 from nri_rdma.doors.nri.peer import peer_pid
 from nri_rdma.doors.nri.plugin import DEFAULT_REQUEST_TIMEOUT_S, abilities_in, answer_by
 from nri_rdma.doors.nri.refusing import Refusing
+from nri_rdma.doors.nri.runtime_link import Link
 from nri_rdma.doors.nri.session import Answers, Session
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError, RuntimeAnsweredError, SettingError
 from nri_rdma.pb import nri_pb2 as pb

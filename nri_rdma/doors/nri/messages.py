@@ -11,7 +11,7 @@ from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
 from nri_rdma.model.userspace import Made
 from nri_rdma.pb import nri_pb2 as pb
-from nri_rdma.text.shares import GUARD_HOOK
+from nri_rdma.text.share_annotations import GUARD_HOOK
 
 PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol  # Any: generated messages
 
-from nri_rdma.doors.nri.container import NriContainer
 from nri_rdma.doors.nri.messages import (
     EVENTS,
     asker_from,
@@ -29,6 +28,7 @@ from nri_rdma.doors.nri.messages import (
     pod_from,
     shown_gpus,
 )
+from nri_rdma.doors.nri.nri_container import NriContainer
 from nri_rdma.doors.nri.runtimes import Abilities, abilities_of
 from nri_rdma.engine.container import Container, FindImage, Listed, ListedContainer, ShowGpus, Start
 from nri_rdma.model.edits import ContainerEdits
@@ -36,7 +36,7 @@ from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
 from nri_rdma.observe.spans import Recorder, Span
 from nri_rdma.pb import nri_pb2 as pb
-from nri_rdma.text.shares import forged, shares_in
+from nri_rdma.text.share_annotations import forged, shares_in
 from nri_rdma.ttrpc.wire import Request
 from nri_rdma.wire.error import WireError
 

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from nri_rdma.doors.nri.link import Link
 from nri_rdma.doors.nri.pauses import ABSENT_S, Pauses, pieces
 from nri_rdma.doors.nri.peer import peer_pid
+from nri_rdma.doors.nri.runtime_link import Link
 from nri_rdma.doors.nri.session import QUIET_S, Answers, RegistrationError, Session
 from nri_rdma.wire.error import WireError
 

@@ -37,7 +37,7 @@ SHORT = 12
 
 
 class Handed(Protocol):
-    """Maps paths to network namespaces that were received as descriptors (nri_rdma.host.netlink.handed)."""
+    """Maps paths to network namespaces that were received as descriptors (nri_rdma.host.netlink.namespaces.handed)."""
 
     def hand(self, path: str, fd: int) -> None: ...
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias  # Any: the runtime's JSON document
 
-from nri_rdma.host.containerd.client import Containerd
+from nri_rdma.host.containerd.containerd_api import Containerd
 
 CRIO_SOCKET = Path("/run/crio/crio.sock")
 ASK_S = 5.0

@@ -22,7 +22,7 @@ from enum import Enum, auto
 from functools import partial
 from pathlib import Path
 
-from nri_rdma.host.containerd.client import Containerd, ContainerdError
+from nri_rdma.host.containerd.containerd_api import Containerd, ContainerdError
 from nri_rdma.host.containerd.notes import RefusalNotes
 from nri_rdma.model.pod import Pod
 from nri_rdma.observe.spans import Recorder, Span, current_span, under

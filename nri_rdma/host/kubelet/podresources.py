@@ -18,7 +18,7 @@ from typing import Any  # Any: grpc has no types
 from urllib.parse import quote
 
 from nri_rdma.errors import ErrorCode, KubeletError
-from nri_rdma.host.kubelet import answers
+from nri_rdma.host.kubelet import podresources_messages
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.text.refusals import bounded
 
@@ -148,13 +148,13 @@ class PodResources:
 def _asked(connection: _Connection, namespace: str, name: str, deadline: float) -> PodAllocation | None:
     if connection.has_get:
         try:
-            return answers.allocation_of(connection.ask_get(namespace, name, deadline), namespace, name)
+            return podresources_messages.allocation_of(connection.ask_get(namespace, name, deadline), namespace, name)
         except _Failed as failed:
             if failed.is_unknown_pod:
                 return None
             if not failed.is_without_get:
                 raise
-    return answers.listed_allocation(connection.ask_list(deadline), namespace, name)
+    return podresources_messages.listed_allocation(connection.ask_list(deadline), namespace, name)
 
 
 class _Failed(Exception):  # noqa: N818 - an answer within this module, not an error for callers
@@ -211,14 +211,14 @@ class _Connection:
     def ask_get(self, namespace: str, name: str, deadline: float) -> bytes:
         """Return the kubelet's answer about one pod. Raises _Failed."""
         try:
-            return self._call(self._get, answers.get_request(namespace, name), deadline)
+            return self._call(self._get, podresources_messages.get_request(namespace, name), deadline)
         except _Failed as failed:
             self.has_get = not failed.is_without_get
             raise
 
     def ask_list(self, deadline: float) -> bytes:
         """Return the kubelet's answer about all pods. Raises _Failed."""
-        return self._call(self._list, answers.list_request(), deadline)
+        return self._call(self._list, podresources_messages.list_request(), deadline)
 
     def close(self) -> None:
         self._channel.close()

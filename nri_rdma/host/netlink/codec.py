@@ -39,20 +39,22 @@ from nri_rdma.attach.ops import (
     SetTuning,
 )
 from nri_rdma.attach.port import KernelError, Refused
-from nri_rdma.host.netlink.ethtool import EthtoolSocket
-from nri_rdma.host.netlink.link_contents import add_address_request
-from nri_rdma.host.netlink.links import add_alt_name_request, change_request, drop_alt_name_request
-from nri_rdma.host.netlink.namespace import HeldNamespace, asked, inside
-from nri_rdma.host.netlink.rdma import RdmaSocket, visit
-from nri_rdma.host.netlink.replay import (
+from nri_rdma.host.netlink.links.ethtool import EthtoolSocket
+from nri_rdma.host.netlink.links.link_state import add_alt_name_request, change_request, drop_alt_name_request
+from nri_rdma.host.netlink.links.sysctls import write_sysctl
+from nri_rdma.host.netlink.links.tcx import detach_tcx
+from nri_rdma.host.netlink.links.vrf import drop_vrf, join_vrf
+from nri_rdma.host.netlink.namespaces.namespace import HeldNamespace, asked, inside
+from nri_rdma.host.netlink.rdma.subsystem import RdmaSocket, visit
+from nri_rdma.host.netlink.restore.link_contents import add_address_request
+from nri_rdma.host.netlink.restore.replay import (
     detach_xdp_requests,
     inherit_request,
     remove_request,
     restore_request,
     settings_request,
 )
-from nri_rdma.host.netlink.route_socket import Request, RouteSocket
-from nri_rdma.host.netlink.routing import (
+from nri_rdma.host.netlink.routes.route_requests import (
     add_neighbour_request,
     add_reject_request,
     add_route_request,
@@ -60,9 +62,7 @@ from nri_rdma.host.netlink.routing import (
     remove_reject_request,
     remove_rule_request,
 )
-from nri_rdma.host.netlink.sysctls import write_sysctl
-from nri_rdma.host.netlink.tcx import detach_tcx
-from nri_rdma.host.netlink.vrf import drop_vrf, join_vrf
+from nri_rdma.host.netlink.sockets.route_socket import Request, RouteSocket
 from nri_rdma.model.same import Same
 
 T = TypeVar("T")

@@ -10,15 +10,15 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from nri_rdma.attach.port import KernelError, Survey
-from nri_rdma.host.netlink.link_contents import AddressMessage, read_addresses
-from nri_rdma.host.netlink.links import UNREADABLE, parse_link, parse_start, read_links, tied_to
-from nri_rdma.host.netlink.pod_routing import routing_of_defaults
-from nri_rdma.host.netlink.queues import Queues, read_queues
-from nri_rdma.host.netlink.route_socket import RouteSocket
-from nri_rdma.host.netlink.routes import Route, default_links, parse_route, read_routes, unreturnable
-from nri_rdma.host.netlink.sockets import address_of, read_sockets
-from nri_rdma.host.netlink.sysctls import costs_of_return, forwarding_of
-from nri_rdma.host.netlink.tcx import names_of, read_tcx
+from nri_rdma.host.netlink.links.link_state import UNREADABLE, parse_link, parse_start, read_links, tied_to
+from nri_rdma.host.netlink.links.sysctls import costs_of_return, forwarding_of
+from nri_rdma.host.netlink.links.tcx import names_of, read_tcx
+from nri_rdma.host.netlink.qos.disciplines import Queues, read_queues
+from nri_rdma.host.netlink.restore.link_contents import AddressMessage, read_addresses
+from nri_rdma.host.netlink.routes.pod_routing import routing_of_defaults
+from nri_rdma.host.netlink.routes.routes import Route, default_links, parse_route, read_routes, unreturnable
+from nri_rdma.host.netlink.sockets.route_socket import RouteSocket
+from nri_rdma.host.netlink.tied_sockets import address_of, read_sockets
 from nri_rdma.model.device import EbpfPrograms
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.usage import Address, HostUse, Lifelines

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nri_rdma.host.netlink.rdma import RdmaSocket
+from nri_rdma.host.netlink.rdma.subsystem import RdmaSocket
 from nri_rdma.model.nldev import ObjectKind
 from tests.rig.deadline import wait_until
 

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 import pytest
 
 from nri_rdma.attach.port import KernelError
-from nri_rdma.host.netlink.kernel import LinuxKernel
-from nri_rdma.host.netlink.namespace import HeldNamespace
-from nri_rdma.host.netlink.rdma import RdmaSocket, can_move, visit
+from nri_rdma.host.netlink.linux_kernel import LinuxKernel
+from nri_rdma.host.netlink.namespaces.namespace import HeldNamespace
+from nri_rdma.host.netlink.rdma.subsystem import RdmaSocket, can_move, visit
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.nldev import ObjectKind, RdmaEvent, RdmaEventKind
 from nri_rdma.wire import nldev

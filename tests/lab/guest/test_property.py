@@ -19,7 +19,7 @@ from nri_rdma.attach.journal import decode_record, encode_record
 from nri_rdma.attach.steps import steps_of
 from nri_rdma.attach.transaction import do_steps, undo_steps
 from nri_rdma.errors import NriRdmaError
-from nri_rdma.host.netlink.kernel import LinuxKernel
+from nri_rdma.host.netlink.linux_kernel import LinuxKernel
 from nri_rdma.host.sysfs.scan import scan
 from nri_rdma.model.device import LinkLayer, RdmaDevice
 from tests.contract.machines import HOST, POD, LinuxMachine, linux_machine

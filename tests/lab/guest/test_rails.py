@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.commands.cli.node import read_local_node
+from nri_rdma.commands.common.local_node import read_local_node
 from nri_rdma.commands.doctor import rails
 from nri_rdma.commands.doctor.finding import Result
 from nri_rdma.commands.doctor.machine import Machine

@@ -18,8 +18,8 @@ import pytest
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.decide.inject import AttachedDevice
 from nri_rdma.errors import ErrorCode, PlacementError
-from nri_rdma.host.netlink.kernel import LinuxKernel
-from nri_rdma.host.netlink.rdma import RdmaSocket
+from nri_rdma.host.netlink.linux_kernel import LinuxKernel
+from nri_rdma.host.netlink.rdma.subsystem import RdmaSocket
 from nri_rdma.host.sysfs.scan import scan
 from nri_rdma.model.device import LinkLayer, RdmaDevice
 from nri_rdma.model.nldev import ObjectKind

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.doors.control.client import ask_trace
+from nri_rdma.doors.control.daemon_client import ask_trace
 from tests.lab.guest import verbs
 from tests.lab.guest.conftest import STATE
 from tests.lab.guest.process import Server

@@ -17,7 +17,7 @@ from nri_rdma.attach.journal import decode_record, encode_record
 from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.decide.placement import Placed
 from nri_rdma.decide.policy import Admitted
-from nri_rdma.decide.shares import device_request, share_requests
+from nri_rdma.decide.share_requests import device_request, share_requests
 from nri_rdma.doors.oci.questions import Wish, annotation_of
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
 from nri_rdma.model.pool import Pool, PoolDoor

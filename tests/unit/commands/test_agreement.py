@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.commands.cli.gather import gather
-from nri_rdma.commands.cli.gpus import FLAG, with_gpus
-from nri_rdma.commands.explain import explain
+from nri_rdma.commands.explain.explanation import explain
+from nri_rdma.commands.explain.gather import gather
+from nri_rdma.commands.explain.with_gpus import FLAG, with_gpus
 from nri_rdma.config.settings import Document, load
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.gpus import KUBELET

@@ -175,7 +175,7 @@ def test_who_serves_a_pod_writes_nothing(tmp_path: Path, lives: list[Life]) -> N
 
 
 def test_a_name_that_is_no_utf_8_is_kept(tmp_path: Path, lives: list[Life]) -> None:
-    name = os.fsdecode(b"rail\xff")  # as host/netlink/links.py passes it
+    name = os.fsdecode(b"rail\xff")  # as host/netlink/links/link_state.py passes it
     lives.append(first := Life(tmp_path))
     with first.spans.span("attach", {"rdma.netdevs": name}):
         pass

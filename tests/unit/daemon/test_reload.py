@@ -12,7 +12,7 @@ import pytest
 
 from nri_rdma.config.settings import Document, Loaded, Memlock, Settings, load
 from nri_rdma.daemon.reload import RELOADABLE, contested_words, refuse_fixed
-from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.control.daemon_client import ask_status
 from nri_rdma.errors import NriRdmaError, SettingError
 from nri_rdma.model.pool import Asker
 from tests.unit.commands.cli.program import nri_rdma

@@ -6,8 +6,8 @@ import pytest
 
 from nri_rdma.config.settings import Memlock
 from nri_rdma.daemon.sessions import Sessions, default_memlock
-from nri_rdma.doors.nri.link import Link
 from nri_rdma.doors.nri.plugin import Plugin
+from nri_rdma.doors.nri.runtime_link import Link
 from nri_rdma.model.request import UNLIMITED
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc

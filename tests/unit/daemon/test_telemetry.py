@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.config.settings import Settings
-from nri_rdma.daemon.lacking import Lacking
+from nri_rdma.daemon.shortcomings import Lacking
 from nri_rdma.daemon.telemetry import Telemetry
 from nri_rdma.engine.refusals import RefusedLately
 from nri_rdma.model.listen_address import ListenAddress

@@ -10,7 +10,7 @@ from nri_rdma.cdi.grants import CdiGrant, Origin
 from nri_rdma.cdi.meaning import CdiMeaning
 from nri_rdma.decide.decision import Decision, Question, decide
 from nri_rdma.decide.policy import Asker, offer, policy_of
-from nri_rdma.decide.shares import share_requests
+from nri_rdma.decide.share_requests import share_requests
 from nri_rdma.errors import ErrorCode
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation

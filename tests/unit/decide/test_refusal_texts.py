@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from ipaddress import ip_address
 
-from nri_rdma.commands.explain import Facts, explain
+from nri_rdma.commands.explain.explanation import Facts, explain
 from nri_rdma.config.settings import Document, load
 from nri_rdma.decide.inventory import in_use_reasons, kernel_use_reasons, open_reasons, socket_reasons
 from nri_rdma.decide.policy import default_policy, policy_of

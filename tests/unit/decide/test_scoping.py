@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.commands.cli.gather import gather
-from nri_rdma.commands.explain import Explanation, explain
+from nri_rdma.commands.explain.explanation import Explanation, explain
+from nri_rdma.commands.explain.gather import gather
 from nri_rdma.decide.scoping import scope_words
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation

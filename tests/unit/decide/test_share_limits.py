@@ -15,7 +15,7 @@ from nri_rdma.decide.inject import rdma_max
 from nri_rdma.decide.placement import Placed
 from nri_rdma.decide.policy import offer, policy_of
 from nri_rdma.decide.share_limits import ShareLimits, share_limits
-from nri_rdma.decide.shares import share_requests
+from nri_rdma.decide.share_requests import share_requests
 from nri_rdma.errors import ErrorCode
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
 from nri_rdma.model.capacity import RdmaCapacity

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.attach.record import Phase
-from nri_rdma.commands.cli.gather import FactsSource
-from nri_rdma.commands.cli.with_cdi import with_registry
-from nri_rdma.commands.explain import Explanation, Facts, explain
+from nri_rdma.commands.explain.explanation import Explanation, Facts, explain
+from nri_rdma.commands.explain.gather import FactsSource
+from nri_rdma.commands.explain.with_cdi import with_registry
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nri_rdma.decide.gpus import GpuEvidence
-from nri_rdma.doors.control.status import status_document
+from nri_rdma.doors.control.status_document import status_document
 from nri_rdma.engine.alignment_check import AlignmentCheck
 from nri_rdma.engine.sandbox import Sandboxes
 from nri_rdma.errors import ErrorCode, NriRdmaError

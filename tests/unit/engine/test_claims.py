@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nri_rdma.decide.advertised import slice_name
-from nri_rdma.decide.claims import AdmittedClaim
+from nri_rdma.decide.claim_admission import AdmittedClaim
 from nri_rdma.decide.placement import Holding
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.engine.claims import Claims

@@ -13,7 +13,7 @@ from typing import Any  # Any: fields of values
 import pytest
 
 from nri_rdma.decide.policy import Asker
-from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.control.daemon_client import ask_status
 from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.gate import refuse_unasked
 from nri_rdma.engine.guard import Guard, Subject

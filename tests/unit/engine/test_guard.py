@@ -13,7 +13,7 @@ import pytest
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.holdings import Holdings
 from nri_rdma.attach.states import State
-from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.control.daemon_client import ask_status
 from nri_rdma.engine.guard import SEEN_FILE, Guard, Subject, refuse_incomplete
 from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.model.device import DeviceNumbers

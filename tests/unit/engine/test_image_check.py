@@ -10,9 +10,9 @@ from threading import Event
 
 import pytest
 
-from nri_rdma.commands.cli.status import attention
-from nri_rdma.doors.control.client import ask_status
-from nri_rdma.doors.control.document import SERVICE
+from nri_rdma.commands.status.cli import attention
+from nri_rdma.doors.control.daemon_client import ask_status
+from nri_rdma.doors.control.node_document import SERVICE
 from nri_rdma.engine.gate import Created
 from nri_rdma.engine.image_check import ImageCheck
 from nri_rdma.model.pod import Pod

@@ -15,7 +15,7 @@ from nri_rdma.commands.dryrun.run import attached_by_daemon
 from nri_rdma.config.settings import Settings
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.inject import HINT_VARIABLES
-from nri_rdma.doors.control.document import SERVICE
+from nri_rdma.doors.control.node_document import SERVICE
 from nri_rdma.engine.late import ATTEMPTS
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.model.edits import ContainerEdits

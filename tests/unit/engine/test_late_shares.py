@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.attach.holdings import held_by_id
-from nri_rdma.commands.cli.holders import taken_from
+from nri_rdma.commands.status.device_holders import taken_from
 from nri_rdma.decide.policy import policy_of
-from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.control.daemon_client import ask_status
 from nri_rdma.engine.shares import ShareBook
 from nri_rdma.errors import NriRdmaError, PlacementError
 from nri_rdma.model.device import DeviceId
@@ -19,7 +19,7 @@ from nri_rdma.model.pool import Pool
 from nri_rdma.model.request import Mode
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.text.manifest import ContainerManifest, PodManifest
-from nri_rdma.text.shares import share_annotation
+from nri_rdma.text.share_annotations import share_annotation
 from tests.unit.commands.cli.program import nri_rdma
 from tests.unit.doors.deviceplugin.pools import NIC, pool_of_devices
 from tests.unit.rigs.engine_with_kubelet import Kubelet

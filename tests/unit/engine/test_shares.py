@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.attach.holdings import Holdings
-from nri_rdma.commands.cli.driver_line import UNSERVED_S
-from nri_rdma.commands.cli.holders import taken_from
-from nri_rdma.commands.cli.status import attention
+from nri_rdma.commands.status.cli import attention
+from nri_rdma.commands.status.device_holders import taken_from
+from nri_rdma.commands.status.driver_line import UNSERVED_S
 from nri_rdma.decide.inject import HINT_VARIABLES
 from nri_rdma.decide.policy import policy_of
-from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.control.daemon_client import ask_status
 from nri_rdma.engine.guard import Subject, refuse_incomplete
 from nri_rdma.engine.shares import NOT_TRIED, PENDING_S, Guarding, ShareBook
 from nri_rdma.errors import NotReadyError, NriRdmaError
@@ -24,7 +24,7 @@ from nri_rdma.model.pool import GUARD_POOL, Pool, PoolDoor, Rule, ShareGives
 from nri_rdma.model.request import Mode
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.text.manifest import ContainerManifest, PodManifest
-from nri_rdma.text.shares import guarded_annotation, share_annotation
+from nri_rdma.text.share_annotations import guarded_annotation, share_annotation
 from tests.rig.deadline import wait_until
 from tests.rig.node import load
 from tests.rig.systree import build_tree

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.control.daemon_client import ask_status
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.proof import ProofStep

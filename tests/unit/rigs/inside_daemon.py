@@ -25,8 +25,8 @@ from nri_rdma.daemon.reload import Reloader
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.inventory import assemble
 from nri_rdma.decide.policy import Asker
-from nri_rdma.doors.control.server import ControlServer
-from nri_rdma.doors.control.status import DaemonFacts, RuntimeView
+from nri_rdma.doors.control.control_server import ControlServer
+from nri_rdma.doors.control.status_document import DaemonFacts, RuntimeView
 from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.gate import Gating

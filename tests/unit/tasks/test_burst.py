@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_rdma.host.netlink.linkevents import INTERVAL_S, LATEST_S, QUIET_S
+from nri_rdma.host.netlink.events.linkevents import INTERVAL_S, LATEST_S, QUIET_S
 from nri_rdma.tasks.burst import Burst
 
 

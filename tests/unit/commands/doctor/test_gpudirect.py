@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.commands.cli.node import read_local_node
+from nri_rdma.commands.common.local_node import read_local_node
 from nri_rdma.commands.doctor import gpudirect
 from nri_rdma.errors import ErrorCode, InventoryError
 from tests.rig.node import load

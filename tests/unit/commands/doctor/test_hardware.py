@@ -8,7 +8,7 @@ import pytest
 
 from nri_rdma.commands.doctor import hardware, kernel
 from nri_rdma.commands.doctor.finding import not_applicable
-from nri_rdma.doors.control.document import node_document
+from nri_rdma.doors.control.node_document import node_document
 from nri_rdma.errors import ErrorCode, InventoryError
 from nri_rdma.model.capacity import RdmaCapacity
 from nri_rdma.model.device import CharKind, Node

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nri_rdma.commands.cli.node import read_local_node
+from nri_rdma.commands.common.local_node import read_local_node
 from nri_rdma.commands.doctor import rails
 from nri_rdma.errors import ErrorCode, InventoryError
 from tests.rig import node as nodes

@@ -11,7 +11,7 @@ import pytest
 from nri_rdma.attach.journal import Journal
 from nri_rdma.commands.doctor import guard, service
 from nri_rdma.commands.doctor.machine import Machine
-from nri_rdma.doors.control import client
+from nri_rdma.doors.control import daemon_client
 from tests.unit.commands.doctor.bench import NA, OK, PROBLEM, WARNING, Bench
 from tests.unit.rigs.inside_daemon import InsideDaemon
 
@@ -137,7 +137,7 @@ def test_who_configures_links_too_is_told(bench: Bench) -> None:
 
 
 def test_a_daemon_that_hangs_is_a_problem(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(daemon_client, "_ANSWER_TIMEOUT_S", 0.2)
     bench.settings = replace(bench.settings, control_socket=tmp_path / "hangs.sock")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(bench.settings.control_path))

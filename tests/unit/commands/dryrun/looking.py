@@ -10,12 +10,12 @@ import pytest
 
 from nri_rdma.attach.attachments import Attachments
 from nri_rdma.cdi.registry import Registry
-from nri_rdma.commands.cli.dry_run import Reporter
+from nri_rdma.commands.dryrun.cli import Reporter
+from nri_rdma.commands.dryrun.finding_out import FindingOut
 from nri_rdma.commands.dryrun.onlooker import Onlooker
 from nri_rdma.commands.dryrun.run import NoLimits, Unheard, patient, without_pause
-from nri_rdma.commands.dryrun.tasks import FindingOut
 from nri_rdma.commands.dryrun.verdicts import Attached, Verdicts
-from nri_rdma.commands.explain import POD_LINKS
+from nri_rdma.commands.explain.explanation import POD_LINKS
 from nri_rdma.doors.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.doors.nri.runner import Runner
 from nri_rdma.engine.engine import Engine

@@ -7,7 +7,7 @@ import pytest
 
 from nri_rdma.attach.port import KernelError
 from nri_rdma.commands.dryrun.onlooker import Onlooker
-from nri_rdma.commands.explain import POD_LINKS
+from nri_rdma.commands.explain.explanation import POD_LINKS
 from tests.fakes.kernel import FakeKernel, World
 
 

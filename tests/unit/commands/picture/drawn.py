@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nri_rdma.commands.picture.layout import drawing_of
+from nri_rdma.commands.picture.positions import drawing_of
 from nri_rdma.commands.picture.svg import svg_of
 from nri_rdma.commands.picture.view import view_of
 from nri_rdma.decide.placement import Taken

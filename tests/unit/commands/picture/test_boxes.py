@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from nri_rdma.commands.picture.layout import drawing_of
+from nri_rdma.commands.picture.positions import drawing_of
 from nri_rdma.commands.picture.svg import svg_of
 from nri_rdma.commands.picture.view import view_of
 from tests.unit.commands.picture.drawn import svg

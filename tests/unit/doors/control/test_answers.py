@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.doors.control.client import ask_status, ask_trace
-from nri_rdma.doors.control.document import SERVICE
+from nri_rdma.doors.control.daemon_client import ask_status, ask_trace
+from nri_rdma.doors.control.node_document import SERVICE
 from nri_rdma.errors import NotReadyError
 from nri_rdma.pb import control_pb2 as pb
 from nri_rdma.ttrpc import Server

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nri_rdma.decide.shares import is_up, share_ids
+from nri_rdma.decide.share_requests import is_up, share_ids
 from nri_rdma.doors.deviceplugin.answers import (
     allocated,
     count_of,

@@ -14,7 +14,7 @@ import pytest
 from nri_rdma.attach.timers import start_timer
 from nri_rdma.doors.deviceplugin import plugins as module
 from nri_rdma.doors.deviceplugin.plugins import DevicePlugins
-from nri_rdma.doors.deviceplugin.server import PoolServer
+from nri_rdma.doors.deviceplugin.pool_server import PoolServer
 from nri_rdma.engine.shares import Guarding, ShareBook
 from nri_rdma.host.watch import inotify
 from nri_rdma.model.device import Node

@@ -15,9 +15,9 @@ import grpc
 
 from nri_rdma.decide.advertised import slice_name
 from nri_rdma.decide.policy import policy_of
+from nri_rdma.doors.dra.claim_specs import SpecStyle
 from nri_rdma.doors.dra.preparing import PreparedDevice, Preparer
 from nri_rdma.doors.dra.reporting import StatusWriter
-from nri_rdma.doors.dra.specs import SpecStyle
 from nri_rdma.engine.claims import Claims
 from nri_rdma.host.kubernetes.api import ApiServer
 from nri_rdma.model.claim import ClaimName

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.decide.claims import AdmittedClaim
+from nri_rdma.decide.claim_admission import AdmittedClaim
 from nri_rdma.doors.dra import reporting
+from nri_rdma.doors.dra.claim_specs import SpecStyle, claim_spec, spec_file
 from nri_rdma.doors.dra.reporting import StatusWriter
-from nri_rdma.doors.dra.specs import SpecStyle, claim_spec, spec_file
 from nri_rdma.doors.dra.status_writing import ATTEMPTS
 from nri_rdma.engine.claim_states import CdiState
 from nri_rdma.host.cdi.write import write_spec

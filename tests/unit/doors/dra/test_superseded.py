@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from nri_rdma.doors.dra.server import DraServer
+from nri_rdma.doors.dra.dra_server import DraServer
 from nri_rdma.model.pod import Pod
 from nri_rdma.pb import dra_pb2 as dra
 from tests.rig.deadline import wait_until

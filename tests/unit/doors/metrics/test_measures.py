@@ -12,7 +12,7 @@ import pytest
 
 from nri_rdma.config.settings import Document, load
 from nri_rdma.decide.policy import policy_of
-from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.control.daemon_client import ask_status
 from nri_rdma.doors.metrics.declared import METRICS, Measured
 from nri_rdma.doors.metrics.measures import MetricsSource, measured_now
 from nri_rdma.engine.shares import Guarding

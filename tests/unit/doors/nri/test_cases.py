@@ -12,7 +12,7 @@ import pytest
 
 import nri_rdma
 from nri_rdma import errors
-from nri_rdma.doors.nri.link import Link
+from nri_rdma.doors.nri.runtime_link import Link
 from nri_rdma.doors.nri.session import status_code
 from nri_rdma.errors import (
     ApiServerError,

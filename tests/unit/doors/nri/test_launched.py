@@ -12,8 +12,8 @@ import pytest
 
 from nri_rdma.doors.nri.identity import Identity
 from nri_rdma.doors.nri.launched import Launched, inherited_socket
-from nri_rdma.doors.nri.link import Link
 from nri_rdma.doors.nri.plugin import Plugin
+from nri_rdma.doors.nri.runtime_link import Link
 from nri_rdma.doors.nri.session import RegistrationError
 from nri_rdma.errors import ErrorCode, NriRdmaError, RuntimeAnsweredError, SettingError
 from nri_rdma.pb import nri_pb2 as nri

@@ -10,7 +10,7 @@ import pytest
 from nri_rdma.doors.nri.plugin import answer_by, listed_container, listed_pod
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.text.manifest import PodManifest
-from nri_rdma.text.shares import GUARDED_PREFIX, KEY_PREFIX, share_annotation
+from nri_rdma.text.share_annotations import GUARDED_PREFIX, KEY_PREFIX, share_annotation
 from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
 from nri_rdma.ttrpc.wire import Request
 from tests.unit.rigs.inside_daemon import InsideDaemon

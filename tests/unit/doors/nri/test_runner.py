@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from nri_rdma.doors.nri import runner as module
-from nri_rdma.doors.nri.link import Link
 from nri_rdma.doors.nri.plugin import Plugin
 from nri_rdma.doors.nri.runner import Runner
+from nri_rdma.doors.nri.runtime_link import Link
 from nri_rdma.ttrpc.wire import Code, Request, ServerConnection
 from nri_rdma.wire.mux import RUNTIME_SERVICE_CONN, MuxDecoder, encode_message
 from tests.fakes.runtime import FakeRuntime

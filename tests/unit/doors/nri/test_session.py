@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from nri_rdma.decide.policy import Rule, policy_of
 from nri_rdma.doors.nri import plugin
-from nri_rdma.doors.nri.link import Link
+from nri_rdma.doors.nri.runtime_link import Link
 from nri_rdma.model.waits import Waits
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc import Code, ConnectionClosed, RpcError

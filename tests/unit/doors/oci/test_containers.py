@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nri_rdma.attach.record import Phase
-from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.control.daemon_client import ask_status
 from nri_rdma.doors.oci.containers import Containers
 from nri_rdma.doors.oci.questions import Given, HookQuestion, Prepared, Verb, Wish
 from nri_rdma.engine.image_check import ImageCheck

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.host.containerd.client import Containerd, ContainerdError
+from nri_rdma.host.containerd.containerd_api import Containerd, ContainerdError
 from nri_rdma.host.containerd.leftovers import Leftovers, Look, by_hand, look
 from nri_rdma.host.containerd.notes import RefusalNotes
 from nri_rdma.model.pod import Pod

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 
 from nri_rdma.attach.port import KernelError
-from nri_rdma.host.netlink.route_socket import RouteSocket
+from nri_rdma.host.netlink.sockets.route_socket import RouteSocket
 
 DONE = struct.pack("=IHHIIi", 20, 3, 2, 1, 0, 0)
 """The end of a list, with the number 1."""

@@ -7,8 +7,8 @@ from ipaddress import ip_interface
 import pytest
 
 from nri_rdma.attach.ops import AddAddress, AddAltName, DetachXdp, DropAltName, Op, SetLink, SetSettings, SetSysctl
-from nri_rdma.host.netlink.namespace import HeldNamespace
-from nri_rdma.host.netlink.route_socket import REQUESTS_MAX, RouteSocket
+from nri_rdma.host.netlink.namespaces.namespace import HeldNamespace
+from nri_rdma.host.netlink.sockets.route_socket import REQUESTS_MAX, RouteSocket
 from tests.contract.machines import LinuxMachine
 
 pytestmark = pytest.mark.root

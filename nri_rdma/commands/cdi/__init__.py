@@ -1,0 +1,1 @@
+"""`nri-rdma cdi`: the CDI specs of a node, and the specs that are written for it."""

@@ -1,0 +1,1 @@
+"""`nri-rdma config`: the settings, and where each comes from."""

@@ -1,0 +1,660 @@
+"""Explains what a pod would get on a node, and why.
+
+The daemon's own functions make the decision, here for a pod that does not exist yet. In addition, this module finds out
+why the other devices were not chosen. Pure.
+
+Unlike the daemon at a sandbox's start, it knows the pod's containers: a request for a container that the pod does not
+have is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count as numbered
+
+from nri_rdma.attach.numbers import Resolved, refuse_missing
+from nri_rdma.attach.plan import NetdevMove, Plan, plan_attach, with_inherited
+from nri_rdma.attach.survey import attached_requests
+from nri_rdma.cdi.grants import CdiGrant
+from nri_rdma.commands.explain.remarks import remarks, sentence
+from nri_rdma.decide.decision import MemlockBounds, Question, decide
+from nri_rdma.decide.device_ids import offered_devices, preferred
+from nri_rdma.decide.gpus import KnownGpus, PodGpus, is_gpu_resource, is_near_numa, may_use_gpus
+from nri_rdma.decide.granted import requests_of
+from nri_rdma.decide.inheritance import leading_away
+from nri_rdma.decide.inject import USUAL_INTERFACE, AttachedRequest, inject
+from nri_rdma.decide.placement import Holding, Placed, Taken, mismatch, place
+from nri_rdma.decide.policy import Admitted, Offer, Policy, isolation_of, offer
+from nri_rdma.decide.share_limits import share_limits
+from nri_rdma.decide.share_requests import down_words, share_requests
+from nri_rdma.decide.topology import Distance, distance
+from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
+from nri_rdma.model.adoption import Adoption
+from nri_rdma.model.allocation import ClaimDevice, ContainerAllocation, DeviceIds, PodAllocation
+from nri_rdma.model.device import CharKind, Netdev, Node, Protocol, RdmaDevice
+from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.link import LinkState
+from nri_rdma.model.pci import PciAddress
+from nri_rdma.model.pool import DEFAULT_POOL, Pool, ShareGives
+from nri_rdma.model.request import UNLIMITED, Align, AlignTo, DeviceRequest, Isolation, PodRequest, Use
+from nri_rdma.model.routing import KnownRule, Routing
+from nri_rdma.model.usage import Lifelines
+from nri_rdma.text.annotations import meant_key, parse_pod_request
+from nri_rdma.text.manifest import ContainerManifest, PodManifest, shared_addresses, unknown_containers
+from nri_rdma.text.pools import MAX_SHARES
+from nri_rdma.text.refusals import bounded, listed
+
+MAX_DIGITS = 9
+MULTUS_NETWORKS = "k8s.v1.cni.cncf.io/networks"
+"""The annotation with which pods ask Multus for networks in addition to the cluster's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Away:
+    """A netdev that is in a pod now, described as it was on the host."""
+
+    owner: str
+    device: str
+    netdev: Netdev
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostNetwork:
+    """The host's routing rules, and its netdevs with their addresses, routes and neighbours, by ifindex."""
+
+    carried: Mapping[int, LinkState]
+    rules: tuple[KnownRule, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """The input of the decision. `default_memlock` and `memlock_ceiling` are in bytes."""
+
+    node: Node
+    policy: Policy
+    taken: Taken
+    annotation_prefix: str
+    away: tuple[Away, ...] = ()
+    default_memlock: int | None = None
+    memlock_ceiling: int = UNLIMITED
+    memlock_dropped_by: str = ""
+    grants: tuple[CdiGrant, ...] = ()
+    """The CDI devices that the containers would have; only those that nri-rdma handles."""
+    present: Mapping[str, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
+    """The device nodes that containers get from others: for each container, (major, minor) by path."""
+    adoption: Adoption = field(default_factory=Adoption)
+    kubelet_tells: bool = False
+    """Whether the kubelet tells the daemon which containers have devices from it."""
+    gpus: Mapping[str, KnownGpus] = field(default_factory=dict)
+    """The GPUs that the kubelet would allocate, by container. The GPUs of a container that is missing here are not
+    known."""
+    gpus_are_reported: bool = True
+    """Whether the kubelet reports GPUs to the daemon. If not, the daemon places devices without regard to GPUs."""
+    lifelines: Lifelines = field(default_factory=Lifelines)
+    host: HostNetwork | None = None
+    """The host's network configuration; None if it is not known."""
+    pods_have_networks: bool = True
+    """Whether a pod has its network before its containers are created. False for containers of podman and Docker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A device of the node as seen by one request. `given`: the request gets it; `free`: the request could get it.
+    `gpu` is the GPU that the device serves, or else the nearest of the request's GPUs, and `far` is its distance; both
+    are None if the request has no GPU."""
+
+    device: RdmaDevice
+    given: bool
+    free: bool
+    why: str
+    gpu: PciAddress | None = None
+    far: Distance | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedRequest:
+    """A request with all devices of the node. Those that it gets come first, in the order in which it gets them."""
+
+    admitted: Admitted
+    isolation: Isolation | None
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedContainer:
+    """The changes to a container. `kept_env` are the variables that the container sets itself, so that ours are not
+    added."""
+
+    container: ContainerManifest
+    edits: ContainerEdits
+    requests: tuple[str, ...]
+    kept_env: tuple[str, ...]
+    asks_memlock: bool
+    """Whether the memory lock limit was requested by the pod; otherwise it is the node's default."""
+    chooses_gid: bool
+    """Whether the container gets RoCE devices that the variables for libraries name, so that a GID is chosen for
+    them."""
+    gpus: tuple[PciAddress, ...] = ()
+    """The GPUs that the kubelet, or the flag --gpu, gives the container."""
+    counted: frozenset[str] = frozenset()
+    """The names of its resources that only the scheduler counts: no device plugin serves them."""
+    shares: frozenset[str] = frozenset()
+    """The names of its resources that are shares of the node's pools."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """The result for a pod: nothing if it has no requests, a refusal, or devices for its containers. It is
+    `undetermined` if it depends on GPUs or CPUs that the kubelet will choose.
+
+    `holds` are the names of the devices that a pod of this name has now; the result assumes that it gives them back
+    first. `notes` are sentences about the manifest: what cannot be known from it, and what is probably a mistake.
+    """
+
+    pod: PodManifest
+    holds: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    requests: tuple[ExplainedRequest, ...] = ()
+    moves: tuple[NetdevMove, ...] = ()
+    left_out: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """For each netdev, by ifindex, the parts of its configuration that stay on the host, as far as known before the pod
+    runs."""
+    containers: tuple[ExplainedContainer, ...] = ()
+    refusal: NriRdmaError | None = None
+    undetermined: bool = False
+
+    @property
+    def awaits_cpus(self) -> bool:
+        """Whether the result depends on CPUs that the kubelet will choose, because a request is aligned to a container
+        with whole CPUs and without GPUs."""
+        near = [item.admitted.request.scope for item in self.requests if is_near_numa(item.admitted.request)]
+        covered = [[it for it in self.pod.containers if scope.covers(it.name)] for scope in near]
+        return self.undetermined and any(
+            any(it.has_whole_cpus for it in own) and not any(map(_may_have_gpus, own)) for own in covered
+        )
+
+
+def explain(pod: PodManifest, facts: Facts) -> Explanation:
+    """Return what the pod would get if it first gave back the devices that it holds now."""
+    facts = replace(facts, grants=_own_grants(pod, facts.grants), gpus=_own_gpus(pod, facts.gpus))
+    holds = tuple(device.name for device in facts.node.devices if _holds(pod, facts.taken.get(device.id, frozenset())))
+    facts = _given_back(facts, str(pod))
+    notes = tuple(_spelling_notes(pod, facts.annotation_prefix))
+    try:
+        request = parse_pod_request(pod.annotations, facts.annotation_prefix)
+        refuse_unknown_containers(pod, request, facts.annotation_prefix)
+        shares = _shares(pod, facts)
+        if request is None and not shares and not requests_of(facts.grants, facts.adoption):
+            notes += tuple(_remark_notes(pod, request, facts))
+            containers = tuple(_container(item, (), Plan(), facts) for item in pod.containers)
+            return Explanation(pod=pod, holds=holds, notes=notes, containers=containers)
+    except NriRdmaError as error:
+        return Explanation(pod=pod, holds=holds, notes=notes, refusal=error)
+    notes += tuple(_word_notes(pod, request, facts)) if request is not None else ()
+    notes += tuple(map(sentence, shared_addresses(pod, request)))
+    notes += tuple(_remark_notes(pod, request, facts))
+    request = PodRequest(requests=(*(request.requests if request is not None else ()), *shares))
+    request = _counted_by_manifest(pod, request, facts)
+    awaiting = _awaiting_gpus(pod, request, facts)
+    decision = decide(_question(pod, _relaxed(request, awaiting), facts), facts.taken)
+    notes += tuple(_gpu_notes(pod, decision.request, facts, awaiting))
+    refusal, plan = decision.refusal, Plan()
+    if refusal is None:
+        try:
+            plan = _plan(decision.placed)
+            _refuse_missing(facts.node, attached_requests(decision.placed, plan), pod)
+        except NriRdmaError as error:
+            refusal = error
+    if refusal is not None or awaiting:
+        requests = _requests(facts, decision.admitted, ())
+        undetermined = refusal is None
+        return Explanation(
+            pod=pod, holds=holds, notes=notes, requests=requests, refusal=refusal, undetermined=undetermined
+        )
+    notes += (*_limit_notes(facts, decision.placed), *_route_notes(decision.placed, facts.lifelines))
+    return Explanation(
+        pod=pod,
+        holds=holds,
+        notes=notes,
+        requests=_requests(facts, decision.admitted, decision.placed),
+        moves=plan.moves,
+        left_out=_left_out(plan.moves, facts),
+        containers=tuple(_container(item, decision.placed, plan, facts) for item in pod.containers),
+    )
+
+
+def _shares(pod: PodManifest, facts: Facts) -> tuple[DeviceRequest, ...]:
+    """Return the requests that follow from the shares in the pod's resources. The kubelet would choose the shares; here
+    they get numbers that no real share has. Where the ids are devices, the ones that we would prefer are chosen."""
+    pools = {name: pool for name, pool in facts.policy.pools.items() if pool.resource}
+    by_resource = {pool.resource: pool for pool in pools.values() if pool.gives is ShareGives.DEVICE}
+    numbers, used = numbered(), set[str]()
+    containers = []
+    for container in pod.containers:
+        own = []
+        for name, number in container.resources:
+            ids = _device_ids(by_resource[name], _whole(number), used, facts) if name in by_resource else ()
+            ids += tuple(f"#{next(numbers)}" for _ in range(_whole(number) - len(ids)))
+            used.update(ids)
+            own.append(DeviceIds(resource=name, ids=ids))
+        containers.append(ContainerAllocation(name=container.name, resources=tuple(it for it in own if it.ids)))
+    return share_requests(pools, PodAllocation(containers=tuple(containers)))
+
+
+def _device_ids(pool: Pool, count: int, used: Collection[str], facts: Facts) -> tuple[str, ...]:
+    """Return the ids of `count` devices of a pool: free ones first. If these are too few, others follow, so that the
+    refusal names them. The kubelet's Topology Manager may choose other devices."""
+    offered, taken = offer(facts.policy, facts.node), facts.taken
+    devices: dict[str, RdmaDevice] = {it.id: it for it in offered.by_pool[pool.name] if it.id not in used}
+    told = offered_devices(pool, facts.node, offered, taken)
+    free = [it.id for it in told if it.is_healthy and it.id in devices and not taken.get(it.id)]
+    chosen = preferred(devices, free, (), min(count, len(free)))
+    return (*chosen, *(it for it in devices if it not in chosen))[:count]
+
+
+def _whole(number: str) -> int:
+    """Return the quantity of an extended resource, which Kubernetes allows as a whole number only. Limited to the
+    largest number of shares of a pool."""
+    digits = number[:MAX_DIGITS]  # Python refuses to convert thousands of digits
+    return min(int(digits), MAX_SHARES) if number.isdecimal() and number.isascii() else 0
+
+
+def _question(pod: PodManifest, request: PodRequest, facts: Facts) -> Question:
+    """Return the question that the daemon would decide for this pod. What the kubelet would report is taken from the
+    manifest and the flags."""
+    return Question(
+        owner=str(pod),
+        asker=pod.asker,
+        request=request,
+        allocation=_allocation(pod, facts),
+        gpus=PodGpus(by_container=facts.gpus) if facts.gpus else None,
+        grants=facts.grants,
+        adoption=facts.adoption,
+        node=facts.node,
+        policy=facts.policy,
+        offer=offer(facts.policy, facts.node),
+        memlock=MemlockBounds(ceiling=facts.memlock_ceiling, dropped_by=facts.memlock_dropped_by),
+    )
+
+
+def _own_grants(pod: PodManifest, grants: tuple[CdiGrant, ...]) -> tuple[CdiGrant, ...]:
+    """Return the CDI devices of this pod's containers. The flags may be for several pods of a manifest."""
+    names = {container.name for container in pod.containers}
+    return tuple(grant for grant in grants if grant.container in names)
+
+
+def _own_gpus(pod: PodManifest, gpus: Mapping[str, KnownGpus]) -> Mapping[str, KnownGpus]:
+    """Return the GPUs of this pod's containers, in the pod's order of containers."""
+    return {container.name: gpus[container.name] for container in pod.containers if container.name in gpus}
+
+
+def _awaiting_gpus(pod: PodManifest, request: PodRequest, facts: Facts) -> frozenset[str]:
+    """Return the names of the strict requests whose GPUs or CPUs only the kubelet can report, because no flag names
+    them."""
+    if not facts.gpus_are_reported:
+        return frozenset()
+
+    def waits(item: DeviceRequest, container: ContainerManifest) -> bool:
+        has_some = _may_have_gpus(container) or (is_near_numa(item) and container.has_whole_cpus)
+        return has_some and item.scope.covers(container.name)
+
+    return frozenset(
+        item.name
+        for item in request.requests
+        if _is_strict(item) and not item.gpus and not any(item.scope.covers(name) for name in facts.gpus)
+        if any(waits(item, container) for container in pod.containers)
+    )
+
+
+def _counted_by_manifest(pod: PodManifest, request: PodRequest, facts: Facts) -> PodRequest:
+    """Return the request with a number of devices in place of `perGPU`, from the number of GPUs in the manifest."""
+    return PodRequest(requests=tuple(_for_gpus_of(pod, item, facts) for item in request.requests))
+
+
+def _for_gpus_of(pod: PodManifest, item: DeviceRequest, facts: Facts) -> DeviceRequest:
+    if item.per_gpu is None or item.gpus or not facts.gpus_are_reported:
+        return item
+    covered = (it for it in pod.containers if item.scope.covers(it.name))
+    gpus = sum(_whole(number) for it in covered for name, number in it.resources if is_gpu_resource(name))
+    return replace(item, count=item.per_gpu * gpus or None)
+
+
+def _is_strict(request: DeviceRequest) -> bool:
+    """Return whether the request refuses a device that is far from its GPUs or CPUs."""
+    return request.align is not None and request.align.strict and may_use_gpus(request)
+
+
+def _may_have_gpus(container: ContainerManifest) -> bool:
+    return bool(container.claims) or any(is_gpu_resource(name) for name, _ in container.resources)
+
+
+def _relaxed(request: PodRequest, names: frozenset[str]) -> PodRequest:
+    """Return the request with the named items not strict. A refusal that remains does not depend on which GPUs they
+    get."""
+    return PodRequest(
+        requests=tuple(
+            replace(item, align=replace(item.align, strict=False)) if item.align and item.name in names else item
+            for item in request.requests
+        )
+    )
+
+
+def _spelling_notes(pod: PodManifest, prefix: str) -> Iterator[str]:
+    """Yield a note for each annotation whose key has a typo of our prefix, and one if the pod has an annotation of
+    Multus."""
+    for key in pod.annotations:
+        meant = meant_key(key, prefix)
+        if meant is not None:
+            yield f"Nothing reads {bounded(key)}: its prefix has a typo. Write {bounded(meant)}."
+        if key == MULTUS_NETWORKS:
+            yield f"The annotation {key} is Multus's: nri-rdma reads nothing of it, and shows none of its networks."
+
+
+def _remark_notes(pod: PodManifest, request: PodRequest | None, facts: Facts) -> Iterator[str]:
+    """Yield the remarks about the pod's manifest, except those about privileged containers, which are printed with the
+    container."""
+    for remark in remarks(pod, request, facts.annotation_prefix):
+        if remark.path[-1:] != ("privileged",):
+            yield sentence(remark.error)
+
+
+def _gpu_notes(pod: PodManifest, request: PodRequest, facts: Facts, awaiting: frozenset[str]) -> Iterator[str]:
+    """Yield a sentence for each container whose GPUs or CPUs matter for a request, but are not known from the
+    manifest."""
+    for container in pod.containers:
+        asking = [it for it in request.requests if may_use_gpus(it) and it.scope.covers(container.name)]
+        if not asking or container.name in facts.gpus:
+            continue
+        for name, count in container.resources:
+            if is_gpu_resource(name):
+                chosen = "The kubelet chooses the GPUs and reports them to the daemon"
+                here = f"here --gpu {container.name}=ID[,ID] names them, and without it the devices are a guess"
+                yield f"Container {container.name} gets {name}: {count}. {chosen}; {here}."
+        if container.has_whole_cpus and any(it.name in awaiting and is_near_numa(it) for it in asking):
+            needs = "that needs its CPU manager's policy static and a pod of the class Guaranteed, else it is refused"
+            yield f"The kubelet chooses the CPUs of container {container.name} and reports them to the daemon; {needs}."
+        for name in container.claims if any(it.name in awaiting for it in asking) else ():
+            here = f"here --gpu {container.name}=ID[,ID] names them"
+            yield f"Claim {name} of container {container.name} does not say which GPUs it has: {here}."
+
+
+def _limit_notes(facts: Facts, placed: tuple[Placed, ...]) -> Iterator[str]:
+    """Yield a sentence about the limits of each share, with the reason for them."""
+    offered, told = offer(facts.policy, facts.node), dict[str, list[str]]()
+    for item in placed:
+        if not item.admitted.request.shares:
+            continue
+        pool = facts.policy.pools[item.admitted.request.pool]
+        for device in item.devices if pool.shares else ():
+            words = f"A share of pool {pool.name}: {share_limits(facts.node, offered, pool, device).words}"
+            told.setdefault(words, []).append(device.name)
+    for words, devices in told.items():
+        yield f"{words}, on {listed(dict.fromkeys(devices))}."
+
+
+def _route_notes(placed: tuple[Placed, ...], lifelines: Lifelines) -> Iterator[str]:
+    """Yield a sentence for each requested route that leads the pod's cluster traffic over a netdev, as far as it is
+    known."""
+    for item in placed:
+        request = item.admitted.request
+        routes = request.routes if request.interface.vrf is None else ()
+        for told in leading_away(routes, Routing(), lifelines, has_rules=bool(request.rules)):
+            yield f"{told[:1].upper()}{told[1:]}: as asked, the pod reaches that over the netdev ({request.where})."
+
+
+def _left_out(moves: tuple[NetdevMove, ...], facts: Facts) -> Mapping[int, tuple[str, ...]]:
+    """Return which parts of each moved netdev's configuration stay on the host, by ifindex; only for netdevs that are
+    on the host now."""
+    host = facts.host
+    if host is None:
+        return {}
+    known = tuple(replace(it, link=host.carried[it.link.ifindex]) for it in moves if it.link.ifindex in host.carried)
+    decided = with_inherited(known, host.rules, Routing(), facts.lifelines)
+    return {it.link.ifindex: it.inherited.left_out for it in decided}
+
+
+def _word_notes(pod: PodManifest, request: PodRequest, facts: Facts) -> Iterator[str]:
+    """Yield a sentence for each one-word request (a number or a pool's name) whose containers depend on the node's
+    settings."""
+    allocated = _allocated(pod, facts).named
+    for item in request.requests:
+        covered = [container.name for container in pod.containers if item.scope.covers(container.name)]
+        some = [name for name in covered if name in allocated]
+        if not item.word or not some or some == covered:
+            continue
+        only = f"for {listed(some)} only, the containers to which the kubelet gives devices"
+        everyone = "for every container"
+        here, elsewhere = f"it is {everyone}", f"where the daemon asks the kubelet, it is {only}"
+        if _allocation(pod, facts) is not None:
+            here, elsewhere = f"it is {only}", f"where the daemon does not ask the kubelet, it is {everyone}"
+        what = f"count: {item.count}" if item.pool == DEFAULT_POOL else f"pool: {item.pool}"
+        same = f"{{{what}, containers: [{listed(some)}]}} is the same everywhere"
+        yield f"Request {item.name} is one word: here {here}; {elsewhere}. {same}."
+
+
+def _allocation(pod: PodManifest, facts: Facts) -> PodAllocation | None:
+    """Return what the kubelet would report for the pod; None if it does not report to the daemon."""
+    return _allocated(pod, facts) if facts.kubelet_tells or facts.gpus else None
+
+
+def _allocated(pod: PodManifest, facts: Facts) -> PodAllocation:
+    """Return what the kubelet would allocate to the pod: resources of device plugins, and claims."""
+    return PodAllocation(
+        containers=tuple(
+            ContainerAllocation(
+                name=container.name,
+                resources=tuple(DeviceIds(resource=name, ids=()) for name in _resources(container, facts)),
+                claims=tuple(
+                    ClaimDevice(namespace=pod.namespace, claim=name, driver="", pool="", device="", cdi_devices=())
+                    for name in container.claims
+                ),
+            )
+            for container in pod.containers
+        )
+    )
+
+
+def _resources(container: ContainerManifest, facts: Facts) -> Iterator[str]:
+    """Yield the resources that device plugins give the container, and "GPUs" if a flag names GPUs of it."""
+    counted = _counted(container, facts)
+    yield from (name for name, _ in container.resources if name not in counted)
+    if container.name in facts.gpus:
+        yield "GPUs"
+
+
+def _counted(container: ContainerManifest, facts: Facts) -> frozenset[str]:
+    """Return the container's resources under nri-rdma's domain. Administrators advertise them for the scheduler; no
+    device plugin serves them."""
+    domain = facts.annotation_prefix.partition("/")[0]
+    return frozenset(name for name, _ in container.resources if name.startswith(f"{domain}/"))
+
+
+def refuse_unknown_containers(pod: PodManifest, request: PodRequest | None, prefix: str) -> None:
+    """Raise RequestError if the request names a container that the pod does not have."""
+    for refusal in unknown_containers(pod, request, prefix):
+        raise refusal
+
+
+def _holds(pod: PodManifest, holders: frozenset[Holding]) -> bool:
+    return any(holding.owner == str(pod) for holding in holders)
+
+
+def _given_back(facts: Facts, owner: str) -> Facts:
+    taken = {key: frozenset(holding for holding in held if holding.owner != owner) for key, held in facts.taken.items()}
+    home = [item for item in facts.away if item.owner == owner]
+    devices = tuple(
+        replace(
+            device,
+            netdevs=(*device.netdevs, *(item.netdev for item in home if item.device == device.name)),
+            used_by_some=device.used_by_some if taken.get(device.id) == facts.taken.get(device.id) else (),
+        )
+        for device in facts.node.devices
+    )
+    return replace(facts, taken=taken, node=replace(facts.node, devices=devices))
+
+
+def _refuse_missing(node: Node, attached: tuple[AttachedRequest, ...], pod: PodManifest) -> None:
+    """Raise an error if a requested device node does not exist, as the daemon does at the end of an attach."""
+    has_nodes = any(device.char_devices for device in node.devices)
+    now = Resolved(devices=node.devices, rdma_cm=node.rdma_cm, has_nodes=has_nodes)
+    for request in attached:
+        refuse_missing(request, now, str(pod))
+
+
+def _plan(placed: tuple[Placed, ...]) -> Plan:
+    captured = {
+        netdev.ifindex: _link(netdev) for item in placed for device in item.devices for netdev in device.netdevs
+    }
+    return plan_attach(placed, captured, POD_LINKS)
+
+
+def _link(netdev: Netdev) -> LinkState:
+    """Return the netdev as a LinkState with the fields that a plan needs. The other fields are needed only to return a
+    netdev, which does not happen here."""
+    return LinkState(
+        ifindex=netdev.ifindex,
+        name=netdev.name,
+        kind="",
+        parent="",
+        permanent_mac="",
+        mac=netdev.mac,
+        mtu=netdev.mtu,
+        txqlen=0,
+        alias="",
+        alt_names=(),
+        up=netdev.up,
+        max_mtu=netdev.max_mtu,
+        unreturnable=netdev.unreturnable,
+    )
+
+
+POD_LINKS = tuple(
+    _link(Netdev(name=name, ifindex=ifindex, mac="", mtu=1500, up=True))
+    for ifindex, name in enumerate(("lo", "eth0"), 1)
+)
+"""The netdevs that a pod's namespace has already: container runtimes name the interface of every CNI plugin eth0."""
+
+
+def _container(
+    container: ContainerManifest, placed: tuple[Placed, ...], plan: Plan, facts: Facts
+) -> ExplainedContainer:
+    attached = attached_requests(placed, plan, USUAL_INTERFACE if facts.pods_have_networks else None)
+    edits, everything = (
+        inject(
+            attached,
+            facts.node.rdma_cm,
+            container.name,
+            env,
+            facts.present.get(container.name, {}),
+            facts.default_memlock,
+        )
+        for env in (container.env, frozenset[str]())
+    )
+    covering = [item for item in placed if item.admitted.request.scope.covers(container.name)]
+    requests = [item.admitted.request for item in covering]
+    return ExplainedContainer(
+        container=container,
+        edits=edits,
+        requests=tuple(request.name for request in requests),
+        kept_env=tuple(name for name, _ in everything.env if name in container.env),
+        asks_memlock=any(request.memlock is not None for request in requests),
+        chooses_gid=any(
+            device.protocol is Protocol.ROCE
+            for item in covering
+            if item.admitted.request.use is not Use.STORAGE and CharKind.UVERBS in item.admitted.request.char_kinds
+            for device in item.devices
+        ),
+        gpus=facts.gpus[container.name].gpus if container.name in facts.gpus else (),
+        counted=_counted(container, facts),
+        shares=frozenset(pool.resource for pool in facts.policy.pools.values() if pool.resource),
+    )
+
+
+# Why this device and not that one
+
+
+def _requests(facts: Facts, admitted: tuple[Admitted, ...], placed: tuple[Placed, ...]) -> tuple[ExplainedRequest, ...]:
+    own = {item.admitted: item for item in placed}  # not by name: requests of the same resource have the same name
+    return tuple(
+        ExplainedRequest(
+            admitted=item,
+            isolation=isolation_of(facts.node.rdma_netns, item.mode),
+            candidates=(*_given(facts, own.get(item)), *_sources(facts, item, placed)),
+        )
+        for item in admitted
+    ) + tuple(
+        ExplainedRequest(
+            admitted=item.admitted,
+            isolation=isolation_of(facts.node.rdma_netns, item.admitted.mode),
+            candidates=tuple(_given(facts, item)),
+        )
+        for item in placed
+        if item.admitted.request.cdi_device
+    )
+
+
+def _given(facts: Facts, placed: Placed | None) -> Iterator[Candidate]:
+    if placed is None:
+        return
+    request = placed.admitted.request
+    serves = placed.serves or (None,) * len(placed.devices)
+    for device, reason, gpu in zip(placed.devices, placed.reasons, serves, strict=True):
+        near = _nearest(facts, request, device, gpu)
+        why = reason.removeprefix(f"{device.name}: ")
+        if request.cdi_device and near.gpu is not None and near.far is not None:
+            why = f"{why}; {near.far.words}, from GPU {near.gpu}"
+        yield replace(near, given=True, why=why)
+
+
+def _nearest(facts: Facts, request: DeviceRequest, device: RdmaDevice, gpu: PciAddress | None = None) -> Candidate:
+    """Return the device as a free candidate, with `gpu` and its distance, or with the nearest of the request's GPUs."""
+    own = {gpu} if gpu is not None else set(request.gpus)
+    found = [(distance(device, it), it.pci) for it in facts.node.gpus if it.pci in own]
+    far, nearest = min(found, default=(None, None))
+    return Candidate(device=device, given=False, free=True, why="", gpu=nearest, far=far)
+
+
+def _sources(facts: Facts, admitted: Admitted, placed: tuple[Placed, ...]) -> Iterator[Candidate]:
+    """Yield the devices that the request does not get, each with the reason."""
+    offered = offer(facts.policy, facts.node)
+    given = [(device.id, item.admitted.request) for item in placed for device in item.devices]
+    for device in facts.node.devices:
+        to = [request for device_id, request in given if device_id == device.id]
+        if not to:
+            why_not = _why_not(facts, offered, admitted, device)
+            why = why_not or _why_later(facts.node, admitted, device)
+            yield replace(_nearest(facts, admitted.request, device), free=not why_not, why=why)
+        elif all(request.where != admitted.request.where for request in to):
+            other = to[0]
+            place = f" ({other.where})" if other.name == admitted.request.name else ""
+            why = f"given to request {other.name}{place} of this pod"
+            yield replace(_nearest(facts, admitted.request, device), free=False, why=why)
+
+
+def _why_not(facts: Facts, offered: Offer, admitted: Admitted, device: RdmaDevice) -> str:
+    """Return why the request cannot have the device, found by placing the request on this device alone; "" if it could
+    have it."""
+    request = admitted.request
+    failed = mismatch(request.match, device)
+    if failed:
+        return failed
+    anywhere = Align(to=AlignTo.NONE, strict=request.align is not None and request.align.strict)
+    match = replace(request.match, device=device.name)
+    only = replace(request, match=match, count=1, if_free=False, align=anywhere, gpus=())
+    try:
+        place(facts.node, offered, facts.taken, (replace(admitted, request=only),))
+    except PlacementError as error:
+        if error.code is ErrorCode.NOT_IN_POOL:
+            return error.detail.removeprefix(f"{device.name} is ")
+        return error.what.removeprefix(f"{device.name} is ")
+    return ""
+
+
+def _why_later(node: Node, admitted: Admitted, device: RdmaDevice) -> str:
+    gpus = [gpu for gpu in node.gpus if gpu.pci in admitted.request.gpus]
+    words = ["free", down_words(device, admitted.mode)]
+    if gpus:
+        nearest = min(gpus, key=lambda gpu: distance(device, gpu))
+        words.append(f"from GPU {nearest.pci} it is {distance(device, nearest).words}")
+    return "; ".join(filter(None, words))

@@ -1,0 +1,138 @@
+"""Explains the parameters with which our DRA driver would prepare the claims of a manifest on this node. Pure.
+
+The driver's own function makes the decision. The scheduler chooses the devices and so the pool, so the result is given
+for each pool that is possible.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any  # Any: a manifest before it is read
+
+from nri_rdma.decide.advertised import DRIVER
+from nri_rdma.decide.claim_admission import admit_request, asked_words
+from nri_rdma.decide.policy import Asker, Policy
+from nri_rdma.errors import ErrorCode, NriRdmaError
+from nri_rdma.model.claim import ClaimRequest
+from nri_rdma.model.device import Node
+from nri_rdma.model.pool import Pool, PoolDoor
+from nri_rdma.text.claim_manifest import (
+    Reference,
+    WrittenRequest,
+    claims_on_host_network,
+    classes_in,
+    is_claim,
+    reference_of,
+    requests_in,
+)
+from nri_rdma.text.templates import items_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedClaim:
+    """A request of a claim, explained for one pool: the resulting parameters of claim, class and pool, or the refusal.
+    If `lacks_class`, the manifest does not contain the request's DeviceClass, and the result is without its
+    parameters."""
+
+    kind: str
+    claim: str
+    request: str
+    device_class: str
+    lacks_class: bool
+    pool: str
+    parameters: Mapping[str, Any] | None = None
+    refusal: NriRdmaError | None = None
+    count: int | None = None
+    """The number of devices; None for all devices of the pool."""
+    together: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """The claim's constraints on this request: an attribute that its devices must share with those of the listed
+    requests."""
+
+
+def explain_claims(documents: Iterable[object], node: Node, policy: Policy) -> tuple[ExplainedClaim, ...]:
+    """Return the requests of all claims for our driver, one result for each pool that could serve the request. Claims
+    of pods that use the host's network are recognized from the pods in the documents."""
+    every = [item for document in documents for item, _ in items_of(document) if isinstance(item, dict)]
+    classes = classes_in(every)
+    pools = [it for it in policy.pools.values() if it.door is PoolDoor.CLAIMS]
+    on_host = claims_on_host_network(every)
+    return tuple(
+        _explained(claim, request, pool, classes, node, policy, on_host)
+        for claim in every
+        if is_claim(claim)
+        for request in requests_in(claim, DRIVER, classes)
+        for pool in _pools_for(request, pools, classes)
+    )
+
+
+_POOL_NAMED = re.compile(r"""\.pool\s*==\s*["']([^"']+)["']""")
+"""Finds the pool's name in a CEL selector of a DeviceClass, as `nri-rdma claims manifests` writes it."""
+
+
+def _pools_for(request: WrittenRequest, pools: Iterable[Pool], classes: Container[str]) -> Iterator[Pool]:
+    """Yield the pools that could serve the request; none if nothing says that it is for our devices. A DeviceClass that
+    is not in the manifest is assumed to be one of `claims manifests`, which has the name of its pool."""
+    named = {name for it in request.selectors for name in _POOL_NAMED.findall(it)}
+    of_class = {request.device_class} if request.device_class not in classes else set()
+    same = [pool for pool in pools if pool.name in (named or of_class)]
+    if same or named:
+        yield from same
+    elif request.is_of(DRIVER):
+        yield from pools
+
+
+def _explained(
+    claim: Mapping[str, Any],
+    written: WrittenRequest,
+    pool: Pool,
+    classes: Mapping[str, Any],
+    node: Node,
+    policy: Policy,
+    on_host: Container[Reference],
+) -> ExplainedClaim:
+    kind, namespace, name = reference_of(claim)
+    asker = Asker(namespace=namespace, host_network=(kind, namespace, name) in on_host)
+    name = name or "unnamed"
+    told: dict[str, Any] = {
+        "kind": kind,
+        "claim": f"{namespace}/{name}",
+        "request": written.name,
+        "device_class": written.device_class,
+        "lacks_class": written.device_class not in classes,
+        "pool": pool.name,
+        "count": written.count,
+        "together": written.together,
+    }
+    request = ClaimRequest(
+        name=written.name,
+        devices=(),
+        pool="",
+        parameters=written.parameters,
+        from_claim=written.from_claim,
+        is_admin=written.is_admin,
+    )
+    where = f"claim {namespace}/{name}, request {written.name}"
+    try:
+        request, admitted = admit_request(policy, node, asker, pool, request, written.count, where)
+        words = dict(asked_words(name, request, admitted))
+        if kind == "ResourceClaimTemplate" and "name" not in written.parameters:
+            del words["name"]  # each pod gives its own name to the claim made from a template
+        return ExplainedClaim(**told, parameters=words)
+    except NriRdmaError as error:
+        return ExplainedClaim(**told, refusal=error)
+
+
+def claim_lines(claims: Iterable[ExplainedClaim]) -> Iterator[str]:
+    """Yield a line for each explained claim."""
+    for it in claims:
+        kind = {"ResourceClaim": "Claim", "ResourceClaimTemplate": "Claim template"}[it.kind]
+        of_class = f"class {it.device_class}{', which the manifest has not,' if it.lacks_class else ''}"
+        head = f"{kind} {it.claim}, request {it.request} of {of_class} from pool {it.pool}"
+        if it.refusal is not None:
+            when = "its pod starts" if it.refusal.code is ErrorCode.HOST_NETWORK else "it is prepared"
+            yield f"{head} is refused when {when}: {it.refusal}"
+        else:
+            yield f"{head} is prepared with {json.dumps(it.parameters)}"

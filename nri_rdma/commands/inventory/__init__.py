@@ -1,0 +1,1 @@
+"""`nri-rdma inventory`: the RDMA devices of a node."""

@@ -1,0 +1,1 @@
+"""`nri-rdma snapshot`: a node as a file."""

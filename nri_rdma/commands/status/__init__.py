@@ -1,0 +1,1 @@
+"""`nri-rdma status`: what the daemon says of itself, also for other commands."""

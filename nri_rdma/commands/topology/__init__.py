@@ -1,0 +1,1 @@
+"""`nri-rdma topology`: how near the devices of a node are to its GPUs."""

@@ -1,0 +1,1 @@
+"""`nri-rdma trace`: where the time of a request went."""

@@ -1,0 +1,64 @@
+"""Reads a file with the output of `trace -o json`.
+
+The daemon's own answers are consistent, but a file may not be. Repeated ids, impossible times and endless trees are
+refused, so that drawing always ends.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any  # Any: a JSON document
+
+from nri_rdma.commands.common.jsonfile import read_json_object
+from nri_rdma.commands.trace.waterfall import SpanRow, read_spans
+from nri_rdma.errors import ErrorCode, NotReadyError, SettingError
+
+MAX_SPANS = 20_000
+"""More than an answer of the daemon can have: an answer has at most 3 MiB, and each span takes over a hundred bytes."""
+MAX_DEPTH = 100
+"""More than any attach has, whose steps are four levels deep."""
+_LATEST_NS = 253_402_300_799 * 10**9
+"""The last second of the year 9999, the latest time that datetime can show."""
+
+
+def read_trace(path: Path) -> dict[str, Any]:
+    """Return the trace document in the file (- is stdin). Raises OSError, or SettingError if the file contains no
+    trace."""
+    refused = partial(_refused, path)
+    document = read_json_object(path, refused)
+    try:
+        spans = read_spans(document)
+    except NotReadyError as error:
+        raise refused(error.what) from error
+    if why := _why_not(spans):
+        raise refused(why)
+    return document
+
+
+def _why_not(spans: tuple[SpanRow, ...]) -> str:
+    """Return why the spans are inconsistent; "" if they are consistent."""
+    if len(spans) > MAX_SPANS:
+        return f"it has more than {MAX_SPANS} spans"
+    parents = {(span.trace_id, span.span_id): (span.trace_id, span.parent_id) for span in spans}
+    if len(parents) < len(spans):
+        return "two of its spans have one id"
+    if not all(0 <= span.start_ns <= span.end_ns <= _LATEST_NS for span in spans):
+        return "a span of it ends before it begins, or is of no time that is"
+    depths: dict[tuple[str, str], int] = {}
+    for key in parents:
+        way: list[tuple[str, str]] = []
+        at = key
+        while at in parents and at not in depths and len(way) <= MAX_DEPTH:
+            way.append(at)
+            at = parents[at]
+        below = depths.get(at, 0) + 1
+        depths |= {above: depth for depth, above in enumerate(reversed(way), start=below)}
+        if depths[key] > MAX_DEPTH:
+            return f"its spans are nested deeper than {MAX_DEPTH} levels, or in each other"
+    return ""
+
+
+def _refused(path: Path, why: str) -> SettingError:
+    hint = "save one with `nri-rdma trace -o json`, of this version"
+    return SettingError(ErrorCode.SETTING, f"this is no trace: {why}", where=str(path), hint=hint)

@@ -1,0 +1,165 @@
+"""Checks whether a claim may have its devices as it asks for them, and writes the request into its CDI spec. Pure.
+
+The scheduler has chosen the devices. A pool's rules apply by the claim's namespace. Parameters of the device class come
+from the administrator and are trusted; parameters of the claim itself need the same rights as a pod's annotation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any  # Any: JSON
+
+from nri_rdma.decide.placement import Taken
+from nri_rdma.decide.policy import Admitted, Policy, admit, first_mode, refuse_part, rule_of
+from nri_rdma.errors import ErrorCode, PlacementError
+from nri_rdma.model.claim import Claim, ClaimRequest
+from nri_rdma.model.device import CharKind, Node, RdmaDevice
+from nri_rdma.model.pool import Asker, Pool, PoolDoor, Rule
+from nri_rdma.model.request import LABEL, LABEL_HINT, DeviceRequest, Isolation, Mode, PodRequest, RdmaLimits
+from nri_rdma.model.rights import InterfaceRight
+from nri_rdma.text.allocated_claim import POD_CLAIM_NAME, main_request
+from nri_rdma.text.pools import node_of
+from nri_rdma.text.refusals import quoted, refused
+from nri_rdma.text.requests import read_parameters, read_part
+
+_OF_CLASS = Rule(
+    name="device class",
+    where="the device class",
+    char_kinds=frozenset(CharKind),
+    interface=frozenset(InterfaceRight),
+)
+"""The rights for the parameters of class and claim together, after the claim's own parameters have been checked."""
+
+_OF_NODES = frozenset({"name", "devices", "memlock", "limits"})
+"""The parameters that still have a meaning with admin access, where a pod gets only device nodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmittedClaim:
+    """A request of a claim that may be served. `devices` are in the order of the claim; `text` is the JSON to write
+    into its CDI device under nri-rdma's annotation key."""
+
+    request: ClaimRequest
+    devices: tuple[RdmaDevice, ...]
+    pool: str
+    mode: Mode
+    text: str
+
+
+def admit_claim(
+    policy: Policy, node: Node, claim: Claim, request: ClaimRequest, devices: tuple[RdmaDevice, ...]
+) -> AdmittedClaim:
+    """Return the admitted request with all that its pool adds. Raise RequestError or PlacementError as for an
+    annotation; the error names the claim and the key."""
+    where = f"claim {claim.namespace}/{claim.name}, request {request.name}"
+    pool = _pool_of(policy, devices, where)
+    request, admitted = admit_request(
+        policy, node, Asker(namespace=claim.namespace), pool, request, len(devices), where
+    )
+    text = json.dumps(asked_words(claim.label, request, admitted))
+    return AdmittedClaim(request=request, devices=devices, pool=pool.name, mode=admitted.mode, text=text)
+
+
+def _looking_on(request: ClaimRequest, where: str) -> ClaimRequest:
+    """Return a request with admin access reduced to the parameters about device nodes. Other parameters of the class
+    are dropped, because the class may also serve claims without admin access. Raise RequestError if the claim itself
+    has others."""
+    for key in request.from_claim:
+        if key not in _OF_NODES and (key != "mode" or request.from_claim[key] != Mode.SHARED):
+            what = f"{key} does not go with adminAccess: the pod gets device nodes, and the netdev stays where it is"
+            raise refused(f"{where}, parameters.{key}", what, f"leave {key} out, or adminAccess")
+    return replace(
+        request,
+        parameters={key: value for key, value in request.parameters.items() if key in _OF_NODES},
+        from_claim={key: value for key, value in request.from_claim.items() if key in _OF_NODES},
+    )
+
+
+def _in_mode_shared(policy: Policy) -> Policy:
+    """Return the policy for requests with admin access: they use mode shared, whatever modes the pools and rules
+    allow."""
+    pools = {name: replace(pool, modes=(Mode.SHARED,), requires_isolation=False) for name, pool in policy.pools.items()}
+    return replace(policy, pools=pools, rules=tuple(replace(rule, modes=()) for rule in policy.rules))
+
+
+def holder_of(devices: tuple[RdmaDevice, ...], taken: Taken, mode: Mode) -> str:
+    """Return the first device that cannot be given in this mode yet and the pod that holds it, as a text; "" if all can
+    be."""
+    for device in devices:
+        for holding in taken.get(device.id, ()):
+            if holding.bars(mode):
+                return f"{device.name} is still held by {holding.owner}"
+    return ""
+
+
+def _pool_of(policy: Policy, devices: tuple[RdmaDevice, ...], where: str) -> Pool:
+    pools = {pool.name: pool for pool in policy.pools.values() if pool.door is PoolDoor.CLAIMS}
+    found = [pool for pool in pools.values() if all(pool.has(device) for device in devices)]
+    if not found:
+        what = f"no pool with door = claims has {' and '.join(device.name for device in devices)}"
+        raise PlacementError(
+            ErrorCode.NOT_IN_POOL, what, where=where, hint="delete the claim: the configuration of the node has changed"
+        )
+    return found[0]
+
+
+def admit_request(
+    policy: Policy, node: Node, asker: Asker, pool: Pool, request: ClaimRequest, count: int | None, where: str
+) -> tuple[ClaimRequest, Admitted]:
+    """Return the request, and class and claim parameters together as an admitted request for `count` devices of a pool
+    (None: unknown). The claim needs the rights for what it asks itself. With admin access only the parameters about
+    device nodes remain. Raise as `admit_claim`."""
+    if request.is_admin:
+        request, policy = _looking_on(request, where), _in_mode_shared(policy)
+        pool = policy.pools[pool.name]
+    where = f"{where}, parameters"
+    part = _of_pool(read_part(node_of(request.from_claim), where, count), pool)
+    whole = _of_pool(read_parameters(node_of(request.parameters), where, count), pool)
+    mode = whole.mode or first_mode(policy, node, asker, pool)
+    refuse_part(policy, node, part if whole.mode is not None else replace(part, mode=mode), asker)
+    rule = rule_of(policy, asker, pool.name)
+    trusted = replace(policy, rules=(replace(_OF_CLASS, max_limits=_bounds(rule, whole.limits)),))
+    (admitted,) = admit(trusted, node, PodRequest(requests=(replace(whole, mode=mode),)), asker)
+    return request, admitted
+
+
+def _bounds(rule: Rule | None, said: RdmaLimits | None) -> RdmaLimits | None:
+    """Return a rule's maximum for each limit that neither class nor claim sets. A limit that is set needs no maximum
+    here: the class may exceed the rule, and the claim's own limits have been checked against it."""
+    most, named = (rule and rule.max_limits) or RdmaLimits(), said or RdmaLimits()
+    bounds = RdmaLimits(
+        hca_handles=most.hca_handles if named.hca_handles is None else None,
+        hca_objects=most.hca_objects if named.hca_objects is None else None,
+    )
+    return None if bounds == RdmaLimits() else bounds
+
+
+def _of_pool(request: DeviceRequest, pool: Pool) -> DeviceRequest:
+    return replace(request, pool=pool.name, name=request.name or "claim", cdi_device=pool.name)
+
+
+def request_name(label: str, request: str) -> str:
+    """Return the default name of a claim's request, for parameters without a name. Dots of the claim's name become
+    dashes."""
+    return f"{label.replace('.', '-')}-{main_request(request)}"[:63].strip("-")
+
+
+def asked_words(label: str, request: ClaimRequest, admitted: Admitted) -> Mapping[str, Any]:
+    """Return the request's parameters completed with all that the pool adds. `label` is the claim's name in the pod,
+    which the claim's author may set by an annotation. Raise RequestError if it is not a valid name."""
+    name = request_name(label, request.name)
+    if LABEL.fullmatch(name) is None:
+        raise refused(f"annotation {POD_CLAIM_NAME}", f"{quoted(label)} is no claim's name in a pod", LABEL_HINT)
+    asked = {"name": name, **request.parameters}
+    asked["mode"] = str(admitted.mode)
+    limits = admitted.request.limits
+    if limits is not None:
+        told = {"hcaHandles": limits.hca_handles, "hcaObjects": limits.hca_objects}
+        asked["limits"] = {key: value for key, value in told.items() if value is not None}
+    if admitted.request.isolation is Isolation.HARD:
+        asked["isolation"] = str(Isolation.HARD)
+    if request.is_admin:
+        asked["adminAccess"] = True
+    return asked

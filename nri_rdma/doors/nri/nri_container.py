@@ -1,0 +1,163 @@
+"""A container of an NRI message. Its fields are decoded when first read, because most containers of a node ask for
+nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Generic, TypeVar  # Any: generated messages
+
+from nri_rdma.decide.gpus import GpuEvidence
+from nri_rdma.doors.nri.messages import (
+    asker_from,
+    brings_devices,
+    cdi_devices,
+    container_name,
+    device_numbers,
+    env_names,
+    guarded_devices,
+    guarded_pools,
+    has_guard_resource,
+    has_handlers_guard,
+    has_our_names,
+    is_privileged,
+    net_devices,
+    pod_from,
+    shown_gpus,
+)
+from nri_rdma.model.device import DeviceNumbers
+from nri_rdma.model.pod import Pod
+from nri_rdma.model.pool import Asker
+from nri_rdma.text.share_annotations import KEY_PREFIX, given_guards, shares_in
+
+_T = TypeVar("_T")
+_SHARES = KEY_PREFIX.encode()
+
+
+class _lazy(Generic[_T]):  # noqa: N801 - a decorator
+    """A property that is computed once. functools.cached_property takes a lock for that in Python 3.11, which costs
+    more than most of what is computed here."""
+
+    def __init__(self, compute: Callable[[Any], _T]) -> None:
+        self._compute = compute
+        self._name = compute.__name__
+        self.__doc__ = compute.__doc__
+
+    def __get__(self, holder: Any, _kind: type[Any]) -> _T:
+        value = holder.__dict__[self._name] = self._compute(holder)
+        return value
+
+
+class NriContainer:
+    """The container of a CreateContainerRequest; implements nri_rdma.engine.container.Container."""
+
+    was_there = False
+
+    def __init__(self, message: Any, payload: bytes) -> None:
+        """`message` is the decoded CreateContainerRequest, `payload` its bytes."""
+        self._message = message
+        self._payload = payload
+        self.sandbox_id: str = message.pod.id
+        self.annotations: Mapping[str, str] = message.pod.annotations
+
+    @_lazy
+    def pod_uid(self) -> str:
+        """The UID of the pod; "" if the runtime does not report it."""
+        uid: str = self._message.pod.uid
+        return uid
+
+    @_lazy
+    def pod_name(self) -> str:
+        """The pod, as NAMESPACE/NAME."""
+        return f"{self._message.pod.namespace}/{self._message.pod.name}"
+
+    @_lazy
+    def name(self) -> str:
+        """The container's name in the pod."""
+        return container_name(self._message.container)
+
+    @_lazy
+    def pod(self) -> Pod:
+        """The container's pod sandbox."""
+        return pod_from(self._message.pod)
+
+    @_lazy
+    def asker(self) -> Asker:
+        """Return the facts about the pod that rules can match."""
+        return asker_from(self._message.pod, self.pod)
+
+    @_lazy
+    def env(self) -> Collection[str]:
+        """The names of the container's environment variables that we might set, too."""
+        return env_names(self._message.container) if has_our_names(self._payload) else ()
+
+    @_lazy
+    def devices(self) -> Mapping[str, DeviceNumbers]:
+        """The container's device nodes: path to major and minor number."""
+        return device_numbers(self._message.container)
+
+    @_lazy
+    def cdi_devices(self) -> tuple[str, ...]:
+        """The names of the CDI devices that the runtime reports for the container."""
+        return cdi_devices(self._message.container)
+
+    @_lazy
+    def shares(self) -> frozenset[tuple[str, str]]:
+        """The shares of our pools that the kubelet allocated to the container, as pairs of resource and share."""
+        return shares_in(self._message.container.annotations) if _SHARES in self._payload else frozenset()
+
+    @property
+    def guards(self) -> frozenset[str]:
+        """The pools whose guard hook is in the container's OCI spec."""
+        return guarded_pools(self._message.container)
+
+    @_lazy
+    def has_guard_resource(self) -> bool:
+        """Return whether the container got the guard's hook through the guard resource."""
+        return has_guard_resource(self._message.container)
+
+    @property
+    def has_handlers_guard(self) -> bool:
+        """Return whether the container got the guard's hook from its runtime handler."""
+        return has_handlers_guard(self._message.container)
+
+    @property
+    def guarded_devices(self) -> tuple[str, ...]:
+        """The CDI devices whose guard hook is in the container's OCI spec."""
+        return guarded_devices(self._message.container)
+
+    @property
+    def given_guards(self) -> frozenset[str]:
+        """The pools whose allocation was to bring the guard's hook, by the container's annotations."""
+        return given_guards(self._message.container.annotations)
+
+    @_lazy
+    def is_privileged(self) -> bool:
+        """Return whether the container may use all devices of the host."""
+        return is_privileged(self._message.container)
+
+    @_lazy
+    def net_devices(self) -> frozenset[str]:
+        """The host's netdevs that the runtime would move into the container."""
+        return net_devices(self._message.container)
+
+    @property
+    def gpus(self) -> GpuEvidence:
+        """Return the fields that show which GPUs the container has."""
+        return shown_gpus(self._message.container)
+
+    @property
+    def cgroups_path(self) -> str:
+        """Return the path where the runtime will make the container's cgroup."""
+        path: str = self._message.container.linux.cgroups_path
+        return path
+
+    def has_major(self, majors: Collection[int] | None) -> bool:
+        """Return whether the container has a device node with one of these major numbers; with None, any device
+        node."""
+        known = self.__dict__.get("devices")
+        if known is None:
+            return brings_devices(self._message.container, majors)
+        for major, _ in known.values():  # noqa: SIM110 - a loop is half the cost of any() with a generator
+            if majors is None or major in majors:
+                return True
+        return False

@@ -1,0 +1,262 @@
+"""Determine which runtime handlers (RuntimeClass handlers) have the guard, the hook that verifies containers.
+
+The guard comes to containers by a handler's base_runtime_spec in containerd, or by CRI-O's hook definitions. The
+handlers are those that the running runtime reports, or those of its configuration files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any  # Any: configurations of others
+
+from nri_rdma.config.settings import Settings
+from nri_rdma.host.containerd.handlers import RunningCrio, RuntimeHandler, running_handlers
+from nri_rdma.host.hook_program import fault_of, foreign_at, is_program
+from nri_rdma.model.pool import PoolDoor
+from nri_rdma.text.kubelet_checkpoint import FILE as CHECKPOINT_FILE
+from nri_rdma.text.share_annotations import GUARD_HOOK, GUARD_MODULE
+
+CRIO = "CRI-O"
+"""The name under which all handlers of CRI-O are reported together, because they share the same hooks."""
+_OF_CONTAINERD = "containerd's "
+_STAGE = "createRuntime"
+_FLAGS = ("--annotation-prefix", "--control-socket", "--kubelet-checkpoint")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """The guard setup of one runtime handler. `fault` says why its containers have no guard; "" if they have one.
+
+    `blocks`: no container of this handler can start at all. `is_known` False: the setup cannot be seen from here, and
+    `fault` says why. `is_default`: pods that name no handler use this one.
+    """
+
+    handler: str
+    fault: str
+    blocks: bool = False
+    is_known: bool = True
+    is_default: bool = False
+
+    @property
+    def name(self) -> str:
+        """The handler's name at the runtime. All handlers of CRI-O share one name here."""
+        return self.handler.removeprefix(_OF_CONTAINERD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fault:
+    """The reason why a hook guards nothing; "" if it works. `blocks`: no container of the handler can start at all."""
+
+    text: str = ""
+    blocks: bool = False
+
+
+class WrongError(Exception):
+    """A configuration file of the runtime that cannot be used."""
+
+
+def running_setups(sockets: Iterable[Path | None], settings: Settings) -> tuple[Setup, ...] | None:
+    """Return the guard setup of each handler of the first runtime that answers at one of these CRI sockets; None if
+    none answers.
+
+    Raises ContainerdError if a runtime does not answer in time. Blocks.
+    """
+    for socket in sockets:
+        match running_handlers(socket):
+            case RunningCrio(hook_folders=folders):
+                return (crio_setup(folders, settings),)
+            case tuple() as handlers:
+                return tuple(_seen_from_here(it, settings) for it in handlers)
+            case None:
+                continue
+    return None
+
+
+def setup_of(setups: Iterable[Setup], handler: str) -> Setup | None:
+    """Return the setup of a pod's runtime handler ("": the pod names none); None if the runtime did not report that
+    handler."""
+    return next((it for it in setups if it.handler == CRIO or (it.name == handler if handler else it.is_default)), None)
+
+
+def containerd_setup(handler: RuntimeHandler, settings: Settings) -> Setup:
+    """Return the guard setup of a handler of containerd."""
+    fault = _fault_of_handler(handler, settings)
+    return Setup(
+        handler=f"{_OF_CONTAINERD}{handler.name}",
+        fault=fault.text,
+        blocks=fault.blocks,
+        is_default=handler.is_default,
+    )
+
+
+def crio_setup(folders: Sequence[Path], settings: Settings) -> Setup:
+    """Return the one guard setup of all containers of a CRI-O that reads hook definitions from these folders."""
+    definitions = [path for folder in folders for path in sorted(folder.glob("*.json"))]
+    faults = [fault for path in definitions if (fault := _fault_of_definition(path, settings)) is not None]
+    blocking = [fault.text for fault in faults if fault.blocks]
+    if blocking:
+        return Setup(handler=CRIO, fault="; ".join(blocking), blocks=True)
+    if _Fault() in faults:
+        return Setup(handler=CRIO, fault="")
+    missing = f"no {GUARD_HOOK} in {', '.join(map(str, folders))}"
+    return Setup(handler=CRIO, fault="; ".join(it.text for it in faults) or missing)
+
+
+def guard_hook_in(spec: Path) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
+    """Return the guard's hook in an OCI configuration file (None if it has none), and the whole configuration.
+
+    Raises WrongError.
+    """
+    document = _json(spec)
+    hooks = _table(document.get("hooks")).get(_STAGE)
+    return _ours(hooks if isinstance(hooks, list) else []), document
+
+
+def fault_of_program(program: Path) -> str:
+    """Return the reason why the guard's program cannot be run; "" if the program, its interpreter and its module
+    exist."""
+    if not (is_program(program) and is_program(_interpreter_of(program))):
+        return f"{program} cannot be run"
+    return fault_of(program.resolve(), GUARD_MODULE)
+
+
+def _seen_from_here(handler: RuntimeHandler, settings: Settings) -> Setup:
+    """Return the guard setup of a handler of a running containerd.
+
+    containerd could read its base_runtime_spec at its start. If the file is not visible here, it may lie in another
+    mount namespace, so the setup is unknown.
+    """
+    if handler.base_spec and not Path(handler.base_spec).exists():
+        fault = f"whether {handler.base_spec} has the hook cannot be seen from here"
+        name = f"{_OF_CONTAINERD}{handler.name}"
+        return Setup(handler=name, fault=fault, is_known=False, is_default=handler.is_default)
+    return containerd_setup(handler, settings)
+
+
+# containerd: an OCI configuration for each handler
+
+
+def _fault_of_handler(handler: RuntimeHandler, settings: Settings) -> _Fault:
+    if not handler.base_spec:
+        return _Fault(text="no base_runtime_spec")
+    try:
+        hook, _ = guard_hook_in(Path(handler.base_spec))
+    except WrongError as error:
+        return _Fault(text=str(error))
+    if hook is None:
+        return _Fault(text=f"{handler.base_spec} has no {GUARD_HOOK} among its {_STAGE} hooks")
+    if fault := fault_of_program(Path(hook["path"])):
+        return _Fault(text=fault, blocks=True)
+    prefix = settings.annotation_prefix
+    keys = (prefix, f"{prefix}/pod", f"{prefix}/container.a")
+    unseen = [key for key in keys if not any(_lets_through(it, key) for it in handler.annotations)]
+    if unseen:
+        return _Fault(text=f'pod_annotations hides {unseen[0]} from the hook: it needs ["{prefix}", "{prefix}/*"]')
+    return _Fault(text=_fault_of_hook(hook, settings))
+
+
+def _lets_through(pattern: str, key: str) -> bool:
+    """Return whether a pattern of containerd's pod_annotations matches a key, as Go's path.Match: `*` matches no
+    slash."""
+    parts, names = pattern.split("/"), key.split("/")
+    return len(parts) == len(names) and all(map(fnmatchcase, names, parts))
+
+
+# CRI-O: hook definitions in folders, for all handlers
+
+
+def _fault_of_definition(path: Path, settings: Settings) -> _Fault | None:
+    """Return the fault of a hook definition of CRI-O; None if the definition is about another hook."""
+    try:
+        document = _json(path)
+    except WrongError:
+        return None  # CRI-O itself reports such a file, and does not start
+    hook = _table(document.get("hook"))
+    if _ours([hook]) is None:
+        return None
+    if _STAGE not in _texts(document.get("stages")):
+        return _Fault(text=f"{path} lacks the stage {_STAGE}")
+    if _table(document.get("when")).get("always") is not True:
+        return _Fault(text=f"{path} is not for every container (when: always)")
+    if fault := fault_of_program(Path(hook["path"])):
+        return _Fault(text=f"{path}: {fault}", blocks=True)
+    return _Fault(text=_fault_of_hook(hook, settings))
+
+
+# Both
+
+
+def _ours(hooks: Iterable[Any]) -> Mapping[str, Any] | None:
+    """Return the guard's hook among these hooks; None if it is not there."""
+    for hook in hooks:
+        if (
+            isinstance(hook, dict)
+            and Path(str(hook.get("path"))).name == GUARD_HOOK
+            and "verify" in _texts(hook.get("args"))
+        ):
+            return hook
+    return None
+
+
+def _interpreter_of(path: Path) -> Path:
+    """Return the program that the first line of a script names; the file itself if it is not a script or cannot be
+    read."""
+    try:
+        with path.open("rb") as file:
+            line = file.readline(256).decode(errors="replace")
+    except OSError:
+        return path
+    words = line[2:].split() if line.startswith("#!") else []
+    return Path(words[0]) if words else path
+
+
+def _fault_of_hook(hook: Mapping[str, Any], settings: Settings) -> str:
+    if foreign := foreign_at(Path(hook["path"])):
+        return foreign
+    wanted, standard = _values(settings), _values(Settings())
+    serves_claims = any(pool.door is PoolDoor.CLAIMS for pool in settings.pools)
+    for flag, ours, default in zip(_FLAGS if serves_claims else _FLAGS[:2], wanted, standard, strict=False):
+        given = _flag(_texts(hook.get("args")), flag) or default
+        if given != ours:
+            return f"the hook's {flag} is {given}, and the daemon's is {ours}"
+    return ""
+
+
+def _values(settings: Settings) -> tuple[str, ...]:
+    """Return the values that the hook's flags must have, in the order of _FLAGS."""
+    return (
+        settings.annotation_prefix,
+        str(settings.control_path),
+        str(settings.kubelet_plugins_dir.parent / CHECKPOINT_FILE),
+    )
+
+
+def _flag(arguments: Sequence[str], flag: str) -> str:
+    for number, argument in enumerate(arguments):
+        if argument == flag:
+            return next(iter(arguments[number + 1 :]), "")
+        if argument.startswith(f"{flag}="):
+            return argument.partition("=")[2]
+    return ""
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    try:
+        document = json.loads(path.read_text())
+    except OSError as error:
+        raise WrongError(f"{path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise WrongError(f"{path} is no JSON") from error
+    return _table(document)
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(it for it in value if isinstance(it, str)) if isinstance(value, list) else ()

@@ -1,0 +1,1 @@
+"""Streams of the kernel's news: links, addresses and routes; RDMA devices."""

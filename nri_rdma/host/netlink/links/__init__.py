@@ -1,0 +1,1 @@
+"""Links: their state, settings and programs, read and changed."""

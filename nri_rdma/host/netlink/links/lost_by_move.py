@@ -1,0 +1,36 @@
+"""Reads some of what links lose when they move to another namespace, for several links at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from nri_rdma.host.netlink.links.sysctls import read_neighbour_tables
+from nri_rdma.host.netlink.qos.disciplines import Queues, read_queues
+from nri_rdma.host.netlink.restore.forwarding import read_forwarding
+from nri_rdma.host.netlink.sockets.route_socket import RouteSocket
+from nri_rdma.model.link import Captured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """The qdiscs, forwarding entries and neighbour table settings of one link, which it loses with a move.
+
+    `neighbour_table` has the settings as lines of LinkState.sysctls.
+    """
+
+    queues: Queues
+    forwarding: tuple[Captured, ...]
+    neighbour_table: str
+
+
+def read_carried(route: RouteSocket, ifindexes: Collection[int]) -> Mapping[int, Carried]:
+    """Return what each of these links would lose with a move. The calling thread must be in the links' namespace.
+    Raises KernelError or WireError."""
+    queues = read_queues(route, ifindexes)
+    forwarding = read_forwarding(route, ifindexes)
+    tables = read_neighbour_tables(route, ifindexes)
+    return {
+        ifindex: Carried(queues=queues[ifindex], forwarding=forwarding[ifindex], neighbour_table=tables[ifindex])
+        for ifindex in ifindexes
+    }

@@ -1,0 +1,1 @@
+"""Network namespaces: opened, visited, and their settings under /proc/sys."""

@@ -1,0 +1,1 @@
+"""Queueing disciplines and data center bridging of a link."""

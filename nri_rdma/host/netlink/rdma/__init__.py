@@ -1,0 +1,1 @@
+"""The RDMA subsystem: its devices, and who holds objects on them."""

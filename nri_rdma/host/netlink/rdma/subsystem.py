@@ -1,0 +1,236 @@
+"""Queries and changes RDMA devices over netlink (NETLINK_RDMA): devices, ports, character devices, the netns mode, and
+the move of a device.
+
+A socket sees the namespace of the thread that opened it, but the kernel moves a device out of the namespace of the
+thread that *sends*. A socket is therefore opened, used and closed within one visit of a namespace, see visit(). No
+socket is kept open, because it would keep the module ib_core from being unloaded.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TypeVar
+
+from nri_rdma.attach.port import KernelError
+from nri_rdma.host.netlink.namespaces.namespace import HeldNamespace
+from nri_rdma.host.netlink.sockets.dumps import read_whole
+from nri_rdma.host.netlink.sockets.patience import PATIENCE_S, be_patient
+from nri_rdma.model.device import CharKind, RdmaNetns
+from nri_rdma.model.nldev import (
+    CharNumber,
+    Count,
+    ObjectKind,
+    RdmaDeviceState,
+    RdmaNetdevs,
+    RdmaObject,
+    RdmaPortState,
+    RdmaSystem,
+)
+from nri_rdma.wire import WireError, nldev
+
+T = TypeVar("T")
+
+_DATAGRAM_MAX = 1 << 16  # the kernel never sends more: a dump's buffer is at most 32 KiB (net/netlink/af_netlink.c)
+
+
+def visit(namespace: HeldNamespace, operation: str, work: Callable[[RdmaSocket], T]) -> T:
+    """Run `work` in the namespace with an RDMA socket of that namespace, and return its result. Raises KernelError."""
+
+    def with_socket() -> T:
+        with RdmaSocket() as rdma:
+            return work(rdma)
+
+    try:
+        return namespace.run(with_socket)
+    except OSError as error:
+        raise KernelError(operation, error.errno or 0, error.strerror or "") from error
+
+
+def can_move(home: HeldNamespace, index: int, other: HeldNamespace) -> bool:
+    """Return whether the kernel would move an RDMA device from one namespace into another. Changes nothing.
+
+    False if its driver does not support it (no disassociate_ucontext) or the netns mode is shared. The request is sent
+    from the other namespace, where it must fail: the kernel finds the device by the socket's namespace, checks driver
+    and mode, and only then finds that the caller's namespace does not have the device, which is ENODEV
+    (drivers/infiniband/core/device.c, ib_device_set_netns_put).
+    """
+    if home.identity.cookie == other.identity.cookie:
+        raise KernelError(f"ask whether RDMA device {index} can move", errno.EINVAL, "in one namespace it goes down")
+    rdma = home.run(RdmaSocket)
+    with rdma, other.descriptor() as fd:
+        try:
+            other.run(lambda: rdma.move(index, fd))
+        except KernelError as error:
+            if error.errno == errno.ENODEV:
+                return True
+            if error.errno == errno.EOPNOTSUPP:
+                return False
+            raise
+    raise KernelError(f"ask whether RDMA device {index} can move", errno.EPROTO, "the kernel moved it")
+
+
+def read_netdevs(rdma: RdmaSocket) -> tuple[RdmaNetdevs, ...] | None:
+    """Return the RDMA devices of the socket's namespace, each with its netdevs in that namespace; None if the kernel
+    has no RDMA subsystem.
+
+    A device that is removed between the list and the query of its ports is left out.
+    """
+    if not rdma.has_subsystem:
+        return None
+    found = []
+    for device in rdma.devices():
+        try:
+            ports = rdma.ports(device.index)
+        except KernelError as error:
+            if error.errno == errno.EINVAL and device not in rdma.devices():
+                continue
+            raise
+        found.append(
+            RdmaNetdevs(
+                index=device.index,
+                name=device.name,
+                node_guid=device.node_guid,
+                ifindexes=tuple(port.netdev_index for port in ports if port.netdev_index is not None),
+            )
+        )
+    return tuple(found)
+
+
+class RdmaSocket:
+    """A socket for queries about the RDMA devices of the namespace in which it was created. Every method raises
+    KernelError.
+
+    If the kernel has no RDMA subsystem, there are no devices and the netns mode is NONE; other queries fail with
+    EPROTONOSUPPORT. The kernel answers EINVAL also for a device that is not in the namespace.
+    """
+
+    def __init__(self) -> None:
+        self._socket = _open()
+        self._sequence = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket. Closing twice does nothing."""
+        if self._socket is not None:
+            self._socket.close()
+
+    @property
+    def has_subsystem(self) -> bool:
+        """Return whether the kernel has an RDMA subsystem."""
+        return self._socket is not None
+
+    def devices(self) -> tuple[RdmaDeviceState, ...]:
+        """Return the RDMA devices of the namespace; in the shared netns mode, those of the whole machine."""
+        return self._ask("list RDMA devices", nldev.get_devices()) if self.has_subsystem else ()
+
+    def ports(self, index: int) -> tuple[RdmaPortState, ...]:
+        """Return the ports of an RDMA device."""
+        return self._ask(f"list ports of RDMA device {index}", nldev.get_ports(index))
+
+    def char_device(self, index: int | None, kind: CharKind, port: int | None = None) -> CharNumber | None:
+        """Return the character device of this kind. A umad or issm device belongs to a port, and rdma_cm to no RDMA
+        device.
+
+        None if there is none, or if the kind is issm, which the kernel does not report (attach/rdma.py).
+        """
+        what = f"find {kind} of RDMA device {index}"
+        try:
+            return self._ask_one(what, nldev.get_char_device(kind, index, port))
+        except KernelError as error:
+            if error.errno == errno.EOPNOTSUPP:
+                return None
+            raise
+
+    def netns_mode(self) -> RdmaNetns:
+        """Return the RDMA subsystem's netns mode: whether namespaces share the RDMA devices."""
+        return self.system().netns
+
+    def system(self) -> RdmaSystem:
+        """Return the RDMA subsystem's settings."""
+        if not self.has_subsystem:
+            return RdmaSystem(netns=RdmaNetns.NONE, monitor=False)
+        return self._ask_one("read the RDMA subsystem's settings", nldev.get_system())
+
+    def set_netns_mode(self, mode: RdmaNetns) -> None:
+        """Set the RDMA subsystem's netns mode. Fails with EBUSY while other network namespaces exist."""
+        self._ask(f"set rdmaNetns {mode}", nldev.set_netns_mode(mode))
+
+    def move(self, index: int, fd: int) -> None:
+        """Move an RDMA device from the calling thread's namespace, which must be the socket's, into that of the
+        descriptor `fd`."""
+        self._ask(f"move RDMA device {index}", nldev.set_namespace(index, fd))
+
+    def rename(self, index: int, name: str) -> None:
+        """Rename an RDMA device. Fails with EEXIST if another device of the machine has that name."""
+        self._ask(f"rename RDMA device {index} to {name}", nldev.set_name(index, name))
+
+    def resources(self, index: int) -> tuple[Count, ...]:
+        """Return the number of objects of each kind on an RDMA device."""
+        return self._ask_one(f"count the objects of RDMA device {index}", nldev.get_resources(index))
+
+    def objects(self, index: int, kind: ObjectKind) -> tuple[RdmaObject, ...]:
+        """Return the objects of one kind on an RDMA device, each with the process or kernel user that made it."""
+        answers = self._ask(f"list the {kind} objects of RDMA device {index}", nldev.get_objects(kind, index))
+        return tuple(item for answer in answers for item in answer)
+
+    def kernel_objects(self, index: int, kind: ObjectKind) -> tuple[RdmaObject, ...]:
+        """Return the objects of one kind that kernel users hold, without decoding those of processes."""
+        answers = self._ask(f"list the {kind} objects of RDMA device {index}", nldev.get_kernel_objects(kind, index))
+        return tuple(item for answer in answers for item in answer)
+
+    def counters(self, index: int, port: int) -> tuple[Count, ...]:
+        """Return the hardware counters of a port."""
+        return self._ask_one(f"read counters of RDMA device {index}", nldev.get_counters(index, port))
+
+    def _ask_one(self, operation: str, request: nldev.NldevRequest[T]) -> T:
+        answers = self._ask(operation, request)
+        if len(answers) != 1:
+            raise KernelError(operation, errno.EPROTO, f"{len(answers)} answers")
+        return answers[0]
+
+    def _ask(self, operation: str, request: nldev.NldevRequest[T]) -> tuple[T, ...]:
+        return tuple(read_whole(operation, lambda: self._ask_once(operation, request)))
+
+    def _ask_once(self, operation: str, request: nldev.NldevRequest[T]) -> tuple[list[T], bool]:
+        if self._socket is None:
+            raise KernelError(operation, errno.EPROTONOSUPPORT, "the kernel has no RDMA subsystem")
+        self._sequence += 1
+        replies = nldev.Replies(request, self._sequence)
+        try:
+            self._socket.send(request.encode(self._sequence))
+            while not replies.done:
+                replies.receive_data(self._socket.recv(_DATAGRAM_MAX))
+        except BlockingIOError as error:
+            raise KernelError(operation, errno.ETIMEDOUT, f"no answer in {PATIENCE_S} s") from error
+        except OSError as error:
+            raise KernelError(operation, error.errno or 0, error.strerror or "") from error
+        except WireError as error:
+            raise KernelError(operation, errno.EPROTO, str(error)) from error
+        if replies.errno:
+            raise KernelError(operation, replies.errno)
+        return replies.results, replies.is_interrupted
+
+
+def _open() -> socket.socket | None:
+    """Open an RDMA netlink socket in this thread's namespace; None if the kernel has no RDMA subsystem."""
+    try:
+        opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, nldev.NETLINK_RDMA)
+    except OSError as error:
+        if error.errno == errno.EPROTONOSUPPORT:
+            return None
+        raise KernelError("open a socket to the RDMA subsystem", error.errno or 0) from error
+    try:
+        be_patient(opened)
+        opened.bind((0, 0))
+    except OSError as error:
+        opened.close()
+        raise KernelError("open a socket to the RDMA subsystem", error.errno or 0) from error
+    return opened

@@ -1,0 +1,1 @@
+"""Routes, rules and neighbours: read, and as requests."""

@@ -1,0 +1,1 @@
+"""Netlink sockets: requests, lists, and sockets that are kept open."""

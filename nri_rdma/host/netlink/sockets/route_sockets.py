@@ -1,0 +1,66 @@
+"""The rtnetlink sockets of one network namespace: one for each present caller, and idle ones for reuse."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from nri_rdma.host.netlink.sockets.route_socket import RouteSocket
+
+IDLE_MAX: Final = 1
+"""The most idle sockets to keep; others are closed. Only the host's namespace has several callers at once, and an idle
+daemon should always have the same number of sockets."""
+IDLE_MAX_OF_KEPT: Final = 2
+"""The most idle sockets while sockets are kept open for an attach, which has two callers at once
+(attach/last_look.py)."""
+
+
+class RouteSockets:
+    """The rtnetlink sockets of one network namespace. Safe for use by several threads."""
+
+    def __init__(self, first: RouteSocket) -> None:
+        self._lock = threading.Lock()
+        self._idle = [first]
+        self._count = 1
+        self._generation = 0
+
+    @property
+    def count(self) -> int:
+        """The number of open sockets, those in use included."""
+        return self._count
+
+    def take(self) -> tuple[RouteSocket | None, int]:
+        """Return an idle socket (None if there is none), and the generation number that `give_back` needs."""
+        with self._lock:
+            return self._idle.pop() if self._idle else None, self._generation
+
+    def add(self) -> None:
+        """Count a new socket that a caller has opened."""
+        with self._lock:
+            self._count += 1
+
+    def give_back(self, route: RouteSocket, generation: int, most: int) -> None:
+        """Keep a caller's socket as idle, up to `most` idle sockets. Close it if it is broken, or if `close` was called
+        since `take`."""
+        with self._lock:
+            keep = generation == self._generation and len(self._idle) < most and not route.is_broken
+            if keep:
+                self._idle.append(route)
+            else:
+                self._count -= 1
+        if not keep:
+            route.close()
+
+    def close_idle(self, most: int = 0) -> None:
+        """Close the idle sockets beyond the first `most`."""
+        with self._lock:
+            idle, self._idle = self._idle[most:], self._idle[:most]
+            self._count -= len(idle)
+        for route in idle:
+            route.close()
+
+    def close(self) -> None:
+        """Close all idle sockets; a socket in use is closed when its caller gives it back."""
+        with self._lock:
+            self._generation += 1
+        self.close_idle()

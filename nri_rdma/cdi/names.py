@@ -9,7 +9,7 @@ from nri_rdma.cdi.spec import Kind
 VENDOR_OR_CLASS = re.compile(r"[A-Za-z]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 """This pattern and those below must match the whole text."""
 KIND = re.compile(rf"({VENDOR_OR_CLASS.pattern})/({VENDOR_OR_CLASS.pattern})")
-KIND_HINT = "write vendor/class: each begins with a letter, ends with a letter or digit, and has . _ - only within"
+KIND_HINT = "write vendor/class: each begins with a letter, ends with a letter or digit, and may have . _ - between"
 DEVICE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.:]*[A-Za-z0-9])?")
 DEVICE_HINT = "begin and end with a letter or digit; between are also . _ - and :"
 

@@ -46,7 +46,8 @@ _NO_MANAGER = _device(
     "the container does not have /dev/infiniband/rdma_cm, by which iWARP connects", "ask for devices: [uverbs, rdma_cm]"
 )
 _WITHOUT_NODE = _device(
-    "the container does not have the device's node in /dev/infiniband", "give it the device, and not its name alone"
+    "the container does not have the device's node in /dev/infiniband",
+    "give the container the device node, not only the name of the device",
 )
 _NO_WAY = _transfer("the network does not lead from the device's address to itself")
 

@@ -6,7 +6,7 @@ from nri_rdma.decide.proof import words_of
 from nri_rdma.errors import ErrorCode, ProofError
 from nri_rdma.model.proof import ProofAnswer, ProofEnd, ProofTask
 
-_AGAIN = "if it stays so see the daemon's log and `nri-rdma trace`"
+_AGAIN = "if this repeats, see the daemon's log and `nri-rdma trace`"
 
 
 def refusal_of(task: ProofTask, answer: ProofAnswer, within_s: float) -> ProofError | None:
@@ -23,10 +23,10 @@ def _words(task: ProofTask, answer: ProofAnswer, within_s: float) -> tuple[Error
     match answer.end:
         case ProofEnd.LATE:
             what = f"RDMA was not proven within {within_s:g} s{_because(answer)}"
-            return ErrorCode.PROOF_LATE, what, f"the container is made again; {_AGAIN}, or raise proof_timeout"
+            return ErrorCode.PROOF_LATE, what, f"the container is created again; {_AGAIN}, or raise proof_timeout"
         case ProofEnd.ENDED:
             what = f"the process that proves RDMA ended without an answer{_because(answer)}"
-            return ErrorCode.PROOF_ENDED, what, f"the container is made again; {_AGAIN}"
+            return ErrorCode.PROOF_ENDED, what, f"the container is created again; {_AGAIN}"
         case ProofEnd.UNAVAILABLE:
             what = f"RDMA cannot be proven on this node{_because(answer)}"
             hint = "see that verbs_python is the distribution's Python with its pyverbs (Debian: python3-pyverbs)"
@@ -41,7 +41,7 @@ def _words_of_ports(task: ProofTask, answer: ProofAnswer) -> tuple[ErrorCode, st
         proof = proofs.get((asked.device, asked.port))
         if proof is None:
             what = f"the answer says nothing of {asked.device}, port {asked.port}"
-            return ErrorCode.PROOF_ENDED, what, f"the container is made again; {_AGAIN}"
+            return ErrorCode.PROOF_ENDED, what, f"the container is created again; {_AGAIN}"
         if proof.problem is not None:
             return words_of(proof.problem, asked.device, asked.port)
     return None

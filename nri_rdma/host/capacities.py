@@ -65,7 +65,7 @@ class Capacities:
         return self._process.pids
 
     def close(self) -> None:
-        """Kill a running query process. Call this before the workers are closed."""
+        """Kill the process that asks devices, if it runs. Call this before the workers are closed."""
         self._process.close()
 
     def added_to(self, node: Node) -> Node:

@@ -68,8 +68,8 @@ class RdmaUse:
 
     @property
     def is_noteworthy(self) -> bool:
-        """Return whether something is used or limited. Every cgroup reports zeros for every other device of the
-        host."""
+        """Return whether the container has objects of this device, or a limit for them. Every cgroup lists every device
+        of the host, most of them with zeros."""
         return any(it.used or it.limit is not None for it in (self.hca_handle, self.hca_object))
 
 

@@ -64,8 +64,8 @@ def read_gpudirect(
 def _nvidia(version: str) -> NvidiaDriver | None:
     """Parse the version line of NVIDIA's driver; None if it is not loaded.
 
-    The open driver writes ``NVRM version: NVIDIA UNIX Open Kernel Module for x86_64 580.159.04 Release``, the
-    proprietary driver ``NVIDIA UNIX x86_64 Kernel Module 535.129.03``.
+    The open driver writes ``NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release``, the
+    proprietary driver ``NVIDIA UNIX x86_64 Kernel Module  535.129.03``.
     """
     if not version:
         return None

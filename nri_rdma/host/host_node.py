@@ -105,7 +105,7 @@ class HostNode:
 
     def read_later(self) -> None:
         """Request a reading of the node, because RDMA devices or their netdevs came, went or are used differently. The
-        next pod is placed by the new reading."""
+        next pod is then placed with up-to-date data."""
         if self._cache is not None:
             coming = self._cache.refresh_soon(self._readers)
             if coming is not self._coming:  # one callback per reading, however many changes requested it

@@ -60,7 +60,8 @@ class Prover:
             log.warning("no container can be proved", extra={"error": str(error)})
 
     def prove(self, task: ProofTask, within_s: float) -> ProofAnswer:
-        """Return whether RDMA works in a container. Blocks for at most `within_s` + 0.5 s. Never raises."""
+        """Test whether RDMA works in a container, and return the result for each device. Blocks for at most `within_s`
+        + 0.5 s. Never raises."""
         started = time.monotonic()
         try:
             end, text, proofs = self._prove(task, started + within_s)

@@ -40,7 +40,8 @@ class CapacityAnswer:
 
 
 class VerbsProcess:
-    """Runs the query process, one at a time. `ask` is for one thread; `close` may be called by another."""
+    """Runs the process that asks RDMA devices for their capacity, one at a time. `ask` is for one thread; `close` may
+    be called by another."""
 
     def __init__(self, python: Path | None, *, within_s: float = ANSWER_S) -> None:
         """`python` is a Python that has pyverbs; None: devices are not queried."""
@@ -66,7 +67,7 @@ class VerbsProcess:
         return answers
 
     def close(self) -> None:
-        """Kill the query process if it runs. No further one is started."""
+        """Kill the process that asks devices, if it runs. No further one is started."""
         self._closed.set()
         running = self._running
         if running is not None:

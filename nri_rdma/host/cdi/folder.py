@@ -36,7 +36,8 @@ class FolderScan:
 
 
 def read_registry(directories: Iterable[Path]) -> Registry:
-    """Return the CDI devices of these directories, given in rising priority. A missing directory counts as empty."""
+    """Return the CDI devices of these directories, which are listed with the lowest priority first. A missing directory
+    counts as empty."""
     found = scan(directories)
     return resolve(found.specs, found.problems)
 
@@ -45,14 +46,15 @@ FolderEntry: TypeAlias = "os.DirEntry[str]"
 
 
 def scan(directories: Iterable[Path], inspect: Callable[[bytes, str], Inspected] = inspect) -> FolderScan:
-    """Read all CDI specs of these directories, given in rising priority. `inspect` parses the bytes of a file."""
+    """Read all CDI specs of these directories, which are listed with the lowest priority first. `inspect` parses the
+    bytes of a file."""
     return scan_by(directories, lambda directory, entry: inspect(read_within(directory, entry.name), entry.path))
 
 
 def scan_by(directories: Iterable[Path], read: Callable[[Path, FolderEntry], Inspected]) -> FolderScan:
-    """Read all CDI specs of these directories, given in rising priority, with the function `read`.
+    """Read all CDI specs of these directories, which are listed with the lowest priority first.
 
-    `read` returns the content of a file in a directory, or raises CdiError.
+    `read` returns the content of one file in a directory, or raises CdiError.
     """
     specs: list[SpecFile] = []
     problems: list[CdiError] = []

@@ -42,7 +42,8 @@ reading."""
 
 
 class CdiRegistry:
-    """The CDI devices in some directories, given in rising priority. Safe for use by several threads.
+    """The CDI devices in some directories, which are listed with the lowest priority first. Safe for use by several
+    threads.
 
     The constructor does the first reading. After a change, the listening thread calls `read_later`, which has a worker
     call `refresh`. `on_change` is called after each `refresh`, in the worker; its exceptions are logged. The

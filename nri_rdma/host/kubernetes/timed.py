@@ -14,7 +14,7 @@ from typing import Any  # Any: sockets of several libraries, and a pool manager 
 
 
 def use_deadlines(manager: Any) -> None:
-    """Make a pool manager of urllib3 read all answers with a deadline. It must not have been used before."""
+    """Make an unused pool manager of urllib3 read all its answers with a deadline."""
     manager.pool_classes_by_scheme = {
         scheme: _derived(pool, ConnectionCls=_derived(pool.ConnectionCls, response_class=_TimedResponse))
         for scheme, pool in manager.pool_classes_by_scheme.items()

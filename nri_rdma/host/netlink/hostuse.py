@@ -134,10 +134,10 @@ class HostReader:
             return parse_start(message)
 
     def _settled_routes(self, ifindexes: Collection[int], sources: Collection[bytes]) -> tuple[Route, ...] | None:
-        """Return the routes that concern these links; None if the routing table never stops changing.
+        """Return the routes that concern these links; None if the routing table changes all the time.
 
-        The node is then read without routes. A pod that asks for a device is refused if the table still changes at that
-        time.
+        The node is then read without routes. If the table still changes when a pod asks for a device, that pod is
+        refused.
         """
         try:
             return read_routes(ifindexes, sources)

@@ -221,7 +221,8 @@ class LinuxKernel:
         return visit(self._host, f"list the objects of RDMA device {index}", lambda rdma: holders_of(rdma, index))
 
     def rdma_holders(self) -> Mapping[int, tuple[RdmaObject, ...]]:
-        """Return the holders of objects on each RDMA device of the host, by the device's index."""
+        """Return the objects that show who uses each RDMA device of the host, by the device's index. Raises
+        KernelError."""
         return visit(self._host, "list the objects of RDMA devices", read_holders)
 
     def can_move_rdma(self, index: int, target: Namespace) -> bool:

@@ -85,7 +85,8 @@ def connected(host: str, port: int, within_s: float) -> socket.socket:
 
 
 def hello(devices: object) -> dict[str, object]:
-    """Return the first object that each side sends."""
+    """Return the object with which each side opens the conversation: the protocol, its version, and the side's
+    devices."""
     return {"protocol": PROTOCOL, "version": VERSION, "devices": devices}
 
 

@@ -201,9 +201,9 @@ class EthtoolSocket:
     def _ask(
         self, operation: str, family: int, requests: Sequence[tuple[int, bytes]], flags: int = 0
     ) -> list[_Attributes | KernelError]:
-        """Send requests (command, attributes) in one datagram. Return the answer or the error of each.
+        """Send requests (command, attributes) in one datagram. Return the answer or the error of each request.
 
-        With the flag ACK, a request may have an answer before its confirmation.
+        With the flag ACK, the kernel may send an answer before it confirms the request.
         """
         first = self._sequence + 1
         self._sequence += len(requests)

@@ -86,7 +86,7 @@ class HeldNamespace:
         """Open the namespace at `path`. Raises NamespaceError.
 
         `handed` are namespaces that were received as descriptors; they take precedence over the path.
-        `are_sockets_kept`: keep idle sockets open until `rest`; otherwise only inside `keeping`.
+        `are_sockets_kept`: keep idle sockets open until `rest` is called; otherwise only inside a `keeping()` block.
         """
         self._handed = handed or HandedNamespaces()
         try:

@@ -15,10 +15,11 @@ log = logging.getLogger(__name__)
 
 
 def read_holders(rdma: RdmaSocket) -> Mapping[int, tuple[RdmaObject, ...]]:
-    """Return the holders of every RDMA device, by the device's index. Raises KernelError.
+    """Return the processes and kernel users that hold objects on each RDMA device, by the device's index. Raises
+    KernelError.
 
     A device for which the kernel reports an error, such as EINVAL after its removal, is left out, so that other devices
-    can still be allocated. Attaching a device asks for its holders again.
+    can still be allocated. Attaching a device reads its holders again.
     """
     found: dict[int, tuple[RdmaObject, ...]] = {}
     for device in rdma.devices():
@@ -30,11 +31,11 @@ def read_holders(rdma: RdmaSocket) -> Mapping[int, tuple[RdmaObject, ...]]:
 
 
 def holders_of(rdma: RdmaSocket, index: int) -> tuple[RdmaObject, ...]:
-    """Return the holders of one RDMA device: the contexts of processes, with the processes' names, and all objects of
-    kernel users. Raises KernelError.
+    """Return the objects that show who uses an RDMA device: the contexts of processes, with the processes' names, and
+    all objects of kernel users. Raises KernelError.
 
-    The queue pairs and memory regions of processes, which may be many thousand, are not read: the contexts show who
-    holds the device.
+    The queue pairs and memory regions of processes, which may be many thousand, are not read, because the contexts are
+    enough.
     """
     contexts = tuple(replace(item, process=_process_name(item.pid)) for item in rdma.objects(index, ObjectKind.CTX))
     of_kernel = (ObjectKind.QP, ObjectKind.CM_ID, ObjectKind.MR)

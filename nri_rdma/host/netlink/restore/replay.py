@@ -85,7 +85,7 @@ def restore_request(ifindex: int, restoration: Restore) -> Request:
 def inherit_request(ifindex: int, inheritance: Inherit) -> Request:
     """Return the request that creates a captured object of the host in a pod.
 
-    EEXIST is an error, because existing objects were left out before.
+    The request fails with EEXIST if the pod has the object already; the caller has left such objects out.
     """
     brought = inheritance.brought
     kind = _kind(brought.thing)

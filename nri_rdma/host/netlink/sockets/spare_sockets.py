@@ -28,7 +28,7 @@ class SpareSockets:
     """The idle sockets of one network namespace, by protocol. Safe for use by several threads."""
 
     def __init__(self, *, are_kept: bool) -> None:
-        """`are_kept`: keep sockets open until `close`; otherwise only inside `keeping`."""
+        """`are_kept`: keep returned sockets open until `close` is called; otherwise only inside a `keeping()` block."""
         self._lock = threading.Lock()
         self._idle: dict[int, list[socket.socket]] = {}
         self._keepers = int(are_kept)

@@ -1,18 +1,21 @@
-"""The guard of nri-rdma: no container starts without the RDMA devices that its pod asked for, whoever is dead.
+"""The guard of nri-rdma: no container starts without the RDMA devices that its pod asked for, even if the daemon is
+dead.
 
-`verify` is a createRuntime hook of OCI: the container is made and does not run yet, its state comes on stdin. It asks
-the daemon whether this container is complete, and ends with 1 and one line on stderr unless the answer is yes.
-A pod that asks for nothing needs no daemon. A pod asks by its annotations, and by claims of our driver: the kubelet's
-checkpoint, which is there before each pod that has a claim, says which ones. With `--pool`, which comes with a share of
-a pool, with `--device`, which comes with a claim or with another driver's CDI device, and with `--resource`, which
-comes with the guard resource, the container asks whatever its pod says. `spec` adds that hook to an OCI configuration,
-from stdin to stdout, and drops its `process.rlimits`.
+`verify` is an OCI createRuntime hook: the container is created and its program does not run yet; its state comes on
+stdin. The hook asks the daemon whether the container has everything. Unless the answer is yes, it exits with 1 and one
+line on stderr, and the container does not start. If the pod asks for nothing, the hook does not need the daemon.
 
-Python 3.9 and its standard library. Every container of the node waits for this: it imports late, and of `json` and
-`socket` only the part in C, which takes a tenth of the time.
+A pod asks by its annotations, and by claims of our driver. The kubelet's checkpoint lists the claims; it is written
+before the pod starts. With these flags the container asks, whatever its pod says: `--pool` comes with a share of a
+pool, `--device` with a claim or another driver's CDI device, and `--resource` with the guard resource.
 
-The program nri-rdma-hook beside it runs `main`. An upgrade writes this module first, so the program of an older release
-may run it: the arguments of `main` stay as they are.
+`spec` reads an OCI configuration from stdin, adds the verify hook, removes `process.rlimits`, and writes it to stdout.
+
+Needs Python 3.9 and its standard library. Every container of the node waits for this program, so it imports as late as
+possible. Of `json` and `socket` it imports only the C part, which takes a tenth of the time.
+
+The program nri-rdma-hook in the same folder calls `main`. An upgrade replaces this module first, so an older program
+may call it: the arguments of `main` must not change.
 """
 
 import posix
@@ -25,11 +28,11 @@ if TYPE_CHECKING:
 PROGRAM = "nri-rdma-hook"
 USAGE = """usage: nri-rdma-hook verify|spec [--annotation-prefix TEXT] [--control-socket PATH] [--timeout SECONDS]
                             [--kubelet-checkpoint PATH] [--pool NAME] [--device CDI-DEVICE] [--resource NAME]
-verify: an OCI hook; the container's state on stdin, ends with 1 when it must not start
-        --pool: of a container that has shares of this pool, which it must have its devices for
-        --device: of a container with this CDI device, of a claim or with our key, which must be attached for it
-        --resource: of a container with this guard resource, which the daemon must have answered for
-spec:   add that hook to an OCI configuration (`ctr oci spec`) and drop its process.rlimits, from stdin to stdout"""
+verify: an OCI hook; reads the container's state from stdin, and exits with 1 if the container must not start
+        --pool: the container has shares of this pool, and must have their devices
+        --device: the container has this CDI device, of a claim or with our key, which must be attached
+        --resource: the container has this guard resource, and the daemon must have answered its CreateContainer
+spec:   adds that hook to an OCI configuration (`ctr oci spec`) and removes its process.rlimits, from stdin to stdout"""
 DEFAULTS = {
     "--annotation-prefix": "rdma.noderesource.dev",
     "--control-socket": "/run/nri-rdma/control.sock",
@@ -40,26 +43,27 @@ DEFAULTS = {
     "--resource": "",
 }
 CROWDED = (BlockingIOError, ConnectionResetError, BrokenPipeError)
-"""A daemon that has too many callers at once: its queue is full, or it closes what it does not read. Or it was killed
-meanwhile; a second call shows which."""
+"""Errors of a daemon with too many callers: its queue is full, or it closes connections unread. They also occur if the
+daemon is killed meanwhile; a second call shows which it is."""
 LATE_HINT = "nothing to do: the kubelet tries again; if it stays so see `nri-rdma status` and the daemon's log"
 INDEXES = ("NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX")
-"""The variables whose values are told: a proof goes by the GID that they name."""
+"""The variables that are sent with their values, because a proof uses the GID that they name."""
 NO_LIMIT = (1 << 64) - 1
 PROOF_MARGIN_S = 1.5
-"""How much longer than the proof of a container may take its answer is waited for."""
+"""How much longer the hook waits for the answer than the proof in the container may take."""
 HOOK_TIMEOUT_S = 10
-"""For the OCI runtime, which then ends the hook and refuses the container; the question has its own, shorter one."""
+"""The hook's timeout in the OCI configuration: after it the OCI runtime kills the hook and refuses the container. The
+calls to the daemon have shorter timeouts."""
 SERVICE = "nri_rdma.control.v1.Control"
 DRIVER = "rdma.noderesource.dev"
-"""The driver of our claims."""
+"""The name of our DRA driver."""
 FIRST_STREAM = b"\0\0\0\1"
 LONGEST_ANSWER = 1 << 20
 LONGEST_LINE = 1000
 FIXED_SIZES = {1: 8, 5: 4}
-"""Of protobuf's wire types that are no number and have no length, in bytes."""
+"""Protobuf's wire types of fixed size, with their sizes in bytes."""
 
-# containerd's word, then CRI-O's or, for what CRI-O does not say, the kubelet's label.
+# The annotation of containerd, then that of CRI-O; where CRI-O has none, the kubelet's label.
 SANDBOX_ID = ("io.kubernetes.cri.sandbox-id", "io.kubernetes.cri-o.SandboxID")
 CONTAINER_NAME = ("io.kubernetes.cri.container-name", "io.kubernetes.container.name")
 CONTAINER_TYPE = ("io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType")
@@ -67,22 +71,23 @@ POD_NAMESPACE = ("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.names
 POD_NAME = ("io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name")
 POD_UID = ("io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid")
 BLANKS = " \r\n"
-"""What the daemon's YAML takes for blank before a value: of a tab, or of another blank of Unicode, it says that it
-cannot read it, so such a value asks."""
+"""The characters that the daemon's YAML ignores before a value. Other blanks, such as a tab, are an error there, so a
+value that begins with one counts as a request."""
 ASKS_FOR_NOTHING = frozenset({"", "~", "null", "Null", "NULL", "[]"})
 
 
 class RefusalError(Exception):
-    """Why the container must not start: one line, an error of nri-rdma."""
+    """The reason why the container must not start, as one line in the form of nri-rdma's errors."""
 
 
 def refusal(code: str, what: str, where: str, hint: str) -> RefusalError:
-    """In the form of our errors; docs/operations.md has an entry for every code."""
+    """Return a refusal in the form of nri-rdma's errors. docs/operations.md explains each code."""
     return RefusalError(f"nri-rdma: {code}: {what}, {where}. Next: {hint}.")
 
 
 def main(arguments: list[str], program: str) -> int:
-    """Exit code 0: it may start; 1: refused; 2: this program is not used as it should be. `program` is its path."""
+    """Run the program and return the exit code: 0: the container may start; 1: refused; 2: wrong usage. `program` is
+    the program's path."""
     if {"--help", "-h"} & set(arguments):
         sys.stdout.write(f"{USAGE}\n")
         return 0
@@ -97,20 +102,21 @@ def main(arguments: list[str], program: str) -> int:
         verify(options, sys.stdin.buffer.read())
     except RefusalError as error:
         return refuse(str(error))
-    except Exception as error:  # noqa: BLE001 - a bug; the pod may have asked, so it fails closed
-        what = f"the guard met what it does not know: {type(error).__name__} {error}"
+    except Exception as error:  # noqa: BLE001 - a bug: fail closed, the pod may have asked for devices
+        what = f"the guard failed with an unexpected error: {type(error).__name__} {error}"
         return refuse(str(refusal("INTERNAL", what, PROGRAM, "report it with the container's state and config.json")))
     return 0
 
 
 def refuse(line: str) -> int:
-    """Say why, in one line."""
+    """Write the error to stderr as one line, and return the exit code 1."""
     sys.stderr.write(" ".join(line.split())[:LONGEST_LINE] + "\n")
     return 1
 
 
 def read_options(arguments: list[str]) -> dict[str, str]:
-    """Flags with their values, `--flag value` or `--flag=value`; empty when there is one that cannot be used."""
+    """Return all options with their values, given as `--flag value` or `--flag=value`; empty if an argument is
+    invalid."""
     options, rest = dict(DEFAULTS), list(arguments)
     while rest:
         flag, equals, value = rest.pop(0).partition("=")
@@ -122,7 +128,7 @@ def read_options(arguments: list[str]) -> dict[str, str]:
 
 
 def verify(options: dict[str, str], data: bytes) -> None:
-    """Return when the container of this state may start. Raises RefusalError."""
+    """Check the container whose state is in `data`. Raises RefusalError if it must not start."""
     prefix, pool, device = options["--annotation-prefix"], options["--pool"], options["--device"]
     resource, checkpoint = options["--resource"], read_checkpoint(options["--kubelet-checkpoint"])
     if not (pool or device or resource or may_ask(data, prefix) or may_claim(data, checkpoint)):
@@ -167,19 +173,24 @@ def verify(options: dict[str, str], data: bytes) -> None:
 
 
 def may_ask(data: bytes, prefix: str) -> bool:
-    """Whether it can be that annotations in this JSON text ask: cheap, for every container of the node. A key can be
-    written with escapes."""
+    """Return whether annotations in this JSON text may ask for devices. Cheap, because every container of the node is
+    checked.
+
+    A text with JSON escapes counts, because the key may be written with them.
+    """
     return prefix.encode() in data or b"\\u" in data or b"\\/" in data
 
 
 def opened(path: str, flags: int) -> int:
-    """Open a file to read it. What is none is read without a wait: nobody may ever write into a FIFO."""
+    """Open a file for reading without blocking, because a FIFO without a writer would block for ever."""
     return posix.open(path, flags | posix.O_NONBLOCK)
 
 
 def read_checkpoint(path: str) -> bytes:
-    """The kubelet's checkpoint of claims; nothing where none of them is ours, and where there is no file that can be
-    read: to refuse then would be to refuse every container of the node."""
+    """Return the kubelet's checkpoint of claims; b"" if it has no claim of our driver, or if it cannot be read.
+
+    An unreadable checkpoint must not refuse: that would refuse every container of the node.
+    """
     try:
         with open(path, "rb", buffering=0, opener=opened) as file:
             checkpoint = file.readall()
@@ -189,8 +200,11 @@ def read_checkpoint(path: str) -> bytes:
 
 
 def may_claim(data: bytes, checkpoint: bytes) -> bool:
-    """Whether it can be that the pod of this JSON text has a claim of ours: cheap, as `may_ask`. No text within a value
-    looks like a key with its value: its quotation marks are written with escapes."""
+    """Return whether the pod in this JSON text may have a claim of our driver. Cheap, because every container is
+    checked.
+
+    The search for the key cannot match inside a value, because quotation marks in values are escaped.
+    """
     if not checkpoint:
         return False
     found = [data.partition(f'"{key}":"'.encode())[2] for key in POD_UID]
@@ -199,8 +213,10 @@ def may_claim(data: bytes, checkpoint: bytes) -> bool:
 
 
 def claimed(checkpoint: bytes, annotations: dict[str, object]) -> list[str]:
-    """The CDI devices of the pod's claims of our driver. Raises RefusalError where it may have one, and the checkpoint
-    cannot be understood or names no CDI device of it."""
+    """Return the CDI devices of the pod's claims of our driver.
+
+    Raises RefusalError if the pod may have a claim, and the checkpoint cannot be parsed or has no CDI device for it.
+    """
     uid = one(annotations, POD_UID) if checkpoint else ""
     if not uid or uid.encode() not in checkpoint:
         return []
@@ -221,7 +237,7 @@ def claimed(checkpoint: bytes, annotations: dict[str, object]) -> list[str]:
 
 
 def read_state(data: bytes) -> tuple[dict[str, object], dict[str, object]]:
-    """The state and its annotations. Raises RefusalError: a text that cannot be read, and may have our prefix, asks."""
+    """Return the container's state and its annotations. Raises RefusalError if the state cannot be parsed."""
     try:
         state = read_json(data)
         annotations = state.get("annotations") or {}
@@ -232,13 +248,13 @@ def read_state(data: bytes) -> tuple[dict[str, object], dict[str, object]]:
 
 
 def read_json(data: bytes) -> "dict[str, Any]":
-    """The object in a text. Raises ValueError, AttributeError or RecursionError."""
-    from _json import make_scanner  # what json.loads comes to, in a tenth of its import (7 ms)
+    """Parse a JSON object. Raises ValueError, AttributeError or RecursionError."""
+    from _json import make_scanner  # the core of json.loads; importing json takes ten times as long (7 ms)
 
     text = data.decode().strip(" \t\r\n")
     try:
-        value, end = make_scanner(Strict)(text, 0)  # type: ignore[arg-type]  # any context of its shape
-    except (StopIteration, SystemError) as error:  # the scanner's own words need json, which nobody has imported
+        value, end = make_scanner(Strict)(text, 0)  # type: ignore[arg-type]  # it takes any object with these attributes
+    except (StopIteration, SystemError) as error:  # the scanner's own errors need json, which is not imported
         raise ValueError("it is no JSON") from error
     if end != len(text):
         raise ValueError("there is something after its JSON")
@@ -246,7 +262,7 @@ def read_json(data: bytes) -> "dict[str, Any]":
 
 
 class Strict:
-    """How JSON is read: as json.loads does."""
+    """The options of the JSON scanner, as in json.loads."""
 
     strict = True
     object_hook = object_pairs_hook = None
@@ -255,7 +271,8 @@ class Strict:
 
 
 def asked_in(annotations: dict[str, object], prefix: str) -> dict[str, str]:
-    """The annotations that are ours; none where all of them ask for nothing. One that is no text asks."""
+    """Return the annotations with our prefix; none if all their values are empty. A value that is not a string counts
+    as a request."""
     ours = {
         key: value if isinstance(value, str) else repr(value)
         for key, value in annotations.items()
@@ -265,8 +282,11 @@ def asked_in(annotations: dict[str, object], prefix: str) -> dict[str, str]:
 
 
 def one(annotations: dict[str, object], keys: tuple[str, ...]) -> str:
-    """The value of these keys, or "". Raises RefusalError when they do not agree: CRI-O hands on what a pod's author
-    writes, and only one of the keys is the runtime's."""
+    """Return the value of these keys, or "" if there is none.
+
+    Raises RefusalError if their values differ: CRI-O passes on what the pod's author writes, and only one key is the
+    runtime's own.
+    """
     found = {str(annotations[key]) for key in keys if annotations.get(key)}
     if len(found) > 1:
         what = f"{' and '.join(key for key in keys if key in annotations)} do not agree"
@@ -275,8 +295,11 @@ def one(annotations: dict[str, object], keys: tuple[str, ...]) -> str:
 
 
 def read_configuration(bundle: str, where: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str]], list[int]]:
-    """Character devices (path, major, minor), variables and, if it is said, the RLIMIT_MEMLOCK that holds the program,
-    in config.json. Raises RefusalError."""
+    """Return from config.json the character devices (path, major, minor), the variables, and RLIMIT_MEMLOCK.
+
+    The limit is a list of one number, unlimited if the program may lock any memory, or an empty list if there is none.
+    Raises RefusalError.
+    """
     path = f"{bundle}/config.json"
     try:
         with open(path, "rb", opener=opened) as file:
@@ -296,8 +319,11 @@ def read_configuration(bundle: str, where: str) -> tuple[list[tuple[str, int, in
 
 
 def may_lock(spec: "dict[str, Any]") -> bool:
-    """Whether the container's program has CAP_IPC_LOCK on the host: RLIMIT_MEMLOCK does not hold it then. A program of
-    another user than root has what is ambient; in a user namespace the capability does not count."""
+    """Return whether the container's program has CAP_IPC_LOCK on the host, so that RLIMIT_MEMLOCK does not limit it.
+
+    A program of a user other than root has only ambient capabilities. In a user namespace the capability does not
+    count.
+    """
     process = spec.get("process") or {}
     kind = "ambient" if (process.get("user") or {}).get("uid") else "effective"
     namespaces = [it.get("type") for it in (spec.get("linux") or {}).get("namespaces") or ()]
@@ -305,9 +331,10 @@ def may_lock(spec: "dict[str, Any]") -> bool:
 
 
 def ask(path: str, method: str, question: bytes, seconds: float, where: str) -> dict[int, object]:
-    """The fields of the daemon's answer to a call of ttrpc (docs/ttrpc.md). Raises RefusalError, in time."""
+    """Call a method of the daemon over ttrpc (docs/ttrpc.md), and return the fields of its answer. Raises RefusalError
+    within `seconds`."""
     import time
-    from _socket import timeout as late  # TimeoutError is another one before Python 3.10
+    from _socket import timeout as late  # before Python 3.10 it is not TimeoutError
 
     until = time.monotonic() + seconds
     try:
@@ -327,24 +354,27 @@ def ask(path: str, method: str, question: bytes, seconds: float, where: str) -> 
         hint = "start it (systemctl start nri-rdma): the kubelet tries again"
         raise refusal("DAEMON-ABSENT", what, where, hint) from error
     except ValueError as error:
-        what = f"no daemon that answers as nri-rdma does ({path}): {error}"
+        what = f"no daemon of nri-rdma answers ({path}): {error}"
         raise refusal("DAEMON-ABSENT", what, where, "restart the daemon when it is older than this hook") from error
 
 
 def hear(answer: dict[int, object], path: str, where: str) -> None:
-    """Return when the daemon says that the container is complete. Raises RefusalError."""
+    """Raise RefusalError unless the daemon's answer says that the container has everything."""
     if answer.get(1) == 1:
         return
     line = answer.get(2, b"")
     text = line.decode(errors="replace") if isinstance(line, bytes) else ""
     if text.startswith("nri-rdma: "):
         raise RefusalError(text)
-    raise refusal("DAEMON-ABSENT", f"no daemon that answers as nri-rdma does ({path})", where, "see `nri-rdma status`")
+    raise refusal("DAEMON-ABSENT", f"no daemon of nri-rdma answers ({path})", where, "see `nri-rdma status`")
 
 
 def call(path: str, until: float, method: str, payload: bytes) -> dict[int, object]:
-    """The fields of the message that a method answers, `until` a moment of time.monotonic(). Raises OSError, or
-    ValueError for what is no answer."""
+    """Call a method of the daemon, and return the fields of its answer by number; `until` is in seconds of
+    time.monotonic().
+
+    Raises OSError, and ValueError if the answer is not a valid one.
+    """
     import time
     from _socket import AF_UNIX, SOCK_STREAM, socket
 
@@ -377,7 +407,7 @@ def call(path: str, until: float, method: str, payload: bytes) -> dict[int, obje
         connection.close()
     status, answer = response.get(1, b""), response.get(2, b"")
     if not isinstance(status, bytes) or not isinstance(answer, bytes):
-        raise ValueError("this is no response of ttrpc")  # noqa: TRY004 - it is the daemon's, as the one above
+        raise ValueError("this is no response of ttrpc")  # noqa: TRY004 - the daemon's mistake, as above
     told = fields(status)
     if told.get(1, 0) != 0:
         words = told.get(2, b"")
@@ -385,26 +415,26 @@ def call(path: str, until: float, method: str, payload: bytes) -> dict[int, obje
     return fields(answer)
 
 
-# Protocol buffers, as far as these messages need them.
+# The part of protobuf that these messages need.
 
 
 def field(key: int, data: bytes) -> bytes:
-    """A field of bytes, a text or a message."""
+    """Return an encoded field of type bytes, string or message."""
     return varint(key << 3 | 2) + varint(len(data)) + data
 
 
 def text_field(key: int, text: str) -> bytes:
-    """A text; what is not Unicode in it is replaced."""
+    """Return an encoded string field. Characters that are not valid Unicode are replaced."""
     return field(key, str(text).encode(errors="replace"))
 
 
 def number(key: int, value: int) -> bytes:
-    """An int64; a negative one takes ten bytes."""
+    """Return an encoded int64 field. A negative number takes ten bytes."""
     return varint(key << 3) + varint(value & (1 << 64) - 1)
 
 
 def varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first."""
+    """Return a number as a protobuf varint: seven bits in each byte, the lowest first."""
     data = bytearray()
     while value > 0x7F:
         data.append(value & 0x7F | 0x80)
@@ -413,7 +443,8 @@ def varint(value: int) -> bytes:
 
 
 def fields(data: bytes) -> dict[int, object]:
-    """Numbers and bytes of a message by the number of their field; of one the last counts. Raises ValueError."""
+    """Return the fields of a message: field number to number or bytes. Of a repeated field only the last one. Raises
+    ValueError."""
     found: dict[int, object] = {}
     place = 0
     while place < len(data):
@@ -430,7 +461,7 @@ def fields(data: bytes) -> dict[int, object]:
 
 
 def read_varint(data: bytes, place: int) -> tuple[int, int]:
-    """A number, and where it ends."""
+    """Return the varint at `place`, and the position after it. Raises ValueError."""
     value = shift = 0
     for byte in data[place : place + 10]:
         value |= (byte & 0x7F) << shift
@@ -441,10 +472,13 @@ def read_varint(data: bytes, place: int) -> tuple[int, int]:
 
 
 def add_hook(options: dict[str, str], program: str) -> int:
-    """Write the OCI configuration on stdin to stdout with this program as its createRuntime hook and without limits.
+    """Read an OCI configuration from stdin, add this program as a createRuntime hook, remove the rlimits, and write it
+    to stdout.
 
-    Running it on its own output changes nothing. `ctr oci spec` prints RLIMIT_NOFILE 1024. containerd gives that limit
-    to containers only if their base_runtime_spec has it; no program of the node could open more files."""
+    Doing it twice changes nothing. The rlimits are removed because `ctr oci spec` writes RLIMIT_NOFILE 1024, and
+    containerd sets that for containers only if their base_runtime_spec has it: no program of the node could open more
+    files.
+    """
     import json
     import os
 

@@ -1,27 +1,29 @@
-"""The OCI hook of nri-rdma for podman and Docker, which a CDI spec brings (`nri-rdma cdi generate --hooks`), and for
-containers with annotations: of podman, which calls it by a folder of hooks (`nri-rdma install podman`), and of Docker,
-whose OCI runtime it precedes (`nri-rdma install docker`).
+"""The OCI hook of nri-rdma for podman and Docker.
 
-`attach` is a createRuntime hook: the container is made and does not run yet, its state comes on stdin. It hands the
-container's network namespace to the daemon, with one question for all devices of the container, waits for the answer
-and sets RLIMIT_MEMLOCK. It ends with 1 and one line on stderr and in the system's log unless the answer is yes; then
-the container does not start. `return` is a poststop hook: the daemon brings the devices home, which it would also do
-without, when the container's first process ends.
+A CDI spec brings it (`nri-rdma cdi generate --hooks`). For containers with annotations, podman calls it from a folder
+of hooks (`nri-rdma install podman`), and Docker calls it in place of the OCI runtime (`nri-rdma install docker`).
 
-`prepare` is podman's precreate hook for containers with annotations: the container's config.json comes on stdin and
-goes to stdout, with the nodes and variables of the devices that the daemon reserved for it. `attach-prepared` is their
-createRuntime hook: `attach`, by annotations. When `prepare` has to refuse, podman would show no word of it. So it has
-the container made with a createRuntime hook that cannot be run and whose path is the sentence: OCI runtimes show that.
+`attach` is a createRuntime hook: the container is created and its program does not run yet; its state comes on stdin.
+The hook sends the container's network namespace to the daemon, with one question about all devices of the container,
+waits for the answer, and sets RLIMIT_MEMLOCK. Unless the answer is yes, it exits with 1 and one line on stderr and in
+the system's log, and the container does not start. `return` is a poststop hook: the daemon returns the devices to the
+host. Without this hook it does so when the container's first process ends.
 
-`create` is for Docker, which has no precreate hook. It stands before the OCI runtime's `create`: it does to config.json
-what `prepare` does, adds `attach-prepared` and `return` as hooks, and becomes the OCI runtime. A refusal goes where the
-OCI runtime's own errors go, into the file of `--log`: Docker shows it, and no container is made.
+`prepare` is podman's precreate hook for containers with annotations. It reads config.json from stdin, and writes it to
+stdout with the nodes and variables of the devices that the daemon reserved. `attach-prepared` is their createRuntime
+hook; it does what `attach` does. If `prepare` has to refuse, podman would not show the reason. So it adds a
+createRuntime hook whose path is the text of the error: the OCI runtime cannot run it, and shows the path.
 
-A container with several devices has this hook several times; each asks for all of them, and asking again changes
-nothing. Python 3.9 and its standard library. Every container with a device waits for it: it imports late.
+`create` is for Docker, which has no precreate hook. It runs before the OCI runtime's `create`: it changes config.json
+as `prepare` does, adds the hooks `attach-prepared` and `return`, and then executes the OCI runtime. An error goes to
+the file of `--log`, like the OCI runtime's own errors: Docker shows it, and no container is created.
 
-The program nri-rdma-oci-hook beside it runs `main`. An upgrade writes this module first, so the program of an older
-release may run it: the arguments of `main` stay as they are.
+A container with several devices has this hook several times. Each one asks for all of them, and asking again changes
+nothing. Needs Python 3.9 and its standard library. Every container with a device waits for this program, so it imports
+as late as possible.
+
+The program nri-rdma-oci-hook in the same folder calls `main`. An upgrade replaces this module first, so an older
+program may call it: the arguments of `main` must not change.
 """
 
 import posix
@@ -38,29 +40,32 @@ USAGE = """usage: nri-rdma-oci-hook attach --device NAME [--pool NAME] [--mode M
        nri-rdma-oci-hook prepare|attach-prepared [--annotation-prefix TEXT] [--socket PATH]
        nri-rdma-oci-hook return [--socket PATH]
        nri-rdma-oci-hook create [--annotation-prefix TEXT] [--socket PATH] -- OCI-RUNTIME ARGUMENT...
-An OCI hook (createRuntime, poststop); the container's state on stdin, ends with 1 when it must not start.
-prepare (podman's precreate): the container's config.json on stdin, what the container is to be made with on stdout.
-create: the container's bundle in the arguments of an OCI runtime's `create`, which is then run with them."""
+attach, return: an OCI hook; reads the container's state from stdin, and exits with 1 if it must not start.
+prepare: podman's precreate hook; reads config.json from stdin, and writes it to stdout with the devices added.
+create: adds the devices to the bundle in the arguments of an OCI runtime's `create`, then runs the OCI runtime."""
 WISH = ("--device", "--pool", "--mode", "--netdev", "--memlock", "--hca-handles", "--hca-objects")
-"""Flags that say what a CDI device gives."""
+"""The flags that describe a CDI device's request."""
 SOCKET = "--socket"
 PREFIX = "--annotation-prefix"
 DEFAULT_PREFIX = "rdma.noderesource.dev"
 PREPARED = ".prepared"
-"""Behind the prefix, the annotation that `prepare` leaves in config.json: the variables that it has set."""
+"""Suffix of the annotation that `prepare` adds to config.json; its value has the variables that `prepare` has set."""
 VARIABLES = ("NCCL_", "UCX_", "NVSHMEM_", "FI_", "MC_", "GLOO_SOCKET_IFNAME", "RDMA_DEVICES_", "RDMA_NETDEVS_")
-"""The beginnings of the variables that the daemon may set."""
+"""The prefixes of the environment variables that the daemon may set."""
 INDEXES = ("NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX")
-"""The variables whose values are told: a proof goes by the GID that they name."""
+"""The variables that are sent with their values, because a proof uses the GID that they name."""
 DEFAULT_SOCKET = "/run/nri-rdma/oci.sock"
 HOOK_TIMEOUT_S = 15
-"""For the OCI runtime, of the hooks that `create` adds; their own waits are shorter."""
+"""The timeout in config.json of the hooks that `create` adds. Their own timeouts are shorter."""
 ABSENT_S = 2.0
-"""How long a container waits for a daemon that is not there, or does not say a word: it may be starting."""
+"""How long a starting container waits for a daemon that does not listen or does not answer at all. It may be
+starting."""
 ABSENT_AT_END_S = 0.3
-"""The same for a container that is over: a daemon that starts later brings its devices home by itself."""
+"""How long an ended container waits for such a daemon. It is short, because a daemon that starts later returns the
+devices by itself."""
 ATTACH_S = 10.0
-"""How long a container waits for a daemon that has heard the question: longer than the daemon takes to refuse it."""
+"""How long a container waits after the daemon has received the question. It is longer than the daemon takes to
+refuse."""
 LOOK_AGAIN_S = 0.05
 LONGEST = 1 << 17
 LONGEST_LINE = 1000
@@ -69,16 +74,17 @@ START = "start the daemon (systemctl start nri-rdma), then the container"
 
 
 class RefusalError(Exception):
-    """Why the container must not start: one line, an error of nri-rdma."""
+    """The reason why the container must not start, as one line in the form of nri-rdma's errors."""
 
 
 def refusal(code: str, what: str, where: str, hint: str) -> RefusalError:
-    """In the form of our errors; docs/operations.md has an entry for every code."""
+    """Return a refusal in the form of nri-rdma's errors. docs/operations.md explains each code."""
     return RefusalError(f"nri-rdma: {code}: {what}, {where}. Next: {hint}.")
 
 
 def main(arguments: "list[str]", program: str) -> int:
-    """Exit code 0: it may start; 1: refused; 2: this program is not used as it should be. `program` is its path."""
+    """Run the program and return the exit code: 0: the container may start; 1: refused; 2: wrong usage. `program` is
+    the program's path."""
     if {"--help", "-h"} & set(arguments):
         sys.stdout.write(f"{USAGE}\n")
         return 0
@@ -94,19 +100,20 @@ def main(arguments: "list[str]", program: str) -> int:
         handle(sys.stdin.buffer.read(), flags)
     except RefusalError as error:
         return refuse(str(error))
-    except Exception as error:  # noqa: BLE001 - a bug; the container asked, so it fails closed
+    except Exception as error:  # noqa: BLE001 - a bug: fail closed, the container asked for devices
         return refuse(str(unknown(error)))
     return 0
 
 
 def unknown(error: Exception) -> RefusalError:
-    """The refusal for a bug."""
-    what = f"the hook met what it does not know: {type(error).__name__} {error}"
+    """Return the refusal for a bug in this program."""
+    what = f"the hook failed with an unexpected error: {type(error).__name__} {error}"
     return refusal("INTERNAL", what, PROGRAM, "report it with the container's state and config.json")
 
 
 def refuse(line: str) -> int:
-    """Say why in one line, also to the system's log: not every OCI runtime shows what its hooks say."""
+    """Write the error as one line to stderr and to the system's log, because not every OCI runtime shows a hook's
+    stderr. Return the exit code 1."""
     line = one_line(line)
     sys.stderr.write(f"{line}\n")
     log(line)
@@ -114,12 +121,12 @@ def refuse(line: str) -> int:
 
 
 def one_line(text: str) -> str:
-    """A sentence as it is shown."""
+    """Return the text as one line, cut to LONGEST_LINE characters."""
     return " ".join(text.split())[:LONGEST_LINE]
 
 
 def log(line: str) -> None:
-    """Tell the system's log."""
+    """Write an error to the system's log."""
     import syslog
 
     syslog.openlog(PROGRAM, syslog.LOG_PID, syslog.LOG_DAEMON)
@@ -127,18 +134,20 @@ def log(line: str) -> None:
 
 
 def read_flags(arguments: list[str]) -> "dict[str, str] | None":
-    """Flags with their values, `--flag value`; None when there is one that cannot be used."""
+    """Return the flags with their values, given as `--flag value`; None if one is invalid."""
     flags = dict(zip(arguments[::2], arguments[1::2]))
     return None if len(arguments) % 2 or set(flags) - {*WISH, SOCKET, PREFIX} else flags
 
 
 def prepare(data: bytes, flags: "dict[str, str]") -> None:
-    """Write the container's configuration to stdout, with its devices, or so that it cannot start. Raises RefusalError
-    for a configuration that cannot be read."""
+    """Write the container's configuration to stdout with its devices added; after an error, so that it cannot start.
+
+    Raises RefusalError if the configuration cannot be parsed.
+    """
     spec = read_json(data, "stdin")
     try:
         add_devices(spec, flags, container_of(spec))
-    except Exception as error:  # noqa: BLE001 - also a bug: the container asked, so it fails closed
+    except Exception as error:  # noqa: BLE001 - also a bug: fail closed, the container asked for devices
         line = one_line(str(error if isinstance(error, RefusalError) else unknown(error)))
         log(line)
         hooks = spec.get("hooks") or {}
@@ -147,7 +156,8 @@ def prepare(data: bytes, flags: "dict[str, str]") -> None:
 
 
 def add_devices(spec: "dict[str, Any]", flags: "dict[str, str]", container: str) -> None:
-    """Have the daemon reserve what the container's annotations ask for, and add it. Raises RefusalError."""
+    """Have the daemon reserve the devices that the container's annotations ask for, and add them to `spec`. Raises
+    RefusalError."""
     path, prefix = flags.get(SOCKET, DEFAULT_SOCKET), flags.get(PREFIX, DEFAULT_PREFIX)
     linux, process = spec["linux"], spec["process"]
     question = {
@@ -177,22 +187,25 @@ def add_devices(spec: "dict[str, Any]", flags: "dict[str, str]", container: str)
 
 
 def links_in(linux: "dict[str, Any]") -> "list[str]":
-    """The netdevs that the container's network has already, where it is that of another container. Raises
-    RefusalError."""
+    """Return the netdevs in the container's network namespace, if it is that of another container's process; otherwise
+    none.
+
+    Raises RefusalError.
+    """
     paths = [str(it.get("path", "")) for it in linux.get("namespaces") or () if it.get("type") == "network"]
     folder, is_process, _ = paths[0].rpartition("/ns/net") if paths else ("", "", "")
     if not (is_process and folder.startswith("/proc/")):
         return []
     try:
         with open(f"{folder}/net/dev") as file:
-            return [line.partition(":")[0].strip() for line in file.readlines()[2:]]  # two lines of headings
+            return [line.partition(":")[0].strip() for line in file.readlines()[2:]]  # after two header lines
     except OSError as error:
         what, hint = f"{error.filename} cannot be read: {error.strerror}", "start the pod again"
         raise refusal("OCI-STATE", what, "stdin", hint) from error
 
 
 def network_in(linux: "dict[str, Any]") -> int:
-    """A descriptor of the network namespace that is made already; -1 where the OCI runtime makes it. Raises
+    """Return a descriptor of the container's network namespace; -1 if the OCI runtime will create it. Raises
     RefusalError."""
     paths = [str(it.get("path", "")) for it in linux.get("namespaces") or () if it.get("type") == "network"]
     if not paths or not paths[0]:
@@ -205,7 +218,8 @@ def network_in(linux: "dict[str, Any]") -> int:
 
 
 def container_of(spec: "dict[str, Any]") -> str:
-    """The id of a container of podman that is about to be made: the folder of its files has it. Raises RefusalError."""
+    """Return the id of a podman container that is about to be created, from the path of its folder. Raises
+    RefusalError."""
     for mount in spec.get("mounts") or ():
         if mount.get("destination") == "/run/.containerenv":
             folder = str(mount.get("source")).rpartition("/userdata/")[0]
@@ -215,20 +229,23 @@ def container_of(spec: "dict[str, Any]") -> str:
 
 
 def ours(spec: "dict[str, Any]", prefix: str) -> "dict[str, str]":
-    """The annotations that may ask for devices."""
+    """Return the annotations with our prefix."""
     annotations = spec.get("annotations") or {}
     return {key: text for key, text in annotations.items() if key == prefix or key.startswith(f"{prefix}/")}
 
 
 def variables(spec: "dict[str, Any]") -> "dict[str, str]":
-    """The container's variables that the daemon may set otherwise, with their values."""
+    """Return those of the container's variables, with values, that the daemon might set differently."""
     entries = (spec.get("process") or {}).get("env") or ()
     return dict(entry.split("=", 1) for entry in entries if entry.startswith(VARIABLES) and "=" in entry)
 
 
 def may_lock(spec: "dict[str, Any]") -> bool:
-    """Whether the container's program has CAP_IPC_LOCK on the host: RLIMIT_MEMLOCK does not hold it then. A program of
-    another user than root has what is ambient; in a user namespace the capability does not count."""
+    """Return whether the container's program has CAP_IPC_LOCK on the host, so that RLIMIT_MEMLOCK does not limit it.
+
+    A program of a user other than root has only ambient capabilities. In a user namespace the capability does not
+    count.
+    """
     process = spec.get("process") or {}
     kind = "ambient" if (process.get("user") or {}).get("uid") else "effective"
     namespaces = [it.get("type") for it in (spec.get("linux") or {}).get("namespaces") or ()]
@@ -236,14 +253,14 @@ def may_lock(spec: "dict[str, Any]") -> bool:
 
 
 def memlock_in(spec: "dict[str, Any]") -> "int | None":
-    """The RLIMIT_MEMLOCK that the engine asks for; None where it leaves that alone."""
+    """Return the RLIMIT_MEMLOCK in the container's configuration; None if it has none."""
     limits = (spec.get("process") or {}).get("rlimits") or ()
     return next((int(it["soft"]) for it in limits if it.get("type") == "RLIMIT_MEMLOCK"), None)
 
 
 def create(arguments: "list[str]", program: str) -> int:
-    """Run an OCI runtime's `create` for a container that has the devices that its annotations ask for. Returns an exit
-    code where it is not run."""
+    """Add devices to a container's configuration, then execute the OCI runtime's `create`. Returns an exit code only on
+    an error."""
     import os
 
     at = arguments.index("--") if "--" in arguments else len(arguments)
@@ -254,7 +271,7 @@ def create(arguments: "list[str]", program: str) -> int:
     try:
         prepare_bundle(words, flags, program)
         os.execvp(words[0], words)
-    except Exception as error:  # noqa: BLE001 - also a bug: the container asked, so it fails closed
+    except Exception as error:  # noqa: BLE001 - also a bug: fail closed, the container may ask for devices
         if isinstance(error, OSError):
             what = f"{error.filename or words[0]} cannot be used: {error.strerror}"
             error = refusal("OCI-STATE", what, words[-1], "see the log of Docker and containerd")
@@ -264,8 +281,11 @@ def create(arguments: "list[str]", program: str) -> int:
 
 
 def prepare_bundle(words: "list[str]", flags: "dict[str, str]", program: str) -> None:
-    """Add devices and hooks (`program`) to the configuration that an OCI runtime's words name, if its annotations ask
-    for them. Raises RefusalError, OSError."""
+    """Add devices and our hooks to the container's config.json, if its annotations ask for devices.
+
+    `words` are the OCI runtime's arguments; `program` is the path of the hook's program. Raises RefusalError and
+    OSError.
+    """
     import os
 
     path, container = f"{value_of(words, '--bundle', '-b') or '.'}/config.json", words[-1]
@@ -291,7 +311,7 @@ def prepare_bundle(words: "list[str]", flags: "dict[str, str]", program: str) ->
 
 
 def value_of(words: "list[str]", *flags: str) -> str:
-    """The value of a flag among the arguments of an OCI runtime; "" where it has none."""
+    """Return the value of a flag in the OCI runtime's arguments; "" if it is missing."""
     for word, following in zip(words, [*words[1:], ""]):
         name, equals, value = word.partition("=")
         if name in flags:
@@ -300,8 +320,10 @@ def value_of(words: "list[str]", *flags: str) -> str:
 
 
 def tell_engine(log_file: str, line: str) -> None:
-    """Write why nothing was made where the engine looks for the OCI runtime's errors; "" for an engine that does not
-    say where. It is on stderr and in the system's log besides."""
+    """Write the error into the OCI runtime's log file, where the engine looks for it; with "", do nothing.
+
+    The error is also on stderr and in the system's log.
+    """
     if not log_file:
         return
     try:
@@ -312,7 +334,7 @@ def tell_engine(log_file: str, line: str) -> None:
 
 
 def attach(data: bytes, flags: "dict[str, str]") -> None:
-    """Return when the container of this state has the devices of its CDI devices. Raises RefusalError."""
+    """Have the daemon attach the devices of the container's CDI devices. Raises RefusalError."""
 
     def asked(spec: "dict[str, Any]", path: str) -> "dict[str, Any]":
         return {"devices": wishes(spec, path, flags)}
@@ -321,7 +343,7 @@ def attach(data: bytes, flags: "dict[str, str]") -> None:
 
 
 def attach_prepared(data: bytes, flags: "dict[str, str]") -> None:
-    """Return when the container of this state has what its annotations ask for. Raises RefusalError."""
+    """Have the daemon attach the devices that the container's annotations ask for. Raises RefusalError."""
     prefix = flags.get(PREFIX, DEFAULT_PREFIX)
 
     def asked(spec: "dict[str, Any]", path: str) -> "dict[str, Any]":
@@ -342,7 +364,10 @@ def attach_prepared(data: bytes, flags: "dict[str, str]") -> None:
 
 
 def attach_asked(data: bytes, flags: "dict[str, str]", asked: "Callable[..., dict[str, Any]]") -> None:
-    """Return when the container of this state has what `asked` makes of its configuration. Raises RefusalError."""
+    """Have the daemon attach the devices for which `asked` returns the fields of the question. Raises RefusalError.
+
+    `data` is the container's state. `asked` gets its configuration and the path of the daemon's socket.
+    """
     path = flags.get(SOCKET, DEFAULT_SOCKET)
     state = read_json(data, "stdin")
     container, pid = str(state.get("id")), state.get("pid")
@@ -352,7 +377,7 @@ def attach_asked(data: bytes, flags: "dict[str, str]", asked: "Callable[..., dic
     try:
         with open(bundle, "rb", opener=opened) as file:
             spec = read_json(file.read(), bundle)
-        namespace = posix.open(f"/proc/{pid}/ns/net", posix.O_RDONLY)  # `import os` takes longer than all of this
+        namespace = posix.open(f"/proc/{pid}/ns/net", posix.O_RDONLY)  # importing os takes longer than all of this
     except OSError as error:
         what = f"{error.filename} cannot be read: {error.strerror}"
         raise refusal("OCI-STATE", what, container, "see the log of the OCI runtime") from error
@@ -376,34 +401,34 @@ def attach_asked(data: bytes, flags: "dict[str, str]", asked: "Callable[..., dic
 
 
 def give_back(data: bytes, flags: "dict[str, str]") -> None:
-    """Have the devices of the container brought home. Raises RefusalError."""
+    """Have the daemon return the container's devices to the host. Raises RefusalError."""
     container = str(read_json(data, "stdin").get("id"))
     path = flags.get(SOCKET, DEFAULT_SOCKET)
     ask(path, {"version": 1, "ask": "return", "id": container}, container, ABSENT_AT_END_S)
 
 
 def opened(path: str, flags: int) -> int:
-    """Open a file to read it. What is none is read without a wait: nobody may ever write into a FIFO."""
+    """Open a file for reading without blocking, because a FIFO without a writer would block for ever."""
     return posix.open(path, flags | posix.O_NONBLOCK)
 
 
 def read_json(data: bytes, where: str) -> "dict[str, Any]":
-    """The object in a text. Raises RefusalError."""
-    from _json import make_scanner  # what json.loads comes to, in a tenth of its import (7 ms)
+    """Parse a JSON object. Raises RefusalError."""
+    from _json import make_scanner  # the core of json.loads; importing json takes ten times as long (7 ms)
 
     try:
         text = data.decode().strip(" \t\r\n")
-        value, end = make_scanner(Strict)(text, 0)  # type: ignore[arg-type]  # any context of its shape
+        value, end = make_scanner(Strict)(text, 0)  # type: ignore[arg-type]  # it takes any object with these attributes
         if end != len(text):
             raise ValueError("there is something after it")
         return dict(value.items())
     except (ValueError, AttributeError, RecursionError, StopIteration, SystemError) as error:
-        # SystemError: the scanner has no words for errors as long as nobody has imported json.
+        # SystemError: the scanner's own errors need json, which is not imported.
         raise refusal("OCI-STATE", "this is no JSON object", where, "see the log of the OCI runtime") from error
 
 
 class Strict:
-    """How JSON is read: as json.loads does."""
+    """The options of the JSON scanner, as in json.loads."""
 
     strict = True
     object_hook = object_pairs_hook = None
@@ -412,7 +437,7 @@ class Strict:
 
 
 def json_of(value: object) -> str:
-    """The JSON text of what read_json has read."""
+    """Return a value of read_json as JSON text."""
     from _json import encode_basestring_ascii
 
     if value is None or isinstance(value, bool):
@@ -426,8 +451,11 @@ def json_of(value: object) -> str:
 
 
 def wishes(spec: "dict[str, Any]", path: str, own: "dict[str, str] | None" = None) -> "list[dict[str, str]]":
-    """What the hooks of all CDI devices of this container that go to this daemon ask for, the `own` flags among them. A
-    CDI device that was given twice asks once."""
+    """Return the requests of all hooks of this container's CDI devices that use the daemon's socket `path`. `own` are
+    the flags of the hook that runs.
+
+    A CDI device that was given twice is returned once.
+    """
     hooks = spec.get("hooks")
     entries = hooks.get("createRuntime") if isinstance(hooks, dict) else None
     given = [words[2:] for entry in entries or () if (words := entry.get("args") or [])[:2] == [PROGRAM, "attach"]]
@@ -442,13 +470,16 @@ def wishes(spec: "dict[str, Any]", path: str, own: "dict[str, str] | None" = Non
 
 
 def rdma_nodes(linux: "dict[str, Any]") -> "list[tuple[object, object, object]]":
-    """The RDMA nodes that the container was made with: path, major, minor."""
+    """Return the container's RDMA device nodes: path, major, minor."""
     nodes = linux.get("devices") or ()
     return [(it["path"], it["major"], it["minor"]) for it in nodes if str(it.get("path", "")).startswith(RDMA_NODES)]
 
 
 def set_memlock(pid: int, given: "dict[str, Any]", container: str) -> None:
-    """Set RLIMIT_MEMLOCK of the process that becomes the container's program. Raises RefusalError where it must be."""
+    """Set RLIMIT_MEMLOCK of the process that will execute the container's program.
+
+    Raises RefusalError if the limit cannot be set and the daemon requires it.
+    """
     wanted = given.get("memlock")
     if not isinstance(wanted, int):
         return
@@ -465,14 +496,17 @@ def set_memlock(pid: int, given: "dict[str, Any]", container: str) -> None:
 
 
 def ask(path: str, question: object, where: str, absent_s: float, fd: int = -1) -> "dict[str, Any]":
-    """The daemon's answer. Raises RefusalError, in time."""
+    """Send a question to the daemon and return its answer. Raises RefusalError.
+
+    `absent_s` is how long to wait for a daemon that does not listen; `fd` is a descriptor to send, -1: none.
+    """
     import time
-    from _socket import AF_UNIX, SCM_RIGHTS, SOCK_SEQPACKET, SOL_SOCKET, socket  # half the start of `socket`
+    from _socket import AF_UNIX, SCM_RIGHTS, SOCK_SEQPACKET, SOL_SOCKET, socket  # half the import of socket
     from _socket import timeout as late
 
     packet = json_of(question).encode()
     if len(packet) > LONGEST:
-        what = f"what the container says of itself takes {len(packet)} bytes, {LONGEST} are the most"
+        what = f"the question about this container takes {len(packet)} bytes, and at most {LONGEST} are allowed"
         raise refusal("ANNOTATION-SIZE", what, where, "ask with shorter annotations")
     rights = [(SOL_SOCKET, SCM_RIGHTS, fd.to_bytes(4, sys.byteorder))] if fd >= 0 else []
     until = time.monotonic() + absent_s
@@ -495,7 +529,7 @@ def ask(path: str, question: object, where: str, absent_s: float, fd: int = -1) 
             what = f"{path} is for root: containers of other users (rootless) get no RDMA devices"
             raise refusal("PRIVILEGE", what, where, "start the container as root (sudo podman run ...)") from error
         except (FileNotFoundError, ConnectionError, BlockingIOError) as error:
-            if has_heard:  # it ended while it was asked: another one is about to start
+            if has_heard:  # the daemon ended during the call: the next one will start soon
                 until = min(last, time.monotonic() + absent_s)
             if time.monotonic() + LOOK_AGAIN_S < until:
                 time.sleep(LOOK_AGAIN_S)
@@ -515,7 +549,7 @@ def ask(path: str, question: object, where: str, absent_s: float, fd: int = -1) 
 
 
 def read_answer(data: bytes, where: str) -> "dict[str, Any]":
-    """The object in a packet. Raises ConnectionError for a daemon that has hung up."""
+    """Parse a packet from the daemon. Raises ConnectionError if the daemon has disconnected."""
     if not data:
         raise ConnectionError("it hung up")
     return read_json(data, where)

@@ -360,7 +360,7 @@ def _was_loaded(service_manager: ServiceManager, done: Future[None]) -> None:
     service_manager.ready()
     error = None if done.cancelled() else done.exception()
     if error is not None:
-        log.error("not loaded in advance", exc_info=error)
+        log.error("loading modules in advance has failed", exc_info=error)
 
 
 def _log_reload_bug(done: Future[None]) -> None:

@@ -64,7 +64,7 @@ class News:
 
     def listener_failed(self, name: str) -> None:
         """Rescan everything that any listener reports, because the events of the failed one are lost."""
-        log.error("changes may have been missed, looking at everything", extra={"listener": name})
+        log.error("changes may have been missed, rescanning everything", extra={"listener": name})
         for rescan in self._rescans:
             rescan()
         self.uevents_lost()

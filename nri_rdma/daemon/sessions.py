@@ -75,9 +75,9 @@ class Sessions:
         self._runtime, self._was_heard = runtime, True
         set_memlock(self._engine, self._memlock, runtime)
         if runtime.abilities.nri is None:
-            log.info("the runtime's release is not known: it is taken to apply all that we ask for")
+            log.info("the runtime's release is unknown: it is assumed to apply everything that we ask for")
         if self._door().launched and runtime.abilities.before_0_7:
-            log.info("this runtime does not tell its pods to a daemon that it starts")
+            log.info("this runtime does not list its pods to a plugin that it starts")
             self._synchronized(runtime)
 
     def _synchronized(self, runtime: RuntimeFacts) -> None:

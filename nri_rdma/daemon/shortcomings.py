@@ -41,7 +41,9 @@ class Lacking:
 def warn_of_variables(environment: Mapping[str, str]) -> None:
     """Log environment variables whose names are similar to a setting's variable but are read by nothing."""
     for written, near in misnamed_variables(environment):
-        log.warning("nothing reads a variable of the environment", extra={"variable": written, "meant": near})
+        log.warning(
+            "this environment variable is not used, its name may be wrong", extra={"variable": written, "meant": near}
+        )
 
 
 def missing_right(policy: Policy, kernel: Kernel) -> tuple[Trouble, ...]:

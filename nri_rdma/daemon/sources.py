@@ -116,7 +116,7 @@ class Sources:
         Raises KubeletError."""
         if self._kubelet is None:
             what = f"the kubelet cannot be asked at {self._settings.kubelet_socket}: it is not connected yet"
-            hint = "nothing, the next attempt asks anew"
+            hint = "nothing to do: the next attempt asks again"
             raise KubeletError(ErrorCode.KUBELET_UNREACHABLE, what, where=f"pod {namespace}/{name}", hint=hint)
         return self._kubelet.of_pod(namespace, name)
 

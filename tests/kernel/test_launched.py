@@ -281,7 +281,7 @@ def test_a_runtime_that_would_end_with_an_error_at_configure_refuses_pods_instea
         assert plugin.wait() == 1
     log = place / "state/nri-rdma.log"
     if not Path("/dev/log").exists():
-        assert " critical not started, and this runtime would end if it were told" in log.read_text()
+        assert " critical not started, and an error would make this runtime exit" in log.read_text()
 
 
 def test_a_runtime_that_nobody_knows_is_taken_to_do_everything(place: Path, runtime: FakeRuntime) -> None:

@@ -40,7 +40,7 @@ def _ask(path: Path, method: str, payload: bytes) -> bytes:
     except PermissionError as error:
         raise NotReadyError(
             ErrorCode.PRIVILEGE,
-            f"the daemon may not be asked: {error.strerror}",
+            f"the control socket cannot be used: {error.strerror}",
             where=str(path),
             hint="run it as root",
         ) from error
@@ -50,9 +50,9 @@ def _ask(path: Path, method: str, payload: bytes) -> bytes:
         ):
             raise NotReadyError(
                 ErrorCode.DAEMON_LATE,
-                f"a daemon is there and does not answer within {_ANSWER_TIMEOUT_S:g} s: it hangs or is stopped",
+                f"the daemon does not answer within {_ANSWER_TIMEOUT_S:g} s: it hangs or is stopped",
                 where=str(path),
-                hint="see its log and its process; restart it if that goes on: its pods keep their devices",
+                hint="see its log and its process; restart it if it stays so: its pods keep their devices",
             ) from error
         raise NotReadyError(
             ErrorCode.DAEMON_ABSENT,
@@ -81,7 +81,7 @@ def _document(kind: Any, answer: bytes, path: Path) -> dict[str, Any]:
     try:
         document = json_of(kind.FromString(answer).json)
     except DecodeError as error:
-        raise _no_daemon("the answer is no document: it is no message of ours", path) from error
+        raise _no_daemon("the answer is no document: it cannot be decoded", path) from error
     except ValueError as error:
         raise _no_daemon(f"the answer is no document: {error}", path) from error
     if not isinstance(document, dict):

@@ -208,5 +208,5 @@ def _ceiling_words(value: int | None, ceiling: int) -> str:
     if value is not None:
         return "the runtime may raise it"
     if ceiling == UNLIMITED:
-        return "no runtime has been heard of yet"
+        return "no runtime has connected yet"
     return f"the runtime may not raise it above {ceiling} bytes"

@@ -229,5 +229,5 @@ def _cannot_listen(path: Path, detail: str) -> KubeletError:
 
 
 def _unreachable(what: str, where: Path, detail: str) -> KubeletError:
-    hint = "nothing, it is tried again; see that the kubelet runs and that its folder is the one in the settings"
+    hint = "nothing to do: it is tried again; see that the kubelet runs and that its folder is the one in the settings"
     return KubeletError(ErrorCode.KUBELET_UNREACHABLE, what, where=str(where), hint=hint, detail=detail[:300])

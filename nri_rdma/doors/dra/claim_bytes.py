@@ -50,7 +50,7 @@ def _read(data: bytes) -> tuple[pb.Unknown, pb.ResourceClaim]:
         outer = pb.Unknown.FromString(data[len(_MAGIC) :])
         return outer, pb.ResourceClaim.FromString(outer.raw)
     except DecodeError as error:
-        what, hint = "the API server's answer is no claim in protobuf", "nothing, it is tried again"
+        what, hint = "the API server's answer is no claim in protobuf", "nothing to do: it is tried again"
         raise ApiServerError(what, where="a claim's status", hint=hint, detail=str(error)) from error
 
 

@@ -102,7 +102,7 @@ class DraServer:
                 ErrorCode.KUBELET_UNREACHABLE,
                 "cannot listen for the kubelet",
                 where=str(registrar),
-                hint="nothing, it is tried again; see that the kubelet runs, and its folder in kubelet_plugins_dir",
+                hint="nothing to do: it is tried again; see that the kubelet runs, and check kubelet_plugins_dir",
                 detail=str(error)[:300],
             )
             self._note_registration(str(unheard))

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 ASKING_THREADS = 8
 """Maximum number of claims that are read from the API server at the same time."""
-_AGAIN = "nothing to do: the kubelet asks anew"
+_AGAIN = "nothing to do: the kubelet asks again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ class Preparer:
         with self._spans.span("get claim"):
             claim = read_claim(await self._asked(name, turn, by), DRIVER)
         if claim.uid != name.uid:
-            what = f"claim {name} is another one by now: its uid is {claim.uid}"
+            what = f"claim {name} was deleted and created again: its uid is now {claim.uid}"
             raise ClaimError(ErrorCode.CLAIM_CHANGED, what, where=f"uid {name.uid}", hint=_AGAIN)
         if claim.requests and not self._is_prepared(claim):
             # The spec of an earlier allocation would give its devices to a container that is created meanwhile.

@@ -82,4 +82,4 @@ def _replace(api: ApiServer, path: str, version: str, devices: Sequence[StatusEn
 
 
 def _another(path: str) -> ApiServerError:
-    return ApiServerError("the claim is another one by now", where=path, hint="nothing", status=GONE)
+    return ApiServerError("the claim was deleted and created again", where=path, hint="nothing", status=GONE)

@@ -56,37 +56,39 @@ METRICS: Final = (
     _gauge("runtime_synchronized", "1 while the container runtime is connected and has reported its pods, or none is"
            " needed because only podman or Docker asks; 0: pods start without nri-rdma."),
     _counter("nri_requests", "Calls of the container runtime.", "method", "outcome"),
-    _histogram("nri_request_duration", "Time until a call of the container runtime about a pod that asks was answered.",
-               "method", "outcome"),
-    _counter("kubelet_requests", "Calls of the kubelet: claims that it has prepared and unprepared, and allocations of"
-             " resources.", "method", "outcome"),
-    _histogram("kubelet_request_duration", "Time until a call of the kubelet was answered.", "method", "outcome"),
+    _histogram("nri_request_duration", "Time to answer a call of the container runtime about a pod that asks for"
+               " devices.", "method", "outcome"),
+    _counter("kubelet_requests", "Calls of the kubelet: to prepare and unprepare claims, and to allocate resources.",
+             "method", "outcome"),
+    _histogram("kubelet_request_duration", "Time to answer a call of the kubelet.", "method", "outcome"),
     _counter("hook_requests", "Questions of OCI hooks of podman and Docker.", "method", "outcome"),
-    _histogram("hook_request_duration", "Time until a question of an OCI hook was answered.", "method", "outcome"),
-    _histogram("step_duration", "Time of each step of a pod's way, by the names that `nri-rdma trace` shows.", "step",
+    _histogram("hook_request_duration", "Time to answer a question of an OCI hook.", "method", "outcome"),
+    _histogram("step_duration", "Duration of each step for a pod, by the names that `nri-rdma trace` shows.", "step",
                "outcome"),
     _counter("refusals", "Refusals of pods and containers, by error code. The kubelet tries again, so one pod may count"
              " often.", "code"),
-    _gauge("devices", "RDMA devices: a pod has it, the host uses it, or it is free; missing: a pod has it, and the"
-           " machine does not show it.", "state"),
-    _gauge("attachments", "What pods asked for, by how far that is.", "state"),
+    _gauge("devices", "RDMA devices that a pod has, that the host uses, or that are free; missing: a pod has it, but"
+           " the host does not see it.", "state"),
+    _gauge("attachments", "Attachments of devices to pod sandboxes, by state.", "state"),
     _gauge("attached_pods", "Pods that have devices now."),
-    _gauge("attachments_failing_to_return", "Attachments of pods that have ended whose devices could not be given"
-           " back to the host yet: it is tried again."),
+    _gauge("attachments_failing_to_return", "Attachments of ended pods whose devices could not be returned to the"
+           " host yet; the daemon tries again."),
     _counter("lost_netdevs", "Netdevs that were not there when their pods ended."),
-    _gauge("unserved_pods", "Pods that run, or wait, without what they ask for."),
-    _gauge("pool_devices", "Devices of a pool, given or not.", "pool"),
+    _gauge("unserved_pods", "Pods that run, or wait, without the devices that they ask for."),
+    _gauge("pool_devices", "Devices of a pool, whether pods have them or not.", "pool"),
     _gauge("pool_shares", "Shares, or devices by their ids, that a pool has for the kubelet.", "pool"),
-    _gauge("pool_shares_given", "Those of them that pods have.", "pool"),
+    _gauge("pool_shares_given", "Shares of a pool, or its devices by their ids, that pods have.", "pool"),
     _gauge("published_devices", "Devices in this node's ResourceSlices after the last successful update."),
     _gauge("publishing_failing", "1 while the ResourceSlices could not be updated."),
-    _gauge("claims", "Claims that the kubelet has prepared, by what became of them.", "state"),
-    _gauge("guarded", "1 while containers of a runtime handler have the guard, as the runtime runs; 0: while no daemon"
-           " runs, those that ask start without their devices.", "handler"),
-    _gauge("guard_resource_served", "1 while the kubelet gives the guard with its resource; 0: pods with that wait."),
-    _gauge("configuration_refused", "1 while the settings are those from before a reload that was refused."),
-    _gauge("troubles", "What the daemon goes without since its start, by its part; `status` says why.", "part"),
+    _gauge("claims", "Claims that the kubelet has prepared, by state.", "state"),
+    _gauge("guarded", "1 while the containers of a runtime handler have the guard; 0: while no daemon runs, those"
+           " that ask start without their devices.", "handler"),
+    _gauge("guard_resource_served", "1 while the kubelet can allocate the guard resource; 0: pods that ask for it"
+           " wait."),
+    _gauge("configuration_refused", "1 while the daemon runs with old settings because a reload was refused."),
+    _gauge("troubles", "Problems since the daemon's start, by the part that lacks something; `status` says why.",
+           "part"),
     _gauge("network_namespaces_held", "Network namespaces of pods that the daemon holds open."),
-    _counter("spans", "Spans, by what became of them on their way to the collector of traces.", "outcome"),
+    _counter("spans", "Spans for the collector of traces, by outcome.", "outcome"),
 )  # fmt: skip
 """All metrics, in the order of the page."""

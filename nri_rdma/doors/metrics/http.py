@@ -62,7 +62,7 @@ def read_request(received: bytes | bytearray) -> PageRequest | None:
     first_line = bytes(received[: end.start()]).partition(b"\n")[0].removesuffix(b"\r")
     found = _FIRST_LINE.fullmatch(first_line)
     if found is None:
-        raise BadRequestError(400, "this is no request of HTTP/1.1 for a path")
+        raise BadRequestError(400, "this is not an HTTP/1.1 request with a path")
     method = found[1].decode()
     if method not in _METHODS:
         raise BadRequestError(405, f"only {' and '.join(_METHODS)} are served")

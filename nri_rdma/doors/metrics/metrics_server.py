@@ -115,7 +115,7 @@ class MetricsServer:
         except OSError as error:
             why = f"{self._address}: {error.strerror or error}"
             if why != self._error:
-                next_step = "it is tried again; give the address to nobody else, or another one as metrics_address"
+                next_step = "the daemon tries again; free the address, or set another metrics_address"
                 log.warning("metrics are not served", extra={"error": why, "next": next_step})
             self._error = why
         else:
@@ -137,7 +137,7 @@ class MetricsServer:
         try:
             self._settle()
         except Exception:  # the page must still be served with the other values
-            log.exception("bug in what counts for the metrics")
+            log.exception("bug in the counting for the metrics")
         for descriptor, client in tuple(self._clients.items()):
             if descriptor in ready:
                 client.turn(self._answered)

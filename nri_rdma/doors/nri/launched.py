@@ -90,7 +90,7 @@ class Launched:
             if not abilities_in(message).before_0_7:
                 raise
             log.critical(
-                "not started, and this runtime would end if it were told: pods that ask are refused instead",
+                "not started, and an error would make this runtime exit: pods that ask are refused instead",
                 extra={"error": str(error)},
             )
             asks = _nobody if isinstance(error, RuntimeAnsweredError) else self._asks

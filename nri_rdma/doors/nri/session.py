@@ -151,7 +151,9 @@ class Session:
                 log.warning("refused", extra={"call": request.method, "code": str(error.code), "error": str(error)})
             return _Failure(status_code(error), error.for_author)
         except DecodeError as error:
-            log.warning("the runtime sent what cannot be read", extra={"call": request.method, "error": str(error)})
+            log.warning(
+                "the runtime sent a message that cannot be decoded", extra={"call": request.method, "error": str(error)}
+            )
             return _Failure(Code.INVALID_ARGUMENT, f"{request.method} cannot be read: {error}")
         except WireError:
             raise

@@ -253,7 +253,7 @@ def _is_of(attachment: Attachment, process: ProcessIdentity) -> bool:
 def _await(done: Future[None], pod: Pod, deadline: float) -> None:
     """Wait until the future is done, with or without an error. Raises NotReadyError at the deadline."""
     if not settled(done, deadline - time.monotonic()):
-        what = f"the devices of this container were not there after {ATTACH_S:g} s"
+        what = f"the devices of this container were not attached within {ATTACH_S:g} s"
         raise NotReadyError(ErrorCode.NOT_READY, what, where=str(pod), hint="start the container again")
 
 

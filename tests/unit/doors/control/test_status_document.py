@@ -45,7 +45,7 @@ def test_before_a_runtime_was_heard_of_there_is_no_ceiling_to_name(daemon: Insid
     facts = replace(daemon.facts, settings=settings)
     facts.engine.offering.memlock = MemlockBounds()
     told = status_document(facts, started=0.0, guard={})["memlock"]
-    assert (told["bytes"], told["reason"]) == (None, "no runtime has been heard of yet")
+    assert (told["bytes"], told["reason"]) == (None, "no runtime has connected yet")
 
 
 def test_status_tells_which_devices_each_pool_has_and_which_are_contested(daemon: InsideDaemon) -> None:

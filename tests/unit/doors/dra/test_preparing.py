@@ -34,7 +34,9 @@ def test_a_claim_of_another_driver_only_gets_no_spec(node: Claimed) -> None:
 
 def test_a_claim_of_the_same_name_with_another_uid_is_refused(node: Claimed) -> None:
     node.allocate("mlx5_3", uid="u2")
-    with pytest.raises(ClaimError, match="CLAIM-CHANGED: claim team/rails is another one by now: its uid is u2"):
+    with pytest.raises(
+        ClaimError, match="CLAIM-CHANGED: claim team/rails was deleted and created again: its uid is now u2"
+    ):
         node.prepare()
     assert node.specs == []
 

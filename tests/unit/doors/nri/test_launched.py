@@ -116,7 +116,7 @@ def test_a_runtime_that_would_end_is_not_told_and_pods_that_ask_are_refused(
     runtime.pods, runtime.sync_chunk = [nri.PodSandbox(id=name) for name in "abc"], 1
     runtime.adopt(process.connection, SOON)
     (told,) = (vars(it) for it in caplog.records if it.levelname == "CRITICAL")
-    assert told["message"].startswith("not started, and this runtime would end if it were told")
+    assert told["message"].startswith("not started, and an error would make this runtime exit")
     assert "SETTING: bad = bad cannot be used" in told["error"]
     assert runtime.events == 0b1001
     for pod, refused in ((nri.PodSandbox(id="s", annotations=ASKS), True), (nri.PodSandbox(id="t"), False)):

@@ -303,7 +303,7 @@ def test_what_cannot_be_read_is_the_runtimes_fault_and_one_line(
         runtime.call(method, cast(Message, Noise()))
     assert refused.value.code is Code.INVALID_ARGUMENT
     (line,) = [record for record in caplog.records if record.levelname in {"WARNING", "ERROR"}]
-    assert line.getMessage() == "the runtime sent what cannot be read"
+    assert line.getMessage() == "the runtime sent a message that cannot be decoded"
     pod = make_pod(door.inside)
     runtime.run_pod_sandbox(pod)
     assert create(runtime, pod).adjust.linux.devices

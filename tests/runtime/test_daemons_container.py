@@ -209,7 +209,7 @@ FAULTS: dict[str, tuple[Container, dict[str, tuple[str, str, str]]]] = {
     ),
     "kubelet, propagation": (
         Container(mounts=ALL | {KUBELET: "rprivate"}),
-        {"claims": ("warning", "it holds volumes of pods that end", "HostToContainer")},
+        {"claims": ("warning", "it keeps volumes of ended pods mounted", "HostToContainer")},
     ),
     "NRI": (
         Container(mounts=without(NRI)),

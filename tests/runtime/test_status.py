@@ -54,7 +54,7 @@ def test_what_a_daemon_did_is_told_by_the_one_after_it(
         after = daemon.cli("trace", "default/trainer").stdout
         assert before.partition("The daemon remembers")[0] in after
         assert "move-netdev" in after
-        assert "what is older, a daemon before it did" in after
+        assert "older steps are those of a daemon before it" in after
         assert daemon.status()["refused"] == refused
         assert "RunPodSandbox  default/greedy" in daemon.cli("trace", "--errors").stdout
         cri.delete_pod(pod)

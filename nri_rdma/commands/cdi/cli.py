@@ -254,7 +254,7 @@ def guard(settings: Settings, file: Path, output: Path | None) -> None:
     for name in names:
         screen.raw(f"  {name}")
     if names and (fault := fault_of(hook, GUARD_MODULE)):
-        click.echo(printable(f"{fault}: no container with these devices starts before it is."), err=True)
+        click.echo(printable(f"{fault}: until that is mended, no container with these devices starts."), err=True)
 
 
 # generate

@@ -110,7 +110,7 @@ def of_pool(policy: Policy, node: Node, name: str, mode: Mode | None, only: Coll
     kind = Kind(vendor=NIC.vendor, device_class=f"{NIC.device_class}-{name}")
     if not VENDOR_OR_CLASS.fullmatch(kind.device_class):
         hint = "give the pool a name that ends with a letter or a digit"
-        raise PlacementError(ErrorCode.POOL_UNKNOWN, f"CDI has no kind {kind}", where=pool.where, hint=hint)
+        raise PlacementError(ErrorCode.POOL_UNKNOWN, f"CDI does not allow the kind {kind}", where=pool.where, hint=hint)
     devices = offer(policy, node).by_pool[name]
     if not devices:
         hint = "`nri-rdma config show` tells the devices of each pool"
@@ -124,9 +124,9 @@ def of_pool(policy: Policy, node: Node, name: str, mode: Mode | None, only: Coll
 
 def _obstacle(device: RdmaDevice, *, named: bool) -> str:
     if not DEVICE.fullmatch(device.name):
-        return "CDI has no such names"
+        return "CDI does not allow its name"
     if not _uverbs(device):
-        return "it has no uverbs node, is ib_uverbs loaded"
+        return "it has no uverbs node (is ib_uverbs loaded?)"
     if device.in_use and not named:  # a device node takes nothing from the host, so a user may name the device
         return f"in use by the host: {'; '.join(device.in_use)}"
     return ""

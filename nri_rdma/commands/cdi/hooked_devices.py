@@ -112,7 +112,7 @@ def _versioned(spec: Spec) -> Spec:
 def _obstacle(pool: Pool | None, mode: Mode | None) -> str:
     """Return why a hook cannot give containers a device of this pool; "" if it can."""
     if pool is None:
-        return "no pool has it, or several"
+        return "no pool has it, or several pools do"
     if pool.door is not PoolDoor.ANNOTATIONS:
         return f"pool {pool.name} is asked through Kubernetes ({pool.door})"
     if mode is not None and mode not in pool.modes:

@@ -3,7 +3,7 @@ each pool. Pure.
 
 A daemon may read all claims, write ResourceSlices, and write our driver's entries in the status of claims. From 1.36
 on, Kubernetes refuses status entries of another driver, and entries in a claim with devices of a node other than that
-of the daemon's token. Older versions have no such right. RBAC cannot limit ResourceSlices to a node. So an admission
+of the daemon's token. Older versions do not check this. RBAC cannot limit ResourceSlices to a node. So an admission
 policy refuses slices of a node other than the one to which the daemon's token is bound.
 """
 

@@ -20,7 +20,7 @@ def told(error: NriRdmaError | KernelError | OSError) -> NriRdmaError:
         return InventoryError(ErrorCode.INVENTORY, str(error), hint="see which kernel and which host this is")
     hint = "see --help for the paths"
     if error.errno == errno.ENOENT:
-        hint = "name a path that is there; what is to be written needs its directory"
+        hint = "name an existing path; a file that is to be written needs an existing directory"
     return SettingError(ErrorCode.SETTING, _words(error), hint=hint)
 
 

@@ -65,9 +65,9 @@ def settings_options(*names: str) -> Callable[[Command], Command]:
 
 
 def asking_options(*names: str, problem: str = "") -> Callable[[Command], Command]:
-    """Add the same options as settings_options, for commands that ask the daemon or read hardware. These commands also
-    run if the configuration file is invalid, because users need them to find that out. They then print a warning, or,
-    if `problem` names an argument of the command, get the SettingError in it (None if the file is valid)."""
+    """Add the same options as settings_options, for commands that ask the daemon or read hardware. Users find errors of
+    the configuration with these commands, so they also run if the file is invalid: they print a warning or, if
+    `problem` names an argument of the command, get the SettingError in it (None if the file is valid)."""
     return _options(names, "settings", lambda loaded: loaded.settings, is_asking=True, problem=problem)
 
 
@@ -127,7 +127,7 @@ def _options(
                 arguments[argument] = load_some(names, given, os.environ, document)
                 if problem:
                     return command(**{problem: error}, **arguments)
-                click.echo(f"warning: {error} Until then this command goes without the file.", err=True)
+                click.echo(f"warning: {error} Until then this command ignores the file.", err=True)
                 return command(**arguments)
             arguments[argument] = chosen_of(loaded)
             return command(**{problem: None}, **arguments) if problem else command(**arguments)

@@ -59,7 +59,7 @@ def cdi_folder(machine: Machine) -> Finding:
     fault = _fault(machine, folder, is_made=True)
     if fault:
         return _as_root_sees(machine, problem(_CDI, f"{fault}: {' and '.join(harm)}", _mount(folder, "writable")))
-    return ok(_CDI, f"{folder} takes the specs of the daemon")
+    return ok(_CDI, f"the daemon can write its specs into {folder}")
 
 
 def device_plugins(machine: Machine) -> Finding:
@@ -98,7 +98,7 @@ def claims(machine: Machine) -> Finding:
             return _as_root_sees(machine, problem(_CLAIMS, words, fix))
     mounted = machine.mount_of(root)
     if machine.is_in_container and mounted is not None and not mounted.groups:
-        return warning(_CLAIMS, f"{root} is mounted without propagation: it holds volumes of pods that end", fix)
+        return warning(_CLAIMS, f"{root} is mounted without propagation: it keeps volumes of ended pods mounted", fix)
     return ok(_CLAIMS, f"{root} has the kubelet's folders, for pool {pools}")
 
 

@@ -80,7 +80,7 @@ class Reporter:
             " no pod is refused. Ctrl-C ends it.",
         )
         if daemon is not None and not self._as_json:
-            print(f"A daemon runs too (pid {daemon}): what it gives to pods is not decided again.", flush=True)
+            print(f"A daemon runs, too (pid {daemon}): pods with devices from it are not decided again.", flush=True)
 
     def pod(self, verdict: PodVerdict) -> None:
         """Print the decision for a pod."""

@@ -194,7 +194,7 @@ def _read_manifest(path: Path) -> tuple[tuple[PodManifest, ...], tuple[str, ...]
     )
     if not pods and not has_claim:
         what = f"there is no pod in the manifest{f': {unread[0]}' if unread else ''}"
-        hint = "give a Pod, what has a pod template, such as a Deployment or a Job, or a resource claim"
+        hint = "give a Pod, an object with a pod template such as a Deployment or a Job, or a resource claim"
         raise SettingError(ErrorCode.SETTING, what, where=str(path), hint=hint)
     return pods, unread, tuple(document for _, document in documents)
 
@@ -249,7 +249,7 @@ def _show_one(screen: Screen, told: ToldPod, source: FactsSource) -> None:
     if item.refusal is not None:
         screen.raw(str(item.refusal))  # on one line, for grep
     if item.holds:
-        screen.line(f"It holds {', '.join(item.holds)} now, and would give that back before.")
+        screen.line(f"It holds {', '.join(item.holds)} now, and would first give that back.")
     for note in item.notes:
         screen.line(note)
     for claim in told.claims:

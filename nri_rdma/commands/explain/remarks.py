@@ -159,7 +159,7 @@ def _beside(pod: PodManifest, container: ContainerManifest) -> Iterator[Remark]:
         what = (
             f"container {bounded(container.name)} is privileged: it sees every device of the host, whatever it is given"
         )
-        hint = "remove privileged: nri-rdma gives it its device nodes and its memlock limit without"
+        hint = "remove privileged: nri-rdma gives it its device nodes and its memlock limit without that"
         yield _of((*container.way, "securityContext", "privileged"), what, hint)
     counts = [count for name, count in container.resources if is_gpu_resource(name)]
     gpus = sum(int(count) for count in counts if count.isdecimal() and len(count) <= _MOST_DIGITS)
@@ -197,7 +197,9 @@ def _host_network(pod: PodManifest, requests: Iterable[DeviceRequest]) -> Iterat
     """Yield a warning if the pod uses the host's network. For mode exclusive this is an error, which is reported
     elsewhere."""
     if pod.host_network and all(it.mode is not Mode.EXCLUSIVE for it in requests):
-        what = "the pod is on the host's network, so that its ports and addresses are the node's: RDMA needs it seldom"
+        what = (
+            "the pod is on the host's network, so that its ports and addresses are the node's: RDMA rarely needs that"
+        )
         hint = (
             "remove hostNetwork: true, unless programs of the pod use librdmacm and share a NIC; mode: exclusive serves"
             " these, too"

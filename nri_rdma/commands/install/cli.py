@@ -265,7 +265,7 @@ def _cdi_devices(settings: Settings) -> tuple[tuple[OwnFile, ...], tuple[str, ..
         )
         return (), (f"{what}: {error}",)
     going = own_names(registry, folder) - {device.name for device in made.spec.devices}
-    goes = (f"CDI devices that go: {listed(sorted(going))}.",) if going else ()
+    goes = (f"CDI devices that are removed: {listed(sorted(going))}.",) if going else ()
     return (cdi_file(folder, made.spec),), (*made.left_out, *goes)
 
 

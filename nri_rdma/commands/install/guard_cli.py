@@ -218,8 +218,8 @@ def _take_away(
 
 def _next(unit: str) -> str:
     return (
-        f"It reads that when it starts. Next: systemctl restart {unit}. Containers that run go on as they are; those"
-        " that are made from then on have the guard."
+        f"It reads these files only at its start. Next: systemctl restart {unit}. Running containers stay as they are;"
+        " containers created after the restart have the guard."
     )
 
 
@@ -296,10 +296,10 @@ def _runs_with(settings: Settings, files: ContainerdFiles) -> str:
     try:
         running = running_handlers(settings.containerd_socket)
     except ContainerdError as error:
-        return f"containerd runs and does not say what with ({error})"
+        return f"containerd runs, but does not report its configuration ({error})"
     if isinstance(running, tuple):
         named = [it.name for it in running if it.base_spec in ours]
-        return f"the containerd that runs gives {', '.join(named)} the guard" if named else ""
+        return f"the running containerd gives {', '.join(named)} the guard" if named else ""
     pid = next((pid for pid, config in running_configs() if config == files.config), 0)
     elsewhere = f"containerd (pid {pid}) runs with {files.config}, and does not answer at --containerd-socket"
     return elsewhere if pid and ours else ""
@@ -330,7 +330,7 @@ def _crio_folders(socket: Path) -> tuple[Path, ...]:
     try:
         running = running_handlers(socket)
     except ContainerdError as error:
-        what, hint = f"CRI-O runs and does not say what with: {error}", "see its log"
+        what, hint = f"CRI-O runs, but does not report its configuration: {error}", "see its log"
         raise NriRdmaError(ErrorCode.INSTALL, what, where=str(socket), hint=hint) from error
     folders = running.hook_folders if isinstance(running, RunningCrio) else ()
     return folders or crio_hook_folders(Path("/etc"), Path("/usr/share"))

@@ -50,7 +50,7 @@ def uninstall_systemd(dry_run: bool) -> None:
 
     def refuse() -> None:
         if WANTED_BY.is_symlink() or _is_active():
-            what, hint = "the unit is enabled, or the daemon runs", "systemctl disable --now nri-rdma, then again"
+            what, hint = "the unit is enabled, or the daemon runs", "systemctl disable --now nri-rdma, then try again"
             raise NriRdmaError(ErrorCode.INSTALL, what, where=str(FOLDER), hint=hint)
 
     remove((_unit(),), "systemd", {}, dry_run, refuse, None)

@@ -26,9 +26,9 @@ _CLEARS = "clear-node"
 _AGAIN_S = 1.0
 _ABSENT = 404
 _HELD_HINT = (
-    "delete these pods, and uninstall again. To keep nri-rdma instead: `helm rollback` to the last revision: helm"
-    " upgrades nothing before. With `helm uninstall --no-hooks` these pods keep their devices, nobody brings their"
-    " netdevs back to the host, and what nri-rdma has written stays on the nodes"
+    "delete these pods, and uninstall again. To keep nri-rdma instead: `helm rollback` to the last revision, which helm"
+    " requires before the next upgrade. With `helm uninstall --no-hooks` these pods keep their devices, nobody moves"
+    " their netdevs back to the host, and the files of nri-rdma stay on the nodes"
 )
 _LATE_HINT = (
     "see `kubectl get pods -o wide` and the log of the container clear-node; if these nodes do not come back:"

@@ -74,7 +74,7 @@ def _by_node(
         kinds.setdefault(node, []).append(pod["metadata"]["labels"][KIND])
     for node, names in kinds.items():
         if len(names) > 1 and node != CLUSTER:
-            words = f"the node is of {len(names)} kinds ({', '.join(sorted(names))}), and can have one daemon"
+            words = f"the node is of {len(names)} kinds ({', '.join(sorted(names))}), but can have only one daemon"
             found[node] += (problem("nodes", words, "give these kinds nodeSelectors that tell them apart"),)
     whole = tuple(_of_sets(sets, [it["metadata"]["labels"][KIND] for it in pods], events))
     return {**found, CLUSTER: found.get(CLUSTER, ()) + whole}

@@ -187,7 +187,7 @@ def _facts(document: dict[str, Any], setups: tuple[Setup, ...] = ()) -> Iterator
     yield from _metrics(document.get("metrics"))  # older daemons do not send this field
     yield "Namespaces", f"{document['namespaces_held']} held open"
     if closing := document.get("pinned", {}).get("closing"):
-        yield "", f"WARNING, {closing} cannot be let go: a call of the kernel inside does not return"
+        yield "", f"WARNING, {closing} cannot be closed: a kernel call inside does not return"
 
 
 def _runtime(runtime: dict[str, Any]) -> Iterator[tuple[str, str]]:

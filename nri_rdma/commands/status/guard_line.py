@@ -54,7 +54,7 @@ def lacking_guard(setups: Iterable[Setup], excluded: Collection[str], resource: 
         return
     told = tuple(setups)
     if not told:
-        yield "it is not known who has the guard: no runtime says, and no configuration of one is here"
+        yield "it is not known which handlers have the guard: no runtime answers, and no configuration of one is here"
     for it in told:
         if it.name in excluded or not it.fault:
             continue
@@ -63,7 +63,7 @@ def lacking_guard(setups: Iterable[Setup], excluded: Collection[str], resource: 
         elif it.is_known:
             yield f"{it.handler} has no guard, so pods may start without their devices: {it.fault}"
         else:
-            yield f"it is not known who has the guard: {it.handler}: {it.fault}"
+            yield f"it is not known whether {it.handler} has the guard: {it.fault}"
 
 
 def _contact(guard: dict[str, Any], now: float) -> str:

@@ -110,7 +110,7 @@ def _show_ring(document: dict[str, Any]) -> None:
         screen.line(f"The daemon remembers what it did since {when}, at most its last {ring.get('capacity')} steps.")
         if isinstance(started := ring.get("started"), int | float) and started - since > 1:
             started_at = datetime.fromtimestamp(started, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-            screen.line(f"It started at {started_at}; what is older, a daemon before it did.")
+            screen.line(f"It started at {started_at}; older steps are those of a daemon before it.")
 
 
 def _show(blocks: tuple[Block, ...]) -> None:

@@ -42,9 +42,9 @@ def _why_not(spans: tuple[SpanRow, ...]) -> str:
         return f"it has more than {MAX_SPANS} spans"
     parents = {(span.trace_id, span.span_id): (span.trace_id, span.parent_id) for span in spans}
     if len(parents) < len(spans):
-        return "two of its spans have one id"
+        return "two of its spans have the same id"
     if not all(0 <= span.start_ns <= span.end_ns <= _LATEST_NS for span in spans):
-        return "a span of it ends before it begins, or is of no time that is"
+        return "one of its spans ends before it begins, or has an impossible time"
     depths: dict[tuple[str, str], int] = {}
     for key in parents:
         way: list[tuple[str, str]] = []

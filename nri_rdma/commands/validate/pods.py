@@ -178,7 +178,7 @@ def _misplaced(
         for key in _annotations(document, (*outer, "metadata", "annotations")):
             if asks({key: ""}, prefix):
                 path = (*at, *outer, "metadata", "annotations", key)
-                what = f"an annotation of a {document['kind']} is not one of its pods"
+                what = f"an annotation of a {document['kind']} does not apply to its pods"
                 hint = f"move it to {path_text((*way, 'metadata', 'annotations'))}"
                 error = RequestError(ErrorCode.ANNOTATION_PLACE, what, hint=hint)
                 yield Problem.of(error, checked.file, checked.placed.place_of(path), bounded(key))

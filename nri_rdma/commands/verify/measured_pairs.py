@@ -109,7 +109,7 @@ def _whole_s(own: Own, seconds: float) -> float:
 def _measured(lines: Iterable[dict[str, Any]]) -> Iterator[MeasuredPair]:
     for line in lines:
         if "error" in line:
-            hint = "see that the other side runs, with the same nri-rdma, and that the address and port are right"
+            hint = "check that the other side runs the same nri-rdma, and that the address and port are right"
             raise ProofError(ErrorCode.PROOF_TRANSFER, line["error"], hint=hint)
         if "client" in line:
             yield _pair(line)

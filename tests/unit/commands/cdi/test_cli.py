@@ -296,7 +296,9 @@ def test_guard_writes_the_hook_into_the_file_and_a_second_time_nothing(foreign: 
         0,
         [f"{foreign} has the guard for 1 of its 2 devices:", "  dra.example.com/nic=five"],
     )
-    assert "no container with these devices starts before it is" in done.stderr, "the hook is not on this machine"
+    assert "until that is mended, no container with these devices starts" in done.stderr, (
+        "the hook is not on this machine"
+    )
     five, plain = read_registry([tmp_path]).devices.values()
     (hook,) = five.device.edits.hooks
     wanted = ("--control-socket", str(tmp_path / "state/control.sock"), "--device", five.name)

@@ -77,10 +77,10 @@ def test_a_node_without_rdma_cm_has_a_spec_without() -> None:
     ("device", "why"),
     [
         (nic(1, in_use=("eth1 carries a default route",)), "in use by the host: eth1 carries a default route"),
-        (nic(1, chars=()), "it has no uverbs node, is ib_uverbs loaded"),
-        (nic(1, chars=(umad(1),)), "it has no uverbs node, is ib_uverbs loaded"),
-        (replace(nic(1), name="mlx5 1"), "CDI has no such names"),
-        (replace(nic(1), name="mlx5_"), "CDI has no such names"),
+        (nic(1, chars=()), "it has no uverbs node (is ib_uverbs loaded?)"),
+        (nic(1, chars=(umad(1),)), "it has no uverbs node (is ib_uverbs loaded?)"),
+        (replace(nic(1), name="mlx5 1"), "CDI does not allow its name"),
+        (replace(nic(1), name="mlx5_"), "CDI does not allow its name"),
     ],
 )
 def test_what_cannot_or_may_not_be_given_is_left_out_with_the_reason(device: object, why: str) -> None:

@@ -138,7 +138,7 @@ def test_devices_that_no_pool_gives_to_containers_are_left_out_with_the_reason()
     generated = hooked(spec_of(eight()), eight(), pools, DEFAULT)
     assert [device.name for device in generated.spec.devices] == ["mlx5_0", "all"]
     assert generated.left_out[0] == "mlx5_1 is left out: pool claimed is asked through Kubernetes (claims)."
-    assert generated.left_out[1] == "mlx5_2 is left out: no pool has it, or several."
+    assert generated.left_out[1] == "mlx5_2 is left out: no pool has it, or several pools do."
 
 
 def test_without_any_device_the_reasons_are_the_error() -> None:

@@ -31,7 +31,7 @@ def _os_error(number: int, path: str | None = None) -> OSError:
         (
             _os_error(errno.ENOENT, "/x/y"),
             "nri-rdma: SETTING: No such file or directory: /x/y."
-            " Next: name a path that is there; what is to be written needs its directory.",
+            " Next: name an existing path; a file that is to be written needs an existing directory.",
         ),
         (_os_error(errno.ENOSPC), "nri-rdma: SETTING: No space left on device. Next: see --help for the paths."),
     ],

@@ -76,7 +76,7 @@ def test_devices_that_go_are_named_and_where_there_are_none_the_file_that_stays_
     own = (cdi / "rdma.noderesource.dev-nic.json").rename(cdi / "nri-rdma-podman.json")
     (sysfs / "class/infiniband/mlx5_3").unlink()
     again = ("install", "podman", "--dry-run", *flags, "--cdi-dirs", cdi)
-    assert nri_rdma(*again, columns=400, environment=path).stderr == "CDI devices that go: mlx5_3.\n"
+    assert nri_rdma(*again, columns=400, environment=path).stderr == "CDI devices that are removed: mlx5_3.\n"
     shutil.rmtree(sysfs / "class/infiniband")
     told = nri_rdma(*again, columns=400, environment=path).stderr
     assert told.startswith(f"{own} stays as it is, because no CDI devices can be made now: ")

@@ -119,7 +119,7 @@ def test_a_node_of_two_kinds_has_a_problem_and_a_kind_without_nodes_a_warning(ap
     nodes.pod("n1", log(OK))
     nodes.pod("n1", log(OK), kind="b")
     assert found(api) == {
-        "n1": [*["ok kernel: Linux"] * 2, "problem nodes: the node is of 2 kinds (a, b), and can have one daemon"],
+        "n1": [*["ok kernel: Linux"] * 2, "problem nodes: the node is of 2 kinds (a, b), but can have only one daemon"],
         CLUSTER: ["warning nodes: no node is of kind c"],
     }
 

@@ -89,7 +89,7 @@ def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(eight: Path, sav
 def test_a_folder_that_is_not_there_is_told_by_the_name_that_was_given(eight: Path, tmp_path: Path) -> None:
     file = tmp_path / "nowhere/node.json"
     told = assert_one_error(nri_rdma("snapshot", "--sysfs-root", eight, "-o", file), "SETTING", 2)
-    assert f"No such file or directory: {file}. Next: name a path that is there" in told
+    assert f"No such file or directory: {file}. Next: name an existing path" in told
 
 
 def test_a_link_to_a_file_stays_a_link(eight: Path, saved: Path) -> None:

@@ -79,11 +79,11 @@ def test_where_a_guard_is_required_each_handler_needs_one_or_the_resource_is_it(
     assert list(lacking_guard([RUNC], (), "")) == []
     assert list(lacking_guard([RUNC, BARE, hidden, broken], (), "")) == [
         "containerd's nvidia has no guard, so pods may start without their devices: no base_runtime_spec",
-        "it is not known who has the guard: containerd's kata: /base.json cannot be seen",
+        "it is not known whether containerd's kata has the guard: /base.json cannot be seen",
         "no container of CRI-O starts: /hook cannot be run",
     ]
     assert list(lacking_guard([RUNC, BARE, hidden], ("nvidia", "kata"), "")) == []
     assert list(lacking_guard([], (), "")) == [
-        "it is not known who has the guard: no runtime says, and no configuration of one is here"
+        "it is not known which handlers have the guard: no runtime answers, and no configuration of one is here"
     ]
     assert list(lacking_guard([BARE], (), "a.example/guard")) == []

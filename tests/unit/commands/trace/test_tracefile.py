@@ -61,8 +61,8 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spans", "why"),
     [
-        ([{"start_ns": -1}], "a span of it ends before it begins, or is of no time that is"),
-        ([{"start_ns": 2**68, "end_ns": 2**69}], "a span of it ends before it begins, or is of no time that is"),
+        ([{"start_ns": -1}], "one of its spans ends before it begins, or has an impossible time"),
+        ([{"start_ns": 2**68, "end_ns": 2**69}], "one of its spans ends before it begins, or has an impossible time"),
         ([{"parent_id": "b"}, {"span_id": "b", "parent_id": "a"}], "its spans are nested deeper than 100 levels"),
         (
             [{"span_id": str(number), "parent_id": str(number + 1)} for number in range(101)],

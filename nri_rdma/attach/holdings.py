@@ -1,7 +1,7 @@
-"""All attachments of one sandbox at one moment: what they gave to whom, from their records.
+"""All attachments of one sandbox at one moment: which devices they gave to which containers, read from their records.
 
 A sandbox has one attachment of its own, made when it started, if its pod asked for something. Each later one was made
-for a container that came with more: a CDI device or shares of which nobody knew at the sandbox's start.
+for a container that brought a CDI device or shares that were unknown when the sandbox started.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ from nri_rdma.model.request import LABEL
 
 
 class Holdings(tuple[Attachment, ...]):
-    """The attachments of a sandbox, oldest first. The tuple stays; the attachments themselves go on."""
+    """The attachments of a sandbox, oldest first. The tuple is fixed; the attachments in it may still change their
+    state."""
 
     __slots__ = ()
 
     @property
     def own(self) -> Attachment | None:
-        """The attachment that was made when the sandbox started; None: its pod had asked for nothing then."""
+        """The attachment that was made when the sandbox started; None if the pod asked for nothing then."""
         first = next(iter(self), None)
         return first if first is not None and not first.part else None
 
     @property
     def pod(self) -> Pod:
-        """The pod of the sandbox. Raises IndexError for no attachments."""
+        """The pod of the sandbox. Raises IndexError if there are no attachments."""
         return self[0].pod
 
     @property
     def containers(self) -> SandboxContainers:
-        """What is known of the sandbox's containers: the oldest attachment has it. Raises IndexError for none."""
+        """The facts about the sandbox's containers, which the oldest attachment has. Raises IndexError if there are no
+        attachments."""
         return self[0].containers
 
     @property
@@ -48,7 +50,7 @@ class Holdings(tuple[Attachment, ...]):
 
     @property
     def rdma_cm(self) -> CharDevice | None:
-        """The node's rdma_cm device, None where no attachment has it."""
+        """The node's rdma_cm device; None if no attachment has it."""
         return next((record.rdma_cm for record in self._records() if record.rdma_cm is not None), None)
 
     @property
@@ -58,7 +60,7 @@ class Holdings(tuple[Attachment, ...]):
 
     @property
     def held(self) -> tuple[Held, ...]:
-        """What each attachment has for containers, attached or under way."""
+        """The devices that each attachment has for containers, attached or about to be attached."""
         return tuple([_held(it) for it in self])
 
     @property
@@ -82,8 +84,8 @@ class Holdings(tuple[Attachment, ...]):
         }
 
     def with_late(self, now: Holdings) -> Holdings:
-        """Return these with the late attachments that the sandbox has by now. Its own one stays even when it has ended
-        since: a container that waits for it must not start without it."""
+        """Return the sandbox's own attachment from here with the late attachments from `now`. The own attachment stays
+        even if it has ended since, because a container that waits for it must not start without it."""
         own = tuple([it for it in self if not it.part])
         return Holdings((*own, *(it for it in now if it.part)))
 
@@ -93,19 +95,20 @@ class Holdings(tuple[Attachment, ...]):
         return frozenset(it.device.id for item in covering for it in item.devices)
 
     def concerning(self, container: str, cdi_devices: Collection[str]) -> Holdings:
-        """Return the attachments for which a container with these CDI devices has to wait: not those that were made for
-        other containers only."""
+        """Return the attachments for which a container with these CDI devices has to wait. Attachments that were made
+        only for other containers are left out."""
         return Holdings(tuple([it for it in self if _concerns(it, container, cdi_devices)]))
 
     def moved_netdevs(self, names: Collection[str]) -> tuple[str, ...]:
-        """Return which of these host netdevs we moved into the pod, so that the runtime must not move them."""
+        """Return those of these host netdevs that the attachments moved into the pod, so that the runtime must not move
+        them."""
         records = [record for record in [it.now.record for it in self] if record is not None]
         moved = [move.link.name for record in records for move in record.plan.moves]
         return tuple([name for name in moved if name in names])
 
     def free_key(self, sandbox_id: str, container: str) -> tuple[str, str]:
-        """Return the name of a new attachment for a container, which no attachment here has, and the key that journal
-        and reservations know it by."""
+        """Return a name for a new attachment for a container that no attachment here has, and its key in the journal
+        and in the reservations."""
         taken = {it.part for it in self}
         name = free = late_name(container)
         number = 0
@@ -115,7 +118,8 @@ class Holdings(tuple[Attachment, ...]):
         return free, attach_key(sandbox_id, free)
 
     def _records(self) -> list[SandboxRecord]:
-        """Return what is attached, without what is being returned; of a single attachment that as well."""
+        """Return the records of the attachments that are not being returned to the host. The record of a single
+        attachment is returned in any case."""
         nows = [it.now for it in self]
         return [now.record for now in nows if now.record is not None and (len(nows) == 1 or not now.ends)]
 
@@ -124,14 +128,14 @@ NOTHING = Holdings()
 
 
 def held_by_id(attachments: Iterable[Attachment], pool: str) -> tuple[RdmaDevice, ...]:
-    """Return the devices of a pool that these attachments were given by the ids of the devices."""
+    """Return the devices of a pool that these attachments have because the kubelet allocated the devices' ids."""
     requests = (item for item in _requests(attachments) if item.admitted.request.pool == pool)
     return tuple(it.device for item in requests if item.admitted.request.match.id is not None for it in item.devices)
 
 
 def late_name(container: str) -> str:
-    """Return the name of the first late attachment for a container: the container's, or a substitute where that cannot
-    be the name of a file."""
+    """Return the name of the first late attachment for a container: the container's name, or a hash of it if the name
+    cannot be that of a file."""
     if LABEL.fullmatch(container):
         return container
     return "c." + hashlib.sha256(container.encode(errors="surrogatepass")).hexdigest()[:16]

@@ -71,8 +71,9 @@ def _wanted_for(same: list[CdiGrant], adoption: Adoption) -> Iterator[Wanted]:
 
 
 def asks(grant: CdiGrant, adoption: Adoption) -> bool:
-    """Return whether a CDI device asks for something to be attached, should its devices be on the host: by keys of its
-    spec, which may be wrong, or because the administrator completes what its vendor gives."""
+    """Return whether a CDI device requests an attach, if its RDMA devices are on the host: because its spec has a
+    request (even one that cannot be read), or because the administrator's setting `adopt` completes what its vendor
+    gives."""
     if grant.problem is not None or (grant.meaning is not None and grant.meaning.asked):
         return True
     return grant.meaning is not None and adoption.of(grant.vendor).adopt is not Adopt.OBSERVE

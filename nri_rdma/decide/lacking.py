@@ -1,7 +1,8 @@
-"""What a container lacks: the evidence of what others gave to it, beside what its sandbox has. Pure.
+"""Compares the devices that other programs gave to a container with those that its sandbox has, and says what is
+lacking. Pure.
 
-A CDI device or a share asks for something to be attached. Its sandbox may have that already, for this container or for
-another one, or not at all.
+A CDI device or a share makes a request. The sandbox may have the requested devices already, for this container or only
+for another one, or not at all.
 """
 
 from __future__ import annotations
@@ -16,49 +17,52 @@ from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.request import DeviceRequest
 
 Share: TypeAlias = tuple[str, str]
-"""A share of one of our pools: the resource, and the id of the share."""
+"""A share of a pool: the pool's resource and the share's id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What others gave to a container, by one reading of CDI specs, kubelet and runtime."""
+    """The devices that other programs gave to a container, according to one reading of CDI specs, kubelet and
+    runtime."""
 
     container: str
     is_concerned: bool = True
-    """Whether the container has anything from others that could matter here."""
+    """Whether the container has anything from other programs that may matter to nri-rdma."""
     grants: tuple[CdiGrant, ...] = ()
-    """Its CDI devices that concern us."""
+    """Its CDI devices that concern nri-rdma."""
     cdi_devices: frozenset[str] = frozenset()
-    """The names of these."""
+    """The names of its CDI devices that concern nri-rdma."""
     withheld: tuple[str, ...] = ()
-    """CDI devices that the kubelet lists for the container and that it was not given."""
+    """CDI devices that the kubelet lists for the container, but that the container was not given."""
     unread: tuple[str, ...] = ()
-    """CDI devices that runtime or kubelet name and that no CDI spec has, as long as another reading may find them."""
+    """CDI devices that the runtime or the kubelet names, but that no CDI spec has yet: another reading may find
+    them."""
     unexplained: NodesAt = frozenset()
-    """Its RDMA device nodes that nothing known explains, as long as another reading may."""
+    """Its RDMA device nodes of unknown origin, as long as another reading may explain them."""
     shares: frozenset[Share] = frozenset()
-    """The shares of our pools that the kubelet allocated to it."""
+    """The shares of nri-rdma's pools that the kubelet allocated to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What one attachment of a sandbox has for containers; `part` names it in the sandbox."""
+    """The devices that one attachment of a sandbox has for containers. `part` is the attachment's name in the
+    sandbox."""
 
     part: str
     cdi_devices: frozenset[str]
-    """The CDI devices for which it attaches, or has attached."""
+    """The CDI devices for which it attaches, or has attached, RDMA devices."""
     requests: tuple[DeviceRequest, ...] | None
-    """The requests that it has attached; None as long as the attach runs."""
+    """The requests that it has attached; None while the attach runs."""
 
     def gives(self, name: str, container: str) -> bool:
-        """Return whether the container gets what was attached for this CDI device or share."""
+        """Return whether the container gets the devices that were attached for this CDI device or share."""
         return self.requests is not None and all(it.scope.covers(container) for it in self.requests if it.is_for(name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cover:
-    """Have an attachment cover the container too: it has the CDI device or share of this name. Where `is_given` is
-    false, have it cover the container no longer."""
+    """The need to add the container to those that get an attachment's devices, because it has the CDI device or share
+    `name`. `is_given` false: the need to remove the container from them."""
 
     part: str
     name: str
@@ -67,7 +71,7 @@ class Cover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attach:
-    """Attach what these CDI devices, or these shares, ask for."""
+    """The need to attach the devices that these CDI devices or these shares request."""
 
     grants: tuple[CdiGrant, ...] = ()
     shares: tuple[Share, ...] = ()
@@ -79,8 +83,9 @@ Need: TypeAlias = Cover | Attach
 def lacking(
     evidence: Evidence, held: tuple[Held, ...], adoption: Adoption, pools_by_id: Collection[str] = ()
 ) -> tuple[Need, ...]:
-    """Return what has to be done for a container, in order, so that it has what its evidence says. `held` is what its
-    sandbox has. The shares of `pools_by_id` stand for devices: two containers with one id have one device."""
+    """Return the needs of a container in order: what has to be done so that it has the devices that its evidence shows.
+    `held` is what its sandbox has. In the pools of `pools_by_id` an id stands for one device, so that two containers
+    with the same id have the same device."""
     return (*_of_shares(evidence, held, pools_by_id), *_of_grants(evidence, held, adoption))
 
 

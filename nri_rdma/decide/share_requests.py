@@ -56,10 +56,10 @@ def share_requests(pools: Mapping[str, Pool], allocation: PodAllocation) -> tupl
 def requests_for(
     pools: Mapping[str, Pool], container: str, shares: Iterable[tuple[str, str]], given: Mapping[str, str]
 ) -> tuple[DeviceRequest, ...]:
-    """Return what these shares of a container ask for, each share with its resource.
+    """Return the requests for these shares of a container. Each share comes with its resource.
 
-    `given` has the shares that the container's pod has already, with the name of the device: the kubelet gives the
-    shares of init containers to other containers again, and a share stays the same device.
+    `given` has the shares that the container's pod already has, with the name of their device: the kubelet reuses the
+    shares of init containers for other containers, and a share must stay the same device.
     """
     new: dict[str, list[str]] = {}
     again = []

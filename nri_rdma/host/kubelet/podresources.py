@@ -217,7 +217,7 @@ class _Connection:
             raise
 
     def ask_list(self, deadline: float) -> bytes:
-        """Return the kubelet's answer about all pods. Raises _Failed."""
+        """Return the answer about all pods. Raises _Failed."""
         return self._call(self._list, podresources_messages.list_request(), deadline)
 
     def close(self) -> None:

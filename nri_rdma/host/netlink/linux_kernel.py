@@ -1,7 +1,7 @@
 """The implementation of attach.port.Kernel for the real Linux kernel.
 
 rtnetlink requests go through a socket that was opened in the namespace; for other requests the calling thread enters
-the namespace for a moment (host/netlink/namespace.py). Each move of a netdev holds the kernel's RTNL lock for two
+the namespace for a moment (module namespace). Each move of a netdev holds the kernel's RTNL lock for two
 synchronize_net and an rcu_barrier (15 ms and more). Moves therefore never run in parallel here: they would only queue
 in the kernel, and stall every CNI plugin meanwhile.
 """

@@ -1,9 +1,9 @@
 """Listens to the kernel's events about links, queueing disciplines, addresses and default routes of a namespace, and
 reports them in bursts.
 
-Uevents report RDMA devices that come and go (host/netlink/uevents.py); this module watches their netdevs: which of them
-are on the host, and how the host uses them. A filter in the kernel drops events of other routes, because those of a
-router change by the thousand.
+Uevents report RDMA devices that come and go (module uevents); this module watches their netdevs: which of them are on
+the host, and how the host uses them. A filter in the kernel drops events of other routes, because those of a router
+change by the thousand.
 """
 
 from __future__ import annotations

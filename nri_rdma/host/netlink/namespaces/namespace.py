@@ -1,8 +1,8 @@
 """Opens, identifies, enters and releases network namespaces.
 
 One object holds everything that keeps a namespace alive: a descriptor, the sockets that were opened in it, and the
-callers that are in it at the moment (host/netlink/netns_visit.py). While any of them exists, the kernel does not return
-the namespace's devices to the host.
+callers that are in it at the moment (module netns_visit). While any of them exists, the kernel does not return the
+namespace's devices to the host.
 """
 
 from __future__ import annotations

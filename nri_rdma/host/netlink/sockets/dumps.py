@@ -1,6 +1,6 @@
 """Reads lists from the kernel over any netlink protocol, as whole messages.
 
-Used for sock_diag; rtnetlink has a socket class of its own (host/netlink/route_socket.py).
+Used for sock_diag; rtnetlink has a socket class of its own (module route_socket).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 import threading
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from google.protobuf.message import Message
@@ -10,7 +10,6 @@ from google.protobuf.message import Message
 from nri_rdma.decide.policy import Rule, policy_of
 from nri_rdma.doors.nri import plugin
 from nri_rdma.doors.nri.runtime_link import Link
-from nri_rdma.model.waits import Waits
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc import Code, ConnectionClosed, RpcError
 from tests.fakes.runtime import FakeRuntime
@@ -255,26 +254,6 @@ def test_stopping_answers_the_call_that_is_being_handled(door: Door) -> None:
     assert ["nri-rdma: NOT-ATTACHED: " in refusal.message for refusal in refusals] == [True]
     door.thread.join(SOON)
     assert not door.thread.is_alive()
-    runtime.close()
-
-
-def test_a_sandbox_is_answered_for_when_its_plan_is_made(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the thread that made it: the one that reads is not awake yet."""
-    runtime, engine, may_go_on = connected(door), door.inside.engine, threading.Event()
-    run_pod = engine.run_pod
-
-    def late(*args: Any) -> None:
-        run_pod(*args)
-        assert may_go_on.wait(SOON)
-
-    engine.barrier.waits = Waits()
-    monkeypatch.setattr(engine, "run_pod", late)
-    pod = make_pod(door.inside)
-    runtime.run_pod_sandbox(pod)
-    assert not may_go_on.is_set()
-    may_go_on.set()
-    engine.attachments.of(pod.id)[0].attach_done.result(SOON)
-    assert create(runtime, pod).adjust.linux.devices
     runtime.close()
 
 

@@ -14,8 +14,8 @@ from nri_rdma.model.pod import Pod
 
 class Tasks(Protocol):
     """The tasks of an attachment; all of them may block. nri_rdma.attach.work carries them out on a host; a dry run
-    (nri_rdma.commands.dryrun.finding_out) only examines what they would do. One thread at a time works on an attachment. An
-    error that a task raises becomes an event for TABLE."""
+    (nri_rdma.commands.dryrun.finding_out) only examines what they would do. One thread at a time works on an
+    attachment. An error that a task raises becomes an event for TABLE."""
 
     def recorded(self) -> tuple[tuple[SandboxRecord, ...], tuple[NriRdmaError, ...]]:
         """Return the records of an earlier daemon that still matter, and one error for each record that was set

@@ -1,7 +1,7 @@
 """The page of metrics in Prometheus' text format.
 
-Only the thread of nri_rdma.doors.metrics.metrics_server uses this module. prometheus_client is imported with the first page,
-because that takes 50 ms and 4 MB.
+Only the thread of nri_rdma.doors.metrics.metrics_server uses this module. prometheus_client is imported with the first
+page, because that takes 50 ms and 4 MB.
 """
 
 from __future__ import annotations

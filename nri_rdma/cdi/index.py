@@ -6,6 +6,7 @@ CreateContainer uses it, so that each question is a look-up.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 from nri_rdma.cdi.meaning import CdiMeaning, Hardware, is_uverbs, meaning
 from nri_rdma.cdi.registry import Registry, ResolvedDevice
@@ -18,8 +19,10 @@ starts later reads it; which pods have the claim is in the kubelet's checkpoint.
 annotations with requests."""
 TRACE_KEY = "claims.noderesource.dev/trace"
 """The annotation with the `traceparent` of the call that wrote the spec."""
-_Nodes = frozenset[tuple[str, DeviceNumbers]]
-"""The RDMA nodes of a container: their paths and numbers."""
+NodesAt: TypeAlias = frozenset[tuple[str, DeviceNumbers]]
+"""Device nodes of a container: each with its path and its major and minor number."""
+Attached: TypeAlias = Mapping[str, frozenset[DeviceId]]
+"""The CDI devices for which a sandbox has attachments, each with the attached RDMA devices."""
 
 
 class Index:
@@ -33,8 +36,8 @@ class Index:
         if before is not None and (before._made_for[0] is not node or before._made_for[1] != prefix):
             before = None
         self._meanings: dict[str, CdiMeaning | NriRdmaError] = {}
-        self._nodes: dict[str, _Nodes] = {}
-        names: dict[_Nodes, str] = {}
+        self._nodes: dict[str, NodesAt] = {}
+        names: dict[NodesAt, str] = {}
         self._read = registry.devices
         vendors: dict[DeviceId, set[str]] = {}
         self.is_for_any = False
@@ -54,10 +57,10 @@ class Index:
             names.setdefault(nodes, name)
             for item in found.devices if isinstance(found, CdiMeaning) else ():
                 vendors.setdefault(item.id, set()).add(name.partition("/")[0])
-        self._names: Mapping[_Nodes, str] = names
+        self._names: Mapping[NodesAt, str] = names
         """The first name of the CDI devices that have the same nodes, by these nodes. A driver that writes a spec for
         each claim has many such devices."""
-        self._by_number: dict[DeviceNumbers, list[_Nodes]] = {}
+        self._by_number: dict[DeviceNumbers, list[NodesAt]] = {}
         for nodes in names:
             for number in {number for _, number in nodes}:
                 self._by_number.setdefault(number, []).append(nodes)
@@ -117,6 +120,38 @@ class Index:
         the device does not concern nri-rdma."""
         return dict(self._nodes.get(name, ()))
 
+    def shown(self, named: Iterable[str], nodes: Mapping[str, DeviceNumbers], attached: Attached) -> tuple[str, ...]:
+        """Return the CDI devices that a container's nodes show beside those in `named`, which the kubelet and the
+        runtime report: only nodes that these do not explain are compared, first with the CDI devices of the sandbox's
+        attachments, then with all others."""
+        explained = set(self._devices(named)).union(*[attached.get(name, ()) for name in named])
+        found = []
+        for name in self.recognise(nodes):
+            own = self._devices((name,))
+            if not own or not own <= explained:
+                found.append(next((other for other, ids in attached.items() if own and own <= ids), name))
+        # Devices that moved to the pod have new numbers, but the same paths.
+        found += [name for name, ids in attached.items() if not ids <= explained and self.has_paths(name, nodes)]
+        return tuple(dict.fromkeys(name for name in found if name not in named))
+
+    def unexplained(self, names: Iterable[str], nodes: Mapping[str, DeviceNumbers], attached: Attached) -> NodesAt:
+        """Return the nodes of a container that belong to none of its known CDI devices, which are in `names`."""
+        known = {*names, *self.recognise(nodes)}
+        explained = {node for name in known for node in self._nodes.get(name, ())}
+        devices = [item for _, it in self.meanings(known) if isinstance(it, CdiMeaning) for item in it.devices]
+        numbers = {(char.major, char.minor) for device in devices for char in device.char_devices}
+        paths = {path for name in attached if self.has_paths(name, nodes) for path in self.paths(name)}
+        return frozenset(
+            (path, number)
+            for path, number in nodes.items()
+            if path not in paths and number not in numbers and (path, number) not in explained
+        )
+
+    def _devices(self, names: Iterable[str]) -> frozenset[DeviceId]:
+        """Return the RDMA devices of the node that these CDI devices name."""
+        found = [it.devices for _, it in self.meanings(names) if isinstance(it, CdiMeaning)]
+        return frozenset([device.id for devices in found for device in devices])
+
     def recognise(self, present: Mapping[str, DeviceNumbers]) -> tuple[str, ...]:
         """Return the CDI devices that a container seems to have: all RDMA nodes of each are in the container, at their
         paths and with their present numbers. If one device has all nodes of another and more, only the larger one is
@@ -144,7 +179,7 @@ def _meaning(device: ResolvedDevice, hardware: Hardware, prefix: str) -> CdiMean
         return problem
 
 
-def _nodes(device: ResolvedDevice, hardware: Hardware) -> _Nodes:
+def _nodes(device: ResolvedDevice, hardware: Hardware) -> NodesAt:
     """Return the RDMA nodes that a container with this device has. Empty if they do not identify it: there is no uverbs
     node (other nodes belong to no particular device), or neither host nor spec has the number of a node."""
     nodes = [(node.path, hardware.numbers_at(node)) for node in device.rdma_nodes]

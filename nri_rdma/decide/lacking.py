@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from nri_rdma.cdi.grants import CdiGrant, NodesAt
+from nri_rdma.cdi.grants import CdiGrant
+from nri_rdma.cdi.index import NodesAt
 from nri_rdma.decide.granted import asks
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.request import DeviceRequest

@@ -11,7 +11,8 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 
 from nri_rdma.attach.attachments import Attachments
 from nri_rdma.attach.holdings import Holdings
-from nri_rdma.cdi.grants import Attached, CdiGrant, Origin, devices_of, grants_in, unexplained
+from nri_rdma.cdi.grants import CdiGrant, Origin, devices_of, grants_in
+from nri_rdma.cdi.index import Attached
 from nri_rdma.decide.granted import refuse_unallocated, shown_devices
 from nri_rdma.decide.lacking import Evidence
 from nri_rdma.engine.container import Container
@@ -97,16 +98,19 @@ class EvidenceCollector:
         for name in withheld:
             del named[name]
         nodes = _telling_nodes(container)
-        grants = grants_in(now.index, container.name, named, nodes, attached)
+        unread = tuple(self._specs.unread(named))
+        if nodes:
+            named |= dict.fromkeys(now.index.shown(named, nodes, attached), Origin.NODES)
         may_explain = bool(nodes) and not container.was_there and self._rereading.reads
-        bare = unexplained(now.index, named, nodes, attached) if may_explain else frozenset()
+        bare = now.index.unexplained(named, nodes, attached) if may_explain else frozenset()
+        grants = grants_in(now.index, container.name, named, attached)
         self._note(container, grants, own)
         return Evidence(
             container=container.name,
             grants=grants,
             cdi_devices=frozenset([grant.name for grant in grants]),
             withheld=withheld,
-            unread=tuple(self._specs.unread(named)),
+            unread=unread,
             unexplained=frozenset((path, number) for path, number in bare if number[0] in now.rdma_majors),
             shares=container.shares,
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from concurrent.futures import CancelledError, Future
 
 from nri_rdma.attach.containers import KEPT_CONTAINERS
-from nri_rdma.cdi.grants import NodesAt
+from nri_rdma.cdi.index import NodesAt
 from nri_rdma.engine.sandbox import Begun, Sandboxes
 from nri_rdma.engine.specs import Read
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError

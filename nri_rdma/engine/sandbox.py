@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from nri_rdma.attach.containers import KEPT_CONTAINERS
-from nri_rdma.cdi.grants import NodesAt
+from nri_rdma.cdi.index import NodesAt
 from nri_rdma.decide.alignment import Alignment
 from nri_rdma.errors import UserspaceError
 from nri_rdma.model.allocation import PodAllocation

@@ -3,8 +3,8 @@ allocation. Pure.
 
 The allocation of a share contains no device node: its device is chosen when the pod's sandbox starts, near the GPUs
 that the kubelet gave to the pod (nri_rdma.decide.share_requests). It contains an annotation that tells CreateContainer
-which shares the container has. The allocation of a device id has the annotation, too. It contains device nodes only if the
-runtime does not read CDI specs, because then no guard stops a container that would start without them. The guard
+which shares the container has. The allocation of a device id has the annotation, too. It contains device nodes only if
+the runtime does not read CDI specs, because then no guard stops a container that would start without them. The guard
 resource brings the guard and nothing else.
 """
 

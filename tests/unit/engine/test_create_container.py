@@ -31,7 +31,7 @@ def test_a_container_gets_nothing_of_a_sandbox_that_ends_while_something_else_of
 ) -> None:
     daemon.start()
 
-    def of(_collector: EvidenceCollector, container: KnownContainer, _deadline: float) -> Evidence:
+    def of(_collector: EvidenceCollector, container: KnownContainer, *_arguments: object) -> Evidence:
         daemon.stop()
         return Evidence(container=container.name, is_concerned=False)
 

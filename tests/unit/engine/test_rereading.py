@@ -14,7 +14,7 @@ from typing import TypeVar
 import pytest
 
 from nri_rdma.attach.containers import KEPT_CONTAINERS
-from nri_rdma.cdi.grants import NodesAt
+from nri_rdma.cdi.index import NodesAt
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.sources import Sources

@@ -1,1 +1,1 @@
-"""`nri-rdma cdi`: the CDI specs of a node, and the specs that are written for it."""
+"""`nri-rdma cdi`: lists, checks and writes CDI specs."""

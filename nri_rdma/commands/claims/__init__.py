@@ -1,1 +1,2 @@
-"""`nri-rdma claims`: the manifests that a cluster needs for the driver of claims and for the guard."""
+"""`nri-rdma claims`: prints the Kubernetes objects that a cluster needs for our DRA driver and for the guard, the OCI
+hook that refuses containers while no daemon runs."""

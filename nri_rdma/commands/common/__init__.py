@@ -1,1 +1,2 @@
-"""What several commands share: options, the terminal, the node that they look at, configurations that they read."""
+"""Code that several commands share: options, terminal output, the node that a command reads, and configurations of
+runtimes."""

@@ -1,1 +1,1 @@
-"""`nri-rdma config`: the settings, and where each comes from."""
+"""`nri-rdma config`: shows the settings with the origin of each, checks a configuration file, and prints its schema."""

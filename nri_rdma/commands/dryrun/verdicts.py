@@ -126,7 +126,7 @@ class Verdicts:
         self.engine.forget(sandbox_id)
 
     def start_of(self, pod: Pod, annotations: Mapping[str, str], asker: Asker) -> Start:
-        """Return what `run_pod` takes."""
+        """Return the pod's request as a Start, the argument of `run_pod`."""
         return self.engine.start_of(pod, annotations, asker)
 
     def run_pod(self, start: Start, deadline: float) -> None:

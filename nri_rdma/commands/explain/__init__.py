@@ -1,1 +1,1 @@
-"""`nri-rdma explain`: what a pod or a claim would get on a node, and why."""
+"""`nri-rdma explain`: shows what a pod or a claim would get on a node, and why."""

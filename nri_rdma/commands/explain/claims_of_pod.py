@@ -1,8 +1,7 @@
 """Explains which devices a pod gets by its claims, as far as that is known before scheduling. Pure.
 
-The parameters of claims are explained elsewhere (nri_rdma.commands.explain.explanation.prepared_claims). This module
-says which containers get the devices, how many and from which pool. The devices themselves are known only for an
-allocated claim.
+The parameters of claims are explained elsewhere (nri_rdma.commands.explain.prepared_claims). This module says which
+containers get the devices, how many and from which pool. The devices themselves are known only for an allocated claim.
 """
 
 from __future__ import annotations

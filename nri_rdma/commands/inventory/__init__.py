@@ -1,1 +1,1 @@
-"""`nri-rdma inventory`: the RDMA devices of a node."""
+"""`nri-rdma inventory`: shows the RDMA devices and GPUs of a node."""

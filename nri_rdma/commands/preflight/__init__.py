@@ -1,1 +1,1 @@
-"""`nri-rdma preflight`: whether the nodes of a cluster are ready for a daemon."""
+"""`nri-rdma preflight`: checks with doctor whether the nodes of a cluster are ready for a daemon."""

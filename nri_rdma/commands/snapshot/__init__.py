@@ -1,1 +1,1 @@
-"""`nri-rdma snapshot`: a node as a file."""
+"""`nri-rdma snapshot`: saves a node in a file, which other commands read in place of a machine."""

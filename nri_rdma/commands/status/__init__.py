@@ -1,1 +1,1 @@
-"""`nri-rdma status`: what the daemon says of itself, also for other commands."""
+"""`nri-rdma status`: shows what the daemon is doing. Other commands use these readers of the status document, too."""

@@ -1,1 +1,1 @@
-"""`nri-rdma topology`: how near the devices of a node are to its GPUs."""
+"""`nri-rdma topology`: shows how near the RDMA devices of a node are to its GPUs."""

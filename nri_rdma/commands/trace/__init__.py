@@ -1,1 +1,1 @@
-"""`nri-rdma trace`: where the time of a request went."""
+"""`nri-rdma trace`: shows what the daemon did for a pod, and how long each step took."""

@@ -25,7 +25,7 @@ disable_connections = false"""
 this version of the file, too."""
 CDI_TOML = """[plugins."io.containerd.grpc.v1.cri"]
 enable_cdi = true"""
-"""Lines for the same file that turn CDI on, which is on by default since containerd 2.0."""
+"""Lines for /etc/containerd/config.toml that turn CDI on, which is on by default since containerd 2.0."""
 CRIO_TOML = """[crio.nri]
 enable_nri = true"""
 _CONTAINERD = "containerd"

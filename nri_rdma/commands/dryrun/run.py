@@ -66,7 +66,8 @@ class Unheard:
         self._plugin = plugin
 
     def answer(self, request: Request) -> bytes:
-        """Return an empty answer for every event. Raises UnknownMethodError."""
+        """Pass the call to the plugin, and return its answer to Configure and Synchronize, or an empty answer to any
+        other call. Raises UnknownMethodError."""
         try:
             answer = self._plugin.answer(request)
         except UnknownMethodError:

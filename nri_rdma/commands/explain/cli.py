@@ -358,7 +358,8 @@ def _moves_table(item: Explanation) -> TextTable:
 
 
 def _staying(item: Explanation) -> Iterator[str]:
-    """Yield a line for each netdev configuration that stays on the host, and for what depends on the pod."""
+    """Yield a line for each part of a netdev's configuration that stays on the host, and a line if more is known only
+    once the pod runs."""
     for move in item.moves:
         for left_out in item.left_out.get(move.link.ifindex, ()):
             yield f"  {move.link.name} leaves on the host: {left_out}"

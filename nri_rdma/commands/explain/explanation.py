@@ -133,8 +133,8 @@ class ExplainedContainer:
     asks_memlock: bool
     """Whether the memory lock limit was requested by the pod; otherwise it is the node's default."""
     chooses_gid: bool
-    """Whether the container gets RoCE devices that the variables for libraries name, so that a GID is chosen for
-    them."""
+    """Whether the container gets RoCE devices that libraries use, so that variables such as NCCL_IB_GID_INDEX name a
+    GID."""
     gpus: tuple[PciAddress, ...] = ()
     """The GPUs that the kubelet, or the flag --gpu, gives the container."""
     counted: frozenset[str] = frozenset()

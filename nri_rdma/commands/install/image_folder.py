@@ -56,7 +56,7 @@ class ImageFolder:
 
     def differing(self, release: HostRelease) -> Iterator[Path]:
         """Yield the paths at which a copy differs: first those that are missing or different in it, then those that
-        only the copy has. Of the latter, a folder comes after its content."""
+        only the copy has. Among these, the content of a folder comes before the folder."""
         for name in self.names:
             if _look(release.here / name) != self._wanted(name, release):
                 yield name

@@ -149,7 +149,8 @@ def _unserved_resources(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _facts(document: dict[str, Any], setups: tuple[Setup, ...] = ()) -> Iterator[tuple[str, str]]:
-    """Yield the lines above the tables. `setups` says how the runtime's configuration guards each handler."""
+    """Yield the lines that `status` prints above its tables. `setups` says how the runtime's configuration guards each
+    handler."""
     daemon, runtime = document["daemon"], document["runtime"]
     commit = f" (commit {daemon['revision']})" if daemon.get("revision") else ""  # older daemons do not send this field
     yield (

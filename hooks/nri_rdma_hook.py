@@ -475,9 +475,8 @@ def add_hook(options: dict[str, str], program: str) -> int:
     """Read an OCI configuration from stdin, add this program as a createRuntime hook, remove the rlimits, and write it
     to stdout.
 
-    Doing it twice changes nothing. The rlimits are removed because `ctr oci spec` writes RLIMIT_NOFILE 1024, and
-    containerd sets that for containers only if their base_runtime_spec has it: no program of the node could open more
-    files.
+    Doing it twice changes nothing. The rlimits are removed because `ctr oci spec` writes RLIMIT_NOFILE 1024: as a
+    base_runtime_spec, the configuration would set this limit for every container of the node.
     """
     import json
     import os

@@ -61,8 +61,8 @@ ABSENT_S = 2.0
 """How long a starting container waits for a daemon that does not listen or does not answer at all. It may be
 starting."""
 ABSENT_AT_END_S = 0.3
-"""How long an ended container waits for such a daemon. It is short, because a daemon that starts later returns the
-devices by itself."""
+"""How long an ended container waits for a daemon that does not listen or does not answer at all. It is short, because a
+daemon that starts later returns the devices by itself."""
 ATTACH_S = 10.0
 """How long a container waits after the daemon has received the question. It is longer than the daemon takes to
 refuse."""

@@ -60,7 +60,7 @@ class LocalSockets:
         return cls(facts.settings, ControlServer(facts), hooks, _metrics_server(facts, tally))
 
     def serve(self) -> tuple[Trouble, ...]:
-        """Start to listen, and return a trouble for each socket that is not available. The others are served. Does not
+        """Start to listen, and return a Trouble for each socket that is not available. The others are served. Does not
         block."""
         if self._metrics is not None:
             self._metrics.start()

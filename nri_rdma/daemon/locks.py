@@ -74,7 +74,7 @@ def _open_state(state_dir: Path) -> int:
 
 
 def _refuse_foreign(state_dir: Path) -> None:
-    """Raise StateError if users other than root could write the journal, whose steps the daemon executes as root."""
+    """Raise StateError if users other than root could write the journal, whose steps the daemon carries out as root."""
     found = state_dir.stat()
     if found.st_uid in {0, os.geteuid()} and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return

@@ -1,7 +1,8 @@
-"""Which runtime handlers give their containers the guard, for metrics and for pods whose devices must be proven.
+"""Asks the container runtime which of its handlers add the guard's OCI hook, which refuses a container without its
+devices.
 
-The runtime is asked again when someone needs the answer and the last one is old. Its configuration changes only when it
-restarts.
+The metrics page needs it, and so do pods on whose devices RDMA must be proven. The runtime is asked again when someone
+needs the answer and the last one is old. Its configuration changes only when it restarts.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ ago."""
 
 
 class RuntimeGuards:
-    """Knows which runtime handlers give their containers the guard. Thread-safe."""
+    """The runtime handlers, and whether they add the guard's OCI hook to their containers. Thread-safe."""
 
     def __init__(
         self,
@@ -53,8 +54,8 @@ class RuntimeGuards:
         self._setups: tuple[Setup, ...] = ()
 
     def told(self) -> Mapping[str, bool]:
-        """Return the last known answer: handler to whether its containers have the guard. Handlers where this is
-        unknown are left out.
+        """Return the last known answer: runtime handler to whether its containers have the guard. Handlers where this
+        is unknown are left out.
 
         If the answer is old, a worker asks again. Does not block.
         """

@@ -18,22 +18,22 @@ log = logging.getLogger(__name__)
 
 
 class Lacking:
-    """The troubles of a daemon. They are added while it starts; any thread may read them."""
+    """The problems with which the daemon goes on. They are added while it starts; any thread may read them."""
 
     def __init__(self, of_settings: Iterable[Trouble]) -> None:
         self._troubles: tuple[Trouble, ...] = ()
         self.add(of_settings)
 
     def add(self, troubles: Iterable[Trouble]) -> None:
-        """Log and keep these troubles."""
+        """Log and keep these problems."""
         for it in troubles:
             log.error("the daemon goes on without it", extra={"part": str(it.part), "error": it.why})
             self._troubles = (*self._troubles, it)
 
     def told(self, *, settings_are_others: bool) -> tuple[Mapping[str, str], ...]:
-        """Return all troubles as the fields of Trouble.
+        """Return all problems as the fields of Trouble.
 
-        `settings_are_others`: a reload has replaced the settings of the start, so troubles with these are left out.
+        `settings_are_others`: a reload has replaced the settings of the start, so problems with those are left out.
         """
         return tuple(asdict(it) for it in self._troubles if not (it.part is Part.SETTINGS and settings_are_others))
 
@@ -47,7 +47,7 @@ def warn_of_variables(environment: Mapping[str, str]) -> None:
 
 
 def missing_right(policy: Policy, kernel: Kernel) -> tuple[Trouble, ...]:
-    """Return a trouble if a pool serves devices exclusively and this process lacks the permission to move them."""
+    """Return a Trouble if a pool serves devices exclusively and this process lacks the permission to move them."""
     if not any(Mode.EXCLUSIVE in pool.modes for pool in policy.pools.values()):
         return ()
     try:

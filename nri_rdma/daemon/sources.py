@@ -1,5 +1,5 @@
-"""Reads what other programs give to containers: CDI specs, and the kubelet's allocations. Creates the evidence about
-them."""
+"""Reads what other programs give to containers, the CDI specs and the kubelet's allocations, and creates the engine's
+evidence from it."""
 
 from __future__ import annotations
 

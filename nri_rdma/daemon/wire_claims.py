@@ -87,7 +87,7 @@ def make_claims_door(
 
 
 def missing_package(settings: Settings) -> tuple[Trouble, ...]:
-    """Return a trouble if pools serve claims and the package `kubernetes`, which they need, is not installed."""
+    """Return a Trouble if pools serve claims and the package `kubernetes`, which they need, is not installed."""
     names = ", ".join(pool.name for pool in settings.pools if pool.door is PoolDoor.CLAIMS)
     if not names or find_spec("kubernetes") is not None:
         return ()
@@ -102,7 +102,8 @@ def missing_package(settings: Settings) -> tuple[Trouble, ...]:
 def _get_when_reported(reported: Future[None], api: ApiServer, path: str) -> Mapping[str, Any]:
     """Read an object from the API server after the runtime has listed its pods.
 
-    Raises NotReadyError if that takes too long: a pod whose claim is prepared before could start without its devices.
+    Raises NotReadyError if that takes too long. No claim is prepared earlier, because its pod could then start without
+    its devices.
     """
     if not settled(reported, REPORTED_S):
         hint = "see that the container runtime runs with NRI: `nri-rdma status` says why it is not connected"

@@ -1,4 +1,5 @@
-"""Creates the device plugins of a daemon, and writes the CDI spec that brings the guard to their containers."""
+"""Creates the device plugins of a daemon, and writes the CDI spec that adds the guard's OCI hook to their
+containers."""
 
 from __future__ import annotations
 
@@ -62,8 +63,8 @@ def _supply(engine: Engine) -> Supply:
 
 
 def _write_guard(settings: Settings, shares: ShareBook, runtime: Callable[[], str]) -> Guarding:
-    """Write the CDI spec that brings the guard's hook, unless the hook is not on this host or the runtime does not read
-    specs.
+    """Write the CDI spec that adds the guard's OCI hook, unless the hook is not on this host or the runtime does not
+    read specs.
 
     Raises CdiError; raises OSError if it is unknown whether the runtime reads specs. The file stays when the daemon
     ends, so that a container that is created again does not start without the guard.

@@ -31,9 +31,10 @@ def make_metrics_server(address: ListenAddress, facts: DaemonFacts, tally: Tally
 
 
 def _health(facts: DaemonFacts) -> str:
-    """Return the reason why the daemon does not serve pods; "" while it does.
+    """Return the reason why the daemon does not serve pods; "" while it does. It depends only on the session with the
+    runtime.
 
-    The page is served only after the state of an earlier daemon was read, so that needs no check.
+    The state of an earlier daemon needs no check, because it is read before the page is served.
     """
     runtime = facts.runtime()
     return unsynchronized(runtime.link, str(facts.settings.nri_socket), runtime.error)

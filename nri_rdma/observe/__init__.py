@@ -1,1 +1,1 @@
-"""Spans, log fields and the ring of recent traces."""
+"""Spans, log lines and durations of the daemon's own work."""

@@ -29,8 +29,8 @@ seconds."""
 _WAY_BACK_S = 0.3
 """Part of a hook's timeout that is reserved for sending the answer."""
 PROOF_MARGIN_S = 1.0
-"""Part of a hook's timeout that is not available to the proof: it is for killing the proof's process and sending the
-answer."""
+"""Part of a hook's timeout that is not available to the proof (the test that RDMA works in the container): it is for
+killing the proof's process and sending the answer."""
 _ERROR_CHARACTERS = 1000
 
 

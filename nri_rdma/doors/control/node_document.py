@@ -36,7 +36,7 @@ def json_of(text: str | bytes) -> object:
 
 
 def policy_document(policy: Policy) -> dict[str, Any]:
-    """Return a policy as JSON, complete enough for `policy_from`."""
+    """Return a policy as JSON, from which `policy_from` can rebuild it."""
     document: dict[str, Any] = msgspec.to_builtins({"pools": dict(policy.pools), "rules": policy.rules})
     handlers = list(policy.sandboxed_handlers)
     kinds = sorted(policy.char_kinds)
@@ -64,8 +64,8 @@ def policy_from(document: Mapping[str, Any]) -> Policy:
 
 
 def node_document(node: Node) -> dict[str, Any]:
-    """Return a node as JSON for `status`, `inventory` and `explain`, complete enough for `node_from`, with some texts
-    for readers."""
+    """Return a node as JSON for `status`, `inventory` and `explain`, from which `node_from` can rebuild it. Some texts
+    are only for readers."""
     document: dict[str, Any] = msgspec.to_builtins(node)
     for told, gpu in zip(document["gpus"], node.gpus, strict=True):
         told["pci"] = str(gpu.pci)

@@ -73,15 +73,15 @@ class DaemonFacts:
     driver: Callable[[], Mapping[str, Any] | None] = lambda: None
     """Returns the state of the DRA driver as the fields of DriverView; None if no pool serves claims."""
     troubles: Callable[[], tuple[Mapping[str, str], ...]] = tuple
-    """Returns what the daemon has lacked since its start, each as the fields of Trouble."""
+    """Returns the problems since the daemon's start, such as a missing permission, each as the fields of Trouble."""
     guards: Callable[[], Mapping[str, bool]] = dict
-    """Returns by runtime handler whether its containers have the guard; handlers where this is unknown are left out.
-    Only for metrics."""
+    """Returns by runtime handler whether its containers have the guard's OCI hook; handlers where this is unknown are
+    left out. Only for metrics."""
 
 
 def guard_document(contacts: Contacts, sandboxes: Iterable[Attachment]) -> dict[str, Any]:
-    """Describe the guard as JSON: whether its hook has called since the boot, when last (seconds since the epoch), how
-    often since the daemon's start, and which containers started without it."""
+    """Describe the guard's OCI hook as JSON: whether it has called since the boot, when last (seconds since the epoch),
+    how often since the daemon's start, and which containers started without it."""
     unguarded = [f"{it.pod}, container {name}" for it in sandboxes for name in sorted(it.containers.unguarded.copy())]
     told = {**asdict(contacts), "unguarded": unguarded}
     if not contacts.last:

@@ -32,10 +32,10 @@ Told: TypeAlias = int | tuple[OfferedDevice, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
-    """The node's devices at one moment, and what the pools offer of them.
+    """The node's devices at one moment, and which of them the pools offer.
 
     `taken` returns who holds which device. `held` returns the devices of a pool that pods hold by their ids.
-    `is_guarded`: allocations contain the guard's CDI device.
+    `is_guarded`: allocations contain the CDI device that adds the guard's OCI hook.
     """
 
     node: Node
@@ -65,10 +65,11 @@ def healthy_of(told: Told) -> int:
 
 
 def healthy_shares(pool: Pool, offer: Offer) -> int:
-    """Return the number of healthy shares, counting devices with an active port that the host does not use.
+    """Return how many of the pool's shares are healthy. A device is usable if it has an active port and the host does
+    not use it.
 
-    If a share gives one device, each unusable device takes its number of shares away. If a share gives all devices, all
-    shares are healthy while one device is usable.
+    If a share gives one device, each usable device makes a fixed number of shares healthy. If a share gives all
+    devices, all shares are healthy while one device is usable.
     """
     up = sum(1 for device in offer.by_pool[pool.name] if is_up(device) and not device.in_use)
     if pool.gives is ShareGives.ALL:
@@ -118,8 +119,8 @@ def allocated(
 ) -> bytes:
     """Return the answer to Allocate; `containers` has the allocated ids of each container.
 
-    `guard` is the CDI device that brings the guard; "": there is no guard. `nodes` returns the device nodes of an id;
-    None: the answer contains no device nodes.
+    `guard` is the CDI device that adds the guard's OCI hook; "": there is no guard. `nodes` returns the device nodes of
+    an id; None: the answer contains no device nodes.
     """
     cdi_devices = [pb.CDIDevice(name=guard)] if guard else []
     guarded = [guarded_annotation(pool.resource, pool.name)] if guard else []

@@ -1,4 +1,4 @@
-"""The CDI spec that brings the guard's hook to containers with an allocation. Pure.
+"""The CDI spec that adds the guard's OCI hook to containers to which the kubelet allocated ids of a pool. Pure.
 
 It has one CDI device for each pool, and one for the guard resource; their only edit is the hook. The runtime runs the
 hook before the container starts, even if the daemon is dead. CreateContainer adds everything else.

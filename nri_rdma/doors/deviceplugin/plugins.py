@@ -47,9 +47,9 @@ class DevicePlugins:
         schedule: Callable[[float, Callable[[], None]], Callable[[], None]],
         spans: Recorder,
     ) -> None:
-        """`supply` returns the devices and pools of the last scan. `guard` writes the CDI devices that bring the guard,
-        or returns why there are none; it raises CdiError and OSError. `schedule` calls a function after a pause and
-        returns a function that cancels the call."""
+        """`supply` returns the devices and pools of the last scan. `guard` writes the CDI spec that adds the guard's
+        OCI hook, or returns why there is none; it raises CdiError and OSError. `schedule` calls a function after a
+        pause and returns a function that cancels the call."""
         self._folder = folder
         self._supply = supply
         self._shares = shares
@@ -83,7 +83,7 @@ class DevicePlugins:
             self._look_later()
 
     def node_was_read(self) -> None:
-        """Send the kubelet what the pools offer after a scan of the node."""
+        """Send the kubelet what the pools offer now. Called after each scan of the node."""
         for server in self._servers:
             server.tell_changes()
 
@@ -111,8 +111,8 @@ class DevicePlugins:
         self._workers.submit("device-plugins", self._look)
 
     def _look(self) -> None:
-        """Serve and register every pool that is not yet, then schedule the next check. It comes sooner after a failure,
-        and while there is no kubelet."""
+        """Serve and register every pool that is not served yet, then schedule the next check. It comes sooner after a
+        failure, and while there is no kubelet."""
         with self._lock:
             self._is_queued = False
             is_new_kubelet, self._is_new_kubelet = self._is_new_kubelet, False

@@ -46,7 +46,7 @@ _OPTIONS = (
 
 
 class PoolServer:
-    """Serves one pool until closed."""
+    """The gRPC server of one pool's device plugin, until it is closed."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class PoolServer:
         self._on_allocate = on_allocate
         self._spans = spans
         self.guard = ""
-        """The CDI device that brings the guard to containers; "": there is no guard."""
+        """The CDI device that adds the guard's OCI hook to containers; "": there is no guard."""
         self.brings_nodes = False
         """Whether the allocation of a device id contains its device nodes."""
         self._changed = threading.Condition()

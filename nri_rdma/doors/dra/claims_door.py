@@ -46,7 +46,7 @@ class ClaimsDoor:
     ) -> None:
         """`schedule` calls a function after a pause and returns a function that cancels the call. `look_at_node`
         rescans the node if something changed that the kernel does not announce. `withheld` returns the devices that are
-        not published because they have no netdev."""
+        not published because their netdevs are missing."""
         self._server = server
         self._publisher = publisher
         self._statuses = statuses

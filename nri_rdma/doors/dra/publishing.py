@@ -55,10 +55,10 @@ class Publisher:
         """Other drivers that publish the same devices as we do, with the names of these devices."""
 
     def start(self) -> None:
-        """Start the threads; called when the kubelet has registered the driver. If they already run, compare the slices
-        again.
+        """Start the threads; if they already run, compare the slices again. Called when the kubelet has registered the
+        driver.
 
-        Not earlier: a pod that is scheduled before the kubelet knows the driver waits a minute for its next attempt.
+        It is not called earlier, because a pod that comes before the registration waits a minute for its next attempt.
         """
         with self._changed:
             if self._writer.ident is None and not self._is_closed:

@@ -22,7 +22,7 @@ from nri_rdma.text.api_objects import reading, word
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 3
-"""How often a claim is read and written again at once, while others write it at the same time."""
+"""Maximum number of attempts to write a claim that others write at the same time. There is no pause between them."""
 GONE, CONFLICT, INVALID = 404, 409, 422
 DRIVER_RIGHT = "resourceclaims/driver"
 """The RBAC resource that Kubernetes 1.36 and later check. They answer 422 if the permission is missing."""

@@ -36,8 +36,8 @@ StatusEntry: TypeAlias = Mapping[str, Any]
 class Outcome:
     """The state of a device: reason and message of its condition, and what a pod has of it (None: no pod has it).
 
-    `is_guess`: no pod of this daemon had the device, so the state may be out of date. It replaces an entry that is
-    Ready, and adds no entry.
+    `is_guess`: no pod of this daemon had the device, so the state may be out of date. Such a state only replaces an
+    entry that is Ready.
     """
 
     reason: str

@@ -1,1 +1,1 @@
-"""The door of monitoring: a page that Prometheus scrapes, and whether the daemon is well, over HTTP."""
+"""The metrics page for Prometheus and the health page, over HTTP."""

@@ -39,9 +39,10 @@ class MetricsSource:
     traces: Callable[[], Mapping[str, Any] | None]
     """Returns the fields of ExportCounts: how many spans were sent to a collector; None if none are sent."""
     troubles: Callable[[], tuple[Mapping[str, str], ...]] = tuple
-    """Returns what the daemon has lacked since its start, each as the fields of Trouble."""
+    """Returns the problems since the daemon's start, such as a missing permission, each as the fields of Trouble."""
     guards: Callable[[], Mapping[str, bool]] = dict
-    """Returns by runtime handler whether its containers have the guard; handlers where this is unknown are left out."""
+    """Returns by runtime handler whether its containers have the guard's OCI hook; handlers where this is unknown are
+    left out."""
 
 
 def measured_now(source: MetricsSource) -> Measured:

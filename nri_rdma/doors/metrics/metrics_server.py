@@ -68,7 +68,7 @@ class MetricsServer:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._listening: socket.socket | None = None
         self._clients: dict[int, _Client] = {}
-        """By file descriptor, in the order of connection."""
+        """The open connections by file descriptor, oldest first."""
         self._pages: dict[PageRequest, bytes] = {}
         """The answers made in this turn, by request."""
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
@@ -79,7 +79,7 @@ class MetricsServer:
         self._thread.start()
 
     def view(self) -> MetricsView:
-        """Return the address, and why nothing is served there."""
+        """Return the address, and the reason why nothing is served there ("": it is served)."""
         return MetricsView(address=str(self._address), error=self._error)
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ class Pages:
         self._registry: CollectorRegistry | None = None
 
     def answer(self, request: PageRequest) -> PageAnswer:
-        """Return the answer to a request."""
+        """Return the page for a request; 404 for any other path."""
         match request.path:
             case "/metrics":
                 return self._metrics()

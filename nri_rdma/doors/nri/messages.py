@@ -22,8 +22,8 @@ _OUR_NAMES = tuple(prefix.encode() for prefix in ENV_PREFIXES)
 _LIBRARY_PATH = "LD_LIBRARY_PATH="
 _VISIBLE = f"{VISIBLE_DEVICES}="
 _ABOUT = ("--pool", "--device", "--resource")
-"""Flags that name why the guard's hook was added: a share, a CDI device or the guard resource. With one of them the
-hook asks the daemon whatever the pod's annotations say."""
+"""Flags of the guard's OCI hook that say why it was added: for a share, a CDI device or the guard resource. With one of
+them the hook asks the daemon, whatever the pod's annotations say."""
 
 EVENTS = {
     number: "".join([word.capitalize() for word in name.split("_")])

@@ -55,11 +55,11 @@ _MARGIN_SHARE = 0.25
 """The part of a handler's time that is kept for sending the answer: _MARGIN_S, or this share of a shorter time."""
 
 _FAILURE_POLICY = pb.FailurePolicy(fail_request=True)
-"""The policy for calls that we do not answer: the call fails, and we are dropped. Runtimes before NRI 0.12.4 go on
-without us instead.
+"""The policy for calls that we do not answer: the call fails, and the runtime drops us. Runtimes before NRI 0.12.4 go
+on without us instead.
 
-We ask to be dropped, because a plugin that hangs and is kept would delay and fail every pod of the node, and each stop
-for ever (docs/adr/0049).
+We ask to be dropped, because a plugin that hangs and is kept would delay and fail every start of a pod, and would fail
+its stop for ever (docs/adr/0049).
 """
 
 _EMPTY = b""

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 Release = tuple[int, int, int]
 
 EVENTS_0_2, EVENTS_0_9_1, EVENTS_0_10 = 0x7FF, 0x1FFF, 0x3FFF
-"""Bit masks of the events of NRI releases: 0.2 up to RemoveContainer; 0.9.1 with UpdatePodSandbox; 0.10 with the
-validation."""
+"""Bit masks of the events of NRI releases: 0.2 up to RemoveContainer; 0.9.1 with UpdatePodSandbox; 0.10 with
+ValidateContainerAdjustment."""
 
 _CONTAINERD: dict[Release, Release] = {
     (1, 7, 0): (0, 3, 0),

@@ -1,1 +1,1 @@
-"""The socket for our OCI hook, which asks for containers of podman and Docker."""
+"""The socket through which our OCI hook asks for the devices of podman's and Docker's containers."""

@@ -44,7 +44,7 @@ class OversizedMessage(ProtocolError):  # noqa: N818 - the protocol's word
 
 
 def oversize_text(length: int, maximum: int = MESSAGE_MAX) -> str:
-    """Return both sides' text about a message that is too long."""
+    """Return the error text for a message that is too long. Client and server use the same one."""
     return f"message length {length} exceed maximum message size of {maximum}"
 
 

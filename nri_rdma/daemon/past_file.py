@@ -1,6 +1,6 @@
-"""A file of lines of which the newest one to two megabytes are kept, in a folder that the next boot empties.
+"""A log of lines of which the newest one to two megabytes are kept, in a folder that a reboot empties.
 
-There are two files: when the first is full, it replaces the second, older one. A line is appended by one system call,
+It has two files: when the first is full, it replaces the second, older one. A line is appended by one system call,
 without a sync. A killed process loses at most the line that it was writing.
 """
 

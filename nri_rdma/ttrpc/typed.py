@@ -83,8 +83,8 @@ class Stub:
 
 
 class TypedStream:
-    """A ClientStream (clientstream.py) of decoded messages. Raises RpcError with INTERNAL for bytes that cannot be
-    decoded."""
+    """A ClientStream (clientstream.py) of decoded messages. For bytes that cannot be decoded, its methods raise
+    RpcError with INTERNAL."""
 
     def __init__(self, stream: ClientStream, method: Method) -> None:
         self._stream = stream

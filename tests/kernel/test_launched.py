@@ -291,4 +291,4 @@ def test_a_runtime_that_nobody_knows_is_taken_to_do_everything(place: Path, runt
         runtime.adopt(plugin.connection, SOON)
         assert ask_status(place / "state/control.sock")["runtime"]["lacks"] == []
         lines = (place / "daemon.log").read_text().splitlines()
-        assert [line for line in lines if " info the runtime's release is not known: it is taken to" in line]
+        assert [line for line in lines if " info the runtime's release is unknown: it is assumed to" in line]

@@ -73,8 +73,8 @@ class DevicePlugins:
         self._servers: tuple[PoolServer, ...] = ()
 
     def open_later(self) -> None:
-        """Have a worker serve and register the pools, now and whenever it becomes necessary. Does nothing if no pool is
-        served as a resource.
+        """Have a worker serve and register the pools, now and again after the kubelet's restart. Does nothing if no
+        pool is served as a resource.
 
         Checks again whether there is a guard, because the runtime may have a new configuration.
         """

@@ -1,7 +1,8 @@
-"""The CDI spec of a claim: one CDI device for each of the claim's requests, with the guard's hook. Pure.
+"""The CDI spec of a claim: one CDI device for each of the claim's requests, with the guard's OCI hook. Pure.
 
-A container gets the CDI devices of the requests that it refers to. Each CDI device has the nodes of its RDMA devices.
-An annotation under our key says how the devices are attached, as it may in the spec of any driver (docs/cdi.md).
+A container gets the CDI devices of those requests that its pod assigns to it. Each CDI device has the nodes of its RDMA
+devices, and an annotation with our key, which says how the devices are attached. The CDI spec of any other driver may
+have the same annotation (docs/cdi.md).
 """
 
 from __future__ import annotations

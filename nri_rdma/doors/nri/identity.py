@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 NAME_VARIABLE, INDEX_VARIABLE, SOCKET_VARIABLE = "NRI_PLUGIN_NAME", "NRI_PLUGIN_IDX", "NRI_PLUGIN_SOCKET"
-"""The environment variables that the runtime sets for a plugin that it starts; there are no others."""
+"""The environment variables of a plugin that the runtime starts. The runtime sets no others."""
 
 DEFAULT_NAME, DEFAULT_INDEX = "nri-rdma", "90"
 """The defaults. Plugins run in the order of their index: with a late one we see what others injected."""

@@ -84,8 +84,8 @@ class AsyncStub:
 
 
 class AsyncTypedStream:
-    """An AsyncClientStream (clientstream.py) of decoded messages. Raises RpcError with INTERNAL for bytes that cannot
-    be decoded."""
+    """An AsyncClientStream (clientstream.py) of decoded messages. For bytes that cannot be decoded, its methods raise
+    RpcError with INTERNAL."""
 
     def __init__(self, stream: AsyncClientStream, method: Method) -> None:
         self._stream = stream

@@ -14,7 +14,7 @@ from functools import partial
 from nri_rdma.attach.attachment import Attachment, Selection, interrupted
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.journal_writer import JournalWriter
-from nri_rdma.attach.last_look import LastLook
+from nri_rdma.attach.last_look import last_look
 from nri_rdma.attach.liveness import Ends
 from nri_rdma.attach.lost import LostNetdevs
 from nri_rdma.attach.numbers import Resolve
@@ -34,7 +34,6 @@ from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.usage import Lifelines
 from nri_rdma.observe.spans import AttributeValue, Recorder
-from nri_rdma.tasks.workers import Beside, at_once
 
 log = logging.getLogger(__name__)
 
@@ -64,10 +63,9 @@ class Site:
 class Work:
     """Carries out the tasks of attachments on this host, with its kernel and its journal."""
 
-    def __init__(self, site: Site, second_looks: SecondLooks, beside: Beside = at_once) -> None:
-        """`beside` runs a function in another thread while the caller goes on; by default the caller runs it itself."""
+    def __init__(self, site: Site, second_looks: SecondLooks) -> None:
         self._kernel = site.kernel
-        self._last_look = LastLook(site.kernel, site.lifelines, beside)
+        self._lifelines = site.lifelines
         self._journal = JournalWriter(site.journal, site.boundary)
         self._spans = site.spans
         self._presence = Presence(site.kernel, site.resolve)
@@ -151,7 +149,7 @@ class Work:
         planned = attachment.record
         assert planned is not None  # it is planned
         with self._spans.span("capture"):
-            plan = self._last_look.complete(attachment, planned)
+            plan = last_look(self._kernel, self._lifelines, attachment, planned)
         record = replace(planned, plan=plan, state=Phase.ATTACHING)
         attachment.refuse_ended()
         self._journal.write(record)

@@ -126,7 +126,7 @@ class Daemon:
         self._readers, self._workers = Workers(1, name="node-reader"), Workers()
         self._host = HostNode(settings, self._readers, self._workers, self._tell_contested)
         self._kernel, self._node = self._host.kernel, NodeCache(self._host.read)
-        self._planners, self._lookers = Workers(PLANNERS, name="planner"), Workers(name="looker")
+        self._planners = Workers(PLANNERS, name="planner")
         self._reservations = Reservations()
         self._releases = Releases(self._reservations, self._node, self._readers)
         # `_news` needs objects that need these three, so it is created after them.
@@ -143,7 +143,7 @@ class Daemon:
         self._signals: Signals | None = None
         site = _site(settings, self._kernel, self._spans, self._watcher, self._processes, boundary)
         self._attachments = Attachments(
-            Work(site, SecondLooks(self._kernel, self._workers, start_timer), self._lookers.submit),
+            Work(site, SecondLooks(self._kernel, self._workers, start_timer)),
             self._workers,
             on_gone=self._releases.release,
             planners=self._planners,
@@ -259,7 +259,7 @@ class Daemon:
         self._take_up()
         self._host.close()
         by = time.monotonic() + CLOSE_WORKERS_S
-        pools = (self._planners, self._workers, self._lookers, self._readers, self._images.readers)
+        pools = (self._planners, self._workers, self._readers, self._images.readers)
         running = tuple(dict.fromkeys(key for pool in pools for key in pool.close(max(0.0, by - time.monotonic()))))
         self._kubelet_doors.close()
         self._sources.close()

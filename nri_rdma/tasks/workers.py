@@ -12,10 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TypeAlias
-
-Beside: TypeAlias = Callable[[str, Callable[[], None]], Future[None]]
-"""Starts a task with this key in another thread; the future carries its result or its exception."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +27,6 @@ class _Task:
             self.done.set_exception(error)
         else:
             self.done.set_result(None)
-
-
-def at_once(_key: str, work: Callable[[], None]) -> Future[None]:
-    """Run the task in the caller's thread: a `Beside` for callers without worker threads."""
-    task = _Task(work=work, urgent=False, done=Future())
-    task.run()
-    return task.done
 
 
 class Workers:

@@ -28,11 +28,12 @@ MAX_REQUESTS = 64
 MAX_TOTAL_BYTES = 256 * 1024
 """The most bytes of all our annotations of a pod: as many as Kubernetes allows for all annotations together."""
 
-_SHORT, _SHORT_REMEMBERED = 8 * 1024, 256
-_LONG, _LONG_REMEMBERED = 32 * 1024, 32
-"""The requests of recent pods are cached, for short and for long annotations separately: the most characters of a pod's
-annotations, and the number of such pods. Sixteen netdevs with eight routes, four rules and four neighbours each take 20
-KiB. Still longer annotations are parsed again at each event of the pod."""
+_REMEMBERED = 64
+"""The requests of so many different sets of annotations are remembered: the pods of a job have the same ones, and a
+sandbox is refused and asked for again."""
+_LONG = 32 * 1024
+"""Longer annotations, in characters, are parsed each time. Sixteen netdevs with eight routes, four rules and four
+neighbours each take 20 KiB."""
 
 
 def asks(annotations: Mapping[str, str], prefix: str = PREFIX) -> bool:
@@ -77,9 +78,7 @@ def parse_pod_request(annotations: Mapping[str, str], prefix: str = PREFIX) -> P
         return None
     ours = tuple(sorted((key, text) for key, text in annotations.items() if asks({key: ""}, prefix)))
     size = sum(len(key) + len(text) for key, text in ours)
-    if size <= _SHORT:
-        return _parsed_short(ours, prefix)
-    return _parsed_long(ours, prefix) if size <= _LONG else _parsed(ours, prefix)
+    return _remembered(ours, prefix) if size <= _LONG else _parsed(ours, prefix)
 
 
 def _parsed(ours: tuple[tuple[str, str], ...], prefix: str) -> PodRequest | None:
@@ -95,10 +94,7 @@ def _parsed(ours: tuple[tuple[str, str], ...], prefix: str) -> PodRequest | None
     return PodRequest(requests=requests) if requests else None
 
 
-_parsed_short = lru_cache(maxsize=_SHORT_REMEMBERED)(_parsed)
-"""`_parsed` with a cache: the pods of a job have the same annotations, and the start of each sandbox waits for this.
-Long annotations have a cache of their own so that they do not displace short ones."""
-_parsed_long = lru_cache(maxsize=_LONG_REMEMBERED)(_parsed)
+_remembered = lru_cache(maxsize=_REMEMBERED)(_parsed)
 
 
 def asks_for_devices(annotations: Mapping[str, str], prefix: str = PREFIX) -> bool:

@@ -328,7 +328,7 @@ def test_a_daemon_listens_with_two_threads_and_ends_them(tmp_path: Path) -> None
     daemon = _daemon(tmp_path)
     daemon._host.listen(daemon._listeners, daemon._node, daemon._news)
     named = {thread.name for thread in set(threading.enumerate()) - before}
-    others = ("node-reader", "worker", "planner", "looker", "image-reader")
+    others = ("node-reader", "worker", "planner", "image-reader")
     assert {name for name in named if not name.startswith(others)} == {"listeners", "process-watcher"}
     assert {it.source.name for it in daemon._listeners._listened} == {"namespaces", "uevents", "link events"}
     daemon.close()

@@ -16,7 +16,7 @@ from nri_rdma.errors import ErrorCode, InventoryError
 from nri_rdma.model.request import Mode
 from nri_rdma.model.waits import Waits
 from nri_rdma.observe.spans import Recorder
-from nri_rdma.tasks.workers import Beside, Workers, at_once
+from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import FakeKernel, Link, World
 from tests.unit.attach.builders import POD_PATH, make_device, make_placed
 
@@ -124,7 +124,6 @@ class Rig:
     managed: bool = False
     event_sequence: int = 0
     processes: FakeProcesses = field(default_factory=FakeProcesses)
-    beside: Beside = at_once
     gid_wait_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -144,7 +143,7 @@ class Rig:
             boundary=self.gate,
             gid_wait_s=self.gid_wait_s,
         )
-        self.work = Work(site, SecondLooks(site.kernel, self.workers, self.clock), self.beside)
+        self.work = Work(site, SecondLooks(site.kernel, self.workers, self.clock))
         self.sandboxes = Attachments(
             self.work,
             self.workers,

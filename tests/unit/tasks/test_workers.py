@@ -6,7 +6,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from nri_rdma.tasks.workers import Workers, at_once
+from nri_rdma.tasks.workers import Workers
 
 SOON = 5.0
 
@@ -121,14 +121,3 @@ def test_closing_waits_no_longer_than_it_may_and_tells_what_still_runs() -> None
     assert not stuck.done()
     block.release.set()
     assert workers.close(SOON) == ()
-
-
-def test_who_has_no_workers_does_it_at_once_and_is_told_in_the_same_way() -> None:
-    done: list[str] = []
-    assert at_once("key", lambda: done.append(threading.current_thread().name)).result(0) is None
-    assert done == [threading.current_thread().name]
-
-    def fail() -> None:
-        raise ZeroDivisionError
-
-    assert isinstance(at_once("key", fail).exception(0), ZeroDivisionError)

@@ -1,7 +1,7 @@
 """Writes the tables of docs/configuration.md, docs/requests.md and docs/metrics.md from what declares their rows.
 
-Run `python docs/key_tables.py` after a change of a setting, a key or a metric; tests/unit/config/test_schema.py fails
-until that has been done. What is between `<!-- NAME -->` and `<!-- end -->` is generated, the rest is not touched.
+Run `make generate` after a change of a setting, a key or a metric; tests/house/test_generated.py fails until
+that has been done. What is between `<!-- NAME -->` and `<!-- end -->` is generated, the rest is not touched.
 """
 
 from __future__ import annotations
@@ -159,6 +159,8 @@ _QUANTITY = pattern_schema(QUANTITY)["pattern"]
 _WORDS = {"boolean": "`true` or `false`", "integer": "number", "number": "number", "string": "text"}
 
 
+PAGES = (DOCS / "configuration.md", DOCS / "requests.md", DOCS / "metrics.md")
+
 if __name__ == "__main__":
-    for path in (DOCS / "configuration.md", DOCS / "requests.md", DOCS / "metrics.md"):
+    for path in PAGES:
         path.write_text(generated(path.read_text()))

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections import deque
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from nri_rdma.attach.states import ENDING, TABLE, Effect, Event, State, Table
 
-DOCS = Path(__file__).resolve().parents[3] / "docs"
 STARTS = (State.QUEUED, State.WAITING, State.LEFT)
 
 ANSWERS: Mapping[Effect, tuple[Event, ...]] = {
@@ -172,19 +168,3 @@ def test_every_state_event_and_effect_is_in_the_table() -> None:
     assert {state for state, _ in TABLE} | {state for state, _ in TABLE.values()} == set(State)
     assert {event for _, event in TABLE} == set(Event)
     assert {effect for _, effects in TABLE.values() for effect in effects} == set(Effect)
-
-
-@pytest.fixture(scope="module")
-def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_page_shows_the_table_as_it_is(generator: ModuleType) -> None:
-    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
-    assert generator.architecture_with_table(page) == page, (
-        "run `make generate`, which writes the tables of docs/architecture.md anew"
-    )

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import tomllib
 from pathlib import Path
-from types import ModuleType
 from typing import Any  # Any: JSON documents
 
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from nri_rdma.config.schema import config_schema
 from nri_rdma.config.settings import Document, Settings, load
 from nri_rdma.errors import SettingError
 from tests.unit.rigs.json_schema import complaints
@@ -27,27 +24,6 @@ EXAMPLES = {
     **{path.name: path.read_text() for path in sorted((PROJECT / "docs/examples").glob("*.toml"))},
 }
 SCHEMA: dict[str, Any] = json.loads((PROJECT / "api/config.schema.json").read_text())
-
-
-def test_the_checked_in_schema_is_what_the_code_generates() -> None:
-    assert config_schema() == SCHEMA, "run `make generate`, which writes api/config.schema.json anew"
-
-
-@pytest.mark.parametrize(
-    "page", [PAGE, PAGE.with_name("requests.md"), PAGE.with_name("metrics.md")], ids=lambda page: page.name
-)
-def test_the_pages_tables_are_what_the_code_generates(page: Path) -> None:
-    assert _generator().generated(page.read_text()) == page.read_text(), (
-        f"run `make generate`, which writes the tables of {page.name} anew"
-    )
-
-
-def _generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_key_tables", PROJECT / "docs/key_tables.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("text", EXAMPLES.values(), ids=EXAMPLES.keys())

@@ -66,6 +66,17 @@ def test_a_page_says_make_with_targets_that_are_there() -> None:
             assert is_there, f"{page.relative_to(PROJECT)} says make {target}: name a target of the Makefile"
 
 
+def test_the_pages_for_contributors_name_files_that_are_there() -> None:
+    roots = [PROJECT, PROJECT / "nri_rdma", PROJECT / "tests/unit"]
+    for page in ("CONTRIBUTING.md", "docs/architecture.md"):
+        named = re.findall(r"`((?:[a-z][a-z_]*/)+[a-z_]*)(?:\.py)?`", (PROJECT / page).read_text())
+        lacking = [
+            it for it in named if not any((path / it).is_dir() or (path / f"{it}.py").is_file() for path in roots)
+        ]
+        assert lacking == [], f"{page}: name files and folders that are there"
+        assert len(named) > 20
+
+
 def test_each_page_is_in_the_list_of_pages() -> None:
     listed = set(re.findall(r"\]\(([^)]+\.md)\)", (PROJECT / "docs/README.md").read_text()))
     names = {path.name for path in (PROJECT / "docs").glob("*.md")} - {"README.md"}

@@ -12,7 +12,7 @@ def test_generated_requests_have_every_key_of_the_schema(devices: int) -> None:
     """Whoever adds a key to requests adds it to the generator, and so to the tests that have every operation fail."""
     asked = covering(devices, CAN)
     keys = {key for it in asked for key in keys_of(it)}
-    assert keys_of_schema() - keys == set()
+    assert keys_of_schema() - keys == set(), "write values for these keys into tests/unit/attach/grammar.py"
     assert {key for key in keys if key.startswith("routes.type=")} == {
         f"routes.type={it}" for it in ("unicast", "blackhole", "unreachable", "prohibit")
     }

@@ -182,7 +182,8 @@ def test_the_example_of_the_keys_has_every_key() -> None:
     """Whoever adds a key to the grammar adds it to FULL, which is read above."""
     known_here = tuple(key.name for key in REQUEST_KEYS if StandsIn.POD not in key.refused_in)
     keys = tuple(name for name in known_here if name != "perGPU")  # it is in count's place
-    assert tuple(FULL) == keys, "write the key into FULL, in request_cases.py, and a row for it into test_effects.py"
+    step = "write the key into FULL, in request_cases.py, in the order of the grammar, and a row into test_effects.py"
+    assert tuple(FULL) == keys, step
     for key, known in {
         "match": MATCH_KEYS,
         "align": ALIGN_KEYS,
@@ -191,7 +192,7 @@ def test_the_example_of_the_keys_has_every_key() -> None:
     }.items():
         part = FULL[key]
         assert isinstance(part, dict)
-        assert tuple(part | (IN_VRF if key == "interface" else {})) == names_of(known)
+        assert tuple(part | (IN_VRF if key == "interface" else {})) == names_of(known), f"{key}: {step}"
 
 
 # Refused values

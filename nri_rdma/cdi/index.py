@@ -5,7 +5,7 @@ CreateContainer uses it, so that each question is a look-up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
 from nri_rdma.cdi.meaning import CdiMeaning, Hardware, is_uverbs, meaning
@@ -21,6 +21,7 @@ TRACE_KEY = "claims.noderesource.dev/trace"
 """The annotation with the `traceparent` of the call that wrote the spec."""
 NodesAt: TypeAlias = frozenset[tuple[str, DeviceNumbers]]
 """Device nodes of a container: each with its path and its major and minor number."""
+NO_NODES: NodesAt = frozenset()
 Attached: TypeAlias = Mapping[str, frozenset[DeviceId]]
 """The CDI devices for which a sandbox has attachments, each with the attached RDMA devices."""
 
@@ -134,7 +135,9 @@ class Index:
         found += [name for name, ids in attached.items() if not ids <= explained and self.has_paths(name, nodes)]
         return tuple(dict.fromkeys(name for name in found if name not in named))
 
-    def unexplained(self, names: Iterable[str], nodes: Mapping[str, DeviceNumbers], attached: Attached) -> NodesAt:
+    def unexplained(
+        self, names: Iterable[str], nodes: Mapping[str, DeviceNumbers], attached: Attached, majors: Collection[int]
+    ) -> NodesAt:
         """Return the nodes of a container that belong to none of its known CDI devices, which are in `names`."""
         known = {*names, *self.recognise(nodes)}
         explained = {node for name in known for node in self._nodes.get(name, ())}
@@ -144,7 +147,7 @@ class Index:
         return frozenset(
             (path, number)
             for path, number in nodes.items()
-            if path not in paths and number not in numbers and (path, number) not in explained
+            if number[0] in majors and path not in paths and number not in numbers and (path, number) not in explained
         )
 
     def _devices(self, names: Iterable[str]) -> frozenset[DeviceId]:

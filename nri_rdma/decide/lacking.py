@@ -31,8 +31,6 @@ class Evidence:
     """Whether the container has anything from other programs that may matter to nri-rdma."""
     grants: tuple[CdiGrant, ...] = ()
     """Its CDI devices that concern nri-rdma."""
-    cdi_devices: frozenset[str] = frozenset()
-    """The names of its CDI devices that concern nri-rdma."""
     withheld: tuple[str, ...] = ()
     """CDI devices that the kubelet lists for the container, but that the container was not given."""
     unread: tuple[str, ...] = ()

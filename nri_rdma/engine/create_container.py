@@ -67,11 +67,13 @@ class ContainerCreation:
         self._refuse_unserved(container, holdings)  # before anything is attached for what others gave to it
         evidence = self._evidence.of(container, holdings, deadline)
         holdings = self._late.complete(container, evidence, holdings, self._barrier.by(deadline))
-        holdings = holdings.concerning(container.name, evidence.cdi_devices)
+        holdings = holdings.concerning(container.name, [grant.name for grant in evidence.grants])
         self._barrier.await_all(holdings, container.name, self._barrier.by(deadline))
         attached = holdings.attached
         requests = [it.admitted.request for it in attached]
-        if lacks(evidence.grants, requests, self._offering.adoption):  # an attach may have failed a moment ago
+        if evidence.grants and lacks(
+            evidence.grants, requests, self._offering.adoption
+        ):  # an attach may have failed a moment ago
             raise being_attached(container.pod, container.name)
         if not holdings:
             return ContainerEdits()

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 
 from nri_rdma.attach.attachments import Attachments
-from nri_rdma.attach.holdings import Holdings
+from nri_rdma.attach.holdings import NOTHING, Holdings
 from nri_rdma.cdi.grants import CdiGrant, Origin, devices_of, grants_in
-from nri_rdma.cdi.index import Attached
+from nri_rdma.cdi.index import NO_NODES
 from nri_rdma.decide.granted import refuse_unallocated, shown_devices
 from nri_rdma.decide.lacking import Evidence
 from nri_rdma.engine.container import Container
@@ -82,36 +82,34 @@ class EvidenceCollector:
             evidence = self._explained(container, holdings, deadline)
             span.attributes["rdma.cdi_devices"] = ",".join(grant.name for grant in evidence.grants)
             span.attributes["rdma.cdi_source"] = ",".join(str(grant.origin) for grant in evidence.grants)
-            span.link(self._specs.traces(evidence.cdi_devices))
+            span.link(self._specs.traces(grant.name for grant in evidence.grants))
         return evidence
 
-    def read(self, container: Container, attached: Attached, own: frozenset[DeviceId] = frozenset()) -> Evidence:
-        """Return what specs, kubelet and runtime say of a container now, and note what it has from others.
-
-        `attached` are the CDI devices that its sandbox has something attached for, with their RDMA devices. `own` are
-        the devices that the container has from us already: nobody else gave their nodes.
-        """
+    def read(
+        self, container: Container, holdings: Holdings = NOTHING, own: frozenset[DeviceId] = frozenset()
+    ) -> Evidence:
+        """Return what specs, kubelet and runtime say of a container now, and note what it has from others. `holdings`
+        are the attachments of its sandbox. `own` are RDMA devices that nri-rdma gave to the container: their nodes are
+        explained."""
         now, sandbox = self._specs.now, self._sandboxes.get(container.sandbox_id)
-        listed = _listed(container, sandbox)
         named = _reported(container, sandbox)
-        withheld = self._withheld(container, listed)
+        withheld = self._withheld(container, _listed(container, sandbox))
         for name in withheld:
             del named[name]
-        nodes = _telling_nodes(container)
-        unread = tuple(self._specs.unread(named))
+        unread, unexplained = tuple(self._specs.unread(named)), NO_NODES
+        nodes, attached = _telling_nodes(container), holdings.by_cdi_device
         if nodes:
             named |= dict.fromkeys(now.index.shown(named, nodes, attached), Origin.NODES)
-        may_explain = bool(nodes) and not container.was_there and self._rereading.reads
-        bare = now.index.unexplained(named, nodes, attached) if may_explain else frozenset()
+            if self._rereading.reads and not container.was_there:
+                unexplained = now.index.unexplained(named, nodes, attached, now.rdma_majors)
         grants = grants_in(now.index, container.name, named, attached)
         self._note(container, grants, own)
         return Evidence(
             container=container.name,
             grants=grants,
-            cdi_devices=frozenset([grant.name for grant in grants]),
             withheld=withheld,
             unread=unread,
-            unexplained=frozenset((path, number) for path, number in bare if number[0] in now.rdma_majors),
+            unexplained=unexplained,
             shares=container.shares,
         )
 
@@ -128,15 +126,15 @@ class EvidenceCollector:
     def _explained(self, container: Container, holdings: Holdings, deadline: float) -> Evidence:
         """Read until the container's devices are explained, as far as they can be."""
         until = min(deadline, time.monotonic() + _WAIT_S)
-        evidence = self.read(container, holdings.by_cdi_device)
+        evidence = self.read(container, holdings)
         if evidence.unread and container.has_major(self._specs.now.majors):
             self._await_specs(container, evidence.unread, until)
             holdings = self._attachments.of(container.sandbox_id)
-            evidence = self.read(container, holdings.by_cdi_device)
+            evidence = self.read(container, holdings)
         if evidence.unexplained:
             self._rereading.await_read(container.pod, container.name, evidence.unexplained, until)
             holdings = self._attachments.of(container.sandbox_id)
-            evidence = self.read(container, holdings.by_cdi_device)
+            evidence = self.read(container, holdings)
         self._refuse_unallocated(container, holdings, evidence.grants)
         return evidence
 
@@ -158,7 +156,7 @@ class EvidenceCollector:
             self._specs.reading_for([*unread]).result(max(0.0, until - time.monotonic()))
         except FutureTimeoutError as error:
             raise specs_not_read(container.pod) from error
-        evidence, problems = self.read(container, {}), self._specs.now.registry.problems
+        evidence, problems = self.read(container), self._specs.now.registry.problems
         if evidence.unread and problems and self._bare(container, evidence.grants):
             raise CdiError(
                 ErrorCode.CDI_FILE,

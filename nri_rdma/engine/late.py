@@ -130,7 +130,7 @@ class LateAttach:
         if not need.grants:
             return ()
         holdings = self._attachments.of(container.sandbox_id)
-        grants = self._evidence.read(container, holdings.by_cdi_device).grants
+        grants = self._evidence.read(container, holdings).grants
         return tuple(grant for grant in grants if not any(grant.name in it.now.cdi_devices for it in holdings))
 
     def _asked(self, container: Container, shares: Collection[Share]) -> Asked:

@@ -119,7 +119,7 @@ class Verifier:
         if not self._evidence.concerns(known):
             return False
         devices = frozenset(it.device.id for item in covering for it in item.devices)
-        grants = self._evidence.read(known, {}, devices).grants
+        grants = self._evidence.read(known, own=devices).grants
         return lacks(grants, (it.admitted.request for it in attached), self._offering.adoption)
 
 

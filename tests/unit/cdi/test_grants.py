@@ -39,7 +39,7 @@ def matched(index: Index, container: str, named: Names, there: Nodes, attached: 
 
 
 def bare(index: Index, named: Names, there: Nodes, attached: Attached) -> NodesAt:
-    return index.unexplained(with_shown(index, named, there, attached), there, attached)
+    return index.unexplained(with_shown(index, named, there, attached), there, attached, (231, 10))
 
 
 def test_a_device_that_none_of_our_hardware_is_in_is_no_grant() -> None:

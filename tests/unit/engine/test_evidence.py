@@ -284,12 +284,12 @@ def test_what_a_container_was_not_given_of_its_claims_is_told_by_the_runtime_or_
     node.start(annotations={})
     first, second = ((it.path, (it.major, it.minor)) for it in map(uverbs, range(2)))
     both = KnownContainer(pod=pod, name="main", annotations={}, devices=dict([first, second]))
-    assert node.engine._evidence.read(replace(both, cdi_devices=(CLAIM_A,)), {}).withheld == (CLAIM_B,)
-    assert node.engine._evidence.read(replace(both, cdi_devices=(CLAIM_A, CLAIM_B)), {}).withheld == ()
-    assert node.engine._evidence.read(both, {}).withheld == ()
-    assert node.engine._evidence.read(replace(both, devices=dict([first])), {}).withheld == (CLAIM_B,)
-    assert node.engine._evidence.read(replace(both, devices={}, is_privileged=True), {}).withheld == ()
-    assert node.engine._evidence.read(replace(both, name="other", devices={}), {}).withheld == ()
+    assert node.engine._evidence.read(replace(both, cdi_devices=(CLAIM_A,))).withheld == (CLAIM_B,)
+    assert node.engine._evidence.read(replace(both, cdi_devices=(CLAIM_A, CLAIM_B))).withheld == ()
+    assert node.engine._evidence.read(both).withheld == ()
+    assert node.engine._evidence.read(replace(both, devices=dict([first]))).withheld == (CLAIM_B,)
+    assert node.engine._evidence.read(replace(both, devices={}, is_privileged=True)).withheld == ()
+    assert node.engine._evidence.read(replace(both, name="other", devices={})).withheld == ()
 
 
 def test_a_spec_of_every_device_adds_nothing_to_a_claim_of_one(node: Node) -> None:

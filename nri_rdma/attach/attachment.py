@@ -204,42 +204,6 @@ class Attachment:
         return now.record.state if now.state in _NOT_SEEN and now.record is not None else now.phase
 
     @property
-    def record(self) -> SandboxRecord | None:
-        return self.now.record
-
-    @property
-    def namespace(self) -> Namespace | None:
-        return self.now.namespace
-
-    @property
-    def cdi_devices(self) -> frozenset[str]:
-        return self.now.cdi_devices
-
-    @property
-    def attempt(self) -> int:
-        return self.now.attempt
-
-    @property
-    def last_error(self) -> str:
-        return self.now.last_error
-
-    @property
-    def undo_error(self) -> str:
-        return self.now.undo_error
-
-    @property
-    def is_given_up(self) -> bool:
-        return self.now.is_given_up
-
-    @property
-    def numbers_from(self) -> int:
-        return self.now.numbers_from
-
-    @property
-    def looked_again(self) -> Future[None] | None:
-        return self.now.looked_again
-
-    @property
     def ends(self) -> bool:
         """Return whether the attachment is being taken down or is gone. It never becomes usable again."""
         return self.now.ends
@@ -275,9 +239,9 @@ class Attachment:
     def covers(self, name: str, container: str) -> bool:
         """Return whether the container is to get everything attached for `name`, a CDI device or a share. False as long
         as the attachment has no record."""
-        if self.record is None:
+        if self.now.record is None:
             return False
-        requests = [item.admitted.request for item in self.record.attached]
+        requests = [item.admitted.request for item in self.now.record.attached]
         return all(it.scope.covers(container) for it in requests if it.is_for(name))
 
     @property

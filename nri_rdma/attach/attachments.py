@@ -91,7 +91,7 @@ class Attachments:
     def held(self) -> int:
         """Return how many network namespaces are held open. While one is open the kernel does not return its devices by
         itself."""
-        return sum(1 for attachment in self.all() if attachment.namespace is not None)
+        return sum(1 for attachment in self.all() if attachment.now.namespace is not None)
 
     def is_there(self, pod: Pod) -> bool:
         """Return whether the pod's network namespace exists. Blocks on the kernel: only for workers."""

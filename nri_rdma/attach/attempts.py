@@ -69,7 +69,7 @@ class Attempts:
     def _plan(self, attachment: Attachment, _error: BaseException | None) -> None:
         """Select the devices and plan their steps."""
         again = attachment.again
-        select = again.choose if again is not None and attachment.attempt > 1 else attachment.select
+        select = again.choose if again is not None and attachment.now.attempt > 1 else attachment.select
         assert select is not None  # whoever makes an attachment gives it `select`, also for an earlier daemon's record
         try:
             chosen = select()
@@ -97,11 +97,11 @@ class Attempts:
         try:
             self._tasks.attach(attachment)
         except BaseException as error:  # noqa: BLE001 - after any error the host must be restored
-            facts = {"pod": str(attachment.pod), "error": str(error), "attempt": attachment.attempt}
+            facts = {"pod": str(attachment.pod), "error": str(error), "attempt": attachment.now.attempt}
             log.warning("attach failed", extra=facts)
             self._failed(attachment, error)
         else:
-            attached = attachment.record
+            attached = attachment.now.record
             assert attached is not None  # it is attached
             self._feed(attachment, Event.CONFIRMED)
             # After the event, because containers wait for it: the log line, and `rest`, which closes sockets.
@@ -117,7 +117,9 @@ class Attempts:
     def _failed(self, attachment: Attachment, error: BaseException) -> None:
         """Feed the failure of an attempt to the table. It is the last attempt if the plan was refused, if `attempts`
         are used up, or if the daemon is closing."""
-        is_last = self._timers.is_closed or attachment.attempt >= attachment.attempts or not attachment.planned.done()
+        is_last = (
+            self._timers.is_closed or attachment.now.attempt >= attachment.attempts or not attachment.planned.done()
+        )
         event = Event.LAST_FAILED if is_last else Event.FAILED
         self._feed(
             attachment,
@@ -141,7 +143,7 @@ class Attempts:
             self._feed(attachment, Event.UNDONE, error)
 
     def _pause(self, attachment: Attachment, _error: BaseException | None) -> None:
-        attempt = attachment.attempt
+        attempt = attachment.now.attempt
         pause_s = ATTEMPT_PAUSES_S[min(attempt, len(ATTEMPT_PAUSES_S)) - 1]
         attachment.change(record=None, attempt=attempt + 1)
         log.info("trying again", extra={"pod": str(attachment.pod), "attempt": attempt + 1, "pause_s": pause_s})

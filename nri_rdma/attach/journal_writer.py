@@ -57,9 +57,9 @@ class JournalWriter:
     def note_plan(self, attachment: Attachment) -> None:
         """Record which devices the pod gets, so that a restarted daemon knows. A failed write is only logged: the
         attach then fails anyway, since it must write its whole plan first."""
-        assert attachment.record is not None  # it is planned
+        assert attachment.now.record is not None  # it is planned
         try:
-            self.write(attachment.record)
+            self.write(attachment.now.record)
         except AttachError as error:
             log.warning("journal not written", extra={"pod": str(attachment.pod), "error": str(error)})
 

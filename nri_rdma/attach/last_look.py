@@ -16,7 +16,7 @@ def last_look(kernel: Kernel, lifelines: Lifelines, attachment: Attachment, plan
     try:
         refuse_held(kernel, planned)
         return completed(
-            kernel, attachment.namespace, attachment.now.decided, lifelines, netdevs=_netdevs_beside(attachment)
+            kernel, attachment.now.namespace, attachment.now.decided, lifelines, netdevs=_netdevs_beside(attachment)
         )
     except KernelError as error:
         pod = planned.pod
@@ -25,5 +25,5 @@ def last_look(kernel: Kernel, lifelines: Lifelines, attachment: Attachment, plan
 
 def _netdevs_beside(attachment: Attachment) -> frozenset[int]:
     """Return the interface numbers, in the pod, of the netdevs that belong to the sandbox's other attachments."""
-    records = (it.record for it in attachment.beside if it.state is Phase.ATTACHED)
+    records = (it.now.record for it in attachment.beside if it.state is Phase.ATTACHED)
     return frozenset(move.pod_ifindex for record in records if record is not None for move in record.plan.moves)

@@ -23,7 +23,7 @@ def node_removed(attachments: Attachments, number: tuple[int, int], sequence: in
     moved or its driver was reloaded, and the old number may belong to another device now. `number` is major and minor,
     `sequence` the number of the kernel's event."""
     for attachment in attachments.all():
-        if sequence > attachment.numbers_from and (number in _numbers(attachment) or _is_being_read(attachment)):
+        if sequence > attachment.now.numbers_from and (number in _numbers(attachment) or _is_being_read(attachment)):
             log.info("character device is gone", extra={"pod": str(attachment.pod), "number": list(number)})
             attachments.look_again(attachment)
 
@@ -40,7 +40,7 @@ def netdevs_changed(attachments: Attachments, ifindexes: frozenset[int]) -> None
     have changed. An attachment that is being reread already is skipped, so that a flapping link does not keep all
     workers busy."""
     for attachment in attachments.all():
-        record, looked = attachment.record, attachment.looked_again
+        record, looked = attachment.now.record, attachment.now.looked_again
         if record is None or attachment.state is not Phase.ATTACHED or (looked is not None and not looked.done()):
             continue
         shared = (it for it in record.attached if it.admitted.mode is Mode.SHARED)
@@ -52,7 +52,7 @@ def netdevs_changed(attachments: Attachments, ifindexes: frozenset[int]) -> None
 def process_ended(attachments: Attachments, process: ProcessIdentity) -> None:
     """End the sandboxes whose end is seen by the end of this process."""
     for attachment in attachments.all():
-        record = attachment.record
+        record = attachment.now.record
         known = record.process if record is not None else None  # None while the attach is under way
         if lives_by_process(attachment.pod) and attachment.pod.pid == process.pid and known in {None, process}:
             log.info("the sandbox's process ended", extra={"pod": str(attachment.pod), "pid": process.pid})
@@ -77,14 +77,14 @@ def look_at_all_namespaces(attachments: Attachments) -> None:
 
 def _is_being_read(attachment: Attachment) -> bool:
     """Return whether a worker is rereading the attachment's numbers now, so that they are unknown."""
-    looked = attachment.looked_again
-    is_confirming = attachment.state is Phase.ATTACHING and attachment.numbers_from > 0
+    looked = attachment.now.looked_again
+    is_confirming = attachment.state is Phase.ATTACHING and attachment.now.numbers_from > 0
     return is_confirming or (looked is not None and not looked.done())
 
 
 def _numbers(attachment: Attachment) -> frozenset[tuple[int, int]]:
     """Return the major and minor numbers of the character devices of an attached sandbox; empty in any other state."""
-    record = attachment.record
+    record = attachment.now.record
     if record is None or attachment.state is not Phase.ATTACHED:
         return frozenset()
     nodes = [node for it in record.attached for item in it.devices for node in item.device.char_devices]

@@ -54,7 +54,7 @@ class PodGids:
         if not attachment.now.gids_are_old:
             return record
         attachment.change(gids_are_old=False)
-        gids = self._seen(record, attachment.namespace, GAP_LATER)[0].since(record.gids)
+        gids = self._seen(record, attachment.now.namespace, GAP_LATER)[0].since(record.gids)
         if gids.moved and gids.moved != record.gids.moved:
             log.warning("GIDs have moved", extra={"pod": str(record.pod), "gids": list(moved_words(gids))})
         return replace(record, gids=gids)
@@ -65,11 +65,11 @@ class PodGids:
         meanwhile."""
         until = time.monotonic() + self._wait_s
         with self._spans.span("gids") as span:
-            gids, is_awaited = self._seen(record, attachment.namespace, GAP)
+            gids, is_awaited = self._seen(record, attachment.now.namespace, GAP)
             while is_awaited and time.monotonic() < until:
                 time.sleep(_PAUSE_S)
                 attachment.refuse_ended()
-                gids, is_awaited = self._seen(record, attachment.namespace, GAP)
+                gids, is_awaited = self._seen(record, attachment.now.namespace, GAP)
             words = [gids.problem] if gids.problem else [gid_words(it) for it in gids.ports]
             span.attributes["rdma.gids"] = "; ".join(words)
         if is_awaited:

@@ -98,5 +98,5 @@ class Undo:
         """Forget the attachment, and notify those who wait for its end."""
         self._remove(attachment)
         attachment.undo_done.set_result(None)
-        if attachment.record is not None:
-            log.info("returned", extra={"pod": str(attachment.pod), "devices": attachment.record.device_names})
+        if attachment.now.record is not None:
+            log.info("returned", extra={"pod": str(attachment.pod), "devices": attachment.now.record.device_names})

@@ -88,7 +88,7 @@ class Work:
     def find(self, attachment: Attachment) -> Event:
         """Open the namespace of an earlier daemon's attachment, and return the attachment's state. Raises KernelError
         if the kernel does not let us find out."""
-        record = attachment.record
+        record = attachment.now.record
         assert record is not None  # an earlier daemon wrote it
         with self._spans.span("recover", _names(attachment.pod)):
             namespace = self._ends.open_again(record)
@@ -134,19 +134,19 @@ class Work:
     def attach(self, attachment: Attachment) -> None:
         """Carry out the plan; afterwards the record has what the containers get. Raises AttachError, or NotReadyError
         if the attachment ends meanwhile; the caller then undoes the attach."""
-        facts = _names(attachment.pod) | {"rdma.attempt": attachment.attempt}
+        facts = _names(attachment.pod) | {"rdma.attempt": attachment.now.attempt}
         with self._kernel.host.keeping(), self._spans.span("attach", facts) as span:
             record = self._begun(attachment)
             steps = steps_of(record.plan)
             boundary = counting(attachment, steps, self._boundary)
-            if attachment.namespace is not None:
-                do_steps(self._kernel, attachment.namespace, steps, self._spans, boundary)
+            if attachment.now.namespace is not None:
+                do_steps(self._kernel, attachment.now.namespace, steps, self._spans, boundary)
             confirmed = self._confirm(attachment, record)
             span.attributes["rdma.isolation"] = str(confirmed.isolation or "")
 
     def _begun(self, attachment: Attachment) -> SandboxRecord:
         """Write the whole plan to the journal, with all that the links carry, so that it can be undone from now on."""
-        planned = attachment.record
+        planned = attachment.now.record
         assert planned is not None  # it is planned
         with self._spans.span("capture"):
             plan = last_look(self._kernel, self._lifelines, attachment, planned)
@@ -158,13 +158,13 @@ class Work:
 
     def look_again(self, attachment: Attachment) -> None:
         """Reread names and numbers of attached devices. Raises AttachError if a device is gone."""
-        record = attachment.record
+        record = attachment.now.record
         if record is None or attachment.state is not Phase.ATTACHED:
             return  # no container gets numbers of an attachment in another state
         try:
             with self._spans.span("resolve-numbers", _names(attachment.pod)):
                 newest = self._event_sequence()
-                now = self._presence.again(record, attachment.namespace)
+                now = self._presence.again(record, attachment.now.namespace)
                 now = self._gids.again(attachment, now)
         finally:
             self.rest(attachment)
@@ -177,7 +177,7 @@ class Work:
     def cover(self, attachment: Attachment, name: str, container: str, is_covered: bool) -> None:
         """Give the container the devices that were attached for `name` (a CDI device or a share) or, if not
         `is_covered`, withdraw them. Raises NotReadyError if the attachment is not in the phase ATTACHED."""
-        record = attachment.record
+        record = attachment.now.record
         if record is None or attachment.state is not Phase.ATTACHED:
             raise interrupted(attachment.pod)
         covering = record.covering(name, container, is_covered)
@@ -186,20 +186,25 @@ class Work:
 
     def bring_home(self, attachment: Attachment) -> None:
         """Undo what the journal's record says. Raises an ExceptionGroup if anything on the host is not as before."""
-        if attachment.record is not None:
+        if attachment.now.record is not None:
             if attachment.ends:  # otherwise another attempt follows, also in a restarted daemon
-                self._journal.note_returning(attachment, attachment.record)
+                self._journal.note_returning(attachment, attachment.now.record)
             # If no call ended the attachment (its namespace is gone, say), the undo is a trace of its own.
             with self._spans.span("undo", _names(attachment.pod), origin=attachment.parent) as span:
-                steps = steps_of(attachment.record.plan, partial(self._lost.note, attachment.pod))
+                steps = steps_of(attachment.now.record.plan, partial(self._lost.note, attachment.pod))
                 errors = undo_steps(
-                    self._kernel, attachment.namespace, steps, self._spans, self._boundary, attachment.settle_returned
+                    self._kernel,
+                    attachment.now.namespace,
+                    steps,
+                    self._spans,
+                    self._boundary,
+                    attachment.settle_returned,
                 )
                 span.error = words = "; ".join(map(str, errors))
             if errors:
                 raise ExceptionGroup(words, errors)
             if self._links_are_managed():
-                self._second_looks.expect(attachment.record.plan.moves)
+                self._second_looks.expect(attachment.now.record.plan.moves)
         self._journal.forget(attachment.key)
         self.let_go(attachment)
 
@@ -207,21 +212,21 @@ class Work:
         """Close the namespace of an attachment whose undo keeps failing, but only if all netdevs in it are physical:
         the kernel moves these to the host when the namespace ends, and destroys virtual ones. First remove the
         alternative names that the pod gave them, as far as possible, because a netdev keeps them."""
-        if attachment.record is None or not all(move.link.parent for move in attachment.record.plan.moves):
+        if attachment.now.record is None or not all(move.link.parent for move in attachment.now.record.plan.moves):
             return
-        if attachment.namespace is not None:
-            for move in attachment.record.plan.moves:
-                self._remove_foreign_names(attachment.pod, attachment.namespace, move)
+        if attachment.now.namespace is not None:
+            for move in attachment.now.record.plan.moves:
+                self._remove_foreign_names(attachment.pod, attachment.now.namespace, move)
         self.let_go(attachment)
 
     def rest(self, attachment: Attachment) -> None:
         """Close the sockets in the namespace of an attached sandbox, but keep the namespace open."""
-        if attachment.namespace is not None:
-            attachment.namespace.rest()
+        if attachment.now.namespace is not None:
+            attachment.now.namespace.rest()
 
     def let_go(self, attachment: Attachment) -> None:
         """Close the namespace, if it is open."""
-        namespace = attachment.namespace
+        namespace = attachment.now.namespace
         attachment.change(namespace=None)
         if namespace is not None:
             namespace.close()
@@ -241,7 +246,7 @@ class Work:
                 refuse_powerless(self._kernel, str(attachment.pod))
                 attachment.change(namespace=open_for(self._kernel, attachment.pod))
             process = self._ends.watch_process(attachment.pod)
-            pod, namespace = attachment.pod, attachment.namespace
+            pod, namespace = attachment.pod, attachment.now.namespace
             record = prepare(
                 self._kernel, namespace, pod, chosen.placed, chosen.rdma_cm, process=process, part=attachment.part
             )
@@ -254,11 +259,11 @@ class Work:
         with self._spans.span("resolve-numbers"):
             attachment.change(numbers_from=self._event_sequence())
             self._boundary(f"before resolve-numbers {attachment.key}")
-            resolved = self._presence.at_the_end(record, attachment.namespace)
+            resolved = self._presence.at_the_end(record, attachment.now.namespace)
         self._boundary(f"after resolve-numbers {attachment.key}")
         confirmed = replace(resolved, state=Phase.ATTACHED, gids=self._gids.at_the_end(attachment, resolved))
         self._journal.write(confirmed)
-        if attachment.namespace is not None and not attachment.namespace.is_at_its_path:
+        if attachment.now.namespace is not None and not attachment.now.namespace.is_at_its_path:
             raise interrupted(attachment.pod)  # the event may come late, and a container would start without netdevs
         attachment.refuse_ended()
         attachment.change(record=confirmed)

@@ -56,7 +56,7 @@ class ClaimStates:
 
     def _settled(self, known: weakref.ref[Attachment], done: Future[None]) -> None:
         attachment = known()
-        names = attachment.cdi_devices if attachment is not None else frozenset[str]()
+        names = attachment.now.cdi_devices if attachment is not None else frozenset[str]()
         if names:
             self._report(names, None if done.cancelled() else done.exception())
 
@@ -76,15 +76,15 @@ class ClaimStates:
         """Return the state of each CDI device that a pod has, or gives back while no other pod has it."""
         found: dict[str, CdiState] = {}
         for attachment in self._attachments.all():
-            record = attachment.record
+            record = attachment.now.record
             if record is None:
                 continue
             if attachment.shown is Phase.ATTACHED:
                 oldest = next(iter(self._attachments.of(attachment.pod.sandbox_id)), attachment)
                 found.update(_given(record, oldest.containers.proofs.copy()))
-            elif attachment.shown is Phase.RETURNING and not attachment.is_given_up:
-                for name in attachment.cdi_devices:
-                    found.setdefault(name, CdiState(is_returning=True, undo_error=attachment.undo_error))
+            elif attachment.shown is Phase.RETURNING and not attachment.now.is_given_up:
+                for name in attachment.now.cdi_devices:
+                    found.setdefault(name, CdiState(is_returning=True, undo_error=attachment.now.undo_error))
         return found
 
 

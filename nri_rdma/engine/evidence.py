@@ -206,12 +206,23 @@ class EvidenceCollector:
     def _note(self, container: Container, grants: tuple[CdiGrant, ...], own: frozenset[DeviceId]) -> None:
         """Remember what the container has from others, for `status`."""
         adoption = self._offering.adoption
-        seen = [_sighting_of(container, grant, adoption) for grant in grants]
+        seen = [(it.name, [device.name for device in it.devices], it.origin, _handling(it, adoption)) for it in grants]
         bare = self._bare(container, grants, own)
         if bare:
-            seen.append(_sighting(container, "device nodes", bare, str(Origin.NODES), str(adoption.of("").adopt)))
+            seen.append(("device nodes", [*bare], Origin.NODES, str(adoption.of("").adopt)))
         if seen:
-            self._sandboxes.take(container.sandbox_id).sightings[container.name] = tuple(seen)
+            self._sandboxes.take(container.sandbox_id).sightings[container.name] = tuple(
+                Sighting(
+                    pod=container.pod_name,
+                    container=container.name,
+                    what=what,
+                    devices=tuple(devices),
+                    source=str(origin),
+                    adopt=handling,
+                    is_privileged=container.is_privileged,
+                )
+                for what, devices, origin, handling in seen
+            )
 
 
 def _listed(container: Container, sandbox: Sandbox | None) -> tuple[str, ...]:
@@ -234,19 +245,7 @@ def _telling_nodes(container: Container) -> dict[str, DeviceNumbers]:
     return {} if container.is_privileged else dict(container.devices)
 
 
-def _sighting_of(container: Container, grant: CdiGrant, adoption: Adoption) -> Sighting:
+def _handling(grant: CdiGrant, adoption: Adoption) -> str:
+    """Return what nri-rdma does with the CDI device, as `status` shows it."""
     asks = grant.problem is not None or bool(grant.meaning and grant.meaning.asked)
-    adopt = "its own keys" if asks else str(adoption.of(grant.vendor).adopt)
-    return _sighting(container, grant.name, tuple(it.name for it in grant.devices), str(grant.origin), adopt)
-
-
-def _sighting(container: Container, what: str, devices: tuple[str, ...], source: str, adopt: str) -> Sighting:
-    return Sighting(
-        pod=container.pod_name,
-        container=container.name,
-        what=what,
-        devices=devices,
-        source=source,
-        adopt=adopt,
-        is_privileged=container.is_privileged,
-    )
+    return "its own keys" if asks else str(adoption.of(grant.vendor).adopt)

@@ -226,7 +226,7 @@ def _await_end(subject: Subject, holdings: Holdings, by: float) -> None:
     """Wait for unfinished attaches, and for rereads of what is attached."""
     for sandbox in holdings.concerning(subject.container, ()):
         settled(sandbox.attach_done, by - time.monotonic())
-        looked = sandbox.looked_again
+        looked = sandbox.now.looked_again
         if looked is not None:
             settled(looked, by - time.monotonic())
 
@@ -317,7 +317,7 @@ def _ready_record(sandbox: Attachment, where: str) -> SandboxRecord:
     """Return what is attached; raise NotReadyError where that is not, or no longer, so."""
     if sandbox.state in {Phase.RETURNING, Phase.GONE}:
         raise returning(sandbox.pod)
-    looked, record = sandbox.looked_again, sandbox.record
+    looked, record = sandbox.now.looked_again, sandbox.now.record
     if sandbox.state is not Phase.ATTACHED or record is None:
         words = "the attach of this pod still runs"
     elif looked is not None and (not looked.done() or looked.cancelled() or looked.exception() is not None):

@@ -65,7 +65,7 @@ class ContainerStart:
         holdings = self._attachments.of(sandbox_id)
         if not holdings:
             return
-        record = holdings[0].record
+        record = holdings[0].now.record
         holdings.containers.started(container, record.attached if record is not None else ())
         self.gate.refuse_unproven(holdings, container, container_id, cgroups_path)
         self.limiter.limit_starting(holdings, container, cgroups_path, container_id)

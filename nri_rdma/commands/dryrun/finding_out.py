@@ -72,7 +72,7 @@ class FindingOut:
     def attach(self, attachment: Attachment) -> None:
         """Mark the attachment as attached, with the device numbers that containers would get. Raises AttachError for
         what an attach would refuse."""
-        planned = attachment.record
+        planned = attachment.now.record
         assert planned is not None  # `plan` has set it
         try:
             refuse_held(self._host, planned)
@@ -100,8 +100,8 @@ class FindingOut:
     def cover(self, attachment: Attachment, name: str, container: str, is_covered: bool) -> None:
         """Record that a container of the sandbox would use the attachment or, with `is_covered` false, no longer use
         it."""
-        if attachment.record is not None:
-            attachment.change(record=attachment.record.covering(name, container, is_covered))
+        if attachment.now.record is not None:
+            attachment.change(record=attachment.now.record.covering(name, container, is_covered))
 
     def watch_end(self, pod: Pod) -> None:
         """Do nothing: a dry run does not watch for the pod's end."""

@@ -236,7 +236,7 @@ class Verdicts:
             return  # the dry run is ending
         error = done.exception()
         if error is None or isinstance(error, NriRdmaError):
-            self._tell(seen, sandbox.record, error, was_there)
+            self._tell(seen, sandbox.now.record, error, was_there)
         else:
             log.error("bug in a plan", exc_info=error, extra={"pod": str(seen.pod)})
 

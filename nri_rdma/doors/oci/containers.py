@@ -245,7 +245,7 @@ def _attributes(pod: Pod) -> dict[str, str]:
 
 def _is_of(attachment: Attachment, process: ProcessIdentity) -> bool:
     """Return whether the attachment was made for this process."""
-    record = attachment.record
+    record = attachment.now.record
     known = record.process if record is not None else None
     return attachment.pod.pid == process.pid and known in {None, process}
 

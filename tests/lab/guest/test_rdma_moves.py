@@ -61,8 +61,8 @@ def begin(rig: Rig) -> Attachment:
 def attached(rig: Rig) -> AttachedDevice:
     sandbox = begin(rig)
     sandbox.attach_done.result(SOON)
-    assert sandbox.record is not None
-    return sandbox.record.attached[0].devices[0]
+    assert sandbox.now.record is not None
+    return sandbox.now.record.attached[0].devices[0]
 
 
 def end(rig: Rig) -> None:

@@ -72,5 +72,5 @@ def test_who_comes_to_an_attach_that_ends_is_told_to_come_again(daemon: Rig, att
 
 def test_status_says_of_what_goes_home_that_it_does_whatever_the_journal_has(attachment: Attachment) -> None:
     attachment.now = attachment.now._replace(state=State.RETURNING)
-    assert attachment.record is not None
-    assert (attachment.record.state, attachment.shown) == (Phase.ATTACHED, Phase.RETURNING)
+    assert attachment.now.record is not None
+    assert (attachment.now.record.state, attachment.shown) == (Phase.ATTACHED, Phase.RETURNING)

@@ -60,8 +60,8 @@ def test_a_netdev_of_a_later_part_has_a_table_of_its_own_beside_the_first(start:
     begin_attach(rig).attach_done.result(SOON)
     later = rig.sandboxes.begin(make_pod(), placed_on(world, "rail1"), None, part="trainer")
     later.attach_done.result(SOON)
-    assert later.record is not None
-    (move,) = later.record.plan.moves
+    assert later.now.record is not None
+    (move,) = later.now.record.plan.moves
     assert [(str(it.source), it.table) for it in move.inherited.rules] == [
         (f"10.0.0.{move.link.ifindex}/32", FIRST_OWN_TABLE)
     ]
@@ -82,8 +82,8 @@ def test_a_netdev_that_shall_have_no_ipv6_leaves_its_ipv6_addresses_behind(
     admitted = replace(placed.admitted, request=replace(placed.admitted.request, interface=interface))
     attachment = rig.sandboxes.begin(make_pod(), (replace(placed, admitted=admitted),), None)
     attachment.attach_done.result(SOON)
-    assert attachment.record is not None
-    (move,) = attachment.record.plan.moves
+    assert attachment.now.record is not None
+    (move,) = attachment.now.record.plan.moves
     assert [any("fd00::5" in it for it in move.inherited.left_out)] == [enable_ipv6 is False]
     end_sandbox(rig)
 
@@ -98,7 +98,7 @@ def test_what_a_cdi_device_asked_for_is_known_before_it_is_planned(start: Start)
     request = replace(placed.admitted.request, cdi_device="a.example.com/nic=0")
     placed = replace(placed, admitted=replace(placed.admitted, request=request))
     attachment = rig.sandboxes.begin(make_pod(), (placed,), None, part="main")
-    assert attachment.cdi_devices == {"a.example.com/nic=0"}
+    assert attachment.now.cdi_devices == {"a.example.com/nic=0"}
     held.set()
     attachment.attach_done.result(SOON)
     end_sandbox(rig)
@@ -425,8 +425,8 @@ def test_rdma_cm_is_what_it_is_at_the_attach_not_what_it_was_at_the_start_of_the
     stale = replace(RDMA_CM, minor=99)
     sandbox = rig.sandboxes.begin(make_pod(), placed_on(rig.world, "rail0"), stale)
     sandbox.attach_done.result(SOON)
-    assert sandbox.record is not None
-    assert sandbox.record.rdma_cm == RDMA_CM
+    assert sandbox.now.record is not None
+    assert sandbox.now.record.rdma_cm == RDMA_CM
     end_sandbox(rig)
 
 
@@ -481,8 +481,8 @@ def test_a_daemon_that_does_not_see_the_process_serves_the_pod_all_the_same(star
     rig = start(make_world())
     sandbox = _attach_on_host_network(rig)
     sandbox.attach_done.result(SOON)
-    assert sandbox.record is not None
-    assert sandbox.record.process is None
+    assert sandbox.now.record is not None
+    assert sandbox.now.record.process is None
     end_sandbox(rig)
     assert_nothing_left(rig)
 

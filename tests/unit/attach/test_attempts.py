@@ -40,7 +40,7 @@ def test_an_attach_that_fails_is_tried_again_and_its_device_stays_taken(start: S
     assert rig.clock.wait_for_one() == ATTEMPT_PAUSES_S[0]
     assert (sandbox.planned.result(SOON), sandbox.attach_done.done(), rig.gone) == (None, False, [])
     assert (world.snapshot(), world.held, records_of(rig)) == (before, 0, {})
-    assert (sandbox.state, sandbox.attempt, "injected" in sandbox.last_error) == (Phase.PLANNED, 2, True)
+    assert (sandbox.state, sandbox.now.attempt, "injected" in sandbox.now.last_error) == (Phase.PLANNED, 2, True)
     rig.gate.fail_at = ""
     rig.clock.pass_one()
     sandbox.attach_done.result(SOON)
@@ -70,7 +70,7 @@ def test_an_attach_that_fails_again_and_again_is_given_up(start: Start) -> None:
         assert not sandbox.attach_done.done()
         rig.clock.pass_one()
     assert isinstance(sandbox.attach_done.exception(SOON), RuntimeError)
-    assert (sandbox.attempt, world.snapshot(), rig.gone) == (ATTEMPTS, before, ["sandbox-1"])
+    assert (sandbox.now.attempt, world.snapshot(), rig.gone) == (ATTEMPTS, before, ["sandbox-1"])
     assert_nothing_left(rig)
 
 
@@ -197,7 +197,7 @@ def test_the_next_attempt_has_the_devices_of_the_first_unless_somebody_chooses_a
     rig.gate.fail_at = ""
     rig.clock.pass_one()
     sandbox.attach_done.result(SOON)
-    assert (sandbox.attempt, len(chosen)) == (2, 1)
+    assert (sandbox.now.attempt, len(chosen)) == (2, 1)
     end_sandbox(rig)
     assert_nothing_left(rig)
 
@@ -213,7 +213,7 @@ def test_an_attempt_whose_undo_fails_is_the_last_one(start: Start) -> None:
     rig.gate.open.set()
     assert isinstance(sandbox.attach_done.exception(SOON), RuntimeError)
     assert (sandbox.state, rig.clock.wait_for_one()) == (Phase.RETURNING, RETRY_SECONDS[0])
-    assert sandbox.is_given_up
+    assert sandbox.now.is_given_up
     free()
     rig.clock.pass_one()
     assert sandbox.undo_done is not None

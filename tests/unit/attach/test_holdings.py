@@ -57,8 +57,8 @@ def test_an_own_attachment_stays_beside_the_late_ones_of_now(both: Node) -> None
 def test_the_nodes_rdma_cm_is_that_of_whichever_part_has_one(both: Node) -> None:
     """The module was loaded between two attaches."""
     parts = both.rig.sandboxes.of("sandbox-1")
-    assert parts[0].record is not None
-    parts[0].change(record=replace(parts[0].record, rdma_cm=None))
+    assert parts[0].now.record is not None
+    parts[0].change(record=replace(parts[0].now.record, rdma_cm=None))
     assert parts.rdma_cm == both.rdma_cm
 
 
@@ -76,7 +76,7 @@ def test_a_sandbox_that_nothing_is_planned_for_yet_has_nothing(node: Node) -> No
         node.start(annotations=ONE, seconds=0.05)
     assert node.rig.gate.reached.wait(SOON)
     parts = node.rig.sandboxes.of("sandbox-1")
-    assert [it.record for it in parts] == [None]
+    assert [it.now.record for it in parts] == [None]
     assert (parts.attached, parts.rdma_cm) == ((), None)
     assert parts.by_cdi_device == {}
     assert parts.moved_netdevs({"rail0"}) == ()
@@ -99,12 +99,12 @@ def test_a_container_waits_for_what_concerns_it(both: Node) -> None:
 def test_only_what_was_given_by_an_id_is_held_by_one(both: Node) -> None:
     """A pool may have had shares before its ids stood for devices."""
     (first, _) = parts = both.rig.sandboxes.of("sandbox-1")
-    assert first.record is not None
-    (item,) = first.record.attached
+    assert first.now.record is not None
+    (item,) = first.now.record.attached
     request = item.admitted.request
     assert held_by_id(parts, request.pool) == ()
     by_id = replace(item, admitted=replace(item.admitted, request=replace(request, match=Match(id=DeviceId("mlx5_0")))))
-    first.change(record=replace(first.record, attached=(by_id,)))
+    first.change(record=replace(first.now.record, attached=(by_id,)))
     assert [device.name for device in held_by_id(parts, request.pool)] == ["mlx5_0"]
 
 

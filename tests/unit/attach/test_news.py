@@ -85,5 +85,5 @@ def test_all_attachments_are_reread_when_devices_may_have_other_names(
     both = _attached(rig, 0, paths[0]), _attached(rig, 1, paths[1])
     look_at_all_again(rig.sandboxes)
     for attachment in both:
-        assert attachment.looked_again is not None
-        attachment.looked_again.result(SOON)
+        assert attachment.now.looked_again is not None
+        attachment.now.looked_again.result(SOON)

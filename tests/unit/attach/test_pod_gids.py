@@ -43,8 +43,8 @@ def asking(world: World, mode: Mode = Mode.EXCLUSIVE) -> tuple[Placed, ...]:
 
 
 def port_of(sandbox: Attachment) -> PortGid:
-    assert sandbox.record is not None
-    (port,) = sandbox.record.gids.ports
+    assert sandbox.now.record is not None
+    (port,) = sandbox.now.record.gids.ports
     return port
 
 
@@ -52,8 +52,8 @@ def test_the_gid_of_the_pods_own_address_is_read_in_the_pod(rig: Rig, world: Wor
     device_of(world).gids = (LINK_LOCAL, gid(1, HOSTS), gid(2, OWN))
     sandbox = attach(rig, asking(world))
     assert (port_of(sandbox).gid, port_of(sandbox).is_own) == (gid(2, OWN), True)
-    assert sandbox.record is not None
-    told = dict(sandbox.record.gids.variables)
+    assert sandbox.now.record is not None
+    told = dict(sandbox.now.record.gids.variables)
     assert (told["NCCL_IB_GID_INDEX"], told["NCCL_IB_ADDR_RANGE"]) == ("2", "0.0.0.0/1")
 
 
@@ -99,8 +99,8 @@ def test_nobody_waits_where_the_pod_has_no_address(start: Start, world: World) -
 
 def test_a_device_without_a_table_has_no_gids(rig: Rig, world: World) -> None:
     sandbox = attach(rig, asking(world))
-    assert sandbox.record is not None
-    assert sandbox.record.gids.ports == ()
+    assert sandbox.now.record is not None
+    assert sandbox.now.record.gids.ports == ()
 
 
 def sharing(world: World) -> None:
@@ -162,8 +162,8 @@ def test_what_cannot_be_read_is_told_and_the_pod_starts(world: World, tmp_path: 
     end_sandbox(rig)
     rig.close()
     rig, sandbox = begun(FaultyKernel(FakeKernel(world), fail_at=operations))
-    assert sandbox.record is not None
-    assert sandbox.record.gids.problem.startswith("GIDs not read: ")
+    assert sandbox.now.record is not None
+    assert sandbox.now.record.gids.problem.startswith("GIDs not read: ")
     rig.close()
 
 
@@ -173,8 +173,8 @@ def test_gids_are_read_again_with_the_numbers_and_by_the_next_daemon(start: Star
     sandbox = attach(rig, asking(world))
     device_of(world).gids = (LINK_LOCAL, gid(4, OWN))
     look_at_all_again(rig.sandboxes)
-    assert sandbox.looked_again is not None
-    sandbox.looked_again.result(SOON)
+    assert sandbox.now.looked_again is not None
+    sandbox.now.looked_again.result(SOON)
     assert port_of(sandbox).gid == gid(4, OWN)
     ((written,), _) = rig.journal.load()
     assert written.gids.ports == ()
@@ -183,8 +183,8 @@ def test_gids_are_read_again_with_the_numbers_and_by_the_next_daemon(start: Star
     again.sandboxes.recover(lambda _record: None)
     await_taken_up(again)
     (adopted,) = again.sandboxes.all()
-    assert adopted.looked_again is not None
-    adopted.looked_again.result(SOON)
+    assert adopted.now.looked_again is not None
+    adopted.now.looked_again.result(SOON)
     assert port_of(adopted).gid == gid(4, OWN)
 
 
@@ -198,6 +198,6 @@ def test_a_device_whose_port_is_down_does_not_count_beside_a_live_one(rig: Rig, 
         device.gids = (gid(index, HOSTS, "rail0"),)
     dead = replace(make_device("mlx5_dead", []), ports=(replace(live.ports[0], state="DOWN"),))
     sandbox = attach(rig, (make_placed((live, dead), mode=Mode.SHARED),))
-    assert sandbox.record is not None
-    assert [it.place for it in sandbox.record.gids.ports] == ["mlx5_rail0:1", "mlx5_dead:1"]
-    assert dict(sandbox.record.gids.variables)["NCCL_IB_GID_INDEX"] == "1"
+    assert sandbox.now.record is not None
+    assert [it.place for it in sandbox.now.record.gids.ports] == ["mlx5_rail0:1", "mlx5_dead:1"]
+    assert dict(sandbox.now.record.gids.variables)["NCCL_IB_GID_INDEX"] == "1"

@@ -21,7 +21,7 @@ from tests.unit.rigs.attachments import SOON, Rig, add_rail, await_taken_up, pla
 
 def test_the_pod_gets_the_numbers_that_the_device_has_after_its_move(rig: Rig, world: World) -> None:
     old = device_of(world).minor
-    record = attach(rig).record
+    record = attach(rig).now.record
     assert record is not None
     (node,) = record.attached[0].devices[0].device.char_devices
     assert (node.major, node.minor) == (231, device_of(world).minor)
@@ -36,7 +36,7 @@ def test_a_device_with_issm_has_it_in_the_pod_too(rig: Rig, world: World) -> Non
     port = Port(number=1, link_layer=LinkLayer.INFINIBAND, state="ACTIVE", speed_gbps=400)
     nodes = tuple(replace(uverbs, kind=kind) for kind in (CharKind.ISSM, CharKind.UMAD, CharKind.UVERBS))
     device = replace(make_device("mlx5_rail0", []), char_devices=nodes, ports=(port,))
-    record = attach(rig, (make_placed((device,)),)).record
+    record = attach(rig, (make_placed((device,)),)).now.record
     assert record is not None
     number = device_of(world).minor - 192
     assert [(it.path, it.minor) for it in record.attached[0].devices[0].device.char_devices] == [
@@ -47,14 +47,14 @@ def test_a_device_with_issm_has_it_in_the_pod_too(rig: Rig, world: World) -> Non
 
 
 def _node(sandbox: Attachment) -> CharDevice:
-    assert sandbox.record is not None
-    (node,) = sandbox.record.attached[0].devices[0].device.char_devices
+    assert sandbox.now.record is not None
+    (node,) = sandbox.now.record.attached[0].devices[0].device.char_devices
     return node
 
 
 def _looked_again(sandbox: Attachment) -> None:
-    assert sandbox.looked_again is not None
-    sandbox.looked_again.result(SOON)
+    assert sandbox.now.looked_again is not None
+    sandbox.now.looked_again.result(SOON)
 
 
 def test_a_node_that_the_kernel_took_away_is_looked_for_again(rig: Rig, world: World) -> None:
@@ -66,7 +66,7 @@ def test_a_node_that_the_kernel_took_away_is_looked_for_again(rig: Rig, world: W
     _looked_again(sandbox)
     assert _node(sandbox).minor == device_of(world).minor != old.minor
     ((written,), _) = rig.journal.load()
-    assert written.attached == (sandbox.record.attached if sandbox.record is not None else ())
+    assert written.attached == (sandbox.now.record.attached if sandbox.now.record is not None else ())
 
 
 def test_the_events_of_the_attachs_own_move_and_other_nodes_change_nothing(rig: Rig) -> None:
@@ -75,7 +75,7 @@ def test_the_events_of_the_attachs_own_move_and_other_nodes_change_nothing(rig: 
     sandbox.change(numbers_from=7)
     node_removed(rig.sandboxes, (node.major, node.minor), sequence=7)
     node_removed(rig.sandboxes, (node.major, node.minor + 1), sequence=8)
-    assert sandbox.looked_again is None
+    assert sandbox.now.looked_again is None
 
 
 def test_a_node_that_goes_while_numbers_are_read_has_them_read_again(rig: Rig) -> None:
@@ -84,7 +84,7 @@ def test_a_node_that_goes_while_numbers_are_read_has_them_read_again(rig: Rig) -
     sandbox = begin(rig)
     assert rig.gate.reached.wait(SOON)
     node_removed(rig.sandboxes, (231, 5), sequence=7)
-    assert sandbox.looked_again is None
+    assert sandbox.now.looked_again is None
     node_removed(rig.sandboxes, (231, 5), sequence=8)
     rig.gate.open.set()
     sandbox.attach_done.result(SOON)
@@ -98,7 +98,7 @@ def test_a_node_that_goes_before_numbers_are_read_is_none_of_them(rig: Rig) -> N
     node = _node(sandbox)
     node_removed(rig.sandboxes, (231, 5), sequence=8)
     node_removed(rig.sandboxes, (node.major, node.minor), sequence=9)
-    assert sandbox.looked_again is None
+    assert sandbox.now.looked_again is None
     rig.gate.open.set()
     sandbox.attach_done.result(SOON)
 
@@ -120,8 +120,8 @@ def test_a_device_that_the_pod_renamed_is_known_by_its_new_name_and_returned_und
     sandbox = attach(rig)
     device_of(world).name = "mine"
     rig.sandboxes.look_again(sandbox).result(SOON)
-    assert sandbox.record is not None
-    assert sandbox.record.device_names == "mine"
+    assert sandbox.now.record is not None
+    assert sandbox.now.record.device_names == "mine"
     end_sandbox(rig)
     assert world.snapshot() == before
 
@@ -152,7 +152,7 @@ def test_a_device_whose_netdev_is_in_the_pod_already_is_given(rig: Rig, world: W
     assert pod is not None
     device_of(world).netdev = world.add_link(pod, "net1")
     before = world.snapshot()
-    record = attach(rig, _placed_without_netdev()).record
+    record = attach(rig, _placed_without_netdev()).now.record
     assert record is not None
     assert record.attached[0].devices[0].netdev_names == ("net1",)
     assert (device_of(world).netns is pod) == (setting is RdmaNetns.EXCLUSIVE)
@@ -218,7 +218,7 @@ def test_two_devices_of_one_pod_get_their_own_numbers(rig: Rig, world: World) ->
     (placed,) = placed_on(world, "rail0", "rail1")
     first, second = placed.devices
     second = replace(second, node_guid="0000:0000:0000:0001")
-    record = attach(rig, (replace(placed, devices=(first, second)),)).record
+    record = attach(rig, (replace(placed, devices=(first, second)),)).now.record
     assert record is not None
     minors = [item.device.char_devices[0].minor for item in record.attached[0].devices]
     assert minors == [device.minor for device in world.rdma]

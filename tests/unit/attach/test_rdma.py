@@ -151,7 +151,7 @@ def test_a_device_without_a_netdev_moves_alone(rig: Rig, world: World) -> None:
 @pytest.mark.parametrize("setting", [RdmaNetns.SHARED, RdmaNetns.NONE])
 def test_where_the_kernel_shows_it_everywhere_the_rdma_device_stays(rig: Rig, world: World, setting: RdmaNetns) -> None:
     world.rdma_netns = setting
-    record = attach(rig).record
+    record = attach(rig).now.record
     assert record is not None
     assert record.plan.rdma_moves == ()
     assert record.plan.moves != ()

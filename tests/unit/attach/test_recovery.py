@@ -46,7 +46,7 @@ def test_what_was_attached_is_adopted(start: Start) -> None:
     again, errors, told = _recovered(start, world)
     (sandbox,) = again.sandboxes.all()
     assert (errors, told, sandbox.state, again.watched) == ((), ["sandbox-1"], Phase.ATTACHED, [POD_PATH])
-    assert sandbox.record == attached
+    assert sandbox.now.record == attached
     assert sandbox.attach_done.done()
     assert world.held == 1
     end_sandbox(again)
@@ -81,7 +81,7 @@ def test_what_was_half_attached_is_begun_anew(start: Start, place: str, tmp_path
     assert again.clock.wait_for_one() == ATTEMPT_PAUSES_S[0]
     assert (errors, told, world.snapshot(), again.gone) == ((), ["sandbox-1"], before, [])
     (sandbox,) = again.sandboxes.all()
-    assert "this sandbox is being taken down" in sandbox.last_error
+    assert "this sandbox is being taken down" in sandbox.now.last_error
     again.clock.pass_one()
     assert sandbox.attach_done.result(SOON) is None
     assert (sandbox.state, world.snapshot(), records_of(again)) == (Phase.ATTACHED, {}, {"sandbox-1": Phase.ATTACHED})
@@ -107,8 +107,8 @@ def _attach_and_kill(start: Start, world: World) -> SandboxRecord:
     sandbox = begin_attach(rig)
     sandbox.attach_done.result(SOON)
     rig.kill()
-    assert sandbox.record is not None
-    return sandbox.record
+    assert sandbox.now.record is not None
+    return sandbox.now.record
 
 
 def _freeze(rig: Rig) -> None:
@@ -173,7 +173,7 @@ def test_an_adopted_sandbox_is_not_seen_attached_before_its_numbers_are_to_be_re
         sandbox: Attachment, event: Event, change: Callable[[Now], Now] = unchanged
     ) -> tuple[Effect, ...] | None:
         if event is Event.THERE:
-            seen.append(sandbox.looked_again is not None)
+            seen.append(sandbox.now.looked_again is not None)
         return step(sandbox, event, change)
 
     monkeypatch.setattr(Attachment, "step", watched)
@@ -200,7 +200,7 @@ def test_a_namespace_that_cannot_be_opened_just_now_is_not_taken_for_gone(
     assert (sandbox.ends, records_of(again)) == (False, {"sandbox-1": Phase.ATTACHED})
     (told,) = (vars(it) for it in caplog.records if it.message == "earlier attachment not checked, trying again")
     assert (told["error"], told["exc_info"]) == ("open the network namespace: EMFILE", None)  # the kernel's, no bug
-    assert sandbox.undo_error == ""  # nothing is to be undone
+    assert sandbox.now.undo_error == ""  # nothing is to be undone
     again.fake.open_namespace = open_namespace  # type: ignore[method-assign]  # as it was
     again.clock.pass_one()
     await_taken_up(again)
@@ -224,7 +224,7 @@ def test_what_ends_while_its_namespace_cannot_be_opened_comes_home_when_it_can(s
     assert done is not None
     again.clock.wait_for_one()
     assert (done.done(), records_of(again)) == (False, {"sandbox-1": Phase.ATTACHED})
-    assert [it.undo_error for it in again.sandboxes.all()] == ["open the network namespace: EMFILE"]
+    assert [it.now.undo_error for it in again.sandboxes.all()] == ["open the network namespace: EMFILE"]
     again.fake.open_namespace = open_namespace  # type: ignore[method-assign]  # as it was
     while not done.done():
         again.clock.pass_one()
@@ -337,9 +337,9 @@ def test_what_the_journal_keeps_is_what_was_known(start: Start) -> None:
     sandbox = begin_attach(rig)
     sandbox.attach_done.result(SOON)
     (record,), _ = rig.journal.load()
-    assert record == sandbox.record
-    assert sandbox.record is not None
-    assert replace(record, state=Phase.ATTACHED) == sandbox.record
+    assert record == sandbox.now.record
+    assert sandbox.now.record is not None
+    assert replace(record, state=Phase.ATTACHED) == sandbox.now.record
 
 
 def test_status_says_of_what_nobody_has_looked_at_yet_what_the_journal_says(start: Start) -> None:

@@ -148,8 +148,8 @@ def _moves_of_one_that_came_home(rig: Rig) -> tuple[NetdevMove, ...]:
     """Of a netdev that comes home; no look at it is due."""
     attachment = rig.sandboxes.begin(make_pod(), placed_on(rig.world, "rail0"), None)
     attachment.attach_done.result(SOON)
-    assert attachment.record is not None
-    moves = attachment.record.plan.moves
+    assert attachment.now.record is not None
+    moves = attachment.now.record.plan.moves
     _end(rig, "sandbox-1")
     rig.clock.pending.clear()
     return moves

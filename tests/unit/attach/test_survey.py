@@ -59,7 +59,7 @@ def test_the_pods_own_interface_is_found_and_of_several_it_is_that_of_the_defaul
     world.add_link(pod, "tunl0")
     for name, routes in links:
         world.add_link(pod, name, up=True).routes = list(routes)
-    record = attach(rig, placed_on(world, "rail0")).record
+    record = attach(rig, placed_on(world, "rail0")).now.record
     assert record is not None
     assert [item.pod_interface for item in record.attached] == [own]
 

@@ -52,8 +52,8 @@ def test_an_undo_is_retried_with_growing_pauses_and_then_with_the_longest(
     pauses: list[float] = []
     for _ in range(len(RETRY_SECONDS) + 2):
         pauses.append(rig.clock.wait_for_one())
-        assert "it is stuck" in attachment.undo_error
-        assert "sub-exceptions" not in attachment.undo_error  # Python's words for a group are no sentence
+        assert "it is stuck" in attachment.now.undo_error
+        assert "sub-exceptions" not in attachment.now.undo_error  # Python's words for a group are no sentence
         rig.clock.pass_one()
     assert pauses == [*RETRY_SECONDS, RETRY_SECONDS[-1], RETRY_SECONDS[-1]]
     rig.clock.wait_for_one()
@@ -62,7 +62,7 @@ def test_an_undo_is_retried_with_growing_pauses_and_then_with_the_longest(
     monkeypatch.setattr(rig.work, "bring_home", bring_home)
     rig.clock.pass_one()
     done.result(SOON)
-    assert attachment.undo_error == ""
+    assert attachment.now.undo_error == ""
     told = [vars(it) for it in caplog.records if it.message == "undo failed, trying again"]
     assert len(told) == len(held)
     assert all(it["pod"] == "ml/train" and "it is stuck" in it["error"] for it in told)

@@ -108,7 +108,7 @@ def test_a_failing_undo_is_tried_again_until_it_succeeds_and_only_then_done(star
     for pause in RETRY_SECONDS[:3]:
         assert rig.clock.wait_for_one() == pause
         assert not done.done()
-        assert "EEXIST" in sandbox.undo_error
+        assert "EEXIST" in sandbox.now.undo_error
         assert (sandbox.state, rig.gone, rig.sandboxes.end("sandbox-1")) == (Phase.RETURNING, [], done)
         rig.clock.pass_one()
     rig.clock.wait_for_one()
@@ -116,7 +116,7 @@ def test_a_failing_undo_is_tried_again_until_it_succeeds_and_only_then_done(star
     free()
     rig.clock.pass_one()
     done.result(SOON)
-    assert (world.snapshot(), rig.gone, sandbox.undo_error) == (before, ["sandbox-1"], "")
+    assert (world.snapshot(), rig.gone, sandbox.now.undo_error) == (before, ["sandbox-1"], "")
     told = [span.error for span in rig.spans.recent() if span.name == "undo"]
     assert ["EEXIST" in it for it in told] == [True, True, True, True, False] and told[-1] == ""
     assert_nothing_left(rig)

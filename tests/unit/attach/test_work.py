@@ -24,7 +24,7 @@ def test_no_container_is_covered_by_what_is_not_attached_yet(world: World, tmp_p
     rig.gate.stop_at = "before plan"
     sandbox = begin_often(rig)
     assert rig.gate.reached.wait(SOON)
-    assert sandbox.record is None
+    assert sandbox.now.record is None
     error = rig.sandboxes.cover(sandbox, NIC, "main").exception(SOON)
     assert isinstance(error, NotReadyError)
     assert error.code is ErrorCode.RETURNING
@@ -58,7 +58,7 @@ def test_who_is_covered_is_in_the_journal_for_the_next_daemon(rig: Rig) -> None:
         (record,), _ = rig.journal.load()
         (item,) = record.attached
         assert item.admitted.request.scope.covers("sidecar") is is_covered
-        assert record == sandbox.record
+        assert record == sandbox.now.record
 
 
 def test_the_span_of_an_attach_says_how_isolated_its_devices_are(rig: Rig) -> None:
@@ -81,11 +81,11 @@ def test_the_event_of_a_node_that_was_gone_when_numbers_were_read_again_has_them
     sandbox = attach(rig)
     rig.event_sequence = 9
     rig.sandboxes.look_again(sandbox).result(SOON)
-    looked, number = sandbox.looked_again, (231, device_of(world).minor)
+    looked, number = sandbox.now.looked_again, (231, device_of(world).minor)
     node_removed(rig.sandboxes, number, sequence=9)
-    assert sandbox.looked_again is looked
+    assert sandbox.now.looked_again is looked
     node_removed(rig.sandboxes, number, sequence=10)
-    assert sandbox.looked_again is not looked
+    assert sandbox.now.looked_again is not looked
 
 
 def test_who_waits_for_the_plan_of_a_sandbox_that_ends_is_told_before_its_undo(world: World, tmp_path: Path) -> None:
@@ -125,9 +125,9 @@ def test_the_numbers_of_what_goes_home_are_not_read_again(rig: Rig, world: World
     assert done is not None
     rig.clock.wait_for_one()
     device_of(world).minor = world.new_minor()
-    before = sandbox.record
+    before = sandbox.now.record
     rig.sandboxes.look_again(sandbox).result(SOON)
-    assert sandbox.record is before
+    assert sandbox.now.record is before
     free()
     rig.clock.pass_one()
     done.result(SOON)

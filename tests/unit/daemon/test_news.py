@@ -89,9 +89,9 @@ def test_a_uevent_has_those_reread_whom_it_may_concern(
 ) -> None:
     attachment = _attached(rig, namespace)
     news.uevent(event)
-    assert (attachment.looked_again is not None) is is_reread
-    if attachment.looked_again is not None:
-        attachment.looked_again.result(SOON)
+    assert (attachment.now.looked_again is not None) is is_reread
+    if attachment.now.looked_again is not None:
+        attachment.now.looked_again.result(SOON)
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def test_changes_of_a_netdev_have_those_reread_that_share_its_device(
     (ifindex,) = (link.ifindex for link in rig.fake.links(rig.fake.host) if link.name == "rail0")
     attachment = _attached(rig, namespace if mode is Mode.EXCLUSIVE else "")
     news.netdevs_changed(frozenset({ifindex if of_rail else ifindex + 100}))
-    assert (attachment.looked_again is not None) is is_reread
-    if attachment.looked_again is not None:
-        attachment.looked_again.result(SOON)
+    assert (attachment.now.looked_again is not None) is is_reread
+    if attachment.now.looked_again is not None:
+        attachment.now.looked_again.result(SOON)
 
 
 def test_the_end_of_a_process_ends_the_sandbox_that_lived_by_it(rig: Rig, news: News) -> None:
@@ -135,8 +135,8 @@ def test_a_listener_that_failed_has_everything_looked_at(
 ) -> None:
     attachment = _attached(rig, namespace)
     news.listener_failed("uevents")
-    assert attachment.looked_again is not None
-    attachment.looked_again.result(SOON)
+    assert attachment.now.looked_again is not None
+    attachment.now.looked_again.result(SOON)
     assert attachment.state is Phase.ATTACHED
     namespace.unlink()
     news.listener_failed("namespaces")

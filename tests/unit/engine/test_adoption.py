@@ -100,8 +100,8 @@ def test_a_claim_of_two_containers_moves_its_devices_once_and_both_are_served(no
     second = node.create("helper", 0)
     assert second.env == first.env
     (part,) = node.rig.sandboxes.of("sandbox-1")
-    assert part.record is not None
-    (item,) = part.record.attached
+    assert part.now.record is not None
+    (item,) = part.now.record.attached
     assert sorted(item.admitted.request.scope.only or ()) == ["helper", "trainer"]
     assert node.create("other") == ContainerEdits()
 
@@ -110,8 +110,8 @@ def test_the_devices_key_counts_more_than_its_specs(node: Node) -> None:
     node.specify(spec(NIC, 0, keys=MOVE, own="limits: {hcaObjects: 9}"))
     assert node.create("trainer", 0).rdma_max == ("mlx5_0 hca_handle=max hca_object=9",)
     (part,) = node.rig.sandboxes.of("sandbox-1")
-    assert part.record is not None
-    assert part.record.plan.moves == ()
+    assert part.now.record is not None
+    assert part.now.record.plan.moves == ()
 
 
 def test_netdevices_of_a_spec_move_under_their_own_names(node: Node, world: World) -> None:
@@ -153,7 +153,7 @@ def test_an_annotation_of_the_same_pod_gets_other_devices(node: Node, world: Wor
     node.specify(spec(NIC, 0, keys=MOVE))
     node.kubelet.give(make_pod(), "main", NIC)
     node.start(annotations={f"{PREFIX}/pod": "{mode: exclusive}"})
-    record = node.sandbox().record
+    record = node.sandbox().now.record
     assert record is not None
     assert record.device_names == "mlx5_1, mlx5_0"
     assert on_host(world).isdisjoint({"rail0", "rail1"})

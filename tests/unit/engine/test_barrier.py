@@ -104,7 +104,7 @@ def test_only_a_container_with_limits_has_its_devices_looked_at_again(daemon: Da
     """rdma.max takes the present name only, and a pod can change it without any sign on the host."""
     daemon.start(annotations={f"{PREFIX}/pod": f"{{mode: shared{more}}}"})
     daemon.edits()
-    assert (daemon.sandbox().looked_again is not None) == looks
+    assert (daemon.sandbox().now.looked_again is not None) == looks
 
 
 def test_who_is_answered_at_once_does_not_put_the_next_wait_off(

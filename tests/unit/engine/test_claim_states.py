@@ -187,7 +187,7 @@ def test_a_claim_whose_attach_is_under_way_is_neither_given_nor_returning(node: 
     node.rig.gate.stop_at = "before move-netdev"
     node.start(annotations={}, seconds=0.05)
     assert node.rig.gate.reached.wait(SOON)
-    assert node.sandbox().record is not None
+    assert node.sandbox().now.record is not None
     assert heard.states.now() == {}
     node.rig.gate.open.set()
 

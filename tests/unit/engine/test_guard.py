@@ -422,9 +422,9 @@ def test_the_nodes_rdma_cm_is_that_of_whichever_attachment_has_one(daemon: Insid
     pod = daemon.start_pod("one", TWO)
     made = subject(pod, given(daemon, pod))
     (first,) = daemon.sandboxes.of(pod.sandbox_id)
-    assert first.record is not None
-    late = Attachment(pod, first.record, state=State.ATTACHED)
-    first.change(record=replace(first.record, rdma_cm=None))
+    assert first.now.record is not None
+    late = Attachment(pod, first.now.record, state=State.ATTACHED)
+    first.change(record=replace(first.now.record, rdma_cm=None))
     refuse_incomplete(made, Holdings((first, late)), PREFIX, nobody)
     nodes = {path: number for path, number in made.devices.items() if "rdma_cm" not in path}
     with pytest.raises(NotReadyError, match="without /dev/infiniband/rdma_cm"):
@@ -436,10 +436,10 @@ def test_an_attach_for_another_container_keeps_nobody_but_that_one(daemon: Insid
     pod = daemon.start_pod("one", TWO)
     edits = given(daemon, pod)
     (first,) = daemon.sandboxes.of(pod.sandbox_id)
-    assert first.record is not None
-    (item,) = first.record.attached
+    assert first.now.record is not None
+    (item,) = first.now.record.attached
     request = replace(item.admitted.request, scope=Scope(only=frozenset({"b"})))
-    of_b = replace(first.record, attached=(replace(item, admitted=replace(item.admitted, request=request)),))
+    of_b = replace(first.now.record, attached=(replace(item, admitted=replace(item.admitted, request=request)),))
     late = Attachment(pod, part="b", state=State.ATTACHING)
     late.now = late.now._replace(record=of_b if is_planned else None)
     refuse_incomplete(subject(pod, edits), Holdings((first, late)), PREFIX, nobody)

@@ -141,7 +141,7 @@ def test_what_a_container_has_from_another_claim_already_is_not_attached_again(n
     node.start(annotations={})
     node.create("main", 0, 1, cdi=(CLAIM_A, CLAIM_B))
     parts = node.rig.sandboxes.of("sandbox-1")
-    assert [sorted(it.cdi_devices) for it in parts] == [[CLAIM_A], [CLAIM_B]]
+    assert [sorted(it.now.cdi_devices) for it in parts] == [[CLAIM_A], [CLAIM_B]]
 
 
 def test_a_claim_that_a_container_was_not_given_is_kept_from_it_though_its_attach_was_under_way(node: Node) -> None:

@@ -120,8 +120,8 @@ def test_an_id_whose_device_is_gone_is_refused(node: Node) -> None:
 def test_what_an_earlier_daemon_attached_has_its_owner_still(node: Node) -> None:
     pod = node.start("a", 7)
     (attachment,) = node.inside.sandboxes.of(pod.id)
-    assert attachment.record is not None
-    ((device_id, holding),) = attachment.record.holdings
+    assert attachment.now.record is not None
+    ((device_id, holding),) = attachment.now.record.holdings
     assert (device_id, holding.is_sole, holding.shares) == (node.ids[7], True, frozenset({node.ids[7]}))
     assert [device.name for device in held_by_id([attachment], "nics")] == ["mlx5_7"]
     assert held_by_id([attachment], "others") == ()

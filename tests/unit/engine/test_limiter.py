@@ -192,8 +192,8 @@ def test_only_limits_that_an_earlier_daemon_wrote_are_removed_at_the_end(two: Da
     (limited,) = parts = two.rig.sandboxes.of("sandbox-1")
     limiter.lift_at_end(parts, "main", "/pod/main")
     assert limits.lifted == ["/pod/main of ml/train, container main"]
-    assert limited.record is not None
-    limited.change(record=replace(limited.record, attached=()))
+    assert limited.now.record is not None
+    limited.change(record=replace(limited.now.record, attached=()))
     limiter.lift_at_end(parts, "main", "/pod/main")
     assert len(limits.lifted) == 1
 
@@ -232,7 +232,7 @@ def test_without_limits_its_cgroup_does_not_matter(daemon: Daemon) -> None:
     pod = replace(ALONE, cgroups_path="")
     daemon.start(pod)
     daemon.engine.starts.start_alone(pod)
-    assert daemon.sandbox().record is not None
+    assert daemon.sandbox().now.record is not None
 
 
 def test_the_next_daemon_removes_its_limits_at_its_end_and_knows_its_cgroup(alone: Daemon, world: World) -> None:

@@ -53,7 +53,7 @@ def test_a_container_that_was_made_before_its_pods_attach_was_planned_is_reporte
     with suppress(NotReadyError):
         daemon.start(seconds=0.05)
     assert daemon.rig.gate.reached.wait(SOON)
-    assert daemon.sandbox().record is None
+    assert daemon.sandbox().now.record is None
     daemon.engine.synchronize((make_listed(make_pod()),)).result(SOON)
     assert [item.why for item in daemon.engine.unserved] == ["container main was made while nri-rdma was away"]
     daemon.rig.gate.open.set()

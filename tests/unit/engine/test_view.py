@@ -36,7 +36,7 @@ def test_a_view_has_the_netdevs_that_pods_have_lost(node: Node) -> None:
     attachment = node.sandbox()
     attachment.attach_done.result(SOON)
     assert (view_of(node.engine).lost_count, view_of(node.engine).lost_netdevs) == (0, ())
-    assert attachment.record is not None
-    node.engine.attachments.lost().note(attachment.pod, attachment.record.plan.moves[0], "it is gone")
+    assert attachment.now.record is not None
+    node.engine.attachments.lost().note(attachment.pod, attachment.now.record.plan.moves[0], "it is gone")
     view = view_of(node.engine)
     assert (view.lost_count, [it.netdev for it in view.lost_netdevs]) == (1, ["rail0"])

@@ -170,7 +170,7 @@ def outcome(daemon: InsideDaemon, request: Request) -> list[object]:
         return [error.code, error.what]
     told: list[object] = []
     for attachment in daemon.sandboxes.of(pod.sandbox_id):
-        record = attachment.record
+        record = attachment.now.record
         assert record is not None
         told += [(it.device, it.link.name, it.pod_name, [*map(_told, ops_of(it))]) for it in record.plan.moves]
         told += [record.plan.rdma_moves]

@@ -186,9 +186,9 @@ def test_what_could_not_be_brought_home_is_counted_and_not_as_a_pod_with_devices
 def test_lost_netdevs_are_counted(daemon: InsideDaemon) -> None:
     pod = daemon.start_pod("one", {PREFIX: "1"})
     attachment = daemon.sandboxes.get(pod.sandbox_id)
-    assert attachment is not None and attachment.record is not None
+    assert attachment is not None and attachment.now.record is not None
     assert measured_now(source_of(daemon))["nri_rdma_lost_netdevs_total"] == {(): 0}
-    daemon.engine.attachments.lost().note(attachment.pod, attachment.record.plan.moves[0], "it is gone")
+    daemon.engine.attachments.lost().note(attachment.pod, attachment.now.record.plan.moves[0], "it is gone")
     measured, status = measured_now(source_of(daemon)), ask_status(daemon.settings.control_path)
     assert values(measured, "nri_rdma_lost_netdevs_total") == {"": status["lost_count"]} == {"": 1}
 

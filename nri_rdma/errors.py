@@ -153,8 +153,9 @@ _HELD = re.compile(rf"held by (?:pod )?{_OWNER}(?:, {_OWNER})*(?:, and [0-9]+ mo
 class RequestError(NriRdmaError):
     """A request that cannot be understood: its author has to change the text.
 
-    `key` is the wrong key in the value at `where`; "" if all of the value is wrong. `line` and `column` count from 1 in
-    the text; 0 if only `where` is known. `others` are further errors of the same text.
+    `key` is the one key that is wrong in what stands at `where`, "" when that is all of it. `line` and `column` are
+    those of the text, from 1; 0 where only `where` is known. `others` are further errors of the same text; so many are
+    `omitted` besides.
     """
 
     def __init__(
@@ -174,6 +175,7 @@ class RequestError(NriRdmaError):
         self.line = line
         self.column = column
         self.others: tuple[RequestError, ...] = ()
+        self.omitted = 0
 
     def __str__(self) -> str:
         if not self.others:

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 
 from nri_rdma.cdi.document import read_document
 from nri_rdma.cdi.meaning import is_uverbs, refuse_key_of_pods
-from nri_rdma.cdi.problems import Problems
-from nri_rdma.cdi.reading import Inspected, inspect, line_of
+from nri_rdma.cdi.problems import MAX_PROBLEMS, path_text, problems_of
+from nri_rdma.cdi.reading import Inspected, inspect, line_at
 from nri_rdma.cdi.spec import Device, Spec
 from nri_rdma.errors import RequestError
-from nri_rdma.text.yaml import Path
+from nri_rdma.text.nodes import Path
+from nri_rdma.text.refusals import Errors
 
 
 def inspect_asking(data: bytes, file: str, prefix: str) -> Inspected:
@@ -23,15 +24,15 @@ def inspect_asking(data: bytes, file: str, prefix: str) -> Inspected:
     inspected = inspect(data, file)
     if inspected.spec is None:
         return inspected
-    problems = Problems(file)
-    node = read_document(data, problems)
+    errors = Errors(most=MAX_PROBLEMS)
+    node = read_document(data, errors)
     assert node is not None  # a file with a spec has a document
     for path, error in _wrong(inspected.spec, prefix):
-        line = line_of(node, path)
         within = error.where.removeprefix(str(path[-1]))
         what = f"{within.removeprefix('.')}: {error.what}" if within else error.what
-        problems.add(problems.error(error.code, what, hint=error.hint, line=line, path=path))
-    return Inspected(spec=inspected.spec, problems=problems.all)
+        where = path_text(path)
+        errors.add(RequestError(error.code, what, where=where, hint=error.hint, line=line_at(node, path)))
+    return Inspected(spec=inspected.spec, problems=problems_of(errors, file, {}))
 
 
 def _wrong(spec: Spec, prefix: str) -> Iterator[tuple[Path, RequestError]]:

@@ -5,20 +5,19 @@ What they accept is accepted, with its meaning: anchors, aliases, merge keys, a 
 
 Refused is what readers take differently or drop in silence: a key that occurs twice, another encoding than UTF-8, tags
 but ``!!str`` and ``!``, keys that are no text, a second document. Size, nodes and the length of a text are bounded; an
-alias counts as much as what it stands for, so that none multiplies. Nothing but CdiError escapes.
+alias counts as much as what it stands for, so that none multiplies. Nothing but RequestError escapes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
-
 from yaml import CollectionStartEvent, Event, MappingStartEvent, Mark, ScalarEvent, SequenceStartEvent, StreamEndEvent
 
-from nri_rdma.cdi.problems import Problems
-from nri_rdma.errors import CdiError, ErrorCode
-from nri_rdma.text.refusals import quoted
-from nri_rdma.text.yaml import Builder, Dialect, Path
+from nri_rdma.cdi.problems import path_text
+from nri_rdma.cdi.scalars import Text
+from nri_rdma.errors import ErrorCode, RequestError
+from nri_rdma.text.nodes import LinedList, LinedMapping, Node, Path
+from nri_rdma.text.refusals import Errors, quoted
+from nri_rdma.text.yaml import Builder, Dialect
 
 MAX_BYTES = 1 << 20
 """Longest spec, in bytes; a longer one is refused. A thousand devices of ours are a quarter of it."""
@@ -35,59 +34,18 @@ MAX_KEY = 317
 and a name of 63."""
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A scalar as written; `plain` is a scalar without quotes, the only kind that can be other than a text."""
-
-    text: str
-    plain: bool
-    line: int
-
-    @property
-    def is_null(self) -> bool:
-        """Return whether the scalar is null; runtimes then see the field as if it were not there."""
-        return self.plain and self.text in {"", "~", "null", "Null", "NULL"}
-
-
-@dataclass(frozen=True, slots=True)
-class List:
-    """A sequence."""
-
-    items: tuple[Node, ...]
-    line: int
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """The value of a key, and the key's line."""
-
-    node: Node
-    line: int
-
-
-@dataclass(frozen=True, slots=True)
-class Mapping:
-    """A mapping, merged with the mappings that it names by ``<<``."""
-
-    entries: dict[str, Entry]
-    line: int
-
-
-Node: TypeAlias = Text | List | Mapping
-
-
-def read_document(data: bytes, problems: Problems) -> Node | None:
-    """Return the first node of the text, None when there is none. Raises CdiError; adds duplicate keys to
-    `problems`."""
+def read_document(data: bytes, errors: Errors) -> Node | None:
+    """Return the first node of the text, None when there is none. Raises RequestError; adds duplicate keys to
+    `errors`."""
     if len(data) > MAX_BYTES:
         hint = "write fewer devices into one file"
-        raise problems.error(ErrorCode.CDI_SIZE, f"the file is larger than {MAX_BYTES} bytes", hint=hint)
+        raise RequestError(ErrorCode.CDI_SIZE, f"the file is larger than {MAX_BYTES} bytes", hint=hint)
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise problems.error(ErrorCode.CDI_SYNTAX, "it is not UTF-8", hint="save it as UTF-8", line=line) from error
-    return _Spec(text, problems).document()
+        raise RequestError(ErrorCode.CDI_SYNTAX, "it is not UTF-8", hint="save it as UTF-8", line=line) from error
+    return _Spec(text, errors).document()
 
 
 _PREFIX = "tag:yaml.org,2002:"
@@ -111,8 +69,8 @@ SPECS = Dialect(
 class _Spec(Builder[Node]):
     """Builds the nodes of a spec. Duplicate keys are collected, the last one counts."""
 
-    def __init__(self, text: str, problems: Problems) -> None:
-        self._problems = problems
+    def __init__(self, text: str, errors: Errors) -> None:
+        self._errors = errors
         self._flow = 0  # how many [ and { are open
         super().__init__(text, SPECS)
 
@@ -129,7 +87,7 @@ class _Spec(Builder[Node]):
     def _is_over(self) -> bool:
         try:
             return isinstance(self.next(), StreamEndEvent)
-        except CdiError:  # not even a document: runtimes do not look at it
+        except RequestError:  # not even a document: runtimes do not look at it
             return False
 
     def open(self, start: CollectionStartEvent) -> None:
@@ -152,28 +110,30 @@ class _Spec(Builder[Node]):
         return Text(text, not event.style and event.tag is None, _line(event))
 
     def sequence(self, items: list[Node], start: SequenceStartEvent) -> Node:
-        return List(tuple(items), _line(start))
+        return LinedList(items, _line(start))
 
     def mapping(
         self, entries: dict[str, tuple[Node, Event]], merged: list[Node], start: MappingStartEvent, path: Path
     ) -> Node:
-        own = {key: Entry(node, _line(event)) for key, (node, event) in entries.items()}
+        own = {key: node for key, (node, _) in entries.items()}
+        lines = {key: _line(event) for key, (_, event) in entries.items()}
         for source in self._sources(merged, start, path):
-            for key, entry in source.entries.items():
-                own.setdefault(key, entry)
-        return Mapping(own, _line(start))
+            for key, node in source.items():
+                own.setdefault(key, node)
+                lines.setdefault(key, source.lines[key])
+        return LinedMapping(own, _line(start), lines)
 
     def key(self, event: Event, path: Path, depth: int) -> tuple[str, bool]:
         self.check(event, path, 1)
         key = self.scalar(event, path) if isinstance(event, ScalarEvent) and event.anchor is None else None
-        if key is None or key.is_null or not key.text.isprintable() or len(key.text) > MAX_KEY:
+        if key is None or key.is_missing or not key.text.isprintable() or len(key.text) > MAX_KEY:
             hint = f"write a key of at most {MAX_KEY} printable characters"
             raise self.refuse(ErrorCode.CDI_SYNTAX, "a key is no text", hint, event, path)
         return key.text, key.plain and key.text == "<<"
 
-    def _sources(self, merged: list[Node], start: Event, path: Path) -> list[Mapping]:
-        nodes = [node for named in merged for node in (named.items if isinstance(named, List) else (named,))]
-        sources = [node for node in nodes if isinstance(node, Mapping)]
+    def _sources(self, merged: list[Node], start: Event, path: Path) -> list[LinedMapping]:
+        nodes = [node for named in merged for node in (named if isinstance(named, list) else (named,))]
+        sources = [node for node in nodes if isinstance(node, LinedMapping)]
         if len(sources) != len(nodes):
             what = "a merge key names what is no mapping"
             raise self.refuse(ErrorCode.CDI_SYNTAX, what, "write << with an alias of a mapping", start, path)
@@ -181,14 +141,14 @@ class _Spec(Builder[Node]):
 
     def duplicate(self, key: str, event: Event, path: Path) -> None:
         what = f"the key {quoted(key)} is there twice"
-        self._problems.add(self.refuse(ErrorCode.CDI_DUPLICATE_KEY, what, "keep one of them", event, path))
+        self._errors.add(self.refuse(ErrorCode.CDI_DUPLICATE_KEY, what, "keep one of them", event, path))
 
-    def refuse(self, code: ErrorCode, what: str, hint: str, event: Event, path: Path) -> CdiError:
-        return self._problems.error(code, what, hint=hint, line=_line(event), path=path)
+    def refuse(self, code: ErrorCode, what: str, hint: str, event: Event, path: Path) -> RequestError:
+        return RequestError(code, what, where=path_text(path), hint=hint, line=_line(event))
 
-    def misread(self, what: str, hint: str, mark: Mark | None) -> CdiError:
+    def misread(self, what: str, hint: str, mark: Mark | None) -> RequestError:
         line = 0 if mark is None or mark.line is None else mark.line + 1
-        return self._problems.error(ErrorCode.CDI_SYNTAX, what, hint=hint, line=line)
+        return RequestError(ErrorCode.CDI_SYNTAX, what, hint=hint, line=line)
 
 
 def _line(event: Event) -> int:

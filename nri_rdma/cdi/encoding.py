@@ -1,15 +1,19 @@
 """Writes the text of a spec: JSON that JSON and YAML readers understand alike, always the same for the same spec.
 
-Like the Go library it leaves out values that are None, empty or false. Reading the text gives an equal spec.
+The keys are those by which specs are read. What a key is read as without being written is left out, as by the Go
+library; a spec that is read from its text is the same again.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import fields
 from typing import Any  # Any: JSON values
 
-from nri_rdma.cdi.spec import Device, DeviceNode, Edits, Hook, IntelRdt, Mount, Spec
+from nri_rdma.cdi.reading import EDITS_KEYS, SPEC_KEYS
+from nri_rdma.cdi.spec import Edits, Spec
+from nri_rdma.text.forms import Key
 
 
 def encode(spec: Spec) -> bytes:
@@ -20,71 +24,28 @@ def encode(spec: Spec) -> bytes:
 
 def spec_document(spec: Spec) -> dict[str, Any]:
     """Return the spec as a JSON object, with its keys in the order of the schema."""
-    return {
-        "cdiVersion": str(spec.version),
-        "kind": str(spec.kind),
-        **_kept(annotations=dict(spec.annotations)),
-        "devices": [_device(device) for device in spec.devices],
-        **_kept(containerEdits=edits_document(spec.edits)),
-    }
+    return _document(spec, SPEC_KEYS)
 
 
 def edits_document(edits: Edits) -> dict[str, Any]:
     """Return edits as a JSON object."""
-    return _kept(
-        env=list(edits.env),
-        deviceNodes=[_device_node(node) for node in edits.device_nodes],
-        netDevices=[{"hostInterfaceName": it.host_interface_name, "name": it.name} for it in edits.net_devices],
-        hooks=[_hook(hook) for hook in edits.hooks],
-        mounts=[_mount(mount) for mount in edits.mounts],
-        additionalGids=list(edits.additional_gids),
-    ) | ({} if edits.intel_rdt is None else {"intelRdt": _intel_rdt(edits.intel_rdt)})
+    return _document(edits, EDITS_KEYS)
 
 
-def _device(device: Device) -> dict[str, Any]:
-    return {
-        "name": device.name,
-        **_kept(annotations=dict(device.annotations)),
-        "containerEdits": edits_document(device.edits),
-    }
+def _document(value: Any, keys: tuple[Key, ...]) -> dict[str, Any]:
+    defaults = {item.name: item.default for item in fields(value)}
+    found = ((key, getattr(value, key.field)) for key in keys)
+    return {key.name: _json(item, key) for key, item in found if item != defaults[key.field]}
 
 
-def _device_node(node: DeviceNode) -> dict[str, Any]:
-    numbers = {"major": node.major, "minor": node.minor, "fileMode": node.file_mode, "uid": node.uid, "gid": node.gid}
-    return {
-        "path": node.path,
-        **_kept(hostPath=node.host_path, type=str(node.type or ""), permissions=node.permissions),
-        **{key: value for key, value in numbers.items() if value is not None},  # 0 is a valid number
-    }
-
-
-def _hook(hook: Hook) -> dict[str, Any]:
-    return {
-        "hookName": str(hook.hook_name),
-        "path": hook.path,
-        **_kept(args=list(hook.args), env=list(hook.env)),
-        **({} if hook.timeout is None else {"timeout": hook.timeout}),
-    }
-
-
-def _mount(mount: Mount) -> dict[str, Any]:
-    return {
-        "hostPath": mount.host_path,
-        "containerPath": mount.container_path,
-        **_kept(options=list(mount.options), type=mount.type),
-    }
-
-
-def _intel_rdt(rdt: IntelRdt) -> dict[str, Any]:
-    return {
-        **_kept(closID=rdt.clos_id, l3CacheSchema=rdt.l3_cache_schema, memBwSchema=rdt.mem_bw_schema),
-        **({} if rdt.schemata is None else {"schemata": list(rdt.schemata)}),  # an empty list differs from no list
-        **_kept(enableMonitoring=rdt.enable_monitoring),
-    }
-
-
-def _kept(**values: Any) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value}
+def _json(item: Any, key: Key) -> Any:
+    if key.name == "annotations":
+        return dict(item)
+    if isinstance(item, tuple):
+        return [_document(it, key.form.keys) if key.form.keys else it for it in item]
+    if key.form.keys:
+        return _document(item, key.form.keys)
+    return item if isinstance(item, int) else str(item)
 
 
 _UNPRINTABLE = re.compile("[\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff\x85\u2028\u2029]")

@@ -137,7 +137,7 @@ def _netdevs_in_pod(device: ResolvedDevice, hardware: Hardware, where: str) -> M
 
 def _check_interface_name(name: str, where: str) -> None:
     from nri_rdma.text.links import NETDEV_HINT, netdev_name  # imported late, as in _request
-    from nri_rdma.text.yaml import Scalar
+    from nri_rdma.text.nodes import Scalar
 
     try:
         netdev_name(Scalar(text=name, plain=False), where)

@@ -7,24 +7,13 @@ lists what is refused here although runtimes accept it, with the reason; tests/i
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any  # Any: fields of the value that a mapping becomes
 
-from nri_rdma.cdi.document import List, Mapping, Node, Text, read_document
-from nri_rdma.cdi.fields import (
-    Fields,
-    Place,
-    boolean,
-    empty_or,
-    list_of,
-    matching,
-    non_empty,
-    one_of,
-    string,
-    texts_by_key,
-    whole,
-)
+from nri_rdma.cdi.document import read_document
 from nri_rdma.cdi.names import DEVICE, DEVICE_HINT, KIND_HINT, parse_kind
-from nri_rdma.cdi.problems import Problems
+from nri_rdma.cdi.problems import MAX_PROBLEMS, OF_SPECS, path_text, problems_of, step_text
 from nri_rdma.cdi.spec import (
     Device,
     DeviceNode,
@@ -40,18 +29,11 @@ from nri_rdma.cdi.spec import (
     Version,
 )
 from nri_rdma.cdi.version import VERSIONS, is_older, minimum_version, needs
-from nri_rdma.errors import CdiError, ErrorCode
-from nri_rdma.text.refusals import listed, quoted
-from nri_rdma.text.yaml import Path
-
-SPEC_FIELDS = ("cdiVersion", "kind", "annotations", "devices", "containerEdits")
-DEVICE_FIELDS = ("name", "annotations", "containerEdits")
-EDITS_FIELDS = ("env", "deviceNodes", "netDevices", "hooks", "mounts", "intelRdt", "additionalGids")
-DEVICE_NODE_FIELDS = ("path", "hostPath", "type", "major", "minor", "fileMode", "permissions", "uid", "gid")
-NET_DEVICE_FIELDS = ("hostInterfaceName", "name")
-HOOK_FIELDS = ("hookName", "path", "args", "env", "timeout")
-MOUNT_FIELDS = ("hostPath", "containerPath", "options", "type")
-INTEL_RDT_FIELDS = ("closID", "l3CacheSchema", "memBwSchema", "schemata", "enableMonitoring")
+from nri_rdma.errors import CdiError, ErrorCode, RequestError
+from nri_rdma.text.forms import FLAG, Form, Key, Misfits, names_of, number, table, text_of, word_of
+from nri_rdma.text.nodes import Node, Path, Scalar, is_missing, line_of, shown
+from nri_rdma.text.reading import Manner, each_read, empty_or, one_of, written
+from nri_rdma.text.refusals import Errors, listed, nearest, quoted, refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,208 +55,49 @@ def parse(data: bytes, file: str) -> Spec:
 
 def inspect(data: bytes, file: str) -> Inspected:
     """Return the spec in the text of `file`, or all problems of the file."""
-    problems = Problems(file)
+    errors = Errors(most=MAX_PROBLEMS)
+    spec = None
     try:
-        spec = _spec(data, problems)
-    except CdiError as error:
-        problems.add(error)
-        spec = None
-    return Inspected(spec=None if problems else spec, problems=problems.all)
+        spec = _spec(data, errors)
+    except RequestError as error:
+        errors.add(error)
+    return Inspected(spec=None if errors else spec, problems=problems_of(errors, file, OF_SPECS))
 
 
-def _spec(data: bytes, problems: Problems) -> Spec:
-    node, place = read_document(data, problems), Place(problems)
-    if node is None or (isinstance(node, Text) and node.is_null):
-        raise problems.error(ErrorCode.CDI_SYNTAX, "there is nothing in the file", hint="write a spec, or remove it")
-    fields = Fields(node, place, SPEC_FIELDS)
-    spec = Spec(
-        version=fields.required("cdiVersion", _version, VERSIONS[-1], "write the version of CDI that the file needs"),
-        kind=fields.required("kind", _kind, _NO_KIND, KIND_HINT),
-        devices=fields.required("devices", _devices, (), "list at least one device"),
-        edits=fields.read("containerEdits", _edits, Edits()),
-        annotations=fields.read("annotations", texts_by_key, ()),
-    )
-    if not problems:
-        _check_version(spec, node, place)
+def _spec(data: bytes, errors: Errors) -> Spec:
+    node = read_document(data, errors)
+    if node is None or is_missing(node):
+        raise RequestError(ErrorCode.CDI_SYNTAX, "there is nothing in the file", hint="write a spec, or remove it")
+    try:
+        spec: Spec = _SPEC.read(node, "")
+    except RequestError as error:
+        error.line = error.line or line_of(node)
+        raise
+    if not errors:
+        _check_version(spec, node, errors)
     return spec
 
 
-_NO_KIND = Kind(vendor="", device_class="")
-_NO_EDITS = Edits()
-
-
-def _check_version(spec: Spec, node: Node, place: Place) -> None:
+def _check_version(spec: Spec, node: Node, errors: Errors) -> None:
     minimum = minimum_version(spec)
     for needed in needs(spec):
         if is_older(spec.version, needed.version):
             what = f"{needed.what} came with CDI {needed.version}, and the spec declares {spec.version}"
-            hint = f"write cdiVersion: {minimum}, or do without"
-            error = place.problems.error(
-                ErrorCode.CDI_VERSION, what, hint=hint, line=line_of(node, needed.path), path=needed.path
-            )
-            place.problems.add(error)
+            hint, where = f"write cdiVersion: {minimum}, or do without", path_text(needed.path)
+            errors.add(RequestError(ErrorCode.CDI_VERSION, what, where=where, hint=hint), line_at(node, needed.path))
 
 
-def line_of(node: Node, path: Path) -> int:
+def line_at(node: Node, path: Path) -> int:
     """Return the line of the value at the path."""
-    line = node.line
+    line = line_of(node)
     for step in path:
         match node, step:
-            case Mapping(), str():
-                line, node = node.entries[step].line, node.entries[step].node
-            case List(), int():
-                node = node.items[step]
-                line = node.line
+            case dict(), str():
+                line, node = line_of(node, step), node[step]
+            case list(), int():
+                node = node[step]
+                line = line_of(node)
     return line
-
-
-# Objects
-
-
-def _version(node: Node, place: Place) -> Version:
-    text = string(node, place)
-    word = text.removeprefix("v")
-    if word in {"0.1.0", "0.2.0"}:
-        what, hint = f"{quoted(text)} is older than what runtimes accept", f"write {VERSIONS[0]} or later"
-        raise place.refused(node.line, what, hint, ErrorCode.CDI_VERSION)
-    if word not in VERSIONS:
-        what, hint = f"{quoted(text)} is no version of CDI", f"write one of {listed(VERSIONS)}"
-        raise place.refused(node.line, what, hint, ErrorCode.CDI_VERSION)
-    return Version(word)
-
-
-def _kind(node: Node, place: Place) -> Kind:
-    text = string(node, place)
-    kind = parse_kind(text)
-    if kind is None:
-        raise place.refused(node.line, f"{quoted(text)} is not allowed", KIND_HINT)
-    if 1 in {len(kind.vendor), len(kind.device_class)}:
-        what = f"{quoted(text)} has a vendor or class of one letter, which makes containerd 2.1 and older crash"
-        raise place.refused(node.line, what, "give it two letters at least")
-    return kind
-
-
-def _devices(node: Node, place: Place) -> tuple[Device, ...]:
-    """Read the devices: at least one, and no name twice."""
-    seen: set[str] = set()
-    problems_before = len(place.problems)
-
-    def unique(item: Node, below: Place) -> Device:
-        device = _device(item, below)
-        if device.name in seen:
-            what, hint = f"the device {quoted(device.name)} is there twice", "give each a name of its own"
-            raise below.below("name").refused(line_of(item, ("name",)), what, hint)
-        if device.name:
-            seen.add(device.name)
-        return device
-
-    devices = list_of(unique)(node, place)
-    if not devices and len(place.problems) == problems_before:
-        raise place.refused(node.line, "there is no device", "list at least one")
-    return devices
-
-
-def _device(node: Node, place: Place) -> Device:
-    problems_before = len(place.problems)
-    fields = Fields(node, place, DEVICE_FIELDS)
-    device = Device(
-        name=fields.required("name", matching(DEVICE, DEVICE_HINT), "", DEVICE_HINT),
-        edits=fields.required("containerEdits", _edits, None, _EDITS_HINT) or _NO_EDITS,
-        annotations=fields.read("annotations", texts_by_key, ()),
-    )
-    if device.edits.is_empty and len(place.problems) == problems_before:
-        line = fields.line("containerEdits")
-        place.problems.add(place.below("containerEdits").refused(line, "the device changes nothing", _EDITS_HINT))
-    return device
-
-
-_EDITS_HINT = f"give it at least one of {listed(EDITS_FIELDS)}"
-
-
-def _edits(node: Node, place: Place) -> Edits:
-    fields = Fields(node, place, EDITS_FIELDS)
-    return Edits(
-        env=fields.read("env", list_of(_variable), ()),
-        device_nodes=fields.read("deviceNodes", list_of(_device_node), ()),
-        net_devices=fields.read("netDevices", _net_devices, ()),
-        hooks=fields.read("hooks", list_of(_hook), ()),
-        mounts=fields.read("mounts", list_of(_mount), ()),
-        intel_rdt=fields.read("intelRdt", _intel_rdt, None),
-        additional_gids=fields.read("additionalGids", list_of(_ID), ()),
-    )
-
-
-def _device_node(node: Node, place: Place) -> DeviceNode:
-    fields = Fields(node, place, DEVICE_NODE_FIELDS)
-    return DeviceNode(
-        path=fields.required("path", non_empty, "", "write the node's path in the container"),
-        host_path=fields.read("hostPath", string, ""),
-        type=fields.read("type", empty_or(one_of(NodeType)), None),
-        major=fields.read("major", whole(0, MAX_MAJOR), None),
-        minor=fields.read("minor", whole(0, MAX_MINOR), None),
-        file_mode=fields.read("fileMode", whole(0, _MAX_UINT32), None),
-        permissions=fields.read("permissions", matching(_PERMISSIONS, "write letters of rwm, or none"), ""),
-        uid=fields.read("uid", _ID, None),
-        gid=fields.read("gid", _ID, None),
-    )
-
-
-def _net_devices(node: Node, place: Place) -> tuple[NetDevice, ...]:
-    """Read the netdevs: no host name and no container name twice."""
-    seen: dict[str, set[str]] = {"hostInterfaceName": set(), "name": set()}
-
-    def unique(item: Node, below: Place) -> NetDevice:
-        device = _net_device(item, below)
-        for field, value in (("hostInterfaceName", device.host_interface_name), ("name", device.name)):
-            if value in seen[field]:
-                what, hint = f"{quoted(value)} is there twice", "name each netdev once"
-                raise below.below(field).refused(line_of(item, (field,)), what, hint)
-            if value:
-                seen[field].add(value)
-        return device
-
-    return list_of(unique)(node, place)
-
-
-def _net_device(node: Node, place: Place) -> NetDevice:
-    fields = Fields(node, place, NET_DEVICE_FIELDS)
-    return NetDevice(
-        host_interface_name=fields.required("hostInterfaceName", non_empty, "", "write the netdev's name on the host"),
-        name=fields.required("name", non_empty, "", "write the netdev's name in the container"),
-    )
-
-
-def _hook(node: Node, place: Place) -> Hook:
-    fields = Fields(node, place, HOOK_FIELDS)
-    names = f"write one of {listed(HookName)}"
-    return Hook(
-        hook_name=fields.required("hookName", one_of(HookName), HookName.POSTSTOP, names),
-        path=fields.required("path", non_empty, "", "write the path of the program on the host"),
-        args=fields.read("args", list_of(string), ()),
-        env=fields.read("env", list_of(_variable), ()),
-        timeout=fields.read("timeout", whole(-(2**63), 2**63 - 1), None),
-    )
-
-
-def _mount(node: Node, place: Place) -> Mount:
-    fields = Fields(node, place, MOUNT_FIELDS)
-    return Mount(
-        host_path=fields.required("hostPath", non_empty, "", "write what is mounted"),
-        container_path=fields.required("containerPath", non_empty, "", "write where in the container it is mounted"),
-        options=fields.read("options", list_of(string), ()),
-        type=fields.read("type", string, ""),
-    )
-
-
-def _intel_rdt(node: Node, place: Place) -> IntelRdt:
-    fields = Fields(node, place, INTEL_RDT_FIELDS)
-    return IntelRdt(
-        clos_id=fields.read("closID", _clos_id, ""),
-        l3_cache_schema=fields.read("l3CacheSchema", string, ""),
-        mem_bw_schema=fields.read("memBwSchema", string, ""),
-        schemata=fields.read("schemata", list_of(string), None),
-        enable_monitoring=fields.read("enableMonitoring", boolean, False),
-    )
 
 
 # Values
@@ -282,18 +105,206 @@ def _intel_rdt(node: Node, place: Place) -> IntelRdt:
 MAX_MAJOR, MAX_MINOR = 2**12 - 1, 2**20 - 1
 """The largest device numbers of Linux (MAJORBITS, MINORBITS): makedev() would cut a larger number off, and the node
 would be another device."""
-_MAX_UINT32 = 2**32 - 1
-_ID = whole(0, _MAX_UINT32)
-_PERMISSIONS = re.compile(r"[rwm]*|none")
-_VARIABLE = re.compile(r"[^=]+=.*", re.DOTALL)
-_variable = matching(_VARIABLE, "write NAME=value")
 _MAX_FILE_NAME = 4095
+_text = written("write a text, in quotes where in doubt")
 
 
-def _clos_id(node: Node, place: Place) -> str:
+def _version(node: Node, where: str) -> Version:
+    text = _text(node, where)
+    word = text.removeprefix("v")
+    if word in {"0.1.0", "0.2.0"}:
+        what, hint = f"{quoted(text)} is older than what runtimes accept", f"write {VERSIONS[0]} or later"
+        raise RequestError(ErrorCode.CDI_VERSION, what, where=where, hint=hint)
+    if word not in VERSIONS:
+        what, hint = f"{quoted(text)} is no version of CDI", f"write one of {listed(VERSIONS)}"
+        raise RequestError(ErrorCode.CDI_VERSION, what, where=where, hint=hint)
+    return Version(word)
+
+
+def _kind(node: Node, where: str) -> Kind:
+    text = _text(node, where)
+    kind = parse_kind(text)
+    if kind is None:
+        raise refused(where, f"{quoted(text)} is not allowed", KIND_HINT)
+    if 1 in {len(kind.vendor), len(kind.device_class)}:
+        what = f"{quoted(text)} has a vendor or class of one letter, which makes containerd 2.1 and older crash"
+        raise refused(where, what, "give it two letters at least")
+    return kind
+
+
+def _non_empty(node: Node, where: str) -> str:
+    text = _text(node, where)
+    if not text:
+        raise refused(where, "the text is empty", "write something")
+    return text
+
+
+def _clos_id(node: Node, where: str) -> str:
     """Read the name of a folder in the resctrl file system, or ``/`` for its root."""
-    text = string(node, place)
+    text = _text(node, where)
     too_long = len(text.encode()) > _MAX_FILE_NAME
     if text != "/" and (too_long or text in {".", ".."} or "/" in text or "\n" in text):
-        raise place.refused(node.line, f"{quoted(text)} is not allowed", "write the name of a folder, or / alone")
+        raise refused(where, f"{quoted(text)} is not allowed", "write the name of a folder, or / alone")
     return text
+
+
+def _annotations(node: Node, where: str) -> tuple[tuple[str, str], ...]:
+    """Read a mapping of texts; a null is an empty text."""
+    if not isinstance(node, dict):
+        raise refused(where, f"{shown(node)} is not a mapping", "write KEY: text")
+    errors = Errors(most=MAX_PROBLEMS)
+    pairs: list[tuple[str, str]] = []
+    for key, value in node.items():
+        try:
+            pairs.append((key, "" if is_missing(value) else _text(value, f"{where}{step_text(key)}")))
+        except RequestError as error:
+            errors.add(error, line_of(value))
+    errors.refuse()
+    return tuple(pairs)
+
+
+# Lists and mappings
+
+
+def _unknown_field(key: str, known: tuple[str, ...], where: str) -> RequestError:
+    hint = f"{nearest(key, known)}the fields are {listed(known)}"
+    place = f"{where}{step_text(key)}"
+    return RequestError(ErrorCode.CDI_UNKNOWN_FIELD, f"unknown field {quoted(key)}", where=place, hint=hint)
+
+
+_FIELDS = Manner(_unknown_field, "write the fields {}", MAX_PROBLEMS)
+
+
+def _list_of(form: Form, *once: tuple[str, re.Pattern[str], str, str]) -> Form:
+    """Make the form of a list, which may be empty. A null in it would crash some runtimes and vanish in others. `once`
+    are keys of its mappings: no two have the same value that the pattern matches; else there are error and hint."""
+
+    def entry(node: Node, where: str) -> object:
+        if is_missing(node):
+            raise refused(where, "there is nothing in this entry", "take the entry out")
+        return form.read(node, where)
+
+    def several(node: Node, where: str) -> tuple[object, ...]:
+        if not isinstance(node, list):
+            raise refused(where, f"{shown(node)} is not a list", "write - or [ ] around it")
+        errors = Errors(most=MAX_PROBLEMS)
+        items = each_read(node, where, entry, errors)
+        seen: set[tuple[str, str]] = set()
+        for index, item in enumerate(node):
+            for key, pattern, what, hint in once:
+                named = item.get(key) if isinstance(item, dict) else None
+                text = named.text if isinstance(named, Scalar) and not named.is_missing else ""
+                if (key, text) in seen:
+                    errors.add(refused(f"{where}[{index}]", what.format(quoted(text)), hint, key), line_of(item, key))
+                    break
+                if pattern.fullmatch(text):
+                    seen.add((key, text))
+        errors.refuse()
+        return tuple(items)
+
+    return Form(several, keys=form.keys)
+
+
+def _table(fills: type[Any], *keys: Key, misfits: Misfits | None = None) -> Form:
+    return table(fills, keys, _FIELDS, misfits)
+
+
+# The keys
+
+_TEXT = Form(_text)
+_NON_EMPTY = Form(_non_empty)
+_TEXTS = _list_of(_TEXT)
+_VARIABLES = _list_of(text_of(re.compile(r"[^=]+=.*", re.DOTALL), "write NAME=value", _text))
+_ANY = re.compile(r".+", re.DOTALL)
+_ID = number(0, 2**32 - 1)
+
+_DEVICE_NODE = _table(
+    DeviceNode,
+    Key("path", "path", _NON_EMPTY, required="write the node's path in the container"),
+    Key("hostPath", "host_path", _TEXT),
+    Key("type", "type", Form(empty_or(one_of(NodeType, _text)))),
+    Key("major", "major", number(0, MAX_MAJOR)),
+    Key("minor", "minor", number(0, MAX_MINOR)),
+    Key("fileMode", "file_mode", number(0, 2**32 - 1)),
+    Key("permissions", "permissions", text_of(re.compile(r"[rwm]*|none"), "write letters of rwm, or none", _text)),
+    Key("uid", "uid", _ID),
+    Key("gid", "gid", _ID),
+)
+_NET_DEVICE = _table(
+    NetDevice,
+    Key("hostInterfaceName", "host_interface_name", _NON_EMPTY, required="write the netdev's name on the host"),
+    Key("name", "name", _NON_EMPTY, required="write the netdev's name in the container"),
+)
+_NETDEVS_ONCE = (_ANY, "{} is there twice", "name each netdev once")
+_HOOK = _table(
+    Hook,
+    Key("hookName", "hook_name", word_of(HookName, _text), required=f"write one of {listed(HookName)}"),
+    Key("path", "path", _NON_EMPTY, required="write the path of the program on the host"),
+    Key("args", "args", _TEXTS),
+    Key("env", "env", _VARIABLES),
+    Key("timeout", "timeout", number(-(2**63), 2**63 - 1)),
+)
+_MOUNT = _table(
+    Mount,
+    Key("hostPath", "host_path", _NON_EMPTY, required="write what is mounted"),
+    Key("containerPath", "container_path", _NON_EMPTY, required="write where in the container it is mounted"),
+    Key("options", "options", _TEXTS),
+    Key("type", "type", _TEXT),
+)
+_INTEL_RDT = _table(
+    IntelRdt,
+    Key("closID", "clos_id", Form(_clos_id)),
+    Key("l3CacheSchema", "l3_cache_schema", _TEXT),
+    Key("memBwSchema", "mem_bw_schema", _TEXT),
+    Key("schemata", "schemata", _TEXTS),
+    Key("enableMonitoring", "enable_monitoring", FLAG),
+)
+EDITS_KEYS = (
+    Key("env", "env", _VARIABLES),
+    Key("deviceNodes", "device_nodes", _list_of(_DEVICE_NODE)),
+    Key(
+        "netDevices",
+        "net_devices",
+        _list_of(_NET_DEVICE, ("hostInterfaceName", *_NETDEVS_ONCE), ("name", *_NETDEVS_ONCE)),
+    ),
+    Key("hooks", "hooks", _list_of(_HOOK)),
+    Key("mounts", "mounts", _list_of(_MOUNT)),
+    Key("intelRdt", "intel_rdt", _INTEL_RDT),
+    Key("additionalGids", "additional_gids", _list_of(_ID)),
+)
+_EDITS = _table(Edits, *EDITS_KEYS)
+_EDITS_HINT = f"give it at least one of {listed(names_of(EDITS_KEYS))}"
+_ANNOTATIONS = Key("annotations", "annotations", Form(_annotations))
+
+
+def _misfits_of_device(fields: Mapping[str, Any], where: str) -> Iterator[RequestError]:
+    if fields["edits"].is_empty:
+        yield refused(where, "the device changes nothing", _EDITS_HINT, "containerEdits")
+
+
+_DEVICE = _table(
+    Device,
+    Key("name", "name", text_of(DEVICE, DEVICE_HINT, _text), required=DEVICE_HINT),
+    _ANNOTATIONS,
+    Key("containerEdits", "edits", _EDITS, required=_EDITS_HINT),
+    misfits=_misfits_of_device,
+)
+_DEVICES = _list_of(_DEVICE, ("name", DEVICE, "the device {} is there twice", "give each a name of its own"))
+
+
+def _devices(node: Node, where: str) -> tuple[Device, ...]:
+    """Read the devices: at least one, and no name twice."""
+    devices: tuple[Device, ...] = _DEVICES.read(node, where)
+    if not devices:
+        raise refused(where, "there is no device", "list at least one")
+    return devices
+
+
+SPEC_KEYS = (
+    Key("cdiVersion", "version", Form(_version), required="write the version of CDI that the file needs"),
+    Key("kind", "kind", Form(_kind), required=KIND_HINT),
+    _ANNOTATIONS,
+    Key("devices", "devices", Form(_devices, keys=_DEVICE.keys), required="list at least one device"),
+    Key("containerEdits", "edits", _EDITS),
+)
+_SPEC = _table(Spec, *SPEC_KEYS)

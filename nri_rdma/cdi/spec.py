@@ -6,7 +6,7 @@ itself checks them by writing and reading them back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 INFINIBAND_FOLDER = "/dev/infiniband/"
@@ -160,5 +160,5 @@ class Spec:
     version: Version
     kind: Kind
     devices: tuple[Device, ...]
-    edits: Edits = field(default_factory=Edits)
+    edits: Edits = Edits()
     annotations: tuple[tuple[str, str], ...] = ()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from nri_rdma.cdi.spec import Edits, Spec, Version
-from nri_rdma.text.yaml import Path
+from nri_rdma.text.nodes import Path
 
 VERSIONS = tuple(Version)
 

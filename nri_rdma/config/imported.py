@@ -18,11 +18,12 @@ from itertools import chain, count
 from nri_rdma.errors import ErrorCode, RequestError, SettingError
 from nri_rdma.model.device import LinkLayer
 from nri_rdma.model.pool import LEAST_OBJECTS
+from nri_rdma.text.nodes import Node, node_of
 from nri_rdma.text.placed_yaml import Placed, read_documents
-from nri_rdma.text.pools import MAX_SHARED_NAME, node_of, read_pools
+from nri_rdma.text.pools import MAX_SHARED_NAME, read_pools
 from nri_rdma.text.reading import Fields, list_of, matching, string, whole
 from nri_rdma.text.refusals import bounded, quoted, refused
-from nri_rdma.text.yaml import Node, read_yaml
+from nri_rdma.text.yaml import read_yaml
 
 DEFAULT_PREFIX = "rdma"
 MAX_BYTES = 1 << 20

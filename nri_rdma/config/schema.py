@@ -45,7 +45,7 @@ def config_schema() -> dict[str, Any]:
         "properties": {item.name: _setting(item, tables) for item in fields(Settings)},
         "additionalProperties": False,
         "$defs": {
-            "pool": {**schema_of(POOL_KEYS), "required": ["modes"]},
+            "pool": schema_of(POOL_KEYS),
             "rule": schema_of(RULE_KEYS),
             "adoption": schema_of(ADOPT_KEYS),
             "selector": {**schema_of(SELECTOR_KEYS), "minProperties": 1},
@@ -75,4 +75,4 @@ def _setting(item: Field[Any], tables: Mapping[str, Mapping[str, object]]) -> di
         return {"description": item.metadata["help"], **tables[item.name]}
     default = item.default if isinstance(item.default, bool) else setting_text(item.default)
     known = {} if item.default is None else {"default": default}
-    return {"description": item.metadata["help"], **item.metadata["schema"], **known}
+    return {"description": item.metadata["help"], **item.metadata["form"].schema, **known}

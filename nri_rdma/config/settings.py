@@ -8,7 +8,6 @@ instead of that file.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
 import stat
@@ -20,14 +19,17 @@ from pathlib import Path
 from typing import Any  # Any: values before they are parsed
 
 from nri_rdma.errors import ErrorCode, RequestError, SettingError
-from nri_rdma.model.adoption import Adoption
+from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.listen_address import ListenAddress, parse_listen_address
-from nri_rdma.model.pool import DEFAULT_POOL, HANDLER_CHARACTER, RESOURCE, Pool, Rule, is_kubernetes_own
+from nri_rdma.model.pool import DEFAULT_POOL, HANDLER_CHARACTER, RESOURCE, Pool, PoolDoor, Rule, is_kubernetes_own
 from nri_rdma.model.request import ANNOTATION_PREFIX, ANNOTATION_PREFIX_HINT, UNLIMITED, Mode
 from nri_rdma.model.usage import Address, Lifelines, Network, parse_address
 from nri_rdma.model.waits import Waits
+from nri_rdma.text.forms import FLAG, TEXT_SCHEMA, Form, Schema, number, parsed_by, pattern_schema, text_of
+from nri_rdma.text.nodes import Node, Scalar, node_of, shown
 from nri_rdma.text.quantities import QUANTITY, bytes_of
-from nri_rdma.text.refusals import bounded, is_deeper, meant
+from nri_rdma.text.reading import empty_or, parsed, text_with, written
+from nri_rdma.text.refusals import bounded, is_deeper, meant, refused
 from nri_rdma.text.toml import line_of, lines_of
 
 DEFAULT_CONFIG_FILE = Path("/etc/nri-rdma/config.toml")
@@ -51,6 +53,7 @@ SHORTEST_PROOF_S, LONGEST_PROOF_S = 0.5, 6.0
 daemon's first answer."""
 MAX_DEPTH = 16
 """Greatest depth of tables and lists; a deeper text is refused. A label's value in a list of a rule is five deep."""
+_STRICT_ADOPTION = Adoption(others=VendorAdoption(adopt=Adopt.ENFORCE))
 _HANDLER = re.compile(f"{HANDLER_CHARACTER}{{1,253}}")
 
 
@@ -65,219 +68,145 @@ class Memlock:
     automatic: bool = False
 
 
-def _setting(default: object, text: str, parse: Callable[[str, Any], object], metavar: str = "TEXT") -> Any:
-    schema = {"enum": list(parse.words)} if isinstance(parse, _Choice) else _SCHEMAS[parse]
-    return field(default=default, metadata={"help": text, "parse": parse, "metavar": metavar, "schema": schema})
+def _setting(default: object, text: str, form: Form, metavar: str = "TEXT") -> Any:
+    return field(default=default, metadata={"help": text, "form": form, "metavar": metavar})
 
 
 def _table(text: str, default: object = ()) -> Any:
     return field(default=default, metadata={"help": text, "table": True})
 
 
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise _refused(name, value, "a text")
-    return value
-
-
-def _prefix(name: str, value: Any) -> str:
-    text = _text(name, value)
-    if not ANNOTATION_PREFIX.fullmatch(text):
-        raise _refused(name, value, ANNOTATION_PREFIX_HINT)
-    return text
-
-
-def _resource(name: str, value: Any) -> str:
-    """Read the name of an extended resource; an empty text is none."""
-    text = _text(name, value)
-    if text and (not RESOURCE.fullmatch(text) or is_kubernetes_own(text)):
-        raise _refused(name, value, "PREFIX/NAME such as rdma.noderesource.dev/guard; Kubernetes' own names are taken")
-    return text
-
-
-def _path(name: str, value: Any) -> Path:
-    return Path(_text(name, value))
-
-
-def _path_or_none(name: str, value: Any) -> Path | None:
-    """Read a path; an empty text is None."""
-    text = _text(name, value)
-    return Path(text) if text else None
-
-
-def _paths(name: str, value: Any) -> tuple[Path, ...]:
-    """Read a list of directories, or a text with commas between them; the last counts most."""
-    items = value.split(",") if isinstance(value, str) else value
-    if not isinstance(items, list) or not all(isinstance(item, str) and item for item in items):
-        raise _refused(name, value, "a list of directories")
-    return tuple(Path(item) for item in items)
-
-
-def _handlers(name: str, value: Any) -> tuple[str, ...]:
-    """Read a list of runtime handlers, or a text with commas between them; an empty one is none."""
-    if isinstance(value, str):
-        value = [item.strip() for item in value.split(",")] if value else []
-    if not isinstance(value, list) or not all(isinstance(item, str) and _HANDLER.fullmatch(item) for item in value):
-        raise _refused(name, value, "a list of runtime handlers; * and ? are wild")
-    return tuple(value)
-
-
-def _flag(name: str, value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    words = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
-    if isinstance(value, str) and value.lower() in words:
-        return words[value.lower()]
-    raise _refused(name, value, "true or false")
-
-
-def _index(name: str, value: Any) -> str:
-    text = str(value)
-    if not re.fullmatch(r"[0-9]{2}", text):
-        raise _refused(name, value, "two digits: runtimes call plugins in this order")
-    return text
-
-
-def _plugin_name(name: str, value: Any) -> str:
-    text = _text(name, value)
-    if not re.fullmatch(r"[a-zA-Z0-9_.+-]+", text):  # what NRI 0.12 lets register
-        raise _refused(name, value, "letters, digits and _.+-")
-    return text
-
-
-def _memlock(name: str, value: Any) -> Memlock:
-    text = str(value)
-    if text == "auto":
-        return Memlock(automatic=True)
-    if text == "keep":
-        return Memlock()
-    if text == "unlimited":
-        return Memlock(bytes=UNLIMITED)
-    number = bytes_of(text)
-    if number is not None and 0 < number < UNLIMITED:
-        return Memlock(bytes=number)
-    raise _refused(name, value, "auto, unlimited, keep, a number of bytes, or a quantity such as 512Mi")
-
-
-def _node_ips(name: str, value: Any) -> tuple[Address, ...]:
-    items = value.split(",") if isinstance(value, str) else value
-    allowed = "an address, or several with commas between them, as the kubelet's --node-ip"
-    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-        raise _refused(name, value, allowed)
-    found = tuple(address for item in items if (address := parse_address(item.strip())) is not None)
-    if len(found) != len(items):  # also for 0.0.0.0 and ::, which are no address of the node's
-        raise _refused(name, value, allowed)
-    return found
-
-
-def _api_server(name: str, value: Any) -> Address:
-    """Read the address of the API server. The port is ignored: routes have none."""
-    address = parse_address(_without_port(_text(name, value)))
-    if address is None:
-        raise _refused(name, value, "an address, or ADDRESS:PORT; names are not resolved")
-    return address
-
-
-def _networks(name: str, value: Any) -> tuple[Network, ...]:
-    items = value.split(",") if isinstance(value, str) else value
-    allowed = "a network such as 10.96.0.0/12, or several with commas between them"
-    if not isinstance(items, list) or not all(isinstance(item, str) and "/" in item for item in items):
-        raise _refused(name, value, allowed)
-    try:
-        return tuple(ip_network(item.strip()) for item in items)
-    except ValueError as error:
-        raise _refused(name, value, allowed) from error
-
-
-def _without_port(text: str) -> str:
-    """Return ``10.0.0.1:6443`` and ``[fd00::1]:6443`` without what follows the address."""
-    bracketed = re.fullmatch(r"\[([^]]*)\](?::[0-9]+)?", text)
-    plain = re.fullmatch(r"([^:]*):[0-9]+", text)
-    found = bracketed or plain
-    return found[1] if found else text
-
-
-def _wait(name: str, value: Any) -> float:
-    """Read a time in seconds for which every pod of the node may have to wait."""
-    return _seconds(name, value, 0, LONGEST_WAIT_S)
-
-
-def _proof_time(name: str, value: Any) -> float:
-    """Read a time in seconds for which the hook of a container waits."""
-    return _seconds(name, value, SHORTEST_PROOF_S, LONGEST_PROOF_S)
-
-
-def _seconds(name: str, value: Any, least: float, most: float) -> float:
-    try:
-        seconds = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        seconds = math.nan
-    if not least <= seconds <= most:
-        raise _refused(name, value, f"a number of seconds from {least:g} to {most:g}")
-    return seconds
-
-
-def _listen_address(name: str, value: Any) -> ListenAddress | None:
-    """Read an address with a port; an empty text is None."""
-    text = _text(name, value)
-    found = parse_listen_address(text)
-    if found is None and text:
-        raise _refused(name, value, "ADDRESS:PORT, such as 127.0.0.1:9178 or [::]:9178; names are not resolved")
-    return found
-
-
-def _nice(name: str, value: Any) -> int:
-    text = str(value)
-    if not re.fullmatch(r"0|-(?:[1-9]|1[0-9]|20)", text):
-        raise _refused(name, value, "a whole number from -20 to 0")
-    return int(text)
-
-
 @dataclass(frozen=True, slots=True)
-class _Choice:
-    """Reads one of some words."""
+class _Given(Scalar):
+    """A value of a flag, of a variable (texts, always) or of TOML."""
 
-    words: tuple[str, ...]
+    @property
+    def value(self) -> str | None:
+        """Return the text; None for a number, a truth value or a date of TOML."""
+        return None if self.plain else self.text
 
-    def __call__(self, name: str, value: Any) -> str:
-        if value not in self.words:
-            raise _refused(name, value, " or ".join(self.words))
-        return str(value)
+    @property
+    def number(self) -> int | None:
+        """Return the whole number, of TOML or in a text."""
+        return int(self.text) if re.fullmatch(r"0|-?[1-9][0-9]{0,18}", self.text) else None
+
+    @property
+    def truth(self) -> bool | None:
+        """Return the truth value, of TOML or as a word in a text."""
+        return {"true": True, "false": False}.get(self.text) if self.plain else _WORDS.get(self.text.lower())
 
 
-_SCHEMAS: Mapping[Callable[[str, Any], object], Mapping[str, object]] = {
-    _text: {"type": "string"},
-    _prefix: {"type": "string", "pattern": f"^{ANNOTATION_PREFIX.pattern}$"},
-    _resource: {"type": "string", "pattern": f"^(?:|{RESOURCE.pattern})$"},
-    _path: {"type": "string"},
-    _path_or_none: {"type": "string"},
-    _paths: {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
-    _handlers: {
-        "anyOf": [
-            {"type": "string"},
-            {"type": "array", "items": {"type": "string", "pattern": f"^(?:{_HANDLER.pattern})$"}},
-        ]
-    },
-    _flag: {"type": "boolean"},
-    _index: {"type": "string", "pattern": "^[0-9]{2}$"},
-    _plugin_name: {"type": "string", "pattern": "^[a-zA-Z0-9_.+-]+$"},
-    _node_ips: {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
-    _api_server: {"type": "string"},
-    _networks: {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
-    _listen_address: {"type": "string", "pattern": "^(?:|.+:[0-9]{1,5})$"},
-    _nice: {"type": "integer", "minimum": -20, "maximum": 0},
-    _wait: {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT_S},
-    _proof_time: {"type": "number", "minimum": SHORTEST_PROOF_S, "maximum": LONGEST_PROOF_S},
-    _memlock: {
+_WORDS = {**dict.fromkeys(("true", "1", "yes", "on"), True), **dict.fromkeys(("false", "0", "no", "off"), False)}
+
+
+def _any(parse: Callable[[str], object], allowed: str, schema: Schema) -> Form:
+    """Make the form of any value, by its text: a function turns the text into the value."""
+    return parsed_by(parse, allowed, schema, written(allowed))
+
+
+def _list(parse: Callable[[str], object], allowed: str, items: Schema = TEXT_SCHEMA, *, or_none: bool = False) -> Form:
+    """Make the form of a list, or of a text with commas between its values; with `or_none` an empty text is an empty
+    list."""
+    read_item = parsed(parse, allowed, text_with(allowed))
+
+    def read(node: Node, where: str) -> tuple[object, ...]:
+        if isinstance(node, Scalar) and not node.plain:
+            node = [_Given(it.strip(), plain=False) for it in node.text.split(",") if node.text or not or_none]
+        if not isinstance(node, list):
+            raise refused(where, f"{shown(node)} is not a list", allowed)
+        return tuple(read_item(item, where) for item in node)
+
+    return Form(read, {"anyOf": [TEXT_SCHEMA, {"type": "array", "items": items}]})
+
+
+def _choice(*words: str) -> Form:
+    """Make the form of one of some words."""
+    allowed = " or ".join(words)
+    return parsed_by({word: word for word in words}.get, allowed, {"enum": [*words]}, text_with(allowed))
+
+
+def _seconds(least: float, most: float) -> Form:
+    """Make the form of a time in seconds."""
+
+    def parse(text: str) -> float | None:
+        return seconds if least <= (seconds := float(text)) <= most else None
+
+    allowed = f"a number of seconds from {least:g} to {most:g}"
+    return _any(parse, allowed, {"type": "number", "minimum": least, "maximum": most})
+
+
+def _resource(text: str) -> str | None:
+    return text if not text or (RESOURCE.fullmatch(text) and not is_kubernetes_own(text)) else None
+
+
+def _memlock(text: str) -> Memlock | None:
+    words = {"auto": Memlock(automatic=True), "keep": Memlock(), "unlimited": Memlock(bytes=UNLIMITED)}
+    number = bytes_of(text) or 0
+    return Memlock(bytes=number) if 0 < number < UNLIMITED else words.get(text)
+
+
+def _address(text: str) -> Address | None:
+    """Return an address without the port that may follow it: ``10.0.0.1:6443``, ``[fd00::1]:6443``."""
+    found = re.fullmatch(r"\[([^]]*)\](?::[0-9]+)?", text) or re.fullmatch(r"([^:]*):[0-9]+", text)
+    return parse_address(found[1] if found else text)
+
+
+_string = text_with("a text")
+_TEXT = Form(_string, TEXT_SCHEMA)
+_PREFIX = text_of(ANNOTATION_PREFIX, ANNOTATION_PREFIX_HINT, _string)
+_RESOURCE = parsed_by(
+    _resource,
+    "PREFIX/NAME such as rdma.noderesource.dev/guard; Kubernetes' own names are taken",
+    {"type": "string", "pattern": f"^(?:|{RESOURCE.pattern})$"},
+    _string,
+)
+_PATH = parsed_by(Path, "a text", TEXT_SCHEMA, _string)
+_PATH_OR_NONE = Form(empty_or(_PATH.read), TEXT_SCHEMA)
+_PATHS = _list(lambda text: Path(text) if text else None, "a list of directories")
+_HANDLERS = _list(
+    lambda text: text if _HANDLER.fullmatch(text) else None,
+    "a list of runtime handlers; * and ? are wild",
+    pattern_schema(_HANDLER),
+    or_none=True,
+)
+_ORDER = "two digits: runtimes call plugins in this order"
+_INDEX = text_of(re.compile(r"[0-9]{2}"), _ORDER, written(_ORDER))
+_PLUGIN_NAME = text_of(re.compile(r"[a-zA-Z0-9_.+-]+"), "letters, digits and _.+-", _string)  # what NRI 0.12 registers
+_MEMLOCK = _any(
+    _memlock,
+    "auto, unlimited, keep, a number of bytes, or a quantity such as 512Mi",
+    {
         "anyOf": [
             {"enum": ["auto", "unlimited", "keep"]},
             {"type": "integer", "minimum": 1, "maximum": UNLIMITED - 1},
-            {"type": "string", "pattern": f"^(?:{QUANTITY.pattern})$"},
+            pattern_schema(QUANTITY),
         ]
     },
-}
-"""The JSON Schema of the values that each of these reads from a file."""
-
+)
+_NODE_IPS = _list(
+    lambda text: parse_address(text.strip()),  # 0.0.0.0 and :: are no address of the node's
+    "an address, or several with commas between them, as the kubelet's --node-ip",
+)
+_API_SERVER = parsed_by(_address, "an address, or ADDRESS:PORT; names are not resolved", TEXT_SCHEMA, _string)
+_NETWORKS = _list(
+    lambda text: ip_network(text.strip()) if "/" in text else None,
+    "a network such as 10.96.0.0/12, or several with commas between them",
+)
+_LISTEN_ADDRESS = Form(
+    empty_or(
+        parsed(
+            parse_listen_address,
+            "ADDRESS:PORT, such as 127.0.0.1:9178 or [::]:9178; names are not resolved",
+            _string,
+        )
+    ),
+    {"type": "string", "pattern": "^(?:|.+:[0-9]{1,5})$"},
+)
+_NICE = number(-20, 0)
+_WAIT = _seconds(0, LONGEST_WAIT_S)
+"""A time for which every pod of the node may have to wait."""
+_PROOF_TIME = _seconds(SHORTEST_PROOF_S, LONGEST_PROOF_S)
+"""A time for which the hook of a container waits."""
 
 _LOG_LEVEL = "Lowest level that is logged; debug: each step of a pod's way, with its time and reason, too."
 _METRICS_ADDRESS = (
@@ -300,87 +229,82 @@ _GUARD_RESOURCE = (
 )
 
 
-def _refused(name: str, value: Any, allowed: str) -> SettingError:
-    what, hint = f"{name} = {bounded(repr(value))} cannot be used", f"{name.replace('_', '-')} is {allowed}"
-    return SettingError(ErrorCode.SETTING, what, hint=hint)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All settings of the daemon."""
 
-    nri_socket: Path = _setting(Path("/var/run/nri/nri.sock"), "Socket of the runtime's NRI.", _path, "PATH")
+    nri_socket: Path = _setting(Path("/var/run/nri/nri.sock"), "Socket of the runtime's NRI.", _PATH, "PATH")
     plugin_name: str | None = _setting(
         None,
         "Name of this plugin in the runtime; default: NAME of a program called NN-NAME, or nri-rdma.",
-        _plugin_name,
+        _PLUGIN_NAME,
     )
     plugin_index: str | None = _setting(
         None,
         "Order among the runtime's plugins: later ones see what others inject; default: NN of a program NN-NAME,"
         " or 90.",
-        _index,
+        _INDEX,
         "NN",
     )
-    annotation_prefix: str = _setting("rdma.noderesource.dev", "Prefix of nri-rdma's annotations.", _prefix)
+    annotation_prefix: str = _setting("rdma.noderesource.dev", "Prefix of nri-rdma's annotations.", _PREFIX)
     allow_default_pool: bool = _setting(
         False,
         "Let the pool `default` serve requests with `mode: exclusive` too; a request without a mode stays shared.",
-        _flag,
+        FLAG,
     )
     sandboxed_handlers: tuple[str, ...] = _setting(
         SANDBOXED_HANDLERS,
         "Runtime handlers whose containers have a kernel of their own, where the node's devices do not work: a pod of"
         " one that asks for devices is refused. `*` and `?` are wild; empty: none.",
-        _handlers,
+        _HANDLERS,
         "HANDLER[,HANDLER...]",
     )
     memlock: Memlock = _setting(
-        Memlock(automatic=True), "RLIMIT_MEMLOCK of containers with devices.", _memlock, "auto|unlimited|keep|BYTES"
+        Memlock(automatic=True), "RLIMIT_MEMLOCK of containers with devices.", _MEMLOCK, "auto|unlimited|keep|BYTES"
     )
-    name_holders: bool = _setting(False, _NAME_HOLDERS, _flag, "true|false")
+    name_holders: bool = _setting(False, _NAME_HOLDERS, FLAG, "true|false")
     attach: str = _setting(
         "overlapped",
         "`overlapped` attaches while the pod starts, and its containers wait; `blocking` attaches before RunPodSandbox"
         " is answered, and restores the host before StopPodSandbox is, while every pod of the node waits.",
-        _Choice(("overlapped", "blocking")),
+        _choice("overlapped", "blocking"),
         "overlapped|blocking",
     )
     sandbox_wait: float = _setting(
-        0.0, "Seconds that RunPodSandbox waits for an overlapped attach before it is answered.", _wait, "SECONDS"
+        0.0, "Seconds that RunPodSandbox waits for an overlapped attach before it is answered.", _WAIT, "SECONDS"
     )
     barrier_wait: float = _setting(
         0.2,
         "Seconds that a container waits for an attach that still runs, before the kubelet is told to retry.",
-        _wait,
+        _WAIT,
         "SECONDS",
     )
     nice: int = _setting(
-        -10, "The daemon's nice value, if it was started with 0 and may change it; 0 leaves it so.", _nice, "NUMBER"
+        -10, "The daemon's nice value, if it was started with 0 and may change it; 0 leaves it so.", _NICE, "NUMBER"
     )
     sysfs_root: Path = _setting(
-        Path("/sys"), "Where the hardware is read: the machine's sysfs, or a directory tree like it.", _path, "DIR"
+        Path("/sys"), "Where the hardware is read: the machine's sysfs, or a directory tree like it.", _PATH, "DIR"
     )
-    dev_root: Path = _setting(Path("/dev"), "Where the modes of device nodes are read.", _path, "DIR")
+    dev_root: Path = _setting(Path("/dev"), "Where the modes of device nodes are read.", _PATH, "DIR")
     proc_root: Path = _setting(
-        Path("/proc"), "Where NVIDIA's driver lists its GPUs: the machine's procfs, or a tree like it.", _path, "DIR"
+        Path("/proc"), "Where NVIDIA's driver lists its GPUs: the machine's procfs, or a tree like it.", _PATH, "DIR"
     )
     cgroup_root: Path = _setting(
-        Path("/sys/fs/cgroup"), "Where the host's cgroups are read and limits are written.", _path, "DIR"
+        Path("/sys/fs/cgroup"), "Where the host's cgroups are read and limits are written.", _PATH, "DIR"
     )
     cdi_dirs: tuple[Path, ...] = _setting(
-        CDI_DIRECTORIES, "Where CDI specs are read; a later directory overrides an earlier one.", _paths, "DIR[,DIR...]"
+        CDI_DIRECTORIES, "Where CDI specs are read; a later directory overrides an earlier one.", _PATHS, "DIR[,DIR...]"
     )
     kubelet_socket: Path = _setting(
         Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
         "Socket where the kubelet reports what it allocated to pods (PodResources); it need not exist.",
-        _path,
+        _PATH,
         "PATH",
     )
     device_plugin_dir: Path = _setting(
         Path("/var/lib/kubelet/device-plugins"),
         "The kubelet's folder for sockets of device plugins, where pools with door = resource are served.",
-        _path,
+        _PATH,
         "DIR",
     )
     kubelet_plugins_dir: Path = _setting(
@@ -388,39 +312,39 @@ class Settings:
         "The kubelet's folder for sockets of drivers, where pools with door = claims are served. Beside it are"
         " plugins_registry, with the socket by which the kubelet finds them, and dra_manager_state, which says which"
         " pods have a claim.",
-        _path,
+        _PATH,
         "DIR",
     )
-    node_name: str = _setting("", "The node's name in the cluster; empty: that of the host.", _text, "NAME")
+    node_name: str = _setting("", "The node's name in the cluster; empty: that of the host.", _TEXT, "NAME")
     kubeconfig: Path | None = _setting(
         None,
         "File with the API server and the credentials for it, with pools with door = claims; empty: the service account"
         " of the daemon's pod.",
-        _path_or_none,
+        _PATH_OR_NONE,
         "PATH",
     )
     guard_hook: Path | None = _setting(
         Path("/usr/local/lib/nri-rdma/nri-rdma-hook"),
         "The guard's hook on the host, which containers with shares get if it is there when the daemon starts. Empty:"
         " they get none.",
-        _path_or_none,
+        _PATH_OR_NONE,
         "PATH",
     )
-    guard_resource: str = _setting("", _GUARD_RESOURCE, _resource, "PREFIX/NAME")
+    guard_resource: str = _setting("", _GUARD_RESOURCE, _RESOURCE, "PREFIX/NAME")
     verbs_python: Path | None = _setting(
         Path("/usr/bin/python3"),
         "The distribution's Python, with its pyverbs (Debian: python3-pyverbs), which is asked for the capacity of"
         " devices whose pools have shares, and tries devices (`prove`, `nri-rdma verify`; Python 3.10 or newer)."
         " Empty: shares have no limits but those that are written, and nothing is proven.",
-        _path_or_none,
+        _PATH_OR_NONE,
         "PATH",
     )
-    proof_timeout: float = _setting(3.0, _PROOF_TIMEOUT, _proof_time, "SECONDS")
+    proof_timeout: float = _setting(3.0, _PROOF_TIMEOUT, _PROOF_TIME, "SECONDS")
     kubelet_wait: float = _setting(
         0.05,
         "Seconds that RunPodSandbox waits for the kubelet's answer, while every pod of the node waits. Without one a"
         " pod is placed as if the kubelet knew nothing of it, and one that asks for strict alignment is refused.",
-        _wait,
+        _WAIT,
         "SECONDS",
     )
     containerd_socket: Path | None = _setting(
@@ -428,46 +352,46 @@ class Settings:
         "Socket of containerd's own API: there the daemon asks releases that leave parts of a refused sandbox behind to"
         " remove them, and, with pools that are asked by a resource, whether containerd reads CDI specs; empty: it does"
         " not ask.",
-        _path_or_none,
+        _PATH_OR_NONE,
         "PATH",
     )
     state_dir: Path = _setting(
-        Path("/run/nri-rdma"), "Directory of journal and lock, on a tmpfs, so that a reboot clears it.", _path, "DIR"
+        Path("/run/nri-rdma"), "Directory of journal and lock, on a tmpfs, so that a reboot clears it.", _PATH, "DIR"
     )
     control_socket: Path | None = _setting(
-        None, "Socket of `status` and `trace`; default: control.sock in the state directory.", _path, "PATH"
+        None, "Socket of `status` and `trace`; default: control.sock in the state directory.", _PATH, "PATH"
     )
-    metrics_address: ListenAddress | None = _setting(None, _METRICS_ADDRESS, _listen_address, "ADDRESS:PORT")
-    tracing: bool = _setting(True, _TRACING, _flag, "true|false")
-    log_level: str = _setting("info", _LOG_LEVEL, _Choice(("debug", "info", "warning", "error")), "LEVEL")
-    log_format: str = _setting("text", "Log lines for people or for machines.", _Choice(("text", "json")), "text|json")
+    metrics_address: ListenAddress | None = _setting(None, _METRICS_ADDRESS, _LISTEN_ADDRESS, "ADDRESS:PORT")
+    tracing: bool = _setting(True, _TRACING, FLAG, "true|false")
+    log_level: str = _setting("info", _LOG_LEVEL, _choice("debug", "info", "warning", "error"), "LEVEL")
+    log_format: str = _setting("text", "Log lines for people or for machines.", _choice("text", "json"), "text|json")
 
     node_ip: tuple[Address, ...] | None = _setting(
         None,
         "The node's own addresses (the kubelet's --node-ip, several with commas): a netdev that has one is in use. A"
         " netdev with a default route that packets of others take is always in use.",
-        _node_ips,
+        _NODE_IPS,
         "ADDRESS[,ADDRESS]",
     )
     api_server: Address | None = _setting(
         None,
         "Address of the API server (ADDRESS or ADDRESS:PORT): the netdev of the route to it is in use."
         " Default: KUBERNETES_SERVICE_HOST of the environment.",
-        _api_server,
+        _API_SERVER,
         "ADDRESS[:PORT]",
     )
     service_range: tuple[Network, ...] | None = _setting(
         None,
         "Addresses of the cluster's services (the API server's --service-cluster-ip-range): a netdev that moves into a"
         " pod brings no route there along.",
-        _networks,
+        _NETWORKS,
         "NETWORK[,NETWORK]",
     )
     log_file: Path | None = _setting(
         None,
         "File of the log; default: stderr, or syslog if the runtime starts the daemon (lines that syslog does not take"
         " go to nri-rdma.log in the state directory).",
-        _path,
+        _PATH,
         "PATH",
     )
     pools: tuple[Pool, ...] = _table("What pods may ask for; without any, the pool `default` has every device.")
@@ -605,34 +529,181 @@ def load_some(
             values[item.name] = value
         elif item.name in table:
             with contextlib.suppress(SettingError):  # the caller has reported that the document is wrong
-                values[item.name] = item.metadata["parse"](item.name, table[item.name])
+                values[item.name] = _parsed(item, table[item.name], document.name, 0)
     return Settings(**values)
 
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str], document: Document) -> Loaded:
     """Return the settings from all sources, with their origins. Raises as load_settings."""
-    table = parse_table(document)
-    for key in table:
-        refuse_unknown(key, document)
-    values: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    for item in fields(Settings):
-        if item.metadata.get("table"):
-            continue
-        value, origins[item.name] = read_setting(item, flags, environment, document, table)
-        if origins[item.name] != DEFAULT_ORIGIN:
-            values[item.name] = value
-    tables = _read_tables(table, document)
-    settings = Settings(**values, **tables)
-    origins["pools"] = settings.pools[0].where if settings.pools else "default"
-    origins["rules"] = settings.rules[0].where if settings.rules else "default"
-    origins["adopt"] = document.place_of("adopt") if "adopt" in table else "default"
-    taken = shared_resource(settings, document, origins["guard_resource"])
-    if taken is not None:
-        raise taken
-    if settings.pools and settings.allow_default_pool:
-        raise needless_default_pool(document, origins["allow_default_pool"])
-    return Loaded(settings=settings, origins=origins, again=lambda: load(flags, environment, document.again()).settings)
+    reading = Reading(flags, environment, document)
+    for problem in reading.problems():
+        raise problem.error
+    return reading.loaded()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A problem of a configuration. `name` is the setting that it concerns, "" for a problem of all of them; `until`
+    says what holds meanwhile, "" where that depends on the setting."""
+
+    error: SettingError
+    name: str = ""
+    until: str = ""
+
+
+class Reading:
+    """One reading of all sources.
+
+    `problems` reads, and goes on after each problem. What cannot be read is not in `values`, but a pool is closed, and
+    `adopt` is as strict as it can be."""
+
+    def __init__(self, flags: Mapping[str, object], environment: Mapping[str, str], document: Document) -> None:
+        self.values: dict[str, Any] = {}
+        self._origins: dict[str, str] = {}
+        self._flags = flags
+        self._environment = environment
+        self._document = document
+
+    def loaded(self, problems: tuple[SettingError, ...] = (), closed: str = "") -> Loaded:
+        """Return the settings that were read."""
+        flags, environment, document = self._flags, self._environment, self._document
+        return Loaded(
+            settings=Settings(**self.values),
+            origins=self._origins,
+            again=lambda: load(flags, environment, document.again()).settings,
+            problems=problems,
+            closed=closed,
+        )
+
+    def problems(self) -> Iterator[Problem]:
+        """Read, and yield each problem when it is met; those of pools and rules together come last."""
+        table: Mapping[str, Any] = {}
+        try:
+            table = parse_table(self._document)
+        except SettingError as error:
+            yield Problem(error=error)
+        for key in table:
+            yield from self._name(key)
+        for item in fields(Settings):
+            if not item.metadata.get("table"):
+                yield from self._setting(item, table)
+            else:
+                self._origins[item.name] = self._document.place_of(item.name) if item.name in table else DEFAULT_ORIGIN
+        if "adopt" in table:
+            yield from self._adoption(table["adopt"])
+        if "pools" in table:
+            yield from self._pools(table["pools"])
+        if "rules" in table:
+            yield from self._rules(table["rules"])
+        yield from self._together()
+
+    def _name(self, key: str) -> Iterator[Problem]:
+        known = tuple(item.name for item in fields(Settings))
+        if key not in known:
+            near = meant(key, known)
+            error = SettingError(
+                ErrorCode.SETTING,
+                f"unknown setting {bounded(key)}",
+                where=self._document.place_of(key),
+                hint=f"write {near}" if near else f"known are {', '.join(sorted(known))}",
+                line=self._document.line_of(key),
+                path=bounded(key),
+            )
+            yield Problem(error=error, name=near)
+
+    def _setting(self, item: Field[Any], table: Mapping[str, Any]) -> Iterator[Problem]:
+        try:
+            value, origin = read_setting(item, self._flags, self._environment, self._document, table)
+        except SettingError as error:
+            yield Problem(error=error, name=item.name)
+            return
+        self._origins[item.name] = origin
+        if origin != DEFAULT_ORIGIN:
+            self.values[item.name] = value
+
+    def _adoption(self, written: object) -> Iterator[Problem]:
+        from nri_rdma.text.pools import read_adoption  # late, as below: imports YAML
+
+        try:
+            self.values["adopt"] = read_adoption(node_of(written))
+        except RequestError as error:
+            self.values["adopt"] = _STRICT_ADOPTION
+            yield self._problem(error, "mode enforce counts")
+
+    def _pools(self, written: object) -> Iterator[Problem]:
+        from nri_rdma.text.pools import read_each_pool, read_pools
+
+        if not isinstance(written, dict) or not written:
+            try:
+                read_pools(node_of(written))
+            except RequestError as error:
+                yield self._problem(error)
+            return
+        pools = []
+        for name, read in read_each_pool({name: node_of(item) for name, item in written.items()}).items():
+            if isinstance(read, Pool):
+                pools.append(replace(read, where=self._document.place_of(read.where)))
+                continue
+            problem = self._problem(read, "pods that ask for this pool are refused")
+            # Through the door of claims the kubelet still gives back what pods of it have.
+            claimed = isinstance(written[name], dict) and written[name].get("door") == PoolDoor.CLAIMS
+            door = PoolDoor.CLAIMS if claimed else PoolDoor.ANNOTATIONS
+            where, closed = problem.error.where, reason_of(problem.error)
+            pools.append(Pool(name=bounded(name), modes=tuple(Mode), door=door, where=where, closed=closed))
+            yield problem
+        self.values["pools"] = tuple(pools)
+        self._origins["pools"] = pools[0].where
+
+    def _rules(self, written: object) -> Iterator[Problem]:
+        from nri_rdma.text.pools import check_rules, read_rule, read_rules
+
+        are_readable = True
+        for index, item in enumerate(written if isinstance(written, list) else ()):
+            try:
+                read_rule(node_of(item), f"rules[{index}]", index + 1)
+            except RequestError as error:
+                are_readable = False
+                yield self._problem(error)
+        try:
+            rules = read_rules(node_of(written)) if are_readable else ()
+            check_rules(self.values.get("pools") or (Pool(name=DEFAULT_POOL, modes=tuple(Mode)),), rules)
+        except RequestError as error:
+            yield self._problem(error)
+            return
+        self.values["rules"] = tuple(replace(rule, where=self._document.place_of(rule.where)) for rule in rules)
+        self._origins["rules"] = self.values["rules"][0].where if rules else DEFAULT_ORIGIN
+
+    def _together(self) -> Iterator[Problem]:
+        """Yield the problems of settings beside pools. With the guard resource a pool's containers would have the guard
+        alone."""
+        pools, resource = self.values.get("pools", ()), self.values.get("guard_resource")
+        pool = next((it for it in pools if it.resource and it.resource == resource), None)
+        if pool is not None:
+            what = f"{pool.resource} is also the resource of {pool.where}"
+            yield self._misplaced("guard_resource", what, "choose another name")
+        if pools and self.values.get("allow_default_pool"):
+            what = "allow_default_pool is for a configuration without pools"
+            hint = f'take it away, or write modes = ["exclusive", "shared"] in a pool {DEFAULT_POOL}'
+            yield self._misplaced("allow_default_pool", what, hint)
+
+    def _misplaced(self, name: str, what: str, hint: str) -> Problem:
+        where, line = self._origins[name], self._document.line_of(name)
+        error = SettingError(ErrorCode.SETTING, what, where=where, line=line, path=name, hint=hint)
+        return Problem(error=error, name=name)
+
+    def _problem(self, error: RequestError, until: str = "") -> Problem:
+        """Return the problem of a pool or a rule, with its place in the document."""
+        path = f"{error.where}.{error.key}" if error.key else error.where
+        where = f"{self._document.place_of(path)} {error.where}"
+        line = self._document.line_of(path)
+        told = SettingError(ErrorCode.SETTING, error.what, where=where, hint=error.hint, line=line, path=error.where)
+        told.__cause__ = error
+        return Problem(error=told, until=until)
+
+
+def reason_of(error: SettingError) -> str:
+    """Return the reason for which pods are refused that cannot be served because of an error."""
+    return f"{error.what}, {error.where}" if error.where else error.what
 
 
 def read_setting(
@@ -655,7 +726,7 @@ def read_setting(
     line = 0
     if origin == document.name:
         origin, line = document.place_of(item.name), document.line_of(item.name)
-    return _parsed(item.metadata["parse"], item.name, value, origin, line), origin
+    return _parsed(item, value, origin, line), origin
 
 
 def misnamed_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -672,45 +743,20 @@ def misnamed_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, st
 _OF_SERVICE = re.compile(r"[A-Z0-9_]+?_(SERVICE_(HOST|PORT)|PORT)(_.*)?")
 
 
-def needless_default_pool(document: Document, origin: str) -> SettingError:
-    """Return the error of allow_default_pool beside pools."""
-    return SettingError(
-        ErrorCode.SETTING,
-        "allow_default_pool is for a configuration without pools",
-        where=origin,
-        line=document.line_of("allow_default_pool"),
-        path="allow_default_pool",
-        hint=f'take it away, or write modes = ["exclusive", "shared"] in a pool {DEFAULT_POOL}',
-    )
-
-
-def shared_resource(settings: Settings, document: Document, origin: str) -> SettingError | None:
-    """Return the error of a pool that is asked by the guard resource: its containers would have the guard alone."""
-    pool = next((it for it in settings.pools if it.resource and it.resource == settings.guard_resource), None)
-    if pool is None:
-        return None
-    return SettingError(
-        ErrorCode.SETTING,
-        f"{pool.resource} is also the resource of {pool.where}",
-        where=origin,
-        line=document.line_of("guard_resource"),
-        path="guard_resource",
-        hint="choose another name",
-    )
-
-
-def _parsed(parse: Callable[[str, Any], object], name: str, value: object, origin: str, line: int) -> object:
+def _parsed(item: Field[Any], value: object, origin: str, line: int) -> object:
     try:
-        return parse(name, value)
-    except SettingError as error:
-        raise SettingError(error.code, error.what, where=origin, hint=error.hint, line=line, path=name) from error
+        return item.metadata["form"].read(node_of(value, _Given), item.name)
+    except RequestError as error:
+        what = f"{item.name} = {bounded(repr(value))} cannot be used"
+        hint = f"{item.name.replace('_', '-')} is {error.hint.removeprefix('write ')}"
+        raise SettingError(ErrorCode.SETTING, what, where=origin, hint=hint, line=line, path=item.name) from error
 
 
 def parse_table(document: Document) -> Mapping[str, Any]:
     """Return the keys of a text, unread. Raises SettingError when the text is no TOML."""
-    for number, line in enumerate(document.text.split("\n"), start=1):
+    for at, line in enumerate(document.text.split("\n"), start=1):
         if line.count(".") > MAX_DOTS:
-            raise _bad_document(document.name, f"there are more than {MAX_DOTS} dots in line {number}", number)
+            raise _bad_document(document.name, f"there are more than {MAX_DOTS} dots in line {at}", at)
     try:
         table = tomllib.loads(document.text)
     except tomllib.TOMLDecodeError as error:
@@ -730,61 +776,6 @@ def _line_told(told: str, text: str) -> int:
         return text.count("\n") + 1
     found = re.search(r"\(at line (\d+), ", told)
     return int(found[1]) if found else 0
-
-
-def refuse_unknown(key: str, document: Document) -> None:
-    """Raise SettingError when the name is no setting's."""
-    known = tuple(item.name for item in fields(Settings))
-    if key not in known:
-        raise SettingError(
-            ErrorCode.SETTING,
-            f"unknown setting {bounded(key)}",
-            where=document.place_of(key),
-            hint=f"write {near}" if (near := meant(key, known)) else f"known are {', '.join(sorted(known))}",
-            line=document.line_of(key),
-            path=bounded(key),
-        )
-
-
-def _read_tables(table: Mapping[str, Any], document: Document) -> Mapping[str, Any]:
-    """Read pools, rules and `adopt`. Each rule has its place, because refusals name it."""
-    if not table.keys() & {"pools", "rules", "adopt"}:
-        return {}
-    from nri_rdma.text.pools import (  # late: imports YAML
-        check_rules,
-        node_of,
-        read_adoption,
-        read_pools,
-        read_rules,
-    )
-
-    try:
-        adoption = read_adoption(node_of(table["adopt"])) if "adopt" in table else Adoption()
-        pools = read_pools(node_of(table["pools"])) if "pools" in table else ()
-        rules = read_rules(node_of(table["rules"])) if "rules" in table else ()
-        check_rules(pools or (Pool(name=DEFAULT_POOL, modes=tuple(Mode)),), rules)
-    except RequestError as error:
-        raise refusal_in(document, error) from error
-    return {
-        "pools": tuple(replace(pool, where=document.place_of(pool.where)) for pool in pools),
-        "rules": tuple(replace(rule, where=document.place_of(rule.where)) for rule in rules),
-        "adopt": adoption,
-    }
-
-
-def check_setting(name: str, value: object, document: Document) -> None:
-    """Raise SettingError when a setting of the text cannot have its value. Pools and rules are not looked at."""
-    item = next(item for item in fields(Settings) if item.name == name)
-    if not item.metadata.get("table"):
-        _parsed(item.metadata["parse"], name, value, document.place_of(name), document.line_of(name))
-
-
-def refusal_in(document: Document, error: RequestError) -> SettingError:
-    """Return the error of a pool or a rule, with its place in the document."""
-    path = f"{error.where}.{error.key}" if error.key else error.where
-    where = f"{document.place_of(path)} {error.where}"
-    line = document.line_of(path)
-    return SettingError(ErrorCode.SETTING, error.what, where=where, hint=error.hint, line=line, path=error.where)
 
 
 def _bad_document(name: str, why: str, line: int = 0) -> SettingError:

@@ -20,7 +20,7 @@ from nri_rdma.model.pool import Asker, Pool, PoolDoor, Rule
 from nri_rdma.model.request import LABEL, LABEL_HINT, DeviceRequest, Isolation, Mode, PodRequest, RdmaLimits
 from nri_rdma.model.rights import InterfaceRight
 from nri_rdma.text.allocated_claim import POD_CLAIM_NAME, main_request
-from nri_rdma.text.pools import node_of
+from nri_rdma.text.nodes import node_of
 from nri_rdma.text.refusals import quoted, refused
 from nri_rdma.text.requests import read_parameters, read_part
 

@@ -8,18 +8,31 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from typing import Any, TypeAlias  # Any: fields of the value that a table becomes
 
 from nri_rdma.errors import RequestError
-from nri_rdma.text.reading import Fields, Reader, UnknownKey, boolean, list_of, matching, one_of, whole, word_or
-from nri_rdma.text.refusals import each_of, refuse_all, refused, unknown_key
-from nri_rdma.text.yaml import Node
+from nri_rdma.text.nodes import Node, is_missing, line_of
+from nri_rdma.text.reading import (
+    REQUESTS,
+    Fields,
+    Manner,
+    Reader,
+    boolean,
+    list_of,
+    matching,
+    one_of,
+    parsed,
+    whole,
+    word_or,
+)
+from nri_rdma.text.refusals import Errors, refuse_all, refused
 
 Schema: TypeAlias = Mapping[str, object]
 
+TEXT_SCHEMA: Schema = {"type": "string"}
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -44,7 +57,7 @@ class Form:
     """
 
     read: Reader[Any]
-    schema: Schema
+    schema: Schema = dataclasses.field(default_factory=dict)
     keys: tuple[Key, ...] = ()
     fills: type[Any] | None = None
     read_for: Callable[[int | None], Reader[Any]] | None = None
@@ -54,15 +67,17 @@ class Form:
 class Key:
     """A key of a table: the field that it fills, its form, and what it means.
 
-    `default` says in words what holds without the key; "" where the field's own default says it. `refused_in` has the
-    places where a request may not have the key, each with the hint of the refusal (``{key}`` is the name).
+    `default` says in words what holds without the key; "" where the field's own default says it. `required` is the hint
+    of the refusal of a mapping without the key, "" if it may be left out. `refused_in` has the places where a request
+    may not have the key, each with the hint of the refusal (``{key}`` is the name).
     """
 
     name: str
     field: str
     form: Form
-    text: str
+    text: str = ""
     default: str = ""
+    required: str = ""
     unit: str = ""
     refused_in: Mapping[StandsIn, str] = dataclasses.field(default_factory=dict)
 
@@ -76,34 +91,31 @@ def names_of(keys: tuple[Key, ...]) -> tuple[str, ...]:
 
 
 def read_keys(
-    node: Node, where: str, keys: tuple[Key, ...], count: int | None = 1, unknown: UnknownKey = unknown_key
+    node: Node, where: str, keys: tuple[Key, ...], count: int | None = 1, manner: Manner = REQUESTS
 ) -> dict[str, Any]:
     """Return the fields that a mapping with these keys fills. Raises RequestError, with all that is wrong in it."""
-    errors: list[RequestError] = []
-    found = given(Fields(node, where, names_of(keys), unknown, errors), keys, count, errors)
-    refuse_all(errors)
+    errors = Errors(most=manner.most)
+    found = given(Fields(node, where, names_of(keys), errors, manner), keys, errors, count)
+    errors.refuse()
     return found
 
 
-def given(
-    written: Fields, keys: tuple[Key, ...], count: int | None = 1, errors: list[RequestError] | None = None
-) -> dict[str, Any]:
-    """Return the fields that those of the keys fill that are written, read in the order of the keys. What is wrong is
-    raised together, or goes to `errors`."""
+def given(written: Fields, keys: tuple[Key, ...], errors: Errors, count: int | None = 1) -> dict[str, Any]:
+    """Return the fields that those of the keys fill that are written, read in the order of the keys. What is wrong goes
+    to `errors`."""
     found: dict[str, Any] = {}
-    wrong: list[RequestError] = []
     for key in keys:
-        if key.name in written.node:
-            form = key.form
-            read = form.read if count == 1 or form.read_for is None else form.read_for(count)
-            try:
-                found[key.field] = read(written.node[key.name], f"{written.where}.{key.name}")
-            except RequestError as error:
-                wrong += each_of(error)
-    if errors is None:
-        refuse_all(wrong)
-    else:
-        errors += wrong
+        node = written.node.get(key.name)
+        if node is None or is_missing(node):
+            if key.required:
+                missing = refused(written.where, f"{key.name} is missing", key.required, key.name)
+                errors.add(missing, line_of(written.node, key.name))
+            continue
+        read = key.form.read if count == 1 or key.form.read_for is None else key.form.read_for(count)
+        try:
+            found[key.field] = read(node, f"{written.where}.{key.name}")
+        except RequestError as error:
+            errors.add(error, line_of(node, error.key or None))
     return found
 
 
@@ -116,6 +128,7 @@ def schema_of(keys: tuple[Key, ...], fills: type[Any] | None = None) -> dict[str
         "type": "object",
         "properties": {key.name: _described(key, fills) for key in keys},
         "additionalProperties": False,
+        **({"required": needed} if (needed := [key.name for key in keys if key.required]) else {}),
     }
 
 
@@ -145,23 +158,39 @@ def default_of(key: Key, fills: type[Any] | None) -> str | int | list[str] | Non
 # Forms
 
 
-def table(fills: type[Any], keys: tuple[Key, ...], unknown: UnknownKey = unknown_key) -> Form:
+Misfits: TypeAlias = Callable[[Mapping[str, Any], str], Iterable[RequestError]]
+"""Makes the errors of what does not fit together in the fields of a mapping, at a place."""
+
+
+def table(fills: type[Any], keys: tuple[Key, ...], manner: Manner = REQUESTS, misfits: Misfits | None = None) -> Form:
     """Make the form of a mapping with these keys, which becomes a value of that dataclass."""
 
     def read_for(count: int | None) -> Reader[Any]:
-        return lambda node, where: fills(**read_keys(node, where, keys, count, unknown))
+        def read(node: Node, where: str) -> object:
+            found = read_keys(node, where, keys, count, manner)
+            refuse_all(misfits(found, where) if misfits else ())
+            return fills(**found)
+
+        return read
 
     return Form(read_for(1), schema_of(keys, fills), keys, fills, read_for)
 
 
-def text_of(pattern: re.Pattern[str], hint: str) -> Form:
-    """Make the form of a text that the pattern matches as a whole."""
-    return Form(matching(pattern, hint), pattern_schema(pattern))
+def text_of(pattern: re.Pattern[str], hint: str, text: Reader[str] | None = None) -> Form:
+    """Make the form of a text that the pattern matches as a whole; `text` reads it."""
+    return Form(matching(pattern, hint, text), pattern_schema(pattern))
 
 
-def word_of(kind: type[StrEnum]) -> Form:
+def parsed_by(
+    parse: Callable[[str], object], hint: str, schema: Schema = TEXT_SCHEMA, text: Reader[str] | None = None
+) -> Form:
+    """Make the form of a text that a function turns into a value; None and ValueError mean that it cannot."""
+    return Form(parsed(parse, hint, text), schema)
+
+
+def word_of(kind: type[StrEnum], text: Reader[str] | None = None) -> Form:
     """Make the form of a member by its value."""
-    return Form(one_of(kind), {"enum": [str(member) for member in kind]})
+    return Form(one_of(kind, text), {"enum": [str(member) for member in kind]})
 
 
 def number(low: int, high: int, *, hint: str = "") -> Form:

@@ -18,9 +18,9 @@ from typing import TypeAlias
 
 from nri_rdma.model.network import IpAddress, IpNetwork
 from nri_rdma.text.forms import Form, pattern_schema
+from nri_rdma.text.nodes import Node
 from nri_rdma.text.reading import matching, string
 from nri_rdma.text.refusals import quoted, refused
-from nri_rdma.text.yaml import Node
 
 Address: TypeAlias = IPv4Interface | IPv6Interface
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any  # Any: fields of a value
 
 from nri_rdma.errors import RequestError
@@ -27,10 +28,10 @@ from nri_rdma.model.reach import Reach
 from nri_rdma.model.request import DeviceRequest
 from nri_rdma.text.forms import FLAG, Form, Key, number, read_keys, schema_of, table, up_to, word_of
 from nri_rdma.text.links import ANY_NETDEV, HOST_ADDRESS, IPV6, IPV6_MTU, MAC, NETDEV, NETWORK
-from nri_rdma.text.reading import core_value, shown
+from nri_rdma.text.nodes import Node, shown
+from nri_rdma.text.reading import Manner, core_value
 from nri_rdma.text.refusals import quoted, refuse_all, refused
 from nri_rdma.text.unsupported import unknown_request_key
-from nri_rdma.text.yaml import Node
 
 MAX_ROUTES, MAX_RULES, MAX_NEIGHBOURS, MAX_HOPS = 64, 64, 64, 16
 """The most of each in one request: the start of the pod waits until the kernel has set them all."""
@@ -64,17 +65,8 @@ def _table(node: Node, where: str) -> int:
     return value or MAIN_TABLE
 
 
-def _route(node: Node, where: str) -> RouteConfig:
-    fields = read_keys(node, where, ROUTE_KEYS)
-    refuse_all(list(_misfits_of_route(fields, where)))
-    return RouteConfig(**fields)
-
-
 def _misfits_of_route(fields: Mapping[str, Any], where: str) -> Iterator[RequestError]:
     """Yield the contradictions between the keys of a route."""
-    if "destination" not in fields:
-        yield refused(where, "destination is missing", "write a network such as 10.0.0.0/8, or 0.0.0.0/0 for all")
-        return
     version = fields["destination"].version
     for key in ("gateway", "source"):
         if key in fields and fields[key].version != version:
@@ -122,15 +114,13 @@ _OF_UNICAST = ("gateway", "source", "scope", "onlink", "mtu", "advmss", "multipa
 
 def _rule(node: Node, where: str) -> RoutingRule:
     fields = {"priority": 0, **read_keys(node, where, RULE_KEYS)}
-    refuse_all(list(_misfits_of_rule(fields, where)))
+    refuse_all(_misfits_of_rule(fields, where))
     networks = [fields[key] for key in ("source", "destination") if key in fields]
     return RoutingRule(version=networks[0].version if networks else 0, **fields)
 
 
 def _misfits_of_rule(fields: Mapping[str, Any], where: str) -> Iterator[RequestError]:
     """Yield the contradictions between the keys of a rule."""
-    if "table" not in fields:
-        yield refused(where, "table is missing", "write the number of the routing table to use")
     source, destination = fields.get("source"), fields.get("destination")
     if source is not None and destination is not None and source.version != destination.version:
         what = f"source is {_VERSIONS[source.version]}, and destination {_VERSIONS[destination.version]}"
@@ -147,14 +137,6 @@ _CONDITIONS = frozenset({"source", "destination", "fwmark", "iif", "oif"})
 
 
 # Neighbours
-
-
-def _neighbour(node: Node, where: str) -> NeighbourConfig:
-    fields = read_keys(node, where, NEIGHBOUR_KEYS)
-    names = {key.field: key.name for key in NEIGHBOUR_KEYS}
-    missing = [names[field] for field in names if field not in fields]
-    refuse_all([refused(where, f"{name} is missing", f"write {name}, too") for name in missing])
-    return NeighbourConfig(**fields)
 
 
 def _each_once(form: Form, most: int, what: str) -> Form:
@@ -191,8 +173,6 @@ _ARP_IGNORE = (0, 1, 2, 3, 8)
 
 def _vrf(node: Node, where: str) -> VrfConfig:
     fields = read_keys(node, where, VRF_KEYS)
-    if "name" not in fields:
-        raise refused(where, "name is missing", "write {name: NAME}")
     if fields.get("table") in _SHARED_TABLES:
         what = f"table {fields['table']} is the namespace's own"
         raise refused(f"{where}.table", what, "write another number, or leave table out")
@@ -210,11 +190,9 @@ def _default_table(name: str) -> int:
     return 1000 + digest % 1000
 
 
-def _ethtool(node: Node, where: str) -> EthtoolConfig:
-    config = EthtoolConfig(**read_keys(node, where, ETHTOOL_KEYS, unknown=unknown_request_key))
-    if config == EthtoolConfig():
-        raise refused(where, "there is nothing in it", "write {features: {NAME: true}}, or leave ethtool out")
-    return config
+def _misfits_of_ethtool(fields: Mapping[str, Any], where: str) -> Iterator[RequestError]:
+    if not fields:
+        yield refused(where, "there is nothing in it", "write {features: {NAME: true}}, or leave ethtool out")
 
 
 def _flags(node: Node, where: str) -> tuple[tuple[str, bool], ...]:
@@ -223,12 +201,11 @@ def _flags(node: Node, where: str) -> tuple[tuple[str, bool], ...]:
         raise refused(where, f"{shown(node)} is no table of names", "write {NAME: true}, or leave it out")
     if len(node) > MAX_FLAGS:
         raise refused(where, f"there are {len(node)} names in it", f"write at most {MAX_FLAGS}")
-    errors = [
+    refuse_all(
         refused(where, f"{quoted(name)} is not allowed", "write a name as ethtool shows it", name)
         for name in node
         if not _FLAG_NAME.fullmatch(name)
-    ]
-    refuse_all(errors)
+    )
     return tuple((name, FLAG.read(value, f"{where}.{name}")) for name, value in node.items())
 
 
@@ -318,21 +295,28 @@ _TABLE_NUMBER = number(0, _U32)
 _HOP = table(
     NextHop,
     (
-        Key("gateway", "gateway", HOST_ADDRESS, "Address of the gateway", default="needed"),
+        Key(
+            "gateway",
+            "gateway",
+            HOST_ADDRESS,
+            "Address of the gateway",
+            default="needed",
+            required="write {gateway: ADDRESS}",
+        ),
         Key("weight", "weight", number(1, 256), "Share of the flows that go this way"),
     ),
 )
 
 
-def _hop(node: Node, where: str) -> NextHop:
-    if isinstance(node, dict) and "gateway" not in node:
-        raise refused(where, "gateway is missing", "write {gateway: ADDRESS}")
-    hop: NextHop = _HOP.read(node, where)
-    return hop
-
-
 ROUTE_KEYS = (
-    Key("destination", "destination", NETWORK, "Network that the route leads to", default="needed"),
+    Key(
+        "destination",
+        "destination",
+        NETWORK,
+        "Network that the route leads to",
+        default="needed",
+        required="write a network such as 10.0.0.0/8, or 0.0.0.0/0 for all",
+    ),
     Key(
         "gateway",
         "gateway",
@@ -362,7 +346,7 @@ ROUTE_KEYS = (
     Key(
         "multipath",
         "multipath",
-        Form(up_to(MAX_HOPS, Form(_hop, _HOP.schema)).read, up_to(MAX_HOPS, _HOP).schema, _HOP.keys, NextHop),
+        up_to(MAX_HOPS, _HOP),
         "Several gateways behind the same netdev, in place of `gateway`",
         default="none",
     ),
@@ -371,7 +355,14 @@ RULE_KEYS = (
     Key("priority", "priority", number(0, 32767), "Rules are asked in the order of this number", default="`0`"),
     Key("source", "source", NETWORK, "Where packets come from", default="anywhere"),
     Key("destination", "destination", NETWORK, "Where packets go", default="anywhere"),
-    Key("table", "table", number(1, _U32), "Table of routes that is asked", default="needed"),
+    Key(
+        "table",
+        "table",
+        number(1, _U32),
+        "Table of routes that is asked",
+        default="needed",
+        required="write the number of the table that is asked",
+    ),
     Key("fwmark", "fwmark", number(0, _U32), "Mark of packets", default="any"),
     Key("fwmask", "fwmask", number(1, _U32), "Bits of the mark that count", default="all"),
     Key("iif", "iif", ANY_NETDEV, "Netdev of the pod that packets arrive at; `lo` for the pod's own", default="any"),
@@ -386,11 +377,18 @@ RULE_KEYS = (
     ),
 )
 NEIGHBOUR_KEYS = (
-    Key("destination", "destination", HOST_ADDRESS, "Address of the neighbour", default="needed"),
-    Key("hardwareAddr", "mac", MAC, "MAC of the neighbour", default="needed"),
+    Key(
+        "destination",
+        "destination",
+        HOST_ADDRESS,
+        "Address of the neighbour",
+        default="needed",
+        required="write destination, too",
+    ),
+    Key("hardwareAddr", "mac", MAC, "MAC of the neighbour", default="needed", required="write hardwareAddr, too"),
 )
 VRF_KEYS = (
-    Key("name", "name", NETDEV, "Name of the VRF in the pod", default="needed"),
+    Key("name", "name", NETDEV, "Name of the VRF in the pod", default="needed", required="write {name: NAME}"),
     Key(
         "table",
         "table",
@@ -427,20 +425,9 @@ ETHTOOL_KEYS = (
 )
 ARP_IGNORE = Form(_arp_ignore, {"enum": list(_ARP_IGNORE)})
 OFFLOAD_SIZE = number(1, MAX_OFFLOAD_SIZE)
-VRF = Form(_vrf, {**schema_of(VRF_KEYS), "required": ["name"]}, VRF_KEYS, VrfConfig)
-ETHTOOL = Form(_ethtool, {**schema_of(ETHTOOL_KEYS), "minProperties": 1}, ETHTOOL_KEYS, EthtoolConfig)
-ROUTES = up_to(
-    MAX_ROUTES,
-    Form(_route, {**schema_of(ROUTE_KEYS, RouteConfig), "required": ["destination"]}, ROUTE_KEYS, RouteConfig),
-)
-RULES = up_to(MAX_RULES, Form(_rule, {**schema_of(RULE_KEYS), "required": ["table"]}, RULE_KEYS, RoutingRule))
-NEIGHBOURS = _each_once(
-    Form(
-        _neighbour,
-        {**schema_of(NEIGHBOUR_KEYS), "required": ["destination", "hardwareAddr"]},
-        NEIGHBOUR_KEYS,
-        NeighbourConfig,
-    ),
-    MAX_NEIGHBOURS,
-    "neighbour",
-)
+VRF = Form(_vrf, schema_of(VRF_KEYS), VRF_KEYS, VrfConfig)
+_ETHTOOL = table(EthtoolConfig, ETHTOOL_KEYS, Manner(unknown_request_key), _misfits_of_ethtool)
+ETHTOOL = replace(_ETHTOOL, schema={**_ETHTOOL.schema, "minProperties": 1})
+ROUTES = up_to(MAX_ROUTES, table(RouteConfig, ROUTE_KEYS, misfits=_misfits_of_route))
+RULES = up_to(MAX_RULES, Form(_rule, schema_of(RULE_KEYS), RULE_KEYS, RoutingRule))
+NEIGHBOURS = _each_once(table(NeighbourConfig, NEIGHBOUR_KEYS), MAX_NEIGHBOURS, "neighbour")

@@ -20,7 +20,8 @@ from typing import TypeAlias
 from yaml import Event, MappingStartEvent, Mark, ScalarEvent, SequenceStartEvent, StreamEndEvent
 
 from nri_rdma.errors import ErrorCode, RequestError
-from nri_rdma.text.yaml import Builder, Dialect, Path
+from nri_rdma.text.nodes import Path
+from nri_rdma.text.yaml import Builder, Dialect
 
 MAX_BYTES = 4 << 20
 """The most bytes of a text: more than twice etcd's limit for one object, because a list of many pods can be as
@@ -217,18 +218,25 @@ def kubernetes_value(text: str) -> str | int | float | bool | None:
     """Return the value that an unquoted word has for Kubernetes."""
     if text in _WORDS:
         return _WORDS[text]
-    if not text[0].isascii() or text[0] not in "+-.0123456789" or len(text) > _LONGEST_NUMBER:
+    if not text[0].isascii() or text[0] not in "+-.0123456789" or len(text) > LONGEST_NUMBER:
         return text
     digits = text.replace("_", "")
-    for pattern, base in _WHOLE:
-        if found := pattern.fullmatch(digits):
-            return int(found[1] + found[2], base)
+    if (whole := whole_number(digits)) is not None:
+        return whole
     return float(digits) if _FRACTION.fullmatch(digits) else text
 
 
-_LONGEST_NUMBER = 67
-"""The most characters of a number (64 bits in binary, with sign and prefix). A longer word is a text, so that no word
-takes long to read."""
+def whole_number(digits: str) -> int | None:
+    """Return the number that Go's YAML libraries take a word (without its ``_``) for: decimal, 0x, 0o, 0b, or octal
+    with a leading 0. None if it is none of these."""
+    for pattern, base in _WHOLE:
+        if found := pattern.fullmatch(digits):
+            return int(found[1] + found[2], base)
+    return None
+
+
+LONGEST_NUMBER = 67
+"""Characters: 64 bits in binary, with sign and prefix; what is longer is a text here, so that none takes long."""
 _WORDS: Mapping[str, bool | float | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **{form: True for word in ("y", "yes", "on", "true") for form in (word, word.capitalize(), word.upper())},

@@ -43,8 +43,9 @@ from nri_rdma.text.forms import (
     text_of,
     word_of,
 )
-from nri_rdma.text.reading import Fields, shown
-from nri_rdma.text.refusals import bounded, listed, quoted, refused
+from nri_rdma.text.nodes import Node, shown
+from nri_rdma.text.reading import Fields
+from nri_rdma.text.refusals import Errors, bounded, listed, quoted, refused
 from nri_rdma.text.requests import (
     LIMITS,
     LIMITS_KEYS,
@@ -53,25 +54,6 @@ from nri_rdma.text.requests import (
     POOL_NAME_HINT,
 )
 from nri_rdma.text.selectors import read_selectors
-from nri_rdma.text.yaml import Node, Scalar
-
-
-def node_of(value: object) -> Node:
-    """Return a value from TOML or JSON as a Node for the readers. Its type is kept: a text is never read as a
-    number."""
-    match value:
-        case None:
-            return Scalar("null", plain=True)
-        case dict():
-            return {str(key): node_of(item) for key, item in value.items()}
-        case list():
-            return [node_of(item) for item in value]
-        case bool():
-            return Scalar("true" if value else "false", plain=True)
-        case str():
-            return Scalar(value, plain=False)
-        case _:
-            return Scalar(str(value), plain=True)
 
 
 def read_pools(node: Node, where: str = "pools") -> tuple[Pool, ...]:
@@ -144,7 +126,9 @@ def check_rules(pools: tuple[Pool, ...], rules: tuple[Rule, ...]) -> None:
 def read_adoption(node: Node, where: str = "adopt") -> Adoption:
     """Return the settings for RDMA devices that other programs gave to containers. Raises RequestError."""
     fields = Fields(node, where, (*names_of(ADOPT_KEYS), "vendors"))
-    own = given(fields, ADOPT_KEYS)
+    errors = Errors()
+    own = given(fields, ADOPT_KEYS, errors)
+    errors.refuse()
     return Adoption(others=VendorAdoption(**own), vendors=fields.read("vendors", _vendors, {}))
 
 
@@ -165,8 +149,6 @@ def _pool(name: str, node: Node, where: str) -> Pool:
     if not POOL_NAME.fullmatch(name):
         raise refused(where, f"{quoted(name)} is not allowed", POOL_NAME_HINT)
     fields = read_keys(node, where, POOL_KEYS)
-    if "modes" not in fields:
-        raise refused(where, "modes is missing", 'write modes = ["shared"], or ["exclusive", "shared"]')
     pool = Pool(name=name, where=where, **fields)
     _refuse_half_a_resource(pool, fields)
     if pool.requires_isolation and Mode.SHARED in pool.modes:
@@ -292,7 +274,13 @@ POOL_KEYS = (
         "Conditions on the pool's devices: all of a table, any of a list; default: all devices",
     ),
     Key("exclude", "exclude", _SELECTORS, "Devices to leave out of the pool, even if `select` matches them"),
-    Key("modes", "modes", some(word_of(Mode)), "What it serves; the first is for requests that name none"),
+    Key(
+        "modes",
+        "modes",
+        some(word_of(Mode)),
+        "What it serves; the first is for requests that name none",
+        required='write modes = ["shared"], or ["exclusive", "shared"]',
+    ),
     Key(
         "door",
         "door",

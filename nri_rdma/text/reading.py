@@ -1,21 +1,24 @@
-"""Typed reading of the nodes that a stranger's YAML became.
+"""Typed reading of nodes: the one reader of requests, of pools and rules, of settings and of CDI specs.
 
 A reader turns the node at a place into a value, or raises RequestError that names the place and what is allowed there.
-Grammars are made of these readers.
+Grammars are made of these readers. Whoever reads several values collects their errors, and adds the line of each if the
+nodes know their lines.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias, TypeVar
 
 from nri_rdma.errors import RequestError
-from nri_rdma.text.refusals import MAX_PROBLEMS, each_of, listed, quoted, refuse_all, refused, unknown_key
-from nri_rdma.text.yaml import CoreValue, Node, Scalar
+from nri_rdma.text.nodes import CoreValue, Node, Scalar, line_of, shown
+from nri_rdma.text.refusals import MAX_PROBLEMS, Errors, listed, quoted, refused, unknown_key
 
 T = TypeVar("T")
+H = TypeVar("H", bound=Hashable)
 D = TypeVar("D")
 E = TypeVar("E", bound=StrEnum)
 
@@ -24,27 +27,36 @@ UnknownKey: TypeAlias = Callable[[str, tuple[str, ...], str], RequestError]
 """Makes the error for a key that is none of the known ones, at a place."""
 
 
-class Fields:
-    """A mapping with known keys, read field by field; `unknown` makes the error for another key.
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """The errors of a mapping in one kind of text: `unknown` makes the error for an unknown key, `hint` says what to
+    write instead of a value that is no mapping, and at most `most` errors are kept."""
 
-    These errors are raised, or go to `errors` where the caller has others to report with them."""
+    unknown: UnknownKey = unknown_key
+    hint: str = "write {{key: value}} with {}"
+    most: int = MAX_PROBLEMS
+
+
+REQUESTS = Manner()
+
+
+class Fields:
+    """A mapping with known keys, read field by field.
+
+    The errors for other keys are raised, or go to `errors` if the caller has others to report with them."""
 
     def __init__(
-        self,
-        node: Node,
-        where: str,
-        known: tuple[str, ...],
-        unknown: UnknownKey = unknown_key,
-        errors: list[RequestError] | None = None,
+        self, node: Node, where: str, known: tuple[str, ...], errors: Errors | None = None, manner: Manner = REQUESTS
     ) -> None:
         if not isinstance(node, dict):
-            raise refused(where, f"{shown(node)} is not a mapping", f"write {{key: value}} with {listed(known)}")
-        foreign = [key for key in node if key not in known][:MAX_PROBLEMS]
-        found = [unknown(key, known, where) for key in foreign]
+            raise refused(where, f"{shown(node)} is not a mapping", manner.hint.format(listed(known)))
+        found = Errors(most=manner.most) if errors is None else errors
+        foreign = [key for key in node if key not in known]
+        for key in foreign[: manner.most]:  # for each of them the right one is looked for, which takes its time
+            found.add(manner.unknown(key, known, where), line_of(node, key))
+        found.omitted += len(foreign[manner.most :])
         if errors is None:
-            refuse_all(found)
-        else:
-            errors += found
+            found.refuse()
         self.node = node
         self.where = where
 
@@ -63,6 +75,9 @@ def core_value(node: Node) -> CoreValue:
     return node.value if isinstance(node, Scalar) else None
 
 
+# Scalars
+
+
 def string(node: Node, where: str, hint: str) -> str:
     """Return the text of a string."""
     value = core_value(node)
@@ -72,25 +87,57 @@ def string(node: Node, where: str, hint: str) -> str:
     raise refused(where, f"{shown(node)} is not allowed{quotes}", hint)
 
 
-def matching(pattern: re.Pattern[str], hint: str) -> Reader[str]:
-    """Return the reader of a string that the pattern matches as a whole."""
+def text_with(hint: str) -> Reader[str]:
+    """Return the reader of a string."""
+    return lambda node, where: string(node, where, hint)
+
+
+def written(hint: str) -> Reader[str]:
+    """Return the reader of any scalar but null, as the text that it is written with."""
 
     def read(node: Node, where: str) -> str:
-        value = string(node, where, hint)
-        if not pattern.fullmatch(value):
-            raise refused(where, f"{quoted(value)} is not allowed", hint)
-        return value
+        if not isinstance(node, Scalar) or node.is_missing:
+            raise refused(where, f"{shown(node)} is not a text", hint)
+        return node.text
 
     return read
 
 
-def one_of(kind: type[E]) -> Reader[E]:
-    """Return the reader of a member by its value, in its one spelling."""
+def matching(pattern: re.Pattern[str], hint: str, text: Reader[str] | None = None) -> Reader[str]:
+    """Return the reader of a string that the pattern matches as a whole; `text` reads the string."""
+    return parsed(lambda value: value if pattern.fullmatch(value) else None, hint, text)
+
+
+def parsed(parse: Callable[[str], T | None], hint: str, text: Reader[str] | None = None) -> Reader[T]:
+    """Return the reader of a string that a function turns into a value. None and ValueError mean that it cannot."""
+    read_text = text or text_with(hint)
+
+    def read(node: Node, where: str) -> T:
+        value = read_text(node, where)
+        try:
+            found = parse(value)
+        except ValueError:
+            found = None
+        if found is None:
+            raise refused(where, f"{quoted(value)} is not allowed", hint)
+        return found
+
+    return read
+
+
+def empty_or(reader: Reader[T]) -> Reader[T | None]:
+    """Return the reader that takes an empty text, too: it means None."""
+    return lambda node, where: None if isinstance(node, Scalar) and not node.text else reader(node, where)
+
+
+def one_of(kind: type[E], text: Reader[str] | None = None) -> Reader[E]:
+    """Return the reader of a member by its value, in its one spelling; `text` reads the string."""
+    hint = f"write one of {listed(kind)}"
 
     def read(node: Node, where: str) -> E:
-        value = core_value(node)
+        value = core_value(node) if text is None else text(node, where)
         if not isinstance(value, str) or value not in [*kind]:
-            raise refused(where, f"{shown(node)} is not allowed", f"write one of {listed(kind)}")
+            raise refused(where, f"{shown(node)} is not allowed", hint)
         return kind(value)
 
     return read
@@ -98,12 +145,12 @@ def one_of(kind: type[E]) -> Reader[E]:
 
 def whole(low: int, high: int, *, hint: str = "") -> Reader[int]:
     """Return the reader of a whole number between two bounds, both included."""
+    allowed = hint or f"write a whole number from {low} to {high}"
 
     def read(node: Node, where: str) -> int:
-        value = core_value(node)
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            allowed = f"write a whole number from {low} to {high}"
-            raise refused(where, f"{shown(node)} is not allowed", hint or allowed)
+        value = node.number if isinstance(node, Scalar) else None
+        if value is None or not low <= value <= high:
+            raise refused(where, f"{_unfit(node)} is not allowed", allowed)
         return value
 
     return read
@@ -120,24 +167,31 @@ def word_or(word: str, meaning: D, reader: Reader[T]) -> Reader[T | D]:
 
 def boolean(node: Node, where: str) -> bool:
     """Read true or false; to YAML 1.2 yes, no, on and off are words."""
-    value = core_value(node)
-    if not isinstance(value, bool):
-        raise refused(where, f"{shown(node)} is not allowed", "write true or false")
+    value = node.truth if isinstance(node, Scalar) else None
+    if value is None:
+        raise refused(where, f"{_unfit(node)} is not allowed", "write true or false")
     return value
 
 
-def list_of(reader: Reader[T]) -> Reader[tuple[T, ...]]:
+def _unfit(node: Node) -> str:
+    return node.shown if isinstance(node, Scalar) else shown(node)
+
+
+# Lists
+
+
+def list_of(reader: Reader[H]) -> Reader[tuple[H, ...]]:
     """Return the reader of a list with at least one entry and none twice.
 
     An empty list would say neither the default nor anything else."""
 
-    def read(node: Node, where: str) -> tuple[T, ...]:
+    def read(node: Node, where: str) -> tuple[H, ...]:
         if not isinstance(node, list):
             raise refused(where, f"{shown(node)} is not a list", "write [ ] around it")
         if not node:
             raise refused(where, "the list is empty", "leave the key out, or name at least one")
         items = tuple(each_read(node, where, reader))
-        before: set[T] = set()
+        before: set[H] = set()
         for index, item in enumerate(items):
             if item in before:
                 raise refused(f"{where}[{index}]", f"{item} is there twice", "name it once")
@@ -147,25 +201,18 @@ def list_of(reader: Reader[T]) -> Reader[tuple[T, ...]]:
     return read
 
 
-def each_read(nodes: list[Node], where: str, reader: Reader[T]) -> list[T]:
-    """Return what the entries of a list are. Raises the errors of all of them together."""
+def each_read(nodes: list[Node], where: str, reader: Reader[T], errors: Errors | None = None) -> list[T]:
+    """Return the values of the entries of a list. Raises the errors of all of them together, and does not read on after
+    very many; or adds them all to `errors`."""
     items: list[T] = []
-    errors: list[RequestError] = []
+    found = Errors() if errors is None else errors
     for index, node in enumerate(nodes):
         try:
             items.append(reader(node, f"{where}[{index}]"))
         except RequestError as error:
-            errors += each_of(error)
-            if len(errors) >= MAX_PROBLEMS:
+            found.add(error, line_of(node, error.key or None))
+            if errors is None and len(found) >= MAX_PROBLEMS:
                 break
-    refuse_all(errors)
+    if errors is None:
+        found.refuse()
     return items
-
-
-def shown(node: Node) -> str:
-    """Return the node for a sentence."""
-    if isinstance(node, list):
-        return "a list"
-    if isinstance(node, dict):
-        return "a mapping"
-    return "an empty value" if node.plain and not node.text else quoted(node.text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from nri_rdma.errors import ErrorCode, RequestError
 
@@ -34,14 +34,43 @@ def each_of(error: RequestError) -> tuple[RequestError, ...]:
     return (error, *error.others)
 
 
-def refuse_all(errors: Sequence[RequestError]) -> None:
+def refuse_all(errors: Iterable[RequestError]) -> None:
     """Raise the first of these errors with the following ones as its `others`. Does nothing if there are no errors."""
-    if errors:
-        first, *others = errors[:MAX_PROBLEMS]
-        for error in others:
-            error.others = ()  # `errors` contains these already
-        first.others = tuple(others)
-        raise first
+    Errors(errors).refuse()
+
+
+class Errors:
+    """The errors of one text, in the order in which they were found. Only the first `most` are kept, and further ones
+    are counted, so that a hostile text cannot fill our memory."""
+
+    def __init__(self, errors: Iterable[RequestError] = (), most: int = MAX_PROBLEMS) -> None:
+        self.kept: list[RequestError] = []
+        self.omitted = 0
+        self._most = most
+        for error in errors:
+            self.add(error)
+
+    def __len__(self) -> int:
+        return len(self.kept) + self.omitted
+
+    def add(self, error: RequestError, line: int = 0) -> None:
+        """Add an error with its others; `line` is that of an error without a line."""
+        error.line = error.line or line
+        for one in each_of(error):
+            one.others = ()  # all of them are here
+            if len(self.kept) < self._most:
+                self.kept.append(one)
+            else:
+                self.omitted += 1
+        self.omitted += error.omitted
+        error.omitted = 0
+
+    def refuse(self) -> None:
+        """Raise the first error, with the next ones as its others; none is fine."""
+        if self.kept:
+            first, *others = self.kept
+            first.others, first.omitted = tuple(others), self.omitted
+            raise first
 
 
 def is_deeper(value: object, most: int) -> bool:

@@ -64,9 +64,10 @@ from nri_rdma.text.network import (
     VRF,
     network_misfits,
 )
+from nri_rdma.text.nodes import Node, Scalar, shown
 from nri_rdma.text.quantities import QUANTITY, bytes_of
-from nri_rdma.text.reading import Fields, Reader, core_value, each_read, list_of, shown, word_or
-from nri_rdma.text.refusals import listed, quoted, refuse_all, refused, unknown_key
+from nri_rdma.text.reading import Fields, Manner, Reader, core_value, each_read, list_of, word_or
+from nri_rdma.text.refusals import Errors, listed, quoted, refuse_all, refused, unknown_key
 from nri_rdma.text.selectors import (
     DEVICE_ID,
     KERNEL_NAME,
@@ -80,7 +81,7 @@ from nri_rdma.text.selectors import (
     read_selectors,
 )
 from nri_rdma.text.unsupported import unknown_request_key
-from nri_rdma.text.yaml import Node, Scalar, read_yaml
+from nri_rdma.text.yaml import read_yaml
 
 MAX_COUNT = 1024
 MAX_PER_GPU = 64
@@ -142,26 +143,26 @@ def _read(
     node: Node, where: str, scope: Scope, stands_in: StandsIn, count: int | None = 1, *, is_whole: bool = True
 ) -> DeviceRequest:
     """Return the request in a mapping. If the mapping does not say how many devices it is for, it is for `count`."""
-    errors = [
+    refuse_all(
         refused(f"{where}.{name}", _WHY_REFUSED[stands_in], hint)
         for name, hint in _REFUSED[stands_in]
         if isinstance(node, dict) and name in node
-    ]
-    refuse_all(errors)
-    written = Fields(node, where, _NAMES[stands_in], _unknown_key, errors)
-    first: dict[str, Any] = {"count": count, "scope": scope, **given(written, _FIRST, errors=errors)}
+    )
+    errors = Errors()
+    written = Fields(node, where, _NAMES[stands_in], errors, Manner(_unknown_key))
+    first: dict[str, Any] = {"count": count, "scope": scope, **given(written, _FIRST, errors)}
     first["scope"] = Scope(only=first["scope"].only, but=scope.but)
     if first["count"] == _FREE:
         first |= {"count": None, "if_free": True}
     if "per_gpu" in first:
         if "count" in written.node:
-            errors.append(refused(f"{where}.perGPU", "count says it already", "write one of count and perGPU"))
+            errors.add(refused(f"{where}.perGPU", "count says it already", "write one of count and perGPU"))
         first["count"] = None
-    rest = given(written, _REST, first["count"], errors)
-    refuse_all(errors)
+    rest = given(written, _REST, errors, first["count"])
+    errors.refuse()
     request = DeviceRequest(**{"name": "", "where": where, **first, **rest})
     if is_whole:
-        refuse_all(list(_misfits(request)))
+        refuse_all(_misfits(request))
     return request
 
 
@@ -224,10 +225,7 @@ def _misfits(request: DeviceRequest) -> Iterator[RequestError]:
 def _align(node: Node, where: str) -> Align:
     if not isinstance(node, dict):
         return Align(to=_ALIGN_TO.read(node, where))
-    fields = read_keys(node, where, ALIGN_KEYS)
-    if "to" not in fields:
-        raise refused(where, "to is missing", "write {to: gpu} or {to: numa}")
-    align = Align(**fields)
+    align = Align(**read_keys(node, where, ALIGN_KEYS))
     if align.strict and align.to is AlignTo.NONE:
         raise refused(where, "strict needs something to be near to", "write to: gpu or to: numa, or strict: false")
     return align
@@ -423,7 +421,14 @@ MATCH_KEYS = (
 )
 
 ALIGN_KEYS = (
-    Key("to", "to", _ALIGN_TO, "What the devices shall be near to", default="needed"),
+    Key(
+        "to",
+        "to",
+        _ALIGN_TO,
+        "What the devices shall be near to",
+        default="needed",
+        required="write {to: gpu} or {to: numa}",
+    ),
     Key(
         "strict",
         "strict",
@@ -576,7 +581,7 @@ REQUEST_KEYS = (
     Key(
         "match",
         "match",
-        table(Match, MATCH_KEYS, _unknown_match_key),
+        table(Match, MATCH_KEYS, Manner(_unknown_match_key)),
         "Conditions on the device, all of them",
         default="none",
         refused_in=_chosen("in selectors of the request"),
@@ -589,7 +594,7 @@ REQUEST_KEYS = (
         "align",
         Form(
             _align,
-            {"anyOf": [_ALIGN_TO.schema, {**schema_of(ALIGN_KEYS, Align), "required": ["to"]}]},
+            {"anyOf": [_ALIGN_TO.schema, schema_of(ALIGN_KEYS, Align)]},
             ALIGN_KEYS,
             Align,
         ),
@@ -652,7 +657,7 @@ REQUEST_KEYS = (
     Key(
         "interface",
         "interface",
-        table(InterfaceConfig, INTERFACE_KEYS, unknown_request_key),
+        table(InterfaceConfig, INTERFACE_KEYS, Manner(unknown_request_key)),
         "How the netdev looks in the pod; only with `mode: exclusive`",
     ),
     Key(

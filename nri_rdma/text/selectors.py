@@ -9,9 +9,9 @@ from nri_rdma.model.pci import PCI_ADDRESS, PciAddress, parse_pci_address
 from nri_rdma.model.selector import FunctionsOf, Selector
 from nri_rdma.text.forms import Form, Key, names_of, number, one_or_more, pattern_schema, read_keys, text_of, word_of
 from nri_rdma.text.links import NETDEV, netdev_name
-from nri_rdma.text.reading import core_value, list_of, shown, string
+from nri_rdma.text.nodes import Node, Scalar, shown
+from nri_rdma.text.reading import core_value, list_of, string
 from nri_rdma.text.refusals import listed, quoted, refused
-from nri_rdma.text.yaml import Node, Scalar
 
 KERNEL_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}")
 

@@ -9,17 +9,15 @@ two readings. (Not read from JSON: ``\\uD83D\\uDE00`` pairs, nor keys over 1,024
 needs either.)
 
 Law: the text is hostile. Size, depth, entries, nodes and the length of a scalar are bounded, and each bound is checked
-while events arrive, so that nothing larger is ever built. Nothing but RequestError escapes. Scalars keep their text:
-``14e4`` is a vendor to one reader and a float to another, so their type is resolved by the reader that wants one.
+while events arrive, so that nothing larger is ever built. Nothing but RequestError escapes.
 """
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, TypeVar
 
 # From the package, never from its modules: threads import it late. One that imports yaml.error first holds its lock and
 # wants the package's, while another holds that one and wants yaml.error's; Python ends such a deadlock by handing out
@@ -43,6 +41,7 @@ from yaml import (
 )
 
 from nri_rdma.errors import ErrorCode, RequestError
+from nri_rdma.text.nodes import Node, Path, Scalar
 from nri_rdma.text.refusals import quoted
 
 MAX_BYTES = 64 * 1024
@@ -54,40 +53,6 @@ MAX_SCALAR = 256
 """Characters; the longest thing a request names is a 63-character label."""
 
 N = TypeVar("N")
-Path: TypeAlias = tuple[str | int, ...]
-"""The way to a value: keys and places in lists, such as ``("devices", 2, "containerEdits")``."""
-CoreValue: TypeAlias = bool | int | float | str | None
-Node: TypeAlias = "Scalar | list[Node] | dict[str, Node]"
-
-
-@dataclass(frozen=True, slots=True)
-class Scalar:
-    """A scalar as written; `plain` is one without quotes, the only kind that can be other than a string."""
-
-    text: str
-    plain: bool
-
-    @property
-    def value(self) -> CoreValue:
-        """Return the value by the YAML 1.2 core schema: ``on`` and ``0000:10:00.0`` are strings, ``010`` is 10."""
-        if not self.plain or not _IS_CORE.fullmatch(self.text):
-            return self.text
-        return next((resolve(self.text) for pattern, resolve in _CORE if pattern.fullmatch(self.text)), self.text)
-
-
-_CORE: tuple[tuple[re.Pattern[str], Callable[[str], CoreValue]], ...] = (
-    (re.compile(r"null|Null|NULL|~|"), lambda text: None),
-    (re.compile(r"true|True|TRUE"), lambda text: True),
-    (re.compile(r"false|False|FALSE"), lambda text: False),
-    (re.compile(r"[-+]?[0-9]+", re.ASCII), int),
-    (re.compile(r"0o[0-7]+"), lambda text: int(text, 0)),
-    (re.compile(r"0x[0-9a-fA-F]+"), lambda text: int(text, 0)),
-    (re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", re.ASCII), float),
-    (re.compile(r"[-+]?\.(inf|Inf|INF)"), lambda text: float(text.replace(".", ""))),
-    (re.compile(r"\.(nan|NaN|NAN)"), lambda text: float("nan")),
-)
-_IS_CORE = re.compile("|".join(f"(?:{pattern.pattern})" for pattern, _ in _CORE))
-"""Whatever is no string: most scalars are strings, and one look tells."""
 
 
 def read_yaml(text: str, where: str) -> Node | None:

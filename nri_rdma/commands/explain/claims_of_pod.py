@@ -33,6 +33,7 @@ class ClaimOfPod:
     the claim is for other devices or not in the manifest. `containers` are those that get the devices."""
 
     claim: PodClaim
+    namespace: str
     containers: tuple[str, ...]
     is_named: bool
     """Whether a container names the claim; if none does, all containers get its devices."""
@@ -111,6 +112,7 @@ def _claim_of_pod(
     full = f"{pod.namespace}/{claim.object}"
     return ClaimOfPod(
         claim=claim,
+        namespace=pod.namespace,
         containers=naming or tuple(it.name for it in pod.containers),
         is_named=bool(naming),
         named=named,
@@ -139,8 +141,8 @@ def _allocated(claim: Mapping[str, Any], devices: tuple[RdmaDevice, ...]) -> tup
     return tuple(names.get(name, name) for name in ours)
 
 
-def claim_sentences(pod: PodManifest, told: ClaimOfPod, facts: Facts) -> Iterator[str]:
-    """Yield the sentences for people about one claim of the pod."""
+def claim_sentences(told: ClaimOfPod, facts: Facts) -> Iterator[str]:
+    """Yield what a person reads of a pod's claim."""
     claim = told.claim
     whom = f"container{'s' if len(told.containers) > 1 else ''} {listed(map(bounded, told.containers))}"
     whose = whom if told.is_named else f"every container, because no container names it ({whom})"
@@ -148,7 +150,7 @@ def claim_sentences(pod: PodManifest, told: ClaimOfPod, facts: Facts) -> Iterato
     if not told.is_known:
         yield (
             f"{head} is not in the manifest, so that nothing is known of its devices: put it, and its device class,"
-            f" into the file (kubectl get {claim.kind.lower()} {bounded(claim.object)} -n {pod.namespace} -o yaml)."
+            f" into the file (kubectl get {claim.kind.lower()} {bounded(claim.object)} -n {told.namespace} -o yaml)."
         )
         return
     if told.allocated:

@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING, Any  # Any: JSON documents and manifests
 
 import click
 
-from nri_rdma.attach.plan import NetdevMove
 from nri_rdma.commands.common.options import asking_options, output_option, snapshot_option
 from nri_rdma.commands.common.screen import Screen, TextTable, print_json
 from nri_rdma.config.settings import Settings
 from nri_rdma.decide.port_gids import INDEX
 from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
-from nri_rdma.model.edits import RDMA_MAX
-from nri_rdma.model.request import UNLIMITED
 
 if TYPE_CHECKING:
     from nri_rdma.commands.explain.claims_of_pod import ClaimOfPod
     from nri_rdma.commands.explain.explanation import Candidate, ExplainedContainer, ExplainedRequest, Explanation
     from nri_rdma.commands.explain.gather import FactsSource
     from nri_rdma.commands.explain.prepared_claims import ExplainedClaim
-    from nri_rdma.model.request import DeviceRequest
     from nri_rdma.text.manifest import PodManifest
 
 EXIT_REFUSED = 1
@@ -168,7 +164,7 @@ def _report_refusals(explanations: list[Explanation]) -> None:
     """Print the refusals on stderr, because stdout has a JSON document that only a program reads."""
     for item in explanations:
         if item.refusal is not None:
-            whose = f"{item.pod.kind} {item.pod}: " if len(explanations) > 1 else ""
+            whose = f"{item.kind} {item.pod}: " if len(explanations) > 1 else ""
             click.echo(f"{whose}{item.refusal}", err=True)
 
 
@@ -245,7 +241,7 @@ def _show_one(screen: Screen, told: ToldPod, source: FactsSource) -> None:
     from nri_rdma.commands.explain.claims_of_pod import claim_sentences
 
     item = told.explanation
-    screen.line(f"{item.pod.kind} {item.pod}: {_result(told)}", bold=True)
+    screen.line(f"{item.kind} {item.pod}: {_result(told)}", bold=True)
     if item.refusal is not None:
         screen.raw(str(item.refusal))  # on one line, for grep
     if item.holds:
@@ -253,21 +249,21 @@ def _show_one(screen: Screen, told: ToldPod, source: FactsSource) -> None:
     for note in item.notes:
         screen.line(note)
     for claim in told.claims:
-        for sentence in claim_sentences(item.pod, claim, source.facts):
+        for sentence in claim_sentences(claim, source.facts):
             screen.line(sentence)
     for request in (it for it in item.requests if it.candidates):  # a machine without devices has none
         screen.line()
         screen.table(_request_table(request))
-    if item.moves:
+    if item.netdevs:
         screen.line()
         screen.table(_moves_table(item))
         for line in _staying(item):
             screen.line(line)
     for container in item.containers:
-        if not item.requests and not container.container.resources and not container.container.claims:
-            continue  # the line above already says that the pod asks for nothing
+        if not item.requests and not container.resources and not container.claims:
+            continue  # a pod that asks for nothing is told so above
         screen.line()
-        screen.line(f"Container {container.container.name}", bold=True)
+        screen.line(f"Container {container.name}", bold=True)
         screen.facts(tuple(_container_facts(container, told.claims, source.memlock_reason)), indent=2)
 
 
@@ -285,7 +281,7 @@ def _result(told: ToldPod) -> str:
 
 def _gotten(told: ToldPod) -> str:
     requests = told.explanation.requests
-    given = sum(1 for request in requests for candidate in request.candidates if candidate.given)
+    given = sum(len(request.devices) for request in requests)
     by_claim = f"{'devices' if told.claimed is None else _devices(told.claimed)} by claim"
     if requests:
         return f"gets {_devices(given)}{f', and {by_claim}' if told.has_claims else ''}"
@@ -301,18 +297,18 @@ def _devices(count: int) -> str:
 
 
 def _request_table(item: ExplainedRequest) -> TextTable:
-    request = item.admitted.request
+    origin = f"CDI device {item.cdi_device}" if item.cdi_device else f"pool {item.pool}"
     return TextTable(
-        title=f"Request {request.name}: {request.count_words} of {_origin(request)}, mode {item.admitted.mode}"
-        f"{f', isolation {item.isolation}' if item.isolation else ''}{_gpu_words(request)}"
-        f"{', proven before its containers start, which needs the guard' if request.prove else ''} ({request.where})",
+        title=f"Request {item.name}: {item.count} of {origin}, mode {item.mode}"
+        f"{f', isolation {item.isolation}' if item.isolation else ''}{_gpu_words(item)}"
+        f"{', proven before its containers start, which needs the guard' if item.prove else ''} ({item.where})",
         headings=("DEVICE", "PCI", "NUMA", "STATE", "", "WHY"),
         rows=tuple(
             (
-                candidate.device.name,
-                str(candidate.device.pci or "-"),
-                "-" if candidate.device.numa_node is None else str(candidate.device.numa_node),
-                candidate.device.port_state or "-",
+                candidate.device,
+                candidate.pci or "-",
+                "-" if candidate.numa_node is None else str(candidate.numa_node),
+                candidate.state or "-",
                 _verdict(candidate),
                 candidate.why,
             )
@@ -322,14 +318,10 @@ def _request_table(item: ExplainedRequest) -> TextTable:
     )
 
 
-def _gpu_words(request: DeviceRequest) -> str:
+def _gpu_words(request: ExplainedRequest) -> str:
     told = f", told by {request.gpus_from}" if request.gpus_from else ""
-    known = f", for GPU {', '.join(map(str, request.gpus))}{told}" if request.gpus else ""
+    known = f", for GPU {', '.join(request.gpus)}{told}" if request.gpus else ""
     return f"{known}; {request.gpus_problem}" if request.gpus_problem else known
-
-
-def _origin(request: DeviceRequest) -> str:
-    return f"CDI device {request.cdi_device}" if request.cdi_device else f"pool {request.pool}"
 
 
 def _verdict(candidate: Candidate) -> str:
@@ -344,52 +336,45 @@ def _moves_table(item: Explanation) -> TextTable:
         headings=("DEVICE", "ON THE HOST", "IN THE POD", "MTU", "ADDRESSES", "TAKES ALONG"),
         rows=tuple(
             (
-                move.device,
-                move.link.name,
-                move.pod_name,
-                str(move.mtu or move.link.mtu),
-                _address_words(move),
-                ", ".join(move.takes.words) or "nothing",
+                netdev.device,
+                netdev.host_name,
+                netdev.pod_name,
+                str(netdev.mtu),
+                "as on the host" if "addresses" in netdev.takes else ", ".join(netdev.addresses) or "none",
+                ", ".join(netdev.takes) or "nothing",
             )
-            for move in item.moves
+            for netdev in item.netdevs
         ),
         indent=2,
     )
 
 
 def _staying(item: Explanation) -> Iterator[str]:
-    """Yield a line for each part of a netdev's configuration that stays on the host, and a line if more is known only
-    once the pod runs."""
-    for move in item.moves:
-        for left_out in item.left_out.get(move.link.ifindex, ()):
-            yield f"  {move.link.name} leaves on the host: {left_out}"
-    takes = any(it.takes.routes or it.takes.addresses for it in item.moves)
-    if takes and not item.left_out:
+    """Yield what stays on the host of the netdevs' configuration, and what depends on the pod."""
+    for netdev in item.netdevs:
+        for left_out in netdev.left_out or ():
+            yield f"  {netdev.host_name} leaves on the host: {left_out}"
+    takes = any({"routes", "addresses"} & {*it.takes} for it in item.netdevs)
+    if takes and all(it.left_out is None for it in item.netdevs):
         yield "  What they leave on the host is not known: this machine does not show these netdevs."
     elif takes:
         yield "  Routes that cover the pod's own address or gateway stay, too: see `nri-rdma status` once the pod runs."
 
 
-def _address_words(move: NetdevMove) -> str:
-    if move.takes.addresses:
-        return "as on the host"
-    return ", ".join(map(str, move.addresses)) or "none"
-
-
 def _container_facts(
     item: ExplainedContainer, claims: tuple[ClaimOfPod, ...], memlock_reason: str
 ) -> Iterator[tuple[str, str]]:
-    if item.container.privileged:
+    if item.privileged:
         yield "note", "it is privileged: it sees every device of the host, whatever it is given"
-    ours = [it.claim.name for it in claims if it.gives(item.container.name)]
+    ours = [it.claim.name for it in claims if it.gives(item.name)]
     yield from _from_others(item, ours)
     if not item.requests:
-        yield "gets", "what its claims bring" if ours or item.container.claims else "nothing"
+        yield "gets", "what its claims bring" if ours or item.claims else "nothing"
         return
     yield "requests", ", ".join(item.requests)
-    for number, char in enumerate(item.edits.char_devices):
-        yield ("" if number else "nodes"), f"{char.path}  {char.major}:{char.minor}  mode {char.mode:04o}"
-    for number, (name, value) in enumerate(item.edits.env):
+    for number, char in enumerate(item.char_devices):
+        yield ("" if number else "nodes"), f"{char.path}  {char.major}:{char.minor}  mode {char.mode}"
+    for number, (name, value) in enumerate(item.env.items()):
         yield ("" if number else "env"), f'{name}="{value}"'
     if item.chooses_gid:
         yield "GID", f"chosen when the pod has its devices; {INDEX} and others follow from it, see `nri-rdma status`"
@@ -398,19 +383,19 @@ def _container_facts(
     from nri_rdma.commands.explain.gather import AUTOMATIC_MEMLOCK
 
     because = "asked by the pod" if item.asks_memlock else memlock_reason
-    is_open = item.edits.memlock is None and because == AUTOMATIC_MEMLOCK
-    yield "memlock", because if is_open else f"{_memlock(item.edits.memlock)} ({because})"
-    for number, line in enumerate(item.edits.rdma_max):
-        yield ("" if number else RDMA_MAX), line
+    is_open = item.memlock is None and because == AUTOMATIC_MEMLOCK
+    yield "memlock", because if is_open else f"{_memlock(item.memlock)} ({because})"
+    for file, lines in item.unified.items():
+        for number, line in enumerate(lines.splitlines()):
+            yield ("" if number else file), line
 
 
 def _from_others(item: ExplainedContainer, ours: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield labels and texts for what a container gets other than by an annotation. `ours` are the claims that nri-rdma
-    prepares for it."""
-    container = item.container
+    """Yield what a container gets otherwise than by an annotation: a label, then the words beside it. `ours` are the
+    claims that nri-rdma prepares for it."""
     if item.gpus:
-        yield "GPUs", f"{', '.join(map(str, item.gpus))}, as --gpu says"
-    for name, count in container.resources:
+        yield "GPUs", f"{', '.join(item.gpus)}, as --gpu says"
+    for name, count in item.resources.items():
         if name in item.shares:
             yield "resource", f"{name}: {count}, shares of this node that the kubelet counts"
         elif name in item.counted:
@@ -422,15 +407,13 @@ def _from_others(item: ExplainedContainer, ours: list[str]) -> Iterator[tuple[st
             yield "resource", f"{name}: {count}, which its device plugin gives"
     for name in ours:
         yield "claim", f"{name}, which nri-rdma prepares"
-    for name in (it for it in container.claims if it not in ours):
-        hint = f"--cdi-device {container.name}=VENDOR/CLASS=NAME says what its CDI device would do here"
+    for name in (it for it in item.claims if it not in ours):
+        hint = f"--cdi-device {item.name}=VENDOR/CLASS=NAME says what its CDI device would do here"
         yield "claim", f"{name}, which its DRA driver prepares; {hint}"
 
 
-def _memlock(value: int | None) -> str:
-    if value is None:
-        return "as the runtime has it"
-    return "unlimited" if value == UNLIMITED else f"{value} bytes"
+def _memlock(value: int | str | None) -> str:
+    return "as the runtime has it" if value is None else f"{value} bytes" if isinstance(value, int) else value
 
 
 # For programs
@@ -439,123 +422,38 @@ def _memlock(value: int | None) -> str:
 def _document(
     every: list[ToldPod], claims: tuple[ExplainedClaim, ...], source: FactsSource, unread: tuple[str, ...]
 ) -> dict[str, Any]:
-    from nri_rdma.commands.explain.claims_of_pod import claim_sentences
+    import msgspec
+
     from nri_rdma.doors.control.node_document import DOCUMENT_VERSION
+
+    def plain(value: object) -> Any:
+        return msgspec.to_builtins(value, enc_hook=_refusal_document)
 
     return {
         "version": DOCUMENT_VERSION,
-        "source": list(source.sentences),
-        "skipped": list(unread),
+        "source": source.sentences,
+        "skipped": unread,
         "pods": [
-            {
-                **_pod_document(it.explanation),
-                "claims": [
-                    {
-                        "name": claim.claim.name,
-                        "kind": claim.claim.kind,
-                        "object": claim.claim.object,
-                        "is_ours": claim.is_ours,
-                        "containers": list(claim.containers),
-                        "count": claim.devices,
-                        "allocated": None if claim.allocated is None else list(claim.allocated),
-                        "sentences": list(claim_sentences(it.explanation.pod, claim, source.facts)),
-                    }
-                    for claim in it.claims
-                ],
-            }
-            for it in every
+            {**plain(it.explanation), "claims": [_claim_document(claim, source) for claim in it.claims]} for it in every
         ],
-        "claims": [_claim_document(item) for item in claims],
+        "claims": plain(claims),
     }
 
 
-def _pod_document(item: Explanation) -> dict[str, Any]:
-    return {
-        "kind": item.pod.kind,
-        "pod": str(item.pod),
-        "holds": list(item.holds),
-        "notes": list(item.notes),
-        "refusal": _refusal_document(item.refusal) if item.refusal is not None else None,
-        "undetermined": item.undetermined,
-        "requests": [_request_document(request) for request in item.requests],
-        "netdevs": [
-            {
-                "device": move.device,
-                "host_name": move.link.name,
-                "mac": move.link.mac,
-                "pod_name": move.pod_name,
-                "mtu": move.mtu or move.link.mtu,
-                "addresses": [str(address) for address in move.addresses],
-                "takes": list(move.takes.words),
-                "left_out": list(item.left_out[move.link.ifindex]) if move.link.ifindex in item.left_out else None,
-            }
-            for move in item.moves
-        ],
-        "containers": [_container_document(container) for container in item.containers],
-    }
+def _claim_document(claim: ClaimOfPod, source: FactsSource) -> dict[str, Any]:
+    from nri_rdma.commands.explain.claims_of_pod import claim_sentences
 
-
-def _claim_document(item: ExplainedClaim) -> dict[str, Any]:
     return {
-        "kind": item.kind,
-        "claim": item.claim,
-        "request": item.request,
-        "device_class": item.device_class,
-        "lacks_class": item.lacks_class,
-        "pool": item.pool,
-        "count": item.count,
-        "parameters": item.parameters,
-        "refusal": _refusal_document(item.refusal) if item.refusal is not None else None,
+        "name": claim.claim.name,
+        "kind": claim.claim.kind,
+        "object": claim.claim.object,
+        "is_ours": claim.is_ours,
+        "containers": claim.containers,
+        "count": claim.devices,
+        "allocated": claim.allocated,
+        "sentences": tuple(claim_sentences(claim, source.facts)),
     }
 
 
 def _refusal_document(error: NriRdmaError) -> dict[str, str]:
     return {"code": str(error.code), "what": error.what, "where": error.where, "hint": error.hint, "text": str(error)}
-
-
-def _request_document(item: ExplainedRequest) -> dict[str, Any]:
-    return {
-        "name": item.admitted.request.name,
-        "where": item.admitted.request.where,
-        "pool": "" if item.admitted.request.cdi_device else item.admitted.request.pool,
-        "cdi_device": item.admitted.request.cdi_device,
-        "mode": str(item.admitted.mode),
-        "isolation": str(item.isolation or ""),
-        "prove": bool(item.admitted.request.prove),
-        "gpus": [str(pci) for pci in item.admitted.request.gpus],
-        "gpus_from": item.admitted.request.gpus_from,
-        "gpus_problem": item.admitted.request.gpus_problem,
-        "devices": [candidate.device.name for candidate in item.candidates if candidate.given],
-        "candidates": [_candidate_document(it) for it in item.candidates],
-    }
-
-
-def _candidate_document(item: Candidate) -> dict[str, Any]:
-    return {
-        "device": item.device.name,
-        "state": item.device.port_state,
-        "given": item.given,
-        "free": item.free,
-        "why": item.why,
-        "gpu": str(item.gpu) if item.gpu is not None else None,
-        "distance": item.far.name if item.far is not None else None,
-    }
-
-
-def _container_document(item: ExplainedContainer) -> dict[str, Any]:
-    return {
-        "name": item.container.name,
-        "privileged": item.container.privileged,
-        "resources": dict(item.container.resources),
-        "claims": list(item.container.claims),
-        "gpus": [str(pci) for pci in item.gpus],
-        "requests": list(item.requests),
-        "char_devices": [
-            {"path": char.path, "major": char.major, "minor": char.minor, "mode": f"{char.mode:04o}"}
-            for char in item.edits.char_devices
-        ],
-        "env": dict(item.edits.env),
-        "kept_env": list(item.kept_env),
-        "memlock": "unlimited" if item.edits.memlock == UNLIMITED else item.edits.memlock,
-        "unified": {RDMA_MAX: "\n".join(item.edits.rdma_max)} if item.edits.rdma_max else {},
-    }

@@ -33,11 +33,11 @@ from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.allocation import ClaimDevice, ContainerAllocation, DeviceIds, PodAllocation
 from nri_rdma.model.device import CharKind, Netdev, Node, Protocol, RdmaDevice
-from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.edits import RDMA_MAX
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.pool import DEFAULT_POOL, Pool, ShareGives
-from nri_rdma.model.request import UNLIMITED, Align, AlignTo, DeviceRequest, Isolation, PodRequest, Use
+from nri_rdma.model.request import UNLIMITED, Align, AlignTo, DeviceRequest, Mode, PodRequest, Use
 from nri_rdma.model.routing import KnownRule, Routing
 from nri_rdma.model.usage import Lifelines
 from nri_rdma.text.annotations import meant_key, parse_pod_request
@@ -100,25 +100,64 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A device of the node as seen by one request. `given`: the request gets it; `free`: the request could get it.
-    `gpu` is the GPU that the device serves, or else the nearest of the request's GPUs, and `far` is its distance; both
-    are None if the request has no GPU."""
+    """A device of the node beside one request: `given` to it, or not, and `free` for it, or not. `gpu` is the one that
+    it serves, or else the nearest of those that the request is for, `distance` how far it is; None without any."""
 
-    device: RdmaDevice
+    device: str
+    pci: str | None
+    numa_node: int | None
+    state: str
     given: bool
     free: bool
     why: str
-    gpu: PciAddress | None = None
-    far: Distance | None = None
+    gpu: str | None
+    distance: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedRequest:
-    """A request with all devices of the node. Those that it gets come first, in the order in which it gets them."""
+    """A request with all devices of the node; those it gets come first, in its order. `pool` is "" if a CDI device
+    chooses the devices, `isolation` if there is none."""
 
-    admitted: Admitted
-    isolation: Isolation | None
+    name: str
+    where: str
+    count: str
+    pool: str
+    cdi_device: str
+    mode: Mode
+    isolation: str
+    prove: bool
+    gpus: tuple[str, ...]
+    gpus_from: str
+    gpus_problem: str
+    devices: tuple[str, ...]
+    """Those it gets."""
     candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedNetdev:
+    """A netdev that moves into the pod. `left_out` is what stays on the host of its configuration; None where that is
+    not known before the pod runs."""
+
+    device: str
+    host_name: str
+    mac: str
+    pod_name: str
+    mtu: int
+    addresses: tuple[str, ...]
+    takes: tuple[str, ...]
+    left_out: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedNode:
+    """A device node of a container; `mode` is octal."""
+
+    path: str
+    major: int
+    minor: int
+    mode: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,59 +165,57 @@ class ExplainedContainer:
     """The changes to a container. `kept_env` are the variables that the container sets itself, so that ours are not
     added."""
 
-    container: ContainerManifest
-    edits: ContainerEdits
+    name: str
+    privileged: bool
+    resources: Mapping[str, str]
+    claims: tuple[str, ...]
+    gpus: tuple[str, ...]
+    """Those that it was said to be given."""
     requests: tuple[str, ...]
+    char_devices: tuple[ExplainedNode, ...]
+    env: Mapping[str, str]
     kept_env: tuple[str, ...]
+    memlock: int | str | None
+    """A number of bytes, or `unlimited`; None leaves it to the runtime."""
     asks_memlock: bool
-    """Whether the memory lock limit was requested by the pod; otherwise it is the node's default."""
+    """Whether the limit is what the pod asks for, and not the node's."""
+    unified: Mapping[str, str]
+    """Files of its cgroup, with what is written into them."""
     chooses_gid: bool
-    """Whether the container gets RoCE devices that libraries use, so that variables such as NCCL_IB_GID_INDEX name a
-    GID."""
-    gpus: tuple[PciAddress, ...] = ()
-    """The GPUs that the kubelet, or the flag --gpu, gives the container."""
-    counted: frozenset[str] = frozenset()
-    """The names of its resources that only the scheduler counts: no device plugin serves them."""
-    shares: frozenset[str] = frozenset()
+    """Whether it gets RoCE devices that libraries are told of."""
+    counted: tuple[str, ...]
+    """The names of its resources that only the scheduler counts."""
+    shares: tuple[str, ...]
     """The names of its resources that are shares of the node's pools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """The result for a pod: nothing if it has no requests, a refusal, or devices for its containers. It is
-    `undetermined` if it depends on GPUs or CPUs that the kubelet will choose.
+    """The result for a pod: nothing (no requests), a refusal, or devices for its containers; `undetermined` when it
+    depends on GPUs or CPUs that the kubelet chooses. This is the document of `explain -o json`.
 
     `holds` are the names of the devices that a pod of this name has now; the result assumes that it gives them back
     first. `notes` are sentences about the manifest: what cannot be known from it, and what is probably a mistake.
     """
 
-    pod: PodManifest
+    kind: str
+    pod: str
     holds: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    requests: tuple[ExplainedRequest, ...] = ()
-    moves: tuple[NetdevMove, ...] = ()
-    left_out: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """For each netdev, by ifindex, the parts of its configuration that stay on the host, as far as known before the pod
-    runs."""
-    containers: tuple[ExplainedContainer, ...] = ()
     refusal: NriRdmaError | None = None
     undetermined: bool = False
-
-    @property
-    def awaits_cpus(self) -> bool:
-        """Whether the result depends on CPUs that the kubelet will choose, because a request is aligned to a container
-        with whole CPUs and without GPUs."""
-        near = [item.admitted.request.scope for item in self.requests if is_near_numa(item.admitted.request)]
-        covered = [[it for it in self.pod.containers if scope.covers(it.name)] for scope in near]
-        return self.undetermined and any(
-            any(it.has_whole_cpus for it in own) and not any(map(_may_have_gpus, own)) for own in covered
-        )
+    awaits_cpus: bool = False
+    """Whether it depends on CPUs: on a container's whole ones, where none of the request's has a GPU."""
+    requests: tuple[ExplainedRequest, ...] = ()
+    netdevs: tuple[ExplainedNetdev, ...] = ()
+    containers: tuple[ExplainedContainer, ...] = ()
 
 
 def explain(pod: PodManifest, facts: Facts) -> Explanation:
     """Return what the pod would get if it first gave back the devices that it holds now."""
     facts = replace(facts, grants=_own_grants(pod, facts.grants), gpus=_own_gpus(pod, facts.gpus))
     holds = tuple(device.name for device in facts.node.devices if _holds(pod, facts.taken.get(device.id, frozenset())))
+    told = Explanation(kind=pod.kind, pod=str(pod), holds=holds)
     facts = _given_back(facts, str(pod))
     notes = tuple(_spelling_notes(pod, facts.annotation_prefix))
     try:
@@ -188,9 +225,9 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
         if request is None and not shares and not requests_of(facts.grants, facts.adoption):
             notes += tuple(_remark_notes(pod, request, facts))
             containers = tuple(_container(item, (), Plan(), facts) for item in pod.containers)
-            return Explanation(pod=pod, holds=holds, notes=notes, containers=containers)
+            return replace(told, notes=notes, containers=containers)
     except NriRdmaError as error:
-        return Explanation(pod=pod, holds=holds, notes=notes, refusal=error)
+        return replace(told, notes=notes, refusal=error)
     notes += tuple(_word_notes(pod, request, facts)) if request is not None else ()
     notes += tuple(map(sentence, shared_addresses(pod, request)))
     notes += tuple(_remark_notes(pod, request, facts))
@@ -207,19 +244,20 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
         except NriRdmaError as error:
             refusal = error
     if refusal is not None or awaiting:
-        requests = _requests(facts, decision.admitted, ())
-        undetermined = refusal is None
-        return Explanation(
-            pod=pod, holds=holds, notes=notes, requests=requests, refusal=refusal, undetermined=undetermined
+        return replace(
+            told,
+            notes=notes,
+            requests=_requests(facts, decision.admitted, ()),
+            refusal=refusal,
+            undetermined=refusal is None,
+            awaits_cpus=refusal is None and _awaits_cpus(pod, decision.admitted),
         )
     notes += (*_limit_notes(facts, decision.placed), *_route_notes(decision.placed, facts.lifelines))
-    return Explanation(
-        pod=pod,
-        holds=holds,
+    return replace(
+        told,
         notes=notes,
         requests=_requests(facts, decision.admitted, decision.placed),
-        moves=plan.moves,
-        left_out=_left_out(plan.moves, facts),
+        netdevs=_netdevs(plan.moves, facts),
         containers=tuple(_container(item, decision.placed, plan, facts) for item in pod.containers),
     )
 
@@ -329,6 +367,12 @@ def _may_have_gpus(container: ContainerManifest) -> bool:
     return bool(container.claims) or any(is_gpu_resource(name) for name, _ in container.resources)
 
 
+def _awaits_cpus(pod: PodManifest, admitted: tuple[Admitted, ...]) -> bool:
+    scopes = [item.request.scope for item in admitted if is_near_numa(item.request)]
+    covered = [[it for it in pod.containers if scope.covers(it.name)] for scope in scopes]
+    return any(any(it.has_whole_cpus for it in own) and not any(map(_may_have_gpus, own)) for own in covered)
+
+
 def _relaxed(request: PodRequest, names: frozenset[str]) -> PodRequest:
     """Return the request with the named items not strict. A refusal that remains does not depend on which GPUs they
     get."""
@@ -403,15 +447,25 @@ def _route_notes(placed: tuple[Placed, ...], lifelines: Lifelines) -> Iterator[s
             yield f"{told[:1].upper()}{told[1:]}: as asked, the pod reaches that over the netdev ({request.where})."
 
 
-def _left_out(moves: tuple[NetdevMove, ...], facts: Facts) -> Mapping[int, tuple[str, ...]]:
-    """Return which parts of each moved netdev's configuration stay on the host, by ifindex; only for netdevs that are
-    on the host now."""
-    host = facts.host
-    if host is None:
-        return {}
-    known = tuple(replace(it, link=host.carried[it.link.ifindex]) for it in moves if it.link.ifindex in host.carried)
-    decided = with_inherited(known, host.rules, Routing(), facts.lifelines)
-    return {it.link.ifindex: it.inherited.left_out for it in decided}
+def _netdevs(moves: tuple[NetdevMove, ...], facts: Facts) -> tuple[ExplainedNetdev, ...]:
+    """Return the netdevs that move, with what stays on the host of those that are there now."""
+    carried, rules = (facts.host.carried, facts.host.rules) if facts.host is not None else ({}, ())
+    known = tuple(replace(it, link=carried[it.link.ifindex]) for it in moves if it.link.ifindex in carried)
+    decided = with_inherited(known, rules, Routing(), facts.lifelines)
+    left_out = {it.link.ifindex: it.inherited.left_out for it in decided}
+    return tuple(
+        ExplainedNetdev(
+            device=move.device,
+            host_name=move.link.name,
+            mac=move.link.mac,
+            pod_name=move.pod_name,
+            mtu=move.mtu or move.link.mtu,
+            addresses=tuple(map(str, move.addresses)),
+            takes=move.takes.words,
+            left_out=left_out.get(move.link.ifindex),
+        )
+        for move in moves
+    )
 
 
 def _word_notes(pod: PodManifest, request: PodRequest, facts: Facts) -> Iterator[str]:
@@ -553,10 +607,22 @@ def _container(
     )
     covering = [item for item in placed if item.admitted.request.scope.covers(container.name)]
     requests = [item.admitted.request for item in covering]
+    counted, shares = _counted(container, facts), {it.resource for it in facts.policy.pools.values()}
+    memlock = "unlimited" if edits.memlock == UNLIMITED else edits.memlock
     return ExplainedContainer(
-        container=container,
-        edits=edits,
+        name=container.name,
+        privileged=container.privileged,
+        resources=dict(container.resources),
+        claims=container.claims,
+        gpus=tuple(map(str, facts.gpus[container.name].gpus)) if container.name in facts.gpus else (),
         requests=tuple(request.name for request in requests),
+        char_devices=tuple(
+            ExplainedNode(path=it.path, major=it.major, minor=it.minor, mode=f"{it.mode:04o}")
+            for it in edits.char_devices
+        ),
+        env=dict(edits.env),
+        memlock=memlock,
+        unified={RDMA_MAX: "\n".join(edits.rdma_max)} if edits.rdma_max else {},
         kept_env=tuple(name for name, _ in everything.env if name in container.env),
         asks_memlock=any(request.memlock is not None for request in requests),
         chooses_gid=any(
@@ -565,9 +631,8 @@ def _container(
             if item.admitted.request.use is not Use.STORAGE and CharKind.UVERBS in item.admitted.request.char_kinds
             for device in item.devices
         ),
-        gpus=facts.gpus[container.name].gpus if container.name in facts.gpus else (),
-        counted=_counted(container, facts),
-        shares=frozenset(pool.resource for pool in facts.policy.pools.values() if pool.resource),
+        counted=tuple(name for name, _ in container.resources if name in counted),
+        shares=tuple(name for name, _ in container.resources if name in shares),
     )
 
 
@@ -575,22 +640,29 @@ def _container(
 
 
 def _requests(facts: Facts, admitted: tuple[Admitted, ...], placed: tuple[Placed, ...]) -> tuple[ExplainedRequest, ...]:
-    own = {item.admitted: item for item in placed}  # not by name: requests of the same resource have the same name
-    return tuple(
-        ExplainedRequest(
-            admitted=item,
-            isolation=isolation_of(facts.node.rdma_netns, item.mode),
-            candidates=(*_given(facts, own.get(item)), *_sources(facts, item, placed)),
-        )
-        for item in admitted
-    ) + tuple(
-        ExplainedRequest(
-            admitted=item.admitted,
-            isolation=isolation_of(facts.node.rdma_netns, item.admitted.mode),
-            candidates=tuple(_given(facts, item)),
-        )
-        for item in placed
-        if item.admitted.request.cdi_device
+    own = {item.admitted: item for item in placed}  # requests of one resource have one name
+    return (
+        *(_request(facts, it, (*_given(facts, own.get(it)), *_sources(facts, it, placed))) for it in admitted),
+        *(_request(facts, it.admitted, (*_given(facts, it),)) for it in placed if it.admitted.request.cdi_device),
+    )
+
+
+def _request(facts: Facts, admitted: Admitted, candidates: tuple[Candidate, ...]) -> ExplainedRequest:
+    request = admitted.request
+    return ExplainedRequest(
+        name=request.name,
+        where=request.where,
+        count=request.count_words,
+        pool="" if request.cdi_device else request.pool,
+        cdi_device=request.cdi_device,
+        mode=admitted.mode,
+        isolation=isolation_of(facts.node.rdma_netns, admitted.mode) or "",
+        prove=bool(request.prove),
+        gpus=tuple(map(str, request.gpus)),
+        gpus_from=request.gpus_from,
+        gpus_problem=request.gpus_problem,
+        devices=tuple(it.device for it in candidates if it.given),
+        candidates=candidates,
     )
 
 
@@ -602,8 +674,8 @@ def _given(facts: Facts, placed: Placed | None) -> Iterator[Candidate]:
     for device, reason, gpu in zip(placed.devices, placed.reasons, serves, strict=True):
         near = _nearest(facts, request, device, gpu)
         why = reason.removeprefix(f"{device.name}: ")
-        if request.cdi_device and near.gpu is not None and near.far is not None:
-            why = f"{why}; {near.far.words}, from GPU {near.gpu}"
+        if request.cdi_device and near.distance is not None:
+            why = f"{why}; {Distance[near.distance].words}, from GPU {near.gpu}"
         yield replace(near, given=True, why=why)
 
 
@@ -612,7 +684,17 @@ def _nearest(facts: Facts, request: DeviceRequest, device: RdmaDevice, gpu: PciA
     own = {gpu} if gpu is not None else set(request.gpus)
     found = [(distance(device, it), it.pci) for it in facts.node.gpus if it.pci in own]
     far, nearest = min(found, default=(None, None))
-    return Candidate(device=device, given=False, free=True, why="", gpu=nearest, far=far)
+    return Candidate(
+        device=device.name,
+        pci=str(device.pci) if device.pci is not None else None,
+        numa_node=device.numa_node,
+        state=device.port_state,
+        given=False,
+        free=True,
+        why="",
+        gpu=str(nearest) if nearest is not None else None,
+        distance=far.name if far is not None else None,
+    )
 
 
 def _sources(facts: Facts, admitted: Admitted, placed: tuple[Placed, ...]) -> Iterator[Candidate]:

@@ -19,8 +19,8 @@ from nri_rdma.model.edits import DEVICES, NETDEVS
 from nri_rdma.model.request import DeviceRequest, Mode, PodRequest, Use
 from nri_rdma.text.annotations import asks
 from nri_rdma.text.manifest import ContainerManifest, PodManifest
+from nri_rdma.text.nodes import Path
 from nri_rdma.text.refusals import bounded, refused
-from nri_rdma.text.yaml import Path
 
 _POD_NETDEVS = ("eth0", "lo")
 """The netdevs that a pod's namespace has already: the container runtimes name the interface of every CNI plugin

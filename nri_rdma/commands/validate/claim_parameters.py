@@ -25,11 +25,10 @@ from nri_rdma.text.claim_manifest import (
     reference_of,
     requests_in,
 )
+from nri_rdma.text.nodes import Node, Path, node_of
 from nri_rdma.text.placed_yaml import Placed
-from nri_rdma.text.pools import node_of
 from nri_rdma.text.refusals import each_of, listed, nearest, quoted
 from nri_rdma.text.requests import read_parameters, read_part
-from nri_rdma.text.yaml import Node, Path
 
 MAX_BYTES = 10 * 1024
 """The largest opaque parameters that Kubernetes accepts, in bytes of JSON."""

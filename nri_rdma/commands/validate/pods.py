@@ -19,10 +19,10 @@ from nri_rdma.model.network import MAIN_TABLE
 from nri_rdma.model.request import DeviceRequest, Mode, PodRequest
 from nri_rdma.text.annotations import asks, meant_key, parse_pod_request
 from nri_rdma.text.manifest import PodManifest, no_text, read_pod, shared_addresses, unknown_containers
+from nri_rdma.text.nodes import Path
 from nri_rdma.text.placed_yaml import Place, Placed, place_within, read_one
 from nri_rdma.text.refusals import bounded, each_of, refused
 from nri_rdma.text.templates import Way, entries, ways_to_pods
-from nri_rdma.text.yaml import Path
 
 MAX_KEY_NAME = 63
 """The most characters that Kubernetes allows in an annotation's key after the slash."""

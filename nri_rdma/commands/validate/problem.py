@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 from nri_rdma.errors import ErrorCode, NriRdmaError
+from nri_rdma.text.nodes import Path
 from nri_rdma.text.placed_yaml import Place
-from nri_rdma.text.yaml import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,15 +7,17 @@ import time
 
 import pytest
 
-from nri_rdma.cdi.document import MAX_BYTES, MAX_KEY, MAX_NODES, MAX_TEXT, Entry, List, Mapping, Text, read_document
-from nri_rdma.cdi.problems import Problems
+from nri_rdma.cdi.document import MAX_BYTES, MAX_KEY, MAX_NODES, MAX_TEXT, read_document
 from nri_rdma.cdi.reading import inspect, parse
+from nri_rdma.cdi.scalars import Text
 from nri_rdma.cdi.spec import (
     Edits,
     Mount,
     Version,
 )
-from nri_rdma.errors import CdiError, ErrorCode
+from nri_rdma.errors import CdiError, ErrorCode, RequestError
+from nri_rdma.text.nodes import Node, line_of
+from nri_rdma.text.refusals import Errors
 
 HEAD = "cdiVersion: 1.1.0\nkind: ve/cl\n"
 
@@ -75,22 +77,15 @@ def test_the_largest_allowed_is_read_soon() -> None:
     assert time.process_time() - start < 1.5
 
 
-def read(text: str, problems: Problems | None = None) -> object:
-    return read_document(text.encode(), Problems("FILE") if problems is None else problems)
+def read(text: str, errors: Errors | None = None) -> Node | None:
+    return read_document(text.encode(), Errors() if errors is None else errors)
 
 
 def test_a_node_knows_its_line_and_whether_it_was_quoted() -> None:
-    assert read("a: 1\nb:\n- '1'\n") == Mapping(
-        {"a": Entry(Text("1", True, 1), 1), "b": Entry(List((Text("1", False, 3),), 3), 2)}, 1
-    )
-
-
-@pytest.mark.parametrize("word", ["", "~", "null", "Null", "NULL"])
-def test_a_null_of_yamls_core_schema_is_one_unless_it_is_quoted(word: str) -> None:
-    """YAML 1.2.2, 10.3.2."""
-    assert Text(word, True, 1).is_null
-    assert not Text(word, False, 1).is_null
-    assert not Text("nULL", True, 1).is_null
+    node = read("a: 1\nb:\n- '1'\n")
+    assert isinstance(node, dict)
+    assert node == {"a": Text("1", plain=True, line=1), "b": [Text("1", plain=False, line=3)]}
+    assert (line_of(node), line_of(node, "b"), line_of(node["b"])) == (1, 2, 3)
 
 
 def test_a_text_without_a_document_has_no_node() -> None:
@@ -98,17 +93,25 @@ def test_a_text_without_a_document_has_no_node() -> None:
 
 
 def test_of_a_key_that_is_there_twice_the_last_one_counts_and_the_problem_is_kept() -> None:
-    problems = Problems("FILE")
-    assert read("a: 1\na: 2\n", problems) == Mapping({"a": Entry(Text("2", True, 2), 2)}, 1)
-    assert [(problem.code, problem.line) for problem in problems.all] == [(ErrorCode.CDI_DUPLICATE_KEY, 2)]
+    errors = Errors()
+    assert read("a: 1\na: 2\n", errors) == {"a": Text("2", plain=True, line=2)}
+    assert [(error.code, error.line) for error in errors.kept] == [(ErrorCode.CDI_DUPLICATE_KEY, 2)]
 
 
 def test_a_second_merge_key_is_one_key_twice_and_a_quoted_one_beside_it_is_not() -> None:
-    problems = Problems("FILE")
-    read("<<: {a: 1}\n'<<': 1\n", problems)
-    assert not problems
-    read("<<: {a: 1}\n<<: {b: 2}\n", problems)
-    assert [(problem.code, problem.line) for problem in problems.all] == [(ErrorCode.CDI_DUPLICATE_KEY, 2)]
+    errors = Errors()
+    read("<<: {a: 1}\n'<<': 1\n", errors)
+    assert not errors
+    read("<<: {a: 1}\n<<: {b: 2}\n", errors)
+    assert [(error.code, error.line) for error in errors.kept] == [(ErrorCode.CDI_DUPLICATE_KEY, 2)]
+
+
+def test_a_merged_key_comes_after_the_own_ones_and_keeps_its_line() -> None:
+    node = read("a: &a {x: 1}\nb:\n  y: 2\n  <<: *a\n")
+    assert isinstance(node, dict)
+    merged = node["b"]
+    assert isinstance(merged, dict)
+    assert [(key, line_of(merged, key)) for key in merged] == [("y", 3), ("x", 1)]
 
 
 @pytest.mark.parametrize(
@@ -124,8 +127,8 @@ def test_a_second_merge_key_is_one_key_twice_and_a_quoted_one_beside_it_is_not()
     ids=["no UTF-8", "an open bracket", "a second document", "a tag", "a tag of a key", "a byte more than 1 MiB"],
 )
 def test_what_readers_take_differently_is_refused_with_its_line(data: bytes, code: ErrorCode, line: int) -> None:
-    with pytest.raises(CdiError) as caught:
-        read_document(data, Problems("FILE"))
+    with pytest.raises(RequestError) as caught:
+        read_document(data, Errors())
     assert (caught.value.code, caught.value.line) == (code, line)
 
 
@@ -146,14 +149,14 @@ def test_behind_a_bracket_that_was_closed_a_word_may_have_a_question_mark() -> N
 
 def refused(text: str) -> str:
     """Read a text that is refused, and return why."""
-    with pytest.raises(CdiError) as caught:
-        read_document(text.encode(), Problems("FILE"))
+    with pytest.raises(RequestError) as caught:
+        read_document(text.encode(), Errors())
     return caught.value.what
 
 
 def test_a_text_and_a_key_may_be_as_long_as_the_most() -> None:
     for text in (f"a: {'x' * MAX_TEXT}", f"{'k' * MAX_KEY}: 1"):
-        assert isinstance(read_document(text.encode(), Problems("FILE")), Mapping)
+        assert isinstance(read_document(text.encode(), Errors()), dict)
     assert "is too long" in refused(f"a: {'x' * (MAX_TEXT + 1)}")
     assert refused(f"{'k' * (MAX_KEY + 1)}: 1") == "a key is no text"
 

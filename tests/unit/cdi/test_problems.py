@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from nri_rdma.cdi.problems import MAX_PROBLEMS, Problems, path_text
+from nri_rdma.cdi.problems import MAX_PROBLEMS, OF_SPECS, path_text, problems_of
 from nri_rdma.cdi.reading import inspect, parse
 from nri_rdma.errors import CdiError, ErrorCode
+from nri_rdma.text.refusals import Errors, refused
 
 HEAD = "cdiVersion: 1.1.0\nkind: ve/cl\n"
 
@@ -43,14 +44,13 @@ def test_a_path_is_written_as_in_a_program(path: tuple[str | int, ...], text: st
 
 
 def test_problems_are_in_the_order_of_lines_and_those_of_one_line_as_they_were_met() -> None:
-    problems = Problems("FILE")
+    errors = Errors()
     for line, what in [(3, "c"), (1, "a"), (3, "d"), (2, "b")]:
-        problems.add(problems.error(ErrorCode.CDI_VALUE, what, hint="mend it", line=line))
-    assert [problem.what for problem in problems.all] == ["a", "b", "c", "d"]
-    assert len(problems) == 4
+        errors.add(refused("", what, "mend it"), line)
+    assert [problem.what for problem in problems_of(errors, "FILE", {})] == ["a", "b", "c", "d"]
 
 
-def test_a_file_without_problems_has_none() -> None:
-    problems = Problems("FILE")
-    problems.error(ErrorCode.CDI_VALUE, "made, not added", hint="none")
-    assert (problems.all, len(problems)) == ((), 0)
+def test_an_error_of_any_reader_becomes_a_problem_of_its_key_in_the_words_of_cdi() -> None:
+    errors = Errors([refused(".devices[0]", "it is missing", "write it", "name")])
+    (problem,) = problems_of(errors, "FILE", OF_SPECS)
+    assert (problem.code, problem.path) == (ErrorCode.CDI_VALUE, "devices[0].name")

@@ -26,7 +26,7 @@ from nri_rdma.cdi.spec import (
 )
 from nri_rdma.errors import CdiError
 from tests.unit.cdi import refusals
-from tests.unit.cdi.made_specs import slowly
+from tests.unit.cdi.made_specs import node_with, slowly
 from tests.unit.golden import assert_in_file
 from tests.unit.rigs.bad_input import assert_complete, in_time
 
@@ -89,6 +89,54 @@ containerEdits: {env: [D=3]}
             ),
         ),
     )
+
+
+def test_a_null_is_a_field_that_is_not_there() -> None:
+    assert node_with("type: ~, major: null, uid: , hostPath: NULL") == DeviceNode(path="/dev/a")
+    assert node_with("type: ''") == DeviceNode(path="/dev/a")  # and so is an empty type
+
+
+def test_a_text_may_look_like_something_else() -> None:
+    spec = parse(
+        f"{HEAD}devices: [{{name: 10, annotations: {{1: yes, a: }}, containerEdits: {{env: [A=1]}}}}]".encode(), "F"
+    )
+    assert (spec.devices[0].name, spec.devices[0].annotations) == ("10", (("1", "yes"), ("a", "")))
+
+
+def told(text: str) -> list[tuple[str, int]]:
+    """The path and the line of each problem."""
+    return [(problem.path, problem.line) for problem in inspect(text.encode(), "FILE").problems]
+
+
+def test_a_required_field_has_the_line_of_its_null_or_of_what_lacks_it() -> None:
+    assert told("\ncdiVersion: 1.1.0\nkind: ~\n") == [("devices", 2), ("kind", 3)]
+
+
+def test_one_look_finds_every_entry_and_field_that_is_wrong() -> None:
+    text = f"""{HEAD}annotations: {{a.b/c: [1]}}
+devices:
+- name: a
+  containerEdits:
+    additionalGids: [1, x, 3,
+     -9, ~, 2]
+- name: b/c
+  containerEdits: {{env: [B]}}
+  '': 1
+- name: a
+  containerEdits:
+    []
+"""
+    assert told(text) == [
+        ("annotations['a.b/c']", 3),
+        ("devices[0].containerEdits.additionalGids[1]", 7),
+        ("devices[0].containerEdits.additionalGids[3]", 8),
+        ("devices[0].containerEdits.additionalGids[4]", 8),
+        ("devices[1].name", 9),
+        ("devices[1].containerEdits.env[0]", 10),
+        ("devices[1]['']", 11),
+        ("devices[2].name", 12),  # the first device has the name, although its edits cannot be read
+        ("devices[2].containerEdits", 14),
+    ]
 
 
 def test_what_is_told_of_each_mistake_is_in_the_golden_file() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nri_rdma.cdi.document import Text
-from nri_rdma.cdi.scalars import truth, whole_number
+from nri_rdma.cdi.scalars import Text
 from nri_rdma.errors import CdiError
 from tests.unit.cdi.made_specs import node_with, spec_with
 
@@ -63,16 +62,37 @@ def test_a_truth_value_is_what_runtimes_take_it_for(written: str, truth: bool) -
     ],
 )
 def test_signs_underscores_and_bases_are_those_of_yaml(word: str, number: int) -> None:
-    assert whole_number(Text(word, True, 1)) == number
-    assert whole_number(Text(word, False, 1)) is None  # in quotes
+    assert Text(word, plain=True).number == number
+    assert Text(word, plain=False).number is None  # in quotes
 
 
 @pytest.mark.parametrize("word", ["190:20:30", "0o8", "0b2", "0xg", "-", "", "٣", "-0b" + "1" * 65])
 def test_words_that_are_nearly_numbers_are_none(word: str) -> None:
-    assert whole_number(Text(word, True, 1)) is None
+    assert Text(word, plain=True).number is None
 
 
 def test_a_word_of_yaml_1_1_is_a_truth_value_in_quotes_too_and_others_are_not() -> None:
-    assert [truth(Text(word, False, 1)) for word in ("y", "Yes", "ON", "n", "No", "OFF")] == [True] * 3 + [False] * 3
-    assert [truth(Text(word, plain, 1)) for word, plain in [("true", True), ("true", False)]] == [True, None]
-    assert [truth(Text(word, True, 1)) for word in ("yEs", "tRUE", "1", "")] == [None] * 4
+    assert [Text(word, plain=False).truth for word in ("y", "Yes", "ON", "n", "No", "OFF")] == [True] * 3 + [False] * 3
+    assert [Text("true", plain=plain).truth for plain in (True, False)] == [True, None]
+    assert [Text(word, plain=True).truth for word in ("yEs", "tRUE", "1", "")] == [None] * 4
+
+
+@pytest.mark.parametrize("word", ["", "~", "null", "Null", "NULL"])
+def test_a_null_of_yamls_core_schema_is_one_unless_it_is_quoted(word: str) -> None:
+    """YAML 1.2.2, 10.3.2."""
+    assert Text(word, plain=True).is_missing
+    assert not Text(word, plain=False).is_missing
+    assert not Text("nULL", plain=True).is_missing
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("[]", "a list"), ("{}", "a mapping"), ("''", "'' in quotes"), ("x", "'x'"), ("!!str ", "'' in quotes")],
+)
+def test_what_is_no_number_is_named_as_it_stands(text: str, words: str) -> None:
+    with pytest.raises(CdiError) as caught:
+        node_with(f"minor: {text}, uid: 1")
+    assert (caught.value.what, caught.value.hint) == (
+        f"{words} is not allowed",
+        "write a whole number from 0 to 1048575",
+    )

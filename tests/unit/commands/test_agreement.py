@@ -37,7 +37,7 @@ from tests.rig.node import load as load_node
 from tests.rig.systree import build_tree
 from tests.unit.rigs.engine_with_kubelet import Kubelet
 from tests.unit.rigs.inside_daemon import InsideDaemon
-from tests.unit.rigs.nri_calls import Handlers, of_edits
+from tests.unit.rigs.nri_calls import Handlers, of_explained
 
 PREFIX = "rdma.noderesource.dev"
 RUNS = 18
@@ -315,7 +315,7 @@ def _outcome(chance: random.Random, handlers: Handlers, kubelet: Kubelet, number
             return refusal.code
     assert explanation.refusal is None, manifest
     got = {item.name: handlers.create(pod, item) for item in manifest.containers}
-    assert {item.container.name: of_edits(item.edits) for item in explanation.containers} == got, manifest
+    assert {item.name: of_explained(item) for item in explanation.containers} == got, manifest
     return "given"
 
 

@@ -74,6 +74,19 @@ def test_of_thousands_of_problems_a_hundred_are_told() -> None:
     assert time.process_time() - started < 4
 
 
+def test_problems_of_pools_rules_and_settings_together_are_told_beside_the_others() -> None:
+    pool = '[pools.{}]\nmodes = ["shared"]\n'
+    text = f"nice = 5\nallow_default_pool = true\n{pool.format('a')}{pool.format('b')}[[rules]]\n[[rules]]\nx = 1\n"
+    problems = config_problems(text + '[adopt]\nmode = "x"\n')
+    assert [(it.line, it.path) for it in problems] == [
+        (1, "nice"),
+        (2, "allow_default_pool"),
+        (5, "pools.b"),  # it has the devices of pool a, of which the same is told once
+        (9, "rules[1]"),
+        (11, "adopt.mode"),
+    ]
+
+
 def test_refusals_of_configurations_read_as_they_did() -> None:
     assert_as_before("configurations.txt", ((title, str(config_problems(text)[0])) for title, text, _, _ in CONFIGS))
 

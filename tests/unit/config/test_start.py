@@ -88,6 +88,13 @@ def test_a_closed_pool_of_claims_keeps_its_door_so_that_the_kubelet_can_give_bac
     assert (pool.door, bool(pool.closed)) == (PoolDoor.CLAIMS, True)
 
 
+def test_of_rules_that_cannot_be_read_each_is_told_and_the_first_is_the_reason() -> None:
+    loaded = started(f"{RAILS}[[rules]]\nx = 1\n[[rules]]\n[[rules]]\ny = 1\n")
+    assert [problem.path for problem in loaded.problems] == ["rules[0]", "rules[2]"]
+    assert "unknown key 'x'" in loaded.closed
+    assert loaded.settings.rules == ()
+
+
 def test_an_adoption_that_cannot_be_read_is_the_strictest() -> None:
     loaded = started(f'{RAILS}[adopt]\nmode = "enfroce"\n')
     assert loaded.settings.adopt.others.adopt is Adopt.ENFORCE

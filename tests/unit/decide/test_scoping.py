@@ -16,7 +16,7 @@ from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocat
 from nri_rdma.model.request import DeviceRequest, Scope
 from nri_rdma.text.manifest import ContainerManifest, PodManifest
 from tests.unit.rigs.inside_daemon import MEMLOCK, InsideDaemon
-from tests.unit.rigs.nri_calls import NOTHING, Got, Handlers, of_edits
+from tests.unit.rigs.nri_calls import NOTHING, Got, Handlers, of_explained
 
 PREFIX = "rdma.noderesource.dev"
 POD, OF_A = f"{PREFIX}/pod", f"{PREFIX}/container.a"
@@ -50,7 +50,7 @@ class Pod:
 
     @property
     def explained(self) -> dict[str, Got]:
-        return {item.container.name: of_edits(item.edits) for item in self.explanation.containers}
+        return {item.name: of_explained(item) for item in self.explanation.containers}
 
 
 def test_1_the_pods_list_is_for_every_container_and_the_netdev_is_the_pods(handlers: Handlers) -> None:

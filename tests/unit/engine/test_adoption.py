@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.attach.record import Phase
-from nri_rdma.commands.explain.explanation import Explanation, Facts, explain
+from nri_rdma.commands.explain.explanation import Facts, explain
 from nri_rdma.commands.explain.gather import FactsSource
 from nri_rdma.commands.explain.with_cdi import with_registry
 from nri_rdma.decide.decision import MemlockBounds
@@ -35,6 +35,7 @@ from tests.unit.rigs.engine_with_kubelet import (
     spec,
     world,
 )
+from tests.unit.rigs.nri_calls import NOTHING, of_edits, of_explained
 from tests.unit.rigs.policies import EXCLUSIVE_FIRST
 
 __all__ = ["node", "world"]
@@ -305,7 +306,7 @@ def test_explain_says_of_a_cdi_device_what_the_daemon_does(
             outcomes.add(str(refusal.code))
         else:
             assert explained.refusal is None, keys
-            assert edits_of(explained) == got, keys
+            assert ([*map(of_explained, explained.containers)] or [NOTHING]) == [of_edits(got)], keys
             outcomes.add("served" if got != ContainerEdits() else "nothing")
         node.stop(pod.sandbox_id)
         node.kubelet.given.clear()
@@ -359,7 +360,3 @@ def facts(node: Node) -> Facts:
         memlock_reason="",
     )
     return with_registry(source, (f"main={NIC}",), node.registry, "here", (manifest({}),)).facts
-
-
-def edits_of(explained: Explanation) -> ContainerEdits:
-    return explained.containers[0].edits if explained.containers else ContainerEdits()

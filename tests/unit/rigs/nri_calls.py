@@ -11,9 +11,11 @@ from types import MappingProxyType
 
 from google.protobuf.message import Message
 
+from nri_rdma.commands.explain.explanation import ExplainedContainer
 from nri_rdma.doors.nri.plugin import Plugin
-from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.edits import RDMA_MAX, ContainerEdits
 from nri_rdma.model.pod import Pod
+from nri_rdma.model.request import UNLIMITED
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.text.manifest import ContainerManifest, PodManifest
 from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
@@ -42,8 +44,18 @@ class Got:
 NOTHING = Got(nodes=(), env={}, memlock=None, rdma_max=())
 
 
-def of_edits(edits: ContainerEdits) -> Got:
+def of_explained(item: ExplainedContainer) -> Got:
     """The same of what `explain` says."""
+    return Got(
+        nodes=tuple((char.path, char.major, char.minor) for char in item.char_devices),
+        env=item.env,
+        memlock=UNLIMITED if item.memlock == "unlimited" else item.memlock if isinstance(item.memlock, int) else None,
+        rdma_max=tuple(item.unified.get(RDMA_MAX, "").splitlines()),
+    )
+
+
+def of_edits(edits: ContainerEdits) -> Got:
+    """The same of the engine's edits."""
     return Got(
         nodes=tuple((char.path, char.major, char.minor) for char in edits.char_devices),
         env=dict(edits.env),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -25,9 +26,10 @@ from nri_rdma.text.forms import (
     up_to,
     word_of,
 )
-from nri_rdma.text.pools import node_of
+from nri_rdma.text.nodes import Node, node_of
 from nri_rdma.text.reading import Reader, list_of
-from nri_rdma.text.yaml import Node, read_yaml
+from nri_rdma.text.refusals import each_of, refused
+from nri_rdma.text.yaml import read_yaml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,28 @@ def test_an_unknown_key_is_refused_before_any_value_is_read() -> None:
     with pytest.raises(RequestError) as caught:
         read_keys(node_of({"lanes": 9, "lane": 1}), "x", KEYS)
     assert caught.value.hint == "write lanes; the keys are lanes, open, kinds, numbers"
+
+
+def test_a_key_that_is_needed_is_asked_for_beside_what_else_is_wrong() -> None:
+    keys = (replace(KEYS[0], required="write lanes"), KEYS[1])
+    assert schema_of(keys)["required"] == ["lanes"]
+    with pytest.raises(RequestError) as caught:
+        read_keys(node_of({"open": 1}), "x", keys)
+    assert [(it.where, it.key, it.hint) for it in each_of(caught.value)] == [
+        ("x", "lanes", "write lanes"),
+        ("x.open", "", "write true or false"),
+    ]
+
+
+def test_what_does_not_fit_together_is_looked_for_when_every_value_can_be_read() -> None:
+    def misfits(fields: Mapping[str, object], where: str) -> Iterator[RequestError]:
+        yield refused(where, f"{fields['lanes']} is odd", "write an even number")
+
+    form = table(Rail, KEYS, misfits=misfits)
+    for value, what in (({"lanes": 3}, "3 is odd"), ({"lanes": 9}, "'9' is not allowed")):
+        with pytest.raises(RequestError) as caught:
+            form.read(node_of(value), "x")
+        assert (caught.value.what, caught.value.others) == (what, ())
 
 
 def test_a_schema_has_the_text_the_unit_and_the_fields_default() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from nri_rdma.errors import RequestError
 from nri_rdma.text.links import hardware_address, host_address, netdev_name, network
-from nri_rdma.text.yaml import Scalar
+from nri_rdma.text.nodes import Scalar
 
 
 def node(text: str) -> Scalar:

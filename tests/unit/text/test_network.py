@@ -13,7 +13,7 @@ import pytest
 from nri_rdma.errors import RequestError
 from nri_rdma.model.network import MAIN_TABLE, SCOPE_LINK, RouteType, VrfConfig
 from nri_rdma.text.network import MAX_FLAGS, MAX_HOPS, MAX_NEIGHBOURS, MAX_ROUTES, MAX_RULES
-from nri_rdma.text.pools import node_of
+from nri_rdma.text.nodes import node_of
 from nri_rdma.text.refusals import each_of
 from nri_rdma.text.requests import read_parameters
 from tests.unit.text.asking import POD, refusal, requests

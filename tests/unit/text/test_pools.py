@@ -15,15 +15,8 @@ from nri_rdma.model.pool import Pool, PoolDoor, Rule
 from nri_rdma.model.request import Mode, RdmaLimits, Use
 from nri_rdma.model.selector import FunctionsOf, Selector
 from nri_rdma.model.userspace import UserspaceCheck
-from nri_rdma.text.pools import (
-    POOL_KEYS,
-    RULE_KEYS,
-    check_rules,
-    node_of,
-    read_adoption,
-    read_pools,
-    read_rules,
-)
+from nri_rdma.text.nodes import node_of
+from nri_rdma.text.pools import POOL_KEYS, RULE_KEYS, check_rules, read_adoption, read_pools, read_rules
 from nri_rdma.text.selectors import SELECTOR_KEYS
 
 EVERY_CONDITION = """

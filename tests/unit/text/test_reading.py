@@ -8,9 +8,22 @@ from enum import StrEnum
 import pytest
 
 from nri_rdma.errors import ErrorCode, RequestError
-from nri_rdma.text.reading import Fields, Reader, boolean, list_of, matching, one_of, whole, word_or
+from nri_rdma.text.nodes import Node
+from nri_rdma.text.reading import (
+    Fields,
+    Reader,
+    boolean,
+    empty_or,
+    list_of,
+    matching,
+    one_of,
+    parsed,
+    whole,
+    word_or,
+    written,
+)
 from nri_rdma.text.refusals import MAX_PROBLEMS, refused
-from nri_rdma.text.yaml import Node, read_yaml
+from nri_rdma.text.yaml import read_yaml
 
 
 class _Colour(StrEnum):
@@ -39,6 +52,10 @@ def _node(text: str) -> Node:
         (_LOWER, "'true'", "true"),
         (one_of(_Colour), "red", _Colour.RED),
         (list_of(whole(1, 9)), "[3, 1]", (3, 1)),
+        (parsed(float, "write a number"), "'1.5'", 1.5),
+        (empty_or(_LOWER), "''", None),
+        (empty_or(_LOWER), "abc", "abc"),
+        (written("write a text"), "0x10", "0x10"),
         (word_or("all", None, whole(1, 9)), "all", None),
         (word_or("all", None, whole(1, 9)), "4", 4),
     ],
@@ -66,6 +83,10 @@ def test_what_the_grammar_allows_is_read(reader: Reader[object], text: str, valu
         (list_of(whole(1, 9)), "[]", "HERE", "leave the key out, or name at least one"),
         (list_of(whole(1, 9)), "[3, 0]", "HERE[1]", "write a whole number from 1 to 9"),
         (list_of(whole(1, 9)), "[3, 1, 3]", "HERE[2]", "name it once"),
+        (parsed(float, "write a number"), "abc", "HERE", "write a number"),
+        (parsed(lambda text: None, "write another"), "abc", "HERE", "write another"),
+        (written("write a text"), "[abc]", "HERE", "write a text"),
+        (matching(re.compile("a"), "write a", written("write a text")), "[a]", "HERE", "write a text"),
         (word_or("all", None, whole(1, 9)), "none", "HERE", "write a whole number from 1 to 9"),
     ],
 )

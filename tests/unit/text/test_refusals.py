@@ -10,10 +10,31 @@ from hypothesis import strategies as st
 
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.text.annotations import PREFIX, parse_pod_request
+from nri_rdma.text.refusals import Errors, refused
 from tests.unit.golden import assert_as_before
 from tests.unit.rigs.bad_input import assert_complete, in_time
 
 POD = f"{PREFIX}/pod"
+
+# Errors together
+
+
+def test_the_first_errors_of_a_text_are_kept_and_the_others_are_counted() -> None:
+    inner = Errors((refused("a", f"{number}", "mend it") for number in range(4)), most=3)
+    with pytest.raises(RequestError) as caught:
+        inner.refuse()
+    outer = Errors(most=2)
+    outer.add(caught.value, 7)
+    assert ([it.what for it in outer.kept], outer.omitted, len(outer)) == (["0", "1"], 2, 4)
+    assert [it.line for it in outer.kept] == [7, 0]
+    with pytest.raises(RequestError) as again:
+        outer.refuse()
+    assert ([it.what for it in again.value.others], again.value.omitted) == (["1"], 2)
+
+
+def test_without_an_error_nothing_is_refused() -> None:
+    Errors().refuse()
+
 
 # Annotations
 

@@ -9,7 +9,7 @@ import pytest
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.request import DeviceRequest, InterfaceConfig, Mode, Scope
 from nri_rdma.text.forms import names_of
-from nri_rdma.text.pools import node_of
+from nri_rdma.text.nodes import node_of
 from nri_rdma.text.requests import REQUEST_KEYS, read_granted, read_parameters, read_requests
 
 CHOOSE = {"pool": "a", "match": {}, "count": 1, "perGPU": 1, "containers": ["a"], "align": "gpu", "gpus": ["1b:00.0"]}

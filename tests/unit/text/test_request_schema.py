@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from nri_rdma.errors import RequestError
 from nri_rdma.model.request import Scope
 from nri_rdma.text.forms import names_of
-from nri_rdma.text.pools import node_of
+from nri_rdma.text.nodes import Node, Scalar, node_of
 from nri_rdma.text.requests import REQUEST_KEYS, read_granted, read_parameters, read_requests
-from nri_rdma.text.yaml import Node, Scalar, read_yaml
+from nri_rdma.text.yaml import read_yaml
 from tests.unit.rigs.json_schema import complaints
 from tests.unit.text.request_cases import FULL, REFUSED
 

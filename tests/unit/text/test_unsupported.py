@@ -10,7 +10,7 @@ import pytest
 from nri_rdma.errors import ErrorCode
 from nri_rdma.text.forms import names_of
 from nri_rdma.text.network import ETHTOOL_KEYS, NEIGHBOUR_KEYS, ROUTE_KEYS, RULE_KEYS, VRF_KEYS
-from nri_rdma.text.pools import node_of
+from nri_rdma.text.nodes import node_of
 from nri_rdma.text.requests import ALIGN_KEYS, INTERFACE_KEYS, REQUEST_KEYS, read_parameters
 from nri_rdma.text.unsupported import UNSUPPORTED, unknown_request_key
 from tests.unit.text.asking import refusal

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_rdma.errors import ErrorCode, RequestError
-from nri_rdma.text.yaml import MAX_BYTES, MAX_DEPTH, MAX_ENTRIES, CoreValue, Node, Scalar, read_yaml
+from nri_rdma.text.nodes import CoreValue, Node, Scalar
+from nri_rdma.text.yaml import MAX_BYTES, MAX_DEPTH, MAX_ENTRIES, read_yaml
 
 
 def plain(node: Node | None) -> object:

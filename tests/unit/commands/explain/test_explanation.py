@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nri_rdma.commands.common.local_node import read_local_node
-from nri_rdma.commands.explain.explanation import Away, Explanation, Facts, HostNetwork, explain
+from nri_rdma.commands.explain.explanation import Away, Explanation, Facts, HostNetwork, _link, explain
 from nri_rdma.config.settings import Settings
 from nri_rdma.decide.gpus import KnownGpus
 from nri_rdma.decide.placement import Holding
@@ -16,7 +16,6 @@ from nri_rdma.decide.policy import policy_of
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.capacity import RdmaCapacity
 from nri_rdma.model.device import DeviceId, LinkLayer, Node
-from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.link import Captured
 from nri_rdma.model.network import RoutingRule
 from nri_rdma.model.pci import PciAddress
@@ -28,6 +27,7 @@ from nri_rdma.model.usage import Lifelines
 from nri_rdma.text.manifest import ContainerManifest, PodManifest, read_pods
 from tests.rig.node import load
 from tests.rig.systree import build_tree
+from tests.unit.rigs.nri_calls import NOTHING, of_explained
 from tests.unit.rigs.policies import EXCLUSIVE_FIRST
 
 PREFIX = "rdma.noderesource.dev"
@@ -55,12 +55,12 @@ def pod(annotation: str, *containers: str, key: str = f"{PREFIX}/pod", **fields:
 
 
 def given(explanation: Explanation) -> list[str]:
-    return [it.device.name for request in explanation.requests for it in request.candidates if it.given]
+    return [it.device for request in explanation.requests for it in request.candidates if it.given]
 
 
 def why(explanation: Explanation) -> Mapping[str, str]:
     (request,) = explanation.requests
-    return {candidate.device.name: candidate.why for candidate in request.candidates}
+    return {candidate.device: candidate.why for candidate in request.candidates}
 
 
 def held(node: Node, name: str, owner: str) -> dict[DeviceId, frozenset[Holding]]:
@@ -71,8 +71,8 @@ def held(node: Node, name: str, owner: str) -> dict[DeviceId, frozenset[Holding]
 def test_a_pod_that_asks_for_nothing_gets_nothing(facts: Facts) -> None:
     asked = replace(pod(""), annotations={"other": "x"})
     explanation = explain(asked, facts)
-    assert (explanation.requests, explanation.moves, explanation.refusal) == ((), (), None)
-    assert {item.edits for item in explanation.containers} == {ContainerEdits()}
+    assert (explanation.requests, explanation.netdevs, explanation.refusal) == ((), (), None)
+    assert [of_explained(item) for item in explanation.containers] == [NOTHING] * len(asked.containers)
 
 
 def test_a_key_whose_prefix_has_a_typo_is_noted(facts: Facts) -> None:
@@ -201,7 +201,7 @@ def test_what_a_device_does_not_have_is_named(facts: Facts) -> None:
 
 def test_what_another_request_of_the_pod_got_is_named(facts: Facts) -> None:
     explanation = explain(pod("[{name: a, match: {device: mlx5_4}}, {name: b}]"), facts)
-    second = {it.device.name: it.why for it in explanation.requests[1].candidates}
+    second = {it.device: it.why for it in explanation.requests[1].candidates}
     assert given(explanation) == ["mlx5_4", "mlx5_5"]  # the socket that is broken into already
     assert second["mlx5_4"] == "given to request a of this pod"
 
@@ -209,17 +209,17 @@ def test_what_another_request_of_the_pod_got_is_named(facts: Facts) -> None:
 def test_containers_get_what_the_daemon_would_inject(facts: Facts) -> None:
     asked = pod("[{name: rails, match: {device: mlx5_2}, containers: [trainer], memlock: unlimited}]")
     trainer, sidecar = explain(asked, facts).containers
-    assert dict(trainer.edits.env)["RDMA_NETDEVS_RAILS"] == "rdma0"
-    assert [char.path for char in trainer.edits.char_devices] == ["/dev/infiniband/uverbs2", "/dev/infiniband/rdma_cm"]
+    assert trainer.env["RDMA_NETDEVS_RAILS"] == "rdma0"
+    assert [char.path for char in trainer.char_devices] == ["/dev/infiniband/uverbs2", "/dev/infiniband/rdma_cm"]
     assert trainer.asks_memlock
-    assert (sidecar.requests, sidecar.edits.char_devices) == ((), ())
+    assert (sidecar.requests, sidecar.char_devices) == ((), ())
 
 
 def test_a_variable_that_the_container_sets_is_left_to_it(facts: Facts) -> None:
     container = ContainerManifest(name="trainer", env=frozenset({"NCCL_IB_HCA", "PATH"}))
     (told,) = explain(replace(pod("1"), containers=(container,)), facts).containers
     assert told.kept_env == ("NCCL_IB_HCA",)
-    assert "NCCL_IB_HCA" not in dict(told.edits.env)
+    assert "NCCL_IB_HCA" not in told.env
 
 
 def test_a_gid_is_chosen_for_the_roce_devices_that_libraries_are_told_of(facts: Facts) -> None:
@@ -274,7 +274,7 @@ def test_a_refusal_has_the_daemons_code_and_nothing_is_given(facts: Facts, asked
     explanation = explain(asked, replace(facts, memlock_ceiling=8 << 20))
     assert explanation.refusal is not None
     assert explanation.refusal.code is code
-    assert (given(explanation), explanation.containers, explanation.moves) == ([], (), ())
+    assert (given(explanation), explanation.containers, explanation.netdevs) == ([], (), ())
 
 
 def test_what_the_pod_holds_itself_is_given_back_before(facts: Facts) -> None:
@@ -289,7 +289,7 @@ def test_what_the_pod_holds_itself_is_given_back_before(facts: Facts) -> None:
     )
     explanation = explain(pod("[{match: {device: mlx5_5}}]"), running)
     assert explanation.holds == ("mlx5_5",)
-    assert [(move.link.name, move.pod_name) for move in explanation.moves] == [("rail5", "rdma0")]
+    assert [(netdev.host_name, netdev.pod_name) for netdev in explanation.netdevs] == [("rail5", "rdma0")]
 
 
 def test_what_the_pods_own_processes_have_open_does_not_keep_it_from_starting_anew(facts: Facts) -> None:
@@ -371,9 +371,9 @@ def test_a_resource_that_only_the_scheduler_counts_makes_no_container_one_with_d
     counting = ContainerManifest(name="trainer", resources=((f"{PREFIX}/nic", "2"),))
     counted = replace(pod("2"), containers=(counting, ContainerManifest(name="sidecar")))
     told = replace(facts, kubelet_tells=True)
-    assert [bool(item.edits.char_devices) for item in explain(counted, told).containers] == [True, True]
+    assert [bool(item.char_devices) for item in explain(counted, told).containers] == [True, True]
     plugged = replace(counted, containers=(replace(counting, resources=(("rdma/nic", "2"),)), counted.containers[1]))
-    assert [bool(item.edits.char_devices) for item in explain(plugged, told).containers] == [True, False]
+    assert [bool(item.char_devices) for item in explain(plugged, told).containers] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -420,24 +420,21 @@ SERVICES = Lifelines(service_range=(ip_network("10.96.0.0/12"),), api_server=ip_
 
 def test_what_stays_on_the_host_is_told_with_its_reason(facts: Facts) -> None:
     """The route that covers the service range, and the rule that names a link of the host."""
-    (explained,) = explain(pod("{mode: exclusive}"), facts).moves
+    explained = explain(pod("{mode: exclusive}"), facts).netdevs
+    (netdev,) = next(it for it in facts.node.devices if it.name == explained[0].device).netdevs
     route = Captured(text="10.0.0.0/8 type 1 proto 3 scope 0 tos 0 via 10.9.0.9 table 254", raw=b"", kernel_made=False)
     own = Captured(text="10.9.0.1/24 peer 10.9.0.1 scope 0 flags 0x80", raw=b"", kernel_made=False)
-    link = replace(explained.link, addresses=(own,), routes=(route,))
+    link = replace(_link(netdev), addresses=(own,), routes=(route,))
     rule = RoutingRule(version=4, priority=9, table=7, source=ip_network("10.9.0.1/32"), iif="eth7")
     host = HostNetwork(carried={link.ifindex: link}, rules=(KnownRule(rule=rule),))
     explanation = explain(pod("{mode: exclusive}"), replace(facts, host=host, lifelines=SERVICES))
-    assert explanation.left_out == {
-        link.ifindex: (
-            f"the rule {rule}: it names the host's link eth7",
-            "the route 10.0.0.0/8 via 10.9.0.9: it covers the service range 10.96.0.0/12",
-        )
-    }
-    assert explanation.moves == (explained,)
-    assert explain(pod("{mode: exclusive, interface: {inherit: false}}"), replace(facts, host=host)).left_out == {
-        link.ifindex: ()
-    }
-    assert explain(pod("{mode: exclusive}"), facts).left_out == {}
+    left_out = (
+        f"the rule {rule}: it names the host's link eth7",
+        "the route 10.0.0.0/8 via 10.9.0.9: it covers the service range 10.96.0.0/12",
+    )
+    assert explanation.netdevs == (replace(explained[0], left_out=left_out),)
+    (alone,) = explain(pod("{mode: exclusive, interface: {inherit: false}}"), replace(facts, host=host)).netdevs
+    assert (alone.left_out, explained[0].left_out) == ((), None)
 
 
 def test_routes_of_the_request_that_cover_the_cluster_network_are_noted(facts: Facts) -> None:
@@ -474,8 +471,8 @@ def test_shares_are_placed_as_the_daemon_would_and_those_that_others_have_count(
     assert given(explanation) == ["mlx5_1", "mlx5_2"]
     assert why(explanation)["mlx5_0"] == "with all of its 2 shares given"
     trainer, sidecar = explanation.containers
-    assert dict(trainer.edits.env)["RDMA_DEVICES_HCA"] == "mlx5_1,mlx5_2"
-    assert sidecar.edits == ContainerEdits()
+    assert trainer.env["RDMA_DEVICES_HCA"] == "mlx5_1,mlx5_2"
+    assert of_explained(sidecar) == NOTHING
 
 
 def test_what_a_share_may_have_of_its_device_is_shown_with_the_reason(facts: Facts) -> None:
@@ -495,7 +492,7 @@ def test_what_a_share_may_have_of_its_device_is_shown_with_the_reason(facts: Fac
         "A share of pool hcas: no limits (Failed to open device), on mlx5_1.",
     )
     (container,) = explanation.containers
-    assert container.edits.rdma_max == ("mlx5_0 hca_handle=113 hca_object=14563",)
+    assert container.unified == {"rdma.max": "mlx5_0 hca_handle=113 hca_object=14563"}
 
 
 def test_two_containers_with_shares_of_one_pool_have_a_table_each(facts: Facts) -> None:
@@ -504,11 +501,10 @@ def test_two_containers_with_shares_of_one_pool_have_a_table_each(facts: Facts) 
     both = tuple(ContainerManifest(name=name, resources=(("rdma/hca", "1"),)) for name in ("one", "two"))
     explanation = explain(replace(pod(""), annotations={}, containers=both), replace(facts, policy=policy))
     tables = [
-        {it.device.name: ("given" if it.given else it.why) for it in request.candidates}
-        for request in explanation.requests
+        {it.device: ("given" if it.given else it.why) for it in request.candidates} for request in explanation.requests
     ]
     first, second = given(explanation)
-    assert [dict(it.edits.env)["RDMA_DEVICES_HCA"] for it in explanation.containers] == [first, second]
+    assert [it.env["RDMA_DEVICES_HCA"] for it in explanation.containers] == [first, second]
     assert (tables[0][first], tables[1][second]) == ("given", "given")
     assert tables[0][second] == "given to request hca (rdma/hca of two) of this pod"
     assert tables[1][first] == "given to request hca (rdma/hca of one) of this pod"
@@ -521,7 +517,7 @@ def test_a_device_that_two_requests_share_is_one_row_of_each(facts: Facts) -> No
     both = tuple(ContainerManifest(name=name, resources=(("rdma/hca", "5"),)) for name in ("one", "two"))
     explanation = explain(replace(pod(""), annotations={}, containers=both), replace(facts, policy=policy))
     assert len(set(given(explanation))) == 8
-    assert [sorted(it.device.name for it in request.candidates) for request in explanation.requests] == [
+    assert [sorted(it.device for it in request.candidates) for request in explanation.requests] == [
         [f"mlx5_{number}" for number in range(8)]
     ] * 2
 
@@ -555,8 +551,8 @@ def test_of_a_pool_of_devices_free_ones_that_go_well_together_are_shown_and_too_
 
     explanation = explain(asking("2", "1"), facts)
     assert explanation.refusal is None
-    assert [dict(it.edits.env)["RDMA_DEVICES_NIC"] for it in explanation.containers] == ["mlx5_4,mlx5_5", "mlx5_3"]
-    shown = [[it.device.name for it in request.candidates if it.given] for request in explanation.requests]
+    assert [it.env["RDMA_DEVICES_NIC"] for it in explanation.containers] == ["mlx5_4,mlx5_5", "mlx5_3"]
+    shown = [[it.device for it in request.candidates if it.given] for request in explanation.requests]
     assert shown == [["mlx5_3"], ["mlx5_4"], ["mlx5_5"]]
     refused = explain(asking("6"), facts).refusal
     assert refused is not None

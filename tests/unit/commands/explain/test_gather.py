@@ -6,6 +6,7 @@ from nri_rdma.commands.explain.explanation import explain
 from nri_rdma.commands.explain.gather import gather
 from nri_rdma.text.manifest import ContainerManifest, PodManifest
 from tests.unit.rigs.inside_daemon import InsideDaemon
+from tests.unit.rigs.nri_calls import of_edits, of_explained
 
 PREFIX = "rdma.noderesource.dev"
 
@@ -22,5 +23,5 @@ def test_a_running_pod_is_explained_as_if_it_started_anew(daemon: InsideDaemon) 
     )
     explanation = explain(manifest, gather(daemon.settings).facts)
     assert explanation.holds == ("mlx5_2",)
-    assert explanation.containers[0].edits == daemon.edits(pod, annotations, "a")
+    assert of_explained(explanation.containers[0]) == of_edits(daemon.edits(pod, annotations, "a"))
     assert explain(replace(manifest, name="two"), gather(daemon.settings).facts).refusal is not None

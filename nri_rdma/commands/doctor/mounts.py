@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
 from nri_rdma.commands.doctor.machine import Machine
 from nri_rdma.commands.doctor.mountinfo import ROOT, MountPoint, mount_of, read_mounts
-from nri_rdma.commands.doctor.runtime import served_by
+from nri_rdma.doors.nri.peer import served_by
 
 NETNS_FOLDER = PurePosixPath("/run/netns")
 """The folder in which containerd and CRI-O mount network namespaces by default. If another folder is configured, its

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 from nri_rdma.commands.common.runtime_configs import crio_files, read_toml, table_at
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
 from nri_rdma.commands.doctor.machine import Machine
-from nri_rdma.doors.nri.peer import memlock_ceiling, peer_pid
+from nri_rdma.doors.nri.peer import memlock_ceiling, served_by
 from nri_rdma.doors.nri.runtime_link import hooks_only
 from nri_rdma.errors import NotReadyError
 from nri_rdma.host.containerd.cdi_setting import reads_cdi_specs
@@ -29,7 +28,6 @@ enable_cdi = true"""
 CRIO_TOML = """[crio.nri]
 enable_nri = true"""
 _CONTAINERD = "containerd"
-_CONNECT_S = 2.0
 _NEWER = "or update containerd to 2.2.6, 2.3.3 or later"
 _CONTAINERD_PLUGIN = "io.containerd.nri.v1.nri"
 
@@ -150,14 +148,6 @@ def memlock(machine: Machine) -> Finding:
             "memlock", f"{found}, and the setting memlock is {setting.bytes}", f"a smaller memlock, or {fix}"
         )
     return warning("memlock", f"{found}: a pod that asks for more is refused", fix)
-
-
-def served_by(path: Path) -> int:
-    """Return the PID of the process that listens on a Unix socket; 0 if it is not visible. Raises OSError."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(_CONNECT_S)
-        connection.connect(str(path))
-        return peer_pid(connection)
 
 
 def _how_to_turn_on(machine: Machine) -> str:

@@ -249,7 +249,7 @@ def _containerd(settings: Settings, config: Path | None) -> ContainerdProgram:
 
 def _pid_at(socket: Path | None) -> int:
     """Return the PID of the process that listens on the socket; 0 if there is none or its PID is not visible."""
-    from nri_rdma.commands.doctor.runtime import served_by
+    from nri_rdma.doors.nri.peer import served_by
 
     try:
         return served_by(socket) if socket is not None else 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nri_rdma.model.request import UNLIMITED
 
+_CONNECT_S = 2.0
 _CAP_SYS_RESOURCE = 24  # include/uapi/linux/capability.h
 
 
@@ -16,6 +17,14 @@ def peer_pid(connection: socket.socket) -> int:
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, _uid, _gid = struct.unpack("3i", credentials)
     return int(pid)
+
+
+def served_by(path: Path) -> int:
+    """Return the process that listens on a socket, 0 when it cannot be seen. Raises OSError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_CONNECT_S)
+        connection.connect(str(path))
+        return peer_pid(connection)
 
 
 def memlock_ceiling(pid: int, proc: Path = Path("/proc")) -> int:

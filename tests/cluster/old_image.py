@@ -18,7 +18,7 @@ _OF_TODAY = {
     "deploy": "deploy",
     "nri_rdma/commands/install/cli.py": "nri_rdma/commands/cli/install.py",
     "nri_rdma/commands/install/own_files.py": "nri_rdma/commands/install/own_files.py",
-    "nri_rdma/commands/install/changes.py": "nri_rdma/commands/install/changes.py",
+    "nri_rdma/commands/common/changes.py": "nri_rdma/commands/cli/changes.py",
     "nri_rdma/commands/install/host.py": "nri_rdma/commands/install/host.py",
     "nri_rdma/commands/install/image_folder.py": "nri_rdma/commands/install/image_folder.py",
     "nri_rdma/host/foreign.py": "nri_rdma/host/foreign.py",

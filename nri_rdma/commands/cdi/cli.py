@@ -334,10 +334,10 @@ def generate(
     """
     from nri_rdma.cdi.encoding import encode
     from nri_rdma.cdi.names import file_name
+    from nri_rdma.commands.cdi.cdi_devices import take_out
     from nri_rdma.commands.cdi.generate import NIC, SpecAsks, of_pool, spec_of
     from nri_rdma.commands.cdi.hooked_devices import ALL, HOOK, HookStyle, hooked
     from nri_rdma.commands.common.local_node import read_node
-    from nri_rdma.commands.install.cdi_devices import take_out
     from nri_rdma.decide.policy import configured_policy
     from nri_rdma.host.cdi.write import write_spec
 

@@ -16,7 +16,7 @@ from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.text.annotations import asks
 
 if TYPE_CHECKING:
-    from nri_rdma.commands.install.changes import OwnFile
+    from nri_rdma.commands.common.changes import OwnFile
     from nri_rdma.commands.install.docker_files import DockerFiles
     from nri_rdma.commands.install.podman_files import PodmanFiles
 
@@ -187,7 +187,7 @@ def uninstall_podman(settings: Settings, dry_run: bool, force: bool) -> None:
       nri-rdma uninstall podman --dry-run
       podman rm -f trainer; nri-rdma uninstall podman
     """
-    from nri_rdma.commands.install.cdi_devices import cdi_file
+    from nri_rdma.commands.cdi.cdi_devices import cdi_file
 
     files, others = _podman_files(settings), _docker_files(settings)
     module, program, *definitions = files.of_hooks(_hook())
@@ -241,10 +241,10 @@ def _hook() -> Path:
 def _cdi_devices(settings: Settings) -> tuple[tuple[OwnFile, ...], tuple[str, ...]]:
     """Return the file with the CDI devices of this node, and sentences about devices that are left out or removed. If
     no CDI devices can be made, there is no file: annotations are set up all the same."""
+    from nri_rdma.commands.cdi.cdi_devices import cdi_file, made_by_others, own_names
     from nri_rdma.commands.cdi.generate import spec_of
     from nri_rdma.commands.cdi.hooked_devices import HookStyle, hooked
     from nri_rdma.commands.common.local_node import read_node
-    from nri_rdma.commands.install.cdi_devices import cdi_file, made_by_others, own_names
     from nri_rdma.commands.install.hook import HookSettings
     from nri_rdma.decide.policy import configured_policy
     from nri_rdma.host.cdi.folder import read_registry

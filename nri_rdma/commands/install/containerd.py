@@ -20,8 +20,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any  # Any: containerd's configuration, and OCI's
 
+from nri_rdma.commands.common.changes import OwnFile
 from nri_rdma.commands.common.runtime_configs import table_at, texts
-from nri_rdma.commands.install.changes import OwnFile
 from nri_rdma.commands.install.toml_lines import MARK, CannotEditError, header, toml_value, with_keys, without_ours
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.text.share_annotations import GUARD_HOOK

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from nri_rdma.commands.install.changes import OwnFile
+from nri_rdma.commands.common.changes import OwnFile
 from nri_rdma.commands.install.containerd import HOOK_TIMEOUT_S, is_guarded
 from nri_rdma.text.share_annotations import GUARD_HOOK
 

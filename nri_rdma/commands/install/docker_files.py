@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nri_rdma.commands.cdi.hooked_devices import HOOK
-from nri_rdma.commands.install.changes import OwnFile
+from nri_rdma.commands.common.changes import OwnFile
 from nri_rdma.commands.install.hook import PROGRAM_MODE, HookSettings, at, hook_files
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.host.engine_setups import DOCKER_SHIM

@@ -18,7 +18,7 @@ from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.text.share_annotations import GUARD_HOOK
 
 if TYPE_CHECKING:
-    from nri_rdma.commands.install.changes import FileChange, OwnFile
+    from nri_rdma.commands.common.changes import FileChange, OwnFile
     from nri_rdma.commands.install.containerd import ContainerdFiles, GuardedHandler
     from nri_rdma.host.containerd.containerd_program import ContainerdProgram
 
@@ -107,7 +107,7 @@ def uninstall_containerd(settings: Settings, containerd_config: Path | None, dry
       systemctl restart containerd
       nri-rdma uninstall containerd
     """
-    from nri_rdma.commands.install.changes import to_remove, to_write
+    from nri_rdma.commands.common.changes import to_remove, to_write
     from nri_rdma.commands.install.containerd import MERGES_SINCE, ContainerdFiles
 
     program = _containerd(settings, containerd_config)
@@ -160,7 +160,7 @@ def uninstall_crio(settings: Settings, crio_socket: Path, dry_run: bool) -> None
       systemctl restart crio
       nri-rdma uninstall crio
     """
-    from nri_rdma.commands.install.changes import to_remove
+    from nri_rdma.commands.common.changes import to_remove
     from nri_rdma.commands.install.crio import definition, started_before
     from nri_rdma.host.containerd.containerd_program import processes_of
 
@@ -183,7 +183,7 @@ def _take_away(
 ) -> None:
     """Remove the guard from the runtime's configuration; if that was done before, remove the hook and its files. `used`
     says why the hook is still needed, "" if it is not. Raises NriRdmaError if it is needed."""
-    from nri_rdma.commands.install.changes import carry_out_all, remove_empty, to_remove
+    from nri_rdma.commands.common.changes import carry_out_all, remove_empty, to_remove
     from nri_rdma.commands.install.hook import program_files
 
     screen = Screen()
@@ -262,7 +262,7 @@ def _specs(
 ) -> tuple[OwnFile, ...]:
     """Return the OCI configurations for the handlers, with the hook added. Each is based on the handler's own
     base_runtime_spec, or else on containerd's default. Raises NriRdmaError, OSError."""
-    from nri_rdma.commands.install.changes import OwnFile
+    from nri_rdma.commands.common.changes import OwnFile
     from nri_rdma.commands.install.containerd import guarded_spec, is_guarded
     from nri_rdma.daemon.wire_device_plugins import hook_options
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from nri_rdma.commands.cdi.hooked_devices import HOOK
-from nri_rdma.commands.install.changes import OwnFile
+from nri_rdma.commands.common.changes import OwnFile
 from nri_rdma.config.settings import Settings
 
 PROGRAM_MODE = 0o755

@@ -14,7 +14,7 @@ from nri_rdma.config.settings import Settings
 from nri_rdma.errors import ErrorCode, NriRdmaError
 
 if TYPE_CHECKING:
-    from nri_rdma.commands.install.changes import FileChange, OwnFile
+    from nri_rdma.commands.common.changes import FileChange, OwnFile
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be changed, and change nothing.")
 
@@ -24,7 +24,7 @@ def write(
 ) -> None:
     """Show the files that are missing or differ, and write them. `after` is a sentence to print at the end; `check`
     runs after the writing, and if it raises, all is restored."""
-    from nri_rdma.commands.install.changes import carry_out_all, to_write
+    from nri_rdma.commands.common.changes import carry_out_all, to_write
 
     screen, changes = Screen(), to_write(files)
     if not changes:
@@ -48,7 +48,7 @@ def remove(
 ) -> None:
     """Show and remove the files that exist, in the given order, then the folder if it is empty. Files in `kept` stay,
     because the program named there needs them. `refuse` may raise before anything is removed."""
-    from nri_rdma.commands.install.changes import carry_out_all, remove_empty, to_remove
+    from nri_rdma.commands.common.changes import carry_out_all, remove_empty, to_remove
 
     screen = Screen()
     changes = to_remove(file for file in files if file not in kept)

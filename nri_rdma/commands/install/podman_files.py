@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any  # Any: TOML and JSON documents
 
 from nri_rdma.commands.cdi.hooked_devices import HOOK, HOOK_TIMEOUT_S, MODULE, PROGRAM
-from nri_rdma.commands.install.changes import OwnFile
+from nri_rdma.commands.common.changes import OwnFile
 from nri_rdma.commands.install.hook import HookSettings, at, hook_files
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.host.engine_setups import PODMAN_DROP_IN

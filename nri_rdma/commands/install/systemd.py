@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from nri_rdma.commands.install.changes import OwnFile
+from nri_rdma.commands.common.changes import OwnFile
 
 UNIT = "nri-rdma.service"
 FOLDER = Path("/etc/systemd/system")

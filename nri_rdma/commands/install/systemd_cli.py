@@ -12,7 +12,7 @@ from nri_rdma.commands.install.own_files import dry_run_option, remove, write
 from nri_rdma.errors import ErrorCode, NriRdmaError
 
 if TYPE_CHECKING:
-    from nri_rdma.commands.install.changes import OwnFile
+    from nri_rdma.commands.common.changes import OwnFile
 
 _ASK_S = 10.0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.commands.install.changes import carry_out_all, to_write
+from nri_rdma.commands.common.changes import carry_out_all, to_write
 from nri_rdma.commands.install.hook import hook_files
 from nri_rdma.host.hook_program import fault_of, foreign_at
 

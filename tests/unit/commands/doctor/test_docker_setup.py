@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from nri_rdma.commands.common.changes import carry_out_all, to_write
 from nri_rdma.commands.doctor.docker_setup import docker
-from nri_rdma.commands.install.changes import carry_out_all, to_write
 from nri_rdma.commands.install.docker_files import DockerFiles
 from nri_rdma.commands.install.hook import HookSettings
 from tests.unit.commands.doctor.bench import NA, OK, PROBLEM, Bench

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from nri_rdma.commands.common.changes import carry_out_all, to_write
 from nri_rdma.commands.doctor import guard, runtime, service
 from nri_rdma.commands.doctor.examination import examine
 from nri_rdma.commands.doctor.finding import Finding
 from nri_rdma.commands.doctor.machine import Machine
 from nri_rdma.commands.doctor.podman_setup import podman
-from nri_rdma.commands.install.changes import carry_out_all, to_write
 from nri_rdma.commands.install.hook import HookSettings
 from nri_rdma.commands.install.podman_files import PodmanFiles
 from nri_rdma.doors.control.daemon_client import ask_status

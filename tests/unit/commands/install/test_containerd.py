@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.commands.install.changes import carry_out_all, to_remove, to_write
+from nri_rdma.commands.common.changes import carry_out_all, to_remove, to_write
 from nri_rdma.commands.install.containerd import ContainerdFiles, guarded_spec
 from nri_rdma.errors import NriRdmaError
 from tests.rig.cache import PROJECT

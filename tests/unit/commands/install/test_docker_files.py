@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nri_rdma.commands.install.changes import carry_out_all, to_write
+from nri_rdma.commands.common.changes import carry_out_all, to_write
 from nri_rdma.commands.install.docker_files import DockerFiles, oci_runtime, refuse_version, shim
 from nri_rdma.commands.install.hook import HookSettings
 from nri_rdma.errors import ErrorCode, NriRdmaError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.commands.install.changes import carry_out_all, to_remove, to_write
+from nri_rdma.commands.common.changes import carry_out_all, to_remove, to_write
 from nri_rdma.commands.install.hook import hook_files
 from nri_rdma.errors import ErrorCode, NriRdmaError
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nri_rdma.commands.install.changes import to_write
+from nri_rdma.commands.common.changes import to_write
 from nri_rdma.commands.install.hook import HookSettings
 from nri_rdma.commands.install.podman_files import FOLDER, PodmanFiles, definition, parse_version
 from nri_rdma.errors import ErrorCode, NriRdmaError

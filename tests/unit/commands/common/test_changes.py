@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nri_rdma.commands.install.changes import FileChange, OwnFile, carry_out_all, remove_empty, to_remove, to_write
+from nri_rdma.commands.common.changes import FileChange, OwnFile, carry_out_all, remove_empty, to_remove, to_write
 from nri_rdma.errors import ErrorCode, NriRdmaError
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.commands.install.cdi_devices import FILE, cdi_file, made_by_others
-from nri_rdma.commands.install.changes import to_remove
+from nri_rdma.commands.cdi.cdi_devices import FILE, cdi_file, made_by_others
+from nri_rdma.commands.common.changes import to_remove
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.host.cdi.folder import read_registry
 

@@ -11,7 +11,7 @@ from nri_rdma.cdi.registry import Registry
 from nri_rdma.cdi.spec import Spec
 from nri_rdma.commands.cdi.generate import NIC
 from nri_rdma.commands.cdi.hooked_devices import PROGRAM
-from nri_rdma.commands.install.changes import OwnFile, carry_out_all, to_remove
+from nri_rdma.commands.common.changes import OwnFile, carry_out_all, to_remove
 from nri_rdma.text.refusals import listed
 
 FILE = "nri-rdma-podman.json"

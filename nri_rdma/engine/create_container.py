@@ -71,9 +71,7 @@ class ContainerCreation:
         self._barrier.await_all(holdings, container.name, self._barrier.by(deadline))
         attached = holdings.attached
         requests = [it.admitted.request for it in attached]
-        if evidence.grants and lacks(
-            evidence.grants, requests, self._offering.adoption
-        ):  # an attach may have failed a moment ago
+        if lacks(evidence.grants, requests, self._offering.adoption):  # an attach may have failed a moment ago
             raise being_attached(container.pod, container.name)
         if not holdings:
             return ContainerEdits()

@@ -73,7 +73,7 @@ class EvidenceCollector:
         is_concerned = self._concerns(container, sandbox)
         if self._specs.now.majors is None and is_concerned:
             self._specs.await_ready(container.pod, deadline)
-            is_concerned = self._concerns(container, sandbox)
+            is_concerned = self.concerns(container)
         if not is_concerned:
             return Evidence(container=container.name, is_concerned=False, shares=container.shares)
         with self._spans.span("adopt") as span:

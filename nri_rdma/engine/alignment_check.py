@@ -1,5 +1,5 @@
-"""Check whether a container's RDMA devices are next to its GPUs: report it, remember it, and refuse where the request
-is strict."""
+"""Checks whether a container's RDMA devices are next to its GPUs. The result is remembered and logged; a strict request
+whose devices are too far away is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class AlignmentCheck:
-    """Safe for use by several threads."""
+    """The check of containers' RDMA devices against their GPUs. Thread-safe."""
 
     def __init__(self, specs: SpecCache, sandboxes: Sandboxes, spans: Recorder) -> None:
         self._specs = specs
@@ -26,14 +26,15 @@ class AlignmentCheck:
         self._spans = spans
 
     def refuse_far(self, pod: Pod, attached: tuple[AttachedRequest, ...], container: str, gpus: ShowGpus) -> None:
-        """Check the container now if one of its requests is strict; other containers do not wait for the check. `gpus`
-        returns what the container shows of its GPUs."""
+        """Check a container during CreateContainer, but only if one of its requests is strict; all others are checked
+        when they start. `gpus` returns which GPUs the container shows. Raise PlacementError if the devices are too
+        far."""
         if self._specs.now.gpu_names.gpus and is_strict(attached, container):
             self.check(pod, attached, container, gpus)
 
     def check(self, pod: Pod, attached: tuple[AttachedRequest, ...], container: str, gpus: ShowGpus) -> None:
-        """Check whether the container's devices are next to its GPUs. Raise PlacementError where a strict request
-        requires it and they are not."""
+        """Check whether the container's devices are next to its GPUs. Raise PlacementError if they are not, and one of
+        its requests is strict."""
         alignment = self._alignment(attached, container, gpus)
         if alignment is None:
             return
@@ -43,21 +44,21 @@ class AlignmentCheck:
             refuse_far(alignment, f"{pod}, container {container}")
 
     def remember(self, item: Listed, container: ListedContainer, attached: tuple[AttachedRequest, ...]) -> None:
-        """Remember the alignment of a container that was started before: it runs, so nothing is refused."""
+        """Remember the alignment of a container that runs already. It is not refused any more."""
         alignment = self._alignment(attached, container.name, lambda: container.gpus)
         if alignment is not None and not self._sandboxes.has_ended(item.pod.sandbox_id):
             aligned = Aligned(pod=str(item.pod), container=container.name, alignment=alignment)
             self._note_alignment(item.pod.sandbox_id, aligned)
 
     def _alignment(self, attached: tuple[AttachedRequest, ...], container: str, gpus: ShowGpus) -> Alignment | None:
-        """Return how near the container's devices are to its GPUs, None if it has no devices or no GPUs."""
+        """Return how near the container's devices are to its GPUs; None if it has no devices or no GPUs."""
         now = self._specs.now
         if not now.gpu_names.gpus:
             return None
         return alignment_of(attached, container, of_shown(gpus(), now.gpu_names, now.registry.devices), now.gpu_names)
 
     def _note_alignment(self, sandbox_id: str, aligned: Aligned) -> None:
-        """Remember the container's alignment; log it once where it is bad."""
+        """Remember the container's alignment, and log a bad alignment once."""
         alignments, alignment = self._sandboxes.take(sandbox_id).alignments, aligned.alignment
         is_news = alignments.get(aligned.container) != aligned
         alignments[aligned.container] = aligned

@@ -1,4 +1,4 @@
-"""What a pod asks for beside its annotations: what the kubelet allocated to it, where that matters."""
+"""Everything that a pod asks for: the requests in its annotations, and what the kubelet allocated to it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from nri_rdma.observe.spans import Recorder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A pod's request as written, and what the kubelet reports: the CDI devices of its claims of our driver, its
-    allocation, and its GPUs."""
+    """Everything that a pod asks for."""
 
     request: PodRequest = field(default_factory=lambda: PodRequest(requests=()))
+    """The requests of its annotations and of its device-plugin shares."""
     claimed: tuple[str, ...] = ()
+    """The CDI devices of its claims of nri-rdma's DRA driver."""
     allocation: PodAllocation | None = None
+    """What the kubelet allocated to it; None: the kubelet was not asked, or does not report it."""
     gpus: PodGpus | None = None
+    """Its GPUs according to the kubelet; None: the kubelet was not asked for them."""
 
 
 NOTHING_ASKED = Asked()
@@ -36,10 +39,12 @@ def gather(
     spans: Recorder,
     claimed: tuple[str, ...] = (),
 ) -> Asked:
-    """Return what the pod asks for: `request` is that of its annotations, `claimed` are the CDI devices of its claims.
+    """Return everything that the pod asks for. `request`: the request in its annotations; `claimed`: the CDI devices of
+    its claims.
 
-    The kubelet is asked when its answer matters: for GPUs, for CDI devices, and for a pod that may be the one whose
-    shares it has just allocated. Blocks for the kubelet's budget at most.
+    The kubelet is asked only if its answer matters: for GPUs, for CDI devices, for requests that depend on the pod's
+    allocation, and while shares are allocated whose pod is not known yet. Blocks for at most the kubelet's budget of
+    time.
     """
     asks_gpus = kubelet.asks_about_gpus and any(map(may_use_gpus, request.requests))
     asks_gpus = asks_gpus or (kubelet.is_there and any(map(is_near_numa, request.requests)))

@@ -1,4 +1,4 @@
-"""The barrier: no container is created before its pod's devices are attached and still verified.
+"""The barrier: a container is created only when its pod's devices are attached and verified to be still in the pod.
 
 A container waits only briefly, because all other pods of the node wait with it. Then it is refused with an error text
 after which the kubelet retries soon.
@@ -23,7 +23,8 @@ BARRIER_PAUSE_S = 0.8
 
 
 class Barrier:
-    """Safe for use by several threads. Deadlines are in seconds of `time.monotonic`."""
+    """The wait of a container that is being created for its pod's attachments. Thread-safe. Deadlines are in seconds of
+    `time.monotonic`."""
 
     def __init__(self, attachments: Attachments, known: Sandboxes, spans: Recorder, waits: Waits) -> None:
         self._attachments = attachments
@@ -32,19 +33,21 @@ class Barrier:
         self.waits = waits
 
     def by(self, deadline: float) -> float:
-        """Return until when a CreateContainer may wait from now on: all other pods of the node wait with it."""
+        """Return the time until which a CreateContainer that begins now may wait. It is short, because all other pods
+        of the node wait meanwhile."""
         return min(deadline, time.monotonic() + self.waits.barrier_s)
 
     def await_all(self, attachments: Holdings, container: str, deadline: float) -> None:
-        """Wait for all attachments that concern a container, and verify them. Raise NotReadyError."""
+        """Wait until all these attachments are attached and verified for a container. Raise NotReadyError otherwise."""
         for it in attachments:
             self.await_attached(it, deadline)
             self.await_present(it, container, deadline)
         for it in attachments:
-            self.await_attached(it, deadline)  # it may have begun to end while we waited for another one
+            self.await_attached(it, deadline)  # its end may have begun while we waited for another attachment
 
     def await_attached(self, attachment: Attachment, deadline: float) -> None:
-        """Wait briefly for an attach that still runs. Raise NotReadyError when it is not done by the deadline."""
+        """Wait briefly for an attach that still runs. Raise NotReadyError if it is not done by the deadline, has
+        failed, or is being undone."""
         if attachment.now.phase is Phase.ATTACHED:
             return
         with self._spans.span("barrier"):
@@ -59,8 +62,11 @@ class Barrier:
         raise not_ready(attachment.pod, _so_far(attachment), now.last_error)
 
     def await_present(self, attachment: Attachment, container: str, deadline: float) -> None:
-        """Verify that the attached devices are still the pod's: the kernel may have given a number to another device,
-        and the pod itself can rename a device unseen, which matters for limits."""
+        """Verify that the attached devices are still in the pod. Raise NotReadyError while they are being verified.
+
+        The kernel may have given a device's number to another device. The pod can also rename a device without any
+        event, and rdma limits name devices.
+        """
         now = attachment.now
         looked = now.looked_again
         has_failed = looked is not None and looked.done() and looked.exception() is not None
@@ -70,15 +76,15 @@ class Barrier:
             return
         with self._spans.span("barrier"):
             if not wait(looked, min(self.waits.barrier_s, deadline - time.monotonic())):
-                raise not_ready(attachment.pod, "the devices of this pod are looked at again")
+                raise not_ready(attachment.pod, "the devices of this pod are being checked again")
 
     def _await_end(self, attachment: Attachment, deadline: float) -> None:
         if not attachment.now.ends and self._may_wait(attachment.pod.sandbox_id):
             settled(attachment.attach_done, min(self.waits.barrier_s, deadline - time.monotonic()))
 
     def _may_wait(self, sandbox_id: str) -> bool:
-        """Return whether this container may wait: one per sandbox waits in each of the kubelet's attempts. The others
-        are answered at once."""
+        """Return whether this container may wait. Only one container of a sandbox waits in each of the kubelet's
+        attempts; the sandbox's other containers are refused at once."""
         now, known = time.monotonic(), self._known.take(sandbox_id)
         may = now - known.waited_at >= BARRIER_PAUSE_S
         if may:
@@ -87,7 +93,7 @@ class Barrier:
 
 
 def _has_limits(record: SandboxRecord | None, container: str) -> bool:
-    """Return whether the container gets rdma limits, which name devices."""
+    """Return whether the container gets rdma limits."""
     for item in record.attached if record is not None else ():
         request = item.admitted.request
         if request.limits is not None and request.scope.covers(container):
@@ -96,7 +102,7 @@ def _has_limits(record: SandboxRecord | None, container: str) -> bool:
 
 
 def _so_far(attachment: Attachment) -> str:
-    """Return how far the attach is, as text for people."""
+    """Return the progress of an attach as text for people."""
     now = attachment.now
     so_far = f"{now.devices_done} of {now.devices_total} devices attached"
     if attachment.waits_for_older and not attachment.planned.done():

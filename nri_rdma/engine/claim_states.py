@@ -1,7 +1,7 @@
-"""The state of claims' devices on this node, by CDI device: what pods have, what is being returned, and what failed.
+"""The state of claims' devices on this node, by CDI device: attached to a pod, being returned to the host, or failed.
 
-Law: news are reported in the thread that causes them, which may be the one that answers the runtime. So a listener
-notes them and returns; it asks for the present state later, in a thread of its own.
+Law: a change is reported in the thread that causes it, which may be the thread that answers the runtime. So a listener
+only notes the change and returns; it reads the new state later, in a thread of its own.
 """
 
 from __future__ import annotations
@@ -26,21 +26,23 @@ from nri_rdma.model.claim import GivenDevice, GivenProof
 from nri_rdma.model.device import CharKind
 
 ClaimNews = Callable[[frozenset[str], str], None]
-"""Called with CDI devices whose state has changed, and with the reason if their attach failed, else "". It must not
-block."""
+"""A listener for changes: called with the CDI devices whose state has changed, and with the error text if their attach
+failed, otherwise "". It must not block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiState:
-    """The state of a CDI device: the devices that a pod has for it, or "is being returned", with the last error."""
+    """The state of a CDI device: attached to a pod, or being returned to the host."""
 
     given: tuple[GivenDevice, ...] = ()
+    """The RDMA devices that a pod has for it; empty while they are being returned."""
     is_returning: bool = False
     undo_error: str = ""
+    """The last error of the return, if it failed and is retried."""
 
 
 class ClaimStates:
-    """Safe for use by several threads."""
+    """The states of all CDI devices that pods have, and the listeners for their changes. Thread-safe."""
 
     def __init__(self, engine: Engine) -> None:
         self._attachments = engine.attachments
@@ -50,7 +52,7 @@ class ClaimStates:
         engine.starts.gate.on_proven.append(lambda names: self._report(names, None))
 
     def _begun(self, attachment: Attachment) -> None:
-        known = weakref.ref(attachment)  # its own futures would keep it alive until a garbage collection
+        known = weakref.ref(attachment)  # its futures would keep the attachment alive until a garbage collection
         attachment.attach_done.add_done_callback(partial(self._settled, known))
         attachment.undo_done.add_done_callback(partial(self._settled, known))
 
@@ -61,7 +63,8 @@ class ClaimStates:
             self._report(names, None if done.cancelled() else done.exception())
 
     def _report(self, names: frozenset[str], error: BaseException | None) -> None:
-        """Report a change. A NotReadyError is no failure: the pod ends, or comes again."""
+        """Report a change of these CDI devices to the listeners. A NotReadyError does not count as a failure: the pod
+        ends, or the kubelet retries."""
         why = (
             ""
             if error is None or isinstance(error, NotReadyError)
@@ -73,7 +76,8 @@ class ClaimStates:
             listener(names, why)
 
     def now(self) -> dict[str, CdiState]:
-        """Return the state of each CDI device that a pod has, or gives back while no other pod has it."""
+        """Return the state of each CDI device that is attached to a pod, or is being returned and is not attached to
+        another pod."""
         found: dict[str, CdiState] = {}
         for attachment in self._attachments.all():
             record = attachment.now.record
@@ -99,7 +103,8 @@ def _given(record: SandboxRecord, proofs: Mapping[str, ContainerProof]) -> dict[
 
 
 def _proof(item: AttachedRequest, proofs: Mapping[str, ContainerProof]) -> GivenProof | None:
-    """Return what came of the proofs of a request's containers: the first refusal, if there is one."""
+    """Return the result of the proofs in a request's containers: the first failed proof if there is one, else the first
+    proof; None if nothing was proven."""
     own = [it for name, it in proofs.items() if proven_of((item,), name)]
     refused = [it for it in own if it.code]
     return next((GivenProof(code=it.code, words=it.why or "; ".join(it.ports)) for it in (*refused, *own)), None)
@@ -127,7 +132,7 @@ def _nodes(record: SandboxRecord, request: AttachedRequest, it: AttachedDevice) 
 
 
 def _addresses(move: NetdevMove) -> Iterator[str]:
-    """Yield the addresses that the netdev got; the kernel's own link-local one is none of them."""
+    """Yield the addresses that were given to the netdev, without the link-local address that the kernel adds."""
     yield from map(str, move.addresses)
     for brought in move.inherited.addresses:
         said = carried_address(brought.thing)

@@ -1,7 +1,8 @@
-"""Claims that the kubelet has prepared: admitted, and not before their devices are free.
+"""The DRA side of the engine: the devices that claims can get, and the admission of claims that the kubelet prepares.
 
-Law: a claim is prepared before its pod's sandbox exists and is attached like what any driver gives: by its CDI device
-(nri_rdma.decide.granted). So what is decided here has to be in its CDI spec.
+A claim is admitted only when its devices are free. Law: the kubelet has a claim prepared before the pod's sandbox
+exists. Later its devices are attached like those of any other DRA driver, by their CDI device
+(nri_rdma.decide.granted); so everything that is decided here has to be in the CDI spec.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from nri_rdma.model.request import Mode
 
 
 class Claims:
-    """Safe for use by several threads."""
+    """The interface of the engine for the DRA driver. Thread-safe."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -40,12 +41,12 @@ class Claims:
 
     @property
     def names_holders(self) -> bool:
-        """Return whether who made a claim may read which other pods hold a device."""
+        """Whether the author of a claim may read in an error which other pods hold a device."""
         return self._offering.policy.names_holders
 
     def advertise(self) -> tuple[Advertised, ...]:
-        """Return what the scheduler may allocate: devices that pods have as they were on the host, and of the others
-        those that a pod could have now."""
+        """Return the devices that the scheduler may allocate: those that pods have, described as they were on the host,
+        and those of the other devices that a pod could get now."""
         shown = {
             device.id: (device, pool)
             for device, pool in self._unused()
@@ -58,24 +59,26 @@ class Claims:
         return advertised(self._engine.node.current, shown.values())
 
     def withheld(self) -> tuple[str, ...]:
-        """Return the names of the devices that are not advertised for want of their netdevs."""
+        """Return the names of the devices that are not advertised because their netdevs are missing."""
         return tuple(device.name for device, pool in self._unused() if self._is_withheld(device, pool))
 
     def _pools(self) -> list[Pool]:
         return [it for it in self._offering.policy.pools.values() if it.door is PoolDoor.CLAIMS]
 
     def _unused(self) -> Iterator[tuple[RdmaDevice, Pool]]:
-        """Yield the devices that claims are for and that the host does not use, each with its pool."""
+        """Yield the devices of the pools for claims that the host itself does not use, each with its pool."""
         offer = self._offering.offer
         return ((it, pool) for pool in self._pools() for it in offer.by_pool[pool.name] if not it.in_use)
 
     def _is_withheld(self, device: RdmaDevice, pool: Pool) -> bool:
-        """Return whether new claims cannot have a device for want of its netdev. One that is held has its netdev in a
-        pod, or on its way from there or to there, so that it does not go for a moment."""
+        """Return whether new claims cannot get the device because its netdev is missing. A device that a pod holds is
+        not withheld: its netdev is in the pod, or is being moved, and the device must not vanish from the advertised
+        list meanwhile."""
         return lacks_netdev_for_claims(device, pool) and not self._is_held(device)
 
     def _is_refused(self, device: RdmaDevice, pool: Pool) -> bool:
-        """Return whether the pool gives the device to nobody for want of an active port."""
+        """Return whether new claims cannot get the device because it has no active port, and its pool refuses such
+        devices."""
         return pool.down_ports is DownPorts.REFUSE and not is_up_for_claims(device, pool) and not self._is_held(device)
 
     def _is_held(self, device: RdmaDevice) -> bool:
@@ -83,18 +86,18 @@ class Claims:
 
     @property
     def rdma_cm(self) -> CharDevice | None:
-        """Return the node of the RDMA connection manager, None where the host has none."""
+        """The device node of the RDMA connection manager; None if the host has none."""
         return self._engine.node.current.rdma_cm
 
     def admission(self, claim: Claim) -> Admission:
-        """Return what admits this claim as soon as its devices are free. Raise KubeletError where the claim's pods are
-        not known."""
+        """Return the Admission that admits this claim as soon as its devices are free. Raise KubeletError if the
+        kubelet's checkpoint does not say which pods have the claim."""
         self._engine.kubelet.claims.refuse_untold(claim)
         return Admission(self._engine, claim)
 
     def next_change(self) -> Future[None]:
-        """Return what is done when devices were released, or the node was read, the next time: then a claim that waits
-        may look again. It cannot be cancelled."""
+        """Return a future that is done the next time devices are released or the node is rescanned. A waiting claim can
+        try again then. The future cannot be cancelled."""
         return self._change
 
     def _note_change(self) -> None:
@@ -104,23 +107,23 @@ class Claims:
 
 
 class Admission:
-    """A claim on its way to its devices. Its words are judged once for the same devices: each look is cheap, since a
-    claim may have to wait long."""
+    """A claim that is waiting for its devices. `look` is cheap, because a claim may have to wait long: its parameters
+    are checked again only if the devices or the policy have changed."""
 
     def __init__(self, engine: Engine, claim: Claim) -> None:
         self._engine = engine
         self._claim = claim
         self._judged: dict[str, tuple[Policy, AdmittedClaim]] = {}
         self.why = ""
-        """Why the claim could not be served at the last look."""
+        """The reason why the claim could not be admitted at the last look."""
         self.hint = ""
-        """What to do about that."""
+        """The next step for people, for the reason in `why`."""
         self.where = ""
-        """The request that this is about."""
+        """The claim and the request to which `why` belongs."""
 
     def look(self) -> tuple[AdmittedClaim, ...] | None:
-        """Return the requests of the claim as they may be served now; None while one of its devices is not free. Raise
-        NriRdmaError for what does not change by waiting."""
+        """Return the claim's admitted requests; None while one of its devices is not free. Raise NriRdmaError if
+        waiting cannot help."""
         admitted = []
         for request in self._claim.requests:
             self.where = f"claim {self._claim.namespace}/{self._claim.name}, request {request.name}"
@@ -154,14 +157,14 @@ class Admission:
 
 def _next_change() -> Future[None]:
     change: Future[None] = Future()
-    change.set_running_or_notify_cancel()  # of many that wait for it none can cancel it
+    change.set_running_or_notify_cancel()  # several claims wait for this future, so none of them may cancel it
     return change
 
 
 def _attached(attachments: tuple[Attachment, ...]) -> Iterator[RdmaDevice]:
-    """Yield the devices that pods have, as they were before."""
+    """Yield the devices that pods have, as they were on the host before the attach."""
     for it in attachments:
         record = it.now.record
         for item in record.attached if record is not None else ():
-            if not item.admitted.request.admin_access:  # the device may have been in another pod by then
+            if not item.admitted.request.admin_access:  # such a device may have been in another pod at the attach
                 yield from (held.device for held in item.devices)

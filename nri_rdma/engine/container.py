@@ -1,5 +1,5 @@
-"""What a door says of pods and containers: a sandbox that starts, a container that is being created, and those in the
-runtime's list."""
+"""The values in which doors report pods and containers: a sandbox that starts, a container that is being created, and
+the pods and containers in the runtime's list."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from nri_rdma.text.annotations import parse_pod_request
 
 NOTHING_REQUESTED = PodRequest(requests=())
 ShowGpus: TypeAlias = Callable[[], GpuEvidence]
-"""Returns the GPU evidence of a container; called only when that is needed."""
+"""Returns what a container shows of its GPUs; called only when this is needed."""
 
 
 FindImage: TypeAlias = Callable[[], Made]
-"""Returns where the image of a container is to be found; called only when that is needed."""
+"""Returns where a container's image can be found on the host; called only when this is needed."""
 
 
 class Container(Protocol):
-    """A container that is being created, or exists. What is cheap to know is; a door may make the rest when it is first
-    asked for, since most containers of a node concern nobody here."""
+    """A container that is being created or exists. A door may compute expensive properties when they are first read,
+    because most containers of a node have nothing to do with RDMA."""
 
     @property
     def sandbox_id(self) -> str:
@@ -36,7 +36,7 @@ class Container(Protocol):
 
     @property
     def pod_uid(self) -> str:
-        """The uid of the pod, "" where the runtime does not say."""
+        """The uid of the pod; "" if the runtime does not report it."""
 
     @property
     def pod_name(self) -> str:
@@ -56,11 +56,11 @@ class Container(Protocol):
 
     @property
     def asker(self) -> Asker:
-        """Return what rules can know of the pod."""
+        """The pod's namespace, labels and other facts that the administrator's rules can match."""
 
     @property
     def env(self) -> Collection[str]:
-        """Names of the container's environment variables, at least of those that we may set."""
+        """Names of the container's environment variables, at least of those that nri-rdma may set."""
 
     @property
     def devices(self) -> Mapping[str, DeviceNumbers]:
@@ -72,33 +72,35 @@ class Container(Protocol):
 
     @property
     def shares(self) -> frozenset[tuple[str, str]]:
-        """The shares of our pools that the kubelet allocated to the container, each with its resource."""
+        """The shares of nri-rdma's pools that the kubelet allocated to the container, as (resource, share)."""
 
     @property
     def guards(self) -> frozenset[str]:
-        """The pools for whose shares the guard will verify the container before it runs."""
+        """The pools with whose shares the container got a guard: its hook verifies the container before it runs."""
 
     @property
     def guarded_devices(self) -> tuple[str, ...]:
-        """The CDI devices for which the guard will verify the container before it runs."""
+        """The CDI devices with which the container got a guard: its hook verifies the container before it runs."""
 
     @property
     def given_guards(self) -> frozenset[str]:
-        """The pools whose guard was given to the container with its shares."""
+        """The pools of whose shares the kubelet's device plugin answer also contained the guard. If the runtime does
+        not read CDI specs, `guards` lacks them."""
 
     @property
     def has_guard_resource(self) -> bool:
-        """Return whether the container has the guard resource: the guard will ask about it whatever its pod asks for,
-        and lets it run only if its creation was answered here."""
+        """Whether the container has the guard resource. Then its hook asks in any case, and lets the container run only
+        if this daemon answered its CreateContainer."""
 
     @property
     def has_handlers_guard(self) -> bool:
-        """Return whether the container has the guard of its runtime handler, which asks where the pod has one of our
-        annotations, or a claim of our driver."""
+        """Whether the runtime handler of the container brings the guard. Its hook asks if the pod has one of nri-rdma's
+        annotations, or a claim of nri-rdma's DRA driver."""
 
     @property
     def is_privileged(self) -> bool:
-        """Return whether the container may use all devices of the host. Then its nodes prove nothing."""
+        """Whether the container may use all devices of the host. Then its device nodes do not show what it was
+        given."""
 
     @property
     def net_devices(self) -> frozenset[str]:
@@ -106,12 +108,12 @@ class Container(Protocol):
 
     @property
     def gpus(self) -> GpuEvidence:
-        """Return what tells which GPUs the container has."""
+        """The facts that show which GPUs the container has."""
 
     @property
     def was_there(self) -> bool:
-        """Return whether the container was created before this daemon started: no explanation of its devices is to
-        come."""
+        """Whether the container is in the runtime's list of existing containers and is not being created now. No later
+        reading of specs is expected to explain its devices."""
 
     def has_major(self, majors: Collection[int] | None) -> bool:
         """Return whether the container has a device node with one of these major numbers; None: any number."""
@@ -119,16 +121,17 @@ class Container(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The start of a pod's sandbox: who asks for what by annotations. `problem`: why the annotations cannot be read."""
+    """The start of a pod's sandbox, with the requests in its annotations."""
 
     pod: Pod
     asker: Asker = field(default_factory=Asker)
     request: PodRequest = NOTHING_REQUESTED
     problem: RequestError | None = None
+    """The error in the annotations, if they cannot be read."""
 
     @classmethod
     def of(cls, pod: Pod, annotations: Mapping[str, str], asker: Asker, prefix: str, spans: Recorder) -> Self:
-        """Parse the annotations of a pod; `prefix` is that of our keys."""
+        """Parse the annotations of a pod; `prefix` is the prefix of nri-rdma's keys."""
         with spans.span("parse"):
             try:
                 request = parse_pod_request(annotations, prefix)
@@ -139,7 +142,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownContainer:
-    """A container of which everything is known already; the fields are as for `Container`."""
+    """A `Container` with all its facts as plain fields."""
 
     pod: Pod
     name: str
@@ -174,8 +177,8 @@ class KnownContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedContainer:
-    """A created or running container of a listed pod, with its device nodes (path to major and minor) and the names of
-    its variables."""
+    """A created or running container in the runtime's list. `devices` are its device nodes (path to major and minor),
+    `env` the names of its environment variables."""
 
     name: str
     devices: Mapping[str, DeviceNumbers]
@@ -185,9 +188,9 @@ class ListedContainer:
     env: frozenset[str] = frozenset()
     gpus: GpuEvidence = GpuEvidence()  # noqa: RUF009 - frozen
     shares: frozenset[tuple[str, str]] = frozenset()
-    """The shares of our pools that the kubelet allocated to the container, each with its resource."""
+    """The shares of nri-rdma's pools that the kubelet allocated to the container, as (resource, share)."""
     has_run: bool = True
-    """Whether its process may have started: a guard may still refuse one that was only created."""
+    """Whether its program may have started. False: it was only created, and the guard's hook may still refuse it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +203,7 @@ class Listed:
     asker: Asker = field(default_factory=Asker)
 
     def container(self, listed: ListedContainer) -> KnownContainer:
-        """Return a container of this pod as one that was there before."""
+        """Return one of this pod's containers as a `Container` that existed before."""
         return KnownContainer(
             pod=self.pod,
             name=listed.name,

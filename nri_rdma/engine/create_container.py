@@ -45,7 +45,7 @@ class ContainerCreation:
         prefix: str,
         spans: Recorder,
     ) -> None:
-        """`prefix` is that of our annotations."""
+        """`prefix` is the prefix of nri-rdma's annotations."""
         self._attachments = attachments
         self._known = known
         self._evidence = evidence
@@ -58,13 +58,13 @@ class ContainerCreation:
         self._spans = spans
 
     def create(self, container: Container, deadline: float) -> ContainerEdits:
-        """Return a container's edits, from memory. Raise when its pod asked for devices and nothing is attached.
+        """Return a container's edits, from memory. Raise an error if its pod asked for devices and nothing is attached.
 
-        If the container's CDI devices or shares ask for more than was attached at pod start, that is attached here.
-        Only strict requests are checked for GPUs here; the others are checked when the container starts.
+        If the container's CDI devices or shares ask for more than was attached at the pod's start, the missing devices
+        are attached here. GPUs are checked here only if a request is strict; otherwise when the container starts.
         """
         holdings = self._attachments.of(container.sandbox_id)
-        self._refuse_unserved(container, holdings)  # before anything is attached for what others gave to it
+        self._refuse_unserved(container, holdings)  # before CDI devices and shares of the container are attached
         evidence = self._evidence.of(container, holdings, deadline)
         holdings = self._late.complete(container, evidence, holdings, self._barrier.by(deadline))
         holdings = holdings.concerning(container.name, [grant.name for grant in evidence.grants])
@@ -75,7 +75,7 @@ class ContainerCreation:
             raise being_attached(container.pod, container.name)
         if not holdings:
             return ContainerEdits()
-        if container.pod.is_listed:  # else the hook of its own door asks
+        if container.pod.is_listed:  # otherwise it is podman's or Docker's, and the hook door's own hook asks
             refuse_unasked(container, attached, self._prefix)
         self._alignment.refuse_far(container.pod, attached, container.name, lambda: container.gpus)
         edits = self._injected(container, holdings, attached)
@@ -84,7 +84,7 @@ class ContainerCreation:
         return replace(edits, moved_netdevs=holdings.moved_netdevs(container.net_devices))
 
     def _refuse_unserved(self, container: Container, holdings: Holdings) -> None:
-        """Raise the error of a pod whose attach failed, and of one that asks for devices and has none."""
+        """Raise the error for a pod whose attach failed, or for a pod that asks for devices and has none."""
         known = self._known.get(container.sandbox_id)
         if known is not None and known.failure is not None:
             raise failed_late(known.failure.pod, known.failure.why)
@@ -95,11 +95,11 @@ class ContainerCreation:
     def _injected(
         self, container: Container, holdings: Holdings, attached: tuple[AttachedRequest, ...]
     ) -> ContainerEdits:
-        if len(holdings) > 1:  # what one attach gives was looked at when it was decided
+        if len(holdings) > 1:  # the devices of a single attachment were checked when it was planned
             refuse_two_pools(attached, container.name, container.env)
         present = container.devices
         with self._spans.span("inject") as span:
-            # Of a container that no runtime lists its door sets the limit, and knows its own default.
+            # For a container of podman or Docker the OCI hook door sets the limit, and knows the engine's default.
             memlock = self._offering.memlock.default if container.pod.is_listed else None
             rdma_cm, gids = holdings.rdma_cm, holdings.gids
             edits = inject(attached, rdma_cm, container.name, container.env, present, memlock, gids)
@@ -110,7 +110,8 @@ class ContainerCreation:
         return edits
 
     def _refuse_conflicts(self, container: Container, edits: ContainerEdits) -> None:
-        """Refuse where our node would hide another RDMA device's; log where it replaces a stale one."""
+        """Raise an error if one of our device nodes has the path at which the container has a node of another RDMA
+        device; log a warning if it replaces a stale node."""
         where, devices = f"{container.pod_name}, container {container.name}", self._node.current.devices
         for ours, theirs in refuse_conflicts(edits, container.devices, devices, where):
             log.warning(

@@ -1,8 +1,8 @@
-"""The interface for doors: one engine serves every door. The steps are in run_pod, create_container, start_container
-and synchronize.
+"""The interface of the engine: one engine serves every door. The steps are in run_pod, create_container,
+start_container and synchronize.
 
-Fail closed: what cannot be given is refused with an error, and a container whose pod asked for devices gets no edits
-before they are attached. Calls have a deadline in seconds of `time.monotonic` and return before it.
+Fail closed: a request that cannot be fulfilled is refused with an error, and a container whose pod asked for devices
+gets no edits before these are attached. Calls have a deadline in seconds of `time.monotonic` and return before it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 
 class Engine:
-    """Safe for use by several threads."""
+    """The one object that doors call for pods and containers. Thread-safe."""
 
     def __init__(
         self,
@@ -77,10 +77,13 @@ class Engine:
         memlock: MemlockBounds = MemlockBounds(),  # noqa: B008 - frozen
         gating: Gating = Gating(),  # noqa: B008 - frozen
     ) -> None:
-        """Wire an engine. `workers` attach and compare, `readers` rescan the node, `prefix` is that of our annotations.
+        """Wire an engine.
 
-        `rereads` start every reading that may explain a container's devices. `adoption` and `memlock` are what is known
-        of devices from others, and of RLIMIT_MEMLOCK, before the runtime connects. `gating` proves containers.
+        `workers`: threads that attach devices and compare pods with the runtime's list. `readers`: threads that rescan
+        the node. `prefix`: the prefix of nri-rdma's annotations. `rereads`: functions that start a reading which may
+        explain a container's device nodes. `adoption`: the administrator's settings for devices from other programs.
+        `memlock`: what is known about RLIMIT_MEMLOCK before the runtime connects. `gating`: the host's functions that
+        prove RDMA in containers.
         """
         self.node, self.specs, self.reservations, self.attachments = node, specs, reservations, attachments
         self.prefix, self._spans = prefix, spans
@@ -89,7 +92,7 @@ class Engine:
         self.offering = offering = Offering(node, policy, adoption, memlock)
         self.kubelet = KubeletEvidence(kubelet, shares or ShareBook(), specs, self.sandboxes)
         self.refused = RefusedLately(names_holders=lambda: offering.policy.names_holders)
-        """What was refused lately."""
+        """The pods and containers that were refused in the last minutes."""
         self.barrier = Barrier(attachments, self.sandboxes, spans, waits)
         reader = NodeReader(node, readers, attachments.being_released)
         self._placer = placer = Placer(
@@ -101,15 +104,18 @@ class Engine:
             spans=spans,
         )
         self.on_refused = placer.on_refused
-        """Called with the CDI devices of a pod or container that is refused, and the error; must not block."""
+        """Listeners: called with the CDI devices of a pod or container that is refused, and the error; they must not
+        block."""
         limiter = Limiter(limits, spans)
         self.leaves_limits = limiter.left_to_runtime
-        """Returns whether the runtime is to be told of a container's rdma limits: its OCI runtime can write them."""
+        """Returns whether the runtime's answer includes a container's rdma limits, because its OCI runtime can write
+        them."""
         gate = Gate(gating, limiter, self.refused, spans)
         self._promises = Promises(attachments.knows, placer, node, self.refused, prefix, spans)
         self.promise = self._promises.make
-        """Decides and reserves for a container that stands for itself and is not made yet; `run_pod` for the same
-        sandbox attaches that. Returns its edits, or raises what refuses it."""
+        """Selects and reserves devices for a container of podman or Docker that has no pod and is not created yet;
+        `run_pod` for the same sandbox id attaches these devices later. Returns the container's edits, or raises the
+        error that refuses it."""
         self._pods = PodStart(
             attachments, self.sandboxes, offering, placer, self.kubelet, gate, self.barrier, self._promises
         )
@@ -138,27 +144,28 @@ class Engine:
 
     @property
     def unserved(self) -> tuple[Unserved, ...]:
-        """The pods that ask for devices and run, or wait, without them."""
+        """The pods that ask for devices, but run or wait without them."""
         return self.sandboxes.unserved()
 
     def asks(self, annotations: Mapping[str, str]) -> bool:
-        """Return whether a pod with these annotations asks us for anything. Every pod of the node pays for the call."""
+        """Return whether a pod's annotations request anything from nri-rdma. Runs for every pod of the node, so it is
+        cheap."""
         return asks(annotations, self.prefix)
 
     def may_ask(self, annotations: Mapping[str, str], pod_uid: str) -> bool:
-        """Return whether a pod with these annotations may get something: it asks, or its CDI devices, shares or claims
-        may, or it is not known yet whether it has a claim."""
+        """Return whether a pod may get devices: by its annotations, CDI devices, shares or claims. True also while it
+        is not known yet whether the pod has a claim."""
         kubelet = self.kubelet
         asks_others = kubelet.asks_about_devices or kubelet.asks_about_shares or self._placer.waits_for_specs
         return self.asks(annotations) or asks_others or kubelet.claims.may_have(pod_uid)
 
     def start_of(self, pod: Pod, annotations: Mapping[str, str], asker: Asker) -> Start:
-        """Return what `run_pod` takes: the annotations are parsed, and a wrong one is refused there."""
+        """Parse a pod's annotations into the value that `run_pod` takes. A wrong annotation is refused by `run_pod`."""
         return Start.of(pod, annotations, asker, self.prefix, self._spans)
 
     def run_pod(self, start: Start, deadline: float) -> None:
-        """Give the pod what it asks for, or raise. An attach that outlives the deadline goes on; the pod's containers
-        wait for it."""
+        """Give the pod the devices that it asks for, or raise the error that refuses it. An attach that is not done by
+        the deadline goes on, and the pod's containers wait for it."""
         try:
             self._pods.run(start, deadline)
         except NriRdmaError as error:
@@ -170,22 +177,24 @@ class Engine:
         return self.attachments.knows(sandbox_id)
 
     def remembers(self, sandbox_id: str) -> bool:
-        """Return whether the end of the sandbox has to be handled: it has attachments, or lacks what it asks for."""
+        """Return whether the end of the sandbox has to be handled, because it has attachments or lacks devices that it
+        asks for."""
         known = self.sandboxes.get(sandbox_id)
         lacks = known is not None and (known.unserved is not None or known.failure is not None)
         return lacks or self.attachments.knows(sandbox_id)
 
     def concerns(self, container: Container) -> bool:
-        """Return whether `create_container` may have anything to do: the pod asks or has attachments, or the container
-        has RDMA devices from others, or the guard will ask about it."""
+        """Return whether `create_container` may have anything to do: the pod requests devices or has attachments, or
+        the container has RDMA devices from other programs, or the guard's hook will ask about the container."""
         if self.attachments.knows(container.sandbox_id) or self.asks(container.annotations) or container.shares:
             return True
         return self._evidence.concerns(container) or container.has_guard_resource
 
     def create_container(self, container: Container, deadline: float) -> ContainerEdits:
-        """Return a container's edits, from memory. Raise when its pod asked for devices and nothing is attached.
+        """Return a container's edits, from memory. Raise an error if its pod asked for devices and nothing is attached.
 
-        If the container's CDI devices ask for more than was attached at pod start, that is attached here.
+        If the container's CDI devices or shares ask for more than was attached at the pod's start, the missing devices
+        are attached here.
         """
         try:
             return self._containers.create(container, deadline)
@@ -194,8 +203,8 @@ class Engine:
             raise
 
     def container_created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
-        """Record that CreateContainer of this container is being answered. `status` shows the container's use while its
-        cgroup exists, and shows it as not started until it starts."""
+        """Record that CreateContainer of this container is being answered. From now on `status` shows the RDMA usage of
+        the container's cgroup, and shows the container as not started until it starts."""
         self.starts.created(sandbox_id, container, cgroups_path)
 
     def start_container(
@@ -207,9 +216,14 @@ class Engine:
         container_id: str = "",
         image: FindImage | None = None,
     ) -> None:
-        """Write the limits that the runtime was not given, before the container's process runs; `gpus` returns its GPU
-        evidence, `image` finds its image. Raise LimitsError, ProofError, or PlacementError for GPUs too far away."""
-        holdings = self.attachments.of(sandbox_id)  # before: the sandbox may end meanwhile, and then has none
+        """Write the rdma limits that the runtime does not write, before the container's process runs, and check its
+        GPUs and its image.
+
+        `gpus` returns which GPUs the container shows, `image` where its image is; None: not known. Raise LimitsError if
+        a limit cannot be written, ProofError if RDMA had to be proven in the container and was not, and PlacementError
+        if the GPUs are too far from its devices.
+        """
+        holdings = self.attachments.of(sandbox_id)  # before the start: a sandbox that ends meanwhile has none after it
         try:
             self.starts.start(sandbox_id, container, cgroups_path, container_id, gpus, image)
         except Exception as error:
@@ -218,9 +232,13 @@ class Engine:
             raise
 
     def stop_pod(self, sandbox_id: str, deadline: float) -> None:
-        """Return everything to the host, as far as the deadline allows. What remains continues in the background: what
-        is there is made what it was, which a blocking attach waits for, and released, which the second call waits for,
-        and a pod that is placed meanwhile. Never raises."""
+        """Return the sandbox's devices to the host, as far as the deadline allows; the rest continues in the
+        background. Never raises.
+
+        The first call waits until the devices are back on the host; where attaches block (setting), it also waits until
+        their host configuration is restored. A further call for a sandbox that already ends waits until the devices are
+        free for other pods.
+        """
         self.forget(sandbox_id)
         self._promises.withdraw(sandbox_id)
         was_ending = all(it.now.ends for it in self.attachments.of(sandbox_id))
@@ -236,19 +254,20 @@ class Engine:
         try:
             returned.result(max(0.0, by - time.monotonic()))
         except (FutureTimeoutError, CancelledError):
-            log.warning("undo goes on after the answer", extra={"sandbox": sandbox_id})
+            log.warning("the return of devices goes on after the answer", extra={"sandbox": sandbox_id})
 
     def forget(self, sandbox_id: str) -> None:
         """Forget a sandbox that was stopped, whether it had attachments or not."""
         self.sandboxes.step(sandbox_id, LifeEvent.STOP)
 
     def recovered(self) -> None:
-        """Handle that the journals of an earlier daemon were read, and their attachments not yet adopted. An attach
-        that is retried and fails for good is reported to its containers."""
+        """Handle that the journals of an earlier daemon were read; call it before their attachments are adopted. If an
+        attach of that daemon is retried and finally fails, the failure is reported to its containers."""
         for it in self.attachments.all():
             it.attach_done.add_done_callback(partial(self._pods.remember_failure, it.pod))
         self.starts.journals_read()
 
     def synchronize(self, pods: Collection[Listed]) -> Future[None]:
-        """Compare with the runtime's list of pods, in a worker. To be called before the runtime's next event."""
+        """Have a worker compare the engine's sandboxes with the runtime's list of pods. Call it before the runtime's
+        next event is handled."""
         return self.synchronizer.reconcile_later(pods)

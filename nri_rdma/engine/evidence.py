@@ -1,6 +1,7 @@
-"""Finds out what CDI and device plugins gave to a container that is being created.
+"""Finds out which devices other programs (DRA drivers by CDI, device plugins) gave to a container that is being
+created.
 
-Law: CreateContainer is answered from memory unless that explains too little of a container's devices.
+Law: CreateContainer is answered from memory, unless what is in memory does not explain the container's device nodes.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ from nri_rdma.observe.spans import Recorder
 from nri_rdma.text.share_annotations import forged
 
 _WAIT_S = 0.2
-"""How long a handler waits for readings, since NRI serialises all events of the node. After that a container is refused
-and retried."""
+"""How long CreateContainer waits for readings of specs and devices. It is short, because NRI serialises all events of
+the node. After it the container is refused, and the kubelet retries."""
 
 
 class EvidenceCollector:
-    """Safe for use by several threads."""
+    """Reads CDI specs, the kubelet's allocation and a container's device nodes into the container's evidence.
+    Thread-safe."""
 
     def __init__(
         self,
@@ -55,18 +57,19 @@ class EvidenceCollector:
         self._spans = spans
 
     def concerns(self, container: Container) -> bool:
-        """Return whether a container has anything from others that could matter, as far as the specs are read. Cheap,
-        since it runs for every container of the node."""
+        """Return whether a container may have RDMA devices from other programs, according to the specs read so far.
+        Cheap, because it runs for every container of the node."""
         return self._concerns(container, self._sandboxes.get(container.sandbox_id))
 
     def of(self, container: Container, holdings: Holdings, deadline: float) -> Evidence:
-        """Return what others gave to a container that is being created, once its devices are explained as far as they
-        can be: drivers write specs moments before, and devices arrive with the pod's network. `holdings` are the
-        attachments of its sandbox.
+        """Return the evidence of a container that is being created. `holdings` are the attachments of its sandbox.
 
-        Raise NotReadyError when that is not so by the deadline, and when the kubelet does not report what it has to;
-        CdiError when an unreadable spec may be about the container's RDMA nodes; and what refuses devices or shares
-        that nobody allocated.
+        If the specs and devices in memory do not explain the container's RDMA device nodes, they are read again first:
+        a driver may have written a spec, or the pod's network may have brought a device, a moment before.
+
+        Raise NotReadyError if the readings are not done by the deadline, or if the kubelet does not report which
+        containers name the pod's claims; CdiError if an unreadable spec may be about the container's RDMA nodes;
+        PlacementError or NotReadyError for devices or shares that nobody allocated to the container.
         """
         self._refuse_unclear_shares(container)
         sandbox = self._sandboxes.get(container.sandbox_id)
@@ -124,7 +127,7 @@ class EvidenceCollector:
         return not now.index.is_empty and any(map(now.index.knows, _reported(container, sandbox)))
 
     def _explained(self, container: Container, holdings: Holdings, deadline: float) -> Evidence:
-        """Read until the container's devices are explained, as far as they can be."""
+        """Return the container's evidence, after waiting for new readings if its RDMA device nodes are unexplained."""
         until = min(deadline, time.monotonic() + _WAIT_S)
         evidence = self.read(container, holdings)
         if evidence.unread and container.has_major(self._specs.now.majors):
@@ -139,7 +142,8 @@ class EvidenceCollector:
         return evidence
 
     def _refuse_unclear_shares(self, container: Container) -> None:
-        """Raise an error for shares that the pod's author wrote, and for shares that came without their guard."""
+        """Raise NotReadyError if the pod's author forged shares in an annotation, or if the container got shares
+        without their guard."""
         if not container.shares:
             return
         key = forged(container.annotations)
@@ -150,8 +154,8 @@ class EvidenceCollector:
             raise lacks_guard(container.pod, container.name, unguarded)
 
     def _await_specs(self, container: Container, unread: tuple[str, ...], until: float) -> None:
-        """Wait until the specs are read again. Raise CdiError when no readable spec has one of these CDI devices, and
-        nothing else explains the container's RDMA nodes."""
+        """Wait until the specs are read again. Raise CdiError if some spec is unreadable, one of these CDI devices is
+        in none of the readable specs, and nothing else explains the container's RDMA nodes."""
         try:
             self._specs.reading_for([*unread]).result(max(0.0, until - time.monotonic()))
         except FutureTimeoutError as error:
@@ -167,11 +171,11 @@ class EvidenceCollector:
             )
 
     def _withheld(self, container: Container, listed: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the CDI devices that the kubelet lists for the container and that the container was not given.
+        """Return the CDI devices that the kubelet lists for the container, but that the container was not given.
 
-        The kubelet lists a container with all devices of its claims (seen with 1.34 to 1.37), also when the container
-        asks for one request of a claim. The runtime gives it what it asks for: the CDI devices that the runtime
-        reports, or else the device nodes, prove which devices those are.
+        The kubelet (tried: 1.34 to 1.37) lists a container with all devices of its claims, even if the container uses
+        only one request of a claim. The runtime gives the container only the devices of that request. The CDI devices
+        that the runtime reports show which these are, or else the container's device nodes.
         """
         if container.cdi_devices:
             return tuple(name for name in listed if name not in container.cdi_devices)
@@ -181,9 +185,9 @@ class EvidenceCollector:
         return tuple(name for name in listed if index.paths(name) and not index.has_paths(name, nodes))
 
     def _refuse_unallocated(self, container: Container, holdings: Holdings, grants: Iterable[CdiGrant]) -> None:
-        """Raise PlacementError when the administrator enforces allocations, and the container has nodes of a device
-        that is neither attached for it nor allocated to it. Nodes that look like those of a CDI device prove nothing
-        when the kubelet was asked: the kubelet knows."""
+        """Raise PlacementError if the administrator enforces allocations, and the container has nodes of a device that
+        is neither attached for it nor allocated to it. If the kubelet or the runtime reports the container's CDI
+        devices, device nodes do not count as evidence of an allocation."""
         adoption = self._offering.adoption
         if container.is_privileged or not adoption.enforces:
             return
@@ -197,14 +201,14 @@ class EvidenceCollector:
     def _bare(
         self, container: Container, grants: Iterable[CdiGrant], own: frozenset[DeviceId] = frozenset()
     ) -> tuple[str, ...]:
-        """Return the RDMA devices whose nodes the container has, that are not its `own`, and that none of these grants
-        is about."""
+        """Return the names of the RDMA devices whose nodes the container has, without the devices in `own` and without
+        those that these grants give."""
         explained = own | devices_of(grants)
         shown = shown_devices(self._specs.now.node, container.devices)
         return tuple(device.name for device in shown if device.id not in explained)
 
     def _note(self, container: Container, grants: tuple[CdiGrant, ...], own: frozenset[DeviceId]) -> None:
-        """Remember what the container has from others, for `status`."""
+        """Remember, for `status`, which RDMA devices the container has from other programs."""
         adoption = self._offering.adoption
         seen = [(it.name, [device.name for device in it.devices], it.origin, _handling(it, adoption)) for it in grants]
         bare = self._bare(container, grants, own)
@@ -234,7 +238,8 @@ def _listed(container: Container, sandbox: Sandbox | None) -> tuple[str, ...]:
 
 def _reported(container: Container, sandbox: Sandbox | None) -> dict[str, Origin]:
     """Return the CDI devices that the runtime and the kubelet report for the container or its whole pod, each with its
-    surest origin. The guard's hook names its device also where the runtime does not, and asks for that one."""
+    surest origin. CDI devices that brought a guard's hook are among them, even if the runtime reports none: the hook
+    will ask for them."""
     named = dict.fromkeys((*container.cdi_devices, *container.guarded_devices), Origin.RUNTIME)
     whole = sandbox.unnamed if sandbox is not None else ()
     return named | dict.fromkeys((*_listed(container, sandbox), *whole), Origin.KUBELET)

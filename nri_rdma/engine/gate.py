@@ -1,8 +1,9 @@
-"""The gate: a container whose request says `prove` starts only when RDMA was proven to work in it.
+"""The gate: a container whose request says `prove` starts only after RDMA was proven to work in it.
 
-The guard's hook asks, or that of podman and Docker: the container is created then and does not run. Law: what was not
-proven does not start, whoever is dead, late or was never asked; two cases without a working hook remain (docs/gate.md).
-A container without such a request pays a look at its requests.
+The guard's OCI hook asks for the proof, or the hook for podman and Docker; the container exists at that moment, but its
+program does not run yet. Law: a container without its proof does not start, also if the daemon is dead or slow or was
+never asked; docs/gate.md has the two exceptions, in which no hook works. For a container without such a request the
+gate only reads its requests.
 """
 
 from __future__ import annotations
@@ -31,75 +32,81 @@ from nri_rdma.text.annotations import asks_for_devices
 
 SET_UP = "set up the guard: `nri-rdma install containerd` (or crio), and restart the runtime"
 IMAGE_WAIT_S = 0.5
-"""How long a container waits for the check of its image, which takes milliseconds where its files are on this host."""
+"""How long a container waits for the check of its image. The check takes milliseconds if the image's files are on this
+host."""
 HOOK_WAIT_S = 0.5
-"""How long RunPodSandbox waits for the runtime to say which of its handlers have the guard: every pod waits with it."""
+"""How long RunPodSandbox waits until it is known which runtime handlers have the guard. All other pods of the node wait
+meanwhile."""
 
 
 class Proving(Protocol):
     """Proves RDMA in containers: nri_rdma.host.prover."""
 
     def prove(self, task: ProofTask, within_s: float) -> ProofAnswer:
-        """Return what came of it. Never raises; blocks for `within_s` at most, and half a second more."""
+        """Return the result of the proof. Never raises. Blocks for at most `within_s` and half a second."""
 
 
 Guarded: TypeAlias = Callable[[Asker, float], bool | None]
-"""Returns whether the guard's hook runs for the containers of such a pod, None where nobody can tell. Waits
-until that second of `time.monotonic`, and raises NotReadyError where it is not known then."""
+"""Returns whether the guard's hook runs for a pod's containers; None: nobody can know. Waits until the deadline
+(seconds of `time.monotonic`), and raises NotReadyError if the answer is not known by then."""
 
 
 class NoProver:
-    """For a daemon that cannot prove anything."""
+    """A prover that answers every task with "unavailable", for a daemon without a Python that has pyverbs."""
 
     def prove(self, task: ProofTask, within_s: float) -> ProofAnswer:
         return ProofAnswer(end=ProofEnd.UNAVAILABLE, took_ms=0.0, text="verbs_python is empty")
 
 
 def _nobody_knows(_asker: Asker, _by: float) -> bool | None:
-    """Return that nobody can tell whether the hook runs."""
+    """Return None: nobody can know whether the hook runs."""
     return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gating:
-    """The host's part of a gate: who proves RDMA, who knows which containers have the guard's hook, and what returns
-    the addresses of a process's network namespace."""
+    """The functions of the host that the gate uses."""
 
     prover: Proving = field(default_factory=NoProver)
     guarded: Guarded = _nobody_knows
     addresses: Callable[[int], tuple[IPv4Address | IPv6Address, ...]] = lambda _pid: ()
+    """Returns the IP addresses in the network namespace of a process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Created:
-    """A container that was created and does not run: `where` names it for people, `pid` is its first process, 0 where
-    the hook does not say, `memlock` the RLIMIT_MEMLOCK that holds its program, None: as that process has it. `indexes`
-    are its own variables that force an entry of the GID table. `bundle` is where its OCI configuration is, "" where the
-    hook does not say."""
+    """A container that was created and whose program does not run yet."""
 
     where: str
+    """The container's name in errors and log lines."""
     name: str
     container_id: str
     cgroups_path: str
     pid: int
+    """Its first process; 0 if the hook does not report it."""
     memlock: int | None = None
+    """The RLIMIT_MEMLOCK of its program, in bytes; None: the same as that of its first process now."""
     indexes: Mapping[str, str] = field(default_factory=dict)
+    """Its environment variables that choose an entry of the GID table, with their values."""
     bundle: str = ""
+    """The folder of its OCI configuration; "" if the hook does not report it."""
 
 
 class ChecksImages(Protocol):
-    """Checks whether the images of containers can use their devices: nri_rdma.engine.image_check."""
+    """Checks whether the libraries in containers' images can use the containers' devices:
+    nri_rdma.engine.image_check."""
 
     def await_check(self, holdings: Holdings, created: Created, within_s: float) -> bool:
-        """Have it told before a container runs; return whether that is done within that time. It goes on after it: a
-        slow image is no reason to refuse a container that is not proven."""
+        """Begin the check of a container's image, and wait for it; return whether it is done within `within_s`. An
+        unfinished check goes on: a slow image does not stop a container that needs no proof."""
 
     def refusal(self, holdings: Holdings, created: Created, within_s: float) -> NriRdmaError | None:
-        """Return why a container that is proven must not run; None where its image can use its devices."""
+        """Return the error for a container that needs a proof, and whose image cannot use its devices or was not read
+        within `within_s`; None if the image can use them."""
 
 
 class NoImages:
-    """For a daemon that checks no image."""
+    """An image check that finds nothing, for a daemon that checks no images."""
 
     def await_check(self, _holdings: Holdings, _created: Created, _within_s: float) -> bool:
         return True
@@ -109,7 +116,7 @@ class NoImages:
 
 
 class Gate:
-    """Safe for use by several threads."""
+    """Decides which containers need a proof, has RDMA proven in them, and refuses those without proof. Thread-safe."""
 
     def __init__(self, gating: Gating, limiter: Limiter, refused: RefusedLately, spans: Recorder) -> None:
         self._gating = gating
@@ -118,11 +125,12 @@ class Gate:
         self._spans = spans
         self.images: ChecksImages = NoImages()
         self.on_proven: list[Callable[[frozenset[str]], None]] = []
-        """Called with the CDI devices of a container that was proven, or refused. Must not block."""
+        """Listeners: called with a container's CDI devices after its proof succeeded or failed; they must not block."""
 
     def refuse_unhooked(self, pod: Pod, where: str, asker: Asker, deadline: float) -> None:
-        """Raise ProofError for a pod of whose containers nothing would be proven, since no hook runs for them, and
-        NotReadyError as long as that is not known. `where` is the request that is to be proven."""
+        """Raise ProofError for a pod that requests a proof, if no hook runs for its containers, because then nothing
+        would be proven. Raise NotReadyError as long as this is not known. `where` is the place of the request that says
+        `prove`."""
         is_guarded = self._gating.guarded(asker, min(deadline, time.monotonic() + HOOK_WAIT_S))
         if is_guarded:
             return
@@ -136,16 +144,16 @@ class Gate:
         raise ProofError(ErrorCode.PROOF_NO_HOOK, what, where=f"{pod}, {where}", hint=SET_UP)
 
     def asks(self, holdings: Holdings, container: str) -> bool:
-        """Return whether the container is to be proven before it starts."""
+        """Return whether RDMA has to be proven in the container before it starts."""
         return bool(proven_of(holdings.attached, container))
 
     def is_due(self, holdings: Holdings, container: str, container_id: str) -> bool:
-        """Return whether the container is to be proven, and was not yet."""
+        """Return whether RDMA has to be proven in the container and was not proven yet."""
         return self.asks(holdings, container) and not holdings.containers.is_proven(container, container_id)
 
     def prove(self, holdings: Holdings, created: Created, within_s: float) -> None:
-        """Prove RDMA in a container for which that is due, once its limits are written. Raise NriRdmaError, also where
-        they cannot be written."""
+        """Write a container's rdma limits, prove RDMA in the container, and remember the result. Raise NriRdmaError if
+        the proof fails, or if the limits cannot be written. Call it only if the proof `is_due`."""
         proven = proven_of(holdings.attached, created.name)
         with self._spans.span("prove") as span:
             answer, refusal = self._proved(holdings, proven, created, within_s, span)
@@ -177,8 +185,8 @@ class Gate:
         bundle: str,
         within_s: float,
     ) -> None:
-        """Check the image of a container that stands for itself, and prove RDMA in it, unless that was done, or is not
-        asked for. Raise as `prove`."""
+        """Check the image of a container of podman or Docker, which has no pod, and prove RDMA in the container if its
+        proof is due. Raise NriRdmaError if the proof fails."""
         created = Created(
             where=str(pod),
             name=pod.name,
@@ -194,8 +202,8 @@ class Gate:
             self.prove(holdings, created, within_s)
 
     def refuse_unproven(self, holdings: Holdings, container: str, container_id: str, cgroups_path: str) -> None:
-        """Raise ProofError for a container that is about to start without its proof. Kill it: CRI-O starts it whatever
-        we answer."""
+        """Kill a container that is about to start without its proof, and raise ProofError. An error alone is not
+        enough: CRI-O starts the container in spite of it."""
         if not self.is_due(holdings, container, container_id):
             return
         where = f"{holdings.pod}, container {container}"
@@ -204,7 +212,7 @@ class Gate:
             ErrorCode.PROOF_NO_HOOK,
             "nothing was proven: the guard's hook did not run for this container, or asked an earlier daemon",
             where=where,
-            hint=f"the container is made again; if it stays so {SET_UP}",
+            hint=f"the container is made again; if this repeats, {SET_UP}",
         )
 
     def _proved(
@@ -215,7 +223,7 @@ class Gate:
         within_s: float,
         span: Span,
     ) -> tuple[ProofAnswer, NriRdmaError | None]:
-        """Return what was proven, and why the container is refused; None where it is not."""
+        """Return the result of the proof, and the error that refuses the container; None if it may run."""
         unasked = ProofAnswer(end=ProofEnd.UNAVAILABLE, took_ms=0.0)
         if not created.pid:
             what, hint = "the guard's hook is of an older release, which does not ask for a proof", "install it again"
@@ -241,8 +249,8 @@ class Gate:
 
 
 def refuse_unasked(container: Container, attached: tuple[AttachedRequest, ...], prefix: str) -> None:
-    """Raise ProofError for a container that is being created, of which something is to be proven, and whose hooks will
-    not ask for it. One that no runtime lists has hooks of its own door."""
+    """Raise ProofError for a container that is being created, if RDMA has to be proven in it and none of its hooks will
+    ask for the proof. Not for containers of podman and Docker: the OCI hook door brings its own hook."""
     if not proven_of(attached, container.name) or container.was_there:
         return
     if container.guards or container.guarded_devices or container.has_guard_resource:
@@ -261,7 +269,7 @@ def refuse_unasked(container: Container, attached: tuple[AttachedRequest, ...], 
 
 
 def port_words(proof: DeviceProof) -> str:
-    """Return how data was moved through a port, or that it was not, for people."""
+    """Return text for people: how data was moved through a port, or the step of the proof that failed."""
     port = f"{proof.device}:{proof.port}"
     if proof.problem is not None:
         return f"{port} failed at {proof.problem.step}"

@@ -1,10 +1,11 @@
-"""The guard's answer: whether a container that was created, and does not run yet, has what its pod asked for.
+"""The guard's answer: whether a container that was created, and does not run yet, has the devices that its pod asked
+for.
 
-The OCI hook asks (hooks/nri-rdma-hook), because it runs even when the daemon does not. Law: a container is complete
-when everything of its sandbox that concerns it is attached, and its OCI configuration has the current nodes and
-numbers, and the variables, that we would give it. An earlier answer of ours proves nothing beside that. A container
-with the guard resource needs such an answer as well: its hook may see no annotation, and of a claim that no container
-names it sees nothing.
+The OCI hook (hooks/nri-rdma-hook) asks for this answer. It is a hook because it runs even if the daemon does not. Law:
+a container is complete if all attachments of its sandbox that concern it are attached, and its OCI configuration has
+the device nodes, with the current numbers, and the environment variables that the engine would give it now. That the
+engine answered CreateContainer for it earlier is not enough. For a container with the guard resource such an answer is
+required in addition, because its hook may not see annotations and does not see claims that no container names.
 """
 
 from __future__ import annotations
@@ -34,53 +35,63 @@ from nri_rdma.text.annotations import asks_for_devices
 log = logging.getLogger(__name__)
 
 SEEN_FILE = "guard"
-"""File in the state directory: its age is that of the hook's last question, also of one to an earlier daemon."""
+"""File in the state directory. Its modification time is the time of the last question of a hook, to this daemon or an
+earlier one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The container to verify, as its hook sees it: `pod` is namespace/name, `devices` and `env` are the nodes by path
-    and the names of the variables in its OCI configuration, `pool` the pool of whose shares it has some, `cdi_device`
-    the CDI device that it has, of a claim of ours or of another driver with our key, `claims` the CDI devices of all
-    claims that its pod has of our driver, `resource` the guard resource where it has that. `pid` is its first process,
-    and `bundle` where its OCI configuration is (0 and "" where the hook does not say). `memlock` is the RLIMIT_MEMLOCK
-    that holds its program, None where its configuration does not say it, and `indexes` are its variables that force an
-    entry of the GID table."""
+    """The container that a hook asks about, as the hook sees it."""
 
     sandbox_id: str
     pod: str
+    """NAMESPACE/NAME."""
     container: str
     container_id: str
     annotations: Mapping[str, str]
     devices: Mapping[str, DeviceNumbers]
+    """The device nodes in its OCI configuration, by path."""
     env: frozenset[str]
+    """The names of the environment variables in its OCI configuration."""
     pool: str = ""
+    """The pool of which it has shares, if shares brought the hook."""
     cdi_device: str = ""
+    """The CDI device that brought the hook: of a claim of nri-rdma's DRA driver, or of another driver's spec with
+    nri-rdma's key."""
     claims: tuple[str, ...] = ()
+    """The CDI devices of all claims of nri-rdma's DRA driver that its pod has."""
     resource: str = ""
+    """The guard resource, if the container has it."""
     pid: int = 0
+    """Its first process; 0 if the hook does not report it."""
     memlock: int | None = None
+    """The RLIMIT_MEMLOCK of its program, in bytes; None if its OCI configuration does not set it."""
     indexes: Mapping[str, str] = field(default_factory=dict)
+    """Its environment variables that choose an entry of the GID table, with their values."""
     bundle: str = ""
+    """The folder of its OCI configuration; "" if the hook does not report it."""
 
 
 Named: TypeAlias = Callable[[str, str], Collection[str] | None]
-"""Returns the CDI devices that the containers of a pod name, by sandbox id and NAMESPACE/NAME; None where the kubelet
-does not tell."""
+"""Returns the CDI devices that the containers of a pod name; None if the kubelet does not report them. The arguments
+are the sandbox id and the pod as NAMESPACE/NAME."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contacts:
-    """Calls of guard hooks: of how many containers since the start, how many were refused, and the time of the last
-    one, in seconds since the epoch (0: never in this boot)."""
+    """The calls of guard hooks since the daemon's start."""
 
     asked: int = 0
+    """The number of containers about which a hook asked."""
     refused: int = 0
+    """The number of refusals."""
     last: float = 0.0
+    """The time of the last call, in seconds since the epoch; 0: none since the boot. Calls to an earlier daemon
+    count."""
 
 
 class Guard:
-    """Answers the hooks. Safe for use by several threads."""
+    """Answers the questions of the guard's hooks. Thread-safe."""
 
     def __init__(
         self,
@@ -92,7 +103,7 @@ class Guard:
         prefix: str,
         state_dir: Path,
     ) -> None:
-        """`sandboxes` returns the attachments of a sandbox id, `known` what else is remembered of it."""
+        """`sandboxes` returns the attachments of a sandbox id, `known` the engine's other memory about it."""
         self._sandboxes = sandboxes
         self._known = known
         self._named = named
@@ -107,18 +118,21 @@ class Guard:
         self._last = _age_of(self._seen)
 
     def verify(self, subject: Subject, by: float = 0.0) -> str:
-        """Return the line with which the container is refused; "" when it is complete. Write its rdma limits, where
-        that is left to the daemon. Wait for an unfinished attach or check until `by` (seconds of `time.monotonic`): no
-        other pod of the node waits with this one."""
+        """Return the error text with which the hook refuses the container; "" if the container is complete.
+
+        Write the container's rdma limits if the runtime leaves them to the daemon. Wait until `by` (seconds of
+        `time.monotonic`) for an unfinished attach or check; other pods of the node do not wait meanwhile.
+        """
         return self._refusal("verify", subject, lambda holdings: self._refuse(subject, holdings, by), asked=1)
 
     def is_to_be_proven(self, subject: Subject) -> bool:
-        """Return whether a container that is complete must not run before `prove`."""
+        """Return whether a complete container must not run before `prove` was called for it."""
         holdings = self._sandboxes(subject.sandbox_id)
         return bool(holdings) and self._gate.is_due(holdings, subject.container, subject.container_id)
 
     def prove(self, subject: Subject, within_s: float) -> str:
-        """Return the line with which the container is refused; "" when it is complete, and RDMA works in it."""
+        """Prove RDMA in the container within `within_s` seconds. Return the error text with which the hook refuses the
+        container; "" if it is complete and RDMA works in it."""
 
         def refuse(holdings: Holdings) -> None:
             self._refuse(subject, holdings, 0.0)
@@ -128,8 +142,8 @@ class Guard:
         return self._refusal("createRuntime", subject, refuse, asked=0)  # `verify` counted the container
 
     def _refusal(self, name: str, subject: Subject, refuse: Callable[[Holdings], None], *, asked: int) -> str:
-        """Return the line of what `refuse` raises, "" where it raises nothing; recorded as a span of that name. `asked`
-        containers are counted."""
+        """Call `refuse`, and return the text of the error that it raises; "" if it raises none. The call is recorded as
+        a span with this name. `asked` is added to the number of containers about which hooks asked."""
         attributes = {
             "k8s.pod.name": subject.pod,
             "k8s.container.name": subject.container,
@@ -155,7 +169,8 @@ class Guard:
         return refusal
 
     def _refuse(self, subject: Subject, holdings: Holdings, by: float) -> None:
-        """Raise NriRdmaError for a container that is not complete. Write its rdma limits, where that is left to us."""
+        """Raise NriRdmaError if the container is not complete. Write its rdma limits if the runtime leaves them to the
+        daemon, and check its image."""
         _await_end(subject, holdings, by)
         refuse_incomplete(subject, holdings, self._prefix, self._named)
         if subject.resource and not self._was_answered(subject, holdings):
@@ -165,13 +180,13 @@ class Guard:
 
     @property
     def contacts(self) -> Contacts:
-        """Return what is known of the hooks."""
+        """The number of the hooks' calls and the time of the last one."""
         with self._lock:
             return Contacts(asked=self._asked, refused=self._refused, last=self._last)
 
     def _limit(self, subject: Subject, holdings: Holdings) -> None:
-        """Write the limits that the OCI runtime was not told of: the container's cgroup exists. Raise NriRdmaError,
-        also where the cgroup is not known, since a daemon that started a moment ago was not told of it."""
+        """Write the rdma limits that were not given to the OCI runtime. Raise LimitsError if this fails, and
+        NotReadyError if the container's cgroup is not known: the runtime reported it to an earlier daemon only."""
         path = _cgroups_path(subject, holdings)
         if path:
             self._limiter.limit_created(holdings, subject.container, path, subject.container_id)
@@ -184,7 +199,7 @@ class Guard:
             )
 
     def _was_answered(self, subject: Subject, holdings: Holdings) -> bool:
-        """Return whether this daemon has answered for the creation of the container: then it is known what its pod asks
+        """Return whether this daemon answered CreateContainer for the container, so that it saw what the pod asks
         for."""
         known = self._known(subject.sandbox_id)
         path = known.answered.get(subject.container, "") if known is not None else ""
@@ -198,13 +213,13 @@ class Guard:
             self._last = time.time()
         try:
             self._seen.touch()
-        except OSError as error:  # the next daemon does not know of the guard until it asks again: nobody is worse off
+        except OSError as error:  # go on: the next daemon only shows the guard as unused until a hook asks again
             if is_first:
-                log.warning("that the guard has asked is not remembered", extra={"error": str(error)})
+                log.warning("the time of the guard's last call cannot be written", extra={"error": str(error)})
 
 
 def _cgroups_path(subject: Subject, holdings: Holdings) -> str:
-    """Return the path that the container's cgroup had in CreateContainer; "" where that is not known."""
+    """Return the path of the container's cgroup, as CreateContainer had it; "" if it is not known."""
     path = holdings.containers.cgroups.get(subject.container, "") if holdings else ""
     return path if subject.container_id and subject.container_id in path else ""
 
@@ -223,7 +238,7 @@ def _created(subject: Subject, holdings: Holdings) -> Created:
 
 
 def _await_end(subject: Subject, holdings: Holdings, by: float) -> None:
-    """Wait for unfinished attaches, and for rereads of what is attached."""
+    """Wait until `by` for the container's unfinished attaches, and for the unfinished checks of attached devices."""
     for sandbox in holdings.concerning(subject.container, ()):
         settled(sandbox.attach_done, by - time.monotonic())
         looked = sandbox.now.looked_again
@@ -232,8 +247,8 @@ def _await_end(subject: Subject, holdings: Holdings, by: float) -> None:
 
 
 def refuse_incomplete(subject: Subject, holdings: Holdings, prefix: str, named: Named) -> None:
-    """Raise NriRdmaError when the container lacks anything of what its pod asked for; `holdings` are all attachments
-    of its sandbox. `named` is called only where a claim of the pod is not attached for the container."""
+    """Raise NriRdmaError if the container lacks anything that its pod asked for. `holdings` are all attachments of its
+    sandbox. `named` is called only if a claim of the pod is not attached for the container."""
     where = f"{subject.pod}, container {subject.container}"
     if holdings.own is None and asks_for_devices(subject.annotations, prefix):
         raise NotReadyError(
@@ -249,14 +264,14 @@ def refuse_incomplete(subject: Subject, holdings: Holdings, prefix: str, named: 
             ErrorCode.NOT_ATTACHED,
             f"this container has shares of pool {subject.pool} and no device is attached for them",
             where=where,
-            hint="nothing to do: the kubelet makes the container again; if it stays so delete the pod",
+            hint="nothing to do: the kubelet makes the container again; if this repeats, delete the pod",
         )
     if subject.cdi_device and not _has(subject.cdi_device, attached, subject):
         raise NotReadyError(
             ErrorCode.NOT_ATTACHED,
             f"this container has the CDI device {subject.cdi_device} and nothing is attached for it",
             where=where,
-            hint="nothing to do: the kubelet makes the container again; if it stays so delete the pod",
+            hint="nothing to do: the kubelet makes the container again; if this repeats, delete the pod",
         )
     _refuse_unattached_claim(subject, attached, named, where)
     lacking = tuple(_lacking(subject, records))
@@ -265,16 +280,16 @@ def refuse_incomplete(subject: Subject, holdings: Holdings, prefix: str, named: 
             ErrorCode.NOT_SERVED,
             f"the container was made without {', '.join(lacking)}: {_why(subject, holdings)}",
             where=where,
-            hint="nothing to do: the kubelet makes the container again; if it stays so see `nri-rdma status`",
+            hint="nothing to do: the kubelet makes the container again; if this repeats, see `nri-rdma status`",
         )
 
 
 def _made_without_us(subject: Subject) -> NotReadyError:
     return NotReadyError(
         ErrorCode.NOT_SERVED,
-        f"this container has the resource {subject.resource}, and the runtime did not ask us for it",
+        f"this container has the resource {subject.resource}, and the runtime did not ask nri-rdma about its creation",
         where=f"{subject.pod}, container {subject.container}",
-        hint="nothing to do: the kubelet makes the container again; if it stays so see `nri-rdma status`",
+        hint="nothing to do: the kubelet makes the container again; if this repeats, see `nri-rdma status`",
     )
 
 
@@ -284,14 +299,14 @@ def _is_share(item: AttachedRequest, subject: Subject) -> bool:
 
 
 def _has(cdi_device: str, attached: tuple[AttachedRequest, ...], subject: Subject) -> bool:
-    """Return whether anything is attached for that CDI device and this container."""
+    """Return whether devices are attached for this CDI device and the container."""
     requests = [it.admitted.request for it in attached]
     return any(it.cdi_device == cdi_device and it.scope.covers(subject.container) for it in requests)
 
 
 def _refuse_unattached_claim(subject: Subject, attached: tuple[AttachedRequest, ...], named: Named, where: str) -> None:
-    """Raise NotReadyError for a claim of the pod that no container names, and that is not attached for this one. One
-    that a container names comes to that container with a guard of its own."""
+    """Raise NotReadyError for a claim of the pod that no container names and that is not attached for this container. A
+    claim that a container names brings a hook of its own to that container."""
     lacking = [name for name in subject.claims if not _has(name, attached, subject)]
     if not lacking:
         return
@@ -309,19 +324,20 @@ def _refuse_unattached_claim(subject: Subject, attached: tuple[AttachedRequest, 
             ErrorCode.NOT_ATTACHED,
             f"the claimed device {unnamed[0]} is the whole pod's, and nothing is attached for it in this container",
             where=where,
-            hint="nothing to do: the kubelet makes the container again; if it stays so delete the pod",
+            hint="nothing to do: the kubelet makes the container again; if this repeats, delete the pod",
         )
 
 
 def _ready_record(sandbox: Attachment, where: str) -> SandboxRecord:
-    """Return what is attached; raise NotReadyError where that is not, or no longer, so."""
+    """Return the record of an attachment. Raise NotReadyError if its devices are not attached yet, are being returned,
+    or are being checked again."""
     if sandbox.state in {Phase.RETURNING, Phase.GONE}:
         raise returning(sandbox.pod)
     looked, record = sandbox.now.looked_again, sandbox.now.record
     if sandbox.state is not Phase.ATTACHED or record is None:
         words = "the attach of this pod still runs"
     elif looked is not None and (not looked.done() or looked.cancelled() or looked.exception() is not None):
-        words = "the devices of this pod are looked at again"
+        words = "the devices of this pod are being checked again"
     else:
         return record
     raise NotReadyError(
@@ -333,7 +349,8 @@ def _ready_record(sandbox: Attachment, where: str) -> SandboxRecord:
 
 
 def _lacking(subject: Subject, records: list[SandboxRecord]) -> Iterator[str]:
-    """Yield what the container would be given and does not have, as text for people."""
+    """Yield, as text for people, the device nodes and variables that the engine would give to the container and that
+    the container does not have."""
     attached = tuple(item for record in records for item in record.attached)
     rdma_cm = next((record.rdma_cm for record in records if record.rdma_cm is not None), None)
     gids = tuple(record.gids for record in records)
@@ -349,15 +366,16 @@ def _lacking(subject: Subject, records: list[SandboxRecord]) -> Iterator[str]:
 
 
 def _why(subject: Subject, holdings: Holdings) -> str:
-    """Return, as text for people, whether we were asked: if so, the cause is elsewhere."""
+    """Return, as text for people, why the container lacks something: the runtime did not ask the daemon, or did not use
+    its answer."""
     if _answered(subject, holdings) is not None:
-        return "our answer came too late for the runtime, or somebody changed it since"
-    return "the runtime did not ask us for it"
+        return "nri-rdma's answer came too late for the runtime, or somebody changed it since"
+    return "the runtime did not ask nri-rdma about it"
 
 
 def _answered(subject: Subject, holdings: Holdings) -> Unstarted | None:
-    """Return our remembered answer for this container, not for another of its name: the id is in a container's cgroups
-    path. The oldest attachment remembers it. None as well for answers of an earlier daemon."""
+    """Return this daemon's CreateContainer answer for the container; None if there was none. An answer for another
+    container of the same name does not count: the cgroups path of the answer has to contain this container's id."""
     if not holdings or not subject.container_id:
         return None
     known = holdings.containers

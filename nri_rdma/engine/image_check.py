@@ -1,9 +1,9 @@
-"""Check, before a container's program starts, whether the libraries in its image can use its RDMA devices; tell it, and
-remember it.
+"""Checks, before a container's program starts, whether the libraries in its image can use its RDMA devices. Problems
+are logged and remembered for `status`.
 
-The guard asks before the program starts, and waits a while for the answer, which takes milliseconds. Where no guard
-asks, the image is looked at while the runtime starts the container: nothing waits for it. Readers of their own look,
-since an image may be slow: some runtimes fetch its files when they are first read.
+The guard's hook asks for the check and waits a short time for it; it usually takes milliseconds. If no hook asks, the
+image is checked while the runtime starts the container, and nothing waits for the result. Images have reader threads of
+their own, because an image may be slow: some runtimes fetch its files when they are first read.
 """
 
 from __future__ import annotations
@@ -30,20 +30,22 @@ log = logging.getLogger(__name__)
 
 
 class ReadsImages(Protocol):
-    """Reads the images of containers, and what the kernel says of their devices. Blocks on files."""
+    """Reads the images of containers, and the kernel's interface versions of their devices. Blocks on files."""
 
     machine: str
     """The node's architecture."""
 
     def read(self, made: Made, providers: Collection[str]) -> Userspace:
-        """Return what a container's image has, these providers among it. Never raises for what cannot be read."""
+        """Return the RDMA libraries in a container's image, among them these providers (drivers of libibverbs). Never
+        raises: the result says what could not be read."""
 
     def abi(self, uverbs: str) -> int | None:
-        """Return the version of the kernel's interface to the device of this node; None where it is not known."""
+        """Return the version of the kernel's interface to a device (`uverbs`: the name of its device node, for example
+        uverbs0); None if it is not known."""
 
 
 class ImageCheck:
-    """Safe for use by several threads."""
+    """Checks containers' images in reader threads and remembers the results. Thread-safe."""
 
     def __init__(self, images: ReadsImages, sandboxes: Sandboxes, spans: Recorder, readers: Workers) -> None:
         self._images = images
@@ -52,11 +54,12 @@ class ImageCheck:
         self.readers = readers
         self._lock = Lock()
         self.running: dict[tuple[str, str, str], Future[None]] = {}
-        """Checks that have not ended, by sandbox, container and its ID: a slow one is not begun for each who asks."""
+        """The unfinished checks by sandbox id, container name and container id, so that a slow check is begun once."""
 
     def begin(self, holdings: Holdings, container: str, container_id: str, image: FindImage) -> Future[None] | None:
-        """Have a reader check a container that was made and does not run yet, unless one does already; the future ends
-        with the check. None where nothing is to be checked, or was before."""
+        """Begin the check of a container that was created and does not run yet; return a future that is done with the
+        check. If the check runs already, return its future. Return None if the check was done before, or if the
+        container has no devices to check."""
         if not concerns(holdings, container):
             return None
         pod = holdings.pod
@@ -74,12 +77,14 @@ class ImageCheck:
         return begun
 
     def await_check(self, holdings: Holdings, created: Created, within_s: float) -> bool:
-        """Check a container for its hook; return whether that is done within that time."""
+        """Begin the check of a container whose hook asks, and wait for it; return whether it is done within
+        `within_s`."""
         begun = self._begin_created(holdings, created)
         return begun is None or settled(begun, within_s)
 
     def refusal(self, holdings: Holdings, created: Created, within_s: float) -> NriRdmaError | None:
-        """Return why a container that is proven must not run; None where its image can use its devices."""
+        """Return the error for a container that needs a proof, and whose image cannot use its devices or was not read
+        within `within_s`; None if the image can use them."""
         begun = self._begin_created(holdings, created)
         if begun is not None and (not settled(begun, within_s) or begun.cancelled()):
             what = f"the files of its image were not read within {within_s:g} s"
@@ -90,12 +95,13 @@ class ImageCheck:
         return next(iter(self.problems(holdings.pod.sandbox_id, created.name, created.container_id)), None)
 
     def problems(self, sandbox_id: str, container: str, container_id: str) -> tuple[UserspaceError, ...]:
-        """Return why the programs in a container's image cannot use its devices, as far as that was checked."""
+        """Return the reasons why the programs in a container's image cannot use its devices; empty if there are none or
+        the image was not checked."""
         checked = self._checked(sandbox_id, container, container_id)
         return checked.problems if checked is not None else ()
 
     def _begin_created(self, holdings: Holdings, created: Created) -> Future[None] | None:
-        """Return as `begin` for a container whose hook asks."""
+        """Begin the check of a container whose hook asks; return the same as `begin`."""
         if not (created.pid and created.bundle):
             return None  # the hook is of an older release
         image = partial(Made, container_id=created.container_id, pid=created.pid, bundle=created.bundle)
@@ -127,7 +133,7 @@ class ImageCheck:
         self._note(pod.sandbox_id, checked)
 
     def _note(self, sandbox_id: str, checked: ImageChecked) -> None:
-        """Remember the answer for `status`; log a container's problem once."""
+        """Remember the result of a check for `status`; log a container's problems once."""
         if self._sandboxes.is_over(sandbox_id):
             return
         images = self._sandboxes.take(sandbox_id).images
@@ -141,7 +147,7 @@ class ImageCheck:
 
 
 def concerns(holdings: Holdings, container: str) -> bool:
-    """Return whether the image of a container is to be checked for what these attachments give it."""
+    """Return whether these attachments give the container devices for which its image has to be checked."""
     return bool(holdings) and bool(checked_devices(holdings.attached, container))
 
 

@@ -1,7 +1,7 @@
-"""What the kubelet allocated to pods.
+"""The devices, claims and shares that the kubelet allocated to pods.
 
-Law: the kubelet is asked once per pod, within its own budget, before the pod's sandbox runs. What it does not report in
-time is found out when the containers are created.
+Law: the kubelet is asked once per pod, within a budget of time, before the pod's sandbox runs. What it does not report
+in time is found out when the pod's containers are created.
 """
 
 from __future__ import annotations
@@ -26,91 +26,94 @@ from nri_rdma.tasks.waiting import settled
 log = logging.getLogger(__name__)
 
 _WAIT_S = 0.2
-"""How long the placement of a pod waits for a reading of specs; then the pod is placed with what is known."""
+"""How long the placement of a pod waits for a reading of CDI specs. After it, devices are selected with what is
+known."""
 
 
 class Kubelet(Protocol):
-    """Reports what was allocated to pods."""
+    """The kubelet of this node, which reports its allocations to pods."""
 
     @property
     def is_there(self) -> bool:
-        """Return whether the node has a kubelet to ask."""
+        """Whether the node has a kubelet that can be asked."""
 
     @property
     def tells(self) -> bool:
-        """Return whether the kubelet has answered."""
+        """Whether the kubelet has ever answered."""
 
     def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
-        """Return the pod's allocation; None: the kubelet does not know the pod. Raise KubeletError, after its budget at
-        the latest."""
+        """Return the pod's allocation; None: the kubelet does not know the pod. Raise KubeletError if the kubelet does
+        not answer within its budget of time."""
 
     def checkpoint(self) -> bytes:
-        """Return the kubelet's checkpoint of claims; nothing where there is none, and on a node that serves no
-        claims."""
+        """Return the content of the kubelet's checkpoint file of claims; empty if there is no file, or if this node
+        serves no claims."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletWord:
-    """The kubelet's allocation for a pod, or None with the reason why it does not report. Both empty: there is no
-    kubelet. `is_unknown_pod`: the kubelet answers, and does not know the pod."""
+    """The answer of the kubelet about a pod. Without `allocation` and `problem` there is no kubelet."""
 
     allocation: PodAllocation | None = None
     problem: str = ""
+    """Why the kubelet does not report the allocation."""
     is_unknown_pod: bool = False
+    """Whether the kubelet answered that it does not know the pod."""
 
 
 class KubeletEvidence:
-    """Safe for use by several threads."""
+    """Asks the kubelet about pods, and compares its answers with CDI specs and pools. Thread-safe."""
 
     def __init__(self, kubelet: Kubelet | None, shares: ShareBook, specs: SpecCache, sandboxes: Sandboxes) -> None:
         self.kubelet = kubelet
         self.shares = shares
-        """The shares of the pools that are asked by a resource."""
+        """The shares of the pools from which pods request by an extended resource."""
         self.claims = PodClaims(self._checkpoint, lambda pod: self.ask(pod).allocation, specs, sandboxes)
-        """The claims of our driver that pods have."""
+        """The claims of nri-rdma's DRA driver that pods have."""
         self._specs = specs
         self._sandboxes = sandboxes
 
     @property
     def tells(self) -> bool:
-        """Return whether a kubelet reports its allocations."""
+        """Whether a kubelet has reported its allocations."""
         return self.kubelet is not None and self.kubelet.tells
 
     @property
     def is_there(self) -> bool:
-        """Return whether there is a kubelet to ask."""
+        """Whether there is a kubelet that can be asked."""
         return self.kubelet is not None and self.kubelet.is_there
 
     @property
     def asks_about_devices(self) -> bool:
-        """Return whether there are CDI devices that concern us and may be any pod's, and a kubelet that allocates
-        them."""
+        """Whether the kubelet has to be asked about each pod's CDI devices: there is a kubelet, and some CDI device
+        that concerns nri-rdma may belong to any pod."""
         return self.kubelet is not None and self._specs.now.index.is_for_any
 
     @property
     def asks_about_gpus(self) -> bool:
-        """Return whether the node has GPUs, and a kubelet that may report whose they are."""
+        """Whether the node has GPUs, and a kubelet that may report which pods have them."""
         return bool(self._specs.now.gpu_names.gpus) and self.is_there
 
     @property
     def asks_about_shares(self) -> bool:
-        """Return whether the kubelet has allocated shares of our pools to a pod that is not known yet."""
+        """Whether the kubelet has allocated shares of nri-rdma's pools, and it is not known yet to which pod."""
         return self.shares.is_pending
 
     def share_requests(self, allocation: PodAllocation | None) -> tuple[DeviceRequest, ...]:
-        """Return what the shares in the kubelet's answer ask for; ids that its pool does not have ask for nothing."""
+        """Return the requests that the shares in the kubelet's answer make. Ids that the pool does not have are
+        ignored."""
         if allocation is None or not self.shares.pools:
             return ()
         return share_requests(self.shares.pools, known_shares(self.shares.pools, allocation))
 
     def ask(self, pod: Pod) -> KubeletWord:
-        """Return what the kubelet allocated to the pod. Blocks for its budget at most."""
+        """Ask the kubelet what it allocated to the pod. Blocks for at most the kubelet's budget of time."""
         if self.kubelet is None or not self.kubelet.is_there:
             return KubeletWord()
         try:
             allocation = self.kubelet.of_pod(pod.namespace, pod.name)
         except NriRdmaError as error:
-            log.warning("the kubelet does not tell what it allocated", extra={"pod": str(pod), "error": str(error)})
+            log.warning("the kubelet does not report what it allocated", extra={"pod": str(pod), "error": str(error)})
             return KubeletWord(problem=f"{error.what} ({error.code})")
         if allocation is None:
             return KubeletWord(problem="the kubelet does not know this pod", is_unknown_pod=True)
@@ -119,8 +122,8 @@ class KubeletEvidence:
         return KubeletWord(allocation=allocation)
 
     def gpus_told(self, word: KubeletWord) -> PodGpus | None:
-        """Return what the kubelet's answer says of a pod's GPUs; None: there is no kubelet. Wait for a reading of the
-        specs where the answer names CDI devices that no spec had: drivers write specs moments before."""
+        """Return a pod's GPUs according to the kubelet's answer; None: there is no kubelet. If the answer names CDI
+        devices that are in no spec, wait briefly until the specs are read again: a driver may just have written one."""
         if word.allocation is None:
             return PodGpus(unanswered=word.problem, is_unknown_pod=word.is_unknown_pod) if word.problem else None
         claimed = (name for container in word.allocation.containers for name in container.cdi_devices)
@@ -130,12 +133,12 @@ class KubeletEvidence:
         return self.gpus_of(word.allocation)
 
     def gpus_of(self, allocation: PodAllocation) -> PodGpus | None:
-        """Return what an answer of the kubelet says of a pod's GPUs, from memory; None on a node without any."""
+        """Return a pod's GPUs according to an allocation, from memory; None on a node without GPUs."""
         now = self._specs.now
         return pod_gpus(allocation, now.gpu_names, now.registry.devices) if now.gpu_names.gpus else None
 
     def grants(self, allocation: PodAllocation | None) -> tuple[CdiGrant, ...]:
-        """Return the CDI devices in the kubelet's answer that concern us."""
+        """Return the CDI devices in the kubelet's answer that concern nri-rdma."""
         if allocation is None:
             return ()
         index = self._specs.now.index

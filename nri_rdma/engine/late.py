@@ -1,8 +1,8 @@
-"""Attaches what a container came with when nothing had reported it at its pod's start: CDI devices, and shares.
+"""Attaches devices when a container is created, because its CDI devices or shares were not reported at the pod's start.
 
-The kubelet may have been late, or this daemon not there; and the kubelet never reports init containers. Law: a
-container gets a device for all that its CDI devices and shares ask for, an error, or "not yet". What is attached here
-belongs to its sandbox, and ends with it.
+The kubelet may have answered too late, this daemon may not have run then, and the kubelet never reports init
+containers. Law: a container gets devices for all its CDI devices and shares, or an error, or "not ready yet". What is
+attached here belongs to the container's sandbox and ends with it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from nri_rdma.model.request import PodRequest
 from nri_rdma.tasks.waiting import all_settled, wait
 
 ATTEMPTS = 3
-"""How often a late attach is tried for a container; then its last error stands."""
+"""How often a late attach is tried for a container. After that the container is refused with the last error."""
 
 
 class LateAttach:
-    """Called by the runtime's reader, one container at a time. Deadlines `by` are in seconds of `time.monotonic`."""
+    """Attaches devices for containers that are being created. Called by the thread that reads the runtime's events, so
+    for one container at a time. Deadlines `by` are in seconds of `time.monotonic`."""
 
     def __init__(
         self,
@@ -57,9 +58,9 @@ class LateAttach:
         self._offering = offering
 
     def complete(self, container: Container, evidence: Evidence, holdings: Holdings, by: float) -> Holdings:
-        """Attach what the container lacks beside what its sandbox has; return what the sandbox has then. Raise when
-        that fails or is not done in time."""
-        if container.shares:  # which shares an attachment has is known when it is attached
+        """Attach the devices that the container lacks according to its evidence; return the attachments that its
+        sandbox has then. Raise an error if this fails, and NotReadyError if it is not done by the deadline."""
+        if container.shares:  # the shares of an attachment are known only when it is attached
             for it in holdings:
                 self._barrier.await_attached(it, by)
         needs = lacking(evidence, holdings.held, self._offering.adoption, self._kubelet.shares.pools_by_id)
@@ -78,8 +79,8 @@ class LateAttach:
                 self._attach(need, container, holdings, by)
 
     def _cover(self, holder: Attachment, need: Cover, container: str, by: float) -> None:
-        """Have an attachment cover the container too, or not any more. One that failed is being detached, which does
-        not end the sandbox."""
+        """Add the container to those that get the devices of the attachment `holder`, or remove it (`need.is_given`
+        false). Raise NotReadyError while a failed late attachment is being undone; the sandbox goes on then."""
         if holder.part and holder.now.ends and not self._known.has_ended(holder.pod.sandbox_id):
             raise being_attached(holder.pod, container)
         self._barrier.await_attached(holder, by)
@@ -90,8 +91,8 @@ class LateAttach:
             raise being_attached(holder.pod, container)
 
     def _attach(self, need: Attach, container: Container, holdings: Holdings, by: float) -> None:
-        """Place and attach what the container asks for besides, as a further attachment of its sandbox. Nothing is
-        attached where the CDI devices are only observed."""
+        """Select and attach the missing devices, as a further attachment of the sandbox. Nothing is attached if the
+        administrator only has CDI devices observed (setting `adopt`)."""
         pod = container.pod
         own = holdings.own
         if (own is not None and own.now.ends) or self._known.has_ended(pod.sandbox_id):
@@ -102,7 +103,8 @@ class LateAttach:
         older = self._attachments.end_older(pod)
         if older and not all_settled(older, by):
             raise being_attached(pod, container.name)
-        # The devices of an older sandbox are on the host again: specs mean others than a moment ago.
+        # If an older sandbox just returned its devices, the CDI devices have to be read again: their device nodes may
+        # belong to other RDMA devices now.
         questions = self._questions(need, container, is_read=not older)
         part, key = self._attachments.of(pod.sandbox_id).free_key(pod.sandbox_id, container.name)
         chosen = self._placer.place(key, pod, lambda: next(questions), by)
@@ -116,8 +118,8 @@ class LateAttach:
             self._kubelet.shares.told(need.shares)
 
     def _questions(self, need: Attach, container: Container, *, is_read: bool) -> Iterator[Question]:
-        """Yield the question to decide about; each further one by a new reading of the container's CDI devices, as the
-        first one unless these were read just now."""
+        """Yield the question for the decision, with the container's CDI devices. The first question uses `need.grants`
+        if `is_read`; every other one reads the CDI devices again."""
         asked = self._asked(container, need.shares)
         grants = need.grants if is_read else self._bare_now(container, need)
         while True:
@@ -125,7 +127,7 @@ class LateAttach:
             grants = self._bare_now(container, need)
 
     def _bare_now(self, container: Container, need: Attach) -> tuple[CdiGrant, ...]:
-        """Return the container's CDI devices for which no attachment exists, by a new reading; none where only shares
+        """Read again which CDI devices the container has, and return those without an attachment; none if only shares
         are needed."""
         if not need.grants:
             return ()
@@ -134,7 +136,7 @@ class LateAttach:
         return tuple(grant for grant in grants if not any(grant.name in it.now.cdi_devices for it in holdings))
 
     def _asked(self, container: Container, shares: Collection[Share]) -> Asked:
-        """Return the request for shares of a container, with the kubelet's word on the pod's GPUs."""
+        """Return the request that a container's shares make, with the pod's GPUs as the kubelet reports them."""
         if not shares:
             return NOTHING_ASKED
         given = self._attachments.of(container.sandbox_id).share_devices
@@ -153,14 +155,14 @@ class LateAttach:
                 raise unknown_share(container.pod, container.name, share, pool)
 
     def _remember(self, pod: Pod, container: str, done: Future[None]) -> None:
-        """Remember the result of an attach whose container was told to retry."""
+        """Remember the failure of an attach that went on after its container was refused as not ready."""
         error = None if done.cancelled() else done.exception()
         if error is not None and not self._known.has_ended(pod.sandbox_id):
             self._known.take(pod.sandbox_id).remember_late_failure(container, str(error))
 
     def _report_failure(self, pod: Pod, container: str) -> None:
-        """Report once why the last attempt failed, before the next one; from the last attempt on, report it every
-        time."""
+        """Raise the error of the last failed attempt, once for each attempt. After the last attempt that is allowed,
+        raise it every time, so that no further attempt begins."""
         known = self._known.get(pod.sandbox_id)
         failed = known.late_failures.get(container) if known is not None else None
         if failed is None or (failed.is_told and failed.times < ATTEMPTS):

@@ -1,4 +1,4 @@
-"""The rdma limits of containers that the runtime was not given, or may have mixed up."""
+"""Writes the rdma limits of containers that were not given to the runtime, or that the runtime may have mixed up."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from nri_rdma.observe.spans import Recorder
 
 
 class Limits(Protocol):
-    """Writes the limits of containers; `where` names the container in errors and log lines."""
+    """Writes limits to the cgroups of containers; `where` names the container in errors and log lines."""
 
     def left_to_runtime(self, cgroups_path: str, container_id: str, sandbox_id: str) -> bool:
         """Return whether the OCI runtime can write the container's limits itself."""
 
     def enable(self, cgroups_path: str, pid: int | None, where: str) -> None:
-        """Have the rdma controller in the cgroup of a container whose first process is `pid` (None: nobody knows).
-        Raises LimitsError."""
+        """Enable the rdma controller in the cgroup of a container. `pid` is its first process; None: not known. Raise
+        LimitsError."""
 
     def write(self, cgroups_path: str, lines: Sequence[str], where: str) -> None:
-        """Write lines of rdma.max to the container's cgroup. Raises LimitsError."""
+        """Write lines to rdma.max in the container's cgroup. Raise LimitsError."""
 
     def kill(self, cgroups_path: str, where: str) -> None:
         """Kill the container's processes. Never raises."""
@@ -32,16 +32,16 @@ class Limits(Protocol):
 
 
 class Limiter:
-    """Limits the containers of attached sandboxes. Blocks on files. Safe for use by several threads."""
+    """Limits the containers of attached sandboxes. Blocks on files. Thread-safe."""
 
     def __init__(self, limits: Limits, spans: Recorder) -> None:
         self._limits = limits
         self._spans = spans
 
     def limit_all(self, holdings: Holdings, container: str, cgroups_path: str, *, also_one: bool = False) -> None:
-        """Write every line of limits, also the first: a runtime that was given several may have mixed them up
-        (docs/adr/0009). A single line was written by the runtime, except for a container that was created without us
-        (`also_one`)."""
+        """Write all lines of a container's rdma limits, because a runtime that was given several lines may have mixed
+        them up (docs/adr/0009). A single line is written only with `also_one`, for a container whose runtime was given
+        no limits; otherwise the runtime has written it."""
         lines = _lines(holdings, container)
         if not lines:
             return
@@ -51,28 +51,29 @@ class Limiter:
                 with self._spans.span("limit"):
                     self._limits.write(cgroups_path, lines, where)
         finally:
-            self._limits.lift_at_end(cgroups_path, where)  # also the runtime's lines, also of a refused start
+            self._limits.lift_at_end(cgroups_path, where)  # also for lines that the runtime wrote, and after an error
 
     def has_limits(self, holdings: Holdings, container: str) -> bool:
-        """Return whether a container is to be limited."""
+        """Return whether the container's requests have rdma limits."""
         return bool(_lines(holdings, container))
 
     def left_to_runtime(self, cgroups_path: str, container_id: str, sandbox_id: str) -> bool:
-        """Return whether the OCI runtime can write the limits of a container of this sandbox itself. One that cannot
-        (crun) refuses a container for which it is told of any (docs/adr/0052)."""
+        """Return whether the OCI runtime can write the limits of a container of this sandbox itself. An OCI runtime
+        that cannot (crun) refuses a container for which it is given limits (docs/adr/0052)."""
         return self._limits.left_to_runtime(cgroups_path, container_id, sandbox_id)
 
     def limit_created(self, holdings: Holdings, container: str, cgroups_path: str, container_id: str) -> bool:
-        """Write the limits of a container that was created and does not run yet, if the OCI runtime was told of none;
-        return whether that was so. Raises LimitsError."""
+        """Write the limits of a container that was created and does not run yet, if they were not given to its OCI
+        runtime. Return whether they were written. Raise LimitsError."""
         if not _lines(holdings, container) or self.left_to_runtime(cgroups_path, container_id, holdings.pod.sandbox_id):
             return False
         self.limit_alone(holdings, container, cgroups_path, None)
         return True
 
     def limit_starting(self, holdings: Holdings, container: str, cgroups_path: str, container_id: str) -> None:
-        """Write the limits of a container that is about to start, as far as the OCI runtime was not told of them. Kill
-        one that would have none: CRI-O starts it whatever we answer. Raises LimitsError."""
+        """Write the limits of a container that is about to start, unless its OCI runtime has written them. If this
+        fails for a container whose OCI runtime was given no limits, kill the container, because CRI-O starts it in
+        spite of an error. Raise LimitsError."""
         try:
             if self.limit_created(holdings, container, cgroups_path, container_id):
                 return
@@ -86,14 +87,16 @@ class Limiter:
         self._limits.kill(cgroups_path, _where(holdings, container))
 
     def limit_alone(self, holdings: Holdings, container: str, cgroups_path: str, pid: int | None) -> None:
-        """Write every line of limits of a container whose OCI runtime was told of none: it may not have enabled the
-        controller either. `pid` is the container's first process, None where nobody knows. Raises LimitsError."""
+        """Write all limits of a container whose OCI runtime was given none, and enable the rdma controller first, which
+        the OCI runtime may not have done. `pid` is the container's first process; None: not known. Raise
+        LimitsError."""
         if _lines(holdings, container):
             self._limits.enable(cgroups_path, pid, _where(holdings, container))
         self.limit_all(holdings, container, cgroups_path, also_one=True)
 
     def lift_at_end(self, holdings: Holdings, container: str, cgroups_path: str) -> None:
-        """Have the limits of a container that was limited by an earlier daemon removed at its end. Never raises."""
+        """Have the limits that an earlier daemon wrote for a container removed when the container ends. Never
+        raises."""
         if _lines(holdings, container):
             self._limits.lift_at_end(cgroups_path, _where(holdings, container))
 
@@ -103,6 +106,6 @@ def _lines(holdings: Holdings, container: str) -> tuple[str, ...]:
 
 
 def _where(holdings: Holdings, container: str) -> str:
-    """Return the name of a container in errors; one that stands for its pod has that one's."""
+    """Return the name of a container in errors. A container of podman or Docker has no pod name beside its own."""
     pod = holdings.pod
     return f"{pod}, container {container}" if pod.is_listed else str(pod)

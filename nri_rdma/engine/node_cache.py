@@ -17,18 +17,18 @@ from nri_rdma.tasks.waiting import all_settled, wait
 from nri_rdma.tasks.workers import Workers
 
 _LOOK_PAUSE_S = 5.0
-"""Minimum interval between rescans for something that the kernel does not announce: a GPU that was reported (a MIG
-device's UUID names no GPU), a device whose routes are gone."""
+"""Minimum interval between rescans for changes that the kernel does not announce: a GPU that was reported to us but is
+not known (a MIG device's UUID names no GPU), a device whose routes are gone."""
 
 BURST_S = 0.05
-"""How long after news the node is rescanned: the move of a netdev is many news, and a scan takes the interpreter for 4
-to 7 ms from those who attach."""
+"""The pause between a change on the host and the rescan, in seconds. The move of one netdev causes many events, and
+each scan keeps the interpreter from attaching for 4 to 7 ms."""
 RELEASE_S = 1.0
-"""Longest wait for a release: it may fail, and is tried again then."""
+"""Longest wait for the release of devices, in seconds. A release may fail and is then retried later."""
 
 
 class NodeCache:
-    """Holds the node's last scan. `refresh` scans the node and blocks; `current` never does."""
+    """Holds the node's last scan in `current`. `refresh` rescans the node and blocks."""
 
     def __init__(self, read: Callable[[], Node], schedule: Schedule = start_timer) -> None:
         self._read = read
@@ -39,44 +39,48 @@ class NodeCache:
         self._asked_for = 0
         self._is_read = False
         self.on_read: list[Callable[[], None]] = []
-        """Called after each scan by the scanning thread, before those who wait for the scan are notified."""
+        """Listeners: called after each scan by the scanning thread, before the threads that wait for the scan go on."""
         self.unannounced: list[Callable[[], None]] = []
-        """Each looks for changes of one kind of which the kernel gives no news, and has the node rescanned for them."""
+        """Functions that each look for one kind of change that the kernel does not announce, and request a rescan if
+        they find one."""
         self.is_outdated: Callable[[], bool] = lambda: False
-        """Returns whether a port of a silent device has another state than at the last scan. Blocks."""
+        """Returns whether the state of a port has changed since the last scan, for the devices whose port changes the
+        kernel does not announce. Blocks."""
         self.current = read()
 
     def refresh_if_outdated(self) -> None:
-        """Rescan the node if it is outdated. Raise as `refresh` does."""
+        """Rescan the node if the last scan is outdated. Raise InventoryError if the node cannot be read."""
         if self.is_outdated():
             self.refresh()
 
     def look_for_unannounced(self) -> None:
-        """Have the node rescanned if something has changed that nobody announced. Blocks: for a worker."""
+        """Look for changes that the kernel does not announce, and have the node rescanned if there are any. Blocks, so
+        only a worker may call it."""
         for look in self.unannounced:
             look()
 
     @property
     def is_current(self) -> bool:
-        """Return whether the last scan succeeded, and none was requested since."""
+        """Whether the last scan succeeded and no other scan was requested since."""
         return self._is_read and not self._asked_for
 
     def refresh_in(self, workers: Workers) -> Future[None]:
-        """Have a worker rescan the node. A caller who asks while a scan is queued or due soon shares it: it has not
-        begun yet."""
+        """Have a worker rescan the node; return a future that is done with the scan. A scan that was requested before
+        and has not begun yet is shared."""
         coming, _ = self._expect()
         self._queue(coming, workers)
         return coming.done
 
     def refresh_soon(self, workers: Workers) -> Future[None]:
-        """Have a worker rescan the node BURST_S from now, or with the next scan that somebody asks for."""
+        """Have a worker rescan the node after BURST_S, or earlier if another caller requests a scan. Return a future
+        that is done with the scan."""
         coming, is_new = self._expect()
         if is_new:
             coming.cancel_pause = self._schedule(BURST_S, partial(self._queue, coming, workers))
         return coming.done
 
     def _expect(self) -> tuple[_NextScan, bool]:
-        """Return the next scan, which has not begun, and whether nobody expected it before."""
+        """Return the next scan, which has not begun yet, and whether it was created by this call."""
         with self._queue_lock:
             if self._next is not None:
                 return self._next, False
@@ -85,7 +89,7 @@ class NodeCache:
             return self._next, True
 
     def _queue(self, coming: _NextScan, workers: Workers) -> None:
-        """Queue a scan, unless it is queued or was."""
+        """Queue a scan for a worker, unless it was queued before."""
         with self._queue_lock:
             if coming.is_queued:
                 return
@@ -103,7 +107,8 @@ class NodeCache:
                 self._asked_for -= 1
 
     def refresh(self) -> Node:
-        """Rescan the node. Raise InventoryError, and keep the last scan, when the node cannot be read."""
+        """Rescan the node and return the scan. If the node cannot be read, keep the last scan and raise
+        InventoryError."""
         with self._lock:
             self._is_read = False
             try:
@@ -119,7 +124,7 @@ class NodeCache:
 
 
 class _NextScan:
-    """A scan that has not begun: it waits for a worker, or for the pause after news."""
+    """A scan that has not begun: it waits for a free worker, or for the end of the pause after a change."""
 
     def __init__(self) -> None:
         self.done: Future[None] = Future()
@@ -127,7 +132,7 @@ class _NextScan:
         self.cancel_pause: Callable[[], None] = lambda: None
 
     def take_over(self, task: Future[None]) -> None:
-        """Tell those who wait how the worker's task ended."""
+        """End `done` in the same way as the worker's task ended."""
         if task.cancelled():
             self.done.cancel()
         elif (error := task.exception()) is not None:
@@ -137,10 +142,10 @@ class _NextScan:
 
 
 class NodeReader:
-    """The cache, and the workers that rescan the node before a pod is refused. Safe for use by several threads."""
+    """Rescans the node for pods: the cache of the last scan, with the workers that renew it. Thread-safe."""
 
     def __init__(self, cache: NodeCache, readers: Workers, releases: Callable[[], Iterable[Future[None]]]) -> None:
-        """`releases` returns those under way of devices that are home: each ends with a rescan."""
+        """`releases` returns the unfinished releases of devices that are back on the host; each ends with a rescan."""
         self.cache = cache
         self._releases = releases
         self.readers = readers
@@ -151,31 +156,32 @@ class NodeReader:
         return self.cache.refresh_in(self.readers)
 
     def await_rescan(self, pod: Pod, by: float) -> None:
-        """Wait until the node is rescanned. Raise NotReadyError when that is not done by `by` (seconds of
-        `time.monotonic`), and the scan's own error."""
+        """Rescan the node and wait for it. Raise NotReadyError if the scan is not done by `by` (seconds of
+        `time.monotonic`), and InventoryError if it fails."""
         rescanned = self.rescan()
         wait(rescanned, by - time.monotonic())
         if not rescanned.done():
             raise NotReadyError(
                 ErrorCode.NOT_READY,
-                "what was free is taken, and reading the node anew takes longer than the runtime waits",
+                "no suitable device is known to be free, and rescanning the node takes longer than the runtime waits",
                 where=str(pod),
                 hint="nothing to do: the kubelet tries again",
             )
 
     def await_ports(self, by: float) -> None:
-        """Wait until the node's ports are known as they are now, at most until `by`: the kernel gives no news of those
-        of silent devices. Raise InventoryError when the node cannot be read."""
+        """Update the state of ports whose changes the kernel does not announce, and wait for it, at most until `by`
+        (seconds of `time.monotonic`). Raise InventoryError if the node cannot be read."""
         if any(device.is_silent for device in self.cache.current.devices):
             wait(self.readers.submit("refresh", self.cache.refresh_if_outdated), by - time.monotonic())
 
     def await_releases(self, by: float) -> None:
-        """Wait until devices that are home by now are free for others, at most until `by`, as above."""
+        """Wait until the devices that are back on the host are free for other pods, at most RELEASE_S and at most until
+        `by` (seconds of `time.monotonic`)."""
         all_settled(tuple(self._releases()), min(by, time.monotonic() + RELEASE_S))
 
     def look_again(self) -> None:
-        """Request a rescan for something missing that the kernel does not announce. The next pod is placed with its
-        result."""
+        """Request a rescan because something is missing that may have come without an announcement of the kernel. The
+        caller does not wait: the next pod uses the result."""
         now = time.monotonic()
         if now - self._looked >= _LOOK_PAUSE_S:
             self._looked = now

@@ -1,4 +1,4 @@
-"""What the node offers now: its last scan under the administrator's policy."""
+"""The devices that the node offers to pods now: its last scan, filtered by the administrator's policy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Offered:
     node: Node
     offer: Offer
     has_ties: bool
-    """Whether some device of the node cannot be had exclusively."""
+    """Whether some device of the node cannot be given to one pod exclusively."""
 
     @classmethod
     def of(cls, policy: Policy, node: Node) -> _Offered:
@@ -34,36 +34,39 @@ class _Offered:
 
 
 class Offering:
-    """Safe for use by several threads."""
+    """The policy and the other settings under which pods' requests are decided. Thread-safe."""
 
     def __init__(self, node: NodeCache, policy: Policy, adoption: Adoption, memlock: MemlockBounds) -> None:
         self._node = node
         self.adoption = adoption
-        """What the administrator wants done with devices from others."""
+        """The administrator's settings for RDMA devices that other programs give to containers."""
         self.policy = policy
-        """What this node offers to whom. A new policy applies to new pods; existing pods keep what they have."""
+        """The pools of this node, and the rules which pods may use them. A new policy applies to new pods; existing
+        pods keep their devices."""
         self.memlock = memlock
-        """What the runtime does with RLIMIT_MEMLOCK."""
+        """The RLIMIT_MEMLOCK that the runtime gives to containers, as far as it is known."""
         self._offered = _Offered.of(policy, node.current)
         node.on_read.append(self._node_was_read)
 
     @property
     def offer(self) -> Offer:
-        """The devices of each pool, as the node was last read."""
+        """The devices of each pool, according to the last scan of the node."""
         return self._offered_on(self._node.current).offer
 
     @property
     def has_claims(self) -> bool:
-        """Return whether any pool is asked through claims, as far as the pools are known."""
+        """Whether pods may use a pool by claims. True also if the configuration cannot be read, because it may have
+        such a pool."""
         return bool(self.policy.closed) or any(pool.door is PoolDoor.CLAIMS for pool in self.policy.pools.values())
 
     def proven(self, asked: Asked) -> str:
-        """Return the place of the pod's first own request that is to be proven, "" where none is."""
+        """Return the place (for example an annotation) of the pod's first own request that requires a proof; "" if none
+        does."""
         request = asks_proof(self.policy, asked.request.requests)
         return request.where if request is not None else ""
 
     def question(self, owner: str, asker: Asker, asked: Asked, grants: tuple[CdiGrant, ...]) -> Question:
-        """Return the question of this moment: what `owner` asks for, and what is true of node, policy and runtime."""
+        """Return the input for `decide`: what `owner` asks for, and the present state of node, policy and runtime."""
         offered = self._offered_on(self._node.current)
         return Question(
             owner=owner,
@@ -81,7 +84,7 @@ class Offering:
         )
 
     def _node_was_read(self) -> None:
-        """Compute the node's offers after a scan, so that no pod waits for it."""
+        """Compute the offer after a scan, so that no pod has to wait for the computation."""
         self._offered_on(self._node.current)
 
     def _offered_on(self, node: Node) -> _Offered:

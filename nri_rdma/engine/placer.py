@@ -1,4 +1,5 @@
-"""Decides what a pod gets, and reserves it: asks `decide` with what is true now, and rescans the node before a refusal.
+"""Selects devices for a pod and reserves them. The decision is made by `nri_rdma.decide.decision`; before a refusal the
+node is rescanned.
 
 Nothing is attached here. Calls have a deadline in seconds of `time.monotonic`.
 """
@@ -26,7 +27,7 @@ from nri_rdma.observe.spans import Recorder
 
 
 class Placer:
-    """Safe for use by several threads."""
+    """The selection and reservation of devices, for pods and for containers. Thread-safe."""
 
     def __init__(
         self,
@@ -45,29 +46,31 @@ class Placer:
         self._kubelet = kubelet
         self._spans = spans
         self.on_refused: list[Callable[[frozenset[str], NriRdmaError], None]] = []
-        """Called with the CDI devices of a pod or container that is refused, and the error; a listener must not
+        """Listeners: called with the CDI devices of a pod or container that is refused, and the error; they must not
         block."""
 
     @property
     def waits_for_specs(self) -> bool:
-        """Return whether pods may have claims, and the specs that say which were never read."""
+        """Whether pods may have claims, but the CDI specs with these claims have not been read yet."""
         return not self._specs.is_ready and self._offering.has_claims
 
     def await_specs(self, pod: Pod, deadline: float) -> None:
-        """Wait until it is known which pods have claims. Raise NotReadyError at the deadline."""
+        """Wait until the CDI specs of claims are read, if pods may have claims. Raise NotReadyError at the deadline."""
         if self.waits_for_specs:
             self._specs.await_ready(pod, deadline)
 
     def asked(self, pod: Pod, request: PodRequest) -> Asked | None:
-        """Return what a pod asks for beside the request of its annotations; None when that is nothing. Raise
-        KubeletError, NotReadyError."""
+        """Return everything that a pod asks for: `request`, which is that of its annotations, and its shares, claims
+        and CDI devices. Return None if it asks for nothing. Raise KubeletError or NotReadyError if this is not known
+        yet."""
         claimed = self._kubelet.claims.of(pod.uid)
         asked = gather(pod, request, self._kubelet, self._spans, claimed)
         return asked if asked.request.requests or self._grants(pod, asked) else None
 
     def choose(self, pod: Pod, asked: Asked, asker: Asker, by: float | None) -> Selection:
-        """Select and reserve devices for a pod; none where the kubelet's allocation is only observed. `by` is the
-        deadline of a rescan; None: the node was scanned just now. Raise PlacementError, NotReadyError."""
+        """Select and reserve devices for a pod. Nothing is selected if the pod's devices from other programs are only
+        observed (setting `adopt`). `by` is the deadline of a rescan before a refusal; None: do not rescan, because the
+        node was scanned just now. Raise PlacementError or NotReadyError."""
         with self._spans.span("place") as span:
             chosen = self.place(pod.sandbox_id, pod, lambda: self._question(pod, asked, asker), by)
             span.attributes["rdma.devices"] = ",".join(it.name for item in chosen.placed for it in item.devices)
@@ -78,10 +81,11 @@ class Placer:
         return chosen
 
     def place(self, key: str, pod: Pod, ask: Callable[[], Question], by: float | None) -> Selection:
-        """Decide about the question that `ask` returns, and reserve the devices under the key.
+        """Decide the question that `ask` returns, and reserve the selected devices under `key`.
 
-        Before a refusal the node is rescanned and `ask` called again, so that a refusal ends as soon as its cause does.
-        Devices that are on the host already are free for it. `by` and the errors are as in `choose`.
+        Before a refusal the node is rescanned and `ask` is called again, so that no pod is refused for a cause that has
+        gone. Devices that are back on the host but not free yet are waited for. `by` is the deadline of both; None: the
+        node was scanned just now. Raise PlacementError or NotReadyError.
         """
         if by is not None:
             self._node.await_ports(by)
@@ -102,15 +106,15 @@ class Placer:
         return Selection(placed=decision.placed, rdma_cm=self._node.cache.current.rdma_cm)
 
     def rescan(self) -> Future[None]:
-        """Have a worker rescan the node."""
+        """Have a worker rescan the node; return a future that is done with the scan."""
         return self._node.rescan()
 
     def release(self, key: str) -> None:
-        """Release what is reserved under the key."""
+        """Release the devices that are reserved under the key."""
         self._reservations.release(key)
 
     def question(self, pod: Pod, asker: Asker, grants: tuple[CdiGrant, ...], asked: Asked = NOTHING_ASKED) -> Question:
-        """Return the question of this moment: what the pod, or its CDI devices, ask for, and what is true of node,
+        """Return the input for `decide`: what the pod and its CDI devices ask for, and the present state of node,
         policy and runtime."""
         question = self._offering.question(str(pod), asker, asked, grants)
         return question if pod.is_listed else replace(question, memlock=MemlockBounds())  # no runtime sets its limit

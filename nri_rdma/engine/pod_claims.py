@@ -1,8 +1,9 @@
-"""The claims of our driver that pods have, and which of them no container names.
+"""The claims of nri-rdma's DRA driver that pods have, and which of them no container of the pod names.
 
-The kubelet's checkpoint says which pods have a claim: it is there before any of their sandboxes, names also those of
-which no call tells a driver, and outlives the daemon. PodResources says which containers name one. A claim that none
-names is the whole pod's. Law: what cannot be read or is not told refuses the pods that may have a claim, never others.
+The kubelet's checkpoint file says which pods have a claim. The kubelet writes it before it starts the pod's sandbox; it
+also has the pods about which no call of the kubelet informs a driver, and it outlives the daemon. The kubelet's
+PodResources API says which containers name a claim. A claim that no container names belongs to the whole pod. Law: if
+one of these sources cannot be read, the pods that may have a claim are refused, and no other pods.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from nri_rdma.text.kubelet_checkpoint import FILE, claimed, may_have
 
 
 class PodClaims:
-    """Safe for use by several threads."""
+    """Reads the claims of pods from the kubelet. Thread-safe."""
 
     def __init__(
         self,
@@ -31,25 +32,27 @@ class PodClaims:
         specs: SpecCache,
         sandboxes: Sandboxes,
     ) -> None:
-        """`read` returns the kubelet's checkpoint; None: there is no kubelet. `ask` returns what the kubelet allocated
-        to a pod; None where it does not tell."""
+        """`read` returns the content of the kubelet's checkpoint file; None: there is no kubelet. `ask` returns what
+        the kubelet allocated to a pod; None: the kubelet does not report it."""
         self._read = read
         self._ask = ask
         self._specs = specs
         self._sandboxes = sandboxes
 
     def may_have(self, pod_uid: str) -> bool:
-        """Return whether the pod may have claims. Every pod of a node that serves claims waits for this."""
+        """Return whether the pod may have claims of nri-rdma's driver. Runs for every pod of a node that serves claims,
+        so it is cheap."""
         return may_have(self._read() or b"", pod_uid, DRIVER)
 
     def of(self, pod_uid: str) -> tuple[str, ...]:
-        """Return the CDI devices of the claims that the pod has. Raise KubeletError where it may have one and that
-        cannot be read."""
+        """Return the CDI devices of the pod's claims. Raise KubeletError if the pod may have a claim, but the
+        checkpoint cannot be read."""
         return claimed(self._read() or b"", pod_uid, DRIVER)
 
     def grants(self, pod: Pod, claimed: tuple[str, ...], allocation: PodAllocation | None) -> tuple[CdiGrant, ...]:
-        """Return those of a pod's claimed CDI devices that none of its containers names: they are for all of them.
-        Raise NotReadyError where the kubelet has not told which containers name one, or a spec is not read."""
+        """Return those of a pod's claimed CDI devices that no container names; they are for all containers of the pod.
+        Raise NotReadyError if the kubelet has not reported which containers name claims, or if a spec was not read
+        yet."""
         unnamed = _unnamed(pod, claimed, allocation)
         if not unnamed:
             return ()
@@ -66,16 +69,17 @@ class PodClaims:
         return tuple(replace(grant, for_all=True) for grant in grants)
 
     def note_listed(self, pods: Iterable[Pod]) -> None:
-        """Remember which of the pods that the runtime lists may have claims: what they have of them is looked at with
-        their next container."""
+        """Remember which pods of the runtime's list may have claims. `look_at` reads these claims later, when the next
+        container of the pod is created."""
         checkpoint = self._read() or b""
         for pod in pods if checkpoint else ():
             if may_have(checkpoint, pod.uid, DRIVER) and not self._sandboxes.has_ended(pod.sandbox_id):
                 self._sandboxes.take(pod.sandbox_id).has_unseen_claims = True
 
     def look_at(self, pod: Pod, attached: Collection[str]) -> None:
-        """Find out what a listed pod has of claims that no container names; `attached` are the CDI devices that its
-        sandbox has something attached for. Raise KubeletError, NotReadyError."""
+        """Find out which of a listed pod's claims no container names, and remember their CDI devices in the sandbox's
+        object. `attached`: the CDI devices for which the sandbox has attachments. Raise KubeletError or NotReadyError
+        if the claims cannot be read."""
         known = self._sandboxes.get(pod.sandbox_id)
         if known is None or not known.has_unseen_claims:
             return
@@ -85,8 +89,8 @@ class PodClaims:
         known.has_unseen_claims = False
 
     def named(self, sandbox_id: str, pod: str) -> Collection[str] | None:
-        """Return the CDI devices that the containers of a pod (NAMESPACE/NAME) name; None where the kubelet does not
-        tell. Blocks for its budget at most."""
+        """Return the CDI devices that the containers of a pod (NAMESPACE/NAME) name; None if the kubelet does not
+        report them. Blocks for at most the kubelet's budget of time."""
         namespace, _, name = pod.partition("/")
         asked = Pod(sandbox_id=sandbox_id, uid="", name=name, namespace=namespace, netns_path="")
         known = self._sandboxes.get(sandbox_id)
@@ -94,8 +98,8 @@ class PodClaims:
         return _named_in(allocation) if allocation is not None else None
 
     def refuse_untold(self, claim: Claim) -> None:
-        """Raise KubeletError where the checkpoint does not have a claim that the kubelet has prepared now: then we do
-        not see the present one, and would not know the claim's pods."""
+        """Raise KubeletError if the checkpoint lacks a claim that the kubelet is having prepared now. Then the daemon
+        does not see the kubelet's present checkpoint, and would not find the claim's pods."""
         checkpoint = self._read()
         if checkpoint is not None and claim.uid.encode() not in checkpoint:
             raise KubeletError(
@@ -107,7 +111,8 @@ class PodClaims:
 
 
 def _unnamed(pod: Pod, claimed: tuple[str, ...], allocation: PodAllocation | None) -> tuple[str, ...]:
-    """Return the CDI devices that no container names."""
+    """Return those of a pod's claimed CDI devices that no container names. Raise NotReadyError if the kubelet has not
+    reported the pod's allocation."""
     if not claimed:
         return ()
     if allocation is None:

@@ -1,7 +1,8 @@
-"""What containers are promised before they are made: devices that are decided and reserved, with nothing attached.
+"""Promises: devices that are selected and reserved for a container before the container is created.
 
-podman writes a container's nodes and variables before the container has a process or a network namespace. Law: a
-promise is redeemed once, by the start of the same sandbox, or it lapses; then its devices are free for others.
+podman writes a container's device nodes and variables before the container has a process or a network namespace, so
+nothing can be attached at that time. Law: a promise is redeemed once, by the start of the sandbox with the same id, or
+it lapses and its devices are free for other containers.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from nri_rdma.observe.spans import Recorder
 log = logging.getLogger(__name__)
 
 LAPSE_S = 15.0
-"""How long devices stay reserved for a container that is being made; podman takes less than a second. A container that
-starts later is decided about anew, and refused if it was made for other devices."""
+"""How long devices stay reserved for a container that is being created; podman takes less than a second. If a container
+starts later, its devices are selected again, and it is refused if these are not the devices that it was created for."""
 _LOOPBACK = "lo"
 
 
 class Promises:
-    """Safe for use by several threads, with one call at a time for each sandbox."""
+    """The promises that are neither redeemed nor lapsed. Thread-safe, if there is one call at a time for each
+    sandbox."""
 
     def __init__(
         self,
@@ -45,8 +47,8 @@ class Promises:
         spans: Recorder,
         schedule: Schedule = start_timer,
     ) -> None:
-        """`is_attached` returns whether a sandbox has attachments, whose reservations are not ours to release; `prefix`
-        is that of our annotations."""
+        """`is_attached` returns whether a sandbox has attachments; then its reservations are not released here.
+        `prefix` is the prefix of nri-rdma's annotations."""
         self._is_attached = is_attached
         self._placer = placer
         self._node = node
@@ -60,8 +62,9 @@ class Promises:
     def make(
         self, container: Container, links: Collection[str], interface: str | None, deadline: float
     ) -> ContainerEdits:
-        """Decide, reserve, and return the edits of a container that stands for itself; `links` are the netdevs that its
-        network has already, `interface` its own one as in AttachedRequest. Raise what refuses it."""
+        """Select and reserve devices for a container of podman or Docker, which has no pod; return its edits, or raise
+        the error that refuses it. `links`: the names of the netdevs that its network has already; `interface`: its
+        network interface, as in AttachedRequest."""
         try:
             return self._make(container, links, interface, deadline)
         except NriRdmaError as error:
@@ -69,7 +72,8 @@ class Promises:
             raise
 
     def redeem(self, sandbox_id: str) -> Selection | None:
-        """Return what a sandbox was promised, once; it stays reserved. None: nothing, or no longer."""
+        """Return the devices that were promised to a sandbox, and forget the promise; the devices stay reserved. Return
+        None if nothing was promised, or the promise has lapsed."""
         with self._lock:
             kept = self._kept.pop(sandbox_id, None)
         if kept is None:
@@ -78,7 +82,7 @@ class Promises:
         return kept[0]
 
     def withdraw(self, sandbox_id: str) -> None:
-        """Release what a sandbox was promised, if anything was."""
+        """Release the devices that were promised to a sandbox, if there are any."""
         if self.redeem(sandbox_id) is not None:
             self._release(sandbox_id)
 
@@ -109,8 +113,8 @@ class Promises:
     def _edits(
         self, container: Container, links: Collection[str], interface: str | None, chosen: Selection
     ) -> ContainerEdits:
-        """Return the edits for these devices. Raise PlacementError for netdevs of a container without a network of its
-        own, and for nodes and names that are taken."""
+        """Return a container's edits for the selected devices. Raise PlacementError if netdevs would have to move into
+        a container on the host's network, or if the paths of device nodes or the names of netdevs are taken."""
         pod, names = container.pod, names_in_pod(chosen.placed, {_LOOPBACK, *links})
         if names and not pod.netns_path:
             what = "this container is on the host's network: a netdev cannot be moved into it"
@@ -126,9 +130,9 @@ class Promises:
             with self._lock:
                 kept = self._kept.get(sandbox_id)
                 if kept is None or kept[0] is not chosen:
-                    return  # redeemed, or another promise by now
+                    return  # the promise was redeemed, or another one has replaced it
                 del self._kept[sandbox_id]
-            log.info("a container was not made: its devices are free again", extra={"sandbox": sandbox_id})
+            log.info("a container was not created: its devices are free again", extra={"sandbox": sandbox_id})
             self._release(sandbox_id)
 
         with self._lock:
@@ -140,11 +144,11 @@ class Promises:
 
 
 def _refuse_other_container(request: DeviceRequest, name: str, prefix: str) -> None:
-    """Raise RequestError for a request of a list that is for other containers of a pod."""
+    """Raise RequestError for a request that names other containers of a pod."""
     if not request.scope.covers(name):
         raise RequestError(
             ErrorCode.ANNOTATION_PLACE,
-            "a container of podman stands for itself: it has no other containers to ask for",
+            "a container of podman has no pod, so that it cannot ask for other containers",
             where=request.where,
             hint=f"write the list as {prefix}/pod, without containers: in it",
         )

@@ -1,8 +1,8 @@
-"""Refusals of pods and containers: those that may not run yet, or not any more, and the memory of all of them.
+"""The errors that refuse pods and containers which may not run yet or not any more, and the memory of all refusals.
 
-The texts begin so that the kubelet retries after about a second, not after ten or more, where a retry helps. The memory
-is for the log, `status` and whoever looks for a stuck pod, also after the pod is gone: one row per pod, call and error
-code. The kubelet asks again and again, so a row counts.
+If a retry helps, the text begins with "network is not ready": then the kubelet retries after about a second instead of
+ten or more. The memory is for `status` and for people who look for the reason of a stuck pod, also after the pod is
+gone. It has one row per pod, call and error code; the row counts the kubelet's retries.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ _NEW_SANDBOX = "delete the pod so that it gets a new sandbox"
 
 
 def not_ready(pod: Pod, why: str, last_error: str = "") -> NotReadyError:
-    """Return the error for a container whose pod's attach is not done, or not verified."""
+    """Return the error for a container whose pod's devices are not attached yet, or not verified; `why` says which."""
     what = f"network is not ready: {why}"
     return NotReadyError(ErrorCode.NOT_READY, what, where=str(pod), hint=_ASKS_AGAIN, detail=last_error)
 
 
 def being_attached(pod: Pod, container: str) -> NotReadyError:
-    """Return the error for a container as long as what its claims or shares ask for is not attached."""
+    """Return the error for a container as long as the devices of its claims or shares are not attached."""
     return not_ready(pod, f"the RDMA devices of container {container} are being attached")
 
 
 def not_decided(pod_name: str) -> NotReadyError:
-    """Return the error for a container whose pod started unnoticed and is being decided about."""
-    what = "network is not ready: this pod started while nri-rdma was away and is looked at now"
+    """Return the error for a container whose pod started while the daemon was away; a worker selects its devices
+    now."""
+    what = "network is not ready: this pod started while nri-rdma was away, and its devices are being selected"
     return NotReadyError(ErrorCode.NOT_READY, what, where=pod_name, hint=_ASKS_AGAIN)
 
 
 def not_attached(pod_name: str) -> NotReadyError:
-    """Return the error for a container whose pod asks for devices and has none."""
+    """Return the error for a container whose pod asks for devices, but has none and will not get any."""
     what = "this pod asks for RDMA devices and none are attached to its sandbox"
     return NotReadyError(ErrorCode.NOT_ATTACHED, what, where=pod_name, hint=_NEW_SANDBOX)
 
@@ -56,8 +57,8 @@ def failed_late(pod: Pod, why: str) -> NotReadyError:
 
 
 def lacks_guard(pod: Pod, container: str, resource: str) -> NotReadyError:
-    """Return the error for a container that has shares and not the guard that came with them: the runtime does not
-    read CDI specs."""
+    """Return the error for a container that has shares of a resource, but lacks the guard that the device plugin gave
+    with them, because the runtime does not read CDI specs."""
     return NotReadyError(
         ErrorCode.GUARD_MISSING,
         f"container {container} has shares of {resource} without the guard that was given with them",
@@ -68,27 +69,28 @@ def lacks_guard(pod: Pod, container: str, resource: str) -> NotReadyError:
 
 
 def forged_shares(pod: Pod, container: str, key: str) -> NotReadyError:
-    """Return the error for a container whose pod has an annotation that only the kubelet gives, to containers."""
+    """Return the error for a container whose pod has an annotation that only the kubelet may give, and only to
+    containers."""
     return NotReadyError(
         ErrorCode.NOT_ATTACHED,
-        f"the pod of container {container} has the annotation {bounded(key)}, which is for the kubelet to give",
+        f"the pod of container {container} has the annotation {bounded(key)}, which only the kubelet may give",
         where=str(pod),
         hint="remove it from the pod: ask for shares in resources.limits",
     )
 
 
 def unknown_shares(pod: Pod, container: str, resource: str) -> NotReadyError:
-    """Return the error for a container with shares of a resource that no pool of this node is asked by."""
+    """Return the error for a container with shares of a resource that belongs to no pool of this node."""
     return NotReadyError(
         ErrorCode.NOT_ATTACHED,
-        f"container {container} has shares of {bounded(resource)}, and no pool of this node is asked by it",
+        f"container {container} has shares of {bounded(resource)}, which is the resource of no pool of this node",
         where=str(pod),
         hint="delete the pod: its shares are older than the configuration; or put the pool back and restart the daemon",
     )
 
 
 def unknown_share(pod: Pod, container: str, share: str, pool: Pool) -> NotReadyError:
-    """Return the error for a container with an id that is none of its pool's shares."""
+    """Return the error for a container with a share id that its pool does not have."""
     return NotReadyError(
         ErrorCode.NOT_ATTACHED,
         f"container {container} has {quoted(share)}, which is no share of {pool.resource}: pool {pool.name} has"
@@ -99,8 +101,8 @@ def unknown_share(pod: Pod, container: str, share: str, pool: Pool) -> NotReadyE
 
 
 def late_attach_failed(pod: Pod, container: str, why: str, *, is_over: bool) -> NotReadyError:
-    """Return the error for a container whose claims or shares could not be attached; `is_over`: it is not tried
-    again."""
+    """Return the error for a container whose late attach, for its claims or shares, failed. `is_over`: there is no
+    further attempt."""
     return NotReadyError(
         ErrorCode.ATTACH_FAILED,
         "the RDMA devices of this container could not be attached, and what was done was undone",
@@ -111,10 +113,10 @@ def late_attach_failed(pod: Pod, container: str, why: str, *, is_over: bool) -> 
 
 
 def returning(pod: Pod) -> NotReadyError:
-    """Return the error for a container of a sandbox that is ending."""
+    """Return the error for a container of a sandbox whose devices are being returned to the host."""
     return NotReadyError(
         ErrorCode.RETURNING,
-        "the devices of this sandbox go back to the host",
+        "the devices of this sandbox are being returned to the host",
         where=str(pod),
         hint="the pod needs a new sandbox; delete the pod if the kubelet does not make one",
     )
@@ -128,20 +130,21 @@ def refuse_unusable_id(pod: Pod) -> None:
 WINDOW_S = 600.0
 """For how long after its last refusal a row is shown, in seconds."""
 KEPT = 256
-"""Most rows that are kept; beyond it the one that was refused longest ago is forgotten. One takes about 1 KiB."""
+"""Most rows that are kept. Beyond it the row with the oldest last refusal is forgotten. A row takes about 1 KiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusalRow:
-    """Refusals of one pod with one code. `first` and `last` are seconds since the epoch, the rest is of the last."""
+    """The refusals of one pod in one call with one error code. `first` and `last` are the times of the first and the
+    last refusal, in seconds since the epoch; the other fields describe the last refusal."""
 
     call: str
-    """The call of the runtime in CRI's words: RunPodSandbox, CreateContainer, StartContainer."""
+    """The call that was refused: RunPodSandbox, CreateContainer or StartContainer, or the step of an OCI hook."""
     pod: str
     uid: str
     sandbox: str
     container: str
-    """"" where the whole pod was refused."""
+    """The container's name; "" if the whole pod was refused."""
     code: str
     error: str
     count: int
@@ -150,7 +153,7 @@ class RefusalRow:
 
 
 class RefusedLately:
-    """Safe for use by several threads."""
+    """The memory of refusals. Thread-safe."""
 
     def __init__(
         self, clock: Callable[[], float] = time.time, names_holders: Callable[[], bool] = lambda: False
@@ -167,7 +170,8 @@ class RefusedLately:
             return dict(self._by_code)
 
     def note(self, call: str, pod: Pod, error: Exception, container: str = "") -> None:
-        """Log a refusal, and remember it. An error of another kind is a bug, which the door logs."""
+        """Log a refusal and remember it. Do nothing for an error that is no NriRdmaError: it is a bug, which the door
+        logs."""
         if not isinstance(error, NriRdmaError):
             return
         facts = {"call": call, "pod": str(pod), "uid": pod.uid, "sandbox": pod.sandbox_id}
@@ -196,7 +200,7 @@ class RefusedLately:
                 self._rows.popitem(last=False)
 
     def take_up(self, rows: Iterable[RefusalRow]) -> None:
-        """Remember rows of the daemon before, the oldest first. They do not count as refusals since the start."""
+        """Remember rows of an earlier daemon, oldest first. They do not count as refusals since the start."""
         with self._lock:
             for row in rows:
                 self._rows.pop(key := (row.pod, row.call, row.code), None)
@@ -205,7 +209,7 @@ class RefusedLately:
                 self._rows.popitem(last=False)
 
     def rows(self) -> tuple[RefusalRow, ...]:
-        """Return what was refused within the last ten minutes, the latest first."""
+        """Return the rows with a refusal within the last WINDOW_S seconds, the latest first."""
         since = self._clock() - WINDOW_S
         with self._lock:
             return tuple(row for row in reversed(self._rows.values()) if row.last >= since)

@@ -1,7 +1,7 @@
-"""Readings of specs and hardware that a container waits for, because nothing known explains its RDMA nodes.
+"""New readings of specs and hardware for a container whose RDMA device nodes are not explained by the last readings.
 
-Law: whoever is let through has had everything read that there was when it first asked; and a container that asks again
-gets the readings that were begun for it, so that it comes to an end however slow they are.
+Law: a container is created only after everything was read that existed at its first attempt. A later attempt waits for
+the readings that its first attempt began, so that slow readings delay the container, but cannot block it for ever.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from nri_rdma.tasks.waiting import all_settled
 
 
 class Rereading:
-    """Safe for use by several threads, of which one asks for a container."""
+    """Begins readings for containers and waits for them, once for each set of unexplained nodes. Thread-safe, if a
+    container has one caller at a time."""
 
     def __init__(self, reads: Iterable[Read], sandboxes: Sandboxes) -> None:
-        """`reads` start every possible reading; none: what is known is complete."""
+        """`reads`: functions that each start a reading (specs, node). Empty: the last readings are always complete."""
         self.reads = tuple(reads)
         self._sandboxes = sandboxes
 
     def await_read(self, pod: Pod, container: str, nodes: NodesAt, until: float) -> None:
-        """Wait until `until` for readings that began after the container first asked with these nodes. Raise
-        NotReadyError where they are not done by then, or one has failed: the next attempt begins new ones."""
+        """Wait for readings that began after the container's first attempt with these device nodes. Raise NotReadyError
+        if they are not done by `until` (seconds of `time.monotonic`), or if a reading failed; after a failure the next
+        attempt begins new readings."""
         known = self._sandboxes.get(pod.sandbox_id)
         begun = known.readings.pop(container, None) if known is not None else None
         if begun is None or not nodes <= begun.nodes:
@@ -60,14 +62,15 @@ def _not_yet(pod: Pod, container: str, nodes: NodesAt) -> NotReadyError:
 def _failed(pod: Pod, container: str, nodes: NodesAt, error: BaseException) -> NotReadyError:
     return NotReadyError(
         error.code if isinstance(error, NriRdmaError) else ErrorCode.NOT_READY,
-        f"a reading of specs or devices failed that was begun for {_words(container, nodes)}",
+        f"reading specs and devices again failed; it is needed for {_words(container, nodes)}",
         where=str(pod),
-        hint="see `nri-rdma inventory` and `nri-rdma cdi list`; it is read anew when the kubelet asks again",
+        hint="see `nri-rdma inventory` and `nri-rdma cdi list`; the next reading begins when the kubelet asks again",
         detail=str(error),
     )
 
 
 def _words(container: str, nodes: NodesAt) -> str:
-    """Return text that names one node only, and always the same one for the same set."""
+    """Return the first of a container's unexplained device nodes as text for people, always the same node for the same
+    set."""
     path, (major, minor) = min(nodes)
-    return f"{path} ({major}:{minor}) of container {container}, which nothing known explains"
+    return f"{path} ({major}:{minor}) of container {container}, whose origin is unknown"

@@ -1,7 +1,7 @@
-"""Who holds which device.
+"""The reservations of devices: which sandbox holds which device.
 
-A holding begins when a device is placed and ends when its undo is done: a device that is being returned is neither
-free nor owned by the next pod.
+A reservation begins when a device is selected for a sandbox, and ends when the return of the device to the host is
+done. Until then the device is not free for other pods.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from nri_rdma.model.device import DeviceId
 
 
 class Reservations:
-    """Holds the reservations of all sandboxes of this node. Safe for use by several threads."""
+    """The reservations of all sandboxes of this node. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._holdings: dict[str, tuple[tuple[DeviceId, Holding], ...]] = {}
         self.on_release: list[Callable[[], None]] = []
-        """Called after devices were released, by the thread that released them."""
+        """Listeners: called after devices were released, by the thread that released them."""
 
     def place(self, key: str, question: Question) -> Decision:
-        """Decide with what others hold now, and reserve the result under the key in one step: two concurrent callers
-        never get one device. A refusal keeps the key's reservations; an empty decision releases them."""
+        """Decide a question, and reserve the selected devices under the key in the same step, so that two concurrent
+        callers never get the same device. After a refusal the key keeps its old reservations; an empty decision
+        releases them."""
         with self._lock:
             decision = decide(question, self._taken(but=key))
             held = self._holdings.get(key)
@@ -38,7 +39,7 @@ class Reservations:
         return decision
 
     def hold(self, sandbox_id: str, devices: Iterable[tuple[DeviceId, Holding]]) -> None:
-        """Hold devices that were placed before this daemon started."""
+        """Reserve devices that an earlier daemon had selected."""
         with self._lock:
             self._holdings[sandbox_id] = tuple(devices)
 

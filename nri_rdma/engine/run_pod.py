@@ -1,7 +1,7 @@
-"""RunPodSandbox: plan what the pod asks for, have it attached, and answer.
+"""RunPodSandbox: select devices for the pod's requests, have them attached, and answer.
 
-Fail closed: what cannot be given is refused with an error. An attach that outlives the deadline goes on; its containers
-wait at the barrier.
+Fail closed: a request that cannot be fulfilled is refused with an error. An attach that is not done by the deadline
+goes on, and the pod's containers wait for it at the barrier.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from nri_rdma.model.pod import Pod
 from nri_rdma.tasks.waiting import all_settled, wait
 
 _OLDER_S = 60.0
-"""How long a planner may wait for a fresh scan of the node once the pod's previous sandbox has been detached."""
+"""How long the plan of a pod may wait for a rescan of the node, after the devices of the pod's previous sandbox were
+returned."""
 
 
 class PodStart:
-    """Starts pods, whichever door they come through. Safe for use by several threads."""
+    """Starts pods for every door. Thread-safe."""
 
     def __init__(
         self,
@@ -56,8 +57,8 @@ class PodStart:
         self._lock = threading.Lock()
 
     def run(self, start: Start, deadline: float) -> None:
-        """Give the pod what it asks for, or raise. An attach that outlives the deadline goes on; the pod's containers
-        wait for it."""
+        """Give the pod the devices that it asks for, or raise the error that refuses it. An attach that is not done by
+        the deadline goes on, and the pod's containers wait for it."""
         pod = start.pod
         if start.problem is not None:
             raise start.problem
@@ -71,23 +72,23 @@ class PodStart:
             if any(it.now.ends for it in known):
                 raise returning(pod)
             if known or not self._known.step(pod.sandbox_id, LifeEvent.RUN):
-                return  # seen already, in Synchronize: the runtime may deliver a sandbox's events twice
-            self._known.take(pod.sandbox_id).failure = None  # of an attempt before the runtime restarted
+                return  # handled in Synchronize already: the runtime may deliver a sandbox's events twice
+            self._known.take(pod.sandbox_id).failure = None  # the failure of an attempt before the runtime restarted
         try:
             sandbox = self._begin(start, asked, deadline)
         finally:
             self._known.step(pod.sandbox_id, LifeEvent.RAN)
-        if asked.allocation is not None:  # not before: of a pod that was refused the next sandbox is asked about, too
+        if asked.allocation is not None:  # only now: after a refusal the kubelet is asked about the next sandbox, too
             self._kubelet.shares.matched(asked.allocation)
         if sandbox is not None:
             self._await_start(sandbox, deadline)
 
     def _begin(self, start: Start, asked: Asked, deadline: float) -> Attachment | None:
-        """Begin to attach the selected devices. Return None when there are none: what the kubelet allocated is only
-        observed."""
+        """Select devices and begin to attach them. Return None if no device is to be attached, because what the kubelet
+        allocated is only observed (setting `adopt`)."""
         pod = start.pod
         where = self._offering.proven(asked)
-        if where and pod.is_listed:  # a container of podman comes with the hook that asks for the proof
+        if where and pod.is_listed:  # a container of podman or Docker has a hook that asks for the proof
             self._gate.refuse_unhooked(pod, where, start.asker, deadline)
 
         def choose(by: float | None) -> Selection:
@@ -101,7 +102,7 @@ class PodStart:
                 older, pod, lambda: choose(time.monotonic() + _OLDER_S), attempts, again
             )
         promised = self._promises.redeem(pod.sandbox_id)
-        if promised is not None:  # its container was made for these devices: no attempt may choose others
+        if promised is not None:  # its container was created for these devices: no attempt may choose other devices
             return self._attachments.begin(pod, promised.placed, promised.rdma_cm, attempts=attempts)
         chosen = choose(deadline)
         if not chosen.placed:
@@ -109,17 +110,17 @@ class PodStart:
         return self._attachments.begin(pod, chosen.placed, chosen.rdma_cm, attempts=attempts, again=again)
 
     def _await_start(self, sandbox: Attachment, deadline: float) -> None:
-        """Wait for the plan, which may refuse the pod, and for the attach as long as the settings say. A later failure
-        is reported to the pod's containers."""
+        """Wait for the plan, which may refuse the pod, and then for the attach, for as long as the settings say. A
+        failure after that time is reported to the pod's containers."""
         now, waits = time.monotonic(), self._barrier.waits
         by = deadline if waits.blocking else min(deadline, now + waits.sandbox_s)
-        if waits.blocking and not sandbox.waits_for_older:  # an error of the attach is that of the plan, too
+        if waits.blocking and not sandbox.waits_for_older:  # an error of the plan is also the error of the attach
             is_done = wait(sandbox.attach_done, by - now)
         else:
             is_planned = wait(sandbox.planned, (now if sandbox.waits_for_older else deadline) - now)
             is_done = is_planned and by > now and wait(sandbox.attach_done, by - time.monotonic())
         if not is_done:
-            # Bind the pod, not the attachment: its own future would keep it alive until a garbage collection.
+            # Bind the pod, not the attachment: its future would keep the attachment alive until a garbage collection.
             sandbox.attach_done.add_done_callback(partial(self.remember_failure, sandbox.pod))
 
     def remember_failure(self, pod: Pod, done: Future[None]) -> None:
@@ -130,5 +131,5 @@ class PodStart:
         if error is None or is_ended or (isinstance(error, NriRdmaError) and error.code is ErrorCode.RETURNING):
             return  # the attach succeeded, or the sandbox is being detached anyway
         if self._known.is_over(pod.sandbox_id):
-            return  # no event would end what is remembered now
+            return  # the sandbox has stopped already: no event would remove a failure that is remembered now
         self._known.take(pod.sandbox_id).failure = Unserved(pod=pod, why=str(error))

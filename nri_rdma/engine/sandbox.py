@@ -1,7 +1,7 @@
-"""What the engine remembers of a sandbox besides what is attached: one object, which ends with the sandbox.
+"""The memory of the engine about each sandbox, besides its attachments: one object, which ends with the sandbox.
 
-A pod that asks for nothing and shows nothing has no object. A sandbox that was stopped is remembered by its id alone,
-since containers may still be created after that: nothing is attached for them any more.
+A pod that asks for no device and has none from other programs has no object. Of a sandbox that was stopped only the id
+is remembered: the runtime may still create containers in it, and nothing is attached for them any more.
 """
 
 from __future__ import annotations
@@ -23,38 +23,43 @@ from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.pod import Pod
 
 KEPT_SANDBOXES = 4096
-"""More than any node runs. Beyond it the oldest one is forgotten that has nothing attached and is not starting."""
+"""Most sandboxes that are remembered, more than any node runs. Beyond it the oldest idle sandbox without attachments is
+forgotten."""
 KEPT_ENDED = 1024
-"""Ids of sandboxes that were stopped: containers may be created after the end."""
+"""Most ids of stopped sandboxes that are remembered."""
 
 _T = TypeVar("_T")
 
 
 class Life(StrEnum):
-    """A stage in the life of a sandbox id, as the engine sees it; its attachments have their own stages."""
+    """A stage in the life of a sandbox id. Its attachments have stages of their own (nri_rdma.attach.states)."""
 
     IDLE = "idle"
-    """Nothing is being decided for it: its attachments, if it has any, say the rest."""
+    """Nothing is being decided for the sandbox. It may have attachments."""
     STARTING = "starting"
-    """RunPodSandbox is being answered. The same event may be delivered twice: the second has no effect."""
+    """RunPodSandbox is being answered. The runtime may deliver the event twice: the second has no effect."""
     MISSED = "missed"
-    """It started while nobody listened, and a worker will decide what it gets. Its containers wait."""
+    """The sandbox started while the daemon was not connected, and a worker will decide which devices it gets. Its
+    containers wait."""
     DECIDING = "deciding"
-    """A worker decides about a missed one."""
+    """A worker decides about a missed sandbox."""
     ENDED = "ended"
-    """It was stopped. Only its id is remembered."""
+    """The sandbox was stopped. Only its id is remembered."""
 
 
 class LifeEvent(StrEnum):
     """An event in the life of a sandbox id."""
 
     RUN = "run"
+    """RunPodSandbox begins."""
     RAN = "ran"
-    """RunPodSandbox finished, or was refused."""
+    """RunPodSandbox finished or was refused."""
     MISS = "miss"
-    """The runtime lists it, it asks for devices, and it has none and no container."""
+    """The runtime lists the sandbox, which asks for devices but has no device, and no container that has run."""
     DECIDED = "decided"
+    """The worker finished deciding about a missed sandbox."""
     STOP = "stop"
+    """The sandbox was stopped."""
 
 
 LIFE: Final[Mapping[tuple[Life, LifeEvent], Life]] = MappingProxyType(
@@ -70,17 +75,17 @@ LIFE: Final[Mapping[tuple[Life, LifeEvent], Life]] = MappingProxyType(
         (Life.DECIDING, LifeEvent.RAN): Life.MISSED,
         (Life.DECIDING, LifeEvent.DECIDED): Life.STARTING,
         **{(life, LifeEvent.STOP): Life.ENDED for life in Life},
-        # A client may give a sandbox the id of one that was stopped.
+        # A client may give a new sandbox the id of a stopped one.
         (Life.ENDED, LifeEvent.RUN): Life.STARTING,
         (Life.ENDED, LifeEvent.MISS): Life.MISSED,
     }
 )
-"""What an event makes of a sandbox id; an event without a row has no effect."""
+"""The next stage by stage and event. An event without a row has no effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unserved:
-    """A pod that asks for devices and does not have them, or has containers without."""
+    """A pod that asks for devices and does not have them, or that has containers without them."""
 
     pod: Pod
     why: str
@@ -88,14 +93,17 @@ class Unserved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """A container with RDMA devices from others: `what` is the CDI device, or "device nodes"."""
+    """RDMA devices that a container has from other programs, for `status`."""
 
     pod: str
     container: str
     what: str
+    """The name of the CDI device that gave them, or "device nodes"."""
     devices: tuple[str, ...]
     source: str
+    """Where the CDI device was found: the name of an Origin."""
     adopt: str
+    """The administrator's setting for them, or "its own keys" if the CDI spec itself has nri-rdma's keys."""
     is_privileged: bool
 
 
@@ -110,19 +118,23 @@ class Aligned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageChecked:
-    """The check of the libraries in a container's image: why they cannot use its devices, and why they could not be
-    read."""
+    """The result of checking the RDMA libraries in a container's image."""
 
     pod: str
     container: str
     container_id: str
     problems: tuple[UserspaceError, ...]
+    """Why the libraries cannot use the container's devices."""
     unseen: str
+    """Why the libraries could not be read; "" if they were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """Readings begun for a container that was refused until they end, and the device nodes that it had."""
+    """The readings of specs and devices that were begun for a container, which is refused until they end.
+
+    `nodes` are the unexplained device nodes of the container when they began.
+    """
 
     nodes: NodesAt
     readings: tuple[Future[None], ...]
@@ -130,38 +142,43 @@ class Begun:
 
 @dataclass(slots=True)
 class LateFailure:
-    """A late attach that failed after its container was told to come again."""
+    """The failures of a container's late attaches, of which each had gone on after the container was refused as not
+    ready."""
 
     times: int = 0
     why: str = ""
+    """The last error."""
     is_told: bool = True
+    """Whether the container was refused with the last error already."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Sandbox:
-    """One sandbox. Its maps are by the name of a container. Written under no lock: each field is replaced whole, and
-    each map has one writer, the runtime's reader or the worker that reconciles."""
+    """The memory about one sandbox. The keys of its maps are container names. No lock protects its fields: each field
+    is replaced as a whole, and each map has one writer at a time, the thread that reads the runtime's events or the
+    worker that compares pods."""
 
     sandbox_id: str
     life: Life = Life.IDLE
     was_stopped: bool = False
-    """Whether a sandbox of this id was stopped before: then nothing is attached late, since a start that races the stop
-    may be what is remembered here."""
+    """Whether a sandbox with this id was stopped before. Then nothing is attached late, because this object may come
+    from a start that raced with the stop."""
     failure: Unserved | None = None
-    """Its attach failed after RunPodSandbox was answered, and was undone."""
+    """The failure of its attach after RunPodSandbox was answered; the attach was undone."""
     unserved: Unserved | None = None
-    """The runtime's last list showed that it runs without what it asks for."""
+    """The devices that it lacks, if it runs without them according to the runtime's last list."""
     allocation: PodAllocation | None = None
-    """What the kubelet said that it allocated."""
+    """What the kubelet allocated to its pod, if the kubelet reported it."""
     has_unseen_claims: bool = False
-    """The runtime listed it, the kubelet's checkpoint may have claims of ours for its pod, and nobody has looked yet
-    which of them its containers name."""
+    """Whether the pod may have claims of nri-rdma's DRA driver according to the kubelet's checkpoint, and it was not
+    found out yet which of them the containers name. Set when the runtime lists the pod."""
     unnamed: tuple[str, ...] = ()
     """The CDI devices of its pod's claims that no container names, and that were not attached at its start."""
     waited_at: float = 0.0
     """When a container last waited at the barrier, in seconds of `time.monotonic`."""
     answered: dict[str, str] = field(default_factory=dict)
-    """The cgroups paths of containers that were answered for while nothing was attached: the guard asks about them."""
+    """The cgroups paths of containers whose CreateContainer was answered while nothing was attached. The guard asks
+    whether there was an answer."""
     late_failures: dict[str, LateFailure] = field(default_factory=dict)
     readings: dict[str, Begun] = field(default_factory=dict)
     sightings: dict[str, tuple[Sighting, ...]] = field(default_factory=dict)
@@ -169,14 +186,16 @@ class Sandbox:
     images: dict[str, ImageChecked] = field(default_factory=dict)
 
     def remember_answer(self, container: str, cgroups_path: str) -> None:
-        """Remember that a container gets nothing. One that is made again takes the old one's place."""
+        """Remember that CreateContainer was answered for a container that gets no devices. An earlier container of the
+        same name is forgotten."""
         self.answered.pop(container, None)
         self.answered[container] = cgroups_path
         if len(self.answered) > KEPT_CONTAINERS:
             del self.answered[next(iter(self.answered))]
 
     def remember_late_failure(self, container: str, why: str) -> None:
-        """Remember why a late attach for a container failed, until that is reported."""
+        """Remember why a late attach for a container failed, so that the container's next attempt is refused with this
+        reason."""
         failed = self.late_failures.setdefault(container, LateFailure())
         failed.times, failed.why, failed.is_told = failed.times + 1, why, False
         if len(self.late_failures) > KEPT_CONTAINERS:
@@ -184,31 +203,31 @@ class Sandbox:
 
 
 class Sandboxes:
-    """All sandboxes of which anything is remembered, oldest first. Safe for use by several threads."""
+    """All sandboxes about which anything is remembered, oldest first. Thread-safe."""
 
     def __init__(self, is_attached: Callable[[str], bool] = lambda _sandbox_id: False) -> None:
-        """`is_attached` returns whether the sandbox of an id has attachments: such a sandbox is not forgotten."""
+        """`is_attached` returns whether the sandbox with this id has attachments; such a sandbox is not forgotten."""
         self.is_attached = is_attached
         self._lock = threading.Lock()
         self._known: OrderedDict[str, Sandbox | None] = OrderedDict()
-        """By id; None for those that were stopped."""
+        """The sandboxes by id; None for a stopped sandbox."""
         self._ended = 0
-        """How many of them are None."""
+        """The number of stopped sandboxes in `_known`."""
 
     def get(self, sandbox_id: str) -> Sandbox | None:
-        """Return what is remembered of the sandbox, if anything is. Takes no lock."""
+        """Return the sandbox's object; None if nothing is remembered or the sandbox was stopped. Takes no lock."""
         return self._known.get(sandbox_id)
 
     def take(self, sandbox_id: str) -> Sandbox:
-        """Return the sandbox's object, a new one when nothing was remembered of it."""
+        """Return the sandbox's object; create it if nothing is remembered about the sandbox."""
         with self._lock:
             return self._take(sandbox_id)
 
     def step(self, sandbox_id: str, event: LifeEvent) -> bool:
-        """Apply an event to the life of a sandbox as LIFE says. Return False when LIFE has no row for the event:
-        nothing changed.
+        """Apply an event to the life of a sandbox according to LIFE. Return False if LIFE has no row for the event;
+        nothing has changed then.
 
-        STOP drops everything but the id. Nothing else drops an object here: a worker may be about to write to it.
+        STOP drops everything but the id. No other event drops an object, because a worker may be about to write to it.
         """
         with self._lock:
             after = LIFE.get((self._life(sandbox_id), event))
@@ -221,53 +240,56 @@ class Sandboxes:
             return True
 
     def has_ended(self, sandbox_id: str) -> bool:
-        """Return whether the sandbox was stopped, as far back as that is remembered."""
+        """Return whether a sandbox with this id was stopped, even if one with the same id began since. The oldest ids
+        are forgotten."""
         known = self._known.get(sandbox_id)
         return known.was_stopped if known is not None else sandbox_id in self._known
 
     def is_over(self, sandbox_id: str) -> bool:
-        """Return whether the sandbox was stopped, and nothing began with its id since."""
+        """Return whether the sandbox was stopped and no sandbox with the same id began since."""
         return sandbox_id in self._known and self._known.get(sandbox_id) is None
 
     def is_missed(self, sandbox_id: str) -> bool:
-        """Return whether the sandbox started while nobody listened, and a worker has not decided about it yet."""
+        """Return whether the sandbox started while the daemon was not connected to the runtime, and no worker has
+        decided about it yet."""
         known = self._known.get(sandbox_id)
         return known is not None and known.life in {Life.MISSED, Life.DECIDING}
 
     def keep(self, sandbox_ids: Collection[str]) -> None:
-        """Forget all other sandboxes: they ended, and no event said so."""
+        """Forget all sandboxes except these ids and those that a thread is deciding about. The others ended without an
+        event."""
         with self._lock:
             for sandbox in self._all():
                 if sandbox.sandbox_id not in sandbox_ids and sandbox.life not in {Life.STARTING, Life.DECIDING}:
                     del self._known[sandbox.sandbox_id]
 
     def namespace_removed(self, path: str) -> None:
-        """Stop the sandboxes that lack what they ask for and whose network namespace was at this path. An event may
-        never tell their end, and they have no attachment whose end would be seen."""
+        """Mark as stopped the sandboxes without the devices that they ask for, if this was the path of their network
+        namespace. Their end may come without an event, and no attachment of theirs would show it."""
         for sandbox in self.all():
             if any(it is not None and it.pod.netns_path == path for it in (sandbox.unserved, sandbox.failure)):
                 self.step(sandbox.sandbox_id, LifeEvent.STOP)
 
     def all(self) -> tuple[Sandbox, ...]:
-        """Return those that were not stopped, oldest first."""
+        """Return the sandboxes that were not stopped, oldest first."""
         with self._lock:
             return self._all()
 
     def unserved(self) -> tuple[Unserved, ...]:
-        """Return the pods that ask for devices and run, or wait, without them."""
+        """Return the pods that ask for devices, but run or wait without them."""
         found = (it for sandbox in self.all() for it in (sandbox.unserved, sandbox.failure))
         return tuple(it for it in found if it is not None)
 
     def sightings(self) -> tuple[Sighting, ...]:
-        """Return the containers with RDMA devices from others."""
+        """Return the RDMA devices that containers have from other programs."""
         return tuple(it for sandbox in self.all() for seen in _values(sandbox.sightings) for it in seen)
 
     def alignments(self) -> tuple[Aligned, ...]:
-        """Return how near the devices of containers turned out to be to their GPUs."""
+        """Return how near the devices of containers are to the containers' GPUs."""
         return tuple(it for sandbox in self.all() for it in _values(sandbox.alignments))
 
     def images(self) -> tuple[ImageChecked, ...]:
-        """Return what became of the checks of containers' images."""
+        """Return the results of the checks of containers' images."""
         return tuple(it for sandbox in self.all() for it in _values(sandbox.images))
 
     # With the lock

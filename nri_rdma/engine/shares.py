@@ -1,8 +1,9 @@
-"""What the kubelet allocated of our resources, and no pod is known to have yet.
+"""Device-plugin shares: what the kubelet allocated of nri-rdma's resources, until it is known which pod has it.
 
-Law: Allocate names neither pod nor container, so it only makes the next pods worth a question to the kubelet. A plain
-pod costs a comparison while nothing is pending. Nothing is pending for long: a pod may be deleted before its sandbox
-starts, and a container whose pod comes later says itself what it has (nri_rdma.text.share_annotations).
+The kubelet's call Allocate names neither a pod nor a container. Law: after an Allocate its shares are pending, and
+while shares are pending the kubelet is asked about each new pod. While nothing is pending a pod costs one comparison.
+Shares are pending only for a limited time, because their pod may be deleted before its sandbox starts. If the pod comes
+later, the annotations of its containers tell their shares (nri_rdma.text.share_annotations).
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from nri_rdma.model.registration import Registration
 from nri_rdma.observe.spans import traceparent
 
 PENDING_S = 120.0
-"""How long after an allocation pods are asked about, while none of them is known to have it. Usually the sandbox starts
-within half a second; volumes may take longer."""
+"""How long shares are pending after their allocation, in seconds. Usually the pod's sandbox starts within half a
+second; volumes may take longer."""
 NOT_TRIED = "the runtime has not reported its pods yet"
 """Why a resource is not registered right after the daemon's start."""
 
 
 class Guarding(StrEnum):
-    """The guard of containers with shares, or the reason why they have none."""
+    """Whether the kubelet gives the guard's hook to containers with shares, or the reason why it does not."""
 
     ON = "on"
     NO_HOOK = "the hook is not at guard_hook on the host"
@@ -40,27 +41,27 @@ class Guarding(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharesView:
-    """The pools that are asked by a resource, as `status` shows them."""
+    """The state of the pools that pods request by a resource, for `status`."""
 
     guarding: Guarding
     registrations: Mapping[str, Registration]
-    """By the names of what is served."""
+    """The state of each resource at the kubelet, by the name of its pool or GUARD_POOL."""
     taken: Taken
     attachments: tuple[Attachment, ...]
 
     @property
     def are_guarded(self) -> bool:
-        """Return whether the kubelet gives the guard to containers with shares."""
+        """Whether the kubelet gives the guard's hook to containers with shares."""
         return self.guarding is Guarding.ON
 
     @property
     def of_guard(self) -> Registration | None:
-        """Return whether the kubelet knows the guard resource; None where there is none."""
+        """The state of the guard resource at the kubelet; None if the guard resource is not configured."""
         return self.registrations.get(GUARD_POOL)
 
     def counted(self, pool: Pool, devices: Iterable[RdmaDevice]) -> tuple[int, int]:
-        """Return how many a pool has of its resource, and how many of them pods have; `devices` are those that the
-        host shows of it."""
+        """Return the number of units (shares or devices) that a pool offers of its resource, and the number that pods
+        have. `devices`: the pool's devices that are on the host now."""
         if pool.gives is not ShareGives.DEVICE:
             holdings = (holding for it in devices for holding in self.taken.get(it.id, ()))
             return pool.shares, len({share for holding in holdings for share in holding.shares})
@@ -70,43 +71,46 @@ class SharesView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pending:
-    """A share that was allocated: when it is no longer asked about, in seconds of the clock, and the `traceparent` of
-    the call."""
+    """A share that was allocated to a pod that is not known yet."""
 
     until: float
+    """The time at which it stops being pending, in seconds of the clock."""
     trace: str
+    """The `traceparent` of the Allocate call."""
 
 
 class ShareBook:
-    """Safe for use by several threads."""
+    """The pools with shares, their registration at the kubelet, and the pending shares. Thread-safe."""
 
     def __init__(
         self, pools: Iterable[Pool] = (), clock: Callable[[], float] = time.monotonic, guard_resource: str = ""
     ) -> None:
         self.pools = {pool.name: pool for pool in pools if pool.door is PoolDoor.RESOURCE}
-        """The pools that are asked by a resource, by name."""
+        """The pools that pods request by a resource, by name."""
         self.served = (*self.pools.values(), *([guard_pool(guard_resource)] if guard_resource else []))
-        """What the kubelet is told of: these pools, and the guard resource."""
+        """The pools whose resources the device plugin registers at the kubelet: `pools`, and one for the guard
+        resource."""
         self.pools_by_id = frozenset(it.name for it in self.pools.values() if it.gives is ShareGives.DEVICE)
-        """Those of them whose ids stand for devices."""
+        """The names of the pools in which an id stands for one whole device."""
         self.guarding = Guarding.NO_HOOK
-        """Whether the kubelet gives the guard to containers with shares."""
+        """Whether the kubelet gives the guard's hook to containers with shares."""
         started = Registration(error=NOT_TRIED, since=time.time())
         self.registrations = dict.fromkeys((it.name for it in self.served), started)
-        """Whether the kubelet knows the resources, by the names of what is served."""
+        """The state of each resource at the kubelet, by the name of its pool."""
         self._lock = threading.Lock()
         self._clock = clock
         self._pending: dict[tuple[str, str], _Pending] = {}
-        """One that was allocated again has its place and the later time."""
+        """The pending shares by resource and id, in the order of their first allocation. A share that is allocated
+        again keeps its place and gets the later time."""
 
     @property
     def is_guarded(self) -> bool:
-        """Return whether the kubelet gives the guard to containers with shares."""
+        """Whether the kubelet gives the guard's hook to containers with shares."""
         return self.guarding is Guarding.ON
 
     @property
     def is_pending(self) -> bool:
-        """Return whether a pod may come that has shares of which nobody has told yet."""
+        """Whether shares were allocated lately to a pod that is not known yet."""
         if not self._pending:
             return False
         with self._lock:
@@ -116,47 +120,50 @@ class ShareBook:
         return bool(self._pending)
 
     def unguarded(self, container: Container) -> str:
-        """Return a resource that the container has shares of without the guard that was given with them, or "". A
-        container whose shares are older than the guard was given none: it is served."""
+        """Return a resource of which the container has shares, but not the guard that the device plugin gave with them;
+        "" if there is none. Shares that were allocated before the guard was configured need no guard."""
         lacking = {
             self.pools[name].resource for name in container.given_guards - container.guards if name in self.pools
         }
         return min((it for it, _ in container.shares if it in lacking), default="") if self.is_guarded else ""
 
     def registered(self, pool: str, error: str = "") -> None:
-        """Note that the kubelet knows the resource of a pool, or why not."""
+        """Note that the kubelet accepted the resource of a pool, or the error with which its registration failed."""
         self.registrations[pool] = self.registrations[pool].then(error, time.time())
 
     def view(self, taken: Taken, attachments: tuple[Attachment, ...]) -> SharesView:
-        """Return what is known now, beside who holds which device."""
+        """Return the present state of the pools for `status`. `taken`: the reservations of devices; `attachments`: all
+        attachments of the node."""
         return SharesView(
             guarding=self.guarding, registrations=dict(self.registrations), taken=taken, attachments=attachments
         )
 
     def allocated(self, resource: str, shares: Iterable[str]) -> None:
-        """Note that the kubelet allocated these shares to a container that it does not name."""
+        """Make these shares pending: the kubelet allocated them in a call that does not name the container."""
         with self._lock:
             pending = _Pending(until=self._clock() + PENDING_S, trace=traceparent())
             for share in shares:
                 self._pending[resource, share] = pending
 
     def traces(self, allocation: PodAllocation) -> frozenset[str]:
-        """Return the `traceparent` of each call that allocated one of these shares, while they are pending."""
+        """Return the `traceparent` of each call that allocated shares in a pod's allocation, as long as the shares are
+        pending."""
         with self._lock:
             found = (self._pending.get(pair) for pair in _pairs(allocation))
             return frozenset(it.trace for it in found if it is not None and it.trace)
 
     def matched(self, allocation: PodAllocation) -> None:
-        """Note whose these allocations are."""
+        """Note that the pod of this allocation is known: its shares are not pending any more."""
         self.told(_pairs(allocation))
 
     def told(self, shares: Iterable[tuple[str, str]]) -> None:
-        """Note that the containers of these shares are known, each with its resource."""
+        """Note that the container of each of these shares is known: they are not pending any more. A share is given as
+        (resource, id)."""
         with self._lock:
             for pair in shares:
                 self._pending.pop(pair, None)
 
 
 def _pairs(allocation: PodAllocation) -> Iterator[tuple[str, str]]:
-    """Yield the ids that a pod was allocated, each with its resource."""
+    """Return the shares in a pod's allocation, each as (resource, id)."""
     return ((ids.resource, share) for it in allocation.containers for ids in it.resources for share in ids.ids)

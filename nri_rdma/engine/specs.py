@@ -1,6 +1,6 @@
-"""The CDI specs and the hardware as last read, and who waits for them.
+"""The CDI specs and the hardware according to the last readings, and the waits for new readings.
 
-Law: a handler is answered from memory. A worker reads the specs; it replaces the snapshot as a whole.
+Law: the runtime's calls are answered from memory. A worker reads the specs and replaces the snapshot as a whole.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ Read: TypeAlias = Callable[[], Future[None]]
 """Starts a reading in a worker when called. The reading is done when its result is known."""
 
 _KEPT_NAMES = 4096
-"""Names of CDI devices that no spec had are remembered up to this number, which is more than the pods of any node
-have."""
+"""Most names of CDI devices without a spec that are remembered; more than the pods of any node have."""
 _FRESH_S = 1.0
-"""How long a name that a reading did not find counts as unknown; then the specs are read again. The kubelet's attempts
-are as far apart."""
+"""How long a name that a reading did not find is not looked for again, in seconds. The kubelet's attempts are as far
+apart."""
 _UVERBS_MAJOR = 231
-"""The kernel's number for the first 32 devices (IB_UVERBS_MAJOR in its drivers/infiniband/core/uverbs_main.c): a node
-whose first one has just come is not known to have any."""
+"""The major number of the first 32 uverbs devices (IB_UVERBS_MAJOR in the kernel's
+drivers/infiniband/core/uverbs_main.c). It counts as RDMA even before a first device was found on the node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +44,14 @@ class Snapshot:
     gpu_names: GpuNames
     """The GPUs of the node."""
     rdma_majors: frozenset[int]
-    """The major numbers that RDMA devices of the node have or had: devices that moved to pods are not in the node's
-    list."""
+    """The major numbers that the node's RDMA devices have or had. Earlier numbers are kept, because devices that moved
+    into pods are not in the node's list."""
     majors: frozenset[int] | None
-    """The same; None as long as no specs were read."""
+    """The same as `rdma_majors`; None until the specs are read for the first time."""
 
 
 class SpecCache:
-    """Safe for use by several threads. `now` is the last snapshot."""
+    """The last snapshot, as `now`, and the waits for newer ones. Thread-safe."""
 
     def __init__(
         self,
@@ -63,9 +62,9 @@ class SpecCache:
         reread: Read | None = None,
         is_ready: bool = True,
     ) -> None:
-        """`node` and `registry` return the last reading and never block. `reread` has a worker read the specs again; it
-        is done when `read_again` was called afterwards (None: the last reading is complete). A cache that is not ready
-        knows no specs until `set_ready`."""
+        """`node` and `registry` return the last readings and never block. `reread` has a worker read the specs; its
+        future is done after the worker has called `read_again`. `reread` None: the last reading is always complete.
+        `is_ready` False: the specs count as unread until `set_ready`."""
         self._node = node
         self._registry = registry
         self._prefix = prefix
@@ -73,7 +72,7 @@ class SpecCache:
         self._lock = threading.Lock()
         self._ready = threading.Event()
         self._readings: OrderedDict[str, tuple[Future[None], float]] = OrderedDict()
-        """Readings for names that no spec had, with the time of each request."""
+        """The reading that was begun for each name without a spec, with the time at which it was begun."""
         self._expected: frozenset[str] = frozenset()
         self.now = self._snapshot(registry(), frozenset({_UVERBS_MAJOR}), None, is_ready=is_ready)
         if is_ready:
@@ -81,7 +80,7 @@ class SpecCache:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether the specs were read, with those that are expected."""
+        """Whether the specs were read, including the expected ones (`expect`)."""
         return self._ready.is_set() and not self._expected
 
     def traces(self, names: Iterable[str]) -> frozenset[str]:
@@ -89,19 +88,20 @@ class SpecCache:
         return frozenset(map(self.now.index.trace_of, names)) - {""}
 
     def read_again(self) -> None:
-        """Handle changed specs or a changed node. Not for a handler thread: it goes through every spec."""
+        """Make a new snapshot, after the specs or the node have changed. Slow, because it goes through all specs: not
+        for a thread that answers the runtime."""
         with self._lock:
             self._take(is_ready=self._ready.is_set())
 
     def set_ready(self) -> None:
-        """Mark the specs as read, and wake those who wait for them."""
+        """Mark the specs as read, and wake the threads that wait for them."""
         with self._lock:
             self._take(is_ready=True)
             self._ready.set()
 
     def await_ready(self, pod: Pod | None, deadline: float) -> None:
-        """Wait until the specs are read, with those that are expected, or until `deadline` (seconds of
-        `time.monotonic`): then raise NotReadyError."""
+        """Wait until the specs are read, including the expected ones (`expect`). Raise NotReadyError at `deadline`
+        (seconds of `time.monotonic`)."""
         if not self._ready.is_set() and not self._ready.wait(max(0.0, deadline - time.monotonic())):
             raise specs_not_read(pod)
         expected = self._expected
@@ -109,21 +109,22 @@ class SpecCache:
             if not settled(self.reading_for([*expected]), deadline - time.monotonic()):
                 raise specs_not_read(pod)
             with self._lock:
-                self._expected -= expected  # what is not among the specs by now is expected no longer
+                self._expected -= expected  # a device that is still in no spec is not waited for again
 
     def expect(self, names: Iterable[str]) -> None:
-        """Have pods that come wait until the specs of these CDI devices are read, which were written before. They are
-        read as soon as the change is noticed, or for the next pod."""
+        """Expect these CDI devices, whose specs were just written: pods that come now wait until the specs are read.
+        They are read when the change of the files is noticed, or for the next pod."""
         with self._lock:
             self._expected |= frozenset(self.unread(names))
 
     def unread(self, names: Iterable[str]) -> list[str]:
-        """Return those of these CDI devices that no spec had, as long as reading again may find them."""
+        """Return those of these CDI devices that were in no spec; empty if the specs are never read again."""
         return [name for name in names if not self.now.index.has_read(name)] if self._reread is not None else []
 
     def reading_for(self, names: list[str]) -> Future[None]:
-        """Return a reading that began after these `unread` names were requested, or at most a moment before."""
-        assert self._reread is not None  # otherwise none is unread
+        """Return a reading for these CDI devices, which were in no spec (`unread`). A reading that began for all of
+        them less than _FRESH_S ago is shared."""
+        assert self._reread is not None  # otherwise `unread` returns nothing
         now = time.monotonic()
         known = [self._readings.get(name) for name in names]
         if any(it is None or (it[0].done() and now - it[1] > _FRESH_S) for it in known):
@@ -135,7 +136,7 @@ class SpecCache:
         return self._readings[names[-1]][0]
 
     def _take(self, *, is_ready: bool) -> None:
-        """Take the last reading. With the lock."""
+        """Make a snapshot from the last readings. The caller holds the lock."""
         self.now = self._snapshot(self._registry(), self.now.rdma_majors, self.now.index, is_ready=is_ready)
         self._expected = frozenset(self.unread(self._expected))
 
@@ -158,7 +159,7 @@ class SpecCache:
 
 
 def specs_not_read(pod: Pod | None) -> NotReadyError:
-    """Return the error that refuses what needs specs which are still being read."""
+    """Return the error for a pod or container that has to wait until the specs are read."""
     return NotReadyError(
         ErrorCode.NOT_READY,
         "network is not ready: the CDI specs of the node are still being read",

@@ -1,4 +1,4 @@
-"""StartContainer: the last moment before a container's process runs. Its cgroup exists."""
+"""StartContainer: write limits and make the last checks before a container's program runs. Its cgroup exists now."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from nri_rdma.model.pod import Pod
 log = logging.getLogger(__name__)
 
 _REPORTED_ANSWERS = 2
-"""The kubelet recreates a container whose last start failed: the repeated answer is logged once."""
+"""The number of CreateContainer answers without a start in between at which this is logged. The kubelet recreates a
+container whose start failed, so more answers may follow."""
 
 
 class ContainerStart:
@@ -34,7 +35,7 @@ class ContainerStart:
         self.limiter = limiter
         self.gate = gate
         self.images: ImageCheck | None = None
-        """Checks the images of containers; None: nobody does."""
+        """Checks the images of containers; None: images are not checked."""
         self._alignment = alignment
 
     def created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
@@ -59,9 +60,12 @@ class ContainerStart:
         gpus: ShowGpus | None,
         image: FindImage | None,
     ) -> None:
-        """Write the limits that the runtime was not given, and check the container's devices against its GPUs, which
-        `gpus` returns, and its image, which `image` finds (None: nobody knows). Raise LimitsError, ProofError where it
-        was to be proven and was not, or PlacementError where a strict request does not fit the GPUs."""
+        """Write the rdma limits that the runtime does not write, and check the container's GPUs and image.
+
+        `gpus` returns which GPUs the container shows, `image` where its image is; None: not known. Raise LimitsError if
+        a limit cannot be written, ProofError if RDMA had to be proven in the container and was not, and PlacementError
+        if a strict request's devices are too far from the GPUs.
+        """
         holdings = self._attachments.of(sandbox_id)
         if not holdings:
             return
@@ -75,7 +79,7 @@ class ContainerStart:
             self.images.begin(holdings, container, container_id, image)
 
     def start_alone(self, pod: Pod) -> None:
-        """Write the limits of a container that stands for itself: its OCI runtime was told of none. Raise
+        """Write the rdma limits of a container of podman or Docker, whose OCI runtime was given no limits. Raise
         LimitsError."""
         holdings = self._attachments.of(pod.sandbox_id)
         if holdings:
@@ -83,14 +87,15 @@ class ContainerStart:
             self.limiter.limit_alone(holdings, pod.name, pod.cgroups_path, pod.pid)
 
     def journals_read(self) -> None:
-        """Handle that the journals of an earlier daemon were read: of a container that stands for itself nobody tells
-        the cgroup again. Its limits were written before it started, and are removed at its end."""
+        """Remember the cgroups of podman's and Docker's containers from the journals of an earlier daemon, because no
+        runtime reports them again. Their limits, which the earlier daemon wrote, are removed at their end."""
         for it in self._attachments.all():
             if it.taken_up is not None and it.pod.cgroups_path:
                 it.taken_up.add_done_callback(partial(self._taken_up, it))
 
     def _taken_up(self, attachment: Attachment, _done: Future[None]) -> None:
-        """Handle that it is known what became of an earlier daemon's attachment."""
+        """Remember the cgroup of an earlier daemon's attachment, once the attachment was adopted; do nothing if it was
+        undone."""
         pod = attachment.pod
         if not attachment.ends:
             attachment.containers.remember(pod.name, pod.cgroups_path)

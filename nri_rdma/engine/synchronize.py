@@ -1,6 +1,7 @@
-"""Compares with the runtime's list of pods: which ended unnoticed, which were missed, which run without their devices.
+"""Compares the engine's sandboxes with the runtime's list of pods: which pods ended unnoticed, which started unnoticed,
+and which run without their devices.
 
-The list comes with Synchronize, which is answered at once; a worker compares.
+The list comes with the runtime's call Synchronize. The call is answered at once, and a worker compares afterwards.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from nri_rdma.text.annotations import asks
 log = logging.getLogger(__name__)
 
 _SPECS_S = 60.0
-"""How long a worker waits until the CDI specs are read; then it goes on without them."""
+"""How long the worker waits until the CDI specs are read, in seconds. After it the worker goes on without them."""
 _MISSED_S = 10.0
-"""Deadline for deciding about a pod that started while nobody listened; an attach that outlives it goes on."""
+"""The time to start a missed pod, in seconds. An attach that takes longer goes on in the background."""
 _TAKEN_UP_S = 60.0
-"""How long a worker waits until an earlier daemon's attachments are adopted or undone; then it goes on."""
+"""How long the worker waits for each attachment of an earlier daemon to be adopted or undone, in seconds."""
 
 
 StartPod: TypeAlias = Callable[[Start, float], None]
@@ -39,7 +40,8 @@ StartPod: TypeAlias = Callable[[Start, float], None]
 
 
 class Synchronizer:
-    """Compares the pods. `reconcile_later` is called by the runtime's reader; the rest runs in a worker."""
+    """Compares the engine's sandboxes with the runtime's list of pods. `reconcile_later` is called by the thread that
+    reads the runtime's events; everything else runs in a worker."""
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class Synchronizer:
         prefix: str,
         start: StartPod,
     ) -> None:
-        """`prefix` is that of our annotations; `start` starts a pod that was missed."""
+        """`prefix` is the prefix of nri-rdma's annotations; `start` starts a pod whose RunPodSandbox was missed."""
         self._attachments = attachments
         self._workers = workers
         self._spans = spans
@@ -64,19 +66,21 @@ class Synchronizer:
         self._prefix = prefix
         self._start = start
         self.count = 0
-        """How many pods were found, since this daemon started, that had started without what they ask for."""
+        """The number of pods that were found running without the devices that they ask for, since this daemon
+        started."""
 
     def _decide_no_more(self) -> None:
-        """Give up deciding about missed sandboxes that are still undecided."""
+        """End the decision about all missed sandboxes, so that their containers stop waiting for it."""
         for known in self._known.all():
             self._known.step(known.sandbox_id, LifeEvent.DECIDED)
 
     def reconcile_later(self, pods: Collection[Listed]) -> Future[None]:
-        """Run `reconcile` in a worker. To be called before the runtime goes on to the next event."""
+        """Have a worker run `reconcile`; return a future that is done with it. Call it before the runtime's next event
+        is handled."""
         known = self._attachments.all()
         unlisted = {it.pod.sandbox_id for it in known if not it.pod.is_listed}
         self._known.keep({item.pod.sandbox_id for item in pods} | unlisted)
-        for item in pods:  # here, in the order of events: a container that is made next has a newer path
+        for item in pods:  # now and not in the worker: a container that is created next must overwrite this path
             sandbox = next(iter(self._attachments.of(item.pod.sandbox_id)), None)
             if sandbox is not None:
                 for container in item.containers:
@@ -91,16 +95,18 @@ class Synchronizer:
         return done
 
     def _ended(self, done: Future[None]) -> None:
-        """Log a bug in the comparison, and release the containers that wait for it."""
+        """End the decision about missed sandboxes after a comparison, so that no container waits for it. Log the error
+        if the comparison failed."""
         self._decide_no_more()
         error = None if done.cancelled() else done.exception()
         if error is not None:
-            log.error("the runtime's pods were not compared to their end", exc_info=error)
+            log.error("the comparison with the runtime's pods failed", exc_info=error)
 
     def reconcile(self, pods: Collection[Listed], known: Collection[Attachment]) -> None:
-        """Compare with the runtime's list of pods. Blocks: for a worker, after the runtime has its answer.
+        """Compare the engine's sandboxes with the runtime's list of pods. Blocks, so only a worker may call it.
 
-        `known` are the attachments that existed when the list was made: a newer one is not missing from it.
+        `known` are the attachments that existed when the list was made. Only these can be missing from the list; newer
+        ones are not expected in it.
         """
         listed = {item.pod.sandbox_id for item in pods}
         for sandbox in known:
@@ -125,8 +131,8 @@ class Synchronizer:
         )
 
     def _report(self, unserved: dict[str, Unserved]) -> None:
-        """Report the pods that run without their devices, by sandbox; one that was reported before is not reported
-        again."""
+        """Remember and report the pods that run without their devices, by sandbox id. A pod with the same reason as
+        before is not reported again."""
         for known in self._known.all():
             if known.unserved is not None and known.sandbox_id not in unserved:
                 known.unserved = None
@@ -140,7 +146,7 @@ class Synchronizer:
                 self._tell_unserved(item, is_new=before is None)
 
     def _tell_unserved(self, unserved: Unserved, *, is_new: bool) -> None:
-        """Report a pod once per reason: a log line, a span, and one more in the count."""
+        """Report a pod that runs without its devices, in the log and as a span. `is_new`: count it."""
         pod = unserved.pod
         self.count += is_new
         attributes = {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}
@@ -149,31 +155,34 @@ class Synchronizer:
         log.warning("pod runs without what it asks for", extra={"pod": str(pod), "why": unserved.why})
 
     def _await_specs(self) -> None:
-        """Wait, in a worker, for the specs: without them a container's missing CDI devices are not seen."""
+        """Wait until the CDI specs are read. Without them it would not be noticed that a container lacks devices for
+        its CDI devices."""
         try:
             self._specs.await_ready(None, time.monotonic() + _SPECS_S)
         except NotReadyError as error:
-            log.warning("pods are looked at without CDI specs", extra={"error": str(error)})
+            log.warning("pods are compared without CDI specs", extra={"error": str(error)})
 
     def _was_missed(self, item: Listed) -> bool:
-        """Return whether a pod asks, has nothing, and has no container that runs without it: it started while nobody
-        listened."""
+        """Return whether a pod started while the daemon was not connected and can still get its devices: it asks for
+        devices, has none, and none of its containers has run."""
         return (
             not any(it.has_run for it in item.containers)
-            and bool(item.pod.netns_path)  # of one that has stopped, and of one on the host's network, nothing is told
+            and bool(
+                item.pod.netns_path
+            )  # the path is missing for stopped sandboxes and for pods on the host's network
             and asks(item.annotations, self._prefix)
             and not self._attachments.knows(item.pod.sandbox_id)
         )
 
     def _start_missed(self, item: Listed) -> None:
-        """Give a pod what it would have got at its start. A refusal is reported to its containers when they are
-        created."""
+        """Give a missed pod the devices that it would have got at its start. If it is refused, its containers are
+        refused when they are created."""
         try:
             if self._attachments.is_there(item.pod):
-                log.info("the pod started while nobody listened", extra={"pod": str(item.pod)})
+                log.info("the pod started while nri-rdma was not connected", extra={"pod": str(item.pod)})
                 start = Start.of(item.pod, item.annotations, item.asker, self._prefix, self._spans)
                 self._start(start, time.monotonic() + _MISSED_S)
         except NriRdmaError as error:
-            log.warning("the pod gets nothing", extra={"pod": str(item.pod), "error": str(error)})
+            log.warning("the pod gets no devices", extra={"pod": str(item.pod), "error": str(error)})
         finally:
             self._known.step(item.pod.sandbox_id, LifeEvent.DECIDED)

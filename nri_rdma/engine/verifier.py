@@ -1,4 +1,5 @@
-"""Verifies what pods that run already have: whether a container lacks what its pod asks for, or its limits."""
+"""Verifies pods that run already: whether one of their containers lacks devices that the pod asks for, or its
+limits."""
 
 from __future__ import annotations
 
@@ -23,16 +24,16 @@ from nri_rdma.model.request import env_name
 from nri_rdma.text.annotations import asks_for_devices
 
 _NOT_RUNNING = (errno.ENOENT, errno.ESRCH)
-"""What the limits of a container fail with that has not started yet, or has ended."""
+"""The errors of writing limits for a container that has not started yet or has ended."""
 _WHILE_AWAY = "made while nri-rdma was away"
 
 
 RememberAlignment: TypeAlias = Callable[[Listed, ListedContainer, tuple[AttachedRequest, ...]], None]
-"""Remembers how near these devices of a container are to its GPUs. Never raises."""
+"""Remembers how near a container's devices are to its GPUs. Never raises."""
 
 
 class Verifier:
-    """For a worker: it reads and writes cgroups."""
+    """Verifies the pods of the runtime's list. Reads and writes cgroups, so only a worker may call it."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class Verifier:
         prefix: str,
         remember_alignment: RememberAlignment,
     ) -> None:
-        """`prefix` is that of our annotations."""
+        """`prefix` is the prefix of nri-rdma's annotations."""
         self._remember_alignment = remember_alignment
         self._attachments = attachments
         self._evidence = evidence
@@ -54,21 +55,23 @@ class Verifier:
         self._prefix = prefix
 
     def why_unserved(self, item: Listed) -> str:
-        """Return why the containers of a pod lack what it asks for, or their limits; "" when they do not."""
+        """Return the reason why a pod's containers lack devices that it asks for, or their limits; "" if they lack
+        nothing. Missing limits are written first."""
         holdings = self._attachments.of(item.pod.sandbox_id)
         return self._limit_again(item, holdings) or self._why_bare(item, holdings)
 
     def remember_alignments(self, item: Listed) -> None:
-        """Have it remembered how near the devices of a pod's containers are to their GPUs: a daemon that was restarted
-        was not told of their starts."""
+        """Remember how near the devices of a pod's containers are to their GPUs. Otherwise this is remembered when
+        containers start, but these started before this daemon."""
         attached = self._attachments.of(item.pod.sandbox_id).attached
         for container in item.containers if attached else ():
             self._remember_alignment(item, container, attached)
 
     def _limit_again(self, item: Listed, holdings: Holdings) -> str:
-        """Write the limits of an attached sandbox's containers; return why that fails, "" when it does not.
+        """Write the rdma limits of a pod's containers; return the errors as text, "" if there are none.
 
-        A container that started while the daemon was down, or between its last answer and its end, has no limits yet.
+        A container has no limits yet if it started while the daemon was down, or if an earlier daemon ended before the
+        container started.
         """
         attached = Holdings(tuple(it for it in holdings if it.now.phase is Phase.ATTACHED))
         lacking = []
@@ -107,11 +110,11 @@ class Verifier:
         attached: tuple[AttachedRequest, ...],
         rdma_cm: CharDevice | None,
     ) -> bool:
-        """Return whether a running container lacks what we would have given it."""
+        """Return whether a running container lacks devices or variables that CreateContainer would have given to it."""
         if inject(attached, rdma_cm, container.name, (), container.devices, None).char_devices:
             return True
         covering = [it for it in attached if it.admitted.request.scope.covers(container.name)]
-        # Nodes come with a CDI device itself: that we were asked is told by our variables.
+        # A CDI device brings its device nodes itself. Only our variables show that CreateContainer was answered by us.
         own = (it.admitted.request for it in covering)
         if any(it.cdi_device and f"RDMA_DEVICES_{env_name(it.name)}" not in container.env for it in own):
             return True
@@ -124,8 +127,8 @@ class Verifier:
 
 
 def _was_made_before(container: str, attachment: Attachment) -> bool:
-    """Return whether a container exists although the attach of what it asks for is not done, or failed: no container is
-    answered before that, so it was created without us."""
+    """Return whether an existing container was created without the daemon: the attachment has devices for it, but its
+    attach is not done or failed, and CreateContainer is answered only after the attach."""
     done, record = attachment.attach_done, attachment.now.record
     if done.done() and done.exception() is None:
         return False

@@ -1,4 +1,4 @@
-"""What an engine knows at one moment, for those who show it: control socket, metrics, web page."""
+"""A snapshot of everything that the engine knows, for the control socket, the metrics and the web page."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ from nri_rdma.model.device import Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """A snapshot; each field is true of its own moment, and all are taken within microseconds."""
+    """A snapshot of the engine. The fields are read one after the other, within microseconds, without a common lock."""
 
     node: Node
     policy: Policy
     adoption: Adoption
     memlock: MemlockBounds
     taken: Taken
-    """Who holds which device."""
+    """The reservations: which sandbox holds which device."""
     attachments: tuple[Attachment, ...]
-    """Oldest first; their `now` goes on."""
+    """All attachments, oldest first. They are not copied: their state may still change."""
     namespaces_held: int
-    """How many network namespaces are held open."""
+    """How many network namespaces the daemon holds open."""
     specs_are_read: bool
     kubelet_tells: bool
     """Whether a kubelet has reported what it allocated."""
     shares: SharesView
     sightings: tuple[Sighting, ...]
-    """Containers with RDMA devices from others."""
+    """The RDMA devices that containers have from other programs."""
     alignments: tuple[Aligned, ...]
     """How near the devices of containers are to their GPUs."""
     images: tuple[ImageChecked, ...]
-    """What became of the checks of containers' images."""
+    """The results of the checks of containers' images."""
     unserved: tuple[Unserved, ...]
-    """Pods that run, or wait, without what they ask for."""
+    """The pods that ask for devices, but run or wait without them."""
     unserved_count: int
-    """How many were found since the start."""
+    """How many pods were found running without their devices since the daemon's start."""
     refused: tuple[RefusalRow, ...]
-    """What was refused in the last ten minutes, the latest first."""
+    """The refusals of the last ten minutes, the latest first."""
     refused_by_code: Mapping[str, int]
-    """How many refusals there were since the start, by error code."""
+    """How many refusals there were since the daemon's start, by error code."""
     lost_netdevs: tuple[LostNetdev, ...]
-    """Netdevs that pods have lost, the latest first."""
+    """The netdevs that the host has lost in pods, the latest first."""
     lost_count: int
-    """How many were lost since the start."""
+    """How many netdevs were lost since the daemon's start."""
 
 
 def view_of(engine: Engine) -> View:
-    """Return what the engine knows now."""
+    """Return a snapshot of the engine."""
     return View(
         node=engine.node.current,
         policy=engine.offering.policy,

@@ -110,8 +110,8 @@ def test_a_container_that_was_made_while_the_daemon_hung_is_refused_though_it_li
         assert "nri-rdma: NOT-SERVED: the container was made without /dev/infiniband/uverbs3, " in text
         # The guard asks at once: the daemon may read that question before the runtime's older one.
         causes = (
-            "our answer came too late for the runtime, or somebody changed it since",
-            "the runtime did not ask us",
+            "nri-rdma's answer came too late for the runtime, or somebody changed it since",
+            "the runtime did not ask nri-rdma",
         )
         assert any(cause in text for cause in causes), text
         assert ", default/asks, container main" in text

@@ -55,7 +55,7 @@ def test_a_stuck_attach_is_answered_before_the_deadline(daemon: Daemon, caplog: 
     assert refusal(NotReadyError, lambda: daemon.edits(seconds=0.05)).code is ErrorCode.NOT_READY
     daemon.stop(seconds=0.05)
     assert time.monotonic() - begun < 1.5
-    assert "undo goes on after the answer" in caplog.messages
+    assert "the return of devices goes on after the answer" in caplog.messages
     assert refusal(NotReadyError, daemon.edits).code is ErrorCode.RETURNING
 
 

@@ -98,7 +98,7 @@ def test_a_container_that_was_made_without_us_is_refused_with_what_it_lacks(
     line = guard.verify(subject(pod, ContainerEdits()))
     assert line.startswith("nri-rdma: NOT-SERVED: the container was made without /dev/infiniband/uverbs2, ")
     assert "RDMA_DEVICES_0" in line
-    assert "the runtime did not ask us for it, default/one, container a. Next: " in line
+    assert "the runtime did not ask nri-rdma about it, default/one, container a. Next: " in line
     assert "\n" not in line
     (told,) = (vars(it) for it in caplog.records if it.message == "the guard keeps a container from starting")
     assert (told["pod"], told["container"], told["error"]) == ("default/one", "a", line)
@@ -108,7 +108,7 @@ def test_an_answer_for_an_earlier_container_of_that_name_does_not_count(daemon: 
     pod = daemon.start_pod("one", TWO)
     given(daemon, pod)
     line = guard.verify(subject(pod, ContainerEdits(), container_id="another"))
-    assert "the runtime did not ask us for it" in line
+    assert "the runtime did not ask nri-rdma about it" in line
 
 
 def test_what_somebody_took_away_after_our_answer_is_refused_as_that(daemon: InsideDaemon, guard: Guard) -> None:
@@ -116,7 +116,7 @@ def test_what_somebody_took_away_after_our_answer_is_refused_as_that(daemon: Ins
     edits = given(daemon, pod)
     without = replace(edits, env=tuple(pair for pair in edits.env if pair[0] != "RDMA_DEVICES_0"))
     line = guard.verify(subject(pod, without))
-    assert "NOT-SERVED: the container was made without RDMA_DEVICES_0: our answer came too late" in line
+    assert "NOT-SERVED: the container was made without RDMA_DEVICES_0: nri-rdma's answer came too late" in line
 
 
 def test_each_node_of_a_device_has_to_be_there(daemon: InsideDaemon, guard: Guard) -> None:
@@ -211,7 +211,7 @@ def test_a_sandbox_that_goes_refuses(daemon: InsideDaemon, guard: Guard) -> None
     assert sandbox is not None
     attached = sandbox.now
     sandbox.now = attached._replace(state=State.RETURNING)
-    assert "RETURNING: the devices of this sandbox go back to the host" in guard.verify(subject(pod, edits))
+    assert "RETURNING: the devices of this sandbox are being returned to the host" in guard.verify(subject(pod, edits))
     sandbox.now = attached
     daemon.stop_pod(pod)
     assert "NOT-ATTACHED" in guard.verify(subject(pod, edits))
@@ -224,7 +224,7 @@ def test_numbers_that_are_being_read_anew_are_waited_for(daemon: InsideDaemon, g
     assert sandbox is not None
     looked = Future[None]()
     sandbox.change(looked_again=looked)
-    assert "network is not ready: the devices of this pod are looked at again" in guard.verify(subject(pod, edits))
+    assert "network is not ready: the devices of this pod are being checked again" in guard.verify(subject(pod, edits))
     looked.set_exception(OSError("one is gone"))
     assert "NOT-READY" in guard.verify(subject(pod, edits))
     looked = Future[None]()
@@ -285,7 +285,7 @@ def test_a_question_that_cannot_be_remembered_is_answered_all_the_same(
     (daemon.settings.state_dir / SEEN_FILE).symlink_to("nowhere/at/all")
     for _ in range(3):
         assert guard.verify(subject(pod, edits)) == ""
-        assert caplog.text.count("that the guard has asked is not remembered") == 1
+        assert caplog.text.count("the time of the guard's last call cannot be written") == 1
 
 
 def test_a_container_that_starts_without_a_question_is_told_until_it_starts_guarded(

@@ -54,7 +54,7 @@ def test_a_pod_that_it_does_not_know_and_a_kubelet_that_is_late_are_reasons(
     word = node.engine.kubelet.ask(make_pod())
     assert (word.allocation, word.is_unknown_pod) == (None, False)
     assert "KUBELET-LATE" in word.problem
-    (line,) = (vars(it) for it in caplog.records if it.message == "the kubelet does not tell what it allocated")
+    (line,) = (vars(it) for it in caplog.records if it.message == "the kubelet does not report what it allocated")
     assert (line["pod"], "KUBELET-LATE" in line["error"]) == ("ml/train", True)
     told = node.engine.kubelet.gpus_told(word)
     assert told is not None

@@ -297,7 +297,7 @@ def test_shares_that_the_pods_author_writes_are_refused(node: Node) -> None:
 def test_a_share_of_a_resource_that_no_pool_has_any_more_is_refused(node: Node) -> None:
     pod = node.start("a")
     told = dict([share_annotation("rdma/older", ["older-1"])])
-    with pytest.raises(NotReadyError, match="has shares of rdma/older, and no pool of this node is asked by it"):
+    with pytest.raises(NotReadyError, match="has shares of rdma/older, which is the resource of no pool"):
         node.handlers.create(pod, MAIN, annotations=told)
 
 

@@ -119,7 +119,7 @@ def test_pods_are_compared_without_specs_that_take_too_long_and_the_log_says_so(
     monkeypatch.setattr(daemon.engine.specs, "await_ready", never)
     daemon.engine.synchronize((make_listed(make_pod()),)).result(SOON)
     assert [str(item.pod) for item in daemon.engine.unserved] == [str(make_pod())]
-    (told,) = (vars(it) for it in caplog.records if it.message == "pods are looked at without CDI specs")
+    (told,) = (vars(it) for it in caplog.records if it.message == "pods are compared without CDI specs")
     assert "the CDI specs of the node are still being read" in told["error"]
 
 
@@ -133,7 +133,7 @@ def test_a_bug_in_the_comparison_is_logged_and_keeps_no_container_waiting(
     assert isinstance(
         daemon.engine.synchronize((make_listed(make_pod(), containers=()),)).exception(SOON), RuntimeError
     )
-    wait_until(lambda: "the runtime's pods were not compared to their end" in caplog.messages, "the log line", SOON)
+    wait_until(lambda: "the comparison with the runtime's pods failed" in caplog.messages, "the log line", SOON)
     assert refusal(NotReadyError, daemon.edits).code is ErrorCode.NOT_ATTACHED
 
 
@@ -166,7 +166,7 @@ def test_a_pod_that_started_while_the_daemon_was_away_and_cannot_be_served_is_re
     other = make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH)
     daemon.engine.synchronize((make_listed(make_pod()), make_listed(other, containers=()))).result(SOON)
     assert refusal(NotReadyError, lambda: daemon.edits("sandbox-2")).code is ErrorCode.NOT_ATTACHED
-    (told,) = (vars(it) for it in caplog.records if it.message == "the pod gets nothing")
+    (told,) = (vars(it) for it in caplog.records if it.message == "the pod gets no devices")
     assert (told["pod"], "DEVICES-EXHAUSTED" in told["error"]) == (str(other), True)
 
 

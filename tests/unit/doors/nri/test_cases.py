@@ -224,7 +224,7 @@ def test_an_attach_that_takes_longer_is_answered_before_the_runtime_gives_up(
 
 def test_a_refusal_that_needs_fresh_facts_comes_in_time_too(door: Door) -> None:
     def ask(runtime: FakeRuntime, name: str) -> None:
-        with busy_workers(door), pytest.raises(RpcError, match="NOT-READY: what was free is taken"):
+        with busy_workers(door), pytest.raises(RpcError, match="NOT-READY: no suitable device is known to be free"):
             runtime.run_pod_sandbox(make_pod(door.inside, name, {"rdma.noderesource.dev": "99"}), timeout_s=0.5)
 
     in_time(door, ask, 500)

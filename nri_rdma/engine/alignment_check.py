@@ -44,7 +44,7 @@ class AlignmentCheck:
             refuse_far(alignment, f"{pod}, container {container}")
 
     def remember(self, item: Listed, container: ListedContainer, attached: tuple[AttachedRequest, ...]) -> None:
-        """Remember the alignment of a container that runs already. It is not refused any more."""
+        """Remember the alignment of a container that runs already, and therefore is not refused."""
         alignment = self._alignment(attached, container.name, lambda: container.gpus)
         if alignment is not None and not self._sandboxes.has_ended(item.pod.sandbox_id):
             aligned = Aligned(pod=str(item.pod), container=container.name, alignment=alignment)
@@ -64,7 +64,9 @@ class AlignmentCheck:
         alignments[aligned.container] = aligned
         if is_news and (alignment.is_far or alignment.contradiction):
             log.warning(
-                "the container's devices are not next to its GPUs" if alignment.is_far else "the GPUs are others",
+                "the container's devices are not next to its GPUs"
+                if alignment.is_far
+                else "the container has other GPUs than were reported for it",
                 extra={
                     "pod": aligned.pod,
                     "container": aligned.container,

@@ -19,7 +19,8 @@ from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.waiting import settled, wait
 
 BARRIER_PAUSE_S = 0.8
-"""The kubelet's attempts are at least a second apart: containers that arrive within this time belong to one attempt."""
+"""Minimum time between two waits of a sandbox's containers, in seconds. The kubelet's attempts are at least a second
+apart, so containers that arrive within this time belong to the same attempt."""
 
 
 class Barrier:

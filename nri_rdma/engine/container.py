@@ -84,8 +84,8 @@ class Container(Protocol):
 
     @property
     def given_guards(self) -> frozenset[str]:
-        """The pools of whose shares the kubelet's device plugin answer also contained the guard. If the runtime does
-        not read CDI specs, `guards` lacks them."""
+        """The pools for which the device plugin gave a guard to the container, together with shares. If the runtime
+        does not read CDI specs, the container does not have the hook, and `guards` lacks the pool."""
 
     @property
     def has_guard_resource(self) -> bool:

@@ -88,7 +88,7 @@ class Engine:
         self.node, self.specs, self.reservations, self.attachments = node, specs, reservations, attachments
         self.prefix, self._spans = prefix, spans
         self.sandboxes = Sandboxes(attachments.knows)
-        """What is remembered of sandboxes besides their attachments."""
+        """The memory about sandboxes, besides their attachments."""
         self.offering = offering = Offering(node, policy, adoption, memlock)
         self.kubelet = KubeletEvidence(kubelet, shares or ShareBook(), specs, self.sandboxes)
         self.refused = RefusedLately(names_holders=lambda: offering.policy.names_holders)
@@ -257,7 +257,7 @@ class Engine:
             log.warning("the return of devices goes on after the answer", extra={"sandbox": sandbox_id})
 
     def forget(self, sandbox_id: str) -> None:
-        """Forget a sandbox that was stopped, whether it had attachments or not."""
+        """Forget everything about a stopped sandbox except its id. Its attachments are not touched."""
         self.sandboxes.step(sandbox_id, LifeEvent.STOP)
 
     def recovered(self) -> None:

@@ -45,7 +45,7 @@ class Subject:
 
     sandbox_id: str
     pod: str
-    """NAMESPACE/NAME."""
+    """The pod, as NAMESPACE/NAME."""
     container: str
     container_id: str
     annotations: Mapping[str, str]
@@ -84,7 +84,7 @@ class Contacts:
     asked: int = 0
     """The number of containers about which a hook asked."""
     refused: int = 0
-    """The number of refusals."""
+    """The number of calls that ended in a refusal."""
     last: float = 0.0
     """The time of the last call, in seconds since the epoch; 0: none since the boot. Calls to an earlier daemon
     count."""
@@ -314,7 +314,7 @@ def _refuse_unattached_claim(subject: Subject, attached: tuple[AttachedRequest, 
     if theirs is None:
         raise NotReadyError(
             ErrorCode.NOT_READY,
-            "network is not ready: the kubelet has not told which containers name the pod's claims",
+            "network is not ready: the kubelet has not reported which containers name the pod's claims",
             where=where,
             hint="nothing to do: the kubelet tries again",
         )

@@ -118,7 +118,7 @@ def _unnamed(pod: Pod, claimed: tuple[str, ...], allocation: PodAllocation | Non
     if allocation is None:
         raise NotReadyError(
             ErrorCode.NOT_READY,
-            "network is not ready: the kubelet has not told which containers name the pod's claims",
+            "network is not ready: the kubelet has not reported which containers name the pod's claims",
             where=str(pod),
             hint="nothing to do: the kubelet tries again",
         )

@@ -130,7 +130,7 @@ def refuse_unusable_id(pod: Pod) -> None:
 WINDOW_S = 600.0
 """For how long after its last refusal a row is shown, in seconds."""
 KEPT = 256
-"""Most rows that are kept. Beyond it the row with the oldest last refusal is forgotten. A row takes about 1 KiB."""
+"""The maximum number of rows. Beyond it the row with the oldest last refusal is forgotten. A row takes about 1 KiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,10 +23,10 @@ from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.pod import Pod
 
 KEPT_SANDBOXES = 4096
-"""Most sandboxes that are remembered, more than any node runs. Beyond it the oldest idle sandbox without attachments is
-forgotten."""
+"""The maximum number of remembered sandboxes, which is more than any node runs. Beyond it the oldest idle sandbox
+without attachments is forgotten."""
 KEPT_ENDED = 1024
-"""Most ids of stopped sandboxes that are remembered."""
+"""The maximum number of remembered ids of stopped sandboxes."""
 
 _T = TypeVar("_T")
 
@@ -142,8 +142,8 @@ class Begun:
 
 @dataclass(slots=True)
 class LateFailure:
-    """The failures of a container's late attaches, of which each had gone on after the container was refused as not
-    ready."""
+    """The failed late attaches of a container. They had gone on in the background after the container was refused as
+    not ready."""
 
     times: int = 0
     why: str = ""

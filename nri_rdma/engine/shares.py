@@ -32,7 +32,7 @@ NOT_TRIED = "the runtime has not reported its pods yet"
 
 
 class Guarding(StrEnum):
-    """Whether the kubelet gives the guard's hook to containers with shares, or the reason why it does not."""
+    """The state of the guard for containers with shares: ON, or the reason why they get no hook."""
 
     ON = "on"
     NO_HOOK = "the hook is not at guard_hook on the host"

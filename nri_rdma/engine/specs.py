@@ -25,7 +25,7 @@ Read: TypeAlias = Callable[[], Future[None]]
 """Starts a reading in a worker when called. The reading is done when its result is known."""
 
 _KEPT_NAMES = 4096
-"""Most names of CDI devices without a spec that are remembered; more than the pods of any node have."""
+"""The maximum number of remembered CDI devices without a spec; more than the pods of any node have."""
 _FRESH_S = 1.0
 """How long a name that a reading did not find is not looked for again, in seconds. The kubelet's attempts are as far
 apart."""

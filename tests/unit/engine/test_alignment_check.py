@@ -77,7 +77,7 @@ def test_other_gpus_that_are_near_are_logged_as_others(machine: Machine, caplog:
     machine.give("job", "main", 3)
     machine.create(machine.start("job", "{match: {device: mlx5_0}}"), 0)
     (told,) = (vars(it) for it in caplog.records if "contradiction" in vars(it))
-    assert told["message"] == "the GPUs are others"
+    assert told["message"] == "the container has other GPUs than were reported for it"
     assert told["contradiction"] == "its device nodes show GPU 0000:18:00.0, and the kubelet reported 0000:80:00.0"
 
 

@@ -79,7 +79,7 @@ def test_a_claim_that_no_container_names_is_the_whole_pods(node: Node) -> None:
 
 
 def test_a_pod_with_a_claim_waits_for_the_kubelet_to_tell_which_containers_name_it(node: Node) -> None:
-    with pytest.raises(NotReadyError, match="has not told which containers name the pod's claims"):
+    with pytest.raises(NotReadyError, match="has not reported which containers name the pod's claims"):
         node.engine.kubelet.claims.grants(make_pod(), (NIC,), None)
     assert node.engine.kubelet.claims.grants(make_pod(), (), None) == ()
 

@@ -398,7 +398,7 @@ def test_a_claim_of_the_pod_that_no_container_names_has_to_be_attached_for_each(
     theirs = {device}  # another container names it, and has a guard of its own
     refuse_incomplete(beside, Holdings((part,)), PREFIX, named)
     theirs = None
-    with pytest.raises(NotReadyError, match="network is not ready: the kubelet has not told") as caught:
+    with pytest.raises(NotReadyError, match="network is not ready: the kubelet has not reported") as caught:
         refuse_incomplete(beside, Holdings((part,)), PREFIX, named)
     assert caught.value.code is ErrorCode.NOT_READY
 

@@ -153,7 +153,7 @@ def test_it_waits_until_the_kubelet_has_told_which_containers_name_the_claim(nod
     node.engine.synchronize((listed(FIRST),)).result(SOON)
     error = refusal(lambda: node.create("trainer"))
     assert error.code is ErrorCode.NOT_READY
-    assert error.what.startswith("network is not ready: the kubelet has not told")
+    assert error.what.startswith("network is not ready: the kubelet has not reported")
     node.kubelet.is_late = False
     assert_complete(node.create("trainer"))
 

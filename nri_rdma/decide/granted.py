@@ -70,15 +70,6 @@ def _wanted_for(same: list[CdiGrant], adoption: Adoption) -> Iterator[Wanted]:
         yield Wanted(request=request, devices=meaning.devices)
 
 
-def asks(grant: CdiGrant, adoption: Adoption) -> bool:
-    """Return whether a CDI device requests an attach, if its RDMA devices are on the host: because its spec has a
-    request (even one that cannot be read), or because the administrator's setting `adopt` completes what its vendor
-    gives."""
-    if grant.problem is not None or (grant.meaning is not None and grant.meaning.asked):
-        return True
-    return grant.meaning is not None and adoption.of(grant.vendor).adopt is not Adopt.OBSERVE
-
-
 def lacks(grants: Iterable[CdiGrant], attached: Iterable[DeviceRequest], adoption: Adoption) -> bool:
     """Return whether any of these CDI devices makes a request that no attached request covers for its container."""
     requests = tuple(attached)

@@ -13,8 +13,6 @@ from typing import TypeAlias
 
 from nri_rdma.cdi.grants import CdiGrant
 from nri_rdma.cdi.index import NodesAt
-from nri_rdma.decide.granted import asks
-from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.request import DeviceRequest
 
 Share: TypeAlias = tuple[str, str]
@@ -79,13 +77,15 @@ class Attach:
 Need: TypeAlias = Cover | Attach
 
 
-def lacking(
-    evidence: Evidence, held: tuple[Held, ...], adoption: Adoption, pools_by_id: Collection[str] = ()
-) -> tuple[Need, ...]:
+def lacking(evidence: Evidence, held: tuple[Held, ...], pools_by_id: Collection[str] = ()) -> tuple[Need, ...]:
     """Return the needs of a container in order: what has to be done so that it has the devices that its evidence shows.
     `held` is what its sandbox has. In the pools of `pools_by_id` an id stands for one device, so that two containers
-    with the same id have the same device."""
-    return (*_of_shares(evidence, held, pools_by_id), *_of_grants(evidence, held, adoption))
+    with the same id have the same device.
+
+    A CDI device without an attachment is a need, even if its spec seems to ask for nothing: its devices may be with an
+    older sandbox of the pod, and the spec asks for them once they are on the host again.
+    """
+    return (*_of_shares(evidence, held, pools_by_id), *_of_grants(evidence, held))
 
 
 def _of_shares(evidence: Evidence, held: tuple[Held, ...], pools_by_id: Collection[str]) -> Iterator[Need]:
@@ -103,7 +103,7 @@ def _of_shares(evidence: Evidence, held: tuple[Held, ...], pools_by_id: Collecti
         yield Attach(shares=tuple(missing))
 
 
-def _of_grants(evidence: Evidence, held: tuple[Held, ...], adoption: Adoption) -> Iterator[Need]:
+def _of_grants(evidence: Evidence, held: tuple[Held, ...]) -> Iterator[Need]:
     for name in evidence.withheld:
         holders = (it for it in held if name in it.cdi_devices)
         taken = (it for it in holders if it.requests is None or it.gives(name, evidence.container))
@@ -115,5 +115,5 @@ def _of_grants(evidence: Evidence, held: tuple[Held, ...], adoption: Adoption) -
             bare.append(grant)
         elif not holder.gives(grant.name, evidence.container):
             yield Cover(part=holder.part, name=grant.name)
-    if any(asks(grant, adoption) for grant in bare):
+    if bare:
         yield Attach(grants=tuple(bare))

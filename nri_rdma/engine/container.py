@@ -132,11 +132,11 @@ class Start:
     @classmethod
     def of(cls, pod: Pod, annotations: Mapping[str, str], asker: Asker, prefix: str, spans: Recorder) -> Self:
         """Parse the annotations of a pod; `prefix` is the prefix of nri-rdma's keys."""
-        with spans.span("parse"):
-            try:
+        try:
+            with spans.span("parse"):
                 request = parse_pod_request(annotations, prefix)
-            except RequestError as problem:
-                return cls(pod=pod, asker=asker, problem=problem)
+        except RequestError as problem:
+            return cls(pod=pod, asker=asker, problem=problem)
         return cls(pod=pod, asker=asker, request=request or NOTHING_REQUESTED)
 
 

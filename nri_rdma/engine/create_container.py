@@ -12,6 +12,7 @@ from nri_rdma.attach.attachments import Attachments
 from nri_rdma.attach.holdings import Holdings
 from nri_rdma.decide.granted import lacks
 from nri_rdma.decide.inject import AttachedRequest, inject, refuse_conflicts, refuse_two_pools
+from nri_rdma.decide.lacking import Evidence
 from nri_rdma.engine.alignment_check import AlignmentCheck
 from nri_rdma.engine.barrier import Barrier
 from nri_rdma.engine.container import Container
@@ -22,6 +23,7 @@ from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.engine.offering import Offering
 from nri_rdma.engine.refusals import being_attached, failed_late, not_attached, not_decided
 from nri_rdma.engine.sandbox import Sandboxes
+from nri_rdma.engine.specs import SpecCache
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.text.annotations import asks_for_devices
@@ -41,6 +43,7 @@ class ContainerCreation:
         barrier: Barrier,
         alignment: AlignmentCheck,
         offering: Offering,
+        specs: SpecCache,
         node: NodeCache,
         prefix: str,
         spans: Recorder,
@@ -53,6 +56,7 @@ class ContainerCreation:
         self._barrier = barrier
         self._alignment = alignment
         self._offering = offering
+        self._specs = specs
         self._node = node
         self._prefix = prefix
         self._spans = spans
@@ -65,10 +69,14 @@ class ContainerCreation:
         """
         holdings = self._attachments.of(container.sandbox_id)
         self._refuse_unserved(container, holdings)  # before CDI devices and shares of the container are attached
-        evidence = self._evidence.of(container, holdings, deadline)
-        holdings = self._late.complete(container, evidence, holdings, self._barrier.by(deadline))
+        by = self._barrier.by(deadline)  # one deadline for all waits of this call
+        if container.shares:
+            self._late.refuse_unclear_shares(container)
+            shares = Evidence(container=container.name, shares=container.shares)
+            holdings = self._late.complete(container, shares, holdings, by)
+        evidence, holdings = self._adopt(container, holdings, deadline, by)
         holdings = holdings.concerning(container.name, [grant.name for grant in evidence.grants])
-        self._barrier.await_all(holdings, container.name, self._barrier.by(deadline))
+        self._barrier.await_all(holdings, container.name, by)
         attached = holdings.attached
         requests = [it.admitted.request for it in attached]
         if lacks(evidence.grants, requests, self._offering.adoption):  # an attach may have failed a moment ago
@@ -79,7 +87,7 @@ class ContainerCreation:
             refuse_unasked(container, attached, self._prefix)
         self._alignment.refuse_far(container.pod, attached, container.name, lambda: container.gpus)
         edits = self._injected(container, holdings, attached)
-        if not container.net_devices:
+        if not evidence.is_concerned:
             return edits
         return replace(edits, moved_netdevs=holdings.moved_netdevs(container.net_devices))
 
@@ -91,6 +99,18 @@ class ContainerCreation:
         if holdings.own is None and asks_for_devices(container.annotations, self._prefix):
             refusal = not_decided if self._known.is_missed(container.sandbox_id) else not_attached
             raise refusal(container.pod_name)
+
+    def _adopt(self, container: Container, holdings: Holdings, deadline: float, by: float) -> tuple[Evidence, Holdings]:
+        """Return what other programs gave to the container, and what its sandbox has once that is attached."""
+        if not self._evidence.await_concerned(container, deadline):
+            return Evidence(container=container.name, is_concerned=False), holdings
+        with self._spans.span("adopt") as span:
+            evidence = self._evidence.of(container, holdings, by)
+            span.attributes["rdma.cdi_devices"] = ",".join(grant.name for grant in evidence.grants)
+            span.attributes["rdma.cdi_source"] = ",".join(str(grant.origin) for grant in evidence.grants)
+            span.link(self._specs.traces(grant.name for grant in evidence.grants))
+            self._evidence.refuse_unallocated(container, holdings, evidence.grants)  # what is attached now is allocated
+            return evidence, self._late.complete(container, evidence, holdings, by)
 
     def _injected(
         self, container: Container, holdings: Holdings, attached: tuple[AttachedRequest, ...]

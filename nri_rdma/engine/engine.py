@@ -121,12 +121,12 @@ class Engine:
         )
         rereading = Rereading(rereads, self.sandboxes)
         self._evidence = evidence = EvidenceCollector(
-            specs, self.kubelet, self.sandboxes, rereading, offering, attachments, spans
+            specs, self.kubelet, self.sandboxes, rereading, offering, attachments
         )
-        late = LateAttach(attachments, self.sandboxes, placer, self.barrier, evidence, self.kubelet, offering)
+        late = LateAttach(attachments, self.sandboxes, placer, self.barrier, evidence, self.kubelet)
         alignment = AlignmentCheck(specs, self.sandboxes, spans)
         self._containers = ContainerCreation(
-            attachments, self.sandboxes, evidence, late, self.barrier, alignment, offering, node, prefix, spans
+            attachments, self.sandboxes, evidence, late, self.barrier, alignment, offering, specs, node, prefix, spans
         )
         self.starts = ContainerStart(attachments, self.sandboxes, limiter, alignment, gate)
         verifier = Verifier(

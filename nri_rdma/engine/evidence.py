@@ -13,21 +13,18 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from nri_rdma.attach.attachments import Attachments
 from nri_rdma.attach.holdings import NOTHING, Holdings
 from nri_rdma.cdi.grants import CdiGrant, Origin, devices_of, grants_in
-from nri_rdma.cdi.index import NO_NODES
+from nri_rdma.cdi.index import NO_NODES, Index
 from nri_rdma.decide.granted import refuse_unallocated, shown_devices
 from nri_rdma.decide.lacking import Evidence
 from nri_rdma.engine.container import Container
 from nri_rdma.engine.kubelet import KubeletEvidence
 from nri_rdma.engine.offering import Offering
-from nri_rdma.engine.refusals import forged_shares, lacks_guard
 from nri_rdma.engine.rereading import Rereading
 from nri_rdma.engine.sandbox import Sandbox, Sandboxes, Sighting
 from nri_rdma.engine.specs import SpecCache, specs_not_read
 from nri_rdma.errors import CdiError, ErrorCode
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.device import DeviceId, DeviceNumbers
-from nri_rdma.observe.spans import Recorder
-from nri_rdma.text.share_annotations import forged
 
 _WAIT_S = 0.2
 """How long CreateContainer waits for readings of specs and devices. It is short, because NRI serialises all events of
@@ -46,7 +43,6 @@ class EvidenceCollector:
         rereading: Rereading,
         offering: Offering,
         attachments: Attachments,
-        spans: Recorder,
     ) -> None:
         self._specs = specs
         self._kubelet = kubelet
@@ -54,162 +50,70 @@ class EvidenceCollector:
         self._rereading = rereading
         self._offering = offering
         self._attachments = attachments
-        self._spans = spans
 
     def concerns(self, container: Container) -> bool:
         """Return whether a container may have RDMA devices from other programs, according to the specs read so far.
         Cheap, because it runs for every container of the node."""
         return self._concerns(container, self._sandboxes.get(container.sandbox_id))
 
-    def of(self, container: Container, holdings: Holdings, deadline: float) -> Evidence:
-        """Return the evidence of a container that is being created. `holdings` are the attachments of its sandbox.
+    def await_concerned(self, container: Container, deadline: float) -> bool:
+        """Return whether a container may have RDMA devices from other programs, once the specs were read for the first
+        time. Raise NotReadyError if that is not done by the deadline."""
+        if self._specs.now.majors is None and self.concerns(container):
+            self._specs.await_ready(container.pod, deadline)
+        return self.concerns(container)
+
+    def of(self, container: Container, holdings: Holdings, by: float) -> Evidence:
+        """Return the evidence of a container that is being created, and remember it for `status`. `holdings` are the
+        attachments of its sandbox.
 
         If the specs and devices in memory do not explain the container's RDMA device nodes, they are read again first:
         a driver may have written a spec, or the pod's network may have brought a device, a moment before.
 
-        Raise NotReadyError if the readings are not done by the deadline, or if the kubelet does not report which
-        containers name the pod's claims; CdiError if an unreadable spec may be about the container's RDMA nodes;
-        PlacementError or NotReadyError for devices or shares that nobody allocated to the container.
+        Raise NotReadyError if the readings are not done by that time, or if the kubelet does not report which
+        containers name the pod's claims; CdiError if an unreadable spec may be about the container's RDMA nodes.
         """
-        self._refuse_unclear_shares(container)
         sandbox = self._sandboxes.get(container.sandbox_id)
-        is_concerned = self._concerns(container, sandbox)
-        if self._specs.now.majors is None and is_concerned:
-            self._specs.await_ready(container.pod, deadline)
-            is_concerned = self.concerns(container)
-        if not is_concerned:
-            return Evidence(container=container.name, is_concerned=False, shares=container.shares)
-        with self._spans.span("adopt") as span:
-            if sandbox is not None and sandbox.has_unseen_claims:
-                self._kubelet.claims.look_at(container.pod, holdings.by_cdi_device)
-            evidence = self._explained(container, holdings, deadline)
-            span.attributes["rdma.cdi_devices"] = ",".join(grant.name for grant in evidence.grants)
-            span.attributes["rdma.cdi_source"] = ",".join(str(grant.origin) for grant in evidence.grants)
-            span.link(self._specs.traces(grant.name for grant in evidence.grants))
+        if sandbox is not None and sandbox.has_unseen_claims:
+            self._kubelet.claims.look_at(container.pod, holdings.by_cdi_device)
+        until = min(by, time.monotonic() + _WAIT_S)
+        evidence = self.read(container, holdings)
+        if evidence.unread and container.has_major(self._specs.now.majors):
+            self._await_specs(container, evidence.unread, until)
+            evidence = self.read(container, self._attachments.of(container.sandbox_id))
+        if evidence.unexplained:
+            self._rereading.await_read(container.pod, container.name, evidence.unexplained, until)
+            evidence = self.read(container, self._attachments.of(container.sandbox_id))
+        self.note(container, evidence)
         return evidence
 
-    def read(
-        self, container: Container, holdings: Holdings = NOTHING, own: frozenset[DeviceId] = frozenset()
-    ) -> Evidence:
-        """Return what specs, kubelet and runtime say of a container now, and note what it has from others. `holdings`
-        are the attachments of its sandbox. `own` are RDMA devices that nri-rdma gave to the container: their nodes are
-        explained."""
+    def read(self, container: Container, holdings: Holdings = NOTHING) -> Evidence:
+        """Return a container's evidence according to the last reading of specs, kubelet and runtime. `holdings` are the
+        attachments of its sandbox."""
         now, sandbox = self._specs.now, self._sandboxes.get(container.sandbox_id)
         named = _reported(container, sandbox)
-        withheld = self._withheld(container, _listed(container, sandbox))
+        withheld = _withheld(now.index, container, _listed(container, sandbox))
         for name in withheld:
             del named[name]
-        unread, unexplained = tuple(self._specs.unread(named)), NO_NODES
+        unread, unexplained = tuple(self._specs.unread(named, now)), NO_NODES
         nodes, attached = _telling_nodes(container), holdings.by_cdi_device
         if nodes:
             named |= dict.fromkeys(now.index.shown(named, nodes, attached), Origin.NODES)
             if self._rereading.reads and not container.was_there:
                 unexplained = now.index.unexplained(named, nodes, attached, now.rdma_majors)
         grants = grants_in(now.index, container.name, named, attached)
-        self._note(container, grants, own)
         return Evidence(
             container=container.name,
             grants=grants,
             withheld=withheld,
             unread=unread,
             unexplained=unexplained,
-            shares=container.shares,
         )
 
-    # -- below -------------------------------------------------------------------------------------------------------
-
-    def _concerns(self, container: Container, sandbox: Sandbox | None) -> bool:
-        now = self._specs.now
-        if container.has_major(now.majors):
-            return True
-        if sandbox is not None and (sandbox.has_unseen_claims or sandbox.unnamed):
-            return True
-        return not now.index.is_empty and any(map(now.index.knows, _reported(container, sandbox)))
-
-    def _explained(self, container: Container, holdings: Holdings, deadline: float) -> Evidence:
-        """Return the container's evidence, after waiting for new readings if its RDMA device nodes are unexplained."""
-        until = min(deadline, time.monotonic() + _WAIT_S)
-        evidence = self.read(container, holdings)
-        if evidence.unread and container.has_major(self._specs.now.majors):
-            self._await_specs(container, evidence.unread, until)
-            holdings = self._attachments.of(container.sandbox_id)
-            evidence = self.read(container, holdings)
-        if evidence.unexplained:
-            self._rereading.await_read(container.pod, container.name, evidence.unexplained, until)
-            holdings = self._attachments.of(container.sandbox_id)
-            evidence = self.read(container, holdings)
-        self._refuse_unallocated(container, holdings, evidence.grants)
-        return evidence
-
-    def _refuse_unclear_shares(self, container: Container) -> None:
-        """Raise NotReadyError if the pod's author forged shares in an annotation, or if the container got shares
-        without their guard."""
-        if not container.shares:
-            return
-        key = forged(container.annotations)
-        if key:
-            raise forged_shares(container.pod, container.name, key)
-        unguarded = self._kubelet.shares.unguarded(container)
-        if unguarded:
-            raise lacks_guard(container.pod, container.name, unguarded)
-
-    def _await_specs(self, container: Container, unread: tuple[str, ...], until: float) -> None:
-        """Wait until the specs are read again. Raise CdiError if some spec is unreadable, one of these CDI devices is
-        in none of the readable specs, and nothing else explains the container's RDMA nodes."""
-        try:
-            self._specs.reading_for([*unread]).result(max(0.0, until - time.monotonic()))
-        except FutureTimeoutError as error:
-            raise specs_not_read(container.pod) from error
-        evidence, problems = self.read(container), self._specs.now.registry.problems
-        if evidence.unread and problems and self._bare(container, evidence.grants):
-            raise CdiError(
-                ErrorCode.CDI_FILE,
-                f"no spec that can be read has the CDI device {evidence.unread[0]} of container {container.name}",
-                file=problems[0].file,
-                hint="see `nri-rdma cdi list`, and mend or remove what it names",
-                path=problems[0].path,
-            )
-
-    def _withheld(self, container: Container, listed: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the CDI devices that the kubelet lists for the container, but that the container was not given.
-
-        The kubelet (tried: 1.34 to 1.37) lists a container with all devices of its claims, even if the container uses
-        only one request of a claim. The runtime gives the container only the devices of that request. The CDI devices
-        that the runtime reports show which these are, or else the container's device nodes.
-        """
-        if container.cdi_devices:
-            return tuple(name for name in listed if name not in container.cdi_devices)
-        if container.is_privileged:
-            return ()
-        index, nodes = self._specs.now.index, dict(container.devices)
-        return tuple(name for name in listed if index.paths(name) and not index.has_paths(name, nodes))
-
-    def _refuse_unallocated(self, container: Container, holdings: Holdings, grants: Iterable[CdiGrant]) -> None:
-        """Raise PlacementError if the administrator enforces allocations, and the container has nodes of a device that
-        is neither attached for it nor allocated to it. If the kubelet or the runtime reports the container's CDI
-        devices, device nodes do not count as evidence of an allocation."""
-        adoption = self._offering.adoption
-        if container.is_privileged or not adoption.enforces:
-            return
-        sandbox = self._sandboxes.get(container.sandbox_id)
-        knows = (sandbox is not None and sandbox.allocation is not None) or bool(container.cdi_devices)
-        covered = devices_of(grant for grant in grants if not (knows and grant.origin is Origin.NODES))
-        own, now = holdings.devices(container.name), self._specs.now
-        where = f"{container.pod_name}, container {container.name}"
-        refuse_unallocated(now.node, container.devices, own | covered, now.index.vendors_of, adoption, where)
-
-    def _bare(
-        self, container: Container, grants: Iterable[CdiGrant], own: frozenset[DeviceId] = frozenset()
-    ) -> tuple[str, ...]:
-        """Return the names of the RDMA devices whose nodes the container has, without the devices in `own` and without
-        those that these grants give."""
-        explained = own | devices_of(grants)
-        shown = shown_devices(self._specs.now.node, container.devices)
-        return tuple(device.name for device in shown if device.id not in explained)
-
-    def _note(self, container: Container, grants: tuple[CdiGrant, ...], own: frozenset[DeviceId]) -> None:
-        """Remember, for `status`, which RDMA devices the container has from other programs."""
-        adoption = self._offering.adoption
+    def note(self, container: Container, evidence: Evidence, own: frozenset[DeviceId] = frozenset()) -> None:
+        """Remember, for `status`, which RDMA devices the container has from other programs. `own` are the devices that
+        nri-rdma gave to the container already; their nodes are not from other programs."""
+        adoption, grants = self._offering.adoption, evidence.grants
         seen = [(it.name, [device.name for device in it.devices], it.origin, _handling(it, adoption)) for it in grants]
         bare = self._bare(container, grants, own)
         if bare:
@@ -228,6 +132,56 @@ class EvidenceCollector:
                 for what, devices, origin, handling in seen
             )
 
+    def refuse_unallocated(self, container: Container, holdings: Holdings, grants: Iterable[CdiGrant]) -> None:
+        """Raise PlacementError if the administrator enforces allocations, and the container has nodes of a device that
+        is neither attached for it nor allocated to it. If the kubelet or the runtime reports the container's CDI
+        devices, device nodes do not count as evidence of an allocation."""
+        adoption = self._offering.adoption
+        if container.is_privileged or not adoption.enforces:
+            return
+        sandbox = self._sandboxes.get(container.sandbox_id)
+        knows = (sandbox is not None and sandbox.allocation is not None) or bool(container.cdi_devices)
+        covered = devices_of(grant for grant in grants if not (knows and grant.origin is Origin.NODES))
+        own, now = holdings.devices(container.name), self._specs.now
+        where = f"{container.pod_name}, container {container.name}"
+        refuse_unallocated(now.node, container.devices, own | covered, now.index.vendors_of, adoption, where)
+
+    # -- below -------------------------------------------------------------------------------------------------------
+
+    def _concerns(self, container: Container, sandbox: Sandbox | None) -> bool:
+        now = self._specs.now
+        if container.has_major(now.majors):
+            return True
+        if sandbox is not None and (sandbox.has_unseen_claims or sandbox.unnamed):
+            return True
+        return not now.index.is_empty and any(map(now.index.knows, _reported(container, sandbox)))
+
+    def _await_specs(self, container: Container, unread: tuple[str, ...], until: float) -> None:
+        """Wait until the specs are read again. Raise CdiError if some spec is unreadable, one of these CDI devices is
+        in none of the readable specs, and nothing else explains the container's RDMA nodes."""
+        try:
+            self._specs.reading_for([*unread]).result(max(0.0, until - time.monotonic()))
+        except FutureTimeoutError as error:
+            raise specs_not_read(container.pod) from error
+        evidence, problems = self.read(container), self._specs.now.registry.problems
+        if evidence.unread and problems and self._bare(container, evidence.grants):
+            raise CdiError(
+                ErrorCode.CDI_FILE,
+                f"no spec that can be read has the CDI device {evidence.unread[0]} of container {container.name}",
+                file=problems[0].file,
+                hint="see `nri-rdma cdi list`, and mend or remove what it names",
+                path=problems[0].path,
+            )
+
+    def _bare(
+        self, container: Container, grants: Iterable[CdiGrant], own: frozenset[DeviceId] = frozenset()
+    ) -> tuple[str, ...]:
+        """Return the names of the RDMA devices whose nodes the container has, without the devices in `own` and without
+        those that these grants give."""
+        explained = own | devices_of(grants)
+        shown = shown_devices(self._specs.now.node, container.devices)
+        return tuple(device.name for device in shown if device.id not in explained)
+
 
 def _listed(container: Container, sandbox: Sandbox | None) -> tuple[str, ...]:
     """Return the CDI devices that the kubelet lists for the container."""
@@ -243,6 +197,21 @@ def _reported(container: Container, sandbox: Sandbox | None) -> dict[str, Origin
     named = dict.fromkeys((*container.cdi_devices, *container.guarded_devices), Origin.RUNTIME)
     whole = sandbox.unnamed if sandbox is not None else ()
     return named | dict.fromkeys((*_listed(container, sandbox), *whole), Origin.KUBELET)
+
+
+def _withheld(index: Index, container: Container, listed: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the CDI devices that the kubelet lists for the container, but that the container was not given.
+
+    The kubelet (tried: 1.34 to 1.37) lists a container with all devices of its claims, even if the container uses
+    only one request of a claim. The runtime gives the container only the devices of that request. The CDI devices
+    that the runtime reports show which these are, or else the container's device nodes.
+    """
+    if container.cdi_devices:
+        return tuple(name for name in listed if name not in container.cdi_devices)
+    if container.is_privileged:
+        return ()
+    nodes = dict(container.devices)
+    return tuple(name for name in listed if index.paths(name) and not index.has_paths(name, nodes))
 
 
 def _telling_nodes(container: Container) -> dict[str, DeviceNumbers]:

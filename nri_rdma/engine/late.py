@@ -8,7 +8,7 @@ attached here belongs to the container's sandbox and ends with it.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from concurrent.futures import Future
 
 from nri_rdma.attach.attachment import Attachment
@@ -23,13 +23,21 @@ from nri_rdma.engine.barrier import Barrier
 from nri_rdma.engine.container import Container
 from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.kubelet import KubeletEvidence
-from nri_rdma.engine.offering import Offering
 from nri_rdma.engine.placer import Placer
-from nri_rdma.engine.refusals import being_attached, late_attach_failed, returning, unknown_share, unknown_shares
+from nri_rdma.engine.refusals import (
+    being_attached,
+    forged_shares,
+    lacks_guard,
+    late_attach_failed,
+    returning,
+    unknown_share,
+    unknown_shares,
+)
 from nri_rdma.engine.sandbox import Sandboxes
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import PodRequest
 from nri_rdma.tasks.waiting import all_settled, wait
+from nri_rdma.text.share_annotations import forged
 
 ATTEMPTS = 3
 """How often a late attach is tried for a container. After that the container is refused with the last error."""
@@ -47,7 +55,6 @@ class LateAttach:
         barrier: Barrier,
         evidence: EvidenceCollector,
         kubelet: KubeletEvidence,
-        offering: Offering,
     ) -> None:
         self._attachments = attachments
         self._known = known
@@ -55,7 +62,16 @@ class LateAttach:
         self._barrier = barrier
         self._evidence = evidence
         self._kubelet = kubelet
-        self._offering = offering
+
+    def refuse_unclear_shares(self, container: Container) -> None:
+        """Raise NotReadyError if the pod's author forged shares in an annotation, or if the container got shares
+        without their guard, the OCI hook that keeps a container from starting without its devices."""
+        key = forged(container.annotations)
+        if key:
+            raise forged_shares(container.pod, container.name, key)
+        unguarded = self._kubelet.shares.unguarded(container)
+        if unguarded:
+            raise lacks_guard(container.pod, container.name, unguarded)
 
     def complete(self, container: Container, evidence: Evidence, holdings: Holdings, by: float) -> Holdings:
         """Attach the devices that the container lacks according to its evidence; return the attachments that its
@@ -63,7 +79,7 @@ class LateAttach:
         if container.shares:  # the shares of an attachment are known only when it is attached
             for it in holdings:
                 self._barrier.await_attached(it, by)
-        needs = lacking(evidence, holdings.held, self._offering.adoption, self._kubelet.shares.pools_by_id)
+        needs = lacking(evidence, holdings.held, self._kubelet.shares.pools_by_id)
         for need in needs:
             self._serve(need, container, holdings, by)
         return holdings.with_late(self._attachments.of(container.sandbox_id)) if needs else holdings
@@ -93,44 +109,32 @@ class LateAttach:
     def _attach(self, need: Attach, container: Container, holdings: Holdings, by: float) -> None:
         """Select and attach the missing devices, as a further attachment of the sandbox. Nothing is attached if the
         administrator only has CDI devices observed (setting `adopt`)."""
-        pod = container.pod
-        own = holdings.own
+        pod, name, own = container.pod, container.name, holdings.own
+        self._refuse_unknown(container, need.shares)
         if (own is not None and own.now.ends) or self._known.has_ended(pod.sandbox_id):
             raise returning(pod)
-        self._report_failure(pod, container.name)
-        if need.shares:
-            self._refuse_unknown(container, need.shares)
+        self._report_failure(pod, name)
         older = self._attachments.end_older(pod)
         if older and not all_settled(older, by):
-            raise being_attached(pod, container.name)
-        # If an older sandbox just returned its devices, the CDI devices have to be read again: their device nodes may
-        # belong to other RDMA devices now.
-        questions = self._questions(need, container, is_read=not older)
-        part, key = self._attachments.of(pod.sandbox_id).free_key(pod.sandbox_id, container.name)
-        chosen = self._placer.place(key, pod, lambda: next(questions), by)
-        if not chosen.placed:
-            return
-        attachment = self._attachments.begin(pod, chosen.placed, chosen.rdma_cm, part)
-        if not wait(attachment.attach_done, by - time.monotonic()):
-            attachment.attach_done.add_done_callback(lambda done: self._remember(pod, container.name, done))
-            raise being_attached(pod, container.name)
-        if need.shares:
-            self._kubelet.shares.told(need.shares)
-
-    def _questions(self, need: Attach, container: Container, *, is_read: bool) -> Iterator[Question]:
-        """Yield the question for the decision, with the container's CDI devices. The first question uses `need.grants`
-        if `is_read`; every other one reads the CDI devices again."""
+            raise being_attached(pod, name)
         asked = self._asked(container, need.shares)
-        grants = need.grants if is_read else self._bare_now(container, need)
-        while True:
-            yield self._placer.question(container.pod, container.asker, grants, asked)
-            grants = self._bare_now(container, need)
 
-    def _bare_now(self, container: Container, need: Attach) -> tuple[CdiGrant, ...]:
-        """Read again which CDI devices the container has, and return those without an attachment; none if only shares
-        are needed."""
-        if not need.grants:
-            return ()
+        def ask() -> Question:  # CDI devices are read anew: an older sandbox's devices, or a port, may be back
+            grants = self._bare_now(container) if need.grants else ()
+            return self._placer.question(pod, container.asker, grants, asked)
+
+        part, key = self._attachments.of(pod.sandbox_id).free_key(pod.sandbox_id, name)
+        chosen = self._placer.place(key, pod, ask, by)
+        if chosen.placed:
+            attachment = self._attachments.begin(pod, chosen.placed, chosen.rdma_cm, part)
+            if not wait(attachment.attach_done, by - time.monotonic()):
+                attachment.attach_done.add_done_callback(lambda done: self._remember(pod, name, done))
+                raise being_attached(pod, name)
+        if need.shares:
+            self._kubelet.shares.told(container.shares)
+
+    def _bare_now(self, container: Container) -> tuple[CdiGrant, ...]:
+        """Return the CDI devices of the container that have no attachment, according to a new reading."""
         holdings = self._attachments.of(container.sandbox_id)
         grants = self._evidence.read(container, holdings).grants
         return tuple(grant for grant in grants if not any(grant.name in it.now.cdi_devices for it in holdings))

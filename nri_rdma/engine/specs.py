@@ -117,9 +117,11 @@ class SpecCache:
         with self._lock:
             self._expected |= frozenset(self.unread(names))
 
-    def unread(self, names: Iterable[str]) -> list[str]:
-        """Return those of these CDI devices that were in no spec; empty if the specs are never read again."""
-        return [name for name in names if not self.now.index.has_read(name)] if self._reread is not None else []
+    def unread(self, names: Iterable[str], now: Snapshot | None = None) -> list[str]:
+        """Return those of these CDI devices that are in no spec of the snapshot `now` (None: of the last one); empty if
+        the specs are never read again."""
+        index = (now or self.now).index
+        return [name for name in names if not index.has_read(name)] if self._reread is not None else []
 
     def reading_for(self, names: list[str]) -> Future[None]:
         """Return a reading for these CDI devices, which were in no spec (`unread`). A reading that began for all of

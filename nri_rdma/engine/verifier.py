@@ -122,8 +122,9 @@ class Verifier:
         if not self._evidence.concerns(known):
             return False
         devices = frozenset(it.device.id for item in covering for it in item.devices)
-        grants = self._evidence.read(known, own=devices).grants
-        return lacks(grants, (it.admitted.request for it in attached), self._offering.adoption)
+        evidence = self._evidence.read(known)
+        self._evidence.note(known, evidence, devices)
+        return lacks(evidence.grants, (it.admitted.request for it in attached), self._offering.adoption)
 
 
 def _was_made_before(container: str, attachment: Attachment) -> bool:

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from nri_rdma.cdi.grants import CdiGrant, Origin
 from nri_rdma.cdi.meaning import CdiMeaning
 from nri_rdma.decide.lacking import Attach, Cover, Evidence, Held, Need, lacking
-from nri_rdma.errors import CdiError, ErrorCode
-from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.request import DeviceRequest, Scope
 from tests.unit.model.hardware import nic
 
@@ -19,8 +17,6 @@ NAMES = ("a/nic=0", "a/nic=1", "b/nic=0")
 SHARES = (("rdma/nics", "nics-0"), ("rdma/nics", "nics-1"), ("rdma/hcas", "hcas-0"))
 CONTAINERS = ("main", "other")
 BY_ID = frozenset({"nics"})
-OBSERVED, COMPLETED = Adoption(), Adoption(others=VendorAdoption(adopt=Adopt.COMPLETE))
-BROKEN = CdiError(ErrorCode.CDI_FILE, "it is no JSON", file="/cdi/x.json", hint="mend it")
 
 
 def grant(name: str) -> CdiGrant:
@@ -35,15 +31,10 @@ def request(scope: Scope, name: str = "", shares: tuple[str, ...] = ()) -> Devic
     return DeviceRequest(name="r", where="w", cdi_device=name, shares=shares, pool=pool, scope=scope)
 
 
-def test_a_cdi_device_that_is_only_observed_asks_for_nothing() -> None:
+def test_a_cdi_device_without_an_attachment_is_a_need_although_its_spec_asks_for_nothing_now() -> None:
+    """Its devices may be with an older sandbox of the pod: what it asks for is known when they are on the host."""
     evidence = Evidence(container="main", grants=(grant(NAMES[0]),))
-    assert lacking(evidence, (), OBSERVED) == ()
-    assert lacking(evidence, (), COMPLETED) == (Attach(grants=evidence.grants),)
-
-
-def test_a_spec_that_is_wrong_is_to_be_attached_which_refuses_it() -> None:
-    wrong = replace(grant(NAMES[0]), meaning=None, problem=BROKEN)
-    assert lacking(Evidence(container="main", grants=(wrong,)), (), OBSERVED) == (Attach(grants=(wrong,)),)
+    assert lacking(evidence, ()) == (Attach(grants=evidence.grants),)
 
 
 def test_an_attach_that_runs_is_waited_for_by_whom_it_may_concern() -> None:
@@ -51,8 +42,8 @@ def test_an_attach_that_runs_is_waited_for_by_whom_it_may_concern() -> None:
     held = Held(part="other", cdi_devices=frozenset({NAMES[0]}), requests=None)
     has = Evidence(container="main", grants=(grant(NAMES[0]),))
     withheld = Evidence(container="main", withheld=NAMES[:1])
-    assert lacking(has, (held,), COMPLETED) == (Cover(part="other", name=NAMES[0]),)
-    assert lacking(withheld, (held,), COMPLETED) == (Cover(part="other", name=NAMES[0], is_given=False),)
+    assert lacking(has, (held,)) == (Cover(part="other", name=NAMES[0]),)
+    assert lacking(withheld, (held,)) == (Cover(part="other", name=NAMES[0], is_given=False),)
 
 
 def test_a_share_that_stands_for_a_device_is_covered_and_another_is_attached_again() -> None:
@@ -62,7 +53,7 @@ def test_a_share_that_stands_for_a_device_is_covered_and_another_is_attached_aga
     )
     evidence = Evidence(container="main", shares=frozenset({SHARES[0], SHARES[2]}))
     wanted = (Cover(part="nics-0", name="nics-0"), Attach(shares=(SHARES[2],)))
-    assert set(lacking(evidence, held, OBSERVED, BY_ID)) == set(wanted)
+    assert set(lacking(evidence, held, BY_ID)) == set(wanted)
 
 
 scopes = st.builds(lambda names: Scope(only=names), st.frozensets(st.sampled_from(CONTAINERS)))
@@ -112,9 +103,9 @@ def served(held: tuple[Held, ...], need: Need) -> tuple[Held, ...]:
 def test_when_all_needs_are_served_nothing_is_lacking_and_nothing_withheld_is_given(
     evidence: Evidence, held: tuple[Held, ...]
 ) -> None:
-    for need in lacking(evidence, held, COMPLETED, BY_ID):
+    for need in lacking(evidence, held, BY_ID):
         held = served(held, need)
-    assert lacking(evidence, held, COMPLETED, BY_ID) == ()
+    assert lacking(evidence, held, BY_ID) == ()
     given_now = [it for holder in held for it in holder.requests or () if it.scope.covers("main")]
     assert {it.name for it in evidence.grants} <= {it.cdi_device for it in given_now}
     assert {share for _, share in evidence.shares} <= {share for it in given_now for share in it.shares}
@@ -123,7 +114,7 @@ def test_when_all_needs_are_served_nothing_is_lacking_and_nothing_withheld_is_gi
 
 @given(evidences, sandboxes())
 def test_what_a_container_has_already_is_left_alone(evidence: Evidence, held: tuple[Held, ...]) -> None:
-    needs = lacking(evidence, held, COMPLETED, BY_ID)
+    needs = lacking(evidence, held, BY_ID)
     attached = [it for holder in held for it in holder.requests or () if it.scope.covers("main")]
     has = {it.cdi_device for it in attached} | {share for it in attached for share in it.shares}
     asked = {need.name for need in needs if isinstance(need, Cover) and need.is_given}

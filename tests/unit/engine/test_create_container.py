@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from nri_rdma.decide.lacking import Evidence
 from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
@@ -31,11 +30,11 @@ def test_a_container_gets_nothing_of_a_sandbox_that_ends_while_something_else_of
 ) -> None:
     daemon.start()
 
-    def of(_collector: EvidenceCollector, container: KnownContainer, *_arguments: object) -> Evidence:
+    def await_concerned(*_arguments: object) -> bool:
         daemon.stop()
-        return Evidence(container=container.name, is_concerned=False)
+        return False
 
-    monkeypatch.setattr(EvidenceCollector, "of", of)
+    monkeypatch.setattr(EvidenceCollector, "await_concerned", await_concerned)
     work = daemon.edits
     assert refusal_of(NotReadyError, work).code is ErrorCode.RETURNING
 

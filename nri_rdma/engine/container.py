@@ -56,7 +56,7 @@ class Container(Protocol):
 
     @property
     def asker(self) -> Asker:
-        """The pod's namespace, labels and other facts that the administrator's rules can match."""
+        """The pod's namespace, labels and other properties that the administrator's rules can match."""
 
     @property
     def env(self) -> Collection[str]:

@@ -71,7 +71,7 @@ class Limiter:
         return True
 
     def limit_starting(self, holdings: Holdings, container: str, cgroups_path: str, container_id: str) -> None:
-        """Write the limits of a container that is about to start, unless its OCI runtime has written them. If this
+        """Write the limits that the OCI runtime of a starting container was not given, or may have mixed up. If this
         fails for a container whose OCI runtime was given no limits, kill the container, because CRI-O starts it in
         spite of an error. Raise LimitsError."""
         try:

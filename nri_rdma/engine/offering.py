@@ -41,8 +41,8 @@ class Offering:
         self.adoption = adoption
         """The administrator's settings for RDMA devices that other programs give to containers."""
         self.policy = policy
-        """The pools of this node, and the rules which pods may use them. A new policy applies to new pods; existing
-        pods keep their devices."""
+        """The pools of this node, and the rules that say which pods may use them. A new policy applies to new pods;
+        existing pods keep their devices."""
         self.memlock = memlock
         """The RLIMIT_MEMLOCK that the runtime gives to containers, as far as it is known."""
         self._offered = _Offered.of(policy, node.current)

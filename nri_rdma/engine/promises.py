@@ -148,7 +148,7 @@ def _refuse_other_container(request: DeviceRequest, name: str, prefix: str) -> N
     if not request.scope.covers(name):
         raise RequestError(
             ErrorCode.ANNOTATION_PLACE,
-            "a container of podman has no pod, so that it cannot ask for other containers",
+            "this container has no pod, so that it cannot ask for other containers",
             where=request.where,
             hint=f"write the list as {prefix}/pod, without containers: in it",
         )

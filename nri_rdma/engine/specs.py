@@ -124,8 +124,8 @@ class SpecCache:
         return [name for name in names if not index.has_read(name)] if self._reread is not None else []
 
     def reading_for(self, names: list[str]) -> Future[None]:
-        """Return a reading for these CDI devices, which were in no spec (`unread`). A reading that began for all of
-        them less than _FRESH_S ago is shared."""
+        """Return a reading for these CDI devices, which were in no spec (`unread`). A reading that was begun for all of
+        them is shared until it is done, and at least for _FRESH_S."""
         assert self._reread is not None  # otherwise `unread` returns nothing
         now = time.monotonic()
         known = [self._readings.get(name) for name in names]

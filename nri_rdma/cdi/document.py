@@ -10,14 +10,14 @@ alias counts as much as what it stands for, so that none multiplies. Nothing but
 
 from __future__ import annotations
 
-from yaml import CollectionStartEvent, Event, MappingStartEvent, Mark, ScalarEvent, SequenceStartEvent, StreamEndEvent
+from yaml import CollectionStartEvent, Event, MappingStartEvent, ScalarEvent, SequenceStartEvent, StreamEndEvent
 
 from nri_rdma.cdi.problems import path_text
 from nri_rdma.cdi.scalars import Text
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.text.nodes import LinedList, LinedMapping, Node, Path
 from nri_rdma.text.refusals import Errors, quoted
-from nri_rdma.text.yaml import Builder, Dialect
+from nri_rdma.text.yaml import At, Builder, Dialect
 
 MAX_BYTES = 1 << 20
 """Longest spec, in bytes; a longer one is refused. A thousand devices of ours are a quarter of it."""
@@ -143,12 +143,8 @@ class _Spec(Builder[Node]):
         what = f"the key {quoted(key)} is there twice"
         self._errors.add(self.refuse(ErrorCode.CDI_DUPLICATE_KEY, what, "keep one of them", event, path))
 
-    def refuse(self, code: ErrorCode, what: str, hint: str, event: Event, path: Path) -> RequestError:
-        return RequestError(code, what, where=path_text(path), hint=hint, line=_line(event))
-
-    def misread(self, what: str, hint: str, mark: Mark | None) -> RequestError:
-        line = 0 if mark is None or mark.line is None else mark.line + 1
-        return RequestError(ErrorCode.CDI_SYNTAX, what, hint=hint, line=line)
+    def error(self, code: ErrorCode, what: str, hint: str, at: At | None, path: Path) -> RequestError:
+        return RequestError(code, what, where=path_text(path), hint=hint, line=at[0] if at else 0)
 
 
 def _line(event: Event) -> int:

@@ -1,4 +1,4 @@
-"""Keys that people write, as declarations: pools, rules and requests are tables of them.
+"""Keys that people write, as declarations: requests, pools, rules and CDI specs are tables of them.
 
 A Form is how a value is read, together with the JSON Schema of what is read; a Key is a Form under a name. The typed
 reading, the schemas (api/*.schema.json) and the tables of the pages (docs/key_tables.py) follow the declarations.

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
 
-from yaml import Event, MappingStartEvent, Mark, ScalarEvent, SequenceStartEvent, StreamEndEvent
+from yaml import Event, MappingStartEvent, ScalarEvent, SequenceStartEvent, StreamEndEvent
 
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.text.nodes import Path
-from nri_rdma.text.yaml import Builder, Dialect
+from nri_rdma.text.yaml import At, Builder, Dialect
 
 MAX_BYTES = 4 << 20
 """The most bytes of a text: more than twice etcd's limit for one object, because a list of many pods can be as
@@ -193,12 +193,9 @@ class _Manifest(Builder[Value]):
             raise self.refuse(ErrorCode.MANIFEST_SYNTAX, what, hint, key, ())
         return sources
 
-    def refuse(self, code: ErrorCode, what: str, hint: str, event: Event, path: Path) -> RequestError:
-        return _error(code, what, hint, self._place(event))
-
-    def misread(self, what: str, hint: str, mark: Mark | None) -> RequestError:
-        found = within(self._text, Place(getattr(mark, "line", 0) + 1, getattr(mark, "column", -1) + 1))
-        return _error(ErrorCode.MANIFEST_SYNTAX, what, hint, Place(self._first_line + found.line, found.column))
+    def error(self, code: ErrorCode, what: str, hint: str, at: At | None, path: Path) -> RequestError:
+        found = within(self._text, Place(*(at or (1, 0))))
+        return _error(code, what, hint, Place(self._first_line + found.line, found.column))
 
     def _place(self, event: Event) -> Place:
         """Return the place where an event begins. The parser sets the mark of every event, although its types allow

@@ -108,8 +108,11 @@ def matching(pattern: re.Pattern[str], hint: str, text: Reader[str] | None = Non
     return parsed(lambda value: value if pattern.fullmatch(value) else None, hint, text)
 
 
-def parsed(parse: Callable[[str], T | None], hint: str, text: Reader[str] | None = None) -> Reader[T]:
-    """Return the reader of a string that a function turns into a value. None and ValueError mean that it cannot."""
+def parsed(
+    parse: Callable[[str], T | None], hint: str, text: Reader[str] | None = None, what: str = "{} is not allowed"
+) -> Reader[T]:
+    """Return the reader of a string that a function turns into a value. None and ValueError mean that it cannot: `what`
+    is the error then."""
     read_text = text or text_with(hint)
 
     def read(node: Node, where: str) -> T:
@@ -119,7 +122,7 @@ def parsed(parse: Callable[[str], T | None], hint: str, text: Reader[str] | None
         except ValueError:
             found = None
         if found is None:
-            raise refused(where, f"{quoted(value)} is not allowed", hint)
+            raise refused(where, what.format(quoted(value)), hint)
         return found
 
     return read

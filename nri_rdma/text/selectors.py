@@ -5,12 +5,23 @@ from __future__ import annotations
 import re
 
 from nri_rdma.model.device import LinkLayer, Protocol
-from nri_rdma.model.pci import PCI_ADDRESS, PciAddress, parse_pci_address
+from nri_rdma.model.pci import PCI_ADDRESS, parse_pci_address
 from nri_rdma.model.selector import FunctionsOf, Selector
-from nri_rdma.text.forms import Form, Key, names_of, number, one_or_more, pattern_schema, read_keys, text_of, word_of
+from nri_rdma.text.forms import (
+    Form,
+    Key,
+    names_of,
+    number,
+    one_or_more,
+    parsed_by,
+    pattern_schema,
+    read_keys,
+    text_of,
+    word_of,
+)
 from nri_rdma.text.links import NETDEV, netdev_name
 from nri_rdma.text.nodes import Node, Scalar, shown
-from nri_rdma.text.reading import core_value, list_of, string
+from nri_rdma.text.reading import core_value, list_of, parsed, string
 from nri_rdma.text.refusals import listed, quoted, refused
 
 KERNEL_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}")
@@ -37,13 +48,8 @@ def _selector(node: Node, where: str, keys: tuple[Key, ...]) -> Selector:
 # Values
 
 
-def pci_address(node: Node, where: str) -> PciAddress:
-    """Read a PCI address, with or without its domain."""
-    hint = "write a PCI address such as 0000:1b:00.0"
-    address = parse_pci_address(string(node, where, hint))
-    if address is None:
-        raise refused(where, f"{shown(node)} is not a PCI address", hint)
-    return address
+pci_address = parsed(parse_pci_address, "write a PCI address such as 0000:1b:00.0", what="{} is not a PCI address")
+"""Reads a PCI address, with or without its domain."""
 
 
 def _speed(node: Node, where: str) -> int:
@@ -52,14 +58,6 @@ def _speed(node: Node, where: str) -> int:
     found = _GIGABITS.fullmatch(text)
     number_of: int = _NUMBER.read(Scalar(found[1], plain=True) if found is not None else node, where)
     return number_of
-
-
-def _hex_id(node: Node, where: str) -> str:
-    """Read four hexadecimal digits in quotes. Without quotes TOML would read 0x15b3 as the number 5555."""
-    text = string(node, where, _HEX_HINT)
-    if not _HEX_ID.fullmatch(text):
-        raise refused(where, f"{quoted(text)} is not allowed", _HEX_HINT)
-    return text.lower().removeprefix("0x")
 
 
 def _pkey(node: Node, where: str) -> int:
@@ -116,7 +114,6 @@ def _same(node: Node, text: str) -> Node:
 
 
 _HEX_ID = re.compile(r"(0x)?[0-9a-fA-F]{4}")
-_HEX_HINT = 'write four hexadecimal digits in quotes, such as "15b3"'
 _RANGES = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*")
 _PCI_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _GIGABITS = re.compile(r"([0-9]{1,6})[gG]")
@@ -128,7 +125,14 @@ PCI = Form(pci_address, pattern_schema(PCI_ADDRESS))
 SPEED = Form(_speed, {"anyOf": [_NUMBER.schema, pattern_schema(_GIGABITS)]})
 PF_NAME = one_or_more(Form(_pf_name, {"type": "string"}))
 PROTOCOL = one_or_more(word_of(Protocol))
-DEVICE_ID = one_or_more(Form(_hex_id, pattern_schema(_HEX_ID)))
+DEVICE_ID = one_or_more(
+    parsed_by(
+        lambda text: text.lower().removeprefix("0x") if _HEX_ID.fullmatch(text) else None,
+        'write four hexadecimal digits in quotes, such as "15b3"',  # without quotes TOML would read 0x15b3 as the number 5555
+        pattern_schema(_HEX_ID),
+    )
+)
+"""Also of vendors."""
 PKEY = one_or_more(
     Form(
         _pkey,
@@ -146,7 +150,7 @@ SELECTOR_KEYS = (
     Key("device", "device", _NAME, "RDMA device by name"),
     Key("netdev", "netdev", one_or_more(NETDEV), "Netdev by name, on the host"),
     Key("pci", "pci", one_or_more(PCI), "PCI address of the function"),
-    Key("vendor", "vendor", one_or_more(Form(_hex_id, pattern_schema(_HEX_ID))), "PCI vendor id"),
+    Key("vendor", "vendor", DEVICE_ID, "PCI vendor id"),
     Key("deviceID", "device_id", DEVICE_ID, "PCI device id"),
     Key("driver", "driver", _NAME, "Driver of the function"),
     Key(

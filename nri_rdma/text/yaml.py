@@ -17,7 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 # From the package, never from its modules: threads import it late. One that imports yaml.error first holds its lock and
 # wants the package's, while another holds that one and wants yaml.error's; Python ends such a deadlock by handing out
@@ -30,7 +30,6 @@ from yaml import (
     Event,
     MappingEndEvent,
     MappingStartEvent,
-    Mark,
     MarkedYAMLError,
     NodeEvent,
     ScalarEvent,
@@ -53,6 +52,8 @@ MAX_SCALAR = 256
 """Characters; the longest thing a request names is a 63-character label."""
 
 N = TypeVar("N")
+At: TypeAlias = tuple[int, int]
+"""A line and a column, from 1."""
 
 
 def read_yaml(text: str, where: str) -> Node | None:
@@ -128,12 +129,12 @@ class Builder(ABC, Generic[N]):
         """Return the key, and whether it is the merge key."""
 
     @abstractmethod
-    def refuse(self, code: ErrorCode, what: str, hint: str, event: Event, path: Path) -> Exception:
-        """Make the error for what stands at an event."""
+    def error(self, code: ErrorCode, what: str, hint: str, at: At | None, path: Path) -> RequestError:
+        """Make the error for what stands at a place; the parser may not say where a text cannot be read (None)."""
 
-    @abstractmethod
-    def misread(self, what: str, hint: str, mark: Mark | None) -> Exception:
-        """Make the error for a text that the parser does not read; it may not say where."""
+    def refuse(self, code: ErrorCode, what: str, hint: str, event: Event, path: Path) -> RequestError:
+        """Make the error for what stands at an event."""
+        return self.error(code, what, hint, _at(event.start_mark), path)
 
     def merge(self, node: N, key: Event) -> list[N]:
         """Return what ``<<`` names, of which the first that has a key gives it; `mapping` receives it."""
@@ -251,18 +252,23 @@ class Builder(ABC, Generic[N]):
             entries[key] = (self.node(self.next(), below, depth + 1), event)
         return self.mapping(entries, merged, start, path)
 
-    def _too_deep(self, event: Event, path: Path) -> Exception:
+    def _too_deep(self, event: Event, path: Path) -> RequestError:
         what = f"it is nested deeper than {self._dialect.max_depth} levels"
         return self.refuse(self._dialect.size, what, self._dialect.depth_hint, event, path)
 
-    def _unreadable(self, error: Exception) -> Exception:
+    def _unreadable(self, error: Exception) -> RequestError:
         problem, mark = "a character that YAML does not allow", None
         if isinstance(error, MarkedYAMLError):
             problem, mark = error.problem or "unreadable", error.problem_mark or error.context_mark
             if _LIBYAML_DEPTH in problem:
                 return self._too_deep(Event(mark, mark), ())
         hint = "check indentation, brackets and quotes there"
-        return self.misread(f"{self._dialect.not_yaml}: {problem}", hint, mark)
+        return self.error(self._dialect.syntax, f"{self._dialect.not_yaml}: {problem}", hint, _at(mark), ())
+
+
+def _at(mark: object) -> At | None:
+    line, column = getattr(mark, "line", None), getattr(mark, "column", None)
+    return None if line is None or column is None else (line + 1, column + 1)
 
 
 REQUESTS = Dialect(
@@ -350,16 +356,9 @@ class _Requests(Builder[Node]):
         what = f"the key {key!r} is there twice"
         raise self.refuse(ErrorCode.ANNOTATION_DUPLICATE_KEY, what, "keep one of them", event, path)
 
-    def refuse(self, code: ErrorCode, what: str, hint: str, event: Event, path: Path) -> RequestError:
-        return self._error(code, what, hint, event.start_mark)
-
-    def misread(self, what: str, hint: str, mark: Mark | None) -> RequestError:
-        return self._error(ErrorCode.ANNOTATION_SYNTAX, what, hint, mark)
-
-    def _error(self, code: ErrorCode, what: str, hint: str, mark: object) -> RequestError:
-        line, column = getattr(mark, "line", None), getattr(mark, "column", None)
-        if line is None or column is None:
+    def error(self, code: ErrorCode, what: str, hint: str, at: At | None, path: Path) -> RequestError:
+        if at is None:
             return RequestError(code, what, where=self._where, hint=hint)
-        line, column = line + 1, column + 1
+        line, column = at
         where = f"{self._where} line {line} column {column}"
         return RequestError(code, what, where=where, hint=hint, line=line, column=column)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from itertools import chain, count
+from typing import TypeVar
 
 from nri_rdma.errors import ErrorCode, RequestError, SettingError
 from nri_rdma.model.device import LinkLayer
@@ -21,10 +22,12 @@ from nri_rdma.model.pool import LEAST_OBJECTS
 from nri_rdma.text.nodes import Node, node_of
 from nri_rdma.text.placed_yaml import Placed, read_documents
 from nri_rdma.text.pools import MAX_SHARED_NAME, read_pools
-from nri_rdma.text.reading import Fields, list_of, matching, string, whole
-from nri_rdma.text.refusals import bounded, quoted, refused
+from nri_rdma.text.reading import Reader, list_of, mapping, matching, string, whole
+from nri_rdma.text.refusals import Errors, bounded, quoted, refused
 from nri_rdma.text.yaml import read_yaml
 
+T = TypeVar("T")
+D = TypeVar("D")
 DEFAULT_PREFIX = "rdma"
 MAX_BYTES = 1 << 20
 _MOST = 10_000
@@ -123,7 +126,7 @@ def _document(node: Node | None) -> Imported:
     notes: list[Note] = []
     fields = _fields(node, "configuration", ("configList", "periodicUpdateInterval"), notes)
     if "periodicUpdateInterval" in node:
-        fields.read("periodicUpdateInterval", whole(0, 1 << 31), 0)
+        _read(fields, "configuration", "periodicUpdateInterval", whole(0, 1 << 31), 0)
         words = "nri-rdma hears of changes from the kernel"
         notes.append(Note(path="periodicUpdateInterval", fate=Fate.LEFT_OUT, words=words))
     entries = node.get("configList")
@@ -146,21 +149,21 @@ def _pool(entry: Node, where: str, seen: _Seen) -> Imported:
     fields = _fields(entry, where, _RESOURCE_KEYS, unknown)
     path = where.removeprefix("configuration.")
     hint = "use letters, digits and _, the latter only within"
-    name = fields.read("resourceName", matching(_RESOURCE_NAME, hint), "")
+    name = _read(fields, where, "resourceName", matching(_RESOURCE_NAME, hint), "")
     if not name:
         raise refused(f"{where}.resourceName", "it is missing", hint)
     if name in seen.names:
         raise refused(f"{where}.resourceName", f"{name} is the name of {seen.names[name]}", "choose another")
     seen.names[name] = path
-    prefix = fields.read("resourcePrefix", _prefix, DEFAULT_PREFIX)
-    shares = fields.read("rdmaHcaMax", whole(0, 1 << 31), 0)
+    prefix = _read(fields, where, "resourcePrefix", _prefix, DEFAULT_PREFIX)
+    shares = _read(fields, where, "rdmaHcaMax", whole(0, 1 << 31), 0)
     conditions = _conditions(fields, where, unknown)
     if not shares:
         words = f"rdmaHcaMax is 0: {prefix}/{name} has no shares"
         return Imported(toml="", notes=(Note(path=path, fate=Fate.LEFT_OUT, words=words), *unknown))
     selected = frozenset((key, frozenset(values)) for key, values in conditions.items())
     if selected in seen.conditions:  # their plugin allows a device in several resources
-        key = "selectors" if fields.node.get("selectors") else "devices"
+        key = "selectors" if fields.get("selectors") else "devices"
         what = f"it selects the same devices as {seen.conditions[selected]}, and a device of ours is in one pool only"
         raise refused(f"{where}.{key}", what, "select different devices, or make them one resource")
     seen.conditions[selected] = path
@@ -176,8 +179,8 @@ def _pool(entry: Node, where: str, seen: _Seen) -> Imported:
         "",
     ]
     toml = "\n".join(lines)
-    _refuse_what_our_reader_refuses(toml, fields.node, pool, where)
-    return Imported(toml=toml, notes=(*_notes(fields.node, path, pool, shares), *unknown))
+    _refuse_what_our_reader_refuses(toml, fields, pool, where)
+    return Imported(toml=toml, notes=(*_notes(fields, path, pool, shares), *unknown))
 
 
 def _refuse_what_our_reader_refuses(toml: str, entry: Mapping[str, Node], pool: str, where: str) -> None:
@@ -192,13 +195,19 @@ def _refuse_what_our_reader_refuses(toml: str, entry: Mapping[str, Node], pool: 
         raise refused(f"{where}{place}", error.what, error.hint) from error
 
 
-def _fields(node: Node, where: str, known: tuple[str, ...], unknown: list[Note]) -> Fields:
+def _fields(node: Node, where: str, known: tuple[str, ...], unknown: list[Note]) -> Mapping[str, Node]:
     """Return the fields of a mapping, and add a note for each unknown key: their plugin ignores such keys."""
     for key in node if isinstance(node, dict) else ():
         if key not in known:
             path = f"{where}.{bounded(key)}".removeprefix("configuration").removeprefix(".")
             unknown.append(Note(path=path, fate=Fate.LEFT_OUT, words="neither plugin knows this key"))
-    return Fields({key: node[key] for key in node if key in known} if isinstance(node, dict) else node, where, known)
+    own = {key: node[key] for key in node if key in known} if isinstance(node, dict) else node
+    return mapping(own, where, known, Errors())
+
+
+def _read(fields: Mapping[str, Node], where: str, key: str, reader: Reader[T], default: D) -> T | D:
+    """Return the value of a key, or the default if the key is not there."""
+    return reader(fields[key], f"{where}.{key}") if key in fields else default
 
 
 def _notes(entry: Mapping[str, Node], path: str, pool: str, shares: int) -> Iterator[Note]:
@@ -227,11 +236,11 @@ def _limited(shares: int) -> str:
     )
 
 
-def _conditions(fields: Fields, where: str, unknown: list[Note]) -> Mapping[str, tuple[str, ...]]:
+def _conditions(fields: Mapping[str, Node], where: str, unknown: list[Note]) -> Mapping[str, tuple[str, ...]]:
     """Return the conditions on the devices under our names. Their file has either `devices` or `selectors`, not
     both."""
-    devices = fields.read("devices", _texts, ())
-    selectors = fields.read("selectors", partial(_selectors, unknown=unknown), {})
+    devices = _read(fields, where, "devices", _texts, ())
+    selectors = _read(fields, where, "selectors", partial(_selectors, unknown=unknown), {})
     if devices and selectors:
         raise refused(where, "it has both devices and selectors", "keep selectors, with the devices in ifNames")
     if not devices and not selectors:
@@ -241,7 +250,7 @@ def _conditions(fields: Fields, where: str, unknown: list[Note]) -> Mapping[str,
 
 def _selectors(node: Node, where: str, unknown: list[Note]) -> Mapping[str, tuple[str, ...]]:
     fields = _fields(node, where, tuple(_SELECTORS), unknown)
-    read = {ours: fields.read(theirs, _READERS.get(theirs, _texts), ()) for theirs, ours in _SELECTORS.items()}
+    read = {ours: _read(fields, where, theirs, _READERS.get(theirs, _texts), ()) for theirs, ours in _SELECTORS.items()}
     return {key: values for key, values in read.items() if values}
 
 

@@ -9,7 +9,7 @@ from typing import Any  # Any: a JSON document
 from nri_rdma.config.settings import Memlock, Settings
 from nri_rdma.model.request import UNLIMITED
 from nri_rdma.text.forms import DRAFT, schema_of
-from nri_rdma.text.pools import ADOPT_KEYS, POOL_KEYS, RULE_KEYS
+from nri_rdma.text.pools import ADOPT_KEYS, POOL_KEYS, RULE_KEYS, VENDORS
 from nri_rdma.text.requests import POOL_NAME
 from nri_rdma.text.selectors import SELECTOR_KEYS
 
@@ -25,18 +25,7 @@ def config_schema() -> dict[str, Any]:
             "minProperties": 1,
         },
         "rules": {"type": "array", "items": {"$ref": "#/$defs/rule"}, "minItems": 1},
-        "adopt": {
-            **schema_of(ADOPT_KEYS),
-            "properties": {
-                **schema_of(ADOPT_KEYS)["properties"],
-                "vendors": {
-                    "description": "The same for the CDI devices of these vendors",
-                    "type": "object",
-                    "additionalProperties": {"$ref": "#/$defs/adoption"},
-                    "minProperties": 1,
-                },
-            },
-        },
+        "adopt": schema_of((*ADOPT_KEYS, VENDORS)),
     }
     return {
         "$schema": DRAFT,

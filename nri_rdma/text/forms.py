@@ -17,11 +17,11 @@ from nri_rdma.errors import RequestError
 from nri_rdma.text.nodes import Node, is_missing, line_of
 from nri_rdma.text.reading import (
     REQUESTS,
-    Fields,
     Manner,
     Reader,
     boolean,
     list_of,
+    mapping,
     matching,
     one_of,
     parsed,
@@ -95,25 +95,27 @@ def read_keys(
 ) -> dict[str, Any]:
     """Return the fields that a mapping with these keys fills. Raises RequestError, with all that is wrong in it."""
     errors = Errors(most=manner.most)
-    found = given(Fields(node, where, names_of(keys), errors, manner), keys, errors, count)
+    found = given(mapping(node, where, names_of(keys), errors, manner), where, keys, errors, count)
     errors.refuse()
     return found
 
 
-def given(written: Fields, keys: tuple[Key, ...], errors: Errors, count: int | None = 1) -> dict[str, Any]:
+def given(
+    written: Mapping[str, Node], where: str, keys: tuple[Key, ...], errors: Errors, count: int | None = 1
+) -> dict[str, Any]:
     """Return the fields that those of the keys fill that are written, read in the order of the keys. What is wrong goes
     to `errors`."""
     found: dict[str, Any] = {}
     for key in keys:
-        node = written.node.get(key.name)
+        node = written.get(key.name)
         if node is None or is_missing(node):
             if key.required:
-                missing = refused(written.where, f"{key.name} is missing", key.required, key.name)
-                errors.add(missing, line_of(written.node, key.name))
+                missing = refused(where, f"{key.name} is missing", key.required, key.name)
+                errors.add(missing, line_of(written, key.name))
             continue
         read = key.form.read if count == 1 or key.form.read_for is None else key.form.read_for(count)
         try:
-            found[key.field] = read(node, f"{written.where}.{key.name}")
+            found[key.field] = read(node, f"{where}.{key.name}")
         except RequestError as error:
             errors.add(error, line_of(node, error.key or None))
     return found

@@ -90,7 +90,7 @@ class LinedMapping(dict[str, Node]):
         self.lines = lines
 
 
-def line_of(node: Node, key: str | None = None) -> int:
+def line_of(node: Node | Mapping[str, Node], key: str | None = None) -> int:
     """Return the line of a mapping's key, or of the node without such a key; 0 if nodes do not know their lines."""
     line: int = getattr(node, "line", 0)
     return node.lines.get(key, line) if key is not None and isinstance(node, LinedMapping) else line

@@ -32,9 +32,7 @@ from nri_rdma.text.forms import (
     Form,
     Key,
     any_of,
-    given,
     list_schema,
-    names_of,
     number,
     one_or_more,
     pattern_schema,
@@ -44,8 +42,7 @@ from nri_rdma.text.forms import (
     word_of,
 )
 from nri_rdma.text.nodes import Node, shown
-from nri_rdma.text.reading import Fields
-from nri_rdma.text.refusals import Errors, bounded, listed, quoted, refused
+from nri_rdma.text.refusals import bounded, listed, quoted, refused
 from nri_rdma.text.requests import (
     LIMITS,
     LIMITS_KEYS,
@@ -125,11 +122,9 @@ def check_rules(pools: tuple[Pool, ...], rules: tuple[Rule, ...]) -> None:
 
 def read_adoption(node: Node, where: str = "adopt") -> Adoption:
     """Return the settings for RDMA devices that other programs gave to containers. Raises RequestError."""
-    fields = Fields(node, where, (*names_of(ADOPT_KEYS), "vendors"))
-    errors = Errors()
-    own = given(fields, ADOPT_KEYS, errors)
-    errors.refuse()
-    return Adoption(others=VendorAdoption(**own), vendors=fields.read("vendors", _vendors, {}))
+    found = read_keys(node, where, (*ADOPT_KEYS, VENDORS))
+    vendors = found.pop("vendors", {})
+    return Adoption(others=VendorAdoption(**found), vendors=vendors)
 
 
 def _vendors(node: Node, where: str) -> Mapping[str, VendorAdoption]:
@@ -264,6 +259,12 @@ ADOPT_KEYS = (
         "RLIMIT_MEMLOCK of the container; default: the node's",
     ),
     Key("limits", "limits", LIMITS, "Limits per device"),
+)
+VENDORS = Key(
+    "vendors",
+    "vendors",
+    Form(_vendors, {"type": "object", "additionalProperties": {"$ref": "#/$defs/adoption"}, "minProperties": 1}),
+    "The same for the CDI devices of these vendors",
 )
 
 POOL_KEYS = (

@@ -8,7 +8,7 @@ nodes know their lines.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias, TypeVar
@@ -40,34 +40,17 @@ class Manner:
 REQUESTS = Manner()
 
 
-class Fields:
-    """A mapping with known keys, read field by field.
-
-    The errors for other keys are raised, or go to `errors` if the caller has others to report with them."""
-
-    def __init__(
-        self, node: Node, where: str, known: tuple[str, ...], errors: Errors | None = None, manner: Manner = REQUESTS
-    ) -> None:
-        if not isinstance(node, dict):
-            raise refused(where, f"{shown(node)} is not a mapping", manner.hint.format(listed(known)))
-        found = Errors(most=manner.most) if errors is None else errors
-        foreign = [key for key in node if key not in known]
-        for key in foreign[: manner.most]:  # for each of them the right one is looked for, which takes its time
-            found.add(manner.unknown(key, known, where), line_of(node, key))
-        found.omitted += len(foreign[manner.most :])
-        if errors is None:
-            found.refuse()
-        self.node = node
-        self.where = where
-
-    def __contains__(self, key: str) -> bool:
-        return key in self.node
-
-    def read(self, key: str, reader: Reader[T], default: D) -> T | D:
-        """Return the value of a key, or the default where the key is not there; an empty value is not a default."""
-        if key not in self.node:
-            return default
-        return reader(self.node[key], f"{self.where}.{key}")
+def mapping(
+    node: Node, where: str, known: tuple[str, ...], errors: Errors, manner: Manner = REQUESTS
+) -> Mapping[str, Node]:
+    """Return a mapping with known keys. Raises the error of another value; those of other keys go to `errors`."""
+    if not isinstance(node, dict):
+        raise refused(where, f"{shown(node)} is not a mapping", manner.hint.format(listed(known)))
+    foreign = [key for key in node if key not in known]
+    for key in foreign[: manner.most]:  # for each of them the right one is looked for, which takes its time
+        errors.add(manner.unknown(key, known, where), line_of(node, key))
+    errors.omitted += len(foreign[manner.most :])
+    return node
 
 
 def core_value(node: Node) -> CoreValue:

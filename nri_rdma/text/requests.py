@@ -66,7 +66,7 @@ from nri_rdma.text.network import (
 )
 from nri_rdma.text.nodes import Node, Scalar, shown
 from nri_rdma.text.quantities import QUANTITY, bytes_of
-from nri_rdma.text.reading import Fields, Manner, Reader, core_value, each_read, list_of, word_or
+from nri_rdma.text.reading import Manner, Reader, core_value, each_read, list_of, mapping, word_or
 from nri_rdma.text.refusals import Errors, listed, quoted, refuse_all, refused, unknown_key
 from nri_rdma.text.selectors import (
     DEVICE_ID,
@@ -149,16 +149,16 @@ def _read(
         if isinstance(node, dict) and name in node
     )
     errors = Errors()
-    written = Fields(node, where, _NAMES[stands_in], errors, Manner(_unknown_key))
-    first: dict[str, Any] = {"count": count, "scope": scope, **given(written, _FIRST, errors)}
+    written = mapping(node, where, _NAMES[stands_in], errors, Manner(_unknown_key))
+    first: dict[str, Any] = {"count": count, "scope": scope, **given(written, where, _FIRST, errors)}
     first["scope"] = Scope(only=first["scope"].only, but=scope.but)
     if first["count"] == _FREE:
         first |= {"count": None, "if_free": True}
     if "per_gpu" in first:
-        if "count" in written.node:
+        if "count" in written:
             errors.add(refused(f"{where}.perGPU", "count says it already", "write one of count and perGPU"))
         first["count"] = None
-    rest = given(written, _REST, errors, first["count"])
+    rest = given(written, where, _REST, errors, first["count"])
     errors.refuse()
     request = DeviceRequest(**{"name": "", "where": where, **first, **rest})
     if is_whole:

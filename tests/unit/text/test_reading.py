@@ -10,11 +10,11 @@ import pytest
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.text.nodes import Node
 from nri_rdma.text.reading import (
-    Fields,
     Reader,
     boolean,
     empty_or,
     list_of,
+    mapping,
     matching,
     one_of,
     parsed,
@@ -22,7 +22,7 @@ from nri_rdma.text.reading import (
     word_or,
     written,
 )
-from nri_rdma.text.refusals import MAX_PROBLEMS, refused
+from nri_rdma.text.refusals import MAX_PROBLEMS, Errors, refused
 from nri_rdma.text.yaml import read_yaml
 
 
@@ -96,19 +96,6 @@ def test_anything_else_is_refused_where_it_stands(reader: Reader[object], text: 
     assert (caught.value.code, caught.value.where, caught.value.hint) == (ErrorCode.ANNOTATION_VALUE, where, hint)
 
 
-def test_a_mapping_is_read_by_its_keys_and_a_key_that_is_not_there_has_its_default() -> None:
-    fields = Fields(_node("{count: 3}"), "HERE", ("count", "name"))
-    assert (fields.read("count", whole(1, 9), 1), fields.read("name", _LOWER, "none")) == (3, "none")
-    assert ("count" in fields, "name" in fields) == (True, False)
-
-
-def test_an_error_in_a_mapping_names_the_key() -> None:
-    fields = Fields(_node("{count: 30}"), "HERE", ("count",))
-    with pytest.raises(RequestError) as caught:
-        fields.read("count", whole(1, 9), 1)
-    assert caught.value.where == "HERE.count"
-
-
 @pytest.mark.parametrize(
     ("text", "code", "hint"),
     [
@@ -119,7 +106,9 @@ def test_an_error_in_a_mapping_names_the_key() -> None:
 )
 def test_what_is_no_mapping_of_known_keys_is_refused(text: str, code: ErrorCode, hint: str) -> None:
     with pytest.raises(RequestError) as caught:
-        Fields(_node(text), "HERE", ("count", "name"))
+        errors = Errors()
+        mapping(_node(text), "HERE", ("count", "name"), errors)
+        errors.refuse()
     assert (caught.value.code, caught.value.hint) == (code, hint)
 
 

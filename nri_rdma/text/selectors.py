@@ -128,7 +128,7 @@ PROTOCOL = one_or_more(word_of(Protocol))
 DEVICE_ID = one_or_more(
     parsed_by(
         lambda text: text.lower().removeprefix("0x") if _HEX_ID.fullmatch(text) else None,
-        'write four hexadecimal digits in quotes, such as "15b3"',  # without quotes TOML would read 0x15b3 as the number 5555
+        'write four hexadecimal digits in quotes, such as "15b3"',  # without them 0x15b3 is the number 5555 to TOML
         pattern_schema(_HEX_ID),
     )
 )

@@ -32,7 +32,7 @@ from nri_rdma.cdi.version import VERSIONS, is_older, minimum_version, needs
 from nri_rdma.errors import CdiError, ErrorCode, RequestError
 from nri_rdma.text.forms import FLAG, Form, Key, Misfits, names_of, number, table, text_of, word_of
 from nri_rdma.text.nodes import Node, Path, Scalar, is_missing, line_of, shown
-from nri_rdma.text.reading import Manner, each_read, empty_or, one_of, written
+from nri_rdma.text.reading import MappingErrors, each_read, empty_or, one_of, written
 from nri_rdma.text.refusals import Errors, listed, nearest, quoted, refused
 
 
@@ -172,7 +172,7 @@ def _unknown_field(key: str, known: tuple[str, ...], where: str) -> RequestError
     return RequestError(ErrorCode.CDI_UNKNOWN_FIELD, f"unknown field {quoted(key)}", where=place, hint=hint)
 
 
-_FIELDS = Manner(_unknown_field, "write the fields {}", MAX_PROBLEMS)
+_FIELDS = MappingErrors(_unknown_field, "write the fields {}", MAX_PROBLEMS)
 
 
 def _list_of(form: Form, *once: tuple[str, re.Pattern[str], str, str]) -> Form:

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias  # Any: fields of the value that a table becom
 from nri_rdma.errors import RequestError
 from nri_rdma.text.nodes import Node, is_missing, line_of
 from nri_rdma.text.reading import (
-    REQUESTS,
-    Manner,
+    OF_REQUESTS,
+    MappingErrors,
     Reader,
     boolean,
     list_of,
@@ -91,11 +91,11 @@ def names_of(keys: tuple[Key, ...]) -> tuple[str, ...]:
 
 
 def read_keys(
-    node: Node, where: str, keys: tuple[Key, ...], count: int | None = 1, manner: Manner = REQUESTS
+    node: Node, where: str, keys: tuple[Key, ...], count: int | None = 1, wording: MappingErrors = OF_REQUESTS
 ) -> dict[str, Any]:
     """Return the fields that a mapping with these keys fills. Raises RequestError, with all that is wrong in it."""
-    errors = Errors(most=manner.most)
-    found = given(mapping(node, where, names_of(keys), errors, manner), where, keys, errors, count)
+    errors = Errors(most=wording.most)
+    found = given(mapping(node, where, names_of(keys), errors, wording), where, keys, errors, count)
     errors.refuse()
     return found
 
@@ -103,8 +103,8 @@ def read_keys(
 def given(
     written: Mapping[str, Node], where: str, keys: tuple[Key, ...], errors: Errors, count: int | None = 1
 ) -> dict[str, Any]:
-    """Return the fields that those of the keys fill that are written, read in the order of the keys. What is wrong goes
-    to `errors`."""
+    """Return the values of the keys that are written, by the fields that they fill. The keys are read in their own
+    order, and each error is added to `errors`."""
     found: dict[str, Any] = {}
     for key in keys:
         node = written.get(key.name)
@@ -164,12 +164,14 @@ Misfits: TypeAlias = Callable[[Mapping[str, Any], str], Iterable[RequestError]]
 """Makes the errors of what does not fit together in the fields of a mapping, at a place."""
 
 
-def table(fills: type[Any], keys: tuple[Key, ...], manner: Manner = REQUESTS, misfits: Misfits | None = None) -> Form:
+def table(
+    fills: type[Any], keys: tuple[Key, ...], wording: MappingErrors = OF_REQUESTS, misfits: Misfits | None = None
+) -> Form:
     """Make the form of a mapping with these keys, which becomes a value of that dataclass."""
 
     def read_for(count: int | None) -> Reader[Any]:
         def read(node: Node, where: str) -> object:
-            found = read_keys(node, where, keys, count, manner)
+            found = read_keys(node, where, keys, count, wording)
             refuse_all(misfits(found, where) if misfits else ())
             return fills(**found)
 

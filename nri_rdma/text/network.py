@@ -29,7 +29,7 @@ from nri_rdma.model.request import DeviceRequest
 from nri_rdma.text.forms import FLAG, Form, Key, number, read_keys, schema_of, table, up_to, word_of
 from nri_rdma.text.links import ANY_NETDEV, HOST_ADDRESS, IPV6, IPV6_MTU, MAC, NETDEV, NETWORK
 from nri_rdma.text.nodes import Node, shown
-from nri_rdma.text.reading import Manner, core_value
+from nri_rdma.text.reading import MappingErrors, core_value
 from nri_rdma.text.refusals import quoted, refuse_all, refused
 from nri_rdma.text.unsupported import unknown_request_key
 
@@ -426,7 +426,7 @@ ETHTOOL_KEYS = (
 ARP_IGNORE = Form(_arp_ignore, {"enum": list(_ARP_IGNORE)})
 OFFLOAD_SIZE = number(1, MAX_OFFLOAD_SIZE)
 VRF = Form(_vrf, schema_of(VRF_KEYS), VRF_KEYS, VrfConfig)
-_ETHTOOL = table(EthtoolConfig, ETHTOOL_KEYS, Manner(unknown_request_key), _misfits_of_ethtool)
+_ETHTOOL = table(EthtoolConfig, ETHTOOL_KEYS, MappingErrors(unknown_request_key), _misfits_of_ethtool)
 ETHTOOL = replace(_ETHTOOL, schema={**_ETHTOOL.schema, "minProperties": 1})
 ROUTES = up_to(MAX_ROUTES, table(RouteConfig, ROUTE_KEYS, misfits=_misfits_of_route))
 RULES = up_to(MAX_RULES, Form(_rule, schema_of(RULE_KEYS), RULE_KEYS, RoutingRule))

@@ -28,7 +28,7 @@ UnknownKey: TypeAlias = Callable[[str, tuple[str, ...], str], RequestError]
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class MappingErrors:
     """The errors of a mapping in one kind of text: `unknown` makes the error for an unknown key, `hint` says what to
     write instead of a value that is no mapping, and at most `most` errors are kept."""
 
@@ -37,19 +37,19 @@ class Manner:
     most: int = MAX_PROBLEMS
 
 
-REQUESTS = Manner()
+OF_REQUESTS = MappingErrors()
 
 
 def mapping(
-    node: Node, where: str, known: tuple[str, ...], errors: Errors, manner: Manner = REQUESTS
+    node: Node, where: str, known: tuple[str, ...], errors: Errors, wording: MappingErrors = OF_REQUESTS
 ) -> Mapping[str, Node]:
     """Return a mapping with known keys. Raises the error of another value; those of other keys go to `errors`."""
     if not isinstance(node, dict):
-        raise refused(where, f"{shown(node)} is not a mapping", manner.hint.format(listed(known)))
+        raise refused(where, f"{shown(node)} is not a mapping", wording.hint.format(listed(known)))
     foreign = [key for key in node if key not in known]
-    for key in foreign[: manner.most]:  # for each of them the right one is looked for, which takes its time
-        errors.add(manner.unknown(key, known, where), line_of(node, key))
-    errors.omitted += len(foreign[manner.most :])
+    for key in foreign[: wording.most]:  # for each of them the right one is looked for, which takes its time
+        errors.add(wording.unknown(key, known, where), line_of(node, key))
+    errors.omitted += len(foreign[wording.most :])
     return node
 
 

@@ -66,7 +66,7 @@ from nri_rdma.text.network import (
 )
 from nri_rdma.text.nodes import Node, Scalar, shown
 from nri_rdma.text.quantities import QUANTITY, bytes_of
-from nri_rdma.text.reading import Manner, Reader, core_value, each_read, list_of, mapping, word_or
+from nri_rdma.text.reading import MappingErrors, Reader, core_value, each_read, list_of, mapping, word_or
 from nri_rdma.text.refusals import Errors, listed, quoted, refuse_all, refused, unknown_key
 from nri_rdma.text.selectors import (
     DEVICE_ID,
@@ -149,7 +149,7 @@ def _read(
         if isinstance(node, dict) and name in node
     )
     errors = Errors()
-    written = mapping(node, where, _NAMES[stands_in], errors, Manner(_unknown_key))
+    written = mapping(node, where, _NAMES[stands_in], errors, MappingErrors(_unknown_key))
     first: dict[str, Any] = {"count": count, "scope": scope, **given(written, where, _FIRST, errors)}
     first["scope"] = Scope(only=first["scope"].only, but=scope.but)
     if first["count"] == _FREE:
@@ -581,7 +581,7 @@ REQUEST_KEYS = (
     Key(
         "match",
         "match",
-        table(Match, MATCH_KEYS, Manner(_unknown_match_key)),
+        table(Match, MATCH_KEYS, MappingErrors(_unknown_match_key)),
         "Conditions on the device, all of them",
         default="none",
         refused_in=_chosen("in selectors of the request"),
@@ -657,7 +657,7 @@ REQUEST_KEYS = (
     Key(
         "interface",
         "interface",
-        table(InterfaceConfig, INTERFACE_KEYS, Manner(unknown_request_key)),
+        table(InterfaceConfig, INTERFACE_KEYS, MappingErrors(unknown_request_key)),
         "How the netdev looks in the pod; only with `mode: exclusive`",
     ),
     Key(

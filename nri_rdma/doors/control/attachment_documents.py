@@ -16,7 +16,7 @@ from nri_rdma.engine.sandbox import Aligned, ImageChecked
 from nri_rdma.host.cgroup import read_rdma_use
 
 UNSTARTED_S = 30.0
-"""Seconds after which a container that was created and has not started is reported as unstarted."""
+"""Seconds after its creation until a container that has not started is reported as unstarted."""
 
 
 def attachment_document(attachment: Attachment) -> dict[str, Any]:
@@ -43,8 +43,8 @@ def attachment_document(attachment: Attachment) -> dict[str, Any]:
 def rdma_use_of(attachments: Sequence[Attachment], cgroup_root: Path) -> Iterator[dict[str, Any]]:
     """Yield the RDMA resources that each container uses and may use, read from its cgroup now.
 
-    Includes the container's own devices, and any other device that it uses or has a limit for. A container without a
-    cgroup has no entries.
+    A row is left out if the container neither got the device, nor uses it, nor has a limit for it. A container without
+    a cgroup has no rows.
     """
     for attachment in attachments:
         own = [it for it in attachments if it.pod.sandbox_id == attachment.pod.sandbox_id]
@@ -97,8 +97,8 @@ def _gid_warnings(gids: Gids) -> list[str]:
 
 
 def image_documents(item: ImageChecked) -> Iterator[dict[str, Any]]:
-    """Yield the reasons why the libraries in a container's image cannot use its devices, or why they could not be
-    read."""
+    """Yield the reasons why the libraries in a container's image cannot use its devices. If the image could not be
+    read, the reason for that has no error code."""
     container = {"pod": item.pod, "container": item.container}
     for problem in item.problems:
         yield {**container, "code": str(problem.code), "error": str(problem)}

@@ -1,4 +1,8 @@
-"""The control socket: answers `status`, `trace` and the guard's OCI hook. It speaks ttrpc, and its mode is 0600."""
+"""The daemon's control socket, which speaks ttrpc and has mode 0600.
+
+It answers the commands `status` and `trace`, and the guard: an OCI hook that asks before each container starts, and
+keeps the container from starting without the devices that its pod asked for.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +25,21 @@ from nri_rdma.ttrpc import Call, Code, RpcError, Server
 TRACE_BYTES = 3 << 20
 """Largest trace document in bytes. A ttrpc message holds 4 MiB, so older spans are left out."""
 MAX_CONNECTIONS = 128
-"""Maximum number of connections. Each starting container's hook opens one; calls of one connection are handled one by
-one."""
+"""Maximum number of connections. The OCI hook of each starting container opens one. The calls of one connection are
+handled one after the other."""
 VERIFY_WAIT_S = 1.0
-"""How long a guard's hook waits for an attach that is still running. If it fails, the kubelet retries after ten
-seconds."""
+"""How long the guard, an OCI hook that keeps a container from starting without its devices, waits for an attach that is
+still running. If the attach takes longer, the container fails, and the kubelet retries after ten seconds."""
 _WAY_BACK_S = 0.3
 """Part of a hook's timeout that is reserved for sending the answer."""
 PROOF_MARGIN_S = 1.0
-"""Part of a hook's timeout that is not available to the proof (the test that RDMA works in the container): it is for
-killing the proof's process and sending the answer."""
+"""Seconds of a hook's timeout that are kept for killing the proof's process and sending the answer. A proof is a test
+that RDMA works in the container."""
 _ERROR_CHARACTERS = 1000
 
 
 class ControlServer:
-    """Serves the control socket until closed."""
+    """The server of the control socket. It serves until `close`."""
 
     def __init__(self, facts: DaemonFacts) -> None:
         self._facts = facts
@@ -63,7 +67,7 @@ class ControlServer:
         )
 
     def serve(self, path: Path) -> None:
-        """Listen; returns at once. Raises OSError."""
+        """Listen at `path` and return at once. Raises OSError if the socket cannot be made."""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._server.serve_unix(path)
 
@@ -107,10 +111,10 @@ class ControlServer:
         return answer
 
     def _ring(self, recent: Sequence[Span]) -> dict[str, Any]:
-        """Describe the buffer of spans: how many it holds, its capacity, and the daemon's start.
+        """Describe the buffer that keeps the newest spans: its present size, its capacity, and the daemon's start.
 
-        `since` is the time from which on no span was dropped, in seconds since the epoch; times without a daemon have
-        no spans.
+        `since`, in seconds since the epoch, is the earliest time from which on all of this daemon's spans are still in
+        the buffer.
         """
         capacity, oldest = self._facts.spans.capacity, recent[0].end_ns / 1e9 if recent else self._started
         since = oldest if len(recent) >= capacity else min(oldest, self._started)
@@ -131,7 +135,7 @@ def _decoded(kind: Any, call: Call) -> Any:
 
 
 def newest_within(texts: Sequence[str], size: int) -> Sequence[str]:
-    """Return the longest tail of these ASCII texts that fits into `size` bytes."""
+    """Return the last texts that together fit into `size` bytes, in their order. The texts are ASCII."""
     for start in range(len(texts) - 1, -1, -1):
         size -= len(texts[start]) + 2
         if size < 0:

@@ -63,10 +63,9 @@ def _ask(path: Path, method: str, payload: bytes) -> bytes:
 
 
 def _connected(path: Path) -> socket.socket:
-    """Return a connection to the daemon. Raises OSError.
+    """Return a connection to the daemon. Raises OSError if it cannot be made.
 
-    Raises BlockingIOError if the daemon does not accept the connection within _ANSWER_TIMEOUT_S because its backlog is
-    full.
+    The OSError is a BlockingIOError if the daemon does not accept the connection within _ANSWER_TIMEOUT_S.
     """
     with ExitStack() as opened:
         connection = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))

@@ -50,7 +50,7 @@ def adoption_document(adoption: Adoption) -> dict[str, Any]:
 
 
 def policy_from(document: Mapping[str, Any]) -> Policy:
-    """Return the policy from a document of `policy_document`. Raises NotReadyError if the document has no valid
+    """Return the policy under the key `policy` of a document. Raises NotReadyError if the document has no valid
     policy."""
     try:
         policy: Policy = msgspec.convert(document["policy"], Policy)
@@ -64,8 +64,10 @@ def policy_from(document: Mapping[str, Any]) -> Policy:
 
 
 def node_document(node: Node) -> dict[str, Any]:
-    """Return a node as JSON for `status`, `inventory` and `explain`, from which `node_from` can rebuild it. Some texts
-    are only for readers."""
+    """Return a node as JSON for `status`, `inventory` and `explain`, from which `node_from` can rebuild it.
+
+    The fields `link_layer`, `speed_gbps` and `state` of a device are added for people; `node_from` ignores them.
+    """
     document: dict[str, Any] = msgspec.to_builtins(node)
     for told, gpu in zip(document["gpus"], node.gpus, strict=True):
         told["pci"] = str(gpu.pci)

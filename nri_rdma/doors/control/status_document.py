@@ -33,7 +33,7 @@ UNGUARDED = "containers started that it did not ask about: their runtime handler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeView:
-    """The container runtime as `status` shows it; an unknown text is ""."""
+    """The container runtime as `status` shows it. An empty text means unknown."""
 
     link: str
     """The state of the NRI session: disconnected, connected or synchronized; "none" if this host needs no runtime with
@@ -44,7 +44,7 @@ class RuntimeView:
     lacks: tuple[str, ...]
     """The features that this runtime's NRI does not support."""
     launched: bool
-    """Whether the runtime started this process."""
+    """Whether the runtime started this daemon as its plugin."""
     error: str
     """The reason why there is no session, or why the last one ended; "" while the runtime is synchronized."""
     error_since: float = 0.0
@@ -55,7 +55,7 @@ class RuntimeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonFacts:
-    """The daemon's state, as far as the control socket reads it. The socket changes nothing."""
+    """The parts of the daemon that the control socket reads. The socket changes nothing."""
 
     settings: Settings
     engine: Engine
@@ -68,20 +68,23 @@ class DaemonFacts:
     """Returns the fields of MetricsView: the address of the metrics page, and why it is not served; None if it is
     switched off."""
     pinned: Callable[[], Mapping[str, int]] = dict
-    """Returns what keeps network namespaces alive: the number of namespaces, of threads and sockets in them, and of
-    those that cannot be closed because a call hangs."""
+    """Returns counts of what keeps network namespaces alive: the namespaces, the threads and sockets in them, and the
+    threads and sockets that cannot be closed because a call hangs."""
     driver: Callable[[], Mapping[str, Any] | None] = lambda: None
     """Returns the state of the DRA driver as the fields of DriverView; None if no pool serves claims."""
     troubles: Callable[[], tuple[Mapping[str, str], ...]] = tuple
     """Returns the problems since the daemon's start, such as a missing permission, each as the fields of Trouble."""
     guards: Callable[[], Mapping[str, bool]] = dict
-    """Returns by runtime handler whether its containers have the guard's OCI hook; handlers where this is unknown are
-    left out. Only for metrics."""
+    """Returns, by runtime handler, whether its containers have the guard, an OCI hook that keeps a container from
+    starting without its devices. A handler is left out if this is unknown. Only for metrics."""
 
 
 def guard_document(contacts: Contacts, sandboxes: Iterable[Attachment]) -> dict[str, Any]:
-    """Describe the guard's OCI hook as JSON: whether it has called since the boot, when last (seconds since the epoch),
-    how often since the daemon's start, and which containers started without it."""
+    """Describe the guard, an OCI hook that keeps a container from starting without its devices, as JSON.
+
+    The document says whether the hook has asked a daemon since the boot, when it last asked (seconds since the
+    epoch), how often since the daemon's start, and which containers started without asking.
+    """
     unguarded = [f"{it.pod}, container {name}" for it in sandboxes for name in sorted(it.containers.unguarded.copy())]
     told = {**asdict(contacts), "unguarded": unguarded}
     if not contacts.last:
@@ -90,7 +93,10 @@ def guard_document(contacts: Contacts, sandboxes: Iterable[Attachment]) -> dict[
 
 
 def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]) -> dict[str, Any]:
-    """Return the document that `status` shows. `explain` reads the node and its policy from the same document."""
+    """Return the document that `status` shows. `explain` reads the node and the policy from it.
+
+    `started` is the daemon's start in seconds since the epoch. `guard` is the result of `guard_document`.
+    """
     view = view_of(facts.engine)
     node = node_document(view.node)
     for device in node["devices"]:
@@ -139,8 +145,8 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
 
 
 def _pools(view: View) -> list[dict[str, Any]]:
-    """Return the pools with the names of their present devices; for a pool of shares, also how many shares it has and
-    how many of them pods use."""
+    """Return the pools with the names of their present devices. A pool with an extended resource also has the number of
+    its shares (units of that resource), and how many of them pods use."""
     offered = offer(view.policy, view.node)
     found = []
     for pool in view.policy.pools.values():
@@ -166,8 +172,12 @@ def _pools(view: View) -> list[dict[str, Any]]:
 
 
 def _guard_resource(resource: str, view: View) -> dict[str, Any] | None:
-    """Describe the guard resource: its registration with the kubelet, and whether containers get it; None if none is
-    configured."""
+    """Describe the guard resource: an extended resource that only adds the guard, the OCI hook that keeps a container
+    from starting without its devices.
+
+    The result has the resource's registration with the kubelet, and whether containers get the hook. None if no guard
+    resource is configured.
+    """
     known = view.shares.of_guard
     if known is None:
         return None

@@ -1,11 +1,14 @@
 """The messages that a pool sends to the kubelet: the ids it offers, the ids it prefers, and the content of an
 allocation. Pure.
 
-The allocation of a share contains no device node: its device is chosen when the pod's sandbox starts, near the GPUs
-that the kubelet gave to the pod (nri_rdma.decide.share_requests). It contains an annotation that tells CreateContainer
-which shares the container has. The allocation of a device id has the annotation, too. It contains device nodes only if
-the runtime does not read CDI specs, because then no guard stops a container that would start without them. The guard
-resource brings the guard and nothing else.
+A pod requests units of the pool's extended resource. A unit is either a share, whose device is chosen when the pod's
+sandbox starts (nri_rdma.decide.share_requests), or a device with its own id. Each allocation has an annotation from
+which CreateContainer knows the container's ids, and normally the CDI device of the guard, an OCI hook that keeps a
+container from starting without its devices.
+
+A share's allocation has no device nodes. A device's allocation has them only if the runtime ignores CDI devices,
+because then the guard is missing and the container would start without its device. The guard resource is an extended
+resource whose allocation has nothing but the guard.
 """
 
 from __future__ import annotations
@@ -27,15 +30,17 @@ from nri_rdma.text.share_annotations import guarded_annotation, share_annotation
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 
 Told: TypeAlias = int | tuple[OfferedDevice, ...]
-"""The content of ListAndWatch: for a pool of shares the number of healthy shares, otherwise the pool's devices."""
+"""The content of the kubelet's list: for a pool of shares (units without a fixed device) the number of healthy shares,
+otherwise the pool's devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
     """The node's devices at one moment, and which of them the pools offer.
 
-    `taken` returns who holds which device. `held` returns the devices of a pool that pods hold by their ids.
-    `is_guarded`: allocations contain the CDI device that adds the guard's OCI hook.
+    `taken` returns the pods that hold each device. `held` returns the devices of a pool that the kubelet allocated to
+    pods by device id. `is_guarded`: each allocation has a CDI device that adds the guard, an OCI hook that keeps a
+    container from starting without its devices.
     """
 
     node: Node
@@ -55,12 +60,13 @@ def told_of(pool: Pool, supply: Supply) -> Told:
 
 
 def count_of(pool: Pool, told: Told) -> int:
-    """Return how many ids of the pool's resource the kubelet gets, healthy or not."""
+    """Return how many ids of the pool's resource the kubelet gets, healthy or not. `told` is the content of the list
+    that it gets."""
     return pool.shares if isinstance(told, int) else len(told)
 
 
 def healthy_of(told: Told) -> int:
-    """Return how many ids of the pool's resource are healthy, so that the kubelet can allocate them."""
+    """Return how many ids in the list for the kubelet are healthy. Only healthy ids can be allocated."""
     return told if isinstance(told, int) else sum(it.is_healthy for it in told)
 
 
@@ -78,8 +84,11 @@ def healthy_shares(pool: Pool, offer: Offer) -> int:
 
 
 def listed(pool: Pool, told: Told) -> bytes:
-    """Return the ListAndWatch message. The first shares are the healthy ones; a device is sent with its NUMA node, for
-    the kubelet's Topology Manager."""
+    """Return the ListAndWatch message with the content `told`.
+
+    If that is a number N, the first N of the pool's share ids are healthy and the others are not. Otherwise it is the
+    pool's devices; each is sent with its NUMA node for the kubelet's Topology Manager.
+    """
     if isinstance(told, int):
         devices = [
             pb.Device(ID=share, health=HEALTHY if number < told else UNHEALTHY)
@@ -94,8 +103,8 @@ def listed(pool: Pool, told: Told) -> bytes:
 def preferences(pool: Pool, request: Any, supply: Supply) -> bytes:
     """Return the answer to GetPreferredAllocation: for each container the ids whose devices are nearest to each other.
 
-    A device that a pod holds, although the kubelet has forgotten its allocation, is used only if too few others are
-    free.
+    The kubelet may offer a device that a pod still has, if it has forgotten the allocation. Such a device is used only
+    if too few other devices are free.
     """
     devices: dict[str, RdmaDevice] = {device.id: device for device in supply.held(pool.name)}
     devices |= {device.id: device for device in supply.offer.by_pool[pool.name]}
@@ -119,8 +128,8 @@ def allocated(
 ) -> bytes:
     """Return the answer to Allocate; `containers` has the allocated ids of each container.
 
-    `guard` is the CDI device that adds the guard's OCI hook; "": there is no guard. `nodes` returns the device nodes of
-    an id; None: the answer contains no device nodes.
+    `guard` is the CDI device that adds the guard, an OCI hook that keeps a container from starting without its devices;
+    "": the answer has no guard. `nodes` returns the device nodes of an id; None: the answer has no device nodes.
     """
     cdi_devices = [pb.CDIDevice(name=guard)] if guard else []
     guarded = [guarded_annotation(pool.resource, pool.name)] if guard else []
@@ -139,8 +148,11 @@ def allocated(
 
 
 def nodes_of(pool: Pool, supply: Supply, share: str) -> Iterator[CharDevice]:
-    """Yield the device nodes of the device with the id `share`, and the node of rdma_cm; nothing for a share, because
-    its device is not chosen yet."""
+    """Yield the device nodes of the allocated device, and the node of rdma_cm.
+
+    `share` is the id that the kubelet allocated. If the pool's ids are not ids of devices, nothing is yielded, because
+    the device is chosen later, when the pod's sandbox starts.
+    """
     for device in supply.offer.by_pool[pool.name] if pool.gives is ShareGives.DEVICE else ():
         if device.id == share:
             yield from (char for char in device.char_devices if char.kind in DEFAULT_CHAR_KINDS)

@@ -32,8 +32,8 @@ LOOK_S = 10.0
 
 
 class DevicePlugins:
-    """The device plugins of all pools, until the creator closes them. A worker serves and registers, because that
-    imports grpc."""
+    """The device plugins of all pools. A worker thread serves and registers them, because that imports grpc. `close`
+    ends them."""
 
     def __init__(
         self,
@@ -47,9 +47,13 @@ class DevicePlugins:
         schedule: Callable[[float, Callable[[], None]], Callable[[], None]],
         spans: Recorder,
     ) -> None:
-        """`supply` returns the devices and pools of the last scan. `guard` writes the CDI spec that adds the guard's
-        OCI hook, or returns why there is none; it raises CdiError and OSError. `schedule` calls a function after a
-        pause and returns a function that cancels the call."""
+        """`supply` returns the devices and pools of the last scan. `schedule` calls a function after a pause and
+        returns a function that cancels the call.
+
+        `guard` writes the CDI spec that adds the guard, an OCI hook that keeps a container from starting without its
+        devices. It returns why containers get no guard, or Guarding.ON; it raises CdiError and OSError if the spec
+        cannot be written.
+        """
         self._folder = folder
         self._supply = supply
         self._shares = shares
@@ -73,10 +77,10 @@ class DevicePlugins:
         self._servers: tuple[PoolServer, ...] = ()
 
     def open_later(self) -> None:
-        """Have a worker serve and register the pools, now and again after the kubelet's restart. Does nothing if no
-        pool is served as a resource.
+        """Have a worker serve and register the pools soon, and once more after each restart of the kubelet.
 
-        Checks again whether there is a guard, because the runtime may have a new configuration.
+        The worker first writes the guard, an OCI hook that keeps a container from starting without its devices, since
+        the runtime's configuration may have changed. Does nothing if no pool has an extended resource.
         """
         if self._shares.served:
             self._is_guard_known = False
@@ -111,8 +115,8 @@ class DevicePlugins:
         self._workers.submit("device-plugins", self._look)
 
     def _look(self) -> None:
-        """Serve and register every pool that is not served yet, then schedule the next check. It comes sooner after a
-        failure, and while there is no kubelet."""
+        """Serve and register every pool that is not served yet, then schedule the next check. The pause is shorter
+        after a failure and while the kubelet's socket does not exist."""
         with self._lock:
             self._is_queued = False
             is_new_kubelet, self._is_new_kubelet = self._is_new_kubelet, False
@@ -135,8 +139,8 @@ class DevicePlugins:
                 self._cancel = self._schedule(pause_s, self._look_later)
 
     def _serve_missing(self, is_new_kubelet: bool) -> bool:
-        """Serve each pool that is not served, and return whether all are. The failure of one pool does not stop the
-        others."""
+        """Serve each pool that is not served, and return whether all pools are served now. The failure of one pool does
+        not stop the others."""
         errors = []
         try:
             if not self._servers:

@@ -46,7 +46,7 @@ _OPTIONS = (
 
 
 class PoolServer:
-    """The gRPC server of one pool's device plugin, until it is closed."""
+    """The gRPC server of one pool's device plugin. `serve` starts it and `close` ends it."""
 
     def __init__(
         self,
@@ -65,9 +65,10 @@ class PoolServer:
         self._on_allocate = on_allocate
         self._spans = spans
         self.guard = ""
-        """The CDI device that adds the guard's OCI hook to containers; "": there is no guard."""
+        """The CDI device that adds the guard, an OCI hook that keeps a container from starting without its devices; "":
+        containers get no guard."""
         self.brings_nodes = False
-        """Whether the allocation of a device id contains its device nodes."""
+        """Whether the answer to Allocate contains the device nodes of the allocated devices."""
         self._changed = threading.Condition()
         self._told = answers.told_of(pool, supply())
         self._server: Any = None
@@ -78,7 +79,8 @@ class PoolServer:
         return self._server is not None and self._path.exists()
 
     def serve(self) -> None:
-        """Listen on a new socket and register with the kubelet. Raises KubeletError after closing the server."""
+        """Listen on a new socket and register with the kubelet. Raises KubeletError if either fails; the server is
+        closed then."""
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else grpc writes to stderr when a kubelet ends
         import grpc
 
@@ -101,7 +103,7 @@ class PoolServer:
             raise
 
     def tell_changes(self) -> None:
-        """Send the pool's present content to the kubelet if it has changed."""
+        """Send the pool's present ids and their health to the kubelet if they have changed."""
         told = answers.told_of(self.pool, self._supply())
         with self._changed:
             if told != self._told:
@@ -142,7 +144,7 @@ class PoolServer:
         }
 
     def _list_and_watch(self, _request: bytes, context: Any) -> Iterator[bytes]:
-        """Yield the list of shares or devices, now and after each change, until the kubelet or the daemon ends."""
+        """Yield the pool's ids and their health, now and after each change, until the kubelet or the daemon ends."""
         context.add_callback(self._wake)
         told: answers.Told = -1
         while True:
@@ -185,9 +187,9 @@ def _read(kind: Any, data: bytes, context: Any) -> Any:
 
 
 def _refuse_other(resource: str, folder: Path) -> None:
-    """Raise KubeletError if k8s-rdma-shared-dev-plugin serves the same resource.
+    """Raise KubeletError if k8s-rdma-shared-dev-plugin serves `resource`.
 
-    The kubelet would use the plugin that registered last, and both would give the same devices away.
+    The kubelet would use the plugin that registered last, and both plugins would give the same devices away.
     """
     name = f"{resource.rpartition('/')[2]}.sock"
     for path in (folder / name, folder.parent / "plugins_registry" / name):

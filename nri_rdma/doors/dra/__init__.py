@@ -1,1 +1,2 @@
-"""The DRA driver (Dynamic Resource Allocation, v1) for pools with door = claims."""
+"""The DRA driver (Dynamic Resource Allocation, v1) for the pools that pods request by a ResourceClaim (`door =
+"claims"` in the settings)."""

@@ -29,10 +29,10 @@ def version_of(data: bytes) -> str:
 
 
 def with_devices(data: bytes, devices: Sequence[StatusEntry]) -> bytes:
-    """Return the claim with our entries of `status.devices` replaced by `devices`. Entries of other drivers stay
-    unchanged.
+    """Return the claim in protobuf with our entries of `status.devices` replaced by `devices`. Entries of other drivers
+    stay unchanged.
 
-    Raises ApiServerError if the bytes are not a claim.
+    Raises ApiServerError if `data` is not a claim.
     """
     outer, claim = _read(data)
     others = [it for it in claim.status.devices if it.driver != DRIVER]

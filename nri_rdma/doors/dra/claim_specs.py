@@ -1,8 +1,8 @@
-"""The CDI spec of a claim: one CDI device for each of the claim's requests, with the guard's OCI hook. Pure.
+"""The CDI spec of a ResourceClaim: one CDI device for each of the claim's requests. Pure.
 
-A container gets the CDI devices of those requests that its pod assigns to it. Each CDI device has the nodes of its RDMA
-devices, and an annotation with our key, which says how the devices are attached. The CDI spec of any other driver may
-have the same annotation (docs/cdi.md).
+A container gets the CDI devices of those requests that its pod assigns to it. Each CDI device has the device nodes, the
+guard (an OCI hook that keeps a container from starting without its devices), and an annotation with our key that says
+how the devices are attached. The CDI spec of any other driver may have such an annotation, too (docs/cdi.md).
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _SUFFIX = ".json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecStyle:
-    """The choices that are the same for all CDI specs of a daemon.
+    """The choices that all CDI specs of a daemon share.
 
-    `prefix` is that of our annotations. `hook` is the guard's program; None: there is no guard. `options` are the
-    hook's flags with values other than the defaults. `boot` is the id of this boot: the folder of specs may survive a
-    reboot, after which device nodes have other numbers.
+    `prefix` begins our annotations. `hook` is the program of the guard, an OCI hook that keeps a container from
+    starting without its devices; None: specs add no guard. `options` are the hook's flags with values other than the
+    defaults. `boot` is the id of this boot: a spec from before a reboot is outdated, because device nodes have other
+    numbers now.
 
     `has_numbers`: write the numbers of device nodes into the spec, because the runtime cannot look them up in the
-    host's /dev. Otherwise the runtime looks them up, since the kernel gives a node another number when its device
-    changes namespace.
+    host's /dev. Otherwise the runtime looks them up, since a node's number changes when its device changes namespace.
     """
 
     prefix: str
@@ -57,7 +57,11 @@ class SpecStyle:
 def claim_spec(
     claim: Claim, requests: Iterable[AdmittedClaim], rdma_cm: CharDevice | None, style: SpecStyle, trace: str = ""
 ) -> Spec:
-    """Return the CDI spec of a claim; `trace` is the W3C traceparent of the call that prepares the claim."""
+    """Return the CDI spec of a claim. `requests` are its requests with their devices; `rdma_cm` is the host's node of
+    that name.
+
+    `trace` is the W3C traceparent of the call that prepares the claim.
+    """
     devices = tuple(_device(claim.uid, it, rdma_cm, style) for it in requests)
     told = {
         CLAIM_KEY: f"{claim.namespace}/{claim.name}",
@@ -88,8 +92,8 @@ def allocation_of(claim: Claim) -> str:
 
 
 def is_for(text: bytes, claim: Claim, boot: str) -> bool:
-    """Return whether a spec was written in this boot for the claim's present allocation. False for an incomplete file,
-    and for a file of another program."""
+    """Return whether `text` is a spec that was written in this boot for the claim's present allocation. False for an
+    incomplete file, and for a file of another program."""
     try:
         told = json.loads(text)["annotations"]
         return bool(told[BOOT_KEY] == boot and told[ALLOCATION_KEY] == allocation_of(claim))
@@ -98,7 +102,8 @@ def is_for(text: bytes, claim: Claim, boot: str) -> bool:
 
 
 def claim_of(file: str, spec: Spec) -> ClaimName | None:
-    """Return the claim of a CDI spec; None if another program wrote the spec, or an older release of ours."""
+    """Return the claim to which a CDI spec belongs; None if another program or an older release of ours wrote the
+    spec."""
     namespace, slash, name = dict(spec.annotations).get(CLAIM_KEY, "").partition("/")
     before, _, uid = file.removesuffix(_SUFFIX).rpartition(f"{KIND.vendor}-{KIND.device_class}-")
     is_ours = spec.kind == KIND and not before and bool(slash)

@@ -1,8 +1,8 @@
-"""The DRA driver of this node: its sockets, its ResourceSlices and the status of its claims, from start to end of the
-daemon.
+"""The DRA driver of this node, from the daemon's start to its end: its sockets, its ResourceSlices and the status of
+its claims.
 
-The kubelet finds the sockets by itself, and keeps using them after its own restart. A socket that somebody removed is
-made again.
+The kubelet finds the sockets by itself, and keeps using them after its own restart. A socket that was removed is made
+again.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ log = logging.getLogger(__name__)
 TRY_AGAIN_S = 1.0
 """Pause before the next attempt to make sockets that could not be made."""
 LOOK_S = 10.0
-"""Pause between two checks for sockets that somebody removed, and for changes of the node that the kernel does not
-announce."""
+"""Pause between two checks. A check makes removed sockets again, and looks for changes of the node that the kernel does
+not announce."""
 
 
 class ClaimsDoor:
-    """The DRA driver, until its creator closes it. A worker opens it, because that imports grpc."""
+    """The DRA driver. A worker thread opens it, because that imports grpc. `close` ends it."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ClaimsDoor:
         self._look_later()
 
     def node_was_read(self) -> None:
-        """Publish the node's devices after a scan."""
+        """Publish the node's devices if they have changed. Called after each scan of the node."""
         self._publisher.node_was_read()
 
     def view(self) -> DriverView:

@@ -1,13 +1,13 @@
-"""The driver's two sockets in the kubelet's folders: one for the kubelet's calls, one by which the kubelet finds the
-first.
+"""The driver's two sockets in the kubelet's folders: the kubelet finds the driver by the one, and calls it at the
+other.
 
-The kubelet lists plugins_registry once a second, asks each new socket for its driver's name and version, and then calls
-the driver's own socket. After its own start it asks again. If a socket is replaced under the same name, the kubelet
-first unregisters the driver and registers it a second later. Therefore a daemon that finds the sockets of a killed
-daemon uses other names.
+The kubelet lists plugins_registry once a second, and asks each new socket there for its driver's name, version and
+other socket. It asks again after its own start. If a socket is replaced by one with the same name, the kubelet
+unregisters the driver and registers it a second later. Therefore a daemon that finds the sockets of a killed daemon
+uses other names.
 
 The kubelet's calls are coroutines in one thread. A call that waits for a device costs nothing, and is cancelled when
-the kubelet gives it up. grpc is imported with the first server.
+the kubelet gives up waiting. grpc is imported with the first server.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _SERVICE, _REGISTRATION = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", "pluginreg
 CALL_S = 45.0
 """How long the kubelet waits for an answer, if its call has no deadline."""
 ANSWER_S = 3.0
-"""How long before its deadline a call is answered with an error, if a device is still not free."""
+"""Seconds before a call's deadline at which it is answered with an error, if a device is still not free."""
 _START_S = 10.0
 """How long the start of a server may take."""
 _STOP_S = 1.0
 
 
 class DraServer:
-    """The gRPC servers of the DRA driver, until they are closed."""
+    """The gRPC servers of the DRA driver. `serve` starts them and `close` ends them."""
 
     def __init__(self, plugins: Path, preparer: Preparer, on_registered: Callable[[], None], spans: Recorder) -> None:
         """`plugins` is the kubelet's folder of plugins. `on_registered` is called each time the kubelet has registered
@@ -61,7 +61,8 @@ class DraServer:
         self._pairs = [
             (plugins / DRIVER / f"dra{mark}.sock", registry / f"{DRIVER}{mark}-reg.sock") for mark in ("", "-2")
         ]
-        """Pairs of the driver's own socket and the socket by which the kubelet finds it. The first pair is in use."""
+        """Two pairs of names: the driver's own socket, and the socket by which the kubelet finds it. The first pair is
+        in use."""
         self._preparer = preparer
         self._on_registered = on_registered
         self._spans = spans
@@ -72,11 +73,11 @@ class DraServer:
 
     @property
     def is_there(self) -> bool:
-        """Return whether our sockets still exist in the kubelet's folders."""
+        """Return whether both sockets of the driver still exist in the kubelet's folders."""
         return bool(self._servers) and all(path.exists() for path in self._pairs[0])
 
     def serve(self) -> None:
-        """Listen on new sockets. Raises KubeletError after closing them."""
+        """Listen on two new sockets. Raises KubeletError if that fails; no socket is left then."""
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         import grpc
 
@@ -184,8 +185,8 @@ class DraServer:
     async def _each(
         self, method: str, request: Any, answer: Any, work: Callable[[dra.Claim], Awaitable[None]], context: Any
     ) -> None:
-        """Run `work` on all claims of a request at the same time, each in a span. An error goes into that claim's
-        answer."""
+        """Run `work` on all claims of a request concurrently, each in a span. The error of a claim goes into the part
+        of `answer` for that claim."""
         metadata = dict(context.invocation_metadata() or ())
 
         async def one(claim: dra.Claim) -> None:

@@ -1,11 +1,11 @@
 """NodePrepareResources and NodeUnprepareResources: the first writes a CDI spec for a claim, the second removes it.
 
-The kubelet prepares a claim once, before the sandbox of its first pod, and again after a reboot or if our answer was
+The kubelet prepares a claim before the sandbox of its first pod starts, and again after a reboot or if our answer was
 lost. It gives a call up after 45 s, or when the pod is deleted, and tries again 60 to 90 s later.
 
-Law: a claim is prepared only for its present allocation, and only by a call whose caller still waits. Nothing is
-awaited between the last check of both and the writing of the spec. A claim that was already prepared in this boot for
-the same allocation keeps its spec and gets the same answer, because its pod may already have the devices.
+Law: a claim is prepared only if its allocation is unchanged and the caller still waits. Both are checked before the
+spec is written, with no `await` in between. A claim that was already prepared in this boot for the same allocation
+keeps its spec and gets an equal answer, because its pod may already have the devices.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _AGAIN = "nothing to do: the kubelet asks again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedDevice:
-    """A device of a claim in the answer to the kubelet; `cdi_devices` are the CDI devices to inject for it."""
+    """A device of a claim in the answer to the kubelet. `cdi_devices` are the CDI devices that the runtime injects for
+    it."""
 
     request: str
     pool: str
@@ -50,14 +51,16 @@ class PreparedDevice:
 
 
 class _Turn:
-    """Serialises the calls that prepare one claim, until the claim is unprepared."""
+    """A lock for one claim, so that calls prepare it one after the other. `over` is done when the claim is
+    unprepared."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def wait(self, awaited: Future[Any], by: float) -> bool:
-        """Wait for a future, and return whether it was done before `by`. The future must not be cancellable.
+        """Wait for `awaited`, and return whether it was done before `by`, in seconds of `time.monotonic`. The future
+        must not be cancellable.
 
         Raises ClaimError if the claim is unprepared meanwhile.
         """
@@ -107,10 +110,12 @@ class Preparer:
         self._turns: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
 
     async def prepare(self, name: ClaimName, by: float) -> tuple[PreparedDevice, ...]:
-        """Write the claim's CDI spec and return its devices. Waits for devices that are not free until `by` (seconds of
-        `time.monotonic`).
+        """Write the claim's CDI spec and return its devices. If a device is not free, wait for it until `by`, in
+        seconds of `time.monotonic`.
 
-        Raises NriRdmaError and OSError.
+        Raises ClaimError if the claim has changed, ApiServerError if it cannot be read, PlacementError if its devices
+        do not become free, another NriRdmaError if its request is not allowed, and OSError if the spec cannot be
+        written.
         """
         turn = self._turns.setdefault(name.uid, _Turn())
         try:
@@ -151,8 +156,11 @@ class Preparer:
         return answered
 
     async def _asked(self, name: ClaimName, turn: _Turn, by: float) -> Mapping[str, Any]:
-        """Return the claim from the API server. A thread sends the request; if the caller stops waiting, its answer is
-        dropped."""
+        """Return the claim from the API server. A thread sends the request, so that the event loop goes on.
+
+        `turn` ends the wait with ClaimError if the claim is unprepared. Raises ApiServerError if there is no response
+        before `by`, in seconds of `time.monotonic`; a later response is dropped.
+        """
         heard: Future[Mapping[str, Any]] = Future()
         heard.set_running_or_notify_cancel()
 
@@ -169,7 +177,11 @@ class Preparer:
         return heard.result()
 
     async def _admitted(self, claim: Claim, turn: _Turn, by: float) -> tuple[AdmittedClaim, ...]:
-        """Wait until the claim's devices are free, and return its admitted requests. Raises PlacementError at `by`."""
+        """Wait until the claim's devices are free, and return its requests with their devices.
+
+        `turn` ends the wait with ClaimError if the claim is unprepared. Raises PlacementError if the devices are not
+        free at `by`, in seconds of `time.monotonic`.
+        """
         admission = self._claims.admission(claim)
         while True:
             change = self._claims.next_change()  # before look(), so that no later change is missed
@@ -189,7 +201,8 @@ class Preparer:
             return False
 
     def unprepare(self, name: ClaimName) -> None:
-        """Remove the claim's CDI spec, so that no container can get its devices any more. Raises CdiError.
+        """Remove the claim's CDI spec, so that no container can get its devices any more. Raises CdiError if the spec
+        cannot be removed.
 
         Calls that are still preparing the claim fail and write nothing.
         """
@@ -201,7 +214,7 @@ class Preparer:
         self._statuses.unprepared(name)
 
     def close(self) -> None:
-        """End the threads. A thread in a request to the API server ends with the process."""
+        """End the threads. A thread that is blocked in a request to the API server ends with the process."""
         self._askers.close(0)
 
 

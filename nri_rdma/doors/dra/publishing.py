@@ -1,7 +1,8 @@
-"""Keeps the node's ResourceSlices up to date: one thread compares and writes them, another watches them.
+"""Keeps the node's ResourceSlices equal to its devices: one thread compares and writes the slices, another watches
+them.
 
-The kubelet deletes all slices of its node when it starts, and those of a driver whose socket is missing for 30 s. The
-watch reports this, and the slices are written again. Nothing is written without a change.
+The kubelet deletes all slices of its node when it starts, and the slices of a driver whose socket is missing for 30 s.
+The watch reports the deletion, and the slices are written again. Nothing is written without a change.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from nri_rdma.text.api_objects import reading, word
 log = logging.getLogger(__name__)
 
 WATCH_S = 300.0
-"""Duration of one watch in seconds. After it the slices are compared again."""
+"""Duration of one watch in seconds. After each watch the slices are compared with the node's devices."""
 QUIET_S = 5.0
 """Minimum time between two writes, so that a flapping link does not load the API server."""
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.5, 30.0
 """First and longest pause after errors; each pause is twice as long as the one before."""
 CLOSE_S = 0.5
-"""How long `close` waits for a write. The service manager waits for the daemon, and the next daemon repeats an
-unfinished write."""
+"""How many seconds `close` waits for a write. A write that takes longer is repeated by the next daemon, and the service
+manager should not wait for it."""
 
 
 class Publisher:
-    """Publishes the node's devices as ResourceSlices until it is closed."""
+    """Publishes the node's devices as ResourceSlices. `start` starts its threads, and `close` ends them."""
 
     def __init__(self, api: ApiServer, node: str, devices: Callable[[], Sequence[Advertised]]) -> None:
         self._api = api
@@ -43,22 +44,23 @@ class Publisher:
         self._is_closed = False
         self._is_due = False
         self._is_doubtful = False
-        """Whether the slices may have changed at the API server since they were last compared."""
+        """Whether somebody may have changed the slices at the API server since they were last compared with the node's
+        devices."""
         self._compared: Sequence[Advertised] = ()
-        """The devices with which the slices were last compared."""
+        """The node's devices with which the slices were last compared."""
         self._written = -QUIET_S
         self._watcher = threading.Thread(target=self._watch, name="slices-watch", daemon=True)
         self._writer = threading.Thread(target=self._write_when_due, name="slices", daemon=True)
         self.published = Published()
-        """The state of the slices when they were last compared or written."""
+        """The state of the slices after the last comparison or write."""
         self.rivals: Mapping[str, Sequence[str]] = {}
-        """Other drivers that publish the same devices as we do, with the names of these devices."""
+        """Other drivers that publish devices which we publish, too, with the names of those devices."""
 
     def start(self) -> None:
-        """Start the threads; if they already run, compare the slices again. Called when the kubelet has registered the
-        driver.
+        """Start publishing; if the threads already run, have them compare the slices with the node's devices again.
 
-        It is not called earlier, because a pod that comes before the registration waits a minute for its next attempt.
+        Called when the kubelet has registered the driver. If devices were published earlier, a pod could be scheduled
+        before the kubelet knows the driver, and the kubelet would retry it only after a minute.
         """
         with self._changed:
             if self._writer.ident is None and not self._is_closed:
@@ -67,13 +69,15 @@ class Publisher:
         self.look()
 
     def node_was_read(self) -> None:
-        """Compare the slices if the scan found other devices than before. Every start of a pod rescans the node."""
+        """Have the writer thread update the slices, if the devices differ from those of the last update. Called after
+        each scan of the node; each start of a pod causes a scan."""
         with self._changed:
             self._is_due = True
             self._changed.notify_all()
 
     def look(self) -> None:
-        """Compare the slices, because they may have changed at the API server."""
+        """Have the writer thread read the slices from the API server, and write those that differ from the node's
+        devices. Somebody else may have changed them."""
         with self._changed:
             self._is_doubtful = True
         self.node_was_read()
@@ -81,7 +85,7 @@ class Publisher:
     def close(self) -> None:
         """End both threads. The slices stay at the API server until the kubelet notices that the driver is gone.
 
-        A watch may be blocked in a call; its thread ends with the process.
+        If the watching thread is blocked in a call, it ends with the process.
         """
         with self._changed:
             self._is_closed = True
@@ -104,7 +108,8 @@ class Publisher:
                 self.look()
 
     def _await_due(self) -> bool:
-        """Wait for a change, and then until QUIET_S after the last write. Returns False when closed."""
+        """Wait for a change, and then until QUIET_S after the last write. Returns False when the publisher is
+        closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_due or self._is_closed)
             quiet = self._written + QUIET_S
@@ -127,7 +132,8 @@ class Publisher:
             self._compared = devices
 
     def _publish(self, devices: Sequence[Advertised]) -> Published:
-        """Write the slices that differ, and return the resulting state. Raises ApiServerError."""
+        """Write the slices that differ from the node's devices, and return the resulting state. Raises ApiServerError
+        if the API server refuses or does not answer."""
         every = self._api.items(PATH, selector(self._node, driver=""))
         with reading("list of ResourceSlices", PATH):
             others = rivals(every, devices)
@@ -162,9 +168,10 @@ class Publisher:
         self.rivals = found
 
     def _watch(self) -> None:
-        """Have the slices compared after each change, and after each watch, which may have missed a change.
+        """Watch the slices at the API server. After each event, and after the end of each watch, have the writer thread
+        compare them with the node's devices.
 
-        A watch that ends early is repeated after growing pauses, with or without an error.
+        The pause before the next watch doubles each time a watch ends early, with or without an error.
         """
         pause_s = FIRST_PAUSE_S
         while not self._is_closed:

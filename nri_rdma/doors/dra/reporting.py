@@ -28,12 +28,13 @@ from nri_rdma.model.driver import PreparedClaims
 log = logging.getLogger(__name__)
 
 QUIET_S = 0.2
-"""Pause between the first news of a claim and its write. The end of a pod takes less time, so one write reports all of
-it."""
+"""Pause between the first news of a claim and its write. The end of a pod takes less time, so one write reports all
+news of a pod's end."""
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.5, 60.0
 """First and longest pause after errors; each pause is twice as long as the one before."""
 LOOK_S = 30.0
-"""Pause between two comparisons of all claims with their last written state, to find changes that nobody noted."""
+"""Pause between two comparisons of all claims with their last written state. They find changes that no thread has
+noted."""
 KEPT = 4096
 """Maximum number of claims in memory: sixteen for each of 250 pods. Beyond it the oldest claim is forgotten."""
 CLOSE_S = 0.5
@@ -57,7 +58,7 @@ class _Known:
     refusal: str = ""
     """The reason why the claim was not prepared; "" if it was."""
     was_given: set[str] = field(default_factory=set)
-    """The CDI devices that a pod has had since the daemon's start."""
+    """The CDI devices whose devices a pod has had since the daemon's start."""
     is_invalid: bool = False
     """Whether it was already logged that the API server rejects this claim's status as invalid."""
     counts_bytes: bool = False
@@ -67,7 +68,8 @@ class _Known:
 
 
 class StatusWriter:
-    """Writes the status of claims until it is closed. Any thread may call its methods; none of them blocks."""
+    """Writes the status of claims in a thread of its own. Any thread may call its methods. Only `close` may block, for
+    CLOSE_S."""
 
     def __init__(self, api: ApiServer, states: Callable[[], Mapping[str, CdiState]], folder: Path) -> None:
         """`states` returns the present state of each CDI device. `folder` is the directory of the claims' CDI specs."""
@@ -110,8 +112,8 @@ class StatusWriter:
                 self._thread.start()
 
     def close(self) -> None:
-        """End the thread. The next daemon writes what is still unwritten. A thread that is blocked in a request ends
-        with the process."""
+        """End the thread. The next daemon writes what is still unwritten. If the thread is blocked in a request, it
+        ends with the process."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -125,7 +127,7 @@ class StatusWriter:
             claim.is_prepared, claim.refusal = True, ""
 
     def refused(self, name: ClaimName, why: str) -> None:
-        """Note why a claim could not be prepared."""
+        """Note that a claim could not be prepared; `why` is written into its status."""
         with self._changed:
             claim = self._noted(name)
             claim.refusal = why
@@ -139,8 +141,8 @@ class StatusWriter:
             self._have_written(claim)
 
     def news(self, cdi_devices: frozenset[str], why: str) -> None:
-        """Note that the state of these CDI devices has changed; `why` is the reason if their attach failed, otherwise
-        ""."""
+        """Note that the state of these CDI devices has changed, and have their claims' status written. `why` is the
+        reason if their attach failed, otherwise empty."""
         with self._changed:
             for claim in self._claims.values():
                 mine = [it for it in cdi_devices if is_of(it, claim.name.uid)]
@@ -193,7 +195,8 @@ class StatusWriter:
                     self._write(claim, states)
 
     def _take_up(self) -> None:
-        """Note the claims that an earlier daemon prepared, and have their status compared."""
+        """Note the claims that an earlier daemon prepared, from their CDI specs. Their status at the API server is then
+        updated if it is out of date."""
         found = scan([self._folder])
         for item in found.specs:
             name = claim_of(Path(item.file).name, item.spec)
@@ -234,8 +237,8 @@ class StatusWriter:
     def _failed(self, claim: _Known, error: Exception) -> None:
         """Schedule the next write of a claim after a pause; forget the claim if it was deleted.
 
-        Log the error unless the last one had the same HTTP status: usually all claims fail for one reason. A status
-        that the API server rejects as invalid concerns one claim, and is logged once for that claim.
+        The error is not logged if it has the HTTP status of the last error, because usually all claims fail for one
+        reason. If the API server rejects a status as invalid, that is logged once for the claim.
         """
         status = error.status if isinstance(error, ApiServerError) else -1
         with self._changed:
@@ -262,7 +265,8 @@ class StatusWriter:
 
 
 def _state(claim: _Known, states: Sequence[CdiState]) -> str:
-    """Return the field of PreparedClaims that counts this claim; `states` are those of its CDI devices."""
+    """Return the name of the field of PreparedClaims that counts this claim. `states` are the states of the claim's CDI
+    devices."""
     if any(it.given for it in states):
         return "attached"
     if claim.failures:

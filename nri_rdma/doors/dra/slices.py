@@ -16,14 +16,16 @@ PATH = f"/apis/{API_VERSION}/resourceslices"
 
 
 def selector(node: str, driver: str = DRIVER) -> dict[str, str]:
-    """Return the query for the slices that a driver publishes for this node; with driver "", those of all drivers."""
+    """Return the query parameters for the slices that a driver publishes for this node. With driver "" they select the
+    slices of all drivers."""
     return {"fieldSelector": f"spec.nodeName={node}" + (f",spec.driver={driver}" if driver else "")}
 
 
 def rivals(found: Sequence[Mapping[str, Any]], devices: Sequence[Advertised]) -> dict[str, list[str]]:
-    """Return the other drivers that publish devices of ours, each with the names of these devices.
+    """Return the other drivers that publish devices which we publish, too, each with our names of those devices.
 
-    Two devices are the same if they have the same name or PCI address; without a PCI address, the same RDMA device.
+    Two devices count as one if they have the same name, or the same PCI address, or, without a PCI address, the same
+    RDMA device.
     """
     names = {mark: it.name for it in devices for mark in (it.name, *_marks(it.attributes))}
     told: dict[str, set[str]] = {}
@@ -61,7 +63,7 @@ def is_published(found: Sequence[Mapping[str, Any]], node: str, devices: Sequenc
 
 
 def next_generation(found: Sequence[Mapping[str, Any]]) -> int:
-    """Return the generation that follows the newest one of these slices."""
+    """Return the generation after the newest one of these slices; 1 without slices."""
     return max((it["spec"]["pool"]["generation"] for it in found), default=0) + 1
 
 

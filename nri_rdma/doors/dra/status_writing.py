@@ -29,10 +29,11 @@ DRIVER_RIGHT = "resourceclaims/driver"
 
 
 def write_status(api: ApiServer, name: ClaimName, state: ClaimState, *, counts_bytes: bool) -> bool:
-    """Write the state of a claim if it differs, and return whether this claim has to be written in protobuf.
+    """Write the state of a claim if it differs from its status, and return whether this claim has to be written in
+    protobuf.
 
-    `counts_bytes`: it is already known that the claim has to be written in protobuf. Raises ApiServerError, with status
-    404 also if another claim now has the name.
+    `counts_bytes`: the caller already knows that it has to. Raises ApiServerError if the write fails. Its status is 404
+    if the claim was deleted, also if another claim has the name now.
     """
     path = claim_path(name)
     for attempt in range(1, ATTEMPTS + 1):
@@ -63,8 +64,12 @@ def lacks_driver_right(error: ApiServerError) -> bool:
 
 
 def _patched(api: ApiServer, path: str, version: str, devices: Sequence[StatusEntry]) -> bool:
-    """Return whether the API server accepted a merge patch; False if it found the patch invalid, and protobuf may
-    work."""
+    """Send a merge patch, and return whether the API server accepted it. If False, the caller should write the whole
+    claim in protobuf.
+
+    False means that the API server found the patch invalid, as it does if JSON changes bytes of the claim's parameters.
+    Raises ApiServerError for any other error.
+    """
     try:
         api.merge(f"{path}/status", {"metadata": {"resourceVersion": version}, "status": {"devices": devices}})
     except ApiServerError as error:

@@ -34,10 +34,11 @@ StatusEntry: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The state of a device: reason and message of its condition, and what a pod has of it (None: no pod has it).
+    """The state of a device: the reason and the message of its condition, and the attached device with its names in the
+    pod (`given`; None: no pod has the device).
 
-    `is_guess`: no pod of this daemon had the device, so the state may be out of date. Such a state only replaces an
-    entry that is Ready.
+    `is_guess`: no pod has had the device since this daemon's start, so an earlier daemon may know more. Such a state is
+    written only if the present entry says Ready, which is certainly wrong.
     """
 
     reason: str
@@ -48,10 +49,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimState:
-    """Everything that is known about a claim's devices. All mappings are by CDI device.
+    """Everything that is known about a claim's devices. The mappings have the names of CDI devices as keys.
 
-    `states` are the present states. `was_given` are the CDI devices that a pod has had. `failures` has the reason why
-    the last attach failed. `refusal` is the reason why the claim was not prepared.
+    `states` are the present states. `was_given` are the CDI devices whose devices a pod has had. `failures` has the
+    reason why the last attach failed. `refusal` is the reason why the claim was not prepared; "" if it was.
     """
 
     states: Mapping[str, CdiState]
@@ -60,8 +61,8 @@ class ClaimState:
     refusal: str
 
     def outcome(self, cdi_device: str, device: str) -> Outcome | None:
-        """Return the state of a device; None if nothing is to be reported. `device` is its name in ResourceSlices,
-        `cdi_device` the CDI device that it belongs to."""
+        """Return the state of a device; None if nothing is to be reported. `device` is its name in ResourceSlices, and
+        `cdi_device` is the CDI device to which it belongs."""
         state = self.states.get(cdi_device, CdiState())
         is_guess = cdi_device not in self.was_given
         if state.given:
@@ -143,12 +144,14 @@ def _condition(
 
 
 def _reason(code: str) -> str:
-    """Return an error code as the reason of a condition, which must not contain hyphens."""
+    """Return an error code in the form of a condition's reason, which must not contain hyphens: `NAME-CONFLICT` becomes
+    `NameConflict`."""
     return code.title().replace("-", "")
 
 
 def _data(given: GivenDevice) -> Mapping[str, Any]:
-    """Return our own data of an entry. Device nodes at the end are dropped if it would become too large."""
+    """Return the field `data` of our entry for an attached device: the RDMA device, the mode and the device nodes. Half
+    of the nodes are dropped repeatedly while the JSON is longer than MAX_DATA bytes."""
     nodes = list(given.nodes)
     while True:
         told = {"rdmaDevice": _cut(given.rdma_device, 256), "mode": str(given.mode), "nodes": nodes}

@@ -25,7 +25,7 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """A client's request; `path` is without the query string."""
+    """A client's request. `path` has no query string."""
 
     path: str
     is_head: bool = False
@@ -52,7 +52,8 @@ class BadRequestError(Exception):
 def read_request(received: bytes | bytearray) -> PageRequest | None:
     """Parse the request in the bytes received so far; None while its headers are incomplete.
 
-    Headers and bodies are ignored. Raises BadRequestError.
+    The content of headers and body is ignored. Raises BadRequestError if the request is too long, malformed, or neither
+    GET nor HEAD.
     """
     end = _END.search(received, 0, MAX_HEAD)
     if end is None:
@@ -70,7 +71,7 @@ def read_request(received: bytes | bytearray) -> PageRequest | None:
 
 
 def written(answer: PageAnswer, *, is_head: bool = False) -> bytes:
-    """Return the bytes of an answer. The caller closes the connection after it."""
+    """Return the bytes of an answer. They announce that the connection is closed, which the caller must do."""
     headers = [
         f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}",
         f"Content-Type: {answer.content_type}",

@@ -19,8 +19,8 @@ from nri_rdma.observe.durations import CallOutcome, Durations, Labels, Tally
 from nri_rdma.observe.revision import revision
 
 EVENTS = ("RunPodSandbox", "CreateContainer", "StartContainer", "StopPodSandbox", "RemovePodSandbox")
-"""Calls of the runtime about pods. They are on the page with 0 before the first call, so that Prometheus sees the first
-increase. The same goes for the calls of the kubelet and of hooks, and for error codes."""
+"""Calls of the runtime about pods. The page shows them with 0 before the first call, so that Prometheus sees the first
+increase. It also shows 0 for the calls of the kubelet and of hooks, and for error codes."""
 KUBELET_CALLS = ("NodePrepareResources", "NodeUnprepareResources", "Allocate")
 HOOKS = ("precreate", "createRuntime", "poststop")
 
@@ -41,8 +41,8 @@ class MetricsSource:
     troubles: Callable[[], tuple[Mapping[str, str], ...]] = tuple
     """Returns the problems since the daemon's start, such as a missing permission, each as the fields of Trouble."""
     guards: Callable[[], Mapping[str, bool]] = dict
-    """Returns by runtime handler whether its containers have the guard's OCI hook; handlers where this is unknown are
-    left out."""
+    """Returns, by runtime handler, whether its containers have the guard, an OCI hook that keeps a container from
+    starting without its devices. A handler is left out if this is unknown."""
 
 
 def measured_now(source: MetricsSource) -> Measured:

@@ -58,8 +58,8 @@ class MetricsServer:
     def __init__(
         self, address: ListenAddress, answer: Callable[[PageRequest], PageAnswer], settle: Callable[[], None]
     ) -> None:
-        """`answer` makes a page; `settle` counts noted durations and is called at least every SETTLE_S. Only this
-        server's thread calls them."""
+        """`answer` makes a page. `settle` counts the durations that were noted since its last call, and is called at
+        least every SETTLE_S. Only this server's thread calls them."""
         self._address = address
         self._answer = answer
         self._settle = settle
@@ -123,7 +123,7 @@ class MetricsServer:
             log.info("metrics are served", extra={"address": str(self._address)})
 
     def _wait(self) -> dict[int, int]:
-        """Wait for events, at most SETTLE_S, and return the poll events by descriptor."""
+        """Wait for events for at most SETTLE_S, and return the poll events by file descriptor."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if self._listening is not None:

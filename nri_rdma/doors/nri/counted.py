@@ -14,14 +14,14 @@ _DONE, _NOTHING_ASKED = CallOutcome.DONE, CallOutcome.NOTHING_ASKED
 
 
 class CountedPlugin:
-    """A plugin that counts each call by event and outcome, and passes it on to the plugin inside."""
+    """A wrapper around a plugin that counts each call by event and outcome."""
 
     def __init__(self, plugin: Plugin, counts: Counter[Labels]) -> None:
         self._plugin = plugin
         self._counts = counts
 
     def answer(self, request: Request) -> bytes:
-        """Return the payload of the answer. Raise what the plugin raises."""
+        """Return the payload of the wrapped plugin's answer. Raises whatever the wrapped plugin raises."""
         plugin = self._plugin
         try:
             answer = plugin.answer(request)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 NAME_VARIABLE, INDEX_VARIABLE, SOCKET_VARIABLE = "NRI_PLUGIN_NAME", "NRI_PLUGIN_IDX", "NRI_PLUGIN_SOCKET"
-"""The environment variables of a plugin that the runtime starts. The runtime sets no others."""
+"""The environment variables that the runtime sets for a plugin which it starts. It sets no others."""
 
 DEFAULT_NAME, DEFAULT_INDEX = "nri-rdma", "90"
-"""The defaults. Plugins run in the order of their index: with a late one we see what others injected."""
+"""The defaults. The runtime calls plugins in the order of their index, so a late plugin sees what others injected."""
 
 _NUMBERED = re.compile(r"([0-9]{2})-(.+)", re.ASCII)
 

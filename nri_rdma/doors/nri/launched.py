@@ -34,12 +34,12 @@ Asks = Callable[[Mapping[str, str]], bool]
 
 
 class Launched:
-    """The one session with the runtime that started this plugin. `start` is called at Configure, and its error is the
-    answer.
+    """The one session with the runtime that started this plugin. `start` creates the daemon at Configure; if it fails,
+    its error is the answer to Configure.
 
-    A runtime before NRI 0.7 exits if a plugin answers Configure with an error. Such a runtime gets a normal answer
-    instead, and later each pod that asks for devices is refused with the error. No pod is refused if the error says
-    that another daemon already serves this runtime.
+    A runtime before NRI 0.7 exits on such an answer. It gets a normal answer instead, and each pod that asks for
+    devices is refused with the error later. No pod is refused if the error says that another daemon already serves this
+    runtime.
     """
 
     launched = True
@@ -50,14 +50,17 @@ class Launched:
         self._plugin: Answers | None = None
         self._session = Session(connection, self, name=identity.name, index=identity.index)
         self.runtime_pid = peer_pid(connection)
-        """The process that made the connection; 0 if it is in a PID namespace that we cannot see."""
+        """The id of the process that made the connection; 0 if it is in a PID namespace that we cannot see."""
         self.link = Link.CONNECTED
         self.last_error = ""
         self.last_error_at = 0.0
 
     def run(self) -> None:
-        """Register, and answer calls until the runtime closes the connection. Raises RegistrationError, WireError,
-        OSError."""
+        """Register, and answer calls until the runtime closes the connection.
+
+        Raises RegistrationError if the runtime refuses us, WireError if it violates the protocol, and OSError if the
+        connection breaks.
+        """
         try:
             self._session.run()
         finally:
@@ -72,7 +75,11 @@ class Launched:
         self.link = Link.SYNCHRONIZED
 
     def answer(self, request: Request) -> bytes:
-        """The payload of the answer; raises as `Plugin.answer`, and what `start` raises."""
+        """Return the payload of the answer to a call. The first call must be Configure, at which the daemon is created.
+
+        Raises NriRdmaError if the daemon cannot be created or refuses the call, UnknownMethodError or DecodeError for a
+        call that it cannot serve, and WireError to end the session.
+        """
         if self._plugin is None:
             self._plugin = self._configured(request)
         return self._plugin.answer(request)

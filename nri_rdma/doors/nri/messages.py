@@ -22,15 +22,18 @@ _OUR_NAMES = tuple(prefix.encode() for prefix in ENV_PREFIXES)
 _LIBRARY_PATH = "LD_LIBRARY_PATH="
 _VISIBLE = f"{VISIBLE_DEVICES}="
 _ABOUT = ("--pool", "--device", "--resource")
-"""Flags of the guard's OCI hook that say why it was added: for a share, a CDI device or the guard resource. With one of
-them the hook asks the daemon, whatever the pod's annotations say."""
+"""Flags with which the guard (an OCI hook that keeps a container from starting without its devices) is told why it was
+added: for a pool's share, a CDI device or the guard resource.
+
+With one of them the hook asks the daemon, whatever the pod's annotations say.
+"""
 
 EVENTS = {
     number: "".join([word.capitalize() for word in name.split("_")])
     for name, number in pb.Event.items()
     if number not in {pb.UNKNOWN, pb.LAST}
 }
-"""All NRI events: number to the name of the event's own RPC."""
+"""All NRI events. Each number is mapped to the name of the RPC for that event."""
 
 
 def event_mask(methods: Collection[str]) -> int:
@@ -55,7 +58,7 @@ def pod_from(message: Any) -> Pod:
 
 
 def asker_from(message: Any, pod: Pod) -> Asker:
-    """Return the facts about a PodSandbox that rules can match; `pod` is the same sandbox."""
+    """Return the facts about a PodSandbox message that rules can match. `pod` is the Pod made from that message."""
     return Asker(
         namespace=pod.namespace,
         runtime_handler=message.runtime_handler,
@@ -83,7 +86,7 @@ def has_our_names(payload: bytes) -> bool:
 
 
 def env_names(container: Any) -> frozenset[str]:
-    """Return the names of those of the container's environment variables that we might set, too."""
+    """Return the names of those environment variables of the container that we might set, too."""
     return frozenset([entry.partition("=")[0] for entry in container.env if entry.startswith(ENV_PREFIXES)])
 
 
@@ -111,22 +114,26 @@ def cdi_devices(container: Any) -> tuple[str, ...]:
 
 
 def guarded_pools(container: Any) -> frozenset[str]:
-    """Return the pools that the guard's hooks in the container's OCI spec name."""
+    """Return the pools that the container's guard hooks have in their arguments (`--pool`). The guard is an OCI hook
+    that keeps a container from starting without its devices."""
     return frozenset(_guarded(container, "--pool"))
 
 
 def guarded_devices(container: Any) -> tuple[str, ...]:
-    """Return the CDI devices that the guard's hooks in the container's OCI spec name."""
+    """Return the CDI devices that the container's guard hooks have in their arguments (`--device`). The guard is an OCI
+    hook that keeps a container from starting without its devices."""
     return tuple(_guarded(container, "--device"))
 
 
 def has_guard_resource(container: Any) -> bool:
-    """Return whether the container got the guard's hook through the guard resource."""
+    """Return whether the container has the guard, an OCI hook that keeps it from starting without its devices, because
+    its pod requested the guard resource: an extended resource that only adds this hook."""
     return bool(_guarded(container, "--resource"))
 
 
 def has_handlers_guard(container: Any) -> bool:
-    """Return whether the container got the guard's hook from its runtime handler or from CRI-O's folder of hooks."""
+    """Return whether the runtime adds the guard, an OCI hook that keeps a container from starting without its devices,
+    to all containers of this runtime handler. CRI-O may also read it from its folder of hooks."""
     return any("verify" in args and not any(flag in args for flag in _ABOUT) for args in _our_hooks(container))
 
 
@@ -177,8 +184,8 @@ def net_devices(container: Any) -> frozenset[str]:
 
 
 def create_response(edits: ContainerEdits, *, whole_rdma_max: bool) -> Any:
-    """Return a CreateContainerResponse with these edits. NRI takes a key that occurs twice for a conflict, so none
-    does.
+    """Return a CreateContainerResponse with these edits. No key may occur twice in it, because NRI fails the container
+    with a conflict then.
 
     `whole_rdma_max`: write all lines of rdma.max; otherwise only the first, and StartContainer writes the others
     (docs/adr/0009). Fields are set one by one, because keyword arguments of add() take a fifth longer.

@@ -34,8 +34,8 @@ _SHARES = KEY_PREFIX.encode()
 
 
 class _lazy(Generic[_T]):  # noqa: N801 - a decorator
-    """A property that is computed once. functools.cached_property takes a lock for that in Python 3.11, which costs
-    more than most of what is computed here."""
+    """A property that is computed once. Unlike functools.cached_property in Python 3.11 it takes no lock, which would
+    cost more than most of the computations here."""
 
     def __init__(self, compute: Callable[[Any], _T]) -> None:
         self._compute = compute
@@ -87,7 +87,7 @@ class NriContainer:
 
     @_lazy
     def env(self) -> Collection[str]:
-        """The names of the container's environment variables that we might set, too."""
+        """The names of those environment variables of the container that we might set, too."""
         return env_names(self._message.container) if has_our_names(self._payload) else ()
 
     @_lazy
@@ -102,32 +102,39 @@ class NriContainer:
 
     @_lazy
     def shares(self) -> frozenset[tuple[str, str]]:
-        """The shares of our pools that the kubelet allocated to the container, as pairs of resource and share."""
+        """The shares that the kubelet allocated to the container: units of the extended resources of our pools, as
+        pairs of resource and unit id."""
         return shares_in(self._message.container.annotations) if _SHARES in self._payload else frozenset()
 
     @property
     def guards(self) -> frozenset[str]:
-        """The pools whose guard hook is in the container's OCI spec."""
+        """The pools for which the container has the guard, an OCI hook that keeps a container from starting without its
+        devices."""
         return guarded_pools(self._message.container)
 
     @_lazy
     def has_guard_resource(self) -> bool:
-        """Return whether the container got the guard's hook through the guard resource."""
+        """Return whether the container has the guard, an OCI hook that keeps it from starting without its devices,
+        because its pod requested the guard resource: an extended resource that only adds this hook."""
         return has_guard_resource(self._message.container)
 
     @property
     def has_handlers_guard(self) -> bool:
-        """Return whether the container got the guard's hook from its runtime handler."""
+        """Return whether the runtime adds the guard, an OCI hook that keeps a container from starting without its
+        devices, to all containers of this runtime handler."""
         return has_handlers_guard(self._message.container)
 
     @property
     def guarded_devices(self) -> tuple[str, ...]:
-        """The CDI devices whose guard hook is in the container's OCI spec."""
+        """The CDI devices for which the container has the guard, an OCI hook that keeps a container from starting
+        without its devices."""
         return guarded_devices(self._message.container)
 
     @property
     def given_guards(self) -> frozenset[str]:
-        """The pools whose allocation was to bring the guard's hook, by the container's annotations."""
+        """The pools whose allocation asked the runtime to add the guard, an OCI hook that keeps a container from
+        starting without its devices. An annotation of the container says so; the runtime may have ignored the
+        request."""
         return given_guards(self._message.container.annotations)
 
     @_lazy

@@ -1,7 +1,7 @@
 """The pauses between attempts to connect to the runtime. Pure.
 
-Law: a runtime that was there and ended will soon be back, so the next attempt comes soon. A runtime that refuses us is
-tried less and less often.
+Law: a runtime that ended will usually be back soon, so the next attempt comes soon. A runtime that refuses us is tried
+less and less often.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ class Pauses:
     failures: int = 0
 
     def after(self, *, synchronized: bool, lasted_s: float) -> float:
-        """Return the pause in seconds after a session that lasted `lasted_s` seconds."""
+        """Return the pause in seconds after a session. The pause is shortest after a synchronized session that lasted
+        GOOD_S seconds; otherwise it doubles with each session.
+
+        `synchronized`: the runtime listed its pods in that session. Otherwise the first pause is longer, because the
+        runtime refuses or ignores us.
+        """
         if synchronized and lasted_s >= GOOD_S:
             self.failures = 0
             return FIRST_S

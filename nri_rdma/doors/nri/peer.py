@@ -20,7 +20,8 @@ def peer_pid(connection: socket.socket) -> int:
 
 
 def served_by(path: Path) -> int:
-    """Return the process that listens on a socket, 0 when it cannot be seen. Raises OSError."""
+    """Return the process that listens on a socket; 0 if it is in a PID namespace that we cannot see. Raises OSError if
+    no process listens."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_CONNECT_S)
         connection.connect(str(path))
@@ -30,9 +31,8 @@ def served_by(path: Path) -> int:
 def memlock_ceiling(pid: int, proc: Path = Path("/proc")) -> int:
     """Return the highest RLIMIT_MEMLOCK in bytes that the process may give to a container.
 
-    It is unlimited with CAP_SYS_RESOURCE, otherwise the process's own hard limit. A process that we cannot see is
-    assumed to have the capability, as runtimes usually do; if it has not, the OCI runtime reports an error when the
-    container starts.
+    A process with CAP_SYS_RESOURCE may give any; another process may give its own hard limit. A process that we cannot
+    see is assumed to have the capability; if it does not, the OCI runtime reports an error when the container starts.
     """
     try:
         status = (proc / str(pid) / "status").read_text()

@@ -1,9 +1,10 @@
 """The handlers of the runtime's calls.
 
 A handler decodes the message, calls the engine and encodes the answer. A pod that asks for nothing costs a decode, a
-lookup and an empty reply, and leaves no span. The error of a handler becomes the text of the CRI error. A handler that
-cannot finish answers with an error before its deadline: after a late answer the runtime drops the plugin, and before
-NRI 0.12.4 it goes on without it.
+lookup and an empty reply, and leaves no span. The error of a handler becomes the text of the CRI error.
+
+A handler that cannot finish in time answers with an error before its deadline. After a late answer the runtime drops
+the plugin, and a runtime before NRI 0.12.4 lets the pod start without it.
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ _MARGIN_SHARE = 0.25
 """The part of a handler's time that is kept for sending the answer: _MARGIN_S, or this share of a shorter time."""
 
 _FAILURE_POLICY = pb.FailurePolicy(fail_request=True)
-"""The policy for calls that we do not answer: the call fails, and the runtime drops us. Runtimes before NRI 0.12.4 go
-on without us instead.
+"""The policy for calls that we do not answer in time: the call fails, and the runtime drops us. A runtime before NRI
+0.12.4 ignores the policy and goes on without us.
 
 We ask to be dropped, because a plugin that hangs and is kept would delay and fail every start of a pod, and would fail
-its stop for ever (docs/adr/0049).
+every stop for ever (docs/adr/0049).
 """
 
 _EMPTY = b""
@@ -133,8 +134,8 @@ class Plugin:
         on_configured: Callable[[RuntimeFacts], None] = lambda _runtime: None,
         refusals: Refusals | None = None,
     ) -> None:
-        """`on_configured` is called with the runtime's description before Configure is answered, `on_synchronized`
-        after the runtime has listed its pods."""
+        """`on_configured` is called with the runtime's description before Configure is answered. `on_synchronized` is
+        called with it after the runtime has listed its pods."""
         self._engine = engine
         self._spans = spans
         self._on_configured = on_configured
@@ -167,8 +168,11 @@ class Plugin:
         }
 
     def answer(self, request: Request) -> bytes:
-        """Return the payload of the answer. Raise NriRdmaError, UnknownMethodError or DecodeError to fail the call, and
-        WireError to end the session; anything else is a bug of ours."""
+        """Return the payload of the answer to a call.
+
+        Raises NriRdmaError, UnknownMethodError or DecodeError if the call fails, and WireError if the session must end.
+        Any other exception is a bug of ours.
+        """
         self.event, self.concerned = "", False
         handler = self._methods.get(request.method)
         if handler is None:
@@ -179,8 +183,8 @@ class Plugin:
     # -- the walk of a pod -------------------------------------------------------------------------------------------
 
     def _state_change(self, request: Request) -> bytes:
-        """Handle an event from a runtime before NRI 0.12, which sends all events except CreateContainer this way.
-        Unknown events are ignored."""
+        """Handle an event from a runtime before NRI 0.12, which sends all events except CreateContainer as a
+        StateChange. Unknown events are ignored."""
         change = pb.StateChangeEvent.FromString(request.payload)
         self.event = EVENTS.get(change.event, self.event)
         handle = self._changes.get(self.event)
@@ -301,7 +305,7 @@ def _own_rpc(message: Any, handle: HandleChange, request: Request) -> bytes:
 def answer_by(request: Request, budget_s: float) -> float:
     """Return when an answer must be sent, in seconds of `time.monotonic`.
 
-    It is the smaller of the request's own timeout and `budget_s`, less a margin for sending.
+    The time left is the smaller of the request's own timeout and `budget_s`, less a margin for sending.
     """
     if request.timeout_ns > 0:
         budget_s = min(budget_s, request.timeout_ns / 1e9)

@@ -18,7 +18,8 @@ _EMPTY = b""
 
 
 class Refusing:
-    """A plugin that refuses pods and containers with `error`, if `asks` returns True for the pod's annotations."""
+    """A plugin that refuses pods and containers with `error`. `asks` returns for a pod's annotations whether the pod
+    asks for devices; all other pods start normally."""
 
     def __init__(self, error: NriRdmaError, asks: Callable[[Mapping[str, str]], bool]) -> None:
         self._error = error
@@ -35,8 +36,8 @@ class Refusing:
         }
 
     def answer(self, request: Request) -> bytes:
-        """Return the payload of the answer. Raises the error for a pod that asks for devices, and
-        UnknownMethodError."""
+        """Return the payload of the answer. Raises the error given at creation if the pod asks for devices, and
+        UnknownMethodError for a method that is not served."""
         handler = self._methods.get(request.method)
         if handler is None:
             raise UnknownMethodError(request.method)

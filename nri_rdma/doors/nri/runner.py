@@ -1,10 +1,11 @@
 """Keeps one session with the runtime alive: connects, and connects again after the runtime has restarted.
 
-The runtime never restarts an external plugin, and its own restart breaks every connection. The new socket has the same
-path and another inode. So a socket is identified by its inode: another inode is a new runtime, which has not refused us
-yet. The session with the old one must end at once, so that the new one starts no pod without us.
+A plugin that was not started by the runtime must reconnect itself, and a restart of the runtime breaks every
+connection. After a restart another socket with another inode is at the path. Therefore a runtime is identified by its
+socket's inode, and a new one is tried without the pauses that the old one caused.
 
-Law: there is at most one session; the old one is closed before a new one begins.
+Law: there is at most one session; the old session is closed before a new one begins. It is closed as soon as a new
+socket appears, so that the new runtime starts no pod without us.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from nri_rdma.wire.error import WireError
 log = logging.getLogger(__name__)
 
 UNNOTICED_S = 60.0
-"""A connection without Synchronize is closed after this time.
+"""A connection on which no Synchronize comes is closed after this time.
 
-The runtime registers its plugins one after the other, waits 5 s for each one that does not answer, and finishes running
-calls before it synchronizes. With a shorter time we would lose our place in its queue.
+The runtime registers its plugins one after the other, waits 5 s for each plugin that does not answer, and finishes
+running calls before it synchronizes. With a shorter time we would lose our place in its queue.
 """
 
 SocketId: TypeAlias = tuple[int, int, int]
@@ -50,11 +51,11 @@ class SupersededError(Exception):
 
 
 class Runner:
-    """Owns the sessions with the runtime, one at a time. `run` blocks until another thread calls `stop`.
+    """Holds the sessions with the runtime, one at a time. `run` blocks until another thread calls `stop`.
 
-    `make_plugin` makes the handlers of one session; it gets the runtime's process id (0: unknown). `clock` returns
-    seconds. `wait` sleeps for some seconds, or until `stop` is called. `quiet_s` is the time without events after which
-    a session is checked.
+    `make_plugin` makes the handlers of one session from the runtime's process id (0: unknown). `clock` returns seconds.
+    `wait` sleeps for some seconds, or until `stop` is called. `quiet_s` is the time without events after which the
+    session is checked.
     """
 
     launched = False
@@ -87,7 +88,7 @@ class Runner:
         self.last_error_at = 0.0
 
     def run(self) -> None:
-        """Serve sessions until stopped.
+        """Serve one session after the other until `stop` is called.
 
         The pauses between sessions grow after sessions that fail. They do not grow while the socket does not exist, and
         a pause ends when another socket appears at the path.
@@ -126,7 +127,7 @@ class Runner:
             self._wait(piece_s)
 
     def _other_socket(self, known: SocketId) -> bool:
-        """Return whether another socket is now at the path; False if there is none."""
+        """Return whether a socket other than `known` is now at the path; False if no socket is there."""
         found = _socket_id(self._socket_path)
         return found is not None and found != known
 
@@ -166,14 +167,19 @@ class Runner:
             self._session = None
 
     def _look_after(self, connected: _Connected, give_up_at: float) -> None:
-        """Check a session in which nothing has come for a while. Raises SupersededError if nothing will come."""
+        """Check a session in which no event has come for a while. Raises SupersededError if no event can come any more.
+
+        That is the case if another runtime's socket is at the path now, or if the runtime has not synchronized before
+        `give_up_at`, in seconds of the clock.
+        """
         if self._other_socket(connected.socket_id):
             raise SupersededError("another runtime serves the socket now")
         if not self._was_synchronized and self._clock() >= give_up_at:
             raise SupersededError(f"the runtime took no notice of us for {UNNOTICED_S:.0f} s")
 
     def _tell(self, message: str, error: str = "") -> None:
-        """Log why there is no session, unless the same reason was logged and there was no session since."""
+        """Log why there is no session. A reason that was already logged is logged again only after a synchronized
+        session."""
         why = error or message
         if why != self.last_error:
             log.warning(message, extra={"error": error} if error else {})
@@ -181,8 +187,8 @@ class Runner:
 
 
 def _socket_id(path: str) -> SocketId | None:
-    """Return device, inode and modification time of the socket; None if there is none. The time is needed because inode
-    numbers are reused."""
+    """Return device, inode and modification time of the socket; None if there is no socket. The time is needed because
+    inode numbers are reused."""
     with contextlib.suppress(OSError, ValueError):
         found = os.stat(path)  # noqa: PTH116 - Path takes four times as long
         return found.st_dev, found.st_ino, found.st_mtime_ns

@@ -18,7 +18,8 @@ class Link(StrEnum):
 
 
 class Door(Protocol):
-    """The owner of the sessions with the runtime. `Runner` connects to the runtime; `Launched` was started by it."""
+    """The owner of the sessions with the runtime: `Runner`, which connects to the runtime, or `Launched`, for a plugin
+    that the runtime started."""
 
     @property
     def link(self) -> Link:
@@ -34,13 +35,14 @@ class Door(Protocol):
 
     @property
     def launched(self) -> bool:
-        """Return whether the runtime started this process."""
+        """Return whether the runtime started this process as its plugin."""
 
     def run(self) -> None:
-        """Serve sessions until the end. Blocks."""
+        """Serve sessions. Blocks until `stop` is called, or until a runtime that started this process closes the
+        connection."""
 
     def stop(self) -> None:
-        """Make `run` return after the calls that have arrived are answered. For another thread."""
+        """Make `run` return after the calls that have arrived are answered. Called from another thread."""
 
     def synchronized(self) -> None:
         """Note that the runtime has listed its pods: events come from now on."""
@@ -52,7 +54,8 @@ def hooks_only(engines: Iterable[str]) -> str:
 
 
 def unsynchronized(link: str, socket: str, error: str) -> str:
-    """Return a sentence that says why no events come; "" if they do, or if no runtime is needed."""
+    """Return a sentence that says why no events of pods come; "" if they come, or if this host needs no runtime. `link`
+    is the session's state, and `error` the reason for it."""
     if link in {Link.SYNCHRONIZED, Link.NONE}:
         return ""
     return f"the runtime is {link}, so that pods start without nri-rdma ({socket}){f': {error}' if error else ''}"

@@ -1,11 +1,11 @@
-"""The known abilities of container runtimes, by name and version in Configure. Pure.
+"""The abilities of container runtimes, by the name and version that they report in Configure. Pure.
 
-A runtime supports the NRI release with which it was built: it silently ignores a newer adjustment, and it fails the
-registration for a newer event. Runtimes before NRI 0.12 do not report their NRI release; it follows from their name and
-version. The tables were read from the `go.mod` files of the runtimes' releases. Distributions may build with another
-release, usually a newer one.
+A runtime has the abilities of the NRI release with which it was built: it silently ignores a newer adjustment, and it
+fails the registration of a plugin that subscribes to a newer event. A runtime before NRI 0.12 does not report its NRI
+release, so this release is looked up by the runtime's version. The tables were read from the `go.mod` files of the
+runtimes' releases. A distribution may build with another NRI release, usually a newer one.
 
-Law: an unknown ability is assumed to exist. Only what is known to be missing is refused or reported.
+Law: an unknown ability is assumed to exist. Only an ability that is known to be missing is refused or reported.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CRI_O: dict[Release, Release] = {
     (1, 37, 0): (0, 12, 0),
 }
 _RELEASES = {"containerd": _CONTAINERD, "cri-o": _CRI_O}
-"""By runtime: its first release with each release of NRI."""
+"""By runtime: its first version that was built with each release of NRI."""
 
 _MISNAMED = {"v2": "containerd"}
 """Wrong names that runtimes report. containerd 2.0.0 to 2.0.3 report the last part of their Go module's path."""
@@ -58,8 +58,8 @@ _NUMBERS = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})(?:\.([0-9]{1,9}))?(?![0-9])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abilities:
-    """The abilities of a runtime. `release` is its own version and `nri` that of NRI; both are None if unknown.
-    `events` is the bit mask of its events.
+    """The abilities of a runtime. `release` is its version, and `nri` the release of NRI with which it was built; None:
+    unknown. `events` is the bit mask of the events that it has.
 
     `before_0_7`: the runtime does not list its pods to a plugin that it starts (no Synchronize), and it exits if the
     plugin answers Configure with an error.
@@ -99,7 +99,7 @@ class Abilities:
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """Return the features of ours that the runtime does not support, as texts."""
+        """Return descriptions of the features of nri-rdma that this runtime does not support."""
         words = []
         if not self.applies_rlimits:
             words.append("RLIMIT_MEMLOCK of containers")
@@ -116,8 +116,8 @@ class Abilities:
 def abilities_of(name: str, version: str, nri_version: str, *, tells_timeouts: bool = True) -> Abilities:
     """Return the abilities of a runtime from the texts of Configure, each of which may be empty or malformed.
 
-    `tells_timeouts`: Configure has timeouts. Every runtime since NRI 0.7 sends them, whichever release a distribution
-    built.
+    `tells_timeouts`: Configure contains timeouts. Then the runtime was built with NRI 0.7 or later, even if its version
+    suggests an older release.
     """
     runtime = _MISNAMED.get(name, name)
     nri = _nri_release(nri_version) or _inferred(runtime, version)
@@ -146,8 +146,8 @@ def _nri_release(text: str) -> Release | None:
 
 
 def _inferred(runtime: str, version: str) -> Release | None:
-    """Return the NRI release of the newest known release of the runtime that is not newer than `version`; None if there
-    is none."""
+    """Return the NRI release with which this version of the runtime was built, by the tables; None if the version is
+    unknown or older than the tables."""
     release = parse_release(version)
     if release is None:
         return None
@@ -156,8 +156,8 @@ def _inferred(runtime: str, version: str) -> Release | None:
 
 
 def _events(nri: Release | None) -> int:
-    """Return the mask of the events to subscribe to. For an unknown NRI release it has only the events of every
-    release, because an unknown bit fails the registration."""
+    """Return the bit mask of the events to subscribe to. For an unknown NRI release it has only the events that every
+    release has, because an unknown bit fails the registration."""
     if nri is None or nri < (0, 9, 1):
         return EVENTS_0_2
     return EVENTS_0_9_1 if nri < (0, 10, 0) else EVENTS_0_10

@@ -1,8 +1,8 @@
-"""One NRI connection, from connect to its end.
+"""One NRI connection, from its start to its end.
 
-One thread reads and answers: the runtime sends one event at a time and waits for its answer. Workers do what blocks on
-the kernel; a handler waits for them until its deadline at most. A connection that ends is thrown away with everything
-that belongs to it.
+One thread reads and answers, because the runtime sends one event at a time and waits for the answer. Work that blocks
+on the kernel is done by worker threads; a handler waits for them, but not longer than its deadline. After the end of a
+connection, its objects are thrown away and a new connection gets new ones.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RECEIVE_SIZE = 64 << 10
 """Size of the receive buffer. From 128 KiB on, glibc may map and unmap the buffer for each call: 31 us per event
 instead of 18 (bench/floor.py)."""
 QUIET_S = 1.0
-"""Time without events after which a session is checked."""
+"""Seconds without events after which a session is checked."""
 _REGISTER_TIMEOUT_NS = int(DEFAULT_REGISTRATION_TIMEOUT_S * 1e9)
 
 
@@ -52,13 +52,16 @@ class Answers(Protocol):
     """A plugin that answers the runtime's calls."""
 
     def answer(self, request: Request) -> bytes:
-        """Return the payload of the answer. Raise NriRdmaError, UnknownMethodError or DecodeError to fail the call, and
-        WireError to end the session; anything else is a bug of ours."""
+        """Return the payload of the answer to a call.
+
+        Raises NriRdmaError, UnknownMethodError or DecodeError if the call fails, and WireError if the session must end.
+        Any other exception is a bug of ours.
+        """
 
 
 class Session:
-    """One session of a plugin over one socket. `run` blocks until the connection ends; another thread may end it with
-    `finish`."""
+    """One session of a plugin over one socket. `run` blocks until the connection ends; another thread may call `finish`
+    to end it."""
 
     def __init__(self, connection: socket.socket, plugin: Answers, *, name: str, index: str) -> None:
         self._socket = connection
@@ -69,10 +72,11 @@ class Session:
         self._client = ClientConnection()
 
     def run(self, on_quiet: Callable[[], None] = lambda: None, quiet_s: float = 0.0) -> None:
-        """Register, and answer calls until the runtime closes the connection. Raises RegistrationError, WireError,
-        OSError.
+        """Register, and answer calls until the runtime closes the connection.
 
-        After each `quiet_s` seconds without data, `on_quiet` is called (0: never). It may raise to end the session.
+        `on_quiet` is called after each `quiet_s` seconds without data (0: never); it may raise to end the session.
+        Raises RegistrationError if the runtime refuses us, WireError if it violates the protocol, and OSError if the
+        connection breaks.
         """
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(quiet_s))
@@ -86,14 +90,13 @@ class Session:
     def finish(self) -> None:
         """End the session from another thread: the calls that have arrived are answered, then `run` returns.
 
-        They must be answered, because for a call without an answer the runtime goes on as if the pod had asked for
-        nothing.
+        If a call were not answered, the runtime would go on as if the pod had asked for nothing.
         """
         with contextlib.suppress(OSError):  # the connection has already ended
             self._socket.shutdown(socket.SHUT_RD)
 
     def _register(self) -> None:
-        """Register the plugin. Calls are accepted before, because Configure may arrive before the answer."""
+        """Send the registration. Its answer is read in `_serve`, because the runtime may send Configure before it."""
         message = pb.RegisterPluginRequest(plugin_name=self._name, plugin_idx=self._index, NRI_version=NRI_VERSION)
         _, data = self._client.request(
             RUNTIME_SERVICE, "RegisterPlugin", message.SerializeToString(), timeout_ns=_REGISTER_TIMEOUT_NS
@@ -176,7 +179,8 @@ def _bug(error: Exception) -> NriRdmaError:
 
 
 def status_code(error: NriRdmaError) -> Code:
-    """Return the gRPC code for an error. Never UNIMPLEMENTED, which the runtime takes for a missing method."""
+    """Return the gRPC code for an error. It is never UNIMPLEMENTED, because the runtime would conclude that the plugin
+    lacks the method."""
     match error:
         case RequestError():
             return Code.INVALID_ARGUMENT

@@ -1,8 +1,9 @@
-"""Attaches devices to containers whose OCI hook asks for them, and returns the devices when the container ends.
+"""Attaches devices to containers of podman and Docker whose OCI hook asks for them, and returns the devices when the
+container ends.
 
-The engine treats such a container as a pod of its own: the container's id is the sandbox id, and the end of its first
-process is the end of the pod. Law: the answer is either a yes, and the container has everything it asks for, or an
-error, and nothing stays attached.
+The engine treats such a container as a pod: the container's id is the sandbox id, and the end of its first process is
+the end of the pod. Law: the answer is either a yes, and then the container has everything it asks for, or an error, and
+then nothing stays attached.
 """
 
 from __future__ import annotations
@@ -27,17 +28,19 @@ from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.waiting import settled
 
 NAMESPACE = "oci"
-"""The Kubernetes namespace that these containers are given, also for rules."""
+"""The Kubernetes namespace that rules see for containers of podman and Docker."""
 ATTACH_S = 8.0
 """How long a container waits for its attach. The hook's own timeout is a little longer."""
 RETURN_S = 5.0
-"""How long the end of a container waits until its devices are returned to the host. The return goes on after that."""
+"""How long the end of a container waits until its devices are returned to the host. If the return takes longer, it goes
+on in the background."""
 SHORT = 12
 """Length of a container id as podman and Docker show it."""
 
 
 class Handed(Protocol):
-    """Maps paths to network namespaces that were received as descriptors (nri_rdma.host.netlink.namespaces.handed)."""
+    """The network namespaces that were received as descriptors, by path (nri_rdma.host.netlink.namespaces.handed).
+    `hand` adds one, and `withdraw` removes it."""
 
     def hand(self, path: str, fd: int) -> None: ...
 
@@ -58,10 +61,13 @@ class Containers:
         default: Given,
         proof_s: float,
     ) -> None:
-        """`interface_of` returns the name of a network namespace's own interface
-        (nri_rdma.attach.survey.pod_interface). `start_of` returns the start time of a process in ticks since the boot,
-        and raises ProcessLookupError. `default` is the answer for a container that asks for no limit. `proof_s` is the
-        longest duration of a proof in seconds."""
+        """`handed` keeps the network namespaces that hooks send as descriptors. `interface_of` returns the name of the
+        main interface in a network namespace (nri_rdma.attach.survey.pod_interface). `start_of` returns the start time
+        of a process in ticks since the boot, and raises ProcessLookupError.
+
+        `default` is the answer for a container that asks for no RLIMIT_MEMLOCK. `proof_s` is the longest duration in
+        seconds of a proof, a test that RDMA works in the container.
+        """
         self._engine = engine
         self._handed = handed
         self._interface_of = interface_of
@@ -71,11 +77,11 @@ class Containers:
         self._proof_s = proof_s
 
     def prepare(self, question: HookQuestion, namespace: int | None = None) -> Prepared:
-        """Choose and briefly reserve devices for a container that is about to be created, and return what to create it
-        with.
+        """Choose devices for a container that is about to be created, reserve them briefly, and return the device nodes
+        and variables to create it with.
 
-        `namespace` is a descriptor of its network namespace, if that exists. Raises NriRdmaError; then nothing stays
-        reserved.
+        `namespace` is a descriptor of its network namespace; None: the namespace does not exist yet. Raises
+        NriRdmaError if the request is refused; then nothing stays reserved.
         """
         pod = self._pod(question)
         with self._spans.span("precreate", _attributes(pod)) as span:
@@ -88,10 +94,11 @@ class Containers:
                 raise _for_containers(error, pod) from error
 
     def attach(self, question: HookQuestion, namespace: int) -> Given:
-        """Attach the devices that a created container asks for. Calling it again changes nothing.
+        """Attach the devices that a created container asks for, and return the answer for its hook. Calling it again
+        changes nothing.
 
-        `namespace` is a descriptor of its network namespace. Raises NriRdmaError, or any exception for a bug; then
-        nothing stays attached.
+        `namespace` is a descriptor of its network namespace. Raises NriRdmaError if the request is refused; after any
+        exception nothing stays attached.
         """
         pod = self._pod(question)
         with self._spans.span("createRuntime", _attributes(pod)) as span:
@@ -137,8 +144,8 @@ class Containers:
         return Prepared(nodes=edits.char_devices, env=edits.env)
 
     def _refuse_unclear(self, question: HookQuestion, pod: Pod) -> None:
-        """Raise RequestError if the hook reads annotations of another prefix, or if the container asks by annotation
-        and by CDI device. Its devices must come from one plan."""
+        """Raise RequestError if the hook reads annotations with another prefix than the daemon's, or if the container
+        asks both by annotation and by CDI device. All devices of a container must come from one request."""
         prefix = self._engine.prefix
         if not self._engine.asks(question.annotations):
             what = f"the hook reads annotations of another prefix than {prefix}, the daemon's"
@@ -175,10 +182,12 @@ class Containers:
         return self._proven(question, pod, given, deadline)
 
     def _proven(self, question: HookQuestion, pod: Pod, given: Given, deadline: float) -> Given:
-        """Check the container's image, prove RDMA in it if that is required, and return the answer for the hook.
+        """Check the container's image, test that RDMA works in it if its request has `prove`, and return the answer for
+        the hook.
 
-        If RDMA was proven, the hook must set the same RLIMIT_MEMLOCK that the proof had. A container with several
-        devices has several hooks, but is checked and proven once.
+        `given` is the answer so far. After a test, the hook must set the RLIMIT_MEMLOCK with which the test ran. A
+        container with several devices has several hooks, but is tested once. Raises NriRdmaError if the check or the
+        test fails.
         """
         gate, parts = self._engine.starts.gate, self._engine.attachments.of(pod.sandbox_id)
         within_s = max(0.0, min(self._proof_s, deadline - time.monotonic()))
@@ -227,7 +236,8 @@ def _pod(question: HookQuestion) -> Pod:
 def _container(question: HookQuestion, pod: Pod, annotations: Mapping[str, str], *, is_made: bool) -> KnownContainer:
     """Return the container in the form that the engine takes.
 
-    If it is already created (`is_made`), its device nodes are left out here; `_refuse_lacking` compares them later.
+    `is_made`: it is already created. Then its device nodes are left out here, and `_refuse_lacking` compares them
+    later.
     """
     return KnownContainer(
         pod=pod,
@@ -258,8 +268,8 @@ def _await(done: Future[None], pod: Pod, deadline: float) -> None:
 
 
 def _refuse_lacking(question: HookQuestion, edits: ContainerEdits, pod: Pod) -> None:
-    """Raise PlacementError if the created container lacks device nodes of its devices, or has them with other numbers.
-    They cannot be added any more."""
+    """Raise PlacementError if the created container lacks a device node, or has it with another number. A node cannot
+    be added any more."""
     for node in edits.char_devices:
         has = question.nodes.get(node.path)
         if has != (node.major, node.minor):
@@ -274,8 +284,8 @@ def _refuse_lacking(question: HookQuestion, edits: ContainerEdits, pod: Pod) -> 
 
 
 def _refuse_other_variables(question: HookQuestion, edits: ContainerEdits, pod: Pod) -> None:
-    """Raise PlacementError if the created container's variables name other devices than it has. They cannot be changed
-    any more."""
+    """Raise PlacementError if the created container's environment variables name other devices than it has. Variables
+    cannot be changed any more."""
     # With some engines the interface and its GIDs are unknown when the container is created.
     env = [(name, value) for name, value in edits.env if name in question.prepared or name not in LATE_VARIABLES]
     if dict(env) == dict(question.prepared):
@@ -299,7 +309,7 @@ def _ended(pod: Pod) -> PlacementError:
 
 
 def _for_containers(error: NriRdmaError, pod: Pod) -> NriRdmaError:
-    """Return the error with a hint for a user of podman or Docker: there is no kubelet that tries again."""
+    """Return the error with a hint for a user of podman or Docker, where no kubelet tries again."""
     if error.code is ErrorCode.HOST_NETWORK:
         what = "this container is on the host's network: a netdev cannot be moved into it"
         hint = "take --network host away, or ask for mode shared (annotation, or `cdi generate --mode shared`)"

@@ -1,7 +1,9 @@
-"""The socket of the OCI hooks, in the state directory: for root only, with one question for each connection.
+"""The socket of the OCI hooks of podman and Docker, in the state directory. Only root can use it, and each connection
+carries one question.
 
 The hook sends one packet with the question and a descriptor of the container's network namespace. It gets two packets:
-one at once, as a sign of life, and later the answer. The listening thread reads; a worker does what may block.
+one at once, which shows that the daemon is alive, and later the answer. The listening thread reads the question, and a
+worker thread answers it.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ _CREDENTIALS = struct.Struct("=iII")  # struct ucred, include/linux/socket.h
 
 
 class Answering(Protocol):
-    """Answers questions in a worker's thread, like nri_rdma.doors.oci.containers. Its methods raise NriRdmaError."""
+    """An object that answers the questions of hooks in a worker's thread, such as
+    nri_rdma.doors.oci.containers.Containers. Its methods raise NriRdmaError if a container is refused."""
 
     def prepare(self, question: HookQuestion, namespace: int | None) -> Prepared: ...
 
@@ -59,10 +62,10 @@ class Answering(Protocol):
 
 
 class HookServer:
-    """The server of the hooks' socket, until it is closed."""
+    """The server of the hooks' socket. `serve` starts it and `close` ends it."""
 
     def __init__(self, containers: Answering, listeners: Listeners, calls: Durations | None = None) -> None:
-        """`calls` counts the questions by the kind of hook; None: they are not counted."""
+        """`calls` counts the questions by hook, with their durations; None: they are not counted."""
         self._containers = containers
         self._listeners = listeners
         self._calls = calls
@@ -73,7 +76,7 @@ class HookServer:
         self._source: Source | None = None
 
     def serve(self, path: Path) -> None:
-        """Listen at the path. Returns at once. Raises OSError."""
+        """Listen at the path and return at once. Raises OSError if the socket cannot be made."""
         path.unlink(missing_ok=True)  # left by a killed daemon; nobody else uses the state directory
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -182,7 +185,7 @@ class HookServer:
 
 
 class _Caller:
-    """A connection that has not sent its question yet."""
+    """A connection of a hook that has not sent its question yet."""
 
     def __init__(
         self,
@@ -244,8 +247,8 @@ def _user_of(connection: socket.socket) -> int:
 
 
 def _receive(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:
-    """Return a packet with its descriptors, which the caller must close. Raises OSError for a packet that is too
-    large."""
+    """Return a packet and the descriptors that came with it. The caller must close them. Raises OSError for a packet
+    that is too large."""
     fds = array.array("i")
     room = socket.CMSG_SPACE(2 * fds.itemsize)
     data, ancillary, flags, _ = connection.recvmsg(LONGEST, room, socket.MSG_CMSG_CLOEXEC)

@@ -1,6 +1,6 @@
-"""Parses the question of an OCI hook, and builds the answer. Pure.
+"""Parses the question of an OCI hook of podman or Docker, and builds the answer. Pure.
 
-The hook runs as root, with arguments from a CDI spec that root wrote. The question is checked all the same, because its
+The hook runs as root, with arguments from a CDI spec that root wrote. The question is checked nevertheless, because its
 values become paths and names.
 """
 
@@ -39,8 +39,8 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """A device that a container asks for by a CDI device, from the arguments of the CDI device's hook; "" for an
-    argument that is missing."""
+    """A container's request for one device, from the arguments of the hook that a CDI device adds. An attribute is ""
+    if the argument is missing."""
 
     device: str
     pool: str = ""
@@ -55,7 +55,7 @@ class Wish:
 
     @property
     def limits(self) -> dict[str, int]:
-        """Return the limits by the keys of a request; empty if there are none."""
+        """Return the limits under the keys that a request in an annotation has; empty if there are none."""
         asked = {"hcaHandles": self.hca_handles, "hcaObjects": self.hca_objects}
         return {key: int(number) for key, number in asked.items() if number}
 
@@ -72,8 +72,8 @@ class HookQuestion:
     """The question of one hook about one container. The container asks for devices either by `wishes` or by
     `annotations`.
 
-    `pid` is its first process (0 after its end). `nodes` are the device nodes with which it was created. `cgroups_path`
-    is from its OCI spec ("": it has none).
+    `pid` is the container's first process (0 after its end). `nodes` are the device nodes with which the container was
+    created. `cgroups_path` is from its OCI spec; "" if the spec has none.
     """
 
     verb: Verb
@@ -89,18 +89,18 @@ class HookQuestion:
     prepared: Mapping[str, str] = field(default_factory=dict)
     """The environment variables that the answer to PREPARE added to the container."""
     bundle: str = ""
-    """The directory of its OCI configuration; "" from a hook of an older release."""
+    """The directory of the container's OCI configuration; "" from a hook of an older release."""
     has_network: bool = True
     """Whether the container has, or will have, its own network namespace instead of the host's."""
     links: frozenset[str] = frozenset()
-    """The names of the netdevs that its network namespace already has, because it shares it with other containers."""
+    """The netdevs that are already in the container's network namespace, because containers share the namespace."""
     indexes: Mapping[str, str] = field(default_factory=dict)
     """The container's variables that force an index of the GID table, with their values."""
     may_lock: bool = False
     """Whether the container's program has CAP_IPC_LOCK on the host."""
     memlock: int | None = None
-    """The RLIMIT_MEMLOCK in the container's configuration (podman --ulimit), which runc sets after the hook; None: it
-    has none."""
+    """The RLIMIT_MEMLOCK in bytes in the container's configuration (podman --ulimit), which runc sets after the hook;
+    None: the configuration has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ class Prepared:
 
 
 def read_question(data: bytes) -> HookQuestion:
-    """Parse the packet of a hook. Raises NriRdmaError."""
+    """Parse the packet of a hook. Raises NriRdmaError if the packet is malformed or of another version."""
     try:
         document = json.loads(data)
         if document["version"] != VERSION:
@@ -193,7 +193,7 @@ def _text(value: object) -> str:
 def annotation_of(wishes: tuple[Wish, ...], home_of: Mapping[str, str]) -> str:
     """Return the value of a pod annotation that asks for these devices.
 
-    `home_of` maps a device to its pool, for wishes that name no pool.
+    `home_of` maps the name of a device to its pool; it is used for wishes that name no pool.
     """
     return json.dumps([_request(wish, home_of.get(wish.device, "")) for wish in wishes])
 
@@ -209,7 +209,7 @@ def _request(wish: Wish, home: str) -> dict[str, Any]:
 
 
 def memlock_of(wishes: tuple[Wish, ...]) -> int | None:
-    """Return the highest RLIMIT_MEMLOCK in bytes that these wishes ask for; None if none asks."""
+    """Return the highest RLIMIT_MEMLOCK in bytes that these wishes ask for; None if no wish asks for one."""
     asked = [number for wish in wishes if (number := wish.memlock_bytes) is not None]
     return max(asked) if asked else None
 
@@ -218,8 +218,8 @@ def holding(question: HookQuestion, memlock: int | None) -> int | None:
     """Return the RLIMIT_MEMLOCK in bytes that will limit the container's program: unlimited with CAP_IPC_LOCK, None if
     unknown.
 
-    The OCI runtime may set the configuration's limit before or after the hook sets `memlock`, so the lower one is
-    returned.
+    `memlock` is the limit that the hook sets. The OCI runtime may set the configuration's limit before or after the
+    hook, so the lower one is returned.
     """
     if question.may_lock:
         return UNLIMITED
@@ -227,18 +227,19 @@ def holding(question: HookQuestion, memlock: int | None) -> int | None:
 
 
 def yes(given: Given) -> bytes:
-    """Return the answer for a container that may start, or whose devices were returned to the host."""
+    """Return the answer that lets the hook succeed: the container may start, or its devices were returned to the host.
+    It has the RLIMIT_MEMLOCK that the hook sets."""
     return json.dumps({"version": VERSION, "memlock": given.memlock, "must": given.must}).encode()
 
 
 def made_with(prepared: Prepared) -> bytes:
-    """Return the answer for a container that may be created with these nodes and variables."""
+    """Return the answer that lets a container be created with these device nodes and variables."""
     nodes = [(it.path, it.major, it.minor, it.mode, it.uid, it.gid) for it in prepared.nodes]
     return json.dumps({"version": VERSION, "nodes": nodes, "env": prepared.env}).encode()
 
 
 def no(sentence: str) -> bytes:
-    """Return the answer for a container that must not start; `sentence` says why."""
+    """Return the answer that makes the hook fail, so that the container does not start; `sentence` says why."""
     return json.dumps({"version": VERSION, "refusal": sentence}).encode()
 
 

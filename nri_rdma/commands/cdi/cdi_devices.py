@@ -29,8 +29,8 @@ def cdi_file(folder: Path, spec: Spec | None) -> OwnFile:
 
 
 def made_by_others(registry: Registry, folder: Path) -> str:
-    """Return another file that already defines CDI devices of our kind; "" if there is none. CDI treats a device that
-    is defined in two files as an error."""
+    """Return the path of another file that defines CDI devices of our kind; "" if there is none. CDI rejects a device
+    that two files define."""
     files = (it.file for name, it in registry.devices.items() if name.startswith(f"{NIC}="))
     return next((file for file in files if Path(file) != folder / FILE), "")
 
@@ -41,8 +41,10 @@ def own_names(registry: Registry, folder: Path) -> set[str]:
 
 
 def take_out(folder: Path) -> Path | None:
-    """Remove our file, because another file is about to define its devices. Returns the removed path, or None if there
-    was no such file. Raises OSError, and NriRdmaError if the file was not made by nri-rdma."""
+    """Remove our file, because another file is about to define its devices. Returns its path; None if it did not exist.
+
+    Raises OSError if the file cannot be removed, and NriRdmaError if nri-rdma did not make it.
+    """
     changes = to_remove([cdi_file(folder, None)])
     carry_out_all(changes)
     return changes[0].file.path if changes else None

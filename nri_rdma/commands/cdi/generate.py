@@ -1,19 +1,18 @@
 """Makes the CDI spec of a node's RDMA devices, whose names are like ``rdma.noderesource.dev/nic=mlx5_0``, or that of
 one pool's devices, like ``rdma.noderesource.dev/nic-POOL=mlx5_0``.
 
-The spec leaves out:
+The spec leaves out the major and minor numbers of device nodes, their mode and their owner. The numbers change when a
+device returns from a network namespace or is plugged in again, and an outdated number would give a container another
+device. Without them the runtime reads the host's device node, and refuses the container if the node is missing.
 
-- The numbers (major:minor) of device nodes. They change when a device returns from a network namespace or is plugged in
-  again, and an outdated number would give a container another device. Without numbers, the runtime takes them from the
-  host's node, and refuses the container if there is no such node. The runtime remembers them until a file in the spec
-  folder changes (seen with containerd 2.1, and in the CDI library up to 1.1.1). So the spec must be written again when
-  a number has changed, even if its text stays the same. The type of the node is written, so that a path that is not a
-  character device is refused.
-- The mode and owner of device nodes, for the same reason: the runtime takes those of the host's node.
-- Environment variables. Two devices in one container would both set NCCL_IB_HCA, and only the last would count.
-- The umad and issm nodes, through which programs send fabric management datagrams.
-- Our annotations, unless the user asks for them: they need CDI 0.6.0, and the spec otherwise needs only 0.3.0. They
-  take effect only if nri-rdma runs on the node; the runtime alone adds only the device nodes.
+The runtime remembers what it read until a file in the spec folder changes (seen with containerd 2.1, and in the CDI
+library up to 1.1.1). So the spec must be written again when a number has changed, even if its text stays the same. The
+type of the node is written, so that a path that is not a character device is refused.
+
+The spec also leaves out environment variables: two devices in one container would both set NCCL_IB_HCA, and only the
+last value would count. It leaves out the umad and issm nodes, through which programs send fabric management datagrams.
+Our annotations are added only if the user asks for them: they need CDI 0.6.0 (otherwise 0.3.0 suffices), and have an
+effect only if nri-rdma runs on the node.
 
 The node's rdma_cm belongs to the whole spec, so that a container with several devices gets it once.
 """
@@ -46,11 +45,11 @@ class Generated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecAsks:
-    """The request that each CDI device of the spec makes to nri-rdma in an annotation. A field that is None adds no
-    key.
+    """The request that each CDI device of the spec makes to nri-rdma in an annotation. A field that is None adds
+    nothing to the request.
 
-    `memlock` is a number of bytes or ``unlimited``; the other fields have the values of the request keys with their
-    names.
+    `memlock` is the RLIMIT_MEMLOCK, a number of bytes or ``unlimited``. `hca_handles` and `hca_objects` are the limits
+    of the rdma cgroup.
     """
 
     mode: Mode | None = None
@@ -60,7 +59,7 @@ class SpecAsks:
 
     @property
     def text(self) -> str:
-        """The request as JSON; "" if it has no key."""
+        """The request as JSON; "" if all fields are None."""
         limits = {"hcaHandles": self.hca_handles, "hcaObjects": self.hca_objects}
         given = {key: value for key, value in limits.items() if value is not None}
         keys = {"mode": self.mode, "memlock": self.memlock, "limits": given or None}
@@ -71,10 +70,10 @@ class SpecAsks:
 def spec_of(
     node: Node, only: Collection[str] = (), *, kind: Kind = NIC, annotations: tuple[tuple[str, str], ...] = ()
 ) -> Generated:
-    """Return the spec of all devices that the host does not use. With `only`, take the devices with these names
-    instead, even if the host uses them. Each CDI device gets the annotations.
+    """Return a spec with one CDI device for each device that the host does not use. With `only`, take the devices with
+    these names instead, even if the host uses them. Each CDI device gets the annotations.
 
-    Raises PlacementError if a name in `only` is unknown, or if no device is left.
+    Raises PlacementError if the node has no device with a name in `only`, or if no device is left.
     """
     missing = sorted(set(only) - {device.name for device in node.devices})
     if missing:
@@ -97,9 +96,11 @@ def spec_of(
 
 
 def of_pool(policy: Policy, node: Node, name: str, mode: Mode | None, only: Collection[str] = ()) -> tuple[Node, Kind]:
-    """Return the node reduced to the devices of the pool, and the CDI kind for them. Raises PlacementError if the pool
-    is unknown, does not serve the mode, lacks devices here or those in `only`, or has a name that CDI does not
-    allow."""
+    """Return the node with only the devices of the pool `name`, and the CDI kind for them.
+
+    Raises PlacementError if there is no such pool, if it does not allow `mode`, if it has no device on this node, if a
+    device in `only` is not in it, or if CDI does not allow its name.
+    """
     pool = policy.pools.get(name)
     if pool is None:
         hint = f"the pools are {', '.join(sorted(policy.pools))}"

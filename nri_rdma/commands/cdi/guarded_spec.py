@@ -1,8 +1,8 @@
-"""Adds the guard to the CDI spec of another driver: while no daemon runs, a container with such a device does not start
-without what our annotation adds. Pure.
+"""Adds the guard to the CDI devices of another driver. The guard is an OCI hook that keeps a container from starting
+without its devices, also while no daemon runs. Pure.
 
-The guard is a hook of each device, because a hook of the whole spec is not told which device was requested. A device
-without an RDMA device node or netdev gets no guard: our annotation has no effect on it.
+Each CDI device gets its own hook, because a hook of the whole spec does not learn which CDI device was requested. A CDI
+device without an RDMA device node or netdev gets no guard, because our annotation has no effect on it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from nri_rdma.text.share_annotations import GUARD_HOOK
 
 
 def with_guard(spec: Spec, prefix: str, hook: PurePath, options: Sequence[str] = ()) -> Spec:
-    """Return the spec with the guard, an OCI hook, on each device that has our annotation and RDMA hardware, and on no
-    other device. `options` are flags of the hook that differ from its defaults. Applying it twice changes nothing.
+    """Return the spec with the guard, an OCI hook that keeps a container from starting without its devices, on each CDI
+    device that has our annotation and RDMA hardware. It is removed from the others.
 
-    The declared CDI version stays: every version has hooks.
+    `prefix` is the key of our annotation. `hook` is the hook's program; `options` are its flags with values other than
+    the defaults. The declared CDI version stays, because every version has hooks.
     """
 
     def guarded(device: Device) -> Device:
@@ -36,12 +37,14 @@ def with_guard(spec: Spec, prefix: str, hook: PurePath, options: Sequence[str] =
 
 
 def guarded_devices(spec: Spec) -> tuple[str, ...]:
-    """Return the qualified names of the devices that have the guard's hook."""
+    """Return the qualified names of the CDI devices with the guard, an OCI hook that keeps a container from starting
+    without its devices."""
     return tuple(spec.kind.qualified(it.name) for it in spec.devices if any(map(_is_guard, it.edits.hooks)))
 
 
 def lacks_guard(device: ResolvedDevice, prefix: str) -> bool:
-    """Return whether a CDI device requests something from nri-rdma by its annotation, but lacks the guard's hook."""
+    """Return whether a CDI device requests something from nri-rdma by an annotation with the key `prefix`, but does not
+    add the guard, an OCI hook that keeps a container from starting without its devices."""
     asks = device.annotation(prefix) is not None and any(map(_names_hardware, (device.spec_edits, device.device.edits)))
     return asks and not any(map(_is_guard, device.device.edits.hooks))
 

@@ -1,10 +1,10 @@
-"""Adds hooks to a node's CDI devices, for podman, Docker and other engines that read CDI specs. With them a container
-gets its devices completely: netdevs and limits, not only the device nodes.
+"""Adds hooks to a node's CDI devices, for podman, Docker and other engines that read CDI specs. With the hooks a
+container also gets netdevs and limits, not only device nodes.
 
-The environment names devices and netdevs in variables of their own (``RDMA_DEVICES_MLX5_5``). NCCL_IB_HCA and
-UCX_NET_DEVICES are not set: two devices in one container would both set them, only the last would count, and values of
-the container's author would be lost. Libraries find the right devices without them, because a container has only the
-nodes of its own devices.
+Each device sets variables with its own names (``RDMA_DEVICES_MLX5_5``). NCCL_IB_HCA and UCX_NET_DEVICES are not set:
+two devices in one container would both set them, only the last value would count, and it would replace a value of the
+container's author. Libraries find the right devices without them, because a container has only the nodes of its own
+devices.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class HookStyle:
 
     If a field is None: `mode` is the first mode of the device's pool, `pool` is the pool that has the device when a
     container asks, `socket` is the hook's default socket, `memlock` is not requested, and the limits `hca_handles` and
-    `hca_objects` are those of the pool. `memlock` is a number of bytes or ``unlimited``.
+    `hca_objects` are those of the pool. `memlock` is the RLIMIT_MEMLOCK, a number of bytes or ``unlimited``.
     """
 
     path: Path = HOOK
@@ -53,8 +53,8 @@ class HookStyle:
 
 
 def hooked(generated: Generated, node: Node, policy: Policy, style: HookStyle) -> Generated:
-    """Return the spec with hooks and variables added to each device. Devices that no pool offers in the wanted mode are
-    left out.
+    """Return the spec with hooks and variables added to each CDI device. A device is left out if no pool offers it in
+    the mode of `style`.
 
     Raises PlacementError if no device is left.
     """
@@ -91,7 +91,7 @@ ALL = "all"
 
 def _all_of(devices: Sequence[Device]) -> Iterator[Device]:
     """Yield a CDI device with the edits of all devices. A container that asks for it gets all of them, or does not
-    start."""
+    start. Yields nothing if a device already has the name `all`."""
     if any(it.name == ALL for it in devices):
         return
     edits = [it.edits for it in devices]

@@ -1,4 +1,9 @@
-"""`nri-rdma claims`: prints the Kubernetes objects for pools with door = claims, and for the guard resource."""
+"""`nri-rdma claims`: prints the Kubernetes objects for the pools that pods request by a ResourceClaim (`door =
+"claims"`), and for the guard resource.
+
+The guard resource is an extended resource that only adds the guard: an OCI hook that keeps a container from starting
+without its devices.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""The admission policy that adds the guard resource to containers of pods that may request our devices. With this
-resource, the kubelet gives a container the guard's hook. Pure.
+"""The admission policy that adds the guard resource to the containers of pods that may request our devices. Pure.
 
-A policy sees only the pod. It recognizes our annotations. Of a claim it sees only that no container names it, not which
-driver it belongs to (docs/adr/0053). Applying the policy twice changes nothing, so it can run again after a webhook has
-added a container.
+The guard resource is an extended resource for which the kubelet adds the guard, an OCI hook that keeps a container from
+starting without its devices. The policy sees only the pod: it recognizes our annotations, and it sees whether no
+container names a claim. It cannot see to which driver a claim belongs, so it treats such a claim as ours
+(docs/adr/0053).
+
+Applying the policy twice changes nothing, so Kubernetes can apply it again after a webhook has added a container.
 """
 
 from __future__ import annotations
@@ -21,8 +23,12 @@ _UNNAMED_CLAIM = (
 
 
 def guard_manifests(resource: str, prefix: str, *, has_claims: bool) -> list[Manifest]:
-    """Return the policy and its binding. `prefix` is that of our annotations. With `has_claims`, a pod also counts if
-    it has a claim that none of its containers names, because the claim may be for our driver."""
+    """Return the admission policy and its binding. The policy adds `resource`, which brings the guard (an OCI hook that
+    keeps a container from starting without its devices), to pods that have an annotation with `prefix`.
+
+    With `has_claims`, it also adds the resource to pods with a claim that no container names, because that claim may be
+    for our driver.
+    """
     version = f"{_ADMISSION}/v1"
     return [
         {
@@ -62,7 +68,8 @@ def _policy(resource: str, prefix: str, *, has_claims: bool) -> Manifest:
 
 
 def _takes_part(prefix: str) -> Manifest:
-    """Return the selector of namespaces and pods without the label that turns the guard off."""
+    """Return a selector for the policy. It leaves out the namespaces and pods with the label that switches off the
+    guard, an OCI hook that keeps a container from starting without its devices."""
     return {"matchExpressions": [{"key": guard_label(prefix), "operator": "NotIn", "values": [GUARD_OFF]}]}
 
 

@@ -1,10 +1,10 @@
 """The Kubernetes objects that a cluster needs for our DRA driver: RBAC rights for the daemons, and a DeviceClass for
 each pool. Pure.
 
-A daemon may read all claims, write ResourceSlices, and write our driver's entries in the status of claims. From 1.36
-on, Kubernetes refuses status entries of another driver, and entries in a claim with devices of a node other than that
-of the daemon's token. Older versions do not check this. RBAC cannot limit ResourceSlices to a node. So an admission
-policy refuses slices of a node other than the one to which the daemon's token is bound.
+A daemon may read all claims, write ResourceSlices, and write our driver's entries in the status of claims. Kubernetes
+1.36 and later accepts only entries of our driver, in claims with devices of the node to which the daemon's token is
+bound; earlier versions do not check that. RBAC cannot limit ResourceSlices to a node. So an admission policy refuses
+slices of any node other than the token's.
 """
 
 from __future__ import annotations

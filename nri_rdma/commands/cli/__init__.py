@@ -1,1 +1,1 @@
-"""The command line. Commands are thin: they read, ask and show."""
+"""The command line: the program's entry point, the errors that it prints, its version, and shell completion."""

@@ -1,8 +1,8 @@
-"""Runs the daemon if the runtime starts `nri-rdma`: without arguments or terminal, with three variables and a
-connection.
+"""Runs the daemon if the runtime started `nri-rdma` as a plugin: without arguments or terminal, with three environment
+variables and a connection.
 
-Nobody reads its output here. Errors are logged; from Configure on, they are also answered to the runtime, which writes
-them to its own log.
+Nobody reads the program's output then. Errors are logged. From the runtime's call Configure on, an error is also the
+answer to the runtime, which writes it to its own log.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def serve(environment: Mapping[str, str], program: str) -> int:
 
 
 class _Process:
-    """The daemon in this process, which is created at Configure. Earlier log lines are kept in memory, because
-    Configure says where they go."""
+    """The daemon in this process, which is created at the runtime's call Configure. Earlier log lines are kept in
+    memory, because the settings in Configure say where they go."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
@@ -58,8 +58,11 @@ class _Process:
         self.daemon: Daemon | None = None
 
     def serve(self, program: str) -> int:
-        """Run one session with the runtime and return the exit code. Raises the error that keeps the session from
-        starting."""
+        """Run one session with the runtime and return the exit code.
+
+        Raises SettingError if the inherited connection is not a socket. An error later in the session is logged, and
+        the exit code is 1.
+        """
         # Import before registering: the runtime waits 5 s for that, but only 2 s for the answer to Configure.
         from nri_rdma.daemon import daemon as _daemon  # noqa: F401
         from nri_rdma.doors.nri.identity import SOCKET_VARIABLE, identify
@@ -81,7 +84,12 @@ class _Process:
         return 0 if self.daemon is not None else 1
 
     def start(self, door: Launched, sent: str, by: float) -> Answers:
-        """Create the daemon from the current settings. Raises NriRdmaError, which is answered to the runtime."""
+        """Create the daemon and return its handlers for the runtime's calls. Raises NriRdmaError if that fails; the
+        error becomes the answer to Configure.
+
+        `door` is the session with the runtime. `sent` is the configuration text in Configure. `by` is the deadline for
+        the answer, in seconds of `time.monotonic`.
+        """
         from nri_rdma.daemon.daemon import Daemon
         from nri_rdma.daemon.priority import prefer
         from nri_rdma.daemon.shortcomings import warn_of_variables
@@ -116,12 +124,13 @@ class _Process:
             daemon.close()
 
     def log_by_default(self) -> None:
-        """Log to the default destination, unless one was chosen before."""
+        """Log to the default destination, unless the settings have already chosen one."""
         if self._held is not None:
             self._log_as(Settings())
 
     def _log_as(self, settings: Settings) -> str:
-        """Set logging up as these settings say, and write the lines kept in memory. Returns why that failed, or ""."""
+        """Set up logging with these settings, and write the lines kept in memory. Returns why that failed; "" if it
+        worked."""
         why = set_up_logging(
             settings.log_level, settings.log_format, settings.log_file, launched=True, fallback=settings.fallback_log
         )

@@ -1,7 +1,8 @@
 """Changes of files that other programs read: shown as differences first, then written or removed one after the other.
 
 Law: a file that nri-rdma did not make is neither changed nor removed. The only exception needs the flag
-`--edit-config`; uninstalling removes the added lines again (nri_rdma.commands.install.toml_lines).
+`--edit-config`: it adds lines to such a file, and uninstalling removes them again
+(nri_rdma.commands.install.toml_lines).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class OwnFile:
     @property
     def foreign(self) -> str:
         """A sentence that says how users other than root could replace the file or its compiled code; "" if they
-        cannot. Raises OSError."""
+        cannot. Raises OSError if the folder cannot be read."""
         if self.is_module and self._compiled_folder.is_symlink():
             return f"{self._compiled_folder} is a link"
         folder = foreign_folder(self._compiled_folder if self.is_module else self.path.parent)
@@ -74,8 +75,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
-    """One file to be written or, with `is_removal`, removed. `before` is the existing file, None if there is none.
-    Either change also removes compiled code of the old content."""
+    """A file that will be written or, with `is_removal`, removed. `before` is the existing file; None if there is none.
+    Writing and removing also delete the compiled code of a Python module."""
 
     file: OwnFile
     before: Found | None
@@ -139,8 +140,11 @@ def to_remove(files: Iterable[OwnFile]) -> tuple[FileChange, ...]:
 
 
 def carry_out_all(changes: Iterable[FileChange], check: Callable[[], None] = lambda: None) -> None:
-    """Carry out all changes, or none: if one fails or `check` raises, those already done are undone. Raises the error
-    that stopped it, or NriRdmaError with the files that could not be restored."""
+    """Carry out all changes, or none: if one change or `check` fails, the changes already done are undone.
+
+    Raises the OSError or NriRdmaError that stopped it. If files could not be restored, raises an NriRdmaError that
+    names them.
+    """
     done: list[FileChange] = []
     try:
         for change in changes:

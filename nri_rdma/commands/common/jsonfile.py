@@ -15,8 +15,11 @@ MAX_BYTES = 16 << 20
 
 
 def read_json_object(path: Path, refused: Callable[[str], SettingError]) -> dict[str, Any]:
-    """Return the JSON object in the file (- is stdin), if it has our document version. Raises OSError, or the error
-    that `refused` makes from a reason."""
+    """Return the JSON object in the file (- is stdin), if it has our document version.
+
+    Raises OSError if the file cannot be read. If its content is not such an object, raises the error that `refused`
+    makes from the reason.
+    """
     with click.open_file(str(path), "rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:

@@ -1,8 +1,9 @@
 """Reads this node for commands: hardware from sysfs, netdevs from the current network namespace. Needs no root.
 
 The daemon reads the host's links through a namespace that it holds open, which needs privileges; a command reads only
-the namespace that it runs in. The sysfs root may be a tree of another node, with netdevs that this host does not have.
-These are described by the tree. Netdevs that neither the host nor the tree has are in another network namespace.
+the namespace that it runs in. The sysfs root in the settings may be a copy of another node's sysfs tree. Netdevs that
+only the tree has are shown as the tree describes them. A netdev that neither the host nor the tree has must be in
+another network namespace.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _IFF_UP = 0x1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalNode:
-    """The node. Of its netdevs, those in `described` are known from the sysfs tree only, and those in `elsewhere` are
-    in another network namespace."""
+    """The node that a command shows. `described` are the netdevs that this host does not have, and that are known only
+    from the sysfs tree. `elsewhere` are the netdevs in another network namespace."""
 
     node: Node
     described: tuple[str, ...] = ()
@@ -45,8 +46,12 @@ class _HostLinks:
 
 
 def read_node(settings: Settings, snapshot: Path | None = None) -> tuple[Node, tuple[str, ...]]:
-    """Return this machine's node or that of the snapshot, with sentences for the reader. Raises InventoryError, or for
-    a snapshot SettingError or OSError."""
+    """Return the node of this machine or of the snapshot, and sentences to print beside it, which say what is missing,
+    doubtful or old.
+
+    Raises InventoryError if the machine has no sysfs. For a snapshot, raises OSError if it cannot be read, and
+    SettingError if it contains no node.
+    """
     if snapshot is None:
         local = read_local_node(settings)
         return local.node, notes(local, settings)
@@ -77,7 +82,7 @@ def read_local_node(settings: Settings) -> LocalNode:
 
 
 def notes(local: LocalNode, settings: Settings) -> tuple[str, ...]:
-    """Return sentences for the reader about missing or doubtful facts."""
+    """Return sentences that tell the user which facts about the node are missing or doubtful."""
     sentences: list[str] = []
     if local.problem:
         sentences.append(f"The host's links cannot be read ({local.problem}): use by the host is not known.")
@@ -145,8 +150,12 @@ def _ifindex_of(folder: Path) -> int:
 
 
 def _side_by_side(use: HostUse, described: tuple[LinkState, ...]) -> HostUse:
-    """Return the host's links together with the described ones. If a name or ifindex is used by both machines, the
-    host's link is left out."""
+    """Return the host's links together with `described`, the links that only the sysfs tree has (a copy of another
+    machine's tree).
+
+    If links of the host and of the tree have one name or one ifindex, the host's link is left out, with its routes,
+    addresses and sockets.
+    """
     names, numbers = {link.name for link in described}, {link.ifindex for link in described}
     kept = tuple(link for link in use.links if link.name not in names and link.ifindex not in numbers)
     return replace(

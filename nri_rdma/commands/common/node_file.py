@@ -15,18 +15,20 @@ from nri_rdma.model.device import Node
 
 
 def document_of(node: Node, sentences: tuple[str, ...]) -> dict[str, Any]:
-    """Return the node as a JSON document, with sentences for the reader as its notes."""
+    """Return the node as a JSON document. `sentences` say what is missing or doubtful; they become the document's
+    notes."""
     return {"version": DOCUMENT_VERSION, **node_document(node), "notes": list(sentences)}
 
 
 def name_and_time() -> str:
-    """Return this machine's name and the current time, for a file or picture of the node."""
+    """Return the text "NAME, TIME": this machine's name and the current time. It is written into files and pictures of
+    the node."""
     return f"{platform.node()}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def read_document(path: Path) -> tuple[Node, tuple[str, ...]]:
-    """Return the node in a file, with the file's notes. Raises OSError, or SettingError if the file contains no
-    node."""
+    """Return the node in a file, with the file's notes. Raises OSError if the file cannot be read, and SettingError if
+    it contains no node."""
     document = read_json_object(path, partial(_refused, path))
     try:
         node = node_from(document)

@@ -55,30 +55,33 @@ snapshot_option = click.option(
 
 
 def settings_options(*names: str) -> Callable[[Command], Command]:
-    """Add --config and a flag for each named setting, or for all settings. The command gets the resulting Settings as
-    the argument `settings`.
+    """Add --config and a flag for each named setting; without names, for all settings. The command gets the resulting
+    Settings as the argument `settings`.
 
-    The configuration file is that of --config; otherwise the one that the runtime sends to a daemon that it starts;
-    otherwise the default file.
+    The configuration file is the file of --config; otherwise the file that the runtime sends to a daemon that it
+    starts; otherwise the default file.
     """
     return _options(names, "settings", lambda loaded: loaded.settings)
 
 
 def asking_options(*names: str, problem: str = "") -> Callable[[Command], Command]:
-    """Add the same options as settings_options, for commands that ask the daemon or read hardware. Users find errors of
-    the configuration with these commands, so they also run if the file is invalid: they print a warning or, if
-    `problem` names an argument of the command, get the SettingError in it (None if the file is valid)."""
+    """Add --config and a flag for each named setting, for commands that ask the daemon or read hardware. The command
+    also runs if the configuration file is invalid, because users look for such errors with it.
+
+    If `problem` is empty, a warning about the invalid file is printed. Otherwise `problem` is the name of an argument
+    of the command, which gets the SettingError; None if the file is valid.
+    """
     return _options(names, "settings", lambda loaded: loaded.settings, is_asking=True, problem=problem)
 
 
 def loaded_options(
     *, is_start: Callable[[Mapping[str, Any]], bool] = lambda _arguments: False
 ) -> Callable[[Command], Command]:
-    """Add --config and a flag for every setting. The command gets the settings with their origins as the argument
-    `loaded`.
+    """Add --config and a flag for every setting. The command gets the settings, and where each comes from, as the
+    argument `loaded`.
 
-    If `is_start` is true for the command's arguments, the command starts a daemon. Then the file that the runtime sends
-    to another daemon is not read, and settings that cannot be read are skipped (nri_rdma.config.start).
+    `is_start` returns, from the command's arguments, whether the command starts a daemon. A daemon does not read the
+    file that the runtime sends to a plugin, and skips settings that cannot be read (nri_rdma.config.start).
     """
     return _options((), "loaded", lambda loaded: loaded, is_start=is_start)
 

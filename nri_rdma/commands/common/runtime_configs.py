@@ -1,5 +1,5 @@
-"""Readers of the configuration files of containerd and CRI-O. They skip what cannot be read: the files belong to these
-programs, which report faults themselves."""
+"""Readers of the configuration files of containerd and CRI-O. They skip what they cannot read: the files belong to
+containerd and CRI-O, which report faults themselves."""
 
 from __future__ import annotations
 

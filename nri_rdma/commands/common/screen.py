@@ -67,8 +67,8 @@ class Screen:
 
 
 def layout(table: TextTable, width: int) -> tuple[str, ...]:
-    """Return the lines of a table: the headings, then the rows. They are at most `width` wide, unless the columns do
-    not allow it."""
+    """Return the lines of a table: the headings, then the rows. A line is at most `width` characters long, unless even
+    the narrowest columns need more."""
     rows = [tuple(map(printable, row)) for row in table.rows]
     every = [table.headings, *rows] if table.headings else rows
     widths = [min(width // 2, max(map(len, column))) for column in zip(*every, strict=True)][:-1]

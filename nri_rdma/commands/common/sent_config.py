@@ -29,8 +29,8 @@ def sent_config(etc: Path = Path("/etc")) -> Path | None:
 
 
 def _folders(etc: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield pairs of folders: that of NRI plugins and that of their configurations, as containerd and CRI-O are
-    configured, or their defaults."""
+    """Yield pairs of folders: the folder of NRI plugins, and the folder of their configurations. The pairs are those in
+    the configurations of containerd and CRI-O, or the defaults."""
     usual_plugins, usual_drop_ins = etc.parent / _PLUGINS, etc.parent / _DROP_INS
     nri = table_at(read_toml(etc / "containerd/config.toml"), "plugins", _NRI_TABLE)
     yield (

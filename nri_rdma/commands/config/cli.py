@@ -157,7 +157,8 @@ def _counted(items: tuple[object, ...], word: str) -> str:
 
 
 def _node(settings: Settings, snapshot: Path | None) -> tuple[Node | None, str]:
-    """Return the node and a sentence for the reader. The node is None if this machine's hardware cannot be read."""
+    """Return the node, and a sentence to print about it: from which snapshot it is, or why it could not be read ("":
+    neither). The node is None if this machine's hardware cannot be read."""
     from nri_rdma.commands.common.local_node import read_node
 
     try:

@@ -97,8 +97,8 @@ def doctor(config: Path | None, strict: bool, image_root: Path | None, stay: boo
 
 
 def _settings(flags: dict[str, Any], config: Path | None) -> tuple[Settings, SettingError | None]:
-    """Return the settings of a daemon started here, and None. If they are invalid, return those of flags and defaults,
-    and the error."""
+    """Return the settings of a daemon started here, and None. If they are invalid, return settings from flags and
+    defaults only, and the error."""
     try:
         return load(flags, os.environ, Document.read(config)).settings, None
     except SettingError as error:

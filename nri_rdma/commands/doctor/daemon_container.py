@@ -1,8 +1,7 @@
 """Checks of the host resources that a daemon in a container needs: the host's network namespace, and the folders that
-it shares with the runtime and the kubelet.
+the daemon shares with the runtime and the kubelet.
 
-A folder that exists only in the daemon's image does not help: neither the runtime nor the kubelet reads what is written
-there.
+A folder that exists only in the daemon's image does not help, because neither the runtime nor the kubelet reads it.
 """
 
 from __future__ import annotations
@@ -49,7 +48,8 @@ def host_network(machine: Machine) -> Finding:
 
 
 def cdi_folder(machine: Machine) -> Finding:
-    """Check that the runtime finds the CDI specs that the daemon writes for claims and for containers with shares."""
+    """Check that the runtime finds the CDI specs that the daemon writes for ResourceClaims and for containers with
+    shares, units of a pool's extended resource."""
     settings, folder = machine.settings, machine.settings.cdi_dirs[-1]
     harm = [f"pods with claims of pool {_claimed(machine)} do not start"] if _claimed(machine) else []
     if _resources(machine) and settings.guard_hook is not None and _is_there(settings.guard_hook):
@@ -63,7 +63,11 @@ def cdi_folder(machine: Machine) -> Finding:
 
 
 def device_plugins(machine: Machine) -> Finding:
-    """Check that the daemon can register its resources (those of pools, and the guard resource) with the kubelet."""
+    """Check that the daemon can register its extended resources with the kubelet: those of pools, and the guard
+    resource.
+
+    The guard resource only adds the guard, an OCI hook that keeps a container from starting without its devices.
+    """
     folder, resources = machine.settings.device_plugin_dir, _resources(machine)
     if not resources:
         return not_applicable(_PLUGINS, 'no pool has door = "resource", and there is no guard resource')
@@ -148,8 +152,8 @@ def _is_there(path: Path) -> bool:
 
 
 def _as_root_sees(machine: Machine, finding: Finding) -> Finding:
-    """Return the finding if this process runs as root. For another user return "not applicable" with the same facts:
-    the daemon, as root, may see or write what this user may not."""
+    """Return the finding if this process runs as root. For another user, return "not applicable" with the finding's
+    text, because root may see or write more than this user."""
     if machine.is_root:
         return finding
     return not_applicable(finding.check, f"as this user sees it, {finding.found}", "run `nri-rdma doctor` as root")

@@ -20,8 +20,8 @@ _FIX = "nri-rdma install docker"
 
 
 def docker(machine: Machine) -> Finding:
-    """Check that the shim in front of the OCI runtime, the OCI runtime behind it, and the hook program exist and are
-    those of this release with these settings."""
+    """Check three files that Docker needs: the shim in front of the OCI runtime, our OCI runtime, and the hook program.
+    Each must exist and be of this release with these settings."""
     files = DockerFiles(settings=HookSettings.of(machine.settings), root=machine.etc.parent)
     if not files.shim.path.exists():
         return not_applicable(_CHECK, "Docker is not set up for annotations", _FIX)

@@ -1,7 +1,7 @@
-"""Checks of the guard: the OCI hook that refuses a container whose pod asks for devices while no daemon runs.
+"""Checks of the guard: an OCI hook that keeps a container from starting without its devices, also while no daemon runs.
 
-How each runtime handler is guarded is asked of the running runtime; if the runtime does not answer, it is read from the
-runtime's configuration. The running daemon reports whether the hook has contacted it.
+Doctor asks the running runtime which of its runtime handlers have the guard. If the runtime does not answer, doctor
+reads the runtime's configuration. The running daemon reports whether the hook has asked it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _FIX_BLOCKED = (
 
 
 class ConfiguredHost(Protocol):
-    """The folders of a host in which the runtime is configured, and the daemon's settings, with which the hook must
-    agree."""
+    """The host to check: the folders with the configuration of its runtime, and the daemon's settings, which the hook
+    must share."""
 
     @property
     def settings(self) -> Settings: ...
@@ -64,8 +64,11 @@ class ThisHost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BaseSpec:
-    """A containerd `base_runtime_spec` with the guard's hook, the names of the handlers that use it, and the limits
-    that it sets."""
+    """An OCI configuration for containerd (`base_runtime_spec`) with the guard, an OCI hook that keeps a container from
+    starting without its devices.
+
+    `handlers` are the names of the runtime handlers that use the configuration. `rlimits` are the limits that it sets.
+    """
 
     path: Path
     handlers: tuple[str, ...]
@@ -73,8 +76,8 @@ class _BaseSpec:
 
 
 def guard(machine: Machine) -> Finding:
-    """Report how a pod that asks for devices is refused while no daemon runs, and which runtime handlers lack this
-    guard."""
+    """Report what refuses pods that ask for devices while no daemon runs, and which runtime handlers lack the guard, an
+    OCI hook that keeps a container from starting without its devices."""
     if machine.engines:
         refused = f"no container of {' or '.join(machine.engines)} that asks starts while no daemon runs"
         return ok("guard", f"not needed: {refused}")
@@ -110,8 +113,11 @@ def guard(machine: Machine) -> Finding:
 
 
 def setups_of(host: ConfiguredHost) -> tuple[Setup, ...]:
-    """Return how each runtime handler of this host is guarded, as the running runtime reports it; if no runtime
-    answers, as its configuration says. The result is empty if neither is available."""
+    """Return, for each runtime handler of this host, whether its containers get the guard: an OCI hook that keeps a
+    container from starting without its devices.
+
+    The running runtime reports it. If no runtime answers, its configuration is read. Empty if there is neither.
+    """
     configured = (*_containerd(host), *_crio(host))
     sockets = (host.settings.containerd_socket, host.run / "crio/crio.sock")
     try:
@@ -122,16 +128,23 @@ def setups_of(host: ConfiguredHost) -> tuple[Setup, ...]:
 
 
 def _to_come(running: Setup, configured: tuple[Setup, ...]) -> Setup:
-    """Return the handler's setup. If the handler has no working guard now, but its configuration gives it one, the
-    fault says that a restart of the runtime will mend it."""
+    """Return the handler's setup of the guard, an OCI hook that keeps a container from starting without its devices.
+
+    If the running runtime lacks the guard for this handler, but its configuration file has it, the text in `fault` adds
+    that a restart of the runtime suffices.
+    """
     if running.fault and any(it.handler == running.handler and not it.fault for it in configured):
         return replace(running, fault=f"{running.fault}; its configuration now has one: restart the runtime")
     return running
 
 
 def limits(machine: Machine) -> Finding:
-    """Report each base spec with the guard's hook that also sets rlimits, because these apply to every container of its
-    runtime handlers."""
+    """Report each OCI configuration of containerd (`base_runtime_spec`) that has the guard, an OCI hook that keeps a
+    container from starting without its devices, and also sets rlimits.
+
+    The report is needed because containerd gives such rlimits to every container of the runtime handlers that use the
+    configuration.
+    """
     specs = _guarded_specs(machine)
     if not specs:
         return not_applicable("limits", "no base_runtime_spec has the guard's hook")
@@ -156,8 +169,12 @@ def _limit(entry: Any) -> str:
 
 
 def _contact(machine: Machine) -> tuple[str, str]:
-    """Return two texts from the running daemon's status: how many containers the guard's hook has asked it about, and
-    where it noticed that no hook asked. Both are "" if there is nothing to say or no daemon answers."""
+    """Return two texts from the running daemon's status: how many containers the guard has asked about, and which
+    containers started without asking. The guard is an OCI hook that keeps a container from starting without its
+    devices.
+
+    A text is "" if there is nothing to say or no daemon answers.
+    """
     status = machine.daemon
     if isinstance(status, NotReadyError):
         return "", ""
@@ -167,7 +184,8 @@ def _contact(machine: Machine) -> tuple[str, str]:
 
 
 def _resource(machine: Machine) -> Iterator[str]:
-    """Yield one sentence if containers that request the guard resource get the guard's hook from the kubelet."""
+    """Yield one sentence if the kubelet serves the guard resource: an extended resource that only adds the guard, an
+    OCI hook that keeps a container from starting without its devices."""
     status = machine.daemon
     given = "" if isinstance(status, NotReadyError) else given_resource(status.get("guard_resource"))
     if given:
@@ -175,15 +193,19 @@ def _resource(machine: Machine) -> Iterator[str]:
 
 
 def given_resource(resource: Mapping[str, Any] | None) -> str:
-    """Return the name of the guard resource from a status document; "" unless it is registered with the kubelet and its
-    containers get the guard's hook."""
+    """Return the name of the guard resource from a status document: an extended resource that only adds the guard, an
+    OCI hook that keeps a container from starting without its devices.
+
+    The name is "" if the resource is not registered with the kubelet, or if containers with it do not get the hook.
+    """
     if not resource or resource["registration"]["error"] or not resource["guarded"]:
         return ""
     return str(resource["resource"])
 
 
 def _unknown(machine: Machine) -> str:
-    """Return a sentence that says why doctor cannot find out whether there is a guard."""
+    """Return a sentence that says why doctor cannot find out whether containers have the guard, an OCI hook that keeps
+    a container from starting without its devices."""
     status = machine.daemon
     asked = "no daemon answers that a hook could have asked"
     if not isinstance(status, NotReadyError):
@@ -239,8 +261,11 @@ def _handler(name: str, table: Mapping[str, Any]) -> RuntimeHandler:
 
 
 def _guarded_specs(host: ConfiguredHost) -> tuple[_BaseSpec, ...]:
-    """Return each `base_runtime_spec` that has the guard's hook, once. Other base specs are left out, because nri-rdma
-    did not write them."""
+    """Return each OCI configuration of containerd (`base_runtime_spec`) that has the guard, an OCI hook that keeps a
+    container from starting without its devices.
+
+    Other such configurations are left out, because nri-rdma did not write them.
+    """
     handlers: dict[Path, list[str]] = {}
     for handler in _handlers(host):
         if handler.base_spec:

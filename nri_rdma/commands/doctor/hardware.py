@@ -37,8 +37,7 @@ def devices(machine: Machine) -> Finding:
 
 
 def _given_words(machine: Machine) -> str:
-    """Return words for the number of devices that pods or containers hold; "" if there are none or no daemon
-    answers."""
+    """Return words for the number of devices that pods or containers hold; "" if none is held or no daemon answers."""
     known = () if isinstance(machine.daemon, NotReadyError) else machine.daemon["devices"]
     given = sum(bool(device["holders"]) for device in known)
     return f"; pods or containers have {given}" if given else ""
@@ -111,8 +110,8 @@ def pools(machine: Machine) -> Finding:
 
 
 def share_limits(machine: Machine) -> Finding:
-    """Check that shares of devices are limited: by limits in the configuration, or by limits computed from the device's
-    capacity."""
+    """Check that a share, a unit of a pool's extended resource, has limits: from the configuration, or computed from
+    the device's capacity."""
     pools = [pool for pool in machine.settings.pools if pool.shares]
     if not pools or isinstance(machine.node, InventoryError):
         return not_applicable("share limits", "no pool has shares" if not pools else "there is no RDMA device")

@@ -22,8 +22,8 @@ _CHECK = "OCI hooks"
 
 
 def hooks(machine: Machine) -> Finding:
-    """Check that each hook program named in a CDI device exists and is ours, and report CDI devices whose netdev nobody
-    moves back to the host."""
+    """Check that each hook program named in a CDI device exists and is ours. Report CDI devices with `netDevices`,
+    because with podman or Docker nothing returns such a netdev to the host."""
     devices = tuple(read_registry(machine.settings.cdi_dirs).devices.values())
     paths = sorted({path for device in devices for path in _hook_paths(device)})
     for path in paths:

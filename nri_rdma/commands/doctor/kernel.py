@@ -146,17 +146,20 @@ def rdma_cgroup(machine: Machine) -> Finding:
 
 
 def _is_own_cgroup(machine: Machine) -> bool:
-    """Return whether `cgroup_root` shows only this container's own cgroup instead of the host's hierarchy. It does if
-    its top folder has a `cgroup.events` file, which a real root lacks, unless the mount comes from outside of this
-    cgroup namespace (cgroup_namespaces(7))."""
+    """Return whether `cgroup_root` shows only this container's own cgroup instead of the host's hierarchy.
+
+    The top folder of the whole hierarchy has no `cgroup.events` file, and that of a container's own cgroup has one. A
+    mount from outside of this cgroup namespace, whose root begins with `/..`, shows the host's hierarchy all the same
+    (cgroup_namespaces(7)).
+    """
     root = machine.settings.cgroup_root
     mounted = machine.mount_of(root)
     return (root / "cgroup.events").exists() and (mounted is None or not mounted.root.startswith("/.."))
 
 
 def _peak_words(root: Path) -> str:
-    """Return a remark if this kernel keeps the limits of a removed cgroup; otherwise "". Such kernels lack `rdma.peak`,
-    which is looked for in any cgroup below the root that has `rdma.max`."""
+    """Return a remark if this kernel keeps the limits of a removed cgroup; otherwise "". Such a kernel has no file
+    `rdma.peak` in a cgroup that has `rdma.max`."""
     limited = next((folder.parent for folder in sorted(root.glob(f"*/{RDMA_MAX}"))), None)
     if limited is None or (limited / RDMA_PEAK).exists():
         return ""

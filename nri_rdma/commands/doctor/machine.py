@@ -39,8 +39,11 @@ def _links() -> frozenset[str]:
 @dataclass(frozen=True, kw_only=True)  # without slots: cached_property writes to __dict__
 class Machine:
     """The machine that is examined. `settings` are those of a daemon started here; if they are invalid, `setting_error`
-    says why and `settings` are the defaults. `read_node` returns the hardware and remarks for the reader, or raises
-    InventoryError."""
+    says why, and `settings` are the defaults.
+
+    `read_node` returns the hardware and sentences about missing or doubtful facts. It raises InventoryError if the
+    hardware cannot be read.
+    """
 
     settings: Settings
     read_node: Callable[[], tuple[Node, tuple[str, ...]]]

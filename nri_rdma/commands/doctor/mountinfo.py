@@ -26,13 +26,14 @@ class MountPoint:
 
 
 def read_mounts(process: Path) -> tuple[MountPoint, ...]:
-    """Return the mounts of the process whose folder in /proc is given. Raises OSError."""
+    """Return the mounts of the process whose folder in /proc is given. Raises OSError if the process has ended or may
+    not be seen."""
     return tuple(map(_parse, (process / "mountinfo").read_text(errors="replace").splitlines()))
 
 
 def mount_of(mounts: Iterable[MountPoint], path: PurePosixPath) -> MountPoint | None:
-    """Return the mount that contains the path: the one with the longest mount point, and the last of several at the
-    same mount point. None if there is none."""
+    """Return the mount that contains the path: the mount with the longest mount point, and the last mount if several
+    are at one point. None if no mount contains it."""
     found = None
     for mount in mounts:
         if path.is_relative_to(mount.point) and (found is None or len(mount.point.parts) >= len(found.point.parts)):

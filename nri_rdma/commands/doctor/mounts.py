@@ -44,7 +44,8 @@ def mounts(machine: Machine) -> Finding:
 
 
 def _alone(machine: Machine, why: str) -> Finding:
-    """Check only the mounts of this process. `why` says why they cannot be compared with those of the runtime."""
+    """Check only the mounts of this process. `why` is the reason why they cannot be compared with the runtime's
+    mounts."""
     if not machine.is_in_container:
         return not_applicable("mounts", why, "" if machine.is_root else "run `nri-rdma doctor` as root")
     ours = machine.mounts
@@ -96,14 +97,15 @@ def _follows(ours: tuple[MountPoint, ...], theirs: tuple[MountPoint, ...], folde
 
 
 def _at_names(ours: tuple[MountPoint, ...], folder: PurePosixPath) -> list[MountPoint]:
-    """Return our mounts that contain the folder, under /run and under /var/run: in an image where /var/run is not a
-    link to /run, the host's folder may be mounted at either path."""
+    """Return our mounts that contain the folder. A folder under /run is looked for under /var/run, too, because in an
+    image without the link from /var/run to /run the host's folder may be mounted at either path."""
     names = (folder, PurePosixPath(f"/var{folder}")) if folder.is_relative_to("/run") else (folder,)
     return [it for it in (mount_of(ours, name) for name in names) if it is not None]
 
 
 def _daemon_pid(machine: Machine) -> int:
-    """Return the PID of the process that serves the control socket; 0 if there is none or its PID is not visible."""
+    """Return the PID of the process that serves the control socket; 0 if no process serves it or its PID is not
+    visible."""
     try:
         return served_by(machine.settings.control_path)
     except OSError:

@@ -19,8 +19,8 @@ _FIX = "nri-rdma install podman"
 
 
 def podman(machine: Machine) -> Finding:
-    """Check that the hook definitions and the hook program exist and are those of this release with these settings.
-    Podman does not report a hook that is missing."""
+    """Check that the hook definitions and the hook program exist, and are of this release with these settings. podman
+    itself does not report a missing hook."""
     files = PodmanFiles(settings=HookSettings.of(machine.settings), root=machine.etc.parent)
     if not files.any_drop_in.path.exists():
         return not_applicable(_CHECK, "podman is not set up for annotations", _FIX)

@@ -38,8 +38,8 @@ def guids(machine: Machine) -> Finding:
 
 
 def _set_guid(place: VirtualFunction | None) -> str:
-    """Return the command that sets the GUIDs of a virtual function. `place` is None in a virtual machine, which does
-    not see the physical function."""
+    """Return the command that sets the GUIDs of a virtual function. `place` says on which physical function it is; None
+    in a virtual machine, which does not see the physical function."""
     if place is None:
         return "where the virtual functions are made (the hypervisor), set node_guid and port_guid"
     pf = place.pf_netdevs[0] if place.pf_netdevs else f"NETDEV-OF-{place.pf}"

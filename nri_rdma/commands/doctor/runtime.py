@@ -78,8 +78,8 @@ def runtime(machine: Machine) -> Finding:
 
 
 def containerd_socket(machine: Machine) -> Finding:
-    """Check that the daemon can connect to containerd if this release leaves remains of refused pods, which the daemon
-    removes through that socket."""
+    """Check that the daemon can connect to containerd, if this release of containerd leaves parts of refused pods
+    behind. The daemon removes those parts through containerd's socket."""
     facts, path = machine.runtime.runtime, machine.settings.containerd_socket
     if facts is None:
         return not_applicable(_CONTAINERD, "the runtime could not be asked what it is")
@@ -108,8 +108,8 @@ def _reachable(machine: Machine, path: Path, harm: str) -> Finding:
 
 
 def cdi_specs(machine: Machine) -> Finding:
-    """Check that containerd reads CDI specs, which bring the devices of claims and the guard of containers with
-    shares."""
+    """Check that containerd reads CDI specs. They give containers the devices of ResourceClaims, and the guard: an OCI
+    hook that keeps a container from starting without its devices."""
     check, path = "runtime's CDI", machine.settings.containerd_socket
     try:
         is_on = reads_cdi_specs(path)

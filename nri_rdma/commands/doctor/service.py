@@ -20,7 +20,7 @@ _DIES_WITH_THE_BOOT = frozenset({"tmpfs", "ramfs"})
 
 
 def daemon(machine: Machine) -> Finding:
-    """Check that a daemon runs, and that it reports no problem."""
+    """Check that a daemon runs and reports no problem."""
     status = machine.daemon
     if isinstance(status, NotReadyError):
         return _unanswered(machine, status)
@@ -40,7 +40,7 @@ def daemon(machine: Machine) -> Finding:
 
 
 def _unanswered(machine: Machine, error: NotReadyError) -> Finding:
-    """Return the finding if the daemon did not answer on its control socket."""
+    """Return the finding for a daemon that did not answer on its control socket; `error` says why."""
     match error.code:
         case ErrorCode.PRIVILEGE:
             return not_applicable("daemon", error.what, "run `nri-rdma doctor` as root")
@@ -87,8 +87,8 @@ def state(machine: Machine) -> Finding:
 
 
 def cdi(machine: Machine) -> Finding:
-    """Report invalid CDI specs, and CDI devices that request something from nri-rdma but lack the guard, the OCI hook
-    that refuses their containers while no daemon runs."""
+    """Report invalid CDI specs. Also report CDI devices that request something from nri-rdma, but lack the guard, an
+    OCI hook that keeps a container from starting without its devices."""
     registry = read_registry(machine.settings.cdi_dirs)
     where = ", ".join(map(str, machine.settings.cdi_dirs))
     if registry.problems:

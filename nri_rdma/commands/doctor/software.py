@@ -28,8 +28,8 @@ def python(machine: Machine) -> Finding:
 
 
 def packages(machine: Machine) -> Finding:
-    """Check that the packages nri-rdma depends on are installed in suitable versions, with those of each extra that
-    this machine needs."""
+    """Check that the packages that nri-rdma depends on are installed in suitable versions, including the packages of
+    each extra that this machine's settings need."""
     ours = _distribution("nri-rdma", machine)
     if ours is None:
         return not_applicable("packages", f"nri-rdma {__version__} runs without being installed")
@@ -99,8 +99,8 @@ def _of_unit(machine: Machine) -> dict[str, str]:
 
 
 def _faults(ours: Distribution, machine: Machine, extra: str = "") -> Iterator[str]:
-    """Yield a sentence for each dependency that is missing or has an unsuitable version: those of the package itself,
-    or those of the given extra only."""
+    """Yield a sentence for each dependency that is missing or has an unsuitable version. With `extra`, look only at the
+    dependencies of that extra."""
     for text in ours.requires or ():
         match = _REQUIREMENT.fullmatch(text)
         if match is None or (_EXTRA.findall(match[3] or "") or [""]) != [extra]:

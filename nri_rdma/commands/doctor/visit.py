@@ -1,7 +1,7 @@
-"""A short registration with the runtime as an NRI plugin, which learns the runtime's name and abilities and then
-disconnects.
+"""A short registration with the runtime as an NRI plugin. Doctor learns the runtime's name and abilities by it, and
+then disconnects.
 
-The visitor changes no container, and no pod waits for longer than the visit lasts.
+The plugin changes no container, and delays no pod for longer than the registration lasts.
 """
 
 from __future__ import annotations
@@ -22,14 +22,19 @@ from nri_rdma.wire.error import WireError
 
 NAME, INDEX = "nri-rdma-doctor", "99"
 WAIT_S = 8.0
-"""The runtime registers plugins one after the other and waits 5 s for each that does not answer."""
+"""How long to wait for the runtime. It registers plugins one after the other, and waits 5 s for each plugin that does
+not answer."""
 _LOOK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visited:
-    """The result of a visit. `refused` says why the socket could not be reached, `unheard` why the runtime did not
-    identify itself; both are "" if it did. `pid` is the runtime's process, 0 if it is not visible."""
+    """The result of a short registration with the runtime. `runtime` is the runtime's description of itself; None if it
+    gave none.
+
+    `refused` says why the socket could not be reached, and `unheard` why the runtime gave no description; each is ""
+    otherwise. `pid` is the runtime's process; 0 if it is not visible.
+    """
 
     runtime: RuntimeFacts | None = None
     pid: int = 0

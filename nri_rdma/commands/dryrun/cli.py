@@ -23,7 +23,8 @@ NOTHING_CHANGED = "nothing was changed"
 
 
 def dry_run(settings: Settings, output: str) -> None:
-    """Report until SIGINT or SIGTERM. Raises the same errors as the start of a daemon."""
+    """Report decisions until SIGINT or SIGTERM. Raises NriRdmaError or OSError if the dry run cannot start, such as
+    without readable hardware."""
     from nri_rdma.commands.dryrun.run import DryRun, dry_identity
 
     reporter = Reporter(as_json=output == "json")
@@ -66,7 +67,8 @@ class Reporter:
         """Called when the reader of stdout has gone."""
 
     def began(self, settings: Settings, plugin: str, devices: int, daemon: int | None) -> None:
-        """Print the first line: which plugin, socket and devices this dry run has."""
+        """Print the first line: the plugin's name, the socket, the number of devices, and the running daemon's PID in
+        `daemon` (None: no daemon runs)."""
         self._print(
             {
                 "event": "started",

@@ -55,8 +55,8 @@ class FindingOut:
         return LostNetdevs()
 
     def plan(self, attachment: Attachment, chosen: Selection) -> None:
-        """Decide what an attach would do, and store it as the attachment's record. Raises the error that refuses the
-        attachment."""
+        """Decide what an attach would do, and store it as the attachment's record. Raises NriRdmaError if the daemon
+        would refuse the attachment."""
         pod = attachment.pod
         try:
             namespace = open_for(self._host, pod) if needs_namespace(self._host, chosen.placed) else None
@@ -70,8 +70,8 @@ class FindingOut:
         """Do nothing: there is no journal."""
 
     def attach(self, attachment: Attachment) -> None:
-        """Mark the attachment as attached, with the device numbers that containers would get. Raises AttachError for
-        what an attach would refuse."""
+        """Mark the attachment as attached, with the device numbers that containers would get. Raises AttachError if a
+        real attach would be refused."""
         planned = attachment.now.record
         assert planned is not None  # `plan` has set it
         try:
@@ -98,8 +98,8 @@ class FindingOut:
         """Do nothing: no device is in a pod, so the planned state stays true."""
 
     def cover(self, attachment: Attachment, name: str, container: str, is_covered: bool) -> None:
-        """Record that a container of the sandbox would use the attachment or, with `is_covered` false, no longer use
-        it."""
+        """Record that a container of the sandbox would use the attachment; with `is_covered` false, that it would no
+        longer use it."""
         if attachment.now.record is not None:
             attachment.change(record=attachment.now.record.covering(name, container, is_covered))
 

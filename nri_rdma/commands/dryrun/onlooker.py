@@ -17,8 +17,8 @@ _OWN = Path("/proc/self/ns/net")
 
 
 class Onlooker:
-    """The host's kernel, read only, as nri_rdma.attach.survey needs it. The network namespaces of pods are assumed to
-    have the usual content (`pod_links`), because they are not read."""
+    """Read-only access to the host's kernel, in the form that nri_rdma.attach.survey needs. The network namespace of a
+    pod is not read; it is assumed to have the netdevs `pod_links`."""
 
     def __init__(self, kernel: Host, pod_links: tuple[LinkState, ...]) -> None:
         self._kernel = kernel
@@ -29,7 +29,8 @@ class Onlooker:
         return self._kernel.host
 
     def open_namespace(self, path: str) -> Unopened:
-        """Return the namespace at the path without opening it. Raises KernelError if there is none."""
+        """Return the network namespace at the path without opening it. Raises KernelError if the path does not
+        exist."""
         try:
             is_host = Path(path).samefile(_OWN)
         except OSError as error:
@@ -37,7 +38,7 @@ class Onlooker:
         return Unopened(NamespaceIdentity(boot_id="", cookie=0, path=path), is_host)
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
-        """Return the host's netdevs; for a pod's namespace, those that every pod is assumed to have."""
+        """Return the host's netdevs. For a pod's namespace, return the netdevs that every pod is assumed to have."""
         return self._kernel.links(namespace) if namespace is self._kernel.host else self._pod_links
 
     def routing(self, namespace: Namespace) -> Routing:
@@ -57,5 +58,5 @@ class Onlooker:
         return self._kernel.rdma_objects(index)
 
     def can_move_rdma(self, index: int, target: Namespace) -> bool:
-        """Return True: whether the driver supports moves cannot be found out without a namespace."""
+        """Return True. Whether the driver supports the move cannot be found out without opening the namespace."""
         return True

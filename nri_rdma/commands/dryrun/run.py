@@ -52,22 +52,26 @@ from nri_rdma.ttrpc.wire import Request
 log = logging.getLogger(__name__)
 
 VERDICT_S = 30.0
-"""The time limit for a decision. The runtime gets its empty answer earlier."""
+"""The time limit in seconds for a decision. It is so long that a decision never fails for lack of time."""
 
 NAME_SUFFIX = "-dry-run"
 _ANSWERED = frozenset({"Configure", "Synchronize"})
-"""The calls that are answered as the plugin answers them: they subscribe to events and confirm the list of pods."""
+"""The calls whose real answer the runtime gets: they subscribe to events and confirm the list of pods. All other calls
+get an empty answer."""
 
 
 class Unheard:
-    """Wraps a plugin and hides its answers from the runtime: no pod is adjusted or refused."""
+    """A wrapper around a plugin that hides its answers from the runtime, so that no pod is adjusted or refused."""
 
     def __init__(self, plugin: Answers) -> None:
         self._plugin = plugin
 
     def answer(self, request: Request) -> bytes:
-        """Pass the call to the plugin, and return its answer to Configure and Synchronize, or an empty answer to any
-        other call. Raises UnknownMethodError."""
+        """Pass the call to the plugin. Return the plugin's answer to Configure and Synchronize, and an empty answer to
+        any other call.
+
+        Raises UnknownMethodError for a method that the plugin does not serve.
+        """
         try:
             answer = self._plugin.answer(request)
         except UnknownMethodError:
@@ -81,14 +85,14 @@ class Unheard:
 
 
 class NoLimits:
-    """Limits of containers that are never written."""
+    """The dry run's replacement for the object that writes the rdma cgroup limits of containers. It writes nothing."""
 
     def left_to_runtime(self, cgroups_path: str, container_id: str, sandbox_id: str) -> bool:
-        """Return True: the daemon has no limits to write."""
+        """Return True, which means that no limit has to be written here."""
         return True
 
     def enable(self, cgroups_path: str, pid: int | None, where: str) -> None:
-        """Do nothing: no cgroup gets a controller."""
+        """Do nothing: in a dry run no cgroup gets a controller."""
 
     def write(self, cgroups_path: str, lines: object, where: str) -> None:
         """Do nothing: no limit is written to a cgroup."""
@@ -101,7 +105,7 @@ class NoLimits:
 
 
 class DryRun:
-    """The dry-run daemon. `run` blocks until SIGTERM or SIGINT; `report` receives the decision for each pod and
+    """The daemon of the dry run. `run` blocks until SIGTERM or SIGINT. `report` receives the decision for each pod and
     container."""
 
     def __init__(self, settings: Settings, report: Report) -> None:
@@ -181,13 +185,14 @@ class DryRun:
 
 
 def patient(waits: Waits) -> Waits:
-    """Return the waits with a limit so long that the decision for a pod is always known in time. Nothing is attached,
-    so an attempt takes almost no time."""
+    """Return the settings for waits, with such long limits that a decision never fails for lack of time. In a dry run
+    nothing is attached, so an attempt takes almost no time."""
     return replace(waits, blocking=False, sandbox_s=VERDICT_S)
 
 
 def without_pause(_pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
-    """Run the work at once instead of after a pause: a retry would change nothing in a dry run."""
+    """Run the work at once instead of after a pause, because waiting changes nothing in a dry run. Returns a function
+    that cancels it."""
     return start_timer(0.0, work)
 
 
@@ -205,8 +210,11 @@ def attached_by_daemon(settings: Settings) -> Attached:
 
 
 def dry_identity(settings: Settings) -> Identity:
-    """Return the plugin's name and index at the runtime: another name than the daemon's, and the index before it. So
-    containers are seen without the daemon's adjustments, but with those of earlier plugins."""
+    """Return the name and index under which the dry run registers with the runtime. The name is the daemon's with a
+    suffix, and the index is one lower.
+
+    With the lower index it sees containers with the adjustments of earlier plugins, but without those of the daemon.
+    """
     daemon = identify(
         name=settings.plugin_name, index=settings.plugin_index, environment=os.environ, program=sys.argv[0]
     )

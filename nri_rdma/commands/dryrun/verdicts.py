@@ -35,7 +35,7 @@ LISTED_S = 5.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodVerdict:
     """The decision for a pod: a refusal, the record of what would be attached, or neither if the pod asks for nothing.
-    Pods with devices that a daemon has attached get no new decision."""
+    A pod whose devices a daemon has attached is not decided again; `has` names its devices."""
 
     pod: Pod
     record: SandboxRecord | None = None
@@ -48,8 +48,8 @@ class PodVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerVerdict:
-    """The decision for a container. With a refusal it would not be created. `served` means that a running daemon
-    handles its pod."""
+    """The decision for a container. With a `refusal` it would not be created. `served`: a running daemon handles its
+    pod, so nothing is decided here."""
 
     sandbox_id: str
     pod_name: str
@@ -71,12 +71,12 @@ class Report(Protocol):
     def container(self, verdict: ContainerVerdict) -> None: ...
 
     def ended(self, pod: Pod) -> None:
-        """Receive the end of a sandbox; the devices that it would have held are free."""
+        """Receive the end of a sandbox. The devices that it would have held are free again."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    """A pod whose decision was reported or soon will be."""
+    """A pod whose decision has been reported or will be soon."""
 
     pod: Pod
     decided: threading.Event = field(default_factory=threading.Event)
@@ -85,8 +85,8 @@ class _Seen:
 
 
 class Verdicts:
-    """Takes the engine's place behind the runtime's plugin: it reports decisions instead of applying them. The engine
-    must have the tasks of nri_rdma.commands.dryrun.finding_out."""
+    """Takes the engine's place behind the runtime's plugin, and reports decisions instead of applying them. `engine`
+    must have the tasks of nri_rdma.commands.dryrun.finding_out, which change nothing."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Verdicts:
         report: Report,
         attached: Callable[[], Attached],
     ) -> None:
-        """`attached` returns the devices that a daemon beside this one has attached."""
+        """`attached` returns the devices that a daemon on this node has attached, by sandbox id."""
         self.engine = engine
         self._attachments = attachments
         self._workers = workers
@@ -114,7 +114,7 @@ class Verdicts:
         return self.engine.knows(sandbox_id)
 
     def remembers(self, sandbox_id: str) -> bool:
-        """Return whether the pod's decision was reported or soon will be."""
+        """Return whether the decision for the pod has been reported or will be soon."""
         return sandbox_id in self._seen
 
     def concerns(self, container: Container) -> bool:
@@ -163,10 +163,11 @@ class Verdicts:
         return NOTHING
 
     def container_created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
-        """Do nothing: the container got nothing from us."""
+        """Do nothing: the dry run has given the container nothing."""
 
     def leaves_limits(self, cgroups_path: str, container_id: str, sandbox_id: str) -> bool:
-        """Return True: the container got no limits from us."""
+        """Return True, which means that the daemon has no rdma cgroup limits to write: the dry run gives containers
+        none."""
         return True
 
     def start_container(
@@ -189,8 +190,8 @@ class Verdicts:
                 self._report.ended(seen.pod)
 
     def synchronize(self, pods: Collection[Listed]) -> Future[None]:
-        """Report the decisions for all running pods in a worker thread. Known pods that are not listed any more have
-        ended."""
+        """Report the decisions for all running pods, in a worker thread. A pod that was reported earlier and is not
+        listed any more is reported as ended."""
         listed = {item.pod.sandbox_id for item in pods}
         gone = tuple(known for known in self._seen if known not in listed)
         new = tuple((item, _Seen(item.pod)) for item in pods if item.pod.sandbox_id not in self._seen)

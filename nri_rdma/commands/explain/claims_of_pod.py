@@ -29,25 +29,28 @@ MAX_NAMED = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimOfPod:
-    """A claim of a pod. `requests` are its requests for our devices, once for each pool that could serve them; empty if
-    the claim is for other devices or not in the manifest. `containers` are those that get the devices."""
+    """A claim of a pod. `requests` are the claim's requests for our devices, once for each pool that could serve them;
+    empty if the claim is for other devices or not in the manifest. `containers` are the containers that get the
+    devices."""
 
     claim: PodClaim
     namespace: str
     containers: tuple[str, ...]
     is_named: bool
-    """Whether a container names the claim; if none does, all containers get its devices."""
+    """Whether a container names the claim. If none does, all containers get the claim's devices."""
     is_known: bool
     """Whether the claim or its template is in the manifest."""
     requests: tuple[ExplainedClaim, ...] = ()
     alternatives: tuple[str, ...] = ()
-    """The names of its requests with alternatives (`firstAvailable`), of which the scheduler will choose one."""
+    """The names of the claim's requests with alternatives (`firstAvailable`). The scheduler chooses one alternative of
+    each."""
     allocated: tuple[str, ...] | None = None
-    """The names of our devices allocated to the claim; None if it is not allocated or the manifest does not say it."""
+    """The names of our devices that are allocated to the claim; None if it is not allocated, or if the manifest does
+    not have its status."""
 
     named: tuple[tuple[str, str], ...] = ()
-    """Pairs of a container that names the claim and the request of it that this container gets; "" means all
-    requests."""
+    """Pairs of a container that names the claim, and the request of the claim that this container gets. An empty
+    request means all requests."""
 
     def containers_of(self, request: str) -> tuple[str, ...]:
         """Return the containers that get the devices of this request of the claim."""
@@ -142,7 +145,7 @@ def _allocated(claim: Mapping[str, Any], devices: tuple[RdmaDevice, ...]) -> tup
 
 
 def claim_sentences(told: ClaimOfPod, facts: Facts) -> Iterator[str]:
-    """Yield what a person reads of a pod's claim."""
+    """Yield sentences that explain a pod's claim to the user."""
     claim = told.claim
     whom = f"container{'s' if len(told.containers) > 1 else ''} {listed(map(bounded, told.containers))}"
     whose = whom if told.is_named else f"every container, because no container names it ({whom})"

@@ -138,30 +138,30 @@ def explain(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldPod:
-    """A pod with the explanation of its own requests and of its claims."""
+    """A pod with the explanation of the requests in its annotations and resources, and of its claims."""
 
     explanation: Explanation
     claims: tuple[ClaimOfPod, ...]
 
     @property
     def claimed(self) -> int | None:
-        """The number of our devices that its claims bring; None if it is not known."""
+        """The number of our devices that the pod's claims bring; None if it is not known."""
         known = [it.devices for it in self.claims if it.is_ours]
         return None if None in known else sum(it for it in known if it is not None)
 
     @property
     def has_claims(self) -> bool:
-        """Whether any of its claims brings our devices."""
+        """Whether any claim of the pod brings our devices."""
         return any(it.is_ours for it in self.claims)
 
     @property
     def is_allocated(self) -> bool:
-        """Whether all of its claims for our devices are allocated, so that the devices are known."""
+        """Whether all claims of the pod for our devices are allocated, so that the devices are known."""
         return all(it.allocated is not None for it in self.claims if it.is_ours)
 
 
 def _report_refusals(explanations: list[Explanation]) -> None:
-    """Print the refusals on stderr, because stdout has a JSON document that only a program reads."""
+    """Print the refusals on stderr, because the JSON document on stdout is for programs."""
     for item in explanations:
         if item.refusal is not None:
             whose = f"{item.kind} {item.pod}: " if len(explanations) > 1 else ""
@@ -172,7 +172,8 @@ def _report_refusals(explanations: list[Explanation]) -> None:
 
 
 def _read_manifest(path: Path) -> tuple[tuple[PodManifest, ...], tuple[str, ...], tuple[object, ...]]:
-    """Return the pods of the manifest, a sentence for each object that contains no pod, and all documents."""
+    """Return the pods of the manifest, a sentence for each object that contains no pod, and all documents. Raises
+    SettingError if the manifest cannot be parsed, or has neither a pod nor a claim."""
     from nri_rdma.text.claim_manifest import is_claim
     from nri_rdma.text.manifest import read_pods
     from nri_rdma.text.templates import items_of, why_unread
@@ -196,7 +197,8 @@ def _read_manifest(path: Path) -> tuple[tuple[PodManifest, ...], tuple[str, ...]
 
 
 def _container_of_podman(name: str) -> PodManifest:
-    """Return the podman container as a pod, in the form in which the daemon handles it. Raises NriRdmaError."""
+    """Return the podman container in the form of a pod, as the daemon handles it. Raises NriRdmaError if podman does
+    not know the container or cannot be asked."""
     from nri_rdma.doors.oci.containers import NAMESPACE, SHORT
     from nri_rdma.host.podman_command import container
     from nri_rdma.text.manifest import read_pods
@@ -350,7 +352,7 @@ def _moves_table(item: Explanation) -> TextTable:
 
 
 def _staying(item: Explanation) -> Iterator[str]:
-    """Yield what stays on the host of the netdevs' configuration, and what depends on the pod."""
+    """Yield sentences about the configuration of the netdevs: what stays on the host, and what depends on the pod."""
     for netdev in item.netdevs:
         for left_out in netdev.left_out or ():
             yield f"  {netdev.host_name} leaves on the host: {left_out}"
@@ -391,8 +393,8 @@ def _container_facts(
 
 
 def _from_others(item: ExplainedContainer, ours: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield what a container gets otherwise than by an annotation: a label, then the words beside it. `ours` are the
-    claims that nri-rdma prepares for it."""
+    """Yield pairs of a label and a text about what the container gets by resources, claims and --gpu instead of
+    annotations. `ours` are the claims that nri-rdma prepares for the container."""
     if item.gpus:
         yield "GPUs", f"{', '.join(item.gpus)}, as --gpu says"
     for name, count in item.resources.items():

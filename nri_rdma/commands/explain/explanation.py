@@ -3,8 +3,8 @@
 The daemon's own functions make the decision, here for a pod that does not exist yet. In addition, this module finds out
 why the other devices were not chosen. Pure.
 
-Unlike the daemon at a sandbox's start, it knows the pod's containers: a request for a container that the pod does not
-have is refused here.
+Unlike the daemon at a sandbox's start, this module knows the pod's containers. So it refuses a request for a container
+that the pod does not have.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MULTUS_NETWORKS = "k8s.v1.cni.cncf.io/networks"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Away:
-    """A netdev that is in a pod now, described as it was on the host."""
+    """A netdev that is in a pod now. `netdev` describes it as it was on the host."""
 
     owner: str
     device: str
@@ -61,7 +61,8 @@ class Away:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostNetwork:
-    """The host's routing rules, and its netdevs with their addresses, routes and neighbours, by ifindex."""
+    """The host's network configuration: its routing `rules`, and in `carried` its netdevs by ifindex, with their
+    addresses, routes and neighbours."""
 
     carried: Mapping[int, LinkState]
     rules: tuple[KnownRule, ...]
@@ -69,7 +70,7 @@ class HostNetwork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """The input of the decision. `default_memlock` and `memlock_ceiling` are in bytes."""
+    """The input of the decision. `default_memlock` and `memlock_ceiling` are values of RLIMIT_MEMLOCK in bytes."""
 
     node: Node
     policy: Policy
@@ -85,7 +86,7 @@ class Facts:
     """The device nodes that containers get from others: for each container, (major, minor) by path."""
     adoption: Adoption = field(default_factory=Adoption)
     kubelet_tells: bool = False
-    """Whether the kubelet tells the daemon which containers have devices from it."""
+    """Whether the kubelet reports to the daemon which of its devices each container has."""
     gpus: Mapping[str, KnownGpus] = field(default_factory=dict)
     """The GPUs that the kubelet would allocate, by container. The GPUs of a container that is missing here are not
     known."""
@@ -100,8 +101,12 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A device of the node beside one request: `given` to it, or not, and `free` for it, or not. `gpu` is the one that
-    it serves, or else the nearest of those that the request is for, `distance` how far it is; None without any."""
+    """One device of the node, as a candidate for one request. `given`: the request gets it. `free`: the request could
+    get it. `why` is the reason.
+
+    `gpu` is the GPU that the device serves, otherwise the nearest of the request's GPUs, and `distance` is the distance
+    to it. Both are None if the request has no GPU.
+    """
 
     device: str
     pci: str | None
@@ -116,8 +121,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedRequest:
-    """A request with all devices of the node; those it gets come first, in its order. `pool` is "" if a CDI device
-    chooses the devices, `isolation` if there is none."""
+    """A request, with all devices of the node as its candidates. The devices that the request gets come first.
+
+    `pool` is "" if a CDI device chooses the devices. `isolation` is "" if the devices are not isolated from other pods.
+    """
 
     name: str
     where: str
@@ -131,14 +138,14 @@ class ExplainedRequest:
     gpus_from: str
     gpus_problem: str
     devices: tuple[str, ...]
-    """Those it gets."""
+    """The names of the devices that the request gets."""
     candidates: tuple[Candidate, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedNetdev:
-    """A netdev that moves into the pod. `left_out` is what stays on the host of its configuration; None where that is
-    not known before the pod runs."""
+    """A netdev that moves into the pod. `takes` names the kinds of configuration that move with it. `left_out`
+    describes the configuration that stays on the host; None if that is not known before the pod runs."""
 
     device: str
     host_name: str
@@ -152,7 +159,7 @@ class ExplainedNetdev:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedNode:
-    """A device node of a container; `mode` is octal."""
+    """A device node of a container. `mode` is octal."""
 
     path: str
     major: int
@@ -162,40 +169,41 @@ class ExplainedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedContainer:
-    """The changes to a container. `kept_env` are the variables that the container sets itself, so that ours are not
-    added."""
+    """The changes to a container. `kept_env` are variables that nri-rdma would set, but leaves alone because the
+    container sets them itself."""
 
     name: str
     privileged: bool
     resources: Mapping[str, str]
     claims: tuple[str, ...]
     gpus: tuple[str, ...]
-    """Those that it was said to be given."""
+    """The GPUs that the flag --gpu names for the container."""
     requests: tuple[str, ...]
     char_devices: tuple[ExplainedNode, ...]
     env: Mapping[str, str]
     kept_env: tuple[str, ...]
     memlock: int | str | None
-    """A number of bytes, or `unlimited`; None leaves it to the runtime."""
+    """RLIMIT_MEMLOCK: a number of bytes, or `unlimited`; None leaves it to the runtime."""
     asks_memlock: bool
-    """Whether the limit is what the pod asks for, and not the node's."""
+    """Whether the pod asks for `memlock`. Otherwise it is the node's default."""
     unified: Mapping[str, str]
-    """Files of its cgroup, with what is written into them."""
+    """The files of the container's cgroup that are written, with their content."""
     chooses_gid: bool
-    """Whether it gets RoCE devices that libraries are told of."""
+    """Whether nri-rdma chooses a GID for the container's libraries, because the container gets RoCE devices."""
     counted: tuple[str, ...]
-    """The names of its resources that only the scheduler counts."""
+    """The names of the container's resources that only the scheduler counts, and that no device plugin serves."""
     shares: tuple[str, ...]
-    """The names of its resources that are shares of the node's pools."""
+    """The names of the container's resources that are extended resources of the node's pools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """The result for a pod: nothing (no requests), a refusal, or devices for its containers; `undetermined` when it
-    depends on GPUs or CPUs that the kubelet chooses. This is the document of `explain -o json`.
+    """The result for a pod, and the document of `explain -o json`. The pod asks for nothing (no `requests`), is refused
+    (`refusal`), or gets devices for its containers. `undetermined`: the result depends on GPUs or CPUs that the kubelet
+    chooses.
 
-    `holds` are the names of the devices that a pod of this name has now; the result assumes that it gives them back
-    first. `notes` are sentences about the manifest: what cannot be known from it, and what is probably a mistake.
+    `holds` are the devices that a pod of this name has now; the result assumes that it returns them first. `notes` are
+    sentences about the manifest: what cannot be known from it, and what is probably a mistake.
     """
 
     kind: str
@@ -205,14 +213,15 @@ class Explanation:
     refusal: NriRdmaError | None = None
     undetermined: bool = False
     awaits_cpus: bool = False
-    """Whether it depends on CPUs: on a container's whole ones, where none of the request's has a GPU."""
+    """Whether the result depends on the CPUs that the kubelet gives to a container. That is so for a request near CPUs,
+    if none of its containers has a GPU."""
     requests: tuple[ExplainedRequest, ...] = ()
     netdevs: tuple[ExplainedNetdev, ...] = ()
     containers: tuple[ExplainedContainer, ...] = ()
 
 
 def explain(pod: PodManifest, facts: Facts) -> Explanation:
-    """Return what the pod would get if it first gave back the devices that it holds now."""
+    """Return what the pod would get. If a pod of this name holds devices now, it is assumed to return them first."""
     facts = replace(facts, grants=_own_grants(pod, facts.grants), gpus=_own_gpus(pod, facts.gpus))
     holds = tuple(device.name for device in facts.node.devices if _holds(pod, facts.taken.get(device.id, frozenset())))
     told = Explanation(kind=pod.kind, pod=str(pod), holds=holds)
@@ -263,8 +272,12 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
 
 
 def _shares(pod: PodManifest, facts: Facts) -> tuple[DeviceRequest, ...]:
-    """Return the requests that follow from the shares in the pod's resources. The kubelet would choose the shares; here
-    they get numbers that no real share has. Where the ids are devices, the ones that we would prefer are chosen."""
+    """Return the requests that follow from the extended resources in the pod's manifest.
+
+    A unit of a pool's resource is either a share, whose device is chosen later, or a device with its own id. The
+    kubelet would choose the units. Here shares get made-up ids, and of devices those are chosen that nri-rdma would
+    prefer.
+    """
     pools = {name: pool for name, pool in facts.policy.pools.items() if pool.resource}
     by_resource = {pool.resource: pool for pool in pools.values() if pool.gives is ShareGives.DEVICE}
     numbers, used = numbered(), set[str]()
@@ -281,8 +294,11 @@ def _shares(pod: PodManifest, facts: Facts) -> tuple[DeviceRequest, ...]:
 
 
 def _device_ids(pool: Pool, count: int, used: Collection[str], facts: Facts) -> tuple[str, ...]:
-    """Return the ids of `count` devices of a pool: free ones first. If these are too few, others follow, so that the
-    refusal names them. The kubelet's Topology Manager may choose other devices."""
+    """Return the ids of `count` devices of a pool, without those in `used`. Free devices come first; if they are too
+    few, others follow, so that the refusal names them.
+
+    The kubelet's Topology Manager may choose other devices.
+    """
     offered, taken = offer(facts.policy, facts.node), facts.taken
     devices: dict[str, RdmaDevice] = {it.id: it for it in offered.by_pool[pool.name] if it.id not in used}
     told = offered_devices(pool, facts.node, offered, taken)
@@ -292,15 +308,15 @@ def _device_ids(pool: Pool, count: int, used: Collection[str], facts: Facts) -> 
 
 
 def _whole(number: str) -> int:
-    """Return the quantity of an extended resource, which Kubernetes allows as a whole number only. Limited to the
-    largest number of shares of a pool."""
+    """Return the quantity of an extended resource; 0 if it is not a whole number, as Kubernetes requires. The result is
+    at most MAX_SHARES."""
     digits = number[:MAX_DIGITS]  # Python refuses to convert thousands of digits
     return min(int(digits), MAX_SHARES) if number.isdecimal() and number.isascii() else 0
 
 
 def _question(pod: PodManifest, request: PodRequest, facts: Facts) -> Question:
-    """Return the question that the daemon would decide for this pod. What the kubelet would report is taken from the
-    manifest and the flags."""
+    """Return the question that the daemon would decide for this pod. Facts that the kubelet would report are taken from
+    the manifest and the flags."""
     return Question(
         owner=str(pod),
         asker=pod.asker,
@@ -317,7 +333,7 @@ def _question(pod: PodManifest, request: PodRequest, facts: Facts) -> Question:
 
 
 def _own_grants(pod: PodManifest, grants: tuple[CdiGrant, ...]) -> tuple[CdiGrant, ...]:
-    """Return the CDI devices of this pod's containers. The flags may be for several pods of a manifest."""
+    """Return the CDI devices of this pod's containers. The flags may name containers of several pods in a manifest."""
     names = {container.name for container in pod.containers}
     return tuple(grant for grant in grants if grant.container in names)
 
@@ -374,8 +390,11 @@ def _awaits_cpus(pod: PodManifest, admitted: tuple[Admitted, ...]) -> bool:
 
 
 def _relaxed(request: PodRequest, names: frozenset[str]) -> PodRequest:
-    """Return the request with the named items not strict. A refusal that remains does not depend on which GPUs they
-    get."""
+    """Return the request in which the items with these names no longer insist on near GPUs (`strict`).
+
+    The GPUs of these items are not known. If even the relaxed request is refused, the pod is refused whichever GPUs it
+    gets.
+    """
     return PodRequest(
         requests=tuple(
             replace(item, align=replace(item.align, strict=False)) if item.align and item.name in names else item
@@ -424,7 +443,8 @@ def _gpu_notes(pod: PodManifest, request: PodRequest, facts: Facts, awaiting: fr
 
 
 def _limit_notes(facts: Facts, placed: tuple[Placed, ...]) -> Iterator[str]:
-    """Yield a sentence about the limits of each share, with the reason for them."""
+    """Yield a sentence for each pool whose shares the pod gets: the rdma cgroup limits of one share, and the reason for
+    them. A share is a unit of the pool's extended resource."""
     offered, told = offer(facts.policy, facts.node), dict[str, list[str]]()
     for item in placed:
         if not item.admitted.request.shares:
@@ -438,8 +458,8 @@ def _limit_notes(facts: Facts, placed: tuple[Placed, ...]) -> Iterator[str]:
 
 
 def _route_notes(placed: tuple[Placed, ...], lifelines: Lifelines) -> Iterator[str]:
-    """Yield a sentence for each requested route that leads the pod's cluster traffic over a netdev, as far as it is
-    known."""
+    """Yield a sentence for each requested route that would lead the pod's traffic inside the cluster over the moved
+    netdev. Only the addresses in `lifelines` are known to belong to the cluster."""
     for item in placed:
         request = item.admitted.request
         routes = request.routes if request.interface.vrf is None else ()
@@ -448,7 +468,8 @@ def _route_notes(placed: tuple[Placed, ...], lifelines: Lifelines) -> Iterator[s
 
 
 def _netdevs(moves: tuple[NetdevMove, ...], facts: Facts) -> tuple[ExplainedNetdev, ...]:
-    """Return the netdevs that move, with what stays on the host of those that are there now."""
+    """Return the netdevs that move. For a netdev that is on the host now, the result says which configuration stays
+    there."""
     carried, rules = (facts.host.carried, facts.host.rules) if facts.host is not None else ({}, ())
     known = tuple(replace(it, link=carried[it.link.ifindex]) for it in moves if it.link.ifindex in carried)
     decided = with_inherited(known, rules, Routing(), facts.lifelines)
@@ -469,8 +490,8 @@ def _netdevs(moves: tuple[NetdevMove, ...], facts: Facts) -> tuple[ExplainedNetd
 
 
 def _word_notes(pod: PodManifest, request: PodRequest, facts: Facts) -> Iterator[str]:
-    """Yield a sentence for each one-word request (a number or a pool's name) whose containers depend on the node's
-    settings."""
+    """Yield a sentence for each request that is one word (a number or a pool's name), if it would be for other
+    containers on a node with other settings."""
     allocated = _allocated(pod, facts).named
     for item in request.requests:
         covered = [container.name for container in pod.containers if item.scope.covers(container.name)]
@@ -488,7 +509,7 @@ def _word_notes(pod: PodManifest, request: PodRequest, facts: Facts) -> Iterator
 
 
 def _allocation(pod: PodManifest, facts: Facts) -> PodAllocation | None:
-    """Return what the kubelet would report for the pod; None if it does not report to the daemon."""
+    """Return what the kubelet would report for the pod; None if the kubelet does not report to the daemon."""
     return _allocated(pod, facts) if facts.kubelet_tells or facts.gpus else None
 
 
@@ -510,7 +531,8 @@ def _allocated(pod: PodManifest, facts: Facts) -> PodAllocation:
 
 
 def _resources(container: ContainerManifest, facts: Facts) -> Iterator[str]:
-    """Yield the resources that device plugins give the container, and "GPUs" if a flag names GPUs of it."""
+    """Yield the resources that device plugins give the container. Also yield "GPUs" if the flag --gpu names GPUs for
+    this container."""
     counted = _counted(container, facts)
     yield from (name for name, _ in container.resources if name not in counted)
     if container.name in facts.gpus:
@@ -518,8 +540,8 @@ def _resources(container: ContainerManifest, facts: Facts) -> Iterator[str]:
 
 
 def _counted(container: ContainerManifest, facts: Facts) -> frozenset[str]:
-    """Return the container's resources under nri-rdma's domain. Administrators advertise them for the scheduler; no
-    device plugin serves them."""
+    """Return the container's resources whose names begin with nri-rdma's domain. Administrators advertise them for the
+    scheduler; no device plugin serves them."""
     domain = facts.annotation_prefix.partition("/")[0]
     return frozenset(name for name, _ in container.resources if name.startswith(f"{domain}/"))
 
@@ -549,7 +571,7 @@ def _given_back(facts: Facts, owner: str) -> Facts:
 
 
 def _refuse_missing(node: Node, attached: tuple[AttachedRequest, ...], pod: PodManifest) -> None:
-    """Raise an error if a requested device node does not exist, as the daemon does at the end of an attach."""
+    """Raise NriRdmaError if a requested device node does not exist, as the daemon does at the end of an attach."""
     has_nodes = any(device.char_devices for device in node.devices)
     now = Resolved(devices=node.devices, rdma_cm=node.rdma_cm, has_nodes=has_nodes)
     for request in attached:
@@ -564,8 +586,7 @@ def _plan(placed: tuple[Placed, ...]) -> Plan:
 
 
 def _link(netdev: Netdev) -> LinkState:
-    """Return the netdev as a LinkState with the fields that a plan needs. The other fields are needed only to return a
-    netdev, which does not happen here."""
+    """Return the netdev as a LinkState. Fields that are needed only to return a netdev to the host are empty."""
     return LinkState(
         ifindex=netdev.ifindex,
         name=netdev.name,
@@ -587,7 +608,8 @@ POD_LINKS = tuple(
     _link(Netdev(name=name, ifindex=ifindex, mac="", mtu=1500, up=True))
     for ifindex, name in enumerate(("lo", "eth0"), 1)
 )
-"""The netdevs that a pod's namespace has already: container runtimes name the interface of every CNI plugin eth0."""
+"""The netdevs that every pod's namespace has already. Container runtimes name the interface of every CNI plugin
+eth0."""
 
 
 def _container(
@@ -680,7 +702,8 @@ def _given(facts: Facts, placed: Placed | None) -> Iterator[Candidate]:
 
 
 def _nearest(facts: Facts, request: DeviceRequest, device: RdmaDevice, gpu: PciAddress | None = None) -> Candidate:
-    """Return the device as a free candidate, with `gpu` and its distance, or with the nearest of the request's GPUs."""
+    """Return the device as a free candidate for the request. The candidate has `gpu` and the distance to it; if `gpu`
+    is None, the nearest of the request's GPUs."""
     own = {gpu} if gpu is not None else set(request.gpus)
     found = [(distance(device, it), it.pci) for it in facts.node.gpus if it.pci in own]
     far, nearest = min(found, default=(None, None))
@@ -698,7 +721,7 @@ def _nearest(facts: Facts, request: DeviceRequest, device: RdmaDevice, gpu: PciA
 
 
 def _sources(facts: Facts, admitted: Admitted, placed: tuple[Placed, ...]) -> Iterator[Candidate]:
-    """Yield the devices that the request does not get, each with the reason."""
+    """Yield the devices that the request does not get as candidates, each with the reason."""
     offered = offer(facts.policy, facts.node)
     given = [(device.id, item.admitted.request) for item in placed for device in item.devices]
     for device in facts.node.devices:
@@ -715,8 +738,8 @@ def _sources(facts: Facts, admitted: Admitted, placed: tuple[Placed, ...]) -> It
 
 
 def _why_not(facts: Facts, offered: Offer, admitted: Admitted, device: RdmaDevice) -> str:
-    """Return why the request cannot have the device, found by placing the request on this device alone; "" if it could
-    have it."""
+    """Return why the request cannot have the device; "" if it could have it. The reason is found by placing the request
+    on this device alone."""
     request = admitted.request
     failed = mismatch(request.match, device)
     if failed:

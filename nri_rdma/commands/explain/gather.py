@@ -1,4 +1,4 @@
-"""Collects the facts on which `explain` decides: what the daemon knows now, or else this node's hardware with all
+"""Collects the facts on which `explain` decides: what the running daemon knows, otherwise this node's hardware with all
 devices free."""
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.device import Netdev
 
 AUTOMATIC_MEMLOCK = "unlimited, unless the runtime may not raise its own limit"
-"""The memory lock limit of containers, in words, if no daemon runs that knows the runtime's own limit."""
+"""The reason for the RLIMIT_MEMLOCK of containers, if no daemon runs. Only a daemon knows the runtime's own limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactsSource:
-    """The facts, with sentences that say where they are from."""
+    """The facts, with sentences that say where they come from."""
 
     facts: Facts
     sentences: tuple[str, ...]
     memlock_reason: str
     claims: str = ""
-    """A sentence about the node's DRA driver; "" if there is none."""
+    """A sentence about the node's DRA driver; "" if the node has none."""
 
 
 def gather(settings: Settings, snapshot: Path | None = None, problem: SettingError | None = None) -> FactsSource:
-    """Return the facts of the running daemon, if it reads the hardware that these settings name; otherwise those that
-    this command reads. With a snapshot, no daemon is asked, because it may be of another time or machine.
+    """Return the facts of the running daemon. This command reads the node itself if no daemon answers, if the daemon
+    reads another sysfs tree, or if `snapshot` is given.
 
-    `problem` is the error of an invalid configuration file; it is raised if no daemon answers that knows the pools and
-    rules.
+    `problem` is the error of an invalid configuration file. It is raised if the facts are not from a daemon, which
+    would know the pools and rules.
     """
     if snapshot is not None and problem is not None:
         raise problem

@@ -10,8 +10,8 @@ from nri_rdma.model.device import Node
 
 
 def read_host_network(node: Node) -> HostNetwork | None:
-    """Return the configuration of the node's netdevs, with the host's routing rules. None if this host does not have
-    these netdevs or they cannot be read."""
+    """Return the configuration of the node's netdevs, and the host's routing rules. None if this host has none of these
+    netdevs, or if they cannot be read."""
     from nri_rdma.attach.port import KernelError
     from nri_rdma.host.netlink.links.link_state import parse_readable, read_links
     from nri_rdma.host.netlink.restore.link_contents import captured_addresses, read_addresses, read_neighbours

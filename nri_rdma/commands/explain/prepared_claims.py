@@ -1,7 +1,7 @@
 """Explains the parameters with which our DRA driver would prepare the claims of a manifest on this node. Pure.
 
-The driver's own function makes the decision. The scheduler chooses the devices and so the pool, so the result is given
-for each pool that is possible.
+The driver's own function makes the decision. The scheduler chooses the devices and thereby the pool, so there is a
+result for each possible pool.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ from nri_rdma.text.templates import items_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedClaim:
-    """A request of a claim, explained for one pool: the resulting parameters of claim, class and pool, or the refusal.
-    If `lacks_class`, the manifest does not contain the request's DeviceClass, and the result is without its
-    parameters."""
+    """A request of a claim, explained for one pool: the parameters that result from the claim, its DeviceClass and the
+    pool, or the refusal.
+
+    `lacks_class`: the manifest does not contain the DeviceClass, so the result lacks the class's parameters.
+    """
 
     kind: str
     claim: str
@@ -48,13 +50,13 @@ class ExplainedClaim:
     count: int | None = None
     """The number of devices; None for all devices of the pool."""
     together: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """The claim's constraints on this request: an attribute that its devices must share with those of the listed
-    requests."""
+    """The claim's constraints on this request. Each is an attribute that must be equal on all its devices, and the
+    other requests whose devices must have it, too."""
 
 
 def explain_claims(documents: Iterable[object], node: Node, policy: Policy) -> tuple[ExplainedClaim, ...]:
-    """Return the requests of all claims for our driver, one result for each pool that could serve the request. Claims
-    of pods that use the host's network are recognized from the pods in the documents."""
+    """Return the results for the requests of all claims for our driver, one for each pool that could serve the request.
+    The pods in the documents show which claims belong to pods on the host's network."""
     every = [item for document in documents for item, _ in items_of(document) if isinstance(item, dict)]
     classes = classes_in(every)
     pools = [it for it in policy.pools.values() if it.door is PoolDoor.CLAIMS]
@@ -73,8 +75,12 @@ _POOL_NAMED = re.compile(r"""\.pool\s*==\s*["']([^"']+)["']""")
 
 
 def _pools_for(request: WrittenRequest, pools: Iterable[Pool], classes: Container[str]) -> Iterator[Pool]:
-    """Yield the pools that could serve the request; none if nothing says that it is for our devices. A DeviceClass that
-    is not in the manifest is assumed to be one of `claims manifests`, which has the name of its pool."""
+    """Yield the pools that could serve the request. Yields nothing if neither a selector nor a DeviceClass says that
+    the request is for our devices.
+
+    If the DeviceClass is not in the manifest, it is assumed to be made by `nri-rdma claims manifests`, which gives each
+    DeviceClass the name of its pool.
+    """
     named = {name for it in request.selectors for name in _POOL_NAMED.findall(it)}
     of_class = {request.device_class} if request.device_class not in classes else set()
     same = [pool for pool in pools if pool.name in (named or of_class)]

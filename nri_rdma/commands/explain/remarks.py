@@ -1,7 +1,7 @@
-"""Finds settings of a pod's manifest that work against its request for devices. Pure.
+"""Finds settings in a pod's manifest that work against its request for devices. Pure.
 
-Kubernetes accepts all of them, and they can be found without a node. Each is a warning, in the form of an error that is
-never raised.
+Kubernetes accepts all of them, and they can be found without a node. Each becomes a warning; it has the form of an
+error, but is never raised.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nri_rdma.text.nodes import Path
 from nri_rdma.text.refusals import bounded, refused
 
 _POD_NETDEVS = ("eth0", "lo")
-"""The netdevs that a pod's namespace has already: the container runtimes name the interface of every CNI plugin
+"""The netdevs that every pod's namespace has already. Container runtimes name the interface of every CNI plugin
 eth0."""
 _EXPANDED = re.compile(r"(?<!\$)\$\(([A-Z0-9_]+)\)")
 _WITH_SHM = ("RayCluster", "RayJob", "RayService")
@@ -37,7 +37,7 @@ runtimes give to /dev/shm."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remark:
-    """A warning, with the path of its cause in the pod; the path is empty if the error itself names a place in an
+    """A warning. `path` leads to its cause in the pod; it is empty if the error itself names a place in an
     annotation."""
 
     path: Path
@@ -45,8 +45,8 @@ class Remark:
 
 
 def remarks(pod: PodManifest, request: PodRequest | None, prefix: str) -> Iterator[Remark]:
-    """Yield a warning for each setting of the pod that is probably not meant so. `request` is what its annotations ask
-    for."""
+    """Yield a warning for each setting of the pod that is valid, but probably a mistake. `request` is the request in
+    the pod's annotations, and `prefix` begins our annotation keys."""
     requests = request.requests if request is not None else ()
     for key, _ in pod.labels:
         if asks({key: ""}, prefix):
@@ -90,7 +90,8 @@ def _names(item: DeviceRequest) -> Iterator[Remark]:
 
 
 def _uncounted(pod: PodManifest, item: DeviceRequest) -> Iterator[Remark]:
-    """Yield a warning if the number of devices depends on GPUs, but no container of the request has any."""
+    """Yield a warning if the request has a number of devices for each GPU, but none of its containers asks for a
+    GPU."""
     covered = [it for it in pod.containers if item.scope.covers(it.name)]
     if item.per_gpu is not None and not item.gpus and not any(map(_may_have_gpus, covered)):
         what = "none of the request's containers asks for a GPU, so that every node refuses it (NOT-ALIGNED)"
@@ -106,8 +107,12 @@ def _may_have_gpus(container: ContainerManifest) -> bool:
 
 
 def _variables(container: ContainerManifest, requests: Iterable[DeviceRequest]) -> tuple[str, ...]:
-    """Return the prefixes of the environment variables that nri-rdma may set in the container. If the annotations
-    request nothing for it, these are the variables of shares and claims."""
+    """Return the beginnings of the names of the variables that nri-rdma may set in the container. Empty if the
+    container requests no devices.
+
+    Resources and claims in the manifest do not show how the devices are used, so a container with them may get all
+    variables.
+    """
     own = [it for it in requests if it.scope.covers(container.name)]
     has_others = bool(container.claims) or _asks_by_resource(container)
     if not own and not has_others:
@@ -119,8 +124,8 @@ def _variables(container: ContainerManifest, requests: Iterable[DeviceRequest]) 
 
 
 def _expansions(container: ContainerManifest, beginnings: tuple[str, ...]) -> Iterator[Remark]:
-    """Yield a warning for each $(NAME) with a variable of ours: the kubelet expands it before nri-rdma sets the
-    variable."""
+    """Yield a warning for each $(NAME) of a variable that nri-rdma sets. The kubelet expands it earlier, so the program
+    would get the text "$(NAME)"."""
     if container.written.get("envFrom"):
         return  # the manifest does not show which variables envFrom brings
     for below, text in _texts(container.written):
@@ -141,7 +146,8 @@ def _texts(written: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _resources(container: ContainerManifest, prefix: str) -> Iterator[Remark]:
-    """Yield a warning for each resource of our domain; called only for pods without a request in annotations."""
+    """Yield a warning for each resource of our domain, because it gives the container nothing by itself. Called only
+    for pods without a request in annotations."""
     domain = prefix.partition("/")[0]
     for name, count in container.resources:
         if name.startswith(f"{domain}/") and not name.endswith("/guard"):
@@ -208,7 +214,7 @@ def _host_network(pod: PodManifest, requests: Iterable[DeviceRequest]) -> Iterat
 
 
 def sentence(warning: RequestError) -> str:
-    """Return the warning as one sentence, for readers who do not see the lines of the manifest."""
+    """Return the warning as one sentence, for users who do not see the lines of the manifest."""
     where = f" ({warning.where})" if warning.where else ""
     is_name = warning.what.startswith("nri-rdma ")
     what = warning.what if is_name else f"{warning.what[:1].upper()}{warning.what[1:]}"

@@ -20,16 +20,23 @@ from nri_rdma.text.manifest import PodManifest
 def with_cdi_devices(
     source: FactsSource, told: tuple[str, ...], directories: tuple[Path, ...], pods: tuple[PodManifest, ...]
 ) -> FactsSource:
-    """Return the facts with the CDI devices of the flags (``CONTAINER=VENDOR/CLASS=NAME``). Raises SettingError if a
-    flag has another form, or names a container or CDI device that does not exist."""
+    """Return the facts with the CDI devices that the flags name. `told` are the values of --cdi-device
+    (``CONTAINER=VENDOR/CLASS=NAME``).
+
+    Raises SettingError if a value has another form, or names a container or CDI device that does not exist.
+    """
     return with_registry(source, told, read_registry(directories), ", ".join(map(str, directories)), pods)
 
 
 def with_registry(
     source: FactsSource, told: tuple[str, ...], registry: Registry, where: str, pods: tuple[PodManifest, ...]
 ) -> FactsSource:
-    """Return the facts with the CDI devices of the flags, looked up in specs that were already read. `where` names
-    their folders, for errors. Raises SettingError for a flag that cannot be used."""
+    """Return the input of `explain` with the CDI devices that the flags name, looked up in CDI specs that were already
+    read. `told` are the values of --cdi-device.
+
+    `where` names the folders of the specs, for errors. Raises SettingError if a value has another form, or names a
+    container or CDI device that does not exist.
+    """
     index = Index(registry, source.facts.node, source.facts.annotation_prefix)
     containers = {container.name for pod in pods for container in pod.containers}
     grants: list[CdiGrant] = []

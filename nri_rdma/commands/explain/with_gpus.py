@@ -17,9 +17,10 @@ FLAG = "--gpu"
 
 
 def with_gpus(source: FactsSource, told: tuple[str, ...], pods: tuple[PodManifest, ...]) -> FactsSource:
-    """Return the facts with the GPUs of the flags (``CONTAINER=ID[,ID]``), as if the kubelet had reported them.
+    """Return the input of `explain` with the GPUs that the flags name, as if the kubelet had reported them. `told` are
+    the values of --gpu (``CONTAINER=ID[,ID]``).
 
-    Raises SettingError if a flag has another form, or names a GPU or container that does not exist.
+    Raises SettingError if a value has another form, or names a GPU or container that does not exist.
     """
     names = GpuNames.of(source.facts.node.gpus)
     containers = {container.name for pod in pods for container in pod.containers}

@@ -240,7 +240,7 @@ def _hook() -> Path:
 
 def _cdi_devices(settings: Settings) -> tuple[tuple[OwnFile, ...], tuple[str, ...]]:
     """Return the file with the CDI devices of this node, and sentences about devices that are left out or removed. If
-    no CDI devices can be made, there is no file: annotations are set up all the same."""
+    no CDI devices can be made, no file is returned, and annotations are set up nevertheless."""
     from nri_rdma.commands.cdi.cdi_devices import cdi_file, made_by_others, own_names
     from nri_rdma.commands.cdi.generate import spec_of
     from nri_rdma.commands.cdi.hooked_devices import HookStyle, hooked
@@ -284,8 +284,12 @@ def _docker_files(settings: Settings) -> DockerFiles:
 
 
 def _refuse_asking_podman(prefix: str) -> None:
-    """Raise NriRdmaError if podman has containers that ask by annotations. If podman cannot be asked, only print that:
-    a faulty file of ours may be the cause, and removing it the remedy."""
+    """Raise NriRdmaError if podman has containers with our annotations, because they would start without their devices
+    after the removal.
+
+    If podman cannot be asked, only print that. A faulty file of ours may keep podman from answering, and then its
+    removal helps.
+    """
     from nri_rdma.host.podman_command import containers
 
     try:
@@ -304,8 +308,12 @@ def _refuse_asking_podman(prefix: str) -> None:
 
 
 def _refuse_made_by_docker() -> None:
-    """Raise NriRdmaError if Docker has containers with our runtime, or has it as its default. If Docker cannot be
-    asked, only print that: a faulty file of ours may be the cause."""
+    """Raise NriRdmaError if Docker has containers with our runtime, or has it as its default, because such containers
+    could not start after the removal.
+
+    If Docker cannot be asked, only print that. A faulty file of ours may keep Docker from answering, and then its
+    removal helps.
+    """
     from nri_rdma.commands.install.docker_files import OCI_RUNTIME, RUNTIME
     from nri_rdma.host.docker_command import containers, runtimes
 

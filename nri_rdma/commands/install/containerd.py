@@ -1,10 +1,13 @@
-"""The files that give containerd's containers the guard: the hook program, one OCI configuration (base_runtime_spec)
-with the hook for each runtime handler, and a drop-in that names these configurations.
+"""The files that give containerd's containers the guard, an OCI hook that keeps a container from starting without its
+devices: the hook program, an OCI configuration (base_runtime_spec) with the hook for the runtime handlers, and a
+drop-in file that names these configurations.
 
 containerd 2.0 and later merges a drop-in with the main file key by key. Before 2.0, a plugin's table in a drop-in
 replaces the whole table of the main file, and would hide the CRI settings in it. In that case, and if the main file
-imports no folder of drop-ins, our lines go into the main file itself, but only if the user allows it. The drop-in or
-the lines are written last and removed first: a handler whose OCI configuration or hook is missing starts no container.
+imports no folder of drop-ins, our lines go into the main file itself, but only if the user allows it.
+
+Law: the drop-in, or our lines in the main file, are written last and removed first. containerd starts no container of a
+handler whose OCI configuration or hook is missing.
 """
 
 from __future__ import annotations
@@ -40,34 +43,39 @@ _OURS: Mapping[str, Any] = {"base_runtime_spec": "", "pod_annotations": []}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardedHandler:
-    """A runtime handler of containerd with the guard's hook. `base` is the base_runtime_spec that it has without the
-    guard, or None."""
+    """A runtime handler of containerd (such as runc) that gets the guard, an OCI hook that keeps a container from
+    starting without its devices.
+
+    `spec` is the OCI configuration with the hook. `base` is the base_runtime_spec that the handler has without the
+    guard; None: it has none.
+    """
 
     name: str
     spec: Path
     base: Path | None
     annotations: tuple[str, ...]
     others: Mapping[str, Any]
-    """Other keys that must be written with ours: the handler's default values, needed if no file defines the handler
-    and containerd takes our table for the whole handler."""
+    """Other keys that must be written together with ours: the handler's default values. They are needed if no file
+    defines the handler and containerd takes our table for the whole handler."""
 
     @property
     def ours(self) -> Mapping[str, Any]:
-        """The configuration keys and values that give the handler the guard's hook."""
+        """The configuration keys and values that give this runtime handler the guard, an OCI hook that keeps a
+        container from starting without its devices."""
         return {"base_runtime_spec": str(self.spec), "pod_annotations": list(self.annotations)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerdFiles:
-    """The configuration files of containerd; `config` is the main file, `release` containerd's version."""
+    """The configuration files of containerd. `config` is the main file, and `release` is containerd's version."""
 
     config: Path
     release: tuple[int, int]
 
     @property
     def text(self) -> str:
-        """The text of the main file; "" if the file does not exist. Raises OSError, or NriRdmaError if it is not
-        UTF-8."""
+        """The text of the main file; "" if the file does not exist. Raises OSError if it cannot be read, and
+        NriRdmaError if it is not UTF-8."""
         try:
             return self.config.read_bytes().decode()  # not read_text, which would change line ends
         except FileNotFoundError:
@@ -78,8 +86,13 @@ class ContainerdFiles:
     def handlers(
         self, configuration: Mapping[str, Any], chosen: Sequence[str], prefix: str
     ) -> tuple[GuardedHandler, ...]:
-        """Return the handlers of the whole configuration, or only those named in `chosen`, as they will be with the
-        guard. `prefix` is that of the annotations. Raises NriRdmaError for a name that containerd does not know."""
+        """Return what to configure so that containerd's runtime handlers add the guard, an OCI hook that keeps a
+        container from starting without its devices.
+
+        `configuration` is the whole configuration, as containerd prints it. `chosen` are the names of the handlers;
+        empty: all. `prefix` begins our annotations, which containerd must pass on. Raises NriRdmaError if containerd
+        does not know a name in `chosen`.
+        """
         known = handlers_in(configuration)
         if unknown := [name for name in chosen if name not in known]:
             what, hint = f"containerd has no runtime handler {unknown[0]}", f"it has {', '.join(known)}"
@@ -88,8 +101,8 @@ class ContainerdFiles:
         return tuple(self._guarded(name, theirs.get(name), known[name], prefix) for name in chosen or sorted(known))
 
     def theirs(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the settings of each handler in containerd's files, without our lines and drop-ins. Raises OSError,
-        NriRdmaError."""
+        """Return the settings of each runtime handler in containerd's files, without our lines and drop-ins. Raises
+        OSError if a file cannot be read, and NriRdmaError if it is not valid TOML."""
         found: dict[str, Mapping[str, Any]] = {}
         for _, document in self._documents():
             for table in _CRI_TABLES.values():
@@ -100,8 +113,12 @@ class ContainerdFiles:
         return found
 
     def last_files(self, handlers: Sequence[GuardedHandler], may_edit: bool) -> tuple[OwnFile, ...]:
-        """Return the files that turn the guard on, to be written last, in this order. Raises NriRdmaError if the main
-        file must be edited, but `may_edit` is false or its form does not allow it."""
+        """Return the files that name our OCI configurations, and so switch on the guard, an OCI hook that keeps a
+        container from starting without its devices. They must be written last, in this order.
+
+        Raises NriRdmaError if the main file must be edited, but `may_edit` is false or the file is written in a way
+        that cannot be edited.
+        """
         text = self.text
         if not text or text.startswith(_MADE):
             version = 3 if self.release >= MERGES_SINCE else 2
@@ -120,8 +137,11 @@ class ContainerdFiles:
         return (self._edited(plain, dict(_tables(version, handlers))),)
 
     def first_to_remove(self) -> tuple[tuple[OwnFile, ...], tuple[OwnFile, ...]]:
-        """Return two groups of files that turn the guard off: those to be written, then those to be removed. Raises
-        OSError, NriRdmaError."""
+        """Return the changes that switch off the guard, an OCI hook that keeps a container from starting without its
+        devices: files to write (the main file without our lines), then files to remove (our drop-ins).
+
+        Raises OSError if a file cannot be read, and NriRdmaError if the main file is not valid TOML.
+        """
         text = self.text
         if text.startswith(_MADE):
             return (), (self._own(self.config, ""),)
@@ -138,8 +158,11 @@ class ContainerdFiles:
     def refuse_other_effects(
         self, before: Mapping[str, Any], after: Mapping[str, Any], handlers: Sequence[GuardedHandler]
     ) -> None:
-        """Raise NriRdmaError unless the new configuration, as containerd itself prints it, gives these handlers the
-        guard's hook and differs from the old one in nothing else."""
+        """Raise NriRdmaError if the new configuration does not give these runtime handlers the guard, an OCI hook that
+        keeps a container from starting without its devices, or if any other setting changes.
+
+        `before` and `after` are the old and the new configuration, as containerd prints them.
+        """
         found = handlers_in(after)
         for it in handlers:
             if any(found.get(it.name, {}).get(key) != value for key, value in it.ours.items()):
@@ -168,8 +191,8 @@ class ContainerdFiles:
         )
 
     def _documents(self) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-        """Yield the configuration files with their content, in the order in which containerd reads them. Our lines and
-        drop-ins are left out."""
+        """Yield the configuration files with their content, in the order in which containerd reads them, without our
+        lines and drop-ins."""
         seen, pending = set[Path](), [self.config]
         while pending:
             path = pending.pop(0)
@@ -182,7 +205,7 @@ class ContainerdFiles:
             pending += resolved(path, texts(document.get("imports")))
 
     def _version(self, document: Mapping[str, Any]) -> int:
-        """Return the `version` that a drop-in must have. Raises NriRdmaError if the main file is of version 1, whose
+        """Return the `version` that a drop-in must have. Raises NriRdmaError if the main file is of version 1, in which
         tables have other names."""
         version = document.get("version", 1)
         if self.release < MERGES_SINCE and version != 2:
@@ -192,8 +215,8 @@ class ContainerdFiles:
         return 2 if version == 2 else 3
 
     def _imported_folder(self, document: Mapping[str, Any]) -> Path | None:
-        """Return the first folder that the main file imports and from which a drop-in with our name would be read; None
-        if there is none."""
+        """Return the first folder that the main file imports, and in which containerd would read our drop-in; None if
+        there is no such folder."""
         for pattern in texts(document.get("imports")):
             path = self.config.parent / pattern
             if not glob.has_magic(str(path.parent)) and fnmatchcase(str(path.parent / DROP_IN), str(path)):
@@ -223,7 +246,8 @@ class ContainerdFiles:
         return self._whole(text)
 
     def _whole(self, text: str) -> OwnFile:
-        """Return the main file with another text. It counts as ours: its owner has allowed our lines in it."""
+        """Return the main file with the content `text`, ready to be written. It may be overwritten although nri-rdma
+        did not make it, because its owner has allowed our lines in it."""
         mode = stat.S_IMODE(self.config.stat().st_mode)
         return OwnFile(path=self.config, data=text.encode(), is_ours=lambda _: True, mode=mode)
 
@@ -246,8 +270,12 @@ def resolved(config: Path, imports: Sequence[str]) -> list[Path]:
 
 
 def guarded_spec(text: str, hook: Path, flags: Sequence[str], *, keeps_limits: bool) -> str:
-    """Return the OCI configuration with the guard's hook added, as `nri-rdma-hook spec` does. Raises ValueError or
-    TypeError if the text is not a JSON object."""
+    """Return the OCI configuration `text` with the guard added, an OCI hook that keeps a container from starting
+    without its devices. A guard that is already there is replaced.
+
+    `hook` is the hook's program, and `flags` its arguments. Without `keeps_limits`, rlimits are removed. Raises
+    ValueError or TypeError if the text is not a JSON object.
+    """
     spec = json.loads(text)
     if not isinstance(spec, dict):
         raise TypeError("it is no object")
@@ -261,7 +289,8 @@ def guarded_spec(text: str, hook: Path, flags: Sequence[str], *, keeps_limits: b
 
 
 def is_guarded(data: bytes) -> bool:
-    """Return whether an OCI configuration or hook definition contains the guard's hook."""
+    """Return whether an OCI configuration or hook definition contains the guard, an OCI hook that keeps a container
+    from starting without its devices."""
     return f'/{GUARD_HOOK}"'.encode() in data
 
 
@@ -283,7 +312,8 @@ def _lines(values: Mapping[str, Any]) -> str:
 
 
 def _without_guard(configuration: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
-    """Return the configuration without everything that our files may change, to be compared before and after."""
+    """Return the configuration without the settings that our files may change. The results of before and after must be
+    equal."""
     rest = deepcopy(dict(configuration))
     rest.pop("imports", None)
     for table in _CRI_TABLES.values():
@@ -294,7 +324,7 @@ def _without_guard(configuration: Mapping[str, Any], names: Sequence[str]) -> Ma
 
 
 def _said(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the table without keys whose value is empty, which is the same as if they were not set."""
+    """Return the table without keys whose value is empty, since containerd treats an empty value as not set."""
     said = {key: _said(value) if isinstance(value, dict) else value for key, value in table.items()}
     return {key: value for key, value in said.items() if value}
 

@@ -2,7 +2,7 @@
 looks for shims, an OCI runtime that this shim runs in place of runc, and the hook program.
 
 `docker run --runtime nri-rdma.v1` names the shim, so none of Docker's files is changed, and Docker needs no restart.
-Without the shim, no container with that option starts. Therefore the shim is written last and removed first.
+The shim is written last and removed first: without the other files it would start no container.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FIX = "run `nri-rdma install docker`"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerFiles:
-    """The files for Docker, below a root folder; the default is this machine's `/`."""
+    """The files for Docker. `root` is the folder that stands for `/`; the default is this machine's `/`."""
 
     settings: HookSettings
     root: Path = Path("/")
@@ -62,11 +62,11 @@ class DockerFiles:
 
     def all(self, source: Path) -> tuple[OwnFile, ...]:
         """Return all files in the order of writing: the hook's module and program, copied from `source`, then the OCI
-        runtime and the shim. Raises OSError."""
+        runtime and the shim. Raises OSError if `source` cannot be read."""
         return (*hook_files(self.root, source), self.oci_runtime, self.shim)
 
     def refuse_lacking(self) -> None:
-        """Raise NriRdmaError if containerd would not find runc or its shim, which our programs run in the end."""
+        """Raise NriRdmaError if containerd would not find runc or runc's shim, which our programs run in the end."""
         path = ":".join(str(at(self.root, Path(folder))) for folder in SERVICE_PATH)
         for name in (_SHIM_OF_RUNC, _RUNC):
             if shutil.which(name, path=path) is None:
@@ -76,8 +76,8 @@ class DockerFiles:
 
 
 def shim() -> str:
-    """Return the text of the shim, a shell script. It refuses to start a container if our OCI runtime is missing: the
-    runc shim would then find runc itself, and the container would start without its devices."""
+    """Return the text of the shim, a shell script. The shim refuses to start a container if our OCI runtime is missing,
+    because runc's shim would then run runc itself, and the container would start without its devices."""
     refusal = f"nri-rdma: OCI-STATE: there is no program, {OCI_RUNTIME}. Next: {_FIX}."
     return f"""{_MARK}\
 # containerd runs it for `docker run --runtime {RUNTIME}`. It is the shim of runc, which finds our runc first.
@@ -92,15 +92,15 @@ exec {_SHIM_OF_RUNC} "$@"
 
 def oci_runtime(settings: HookSettings) -> str:
     """Return the text of the program that runs in place of runc. It is a shell script, because each container runs it
-    several times; Python starts only for containers that ask for devices.
+    several times. Python starts only for containers that ask for devices.
 
-    It also restores an option: Docker does not tell a runtime named by its shim whether systemd manages cgroups, but
-    the form of `cgroupsPath` shows it. The last `cgroupsPath` of the file is the container's; earlier ones may be
-    annotations of that name.
+    The script adds the option --systemd-cgroup if systemd manages cgroups. Docker does not pass this option to a
+    runtime that is named by its shim, but the form of `cgroupsPath` shows it. The last `cgroupsPath` in the file is the
+    container's; earlier ones may be annotations of that name.
 
-    The search works on the bytes of a line, independent of the locale. A key at the end of a line counts, because its
-    colon may be on the next one. JSON escapes that may hide a part of a key also lead to the hook, which parses the
-    file; Go does not write such escapes.
+    The script searches the bytes of config.json line by line, independent of the locale. A key at the end of a line
+    counts, because its colon may be on the next line. If a JSON escape might hide part of a key, the hook is run, too,
+    and parses the file; Go does not write such escapes.
     """
     key = f'"{settings.annotation_prefix}'
     escaped = settings.annotation_prefix.replace(".", "\\.")  # a prefix has no other character special to grep

@@ -1,5 +1,5 @@
-"""`nri-rdma install containerd` and `install crio`: add the guard to the runtime's configuration, and remove it
-again."""
+"""`nri-rdma install containerd` and `install crio` add the guard to the runtime's configuration; `uninstall` removes
+it. The guard is an OCI hook that keeps a container from starting without its devices."""
 
 from __future__ import annotations
 
@@ -181,8 +181,12 @@ def _take_away(
     unit: str,
     dry_run: bool,
 ) -> None:
-    """Remove the guard from the runtime's configuration; if that was done before, remove the hook and its files. `used`
-    says why the hook is still needed, "" if it is not. Raises NriRdmaError if it is needed."""
+    """Remove the guard, an OCI hook that keeps a container from starting without its devices. `changes` are the changes
+    that take it out of the runtime's configuration; if there are none, the hook's files are removed.
+
+    `used` says why the runtime still needs the hook; "" if it does not. Raises NriRdmaError if the configuration no
+    longer has the hook, but the running runtime still needs it.
+    """
     from nri_rdma.commands.common.changes import carry_out_all, remove_empty, to_remove
     from nri_rdma.commands.install.hook import program_files
 
@@ -260,8 +264,11 @@ def _pid_at(socket: Path | None) -> int:
 def _specs(
     program: ContainerdProgram, handlers: Sequence[GuardedHandler], hook: Path, settings: Settings
 ) -> tuple[OwnFile, ...]:
-    """Return the OCI configurations for the handlers, with the hook added. Each is based on the handler's own
-    base_runtime_spec, or else on containerd's default. Raises NriRdmaError, OSError."""
+    """Return the OCI configurations for the runtime handlers, with the hook added. Each is made from the handler's own
+    base_runtime_spec, otherwise from containerd's default.
+
+    Raises NriRdmaError if a base_runtime_spec cannot be read or is not valid.
+    """
     from nri_rdma.commands.common.changes import OwnFile
     from nri_rdma.commands.install.containerd import guarded_spec, is_guarded
     from nri_rdma.daemon.wire_device_plugins import hook_options
@@ -280,14 +287,15 @@ def _specs(
 
 
 def _named_by_hand(files: ContainerdFiles, specs: Sequence[OwnFile]) -> str:
-    """Return why containerd will need our OCI configurations after its next start; "" if it will not."""
+    """Return a sentence if lines that nri-rdma did not write name our OCI configurations in `specs`; otherwise "". With
+    such lines, containerd cannot start containers if the configurations are removed."""
     ours = {str(it.path) for it in specs}
     named = [name for name, it in files.theirs().items() if it.get("base_runtime_spec") in ours]
     return f"{files.config} gives {named[0]} the guard, by lines that nri-rdma did not write" if named else ""
 
 
 def _runs_with(settings: Settings, files: ContainerdFiles) -> str:
-    """Return why the running containerd needs our OCI configurations; "" if it does not."""
+    """Return why the running containerd still needs our OCI configurations; "" if it does not need them."""
     from nri_rdma.host.containerd.containerd_api import ContainerdError
     from nri_rdma.host.containerd.containerd_program import running_configs
     from nri_rdma.host.containerd.handlers import running_handlers
@@ -306,8 +314,8 @@ def _runs_with(settings: Settings, files: ContainerdFiles) -> str:
 
 
 def _other_user(hook: Path, settings: Settings, besides: Collection[Path]) -> str:
-    """Return a file or CDI device that still names the hook; "" if there is none. Looks at CRI-O's hook definitions, at
-    CDI specs, and at our OCI configurations of any containerd here, except those in `besides`."""
+    """Return a file or CDI device that still names the hook; "" if nothing names it. Looks at CRI-O's hook definitions,
+    at CDI specs, and at our OCI configurations of any containerd here, except those in `besides`."""
     from nri_rdma.commands.install.containerd import MERGES_SINCE, ContainerdFiles
     from nri_rdma.commands.install.crio import DEFINITION
     from nri_rdma.host.containerd.containerd_program import DEFAULT_CONFIG, running_configs
@@ -321,8 +329,8 @@ def _other_user(hook: Path, settings: Settings, besides: Collection[Path]) -> st
 
 
 def _crio_folders(socket: Path) -> tuple[Path, ...]:
-    """Return the folders from which CRI-O reads hooks, as the running CRI-O says, or else its configuration. Raises
-    NriRdmaError."""
+    """Return the folders from which CRI-O reads hooks: the running CRI-O reports them, otherwise they are read from its
+    configuration. Raises NriRdmaError if CRI-O runs but does not report them."""
     from nri_rdma.commands.common.runtime_configs import crio_hook_folders
     from nri_rdma.host.containerd.containerd_api import ContainerdError
     from nri_rdma.host.containerd.handlers import RunningCrio, running_handlers

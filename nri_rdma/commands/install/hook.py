@@ -1,5 +1,5 @@
-"""The hook programs for runtimes and container engines: a program and its Python module, one copy for all, in a folder
-that no package upgrade touches.
+"""The hook programs for runtimes and container engines. Each is a program and its Python module, in a folder that no
+package upgrade touches; all engines use one copy.
 
 Law: the program never exists without its module, which is written first and removed last.
 """
@@ -22,8 +22,7 @@ OWN_FIX = "have root own that folder and nobody else write it: chown root, chmod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookSettings:
-    """The settings that all hooks of a node need. `socket` is the daemon's socket for hooks, None for its default
-    path."""
+    """The settings that all hooks of a node need. `socket` is the daemon's socket for hooks; None: its default path."""
 
     annotation_prefix: str
     socket: Path | None = None
@@ -35,26 +34,27 @@ class HookSettings:
         return cls(annotation_prefix=settings.annotation_prefix, socket=socket)
 
     def words(self, verb: str) -> tuple[str, ...]:
-        """Return the command-line arguments that make the hook program do `verb`, such as prepare or return."""
+        """Return the command-line arguments for the hook program. `verb` is the program's command, such as `prepare` or
+        `return`."""
         prefix = ("--annotation-prefix", self.annotation_prefix) if verb != "return" else ()
         socket = ("--socket", str(self.socket)) if self.socket is not None else ()
         return (verb, *prefix, *socket)
 
 
 def at(root: Path, path: Path) -> Path:
-    """Return the path of one of this machine's files, moved below the root folder."""
+    """Return the absolute path `path`, moved below the folder `root`."""
     return root / path.relative_to("/")
 
 
 def hook_files(root: Path, source: Path) -> tuple[OwnFile, OwnFile]:
-    """Return the hook's module and program below the root folder, in the order of writing. They are copies of `source`
-    and of the module beside it. Raises OSError."""
+    """Return the module and program of the hook for podman and Docker below `root`, in the order of writing. They are
+    copies of `source` and of the module beside it. Raises OSError if these cannot be read."""
     return program_files(at(root, HOOK), source)
 
 
 def program_files(program: Path, source: Path) -> tuple[OwnFile, OwnFile]:
-    """Return the hook's module and program for the path `program`, in the order of writing. They are copies of `source`
-    and of the module beside it. Raises OSError."""
+    """Return a hook's module and program for the path `program`, in the order of writing. They are copies of `source`
+    and of the module beside it. Raises OSError if these cannot be read."""
     module = source.with_name(f"{source.name.replace('-', '_')}.py")
     is_ours = partial(_is_ours, source.name)
     return (
@@ -71,6 +71,6 @@ def program_files(program: Path, source: Path) -> tuple[OwnFile, OwnFile]:
 
 
 def _is_ours(name: str, data: bytes) -> bool:
-    """Return whether the content is that of the named hook's program or module, of any release."""
+    """Return whether `data` is the program or module of the hook `name`, of any release."""
     module = name.replace("-", "_")
     return f'PROGRAM = "{name}"'.encode() in data or f"from {module} import main".encode() in data

@@ -1,12 +1,14 @@
-"""Copies of the container image's programs in a folder of the host, which may have no Python: the interpreter, the
-hooks and `nri-rdma` itself.
+"""Copies the container image's programs into a folder of the host, which may have no Python: the interpreter, the hooks
+and `nri-rdma` itself.
 
-The folder has two releases, `a` and `b`; the links bin, lib and local lead into the current one. A new release is
-written into the other, then the links are switched. So a hook that starts meanwhile sees the files of one release only
-(a loader does not fit the libc of another release), a running hook keeps its files, and going back to the previous
-release writes nothing. For this, the paths inside programs contain the release's folder, not the link.
+The folder has two releases, `a` and `b`. The links bin, lib and local lead into the current release. A new release is
+written into the other folder, then the links are switched. So a running hook keeps its files, and going back to the
+previous release writes nothing.
 
-Law: the link bin is switched last and decides which release is current. Other files in the folder are left alone.
+The paths inside a program contain the folder of its release, not a link. So a hook that starts during the switch uses
+the files of one release only; a loader would not work with the libc of another.
+
+Law: the link bin is switched last, and decides which release is current. Other files in the folder are left alone.
 """
 
 from __future__ import annotations
@@ -34,14 +36,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFolder:
-    """The folder for the programs. This process reaches it at `here`; on the host its path is `path`."""
+    """The folder for the programs. This process reaches it at the path `here`; on the host its path is `path`."""
 
     here: Path
     path: str
 
     def place(self, root: Path) -> int:
-        """Install the programs below `root` in the folder, and return how many files were written. Raises NriRdmaError;
-        the current release then stays in use."""
+        """Install the programs below `root` in the folder, and return how many files were written. Raises NriRdmaError
+        if that fails; the current release then stays in use."""
         self._refuse_path()
         image = ImageFolder.read(root)
         with self._telling(), self._locked() as folder:
@@ -55,7 +57,8 @@ class HostFolder:
         return written
 
     def remove(self) -> bool:
-        """Remove all releases and our links, and return whether there were any. Raises NriRdmaError."""
+        """Remove all releases and our links, and return whether there was anything to remove. Raises NriRdmaError if
+        the folder cannot be written."""
         with self._telling(), self._locked():
             links = self._links()
             releases = [path for name in RELEASES if (path := self.here / name).is_dir()]
@@ -103,7 +106,7 @@ class HostFolder:
     @contextmanager
     def _locked(self) -> Iterator[int]:
         """Lock the folder against other processes that install into it, and yield its descriptor. Blocks while another
-        has the lock."""
+        process has the lock."""
         folder = os.open(self.here, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
@@ -119,7 +122,7 @@ class HostFolder:
         return (a, b) if (self.here / BIN).readlink().parts[0] == RELEASES[0] else (b, a)
 
     def _links(self) -> list[Path]:
-        """Return our links, bin first: once it is removed, no program is found any more."""
+        """Return our links. The link bin comes first, because no program is found any more once it is removed."""
         links = [path for path in self.here.iterdir() if path.is_symlink() and path.readlink().parts[0] in RELEASES]
         return sorted(links, key=lambda path: path.name != BIN)
 

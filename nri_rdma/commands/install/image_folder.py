@@ -18,13 +18,14 @@ from nri_rdma.errors import ErrorCode, NriRdmaError
 BIN = "bin"
 _FIRST_LINE = re.compile(rb"\A#!\S*/(python3[.0-9]*)")
 _LIBRARIES = rb"/[./]*/lib(?=[/\0])"
-"""Matches the rest of the path behind the folder in the ELF interpreter and the RPATH. Its extra dots and slashes leave
-room for a longer folder name."""
+"""Matches the part of a path that follows the image's folder in the ELF interpreter and the RPATH. The image has extra
+dots and slashes there, which leave room for a longer folder name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRelease:
-    """One copy of the programs. This process reaches it at `here`; its programs run at `path`."""
+    """One copy of the programs. This process reaches it at the path `here`; on the host, where its programs run, its
+    path is `path`."""
 
     here: Path
     path: str
@@ -32,7 +33,7 @@ class HostRelease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFolder:
-    """The folder that is copied. `names` are the relative paths of all it contains; a folder comes before its
+    """The image's folder that is copied. `names` are the relative paths of everything in it. A folder comes before its
     content."""
 
     root: Path
@@ -55,8 +56,12 @@ class ImageFolder:
         return tuple(sorted({name.parts[0] for name in self.names}, key=lambda it: (it == BIN, it)))
 
     def differing(self, release: HostRelease) -> Iterator[Path]:
-        """Yield the paths at which a copy differs: first those that are missing or different in it, then those that
-        only the copy has. Among these, the content of a folder comes before the folder."""
+        """Yield the paths that are missing or different in the copy `release`, compared with the image. Then yield the
+        paths that only the copy has.
+
+        Of the paths that only the copy has, the content of a folder comes before the folder, so that they can be
+        removed in this order.
+        """
         for name in self.names:
             if _look(release.here / name) != self._wanted(name, release):
                 yield name
@@ -64,8 +69,8 @@ class ImageFolder:
         yield from sorted(too_much, reverse=True)
 
     def write(self, release: HostRelease, beside: HostRelease) -> int:
-        """Bring a copy up to date, and return how many files and links were written. Files that are the same in the
-        copy `beside` become hard links to them."""
+        """Bring the copy `release` up to date, and return how many files and links were written. A file that the copy
+        `beside` has with the wanted content becomes a hard link to it."""
         release.here.mkdir(exist_ok=True)
         release.here.chmod(0o755)
         known, written = set(self.names), 0

@@ -22,8 +22,11 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would b
 def write(
     files: Iterable[OwnFile], engine: str, after: str, dry_run: bool, check: Callable[[], None] = lambda: None
 ) -> None:
-    """Show the files that are missing or differ, and write them. `after` is a sentence to print at the end; `check`
-    runs after the writing, and if it raises, all is restored."""
+    """Show the files that are missing or differ, and write them. `engine` is the name of the program for which they
+    are, and `after` a sentence to print at the end.
+
+    `check` runs after the writing; if it raises, all files are restored. With `dry_run`, nothing is written.
+    """
     from nri_rdma.commands.common.changes import carry_out_all, to_write
 
     screen, changes = Screen(), to_write(files)
@@ -46,8 +49,12 @@ def remove(
     refuse: Callable[[], None],
     folder: Path | None,
 ) -> None:
-    """Show and remove the files that exist, in the given order, then the folder if it is empty. Files in `kept` stay,
-    because the program named there needs them. `refuse` may raise before anything is removed."""
+    """Show the files that exist, and remove them in the given order, then `folder` if it is empty. `engine` is the name
+    of the program for which they were installed.
+
+    `kept` maps a file that must stay to what still needs it, such as a CDI device. `refuse` is called before anything
+    is removed, and raises NriRdmaError if containers still need the files.
+    """
     from nri_rdma.commands.common.changes import carry_out_all, remove_empty, to_remove
 
     screen = Screen()
@@ -70,8 +77,8 @@ def remove(
 
 
 def packaged(name: str) -> Path:
-    """Return the path of the named hook program that was installed with this program; its module is beside it. Raises
-    NriRdmaError if it is missing."""
+    """Return the path of the hook program `name` that was installed with this program. The hook's module is beside it.
+    Raises NriRdmaError if one of them is missing."""
     module = f"{name.replace('-', '_')}.py"
     beside = Path(sysconfig.get_path("scripts")) / name
     checked_out = Path(__file__).resolve().parents[3] / "hooks" / name
@@ -92,7 +99,7 @@ def show(changes: Iterable[FileChange]) -> None:
 
 
 def specs_with(hook: Path, settings: Settings, but: Path | None = None) -> str:
-    """Return "the CDI device NAME" for a device whose spec names this hook; "" if there is none. The spec file `but` is
+    """Return "the CDI device NAME" for a CDI device that names this hook; "" if none does. The spec file `but` is
     ignored."""
     from nri_rdma.host.cdi.folder import read_registry
 

@@ -42,14 +42,14 @@ _IF_MISSING = f"if that or {MODULE} beside it is not there, run `nri-rdma instal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodmanFiles:
-    """The files for podman, below a root folder; the default is this machine's `/`."""
+    """The files for podman. `root` is the folder that stands for `/`; the default is this machine's `/`."""
 
     settings: HookSettings
     root: Path = Path("/")
 
     def of_hooks(self, source: Path) -> tuple[OwnFile, ...]:
         """Return the hook's module and program, copied from `source`, and the hook definitions, in the order of
-        writing. Raises OSError."""
+        writing. Raises OSError if `source` cannot be read."""
         return (*hook_files(self.root, source), *self.definitions)
 
     @property
@@ -87,12 +87,13 @@ class PodmanFiles:
 
     @property
     def any_drop_in(self) -> OwnFile:
-        """The drop-in without its text, which depends on podman's version: only to look for it and to remove it."""
+        """The drop-in with an empty text, since its text depends on podman's version. It serves only to find and remove
+        the file."""
         return OwnFile(path=self._at(DROP_IN), data=b"", is_ours=_is_our_drop_in, mode=_CONF_MODE)
 
     def refuse_hidden(self, text: str) -> None:
-        """Raise NriRdmaError if podman would not read our hook folder, because a later file overrides a drop-in with
-        this text."""
+        """Raise NriRdmaError if podman would not read our hook folder, because a later file overrides the drop-in.
+        `text` is the drop-in's text."""
         later = [
             it for it in self._documents() if it.path.parent == self._at(DROP_IN.parent) and it.path.name > DROP_IN.name
         ]
@@ -107,8 +108,8 @@ class PodmanFiles:
             )
 
     def _documents(self, before: Path | None = None) -> tuple[ConfFile, ...]:
-        """Return podman's configuration files in the order in which it reads them, without our drop-in. With `before`,
-        only those that it reads before that drop-in."""
+        """Return podman's configuration files without our drop-in, in the order in which podman reads them. With
+        `before`, only the files that podman reads before that one."""
         drop_ins = sorted(self._at(DROP_IN.parent).glob("*.conf"))
         paths = [self._at(SHARED), self._at(ETC / "containers.conf"), *drop_ins]
         wanted = [it for it in paths if it.name != DROP_IN.name and it.is_file()]
@@ -129,11 +130,12 @@ class ConfFile:
 
 
 def definition(stage: str, verb: str, settings: HookSettings) -> str:
-    """Return the definition of the hook for one stage, in the format of oci-hooks(5).
+    """Return the definition of the hook for one stage, in the format of oci-hooks(5). `verb` is the hook program's
+    command for that stage.
 
     podman ignores a definition whose program does not exist, and starts the container without its devices. So the
     definition for precreate names a shell, which fails if our program is missing; podman's error shows the shell's
-    arguments, and with them what to do. The other definitions name our program directly, because crun's error shows the
+    arguments, which say what to do. The other definitions name our program directly, because crun's error shows the
     path of a failed hook.
     """
     words = settings.words(verb)
@@ -153,8 +155,8 @@ def definition(stage: str, verb: str, settings: HookSettings) -> str:
 
 
 def drop_in(version: tuple[int, ...], others: Iterable[str]) -> str:
-    """Return the text of the drop-in, with which podman reads our folder and `others`, the folders that it reads
-    anyway."""
+    """Return the text of the drop-in for this version of podman. With it, podman reads our folder, and still reads
+    `others`, the folders of its other configuration files."""
     if version >= APPENDS_SINCE:
         folders, note = f'"{FOLDER}", {{append=true}}', "Added to what other files say."
     else:
@@ -164,7 +166,8 @@ def drop_in(version: tuple[int, ...], others: Iterable[str]) -> str:
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    """Return podman's version from the output of `podman --version`. Raises NriRdmaError."""
+    """Return podman's version from `text`, the output of `podman --version`. Raises NriRdmaError if the text has no
+    version."""
     found = re.search(r"\b(\d+)\.(\d+)(?:\.(\d+))?", text)
     if found is None:
         what = f"this is no version of podman: {text.strip()!r}"
@@ -173,8 +176,8 @@ def parse_version(text: str) -> tuple[int, ...]:
 
 
 def _document(path: Path) -> ConfFile:
-    """Read a configuration file of podman. Raises NriRdmaError if it is not valid TOML; podman cannot read it either
-    then."""
+    """Read a configuration file of podman. Raises NriRdmaError if the file is not valid TOML; podman cannot read such a
+    file either."""
     try:
         return ConfFile(path=path, hooks_dir=_hooks_dir(tomllib.loads(path.read_text())))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

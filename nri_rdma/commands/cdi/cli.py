@@ -216,12 +216,12 @@ def _check(paths: tuple[Path, ...], prefix: str) -> tuple[tuple[str, ...], tuple
 def guard(settings: Settings, file: Path, output: Path | None) -> None:
     """Write the guard into the CDI spec of another driver.
 
-    Each CDI device with our annotation gets the guard's hook: while no daemon runs, a container with the device does
-    not start, instead of starting with only the driver's device nodes. The rest of the spec stays, except comments and
-    the layout of YAML. Use it on nodes of Kubernetes only: podman and Docker could not start containers with such a
-    device.
+    The guard is an OCI hook that keeps a container from starting without its devices. Each CDI device with our
+    annotation gets it: while no daemon runs, a container with the device does not start, instead of starting with only
+    the driver's device nodes. The rest of the spec stays, except comments and the layout of YAML. Use it on nodes of
+    Kubernetes only: podman and Docker could not start containers with such a device.
 
-    Run it again when the driver has written its file again, because the hook is then gone.
+    Run the command again when the driver has written its file again, because the hook is then gone.
 
     \b
     Example:
@@ -319,8 +319,8 @@ def generate(
     uses are left out unless you name them. Write the spec again when the hardware has changed. Root is needed only to
     write to the directory.
 
-    --mode, --memlock and the limits become an annotation of each CDI device, in which it asks nri-rdma. This needs CDI
-    0.6.0.
+    --mode, --memlock and the limits become an annotation of each CDI device. nri-rdma reads it when a container gets the
+    device. Annotations need CDI 0.6.0.
 
     With --hooks, a container of podman or Docker gets the whole device: hooks in the spec ask the daemon, which moves
     the netdev in and back out, according to the pools and rules of the configuration.

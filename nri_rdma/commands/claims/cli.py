@@ -38,8 +38,9 @@ def manifests(loaded: Loaded, namespace: str) -> None:
     A DeviceClass has the name of its pool. An admission policy lets a daemon write only the ResourceSlices of its own
     node. Needs neither root, nor a daemon, nor the cluster.
 
-    With the setting guard_resource, an admission policy is printed even without such pools. It adds this resource to
-    pods with our annotations, and to pods with a claim that none of their containers names (Kubernetes 1.36 and later).
+    With the setting guard_resource, an admission policy is printed even without such pools. It adds this resource, and
+    with it the guard (the OCI hook that keeps a container from starting without its devices), to pods with our
+    annotations, and to pods with a claim that none of their containers names (Kubernetes 1.36 and later).
 
     \b
     Example:

@@ -80,8 +80,9 @@ def loaded_options(
     """Add --config and a flag for every setting. The command gets the settings, and where each comes from, as the
     argument `loaded`.
 
-    `is_start` returns, from the command's arguments, whether the command starts a daemon. A daemon does not read the
-    file that the runtime sends to a plugin, and skips settings that cannot be read (nri_rdma.config.start).
+    `is_start` returns, from the command's arguments, whether the command starts a daemon. If so, the file that the
+    runtime sends to a plugin of its own is not read, and settings that cannot be read are skipped
+    (nri_rdma.config.start).
     """
     return _options((), "loaded", lambda loaded: loaded, is_start=is_start)
 

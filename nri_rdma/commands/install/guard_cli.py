@@ -59,6 +59,8 @@ def install_containerd(
 ) -> None:
     """Give the containers of containerd the guard.
 
+    The guard is an OCI hook that keeps a container from starting without its devices.
+
     The command writes the hook, an OCI configuration with the hook for containerd's runtime handlers, and a drop-in
     that names it. Then it asks containerd whether any other setting would change; if so, it restores everything. After
     containerd's next start, a container that asks for devices does not start without them, even if no daemon runs. Run
@@ -97,6 +99,8 @@ def install_containerd(
 def uninstall_containerd(settings: Settings, containerd_config: Path | None, dry_run: bool) -> None:
     """Take the guard out of containerd, in two steps.
 
+    The guard is an OCI hook that keeps a container from starting without its devices.
+
     The first run restores containerd's configuration. Then restart containerd: while it runs with the guard, the hook
     must stay, because no container would start without it. A second run after the restart removes the hook and the OCI
     configurations.
@@ -125,6 +129,8 @@ def uninstall_containerd(settings: Settings, containerd_config: Path | None, dry
 def install_crio(settings: Settings, crio_socket: Path, dry_run: bool) -> None:
     """Give the containers of CRI-O the guard.
 
+    The guard is an OCI hook that keeps a container from starting without its devices.
+
     The command writes the hook, and its definition into a folder from which CRI-O reads hooks. Needs root.
 
     \b
@@ -150,6 +156,8 @@ def install_crio(settings: Settings, crio_socket: Path, dry_run: bool) -> None:
 @dry_run_option
 def uninstall_crio(settings: Settings, crio_socket: Path, dry_run: bool) -> None:
     """Take the guard out of CRI-O, in two steps.
+
+    The guard is an OCI hook that keeps a container from starting without its devices.
 
     The first run removes the hook's definition. Then restart CRI-O: while a CRI-O runs that has read the definition,
     the hook must stay, because no container would start without it. A second run after the restart removes the hook.

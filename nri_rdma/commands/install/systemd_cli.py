@@ -57,7 +57,7 @@ def uninstall_systemd(dry_run: bool) -> None:
 
 
 def _unit() -> OwnFile:
-    """Return the unit file that was installed with this program. Raises NriRdmaError if there is none."""
+    """Return the unit file that was installed with this program. Raises NriRdmaError if it is missing."""
     from nri_rdma.commands.install.systemd import UNIT, unit_file
 
     shared = Path(sysconfig.get_path("data")) / "share/nri-rdma" / UNIT

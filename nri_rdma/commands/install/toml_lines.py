@@ -24,9 +24,11 @@ class CannotEditError(Exception):
 
 
 def with_keys(text: str, path: TablePath, values: Mapping[str, Any]) -> str:
-    """Return the text with these keys set in the table at `path`; an empty path means the top of the file. Raises
-    CannotEditError if editing single lines does not lead to exactly that, and tomllib.TOMLDecodeError if the text is
-    not TOML."""
+    """Return the text with these keys set in the table at `path`; an empty path means the top of the file.
+
+    Raises tomllib.TOMLDecodeError if the text is not TOML. Raises CannotEditError if adding or replacing single lines
+    would change anything else, or could not be undone by `without_ours`.
+    """
     wanted = deepcopy(tomllib.loads(text))
     _table(wanted, path).update(values)
     lines = text.splitlines(keepends=True)
@@ -110,7 +112,8 @@ def _margin(line: str) -> str:
 
 
 def _sets(line: str, key: str) -> bool:
-    """Return whether this line sets the key to a complete value, which no further line continues."""
+    """Return whether this line sets the key to a complete value. A value that continues on the next line does not
+    count."""
     try:
         return key in tomllib.loads(line)
     except tomllib.TOMLDecodeError:

@@ -124,8 +124,8 @@ def _netdev_rows(device: RdmaDevice) -> list[tuple[str, ...]]:
 
 
 def _mac(address: str) -> str:
-    """Return the address. Of IPoIB's 20 octets only the last eight, the port's GUID, are returned; the JSON document
-    has all."""
+    """Return a MAC address for the table. Of an IPoIB address with 20 octets only the last eight are shown, which are
+    the port's GUID; the JSON document has all of them."""
     return address if len(address) <= _ETHERNET_LENGTH else f"..{address[-23:]}"
 
 

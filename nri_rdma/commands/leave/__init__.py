@@ -1,1 +1,2 @@
-"""Uninstall nri-rdma from a cluster or from a node, so that each node is as it was before."""
+"""`nri-rdma uninstall kubernetes` and `uninstall node`: remove from a cluster or a node everything that nri-rdma's
+daemons wrote there."""

@@ -1,8 +1,9 @@
 """Uninstalls the chart's daemons from a cluster in a safe order: refuse if a pod has devices, clear each node, then
 delete the ResourceSlices.
 
+To clear a node means to end its daemon and remove what the daemon wrote there (nri_rdma/commands/leave/node.py).
 Stopping the daemons is not enough: they leave their state on the node for the next daemon, as in an upgrade. So before
-helm deletes the DaemonSets, their pods are replaced by pods that clear their node (nri_rdma/commands/leave/node.py).
+helm deletes the DaemonSets, their pods are replaced by pods that clear their node.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ LABEL = "app.kubernetes.io/name=nri-rdma"
 """The label by which the chart's DaemonSets are found."""
 _CLAIMS, _SLICES = "/apis/resource.k8s.io/v1/resourceclaims", "/apis/resource.k8s.io/v1/resourceslices"
 _PODS, _PAGE = "/api/v1/pods", 20
-"""Objects in one answer of the API server. The client reads 3 MiB at most, and an object may have half of that."""
+"""The path of pods, and the number of objects in one answer of the API server. The client reads 3 MiB at most, and an
+object may have half of that."""
 _CLEARS = "clear-node"
 _AGAIN_S = 1.0
 _ABSENT = 404
@@ -46,9 +48,15 @@ def leave_cluster(
     within_s: float,
     say: Callable[[str], None],
 ) -> None:
-    """Clear all nodes, then delete our ResourceSlices. `host_dir` is the folder that the chart made on each node, whose
-    programs are removed; "" leaves it alone. Raises NriRdmaError before any change if a pod has devices, and after
-    `within_s` seconds if a node is not cleared; the DaemonSets are then restored."""
+    """Clear all nodes, which means to end each daemon and remove what it wrote, then delete our ResourceSlices.
+
+    `prefix` begins our annotations, and `resources` are the names of our extended resources; both show which pods have
+    devices. `host_dir` is the chart's folder on each node, whose programs are removed; "" leaves it alone. `within_s`
+    is the time limit in seconds, and `say` prints a line.
+
+    Raises NriRdmaError before any change if a pod has devices. Raises it after `within_s` seconds if a node is not
+    cleared; the DaemonSets are restored then.
+    """
     held = holding(all_of(api, _PODS), all_of(api, _CLAIMS), prefix, resources)
     if held:
         what = f"{len(held)} pods have devices, or wait for some: {'; '.join(held)}"
@@ -74,7 +82,11 @@ def leave_cluster(
 
 
 def clearing(daemons: Object, host_dir: str) -> dict[str, Any]:
-    """Return the patch of a DaemonSet that replaces all of its pods at once by pods that clear their node."""
+    """Return the patch for the DaemonSet `daemons` that replaces all of its pods at once.
+
+    Each new pod removes what the daemon wrote on its node. `host_dir` is the chart's folder on each node, whose
+    programs are removed, too; "" leaves it alone.
+    """
     template = daemons["spec"]["template"]["spec"]
     (daemon,) = (it for it in template["containers"] if it["name"] == "nri-rdma")
     clears = {key: deepcopy(it) for key, it in daemon.items() if not key.endswith("Probe")}
@@ -97,8 +109,12 @@ def _is_clearing(daemons: Object) -> bool:
 
 
 def _await_cleared(api: ApiServer, path: str, by: float, within_s: float) -> None:
-    """Wait until all pods of the DaemonSet have cleared their nodes. Errors of the API server are retried until the
-    time `by` of time.monotonic(); then NriRdmaError is raised."""
+    """Wait until all pods of the DaemonSet at `path` have removed what the daemon wrote on their nodes. Errors of the
+    API server are retried.
+
+    Raises NriRdmaError if they are not done at `by`, in seconds of time.monotonic(). `within_s` is the whole time
+    limit, for the error.
+    """
     while True:
         missing = "its state is not known"
         try:
@@ -114,7 +130,7 @@ def _await_cleared(api: ApiServer, path: str, by: float, within_s: float) -> Non
 
 
 def _uncleared(daemons: Object) -> str:
-    """Return "M of N" if M of the DaemonSet's N nodes are not cleared; "" if all are."""
+    """Return "M of N" if on M of the DaemonSet's N nodes the daemon's files are not removed yet; "" if all are done."""
     status = daemons.get("status", {})
     wanted = status.get("desiredNumberScheduled", 0)
     done = min(status.get("updatedNumberScheduled", 0), status.get("numberReady", 0))
@@ -124,7 +140,8 @@ def _uncleared(daemons: Object) -> str:
 
 
 def all_of(api: ApiServer, path: str, **selector: str) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a collection, page by page; nothing if the cluster does not have this kind of object."""
+    """Yield the objects of a collection, page by page. Yields nothing if the cluster does not have this kind of
+    object."""
     query = {"limit": str(_PAGE), **selector}
     try:
         while True:

@@ -13,9 +13,11 @@ _ENDED = ("Succeeded", "Failed")
 
 
 def holding(pods: Iterable[Object], claims: Iterable[Object], prefix: str, resources: Collection[str]) -> list[str]:
-    """Return "NAMESPACE/NAME on NODE" of each scheduled pod that requests devices by an annotation, a claim or a
-    resource. Pods that have ended are left out. `prefix` is that of our annotations, `resources` are the names of our
-    extended resources."""
+    """Return "NAMESPACE/NAME on NODE" for each scheduled pod that requests devices by an annotation, a claim or a
+    resource. Pods that have ended are left out.
+
+    `prefix` begins our annotations, and `resources` are the names of our extended resources.
+    """
     ours = {_name(it) for it in claims if _is_ours(it)}
     return sorted(
         f"{_name(pod)} on {pod['spec']['nodeName']}"

@@ -16,14 +16,19 @@ from nri_rdma.errors import ErrorCode, StateError
 from nri_rdma.host.cdi.folder import SUFFIXES
 
 DAEMON_ENDS_S = 20.0
-"""The time that the previous daemon on the node gets to end."""
+"""How many seconds to wait for the end of a daemon on this node."""
 OWN_KINDS = (f"{DRIVER}-claim", f"shares.{DRIVER}-pool")
-"""File names of the CDI specs that daemons write begin with these words. Those of `nri-rdma cdi generate` belong to the
-user."""
+"""The beginnings of the file names of the CDI specs that daemons write. The files of `nri-rdma cdi generate` belong to
+the user and have other names."""
 
 
 def leave_node(settings: Settings, host_dir: Path | None) -> Iterator[str]:
-    """Remove our files and yield a line for each thing removed. Raises NriRdmaError, StateError or OSError."""
+    """Remove our files and yield a line for each thing removed. `host_dir` is the chart's folder, whose programs are
+    removed, too.
+
+    Raises StateError if a pod has devices or the journal cannot be read, NriRdmaError if a daemon runs, and OSError if
+    a file cannot be removed.
+    """
     sole = Sole(settings.state_dir, settings.nri_socket, by=time.monotonic() + DAEMON_ENDS_S)
     try:
         _refuse_held(settings.state_dir)

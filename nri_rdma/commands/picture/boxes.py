@@ -29,8 +29,8 @@ _LINE = 20
 _BASELINE = 28
 """The distance from a box's top to the baseline of its first line, which is the box's name."""
 _USUAL_LINES = 2
-"""The least number of lines below the name for which a box has room, so that GPU and adapter boxes in a row are equally
-high."""
+"""The number of lines below the name for which each box has room at least, so that boxes of GPUs and adapters in a row
+are equally high."""
 
 
 def frame(branch: Branch, x: float, y: float, width: float, height: float) -> Box:

@@ -16,7 +16,7 @@ TAG_WIDTH, TAG_HEIGHT = 52, 20
 
 
 class ShapeKind(StrEnum):
-    """The kind of a box."""
+    """The object for which a box of the picture stands. The value is also the box's class in the SVG file."""
 
     NUMA = "numa"
     ROOT = "root"
@@ -26,8 +26,8 @@ class ShapeKind(StrEnum):
 
 
 class Mark(StrEnum):
-    """The use of a GPU or adapter: free, held by a pod, or used by the host. An adapter is held if one of its devices
-    is."""
+    """The use of a GPU or adapter: free, held by a pod, or used by the host. An adapter is held if a pod holds one of
+    its devices."""
 
     FREE = "free"
     HELD = "held"
@@ -48,7 +48,8 @@ class DrawnText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A rectangle with texts. `title` is its tooltip. `state` is None for frames, which only enclose other boxes."""
+    """A rectangle with texts. `title` is its tooltip. `state` is the use of a GPU or adapter; None for a frame, which
+    only encloses other boxes."""
 
     kind: ShapeKind
     name: str
@@ -63,8 +64,8 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnLine:
-    """The line of a GPU and an adapter: from the GPU's right edge, first straight, then curved, to the adapter's left
-    edge."""
+    """The line between a GPU and an adapter. It leads from the GPU's right edge, first straight, then curved, to the
+    adapter's left edge."""
 
     pair: PicturePair
     gpu: str
@@ -77,8 +78,7 @@ class DrawnLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A symbol in the legend with the text that explains it: a line of a distance class, a line of a thickness, or a
-    box of a state."""
+    """A symbol in the legend, with the text that explains it."""
 
     x: float
     y: float
@@ -86,13 +86,14 @@ class Sample:
     height: float
     text: DrawnText
     shows: Distance | Mark | bool
-    """The meaning of the symbol. A bool stands for the thickness of a line: True if it is thick."""
+    """The symbol: a line in the style of a distance class, a box in the style of a use, or a line that is thick (True)
+    or thin (False)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """The complete picture. `title` is one line; `description` says the content in words, for readers who do not see
-    it."""
+    """The complete picture. `title` is one line. `description` is the content in words, for people who do not see the
+    picture."""
 
     width: float
     height: float
@@ -100,6 +101,6 @@ class Drawing:
     description: str
     texts: tuple[DrawnText, ...]
     boxes: tuple[Box, ...]
-    """A frame comes before the boxes that it encloses."""
+    """The boxes. A frame comes before the boxes that it encloses."""
     lines: tuple[DrawnLine, ...]
     samples: tuple[Sample, ...]

@@ -19,8 +19,8 @@ _THICKNESS = ((True, "one pod has both"), (False, "nearest of a GPU that no pod 
 
 
 def legend(x: float, y: float, *, has_pairs: bool) -> Iterator[Sample]:
-    """Yield the legend's symbols with their texts, from (x, y) downwards. Without lines in the picture (`has_pairs`),
-    only the boxes are explained."""
+    """Yield the legend's symbols with their texts, from (x, y) downwards. `has_pairs`: the picture has lines, which
+    need an explanation, too."""
     if has_pairs:
         yield from (_sample(x, y, row, shows, shows.words) for row, shows in enumerate(Distance))
         yield from (_sample(x + _COLUMN, y, row, shows, text) for row, (shows, text) in enumerate(_THICKNESS))

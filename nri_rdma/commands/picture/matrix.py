@@ -11,8 +11,8 @@ SELF = "X"
 
 
 def matrix_of(items: Sequence[Located]) -> tuple[tuple[str, ...], ...]:
-    """Return a row for each item, with the class of its distance to every item (such as PIX or SYS) in the given
-    order."""
+    """Return a row for each item. The row has the class of the item's distance to every item (such as PIX or SYS), in
+    the given order."""
     return tuple(
         tuple(SELF if row == column else distance(one, other).name for column, other in enumerate(items))
         for row, one in enumerate(items)

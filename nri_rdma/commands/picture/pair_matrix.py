@@ -1,6 +1,6 @@
 """Writes measurements between pairs of ports as an SVG matrix: one ASCII file without scripts, fonts or references.
 
-The ports of one side are the rows, those of the other side the columns. A cell shows its result as text and as a bar. A
+The client's ports are the rows, and the server's ports the columns. A cell shows its result as text and as a bar. A
 pair that failed has a dashed border and its error code.
 """
 
@@ -20,8 +20,8 @@ _INK, _BAR, _FRAME = "#1b2430", "#20308f", "#66758a"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """The two lines of text of one pair, and its result as a fraction of the best one (0 to 1); None if the pair
-    failed."""
+    """The two lines of text for one pair. `part` is its bandwidth as a fraction of the best pair's (0 to 1); None if
+    the pair failed."""
 
     first: str
     second: str
@@ -31,7 +31,8 @@ class Cell:
 def svg_of_pairs(
     title: str, words: str, rows: Sequence[str], columns: Sequence[str], cells: Mapping[tuple[str, str], Cell]
 ) -> str:
-    """Return the SVG text. `words` is a sentence that explains the numbers. A pair without a cell is left blank."""
+    """Return the SVG text. `rows` and `columns` are names of ports, and `words` is a sentence that explains the
+    numbers. A pair without a cell is left blank."""
     lines = _lines(title, words, rows, columns, cells)
     return "".join(f"{line}\n" for line in lines).encode("ascii", "xmlcharrefreplace").decode()
 

@@ -1,9 +1,9 @@
 """Computes the positions of everything in the topology picture.
 
 From left to right the picture has NUMA nodes, PCI root complexes, switches, GPUs and RDMA devices. Each branch of the
-PCI tree is a frame around all that is below it, with its name in a column at its left. GPUs and RDMA devices are in two
-columns that all frames share. The gap between these columns contains only the lines from GPUs to RDMA devices. Each
-line has its distance class written where it leaves the GPU.
+PCI tree is a frame around everything below it, with the branch's name in a column at the left. GPUs and RDMA devices
+are in two columns that all frames share. The gap between these columns contains only the lines from GPUs to RDMA
+devices. Each line has its distance class written where it leaves the GPU.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _INSET = 10
 
 
 def drawing_of(view: View, notes: Iterable[str] = ()) -> Drawing:
-    """Return the picture of a node. `notes` are sentences for the reader, written at the top."""
+    """Return the picture of a node. `notes` are sentences written at the top, such as what is missing or doubtful."""
     tree = tree_of(view)
     columns = _Columns.of(view, max((branch.depth for branch in tree), default=1))
     texts = list(_head((_summary(view), *notes), columns.width))
@@ -67,7 +67,7 @@ def drawing_of(view: View, notes: Iterable[str] = ()) -> Drawing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Columns:
-    """The left edges of the columns. `frames` has the left and right edges of frames, by their depth in the tree."""
+    """The left edges of the columns. `frames` are the left and right edges of the frames at each depth of the tree."""
 
     frames: tuple[tuple[float, float], ...]
     gpu: float
@@ -134,8 +134,8 @@ def _stacked(boxes: Iterable[Box], top: float) -> Iterator[Box]:
 
 
 def _lines(view: View, sheet: _Sheet) -> Iterator[DrawnLine]:
-    """Yield the lines. At each box, line ends are ordered by the position of their other ends, so that few lines
-    cross."""
+    """Yield the lines. At each box, the ends of lines are in the order of the boxes at their other ends, so that few
+    lines cross."""
     from_gpu, to_adapter = _ends(view, sheet)
     for pair in view.pairs:
         key = (pair.gpu.pci, pair.adapter.id)

@@ -1,7 +1,7 @@
 """The PCI tree of a node, reduced to what decides distances: NUMA nodes, root complexes and switches.
 
-A bridge is kept only if several cards are below it. Root ports, and bridges that lead to a single card, add nothing to
-what the root complex says.
+A bridge is kept only if several cards are below it. Root ports, and bridges that lead to a single card, say no more
+about distances than the root complex.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nri_rdma.model.device import Gpu, RdmaDevice
 
 
 class Level(StrEnum):
-    """The kind of a branch."""
+    """The level of a branch in the PCI tree: a NUMA node, a PCI root complex, or a PCI bridge or switch."""
 
     NUMA = "numa"
     ROOT = "root"
@@ -26,7 +26,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """A NUMA node, root complex or bridge with what is directly on it. `name` is "" if it is not known."""
+    """A NUMA node, root complex or bridge, with everything directly on it. `name` is "" if it is not known."""
 
     level: Level
     name: str
@@ -46,8 +46,8 @@ _Way: TypeAlias = tuple[tuple[str, ...], _Leaf]
 
 
 def tree_of(view: View) -> tuple[Branch, ...]:
-    """Return the NUMA nodes by number, an unknown one last. The branches of each are its root complexes; devices that
-    are not on PCI come last."""
+    """Return the NUMA nodes by number; the branch for an unknown NUMA node comes last. Their branches are the root
+    complexes. Devices that are not on PCI come last in their NUMA node."""
     roots: dict[str, list[_Leaf]] = {}
     leaves: tuple[_Leaf, ...] = (*view.gpus, *view.adapters)
     for leaf in leaves:
@@ -66,13 +66,13 @@ def tree_of(view: View) -> tuple[Branch, ...]:
 
 
 def _located(leaf: _Leaf) -> Gpu | RdmaDevice:
-    """Return the object that knows the leaf's position on the node: the GPU itself, or the adapter's first device."""
+    """Return the object that has the position on the node: the GPU itself, or the adapter's first device."""
     return leaf if isinstance(leaf, Gpu) else leaf.head
 
 
 def _numa_node(leaves: Iterable[_Leaf]) -> int | None:
-    """Return the NUMA node that most of the leaves report. A root complex is in one NUMA node, even if the firmware
-    reports another for some function."""
+    """Return the NUMA node that most of these GPUs and adapters of one root complex report. A root complex is in one
+    NUMA node, even if the firmware reports another for some function."""
     numbers = Counter(number for leaf in leaves if (number := _located(leaf).numa_node) is not None)
     return min(numbers, key=lambda number: (-numbers[number], number), default=None)
 
@@ -98,8 +98,8 @@ def _root(root: str, leaves: Iterable[_Leaf]) -> Branch:
 
 
 def _branch(level: Level, name: str, ways: list[_Way]) -> Branch:
-    """Return a branch with these leaves. Leaves behind a bridge that leads to several cards go into a branch for that
-    bridge."""
+    """Return a branch with the GPUs and adapters in `ways`, each with the bridges that lead to it. If a bridge leads to
+    several cards, these go into a branch of their own."""
     groups: dict[str, list[_Way]] = {}
     direct: list[_Leaf] = []
     for way, leaf in ways:
@@ -123,7 +123,8 @@ def _branch(level: Level, name: str, ways: list[_Way]) -> Branch:
 
 
 def _parting(bridge: str, ways: list[_Way]) -> Branch:
-    """Return the branch of the last bridge that the ways to all these leaves have in common."""
+    """Return the branch for the last bridge that leads to all GPUs and adapters in `ways`. Each has the bridges between
+    `bridge` and itself."""
     while all(way for way, _leaf in ways) and len({way[0] for way, _leaf in ways}) == 1:
         bridge, ways = ways[0][0][0], [(way[1:], leaf) for way, leaf in ways]
     return _branch(Level.BRIDGE, bridge, ways)

@@ -1,8 +1,8 @@
 """The content of the topology picture: adapters, GPUs, the pods that have them, and the pairs that get a line.
 
-An adapter is a PCI physical function with all RDMA devices on it: its own, those of its virtual functions and of its
-scalable functions. These have the same distance to everything else, so they share one row of the matrix and one box of
-the picture.
+An adapter is a PCI physical function with all RDMA devices on it: its own, and those of its virtual functions and
+scalable functions. They have equal distances to everything else, so they share one row of the matrix and one box of the
+picture.
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PicturePair:
-    """A GPU and a device of an adapter, connected by a line. `pods` are those that have both; empty if the device is
-    shown as the nearest to a GPU that no pod is known to have."""
+    """A GPU and a device of an adapter that the picture connects by a line.
+
+    `pods` are the pods that have both. It is empty if no pod is known to have the GPU; the device is then the nearest
+    to it.
+    """
 
     gpu: Gpu
     adapter: Adapter
@@ -50,18 +53,18 @@ class PicturePair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The node as the picture shows it. GPUs are numbered by their order, which is that of their PCI addresses."""
+    """The node as the picture shows it. GPUs are numbered in the order of their PCI addresses."""
 
     adapters: tuple[Adapter, ...]
     gpus: tuple[Gpu, ...]
     pairs: tuple[PicturePair, ...]
     holdings: Mapping[DeviceId, tuple[Holding, ...]]
-    """For each device that is held, what pods hold of it, sorted by pod."""
+    """For each device that pods hold, what each pod holds of it, sorted by pod."""
     owners: Mapping[PciAddress, tuple[str, ...]]
-    """By a GPU's address, the pods that hold RDMA devices and are known to have this GPU."""
+    """For the PCI address of a GPU, the pods that hold RDMA devices and are known to have this GPU."""
     holders_are_known: bool = True
-    """Whether a device that no pod is listed for is really free. False for a snapshot, or if no daemon runs to say who
-    has devices."""
+    """Whether a device without a pod in `holdings` is really free. False for a snapshot, and if no daemon runs that
+    knows who has devices."""
 
     def is_split(self, device: RdmaDevice) -> bool:
         """Return whether the device's virtual functions are the only reason why pods cannot have the device itself."""
@@ -96,7 +99,7 @@ def view_of(node: Node, taken: Taken, *, holders_are_known: bool = True) -> View
 
 
 def gpu_name(number: int) -> str:
-    """Return the name of a GPU as nvidia-smi numbers them, such as GPU0."""
+    """Return the name of a GPU, such as GPU0. GPUs are numbered like those of nvidia-smi."""
     return f"GPU{number}"
 
 
@@ -116,8 +119,8 @@ def _function(device: RdmaDevice) -> PciAddress | DeviceId:
 
 
 def _pairs(view: View) -> tuple[PicturePair, ...]:
-    """Return the pairs held by the same pod, and for each GPU without such a pair the nearest adapter. Sorted by GPU,
-    then adapter."""
+    """Return the pairs whose GPU and adapter one pod holds. For each GPU in no such pair, add the pair with the nearest
+    adapter. Sorted by GPU, then adapter."""
     found: dict[tuple[PciAddress, DeviceId], PicturePair] = {}
     for pod, devices, gpus in _pods(view):
         for pair in _pairs_of(pod, devices, gpus):
@@ -134,7 +137,7 @@ def _pairs(view: View) -> tuple[PicturePair, ...]:
 
 
 def _pods(view: View) -> Iterator[tuple[str, tuple[tuple[Adapter, RdmaDevice], ...], tuple[Gpu, ...]]]:
-    """Yield each pod that has both RDMA devices and GPUs of this node, with these devices and GPUs."""
+    """Yield each pod that has RDMA devices and GPUs of this node, with its devices and GPUs."""
     for pod in sorted({owner for owners in view.owners.values() for owner in owners}):
         held = tuple(
             (adapter, device)
@@ -148,8 +151,8 @@ def _pods(view: View) -> Iterator[tuple[str, tuple[tuple[Adapter, RdmaDevice], .
 
 
 def _pairs_of(pod: str, held: Iterable[tuple[Adapter, RdmaDevice]], gpus: tuple[Gpu, ...]) -> Iterator[PicturePair]:
-    """Yield a pair of each device with its nearest GPU, then a pair of each remaining GPU with its nearest device. All
-    are of one pod."""
+    """Yield the pairs of one pod: each of its devices with the nearest of its GPUs, then each remaining GPU with the
+    nearest of its devices."""
     lines: Counter[PciAddress] = Counter()
     held = tuple(held)
     for adapter, device in held:
@@ -173,8 +176,8 @@ def _both(one: PicturePair, other: PicturePair) -> PicturePair:
 
 
 def _nearest(view: View, gpu: Gpu, lines: Mapping[DeviceId, int]) -> PicturePair | None:
-    """Return the pair of the GPU with its nearest adapter. Among equally near ones prefer an adapter with a free
-    device, then one with few lines. None if no adapter's position is known."""
+    """Return the pair of the GPU with its nearest adapter; None if no adapter's position is known. Of equally near
+    adapters, one with a free device is preferred, then one with few lines."""
 
     def key(adapter: Adapter) -> tuple[Distance, bool, int, int]:
         is_full = not any(map(view.is_free, adapter.devices))

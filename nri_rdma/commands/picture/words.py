@@ -1,6 +1,6 @@
 """The texts in the picture's boxes, and how they are shortened to fit.
 
-The font is monospaced, so the width of a text is known without the reader's font.
+The font is monospaced, so the width of a text is known whichever monospaced font the viewer has.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from nri_rdma.model.request import Mode
 CELL = 0.62
 """The width of a character relative to the font size. DejaVu Sans Mono and Menlo have 0.602, Courier 0.6."""
 MAX_LINES = 4
-"""The most lines about holders in an adapter's box."""
+"""The maximum number of lines about holders in an adapter's box."""
 _ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 _VENDORS = {"10de": "NVIDIA", "1002": "AMD", "8086": "Intel", "1da3": "Habana"}
 _UNREMARKABLE = ("ACTIVE", "")
 
 
 def shown(text: str) -> str:
-    """Return the text on one line, with characters escaped that are not printable, which XML forbids. Names come from
-    hardware and pods."""
+    """Return the text on one line. Characters that are not printable are escaped, because XML forbids them. Names come
+    from hardware and pods, so they may contain any character."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
@@ -76,7 +76,7 @@ def gpu_facts(gpu: Gpu) -> str:
 
 
 def gpu_title(name: str, gpu: Gpu, owners: tuple[str, ...]) -> str:
-    """Return the GPU's tooltip: all that is known about it, line by line."""
+    """Return the GPU's tooltip: everything that is known about the GPU, line by line."""
     lines = [f"{name}: {gpu_facts(gpu)}", _place(gpu), gpu.uuid, ", ".join(gpu.node_names)]
     lines.append(f"pods: {', '.join(owners)}" if owners else "no pod is known to have it")
     return "\n".join(shown(line) for line in lines if line)
@@ -100,8 +100,8 @@ _PROTOCOLS = {"ib": "IB", "roce": "RoCE", "iwarp": "iWARP"}
 
 
 def adapter_lines(view: View, adapter: Adapter) -> tuple[str, ...]:
-    """Return the lines of an adapter's box that say which pods have its devices. If it has several devices, they begin
-    with the number of devices and their states."""
+    """Return the lines of an adapter's box that say which pods have its devices. For an adapter with several devices,
+    the number of devices and their uses come first."""
     if len(adapter.devices) == 1:
         return tuple(_some(list(_holders(view, adapter.head))))
     virtual = sum(device.virtual is not None for device in adapter.devices)
@@ -124,7 +124,7 @@ def adapter_lines(view: View, adapter: Adapter) -> tuple[str, ...]:
 
 
 def adapter_title(view: View, adapter: Adapter) -> str:
-    """Return the adapter's tooltip: all that is known about it, with a line for each device."""
+    """Return the adapter's tooltip: everything that is known about the adapter, with lines for each device."""
     lines = [f"{adapter.head.name}: {adapter_facts(adapter)}", _place(adapter.head)]
     for device in adapter.devices:
         netdevs = "".join(f" {netdev.name}" for netdev in device.netdevs)
@@ -159,7 +159,7 @@ def _holders(view: View, device: RdmaDevice) -> Iterator[str]:
 
 
 def _free(view: View) -> str:
-    """Return the word for a device without a known holder."""
+    """Return the words for a device that no pod is known to have."""
     return "free" if view.holders_are_known else "holders not known"
 
 

@@ -1,6 +1,6 @@
 """Runs doctor on each node of a cluster that will get a daemon, and collects the findings.
 
-For each kind of node, the chart has a DaemonSet that resembles the daemon's. Its pods run `nri-rdma doctor -o json
+For each kind of node, the chart has a DaemonSet like the daemon's, but with pods that run `nri-rdma doctor -o json
 --stay`.
 """
 
@@ -17,10 +17,10 @@ from nri_rdma.errors import ApiServerError
 from nri_rdma.host.kubernetes.api import ApiServer
 
 LABEL, KIND = "app.kubernetes.io/component=preflight", "nri-rdma/nodes"
-"""The label by which the preflight's DaemonSets and pods are found, and the label with their kind of node. Both are
-set by the chart."""
+"""Two labels that the chart sets: the label by which the preflight's DaemonSets and pods are found, and the label with
+their kind of node."""
 CLUSTER = "-"
-"""Used in place of a node's name for findings that concern no single node, and for pods that no node runs yet."""
+"""Stands for a node's name, for findings that concern no single node, and for pods that are not on a node yet."""
 _CHECK = "preflight"
 _AGAIN_S = 1.0
 
@@ -28,8 +28,12 @@ _AGAIN_S = 1.0
 def examine_nodes(
     api: ApiServer, namespace: str, without: Collection[str], within_s: float
 ) -> Mapping[str, tuple[Finding, ...]]:
-    """Return the findings by node; those that concern no single node are under CLUSTER. A node whose doctor does not
-    answer within `within_s` seconds gets a problem. Checks named in `without` are left out. Raises ApiServerError."""
+    """Return the findings by node; findings that concern no single node are under CLUSTER. Checks named in `without`
+    are left out.
+
+    A node whose doctor does not answer within `within_s` seconds gets a problem. Raises ApiServerError if the API
+    server cannot be asked.
+    """
     by = time.monotonic() + within_s
     answers: dict[str, tuple[Finding, ...]] = {}
     while True:
@@ -81,8 +85,11 @@ def _by_node(
 
 
 def _of_sets(sets: Iterable[Mapping[str, Any]], kinds: Collection[str], events: str) -> Iterator[Finding]:
-    """Yield a problem for each kind of node with nodes on which no pod was created, and a warning if no node is of the
-    kind."""
+    """Yield a problem for each DaemonSet that has no pod yet on some of its nodes, and a warning for each DaemonSet
+    without nodes. There is one DaemonSet for each kind of node.
+
+    `kinds` are the kinds of node of the existing pods. `events` is the command that shows why pods are missing.
+    """
     for it in sets:
         kind = it["spec"]["selector"]["matchLabels"][KIND]
         lacking = _wanted(it) - list(kinds).count(kind)
@@ -106,7 +113,7 @@ def _answer(api: ApiServer, namespace: str, pod: str) -> tuple[Finding, ...] | N
 
 
 def _pods_of(sets: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the pods that belong to these DaemonSets. Pods of an earlier preflight may still exist and are left
+    """Return the pods that belong to these DaemonSets. Pods of an earlier preflight may still exist; they are left
     out."""
     owners = {it["metadata"]["uid"] for it in sets}
     return [it for it in pods if any(by["uid"] in owners for by in it["metadata"].get("ownerReferences") or ())]
@@ -126,7 +133,7 @@ def _is_running(pod: Mapping[str, Any]) -> bool:
 
 
 def _state(pod: Mapping[str, Any]) -> str:
-    """Return why the pod does not run, as reported by the kubelet, or else by the scheduler."""
+    """Return why the pod does not run. The kubelet reports it; if it reports nothing, the scheduler does."""
     status = pod.get("status", {})
     for it in status.get("containerStatuses") or ():
         for state in it["state"].values():

@@ -51,7 +51,7 @@ def snapshot(settings: Settings, output: Path) -> None:
 
 
 def _save(text: str, path: Path) -> None:
-    """Write the file so that it is complete or unchanged, even if the machine crashes. A pipe or device is written to
+    """Write the file so that it is complete or unchanged, even if the machine crashes. A pipe or a device is written to
     directly."""
     if path.exists() and not path.is_file():
         path.write_text(text)

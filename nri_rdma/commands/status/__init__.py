@@ -1,1 +1,2 @@
-"""`nri-rdma status`: shows what the daemon is doing. Other commands use these readers of the status document, too."""
+"""`nri-rdma status`: shows what the daemon is doing. Also the readers of the status document that other commands
+use."""

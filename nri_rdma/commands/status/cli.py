@@ -45,8 +45,9 @@ def status(
 
     How much of a device containers use and may use is read from their cgroups at this moment.
 
-    It warns about a missing guard, pods that run without their devices, and devices that could not be returned to the
-    host. Ends with 3 if the daemon does not answer.
+    The command warns about a missing guard (the OCI hook that keeps a container from starting without its devices),
+    pods that run without their devices, and devices that could not be returned to the host. Ends with 3 if the daemon
+    does not answer.
 
     --check is for probes and monitoring. It reports: the daemon does not answer; the runtime is not connected; a
     configuration was refused; metrics are not served; a resource or the DRA driver has not been registered with the
@@ -54,8 +55,8 @@ def status(
     devices because their netdevs are missing; devices could not be returned to the host; pods run without their
     devices; containers did not start. Refused pods are not reported.
 
-    --require-guard adds: the containers of a runtime handler have no guard, or that is unknown, and the kubelet does
-    not provide the guard resource either.
+    --require-guard adds: the containers of a runtime handler have no guard, or that is unknown. It adds nothing if the
+    kubelet serves the guard resource, an extended resource that brings the guard.
 
     \b
     Example:
@@ -96,8 +97,8 @@ def status(
 
 
 def _asked(context: click.Context, settings: Settings, *, check: bool) -> dict[str, Any]:
-    """Return the daemon's status document. With `check`, a daemon that does not answer is reported as a line, and the
-    command ends."""
+    """Return the daemon's status document. With `check`, the command prints a line and ends if the daemon does not
+    answer."""
     from nri_rdma.doors.control.daemon_client import ask_status
 
     try:
@@ -133,7 +134,7 @@ def attention(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _unserved_resources(document: dict[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each resource that pods wait for in vain."""
+    """Yield a sentence for each extended resource that the kubelet cannot allocate, so that pods wait for it."""
     for pool in document["pools"]:
         known = pool.get("registration")  # older daemons do not send this field
         if known and known["error"] and time.time() - known["since"] > UNSERVED_S:
@@ -149,8 +150,8 @@ def _unserved_resources(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _facts(document: dict[str, Any], setups: tuple[Setup, ...] = ()) -> Iterator[tuple[str, str]]:
-    """Yield the lines that `status` prints above its tables. `setups` says how the runtime's configuration guards each
-    handler."""
+    """Yield the lines that `status` prints above its tables. `setups` says for each runtime handler whether its
+    containers get the guard, an OCI hook that keeps a container from starting without its devices."""
     daemon, runtime = document["daemon"], document["runtime"]
     commit = f" (commit {daemon['revision']})" if daemon.get("revision") else ""  # older daemons do not send this field
     yield (
@@ -251,7 +252,8 @@ def _devices_of(pool: dict[str, Any]) -> str:
 
 
 def _share_limits(pool: dict[str, Any]) -> Iterator[str]:
-    """Yield a line for each set of limits, with the devices on which a share has these limits."""
+    """Yield a line for each set of rdma cgroup limits, with the devices that have it. The limits are those of one
+    share, a unit of the pool's extended resource."""
     told: dict[str, list[str]] = {}
     for device, it in pool.get("limits", {}).items():  # older daemons do not send this field
         told.setdefault(it["words"], []).append(device)
@@ -317,7 +319,8 @@ def _refused(rows: list[dict[str, Any]], now: float) -> TextTable:
 
 
 def _since_start(document: dict[str, Any]) -> str:
-    """Return words for the number of such pods since the daemon's start; "" if all of them still run."""
+    """Return words for the number of pods, since the daemon's start, that ran without the devices they ask for. "" if
+    all of these pods still run."""
     count = document.get("unserved_count", 0)  # older daemons do not send this field
     return f" ({count} since the daemon's start)" if count > len(document["unserved"]) else ""
 
@@ -342,7 +345,8 @@ def _devices(document: dict[str, Any]) -> TextTable:
 
 
 def _netdev_words(device: dict[str, Any], moves: list[dict[str, Any]]) -> str:
-    """Return words for where the device's netdevs are. The daemon may not have read the node again since they moved."""
+    """Return words that say where the device's netdevs are. A netdev that moved into a pod is left out of the host's,
+    even if the daemon has not read the node since."""
     gone = {it["netdev"]["name"]: it["pod_name"] for it in moves if it["device"] == device["name"]}
     here = [netdev["name"] for netdev in device["netdevs"] if netdev["name"] not in gone]
     away = [f"{name} as {pod_name}" for name, pod_name in gone.items()]

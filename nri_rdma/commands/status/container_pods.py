@@ -1,5 +1,5 @@
-"""Names of podman and Docker containers for the daemon's documents. The daemon knows containers by their ids, people by
-their names."""
+"""Adds the names of podman and Docker containers to the daemon's documents. The daemon knows only the ids of
+containers, while people use names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from nri_rdma.host.container_names import container_names
 PREFIX = "oci/"
 _SHORT = 12
 _ASKED_BY_NAME_S = 5.0
-"""How long an engine may take to answer if the user named a container; without the answer there is nothing to show."""
+"""How many seconds podman or Docker may take to answer if the user named a container. Without the answer nothing can be
+shown."""
 
 
 def with_names(document: dict[str, Any]) -> dict[str, Any]:
@@ -25,7 +26,7 @@ def with_names(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def id_of(name: str) -> str:
-    """Return the id of the container with this name; "" if no engine has one."""
+    """Return the id of the container with this name; "" if neither podman nor Docker has such a container."""
     return next((id_ for id_, found in container_names(_ASKED_BY_NAME_S).items() if found == name), "")
 
 

@@ -13,7 +13,7 @@ from nri_rdma.model.request import Mode
 
 
 def taken_from(document: Mapping[str, Any]) -> Taken:
-    """Return the holders of each held device. The document must have been checked before (`look_through`)."""
+    """Return the holders of each held device. The document must have been checked by `look_through`."""
     return MappingProxyType(
         {
             DeviceId(device["id"]): frozenset(map(_holding, device["holders"]))

@@ -8,8 +8,8 @@ from typing import Any  # Any: the daemon's JSON document
 from nri_rdma.commands.common.screen import age
 
 UNSERVED_S = 60.0
-"""How long a registration with the kubelet or a publication may be missing before it needs attention. The kubelet, the
-API server and the daemon start within this time."""
+"""How many seconds the registration with the kubelet, or the publication of devices, may be missing before a person
+should look. The kubelet, the API server and the daemon start within this time."""
 BRING_BACK = (
     "Bring the netdevs back to the host's network namespace (`ip -all netns exec ip link` finds them in others), or"
     " bind the devices to their drivers anew"

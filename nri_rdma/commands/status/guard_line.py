@@ -1,8 +1,8 @@
-"""The lines of `nri-rdma status` about the guard, the OCI hook that refuses containers while no daemon runs. They
-combine two sources: what the hook has asked the daemon, and what the runtime's configuration says.
+"""The lines of `nri-rdma status` about the guard, an OCI hook that keeps a container from starting without its devices,
+also while no daemon runs.
 
-Neither source is enough alone: a hook that was just installed has not asked yet, and one that has asked may have been
-removed since.
+The lines combine two sources: what the hook has asked the daemon, and what the runtime's configuration says. Neither is
+enough alone: a hook that was just installed has not asked yet, and a hook that has asked may have been removed since.
 """
 
 from __future__ import annotations
@@ -17,8 +17,13 @@ from nri_rdma.host.guard_setups import Setup
 def guard_facts(
     guard: dict[str, Any], setups: Iterable[Setup], now: float, resource: str = ""
 ) -> Iterator[tuple[str, str]]:
-    """Yield the lines of `status` about the guard. `setups` is empty if neither the runtime nor its configuration can
-    be read. `resource` is the guard resource; "" if the kubelet does not know it."""
+    """Yield the lines of `status` about the guard, an OCI hook that keeps a container from starting without its
+    devices.
+
+    `setups` says for each runtime handler whether it adds the hook; empty if neither the runtime nor its configuration
+    can be read. `resource` is the guard resource, an extended resource that only adds the hook; "" if the kubelet does
+    not know it.
+    """
     told = tuple(setups)
     guarded = [it.handler for it in told if not it.fault]
     faults = "; ".join(f"{it.handler}: {it.fault}" for it in told if it.fault and it.is_known)
@@ -48,8 +53,11 @@ def guard_facts(
 
 
 def lacking_guard(setups: Iterable[Setup], excluded: Collection[str], resource: str) -> Iterator[str]:
-    """Yield a sentence for each runtime handler that lacks the guard, or whose guard is unknown. Handlers in `excluded`
-    need none. With a guard `resource`, the kubelet brings the guard, so nothing is yielded."""
+    """Yield a sentence for each runtime handler that does not add the guard, an OCI hook that keeps a container from
+    starting without its devices, or for which this is unknown. Handlers in `excluded` need no guard.
+
+    `resource` is an extended resource that adds the hook. If the kubelet serves it, nothing is yielded.
+    """
     if resource:
         return
     told = tuple(setups)

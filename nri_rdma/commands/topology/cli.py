@@ -24,7 +24,8 @@ _CLASS_WIDTH = len("NODE")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """A node, the holders of its devices (None if nobody knows them), and sentences about where this is from."""
+    """A node, and the pods that hold its devices (`taken`; None if nobody knows them). `sentences` say from where and
+    when these facts are."""
 
     node: Node
     taken: Taken | None
@@ -81,8 +82,8 @@ def topology(settings: Settings, snapshot: Path | None, output: str) -> None:
 
 
 def _gather(settings: Settings, snapshot: Path | None) -> _Source:
-    """Return the node as the running daemon knows it, if it reads the hardware that these settings name; otherwise as
-    this command reads it. With a snapshot, no daemon is asked, because it may be of another time or machine."""
+    """Return the node as the running daemon knows it. This command reads the node itself if no daemon answers, if the
+    daemon reads another sysfs tree, or if `snapshot` is given."""
     from nri_rdma.doors.control.daemon_client import ask_status
     from nri_rdma.errors import NotReadyError
 
@@ -108,7 +109,12 @@ def _from_node(settings: Settings, sentence: str, snapshot: Path | None = None) 
 
 
 def _whose(settings: Settings, snapshot: Path | None) -> Iterator[str]:
-    """Yield the node's name and the time, which tell the pictures of several nodes apart. A snapshot has its own."""
+    """Yield a sentence with the machine's name and the present time, so that the pictures of several nodes can be told
+    apart.
+
+    Yields nothing for a snapshot, whose notes already have a name and a time, and for a sysfs tree that is not this
+    machine's.
+    """
     from nri_rdma.commands.common.node_file import name_and_time
     from nri_rdma.host.sysfs.scan import is_own
 
@@ -219,8 +225,8 @@ def _picture(view: View, sentences: tuple[str, ...]) -> str:
 
 
 def _document(source: _Source, view: View) -> dict[str, Any]:
-    """Return the document of `inventory -o json` with additions: names of GPUs, holders as in `status -o json`, rails,
-    and the matrix of distances."""
+    """Return the document of `inventory -o json` with additions: names of GPUs, holders in the form of `status -o
+    json`, rails, and the matrix of distances."""
     from nri_rdma.commands.common.node_file import document_of
     from nri_rdma.commands.picture.matrix import matrix_of
     from nri_rdma.commands.picture.view import gpu_name

@@ -87,7 +87,8 @@ def _asked(settings: Settings, pod: str) -> dict[str, Any]:
 
 
 def _say_nothing(pod: str, *, is_file: bool, is_known: bool) -> None:
-    """Print that there is no event to show. With `is_known` there are events, but none of them failed."""
+    """Print that no event can be shown. `is_file`: the trace is from a file. `is_known`: events exist, but none of them
+    failed."""
     of = f" of a pod {pod}" if pod else ""
     if is_known:
         Screen().line(f"Nothing{f' in {pod}' if is_file else of} failed.")

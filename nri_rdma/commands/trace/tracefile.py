@@ -1,7 +1,7 @@
 """Reads a file with the output of `trace -o json`.
 
-The daemon's own answers are consistent, but a file may not be. Repeated ids, impossible times and endless trees are
-refused, so that drawing always ends.
+The daemon's own answers are consistent, but a file may not be. Repeated ids, impossible times and spans nested in each
+other are refused, so that drawing always ends.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from nri_rdma.commands.trace.waterfall import SpanRow, read_spans
 from nri_rdma.errors import ErrorCode, NotReadyError, SettingError
 
 MAX_SPANS = 20_000
-"""More than an answer of the daemon can have: an answer has at most 3 MiB, and each span takes over a hundred bytes."""
+"""The maximum number of spans. An answer of the daemon has fewer: it has at most 3 MiB, and each span takes over a
+hundred bytes."""
 MAX_DEPTH = 100
-"""More than any attach has, whose steps are four levels deep."""
+"""The maximum depth of nested spans. The steps of an attach are only four levels deep."""
 _LATEST_NS = 253_402_300_799 * 10**9
 """The last second of the year 9999, the latest time that datetime can show."""
 
 
 def read_trace(path: Path) -> dict[str, Any]:
-    """Return the trace document in the file (- is stdin). Raises OSError, or SettingError if the file contains no
-    trace."""
+    """Return the trace document in the file (- is stdin). Raises OSError if the file cannot be read, and SettingError
+    if it contains no valid trace."""
     refused = partial(_refused, path)
     document = read_json_object(path, refused)
     try:

@@ -1,7 +1,7 @@
 """Draws traces as waterfalls: the spans of the daemon's document become blocks, and blocks become lines. Pure.
 
 A block is one event: a span whose parent is not in the document, with all spans below it. Its width is the time until
-its last span ends, which may be after RunPodSandbox has been answered: a worker then continues the attach.
+its last span ends. That may be later than the answer to RunPodSandbox, because a worker continues the attach.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class SpanRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaterfallRow:
-    """A span with its place in the block's tree. `last` says for each ancestor, from the top down, and for the span
-    itself whether it is the last of its siblings."""
+    """A span with its place in the block's tree. `last` has a value for each ancestor, from the top down, and one for
+    the span: whether it is the last of its siblings."""
 
     span: SpanRow
     last: tuple[bool, ...]
@@ -48,7 +48,7 @@ class WaterfallRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One event: a tree of spans in the order of time. The first row is the event's own span."""
+    """One event: a tree of spans, in the order of time. The first row is the span of the whole event."""
 
     rows: tuple[WaterfallRow, ...]
 
@@ -89,7 +89,7 @@ ASCII = Pen(pieces="#", branch="|-", corner="`-", pipe="| ")
 
 
 def read_spans(document: Mapping[str, object]) -> tuple[SpanRow, ...]:
-    """Return the spans of a trace document. Raises NotReadyError if it has another form."""
+    """Return the spans of a trace document. Raises NotReadyError if the document has no valid spans."""
     try:
         spans: tuple[SpanRow, ...] = msgspec.convert(document.get("spans"), tuple[SpanRow, ...])
     except msgspec.ValidationError as error:
@@ -118,8 +118,11 @@ def make_blocks(spans: Iterable[SpanRow]) -> tuple[Block, ...]:
 
 
 def _event_around(span: SpanRow, newest: Mapping[str, SpanRow]) -> SpanRow | None:
-    """Return the event that a span without a known parent belongs to, because its parent is still running and not in
-    the document yet. None if the span names a sandbox, because only an event does so."""
+    """Return the event to which a span without a known parent belongs: the newest event of its trace. A parent that is
+    still running is not in the document yet.
+
+    None if the span has the attribute `sandbox`. Only the span of an event has it, so this span is an event itself.
+    """
     if "sandbox" in span.attributes:
         return None
     return newest.get(span.trace_id)
@@ -153,7 +156,7 @@ class _Columns:
 
 
 def draw(block: Block, width: int, pen: Pen) -> Iterator[WaterfallLine]:
-    """Yield the block as lines of at most `width` characters."""
+    """Yield the lines of the block, each of at most `width` characters, drawn with the characters of `pen`."""
     columns = _Columns.of(width)
     period = (block.event.start_ns, block.end_ns)
     errors = {(row.span.parent_id, row.span.error) for row in block.rows}
@@ -207,8 +210,8 @@ def _below(text: str, gutter: str, width: int) -> Iterator[str]:
 
 
 def _bar(span: SpanRow, period: tuple[int, int], width: int, pen: Pen) -> str:
-    """Return a bar in a line of `width` cells, which stands for the block's period. Even the shortest span gets one
-    piece."""
+    """Return the bar of a span in a line of `width` characters, which stand for `period`, the begin and end of the
+    block. Even the shortest span gets one character."""
     begin, total = period[0], max(1, period[1] - period[0])
     pieces = len(pen.pieces)
     first = min(width - 1, (span.start_ns - begin) * width // total)
@@ -219,15 +222,16 @@ def _bar(span: SpanRow, period: tuple[int, int], width: int, pen: Pen) -> str:
 
 
 def _error(span: SpanRow, errors: Set[tuple[str, str]]) -> str:
-    """Return the text for a failed span. If a span below it has the same error, refer to that one instead of repeating
-    it. `errors` are the errors of the block, each with the id of its parent span."""
+    """Return the text for a failed span. If a span below it has the same error, the text refers to that span instead of
+    repeating the error. `errors` are the errors of the block, each with the id of the failed span's parent."""
     if not span.error:
         return ""
     return "ERROR, see below" if (span.span_id, span.error) in errors else f"ERROR {span.error}"
 
 
 def _details(span: SpanRow) -> str:
-    """Return the reason of a span, if it has one; otherwise its attributes that help a reader, such as the device."""
+    """Return the reason that a span has; without a reason, those of its attributes that help a person, such as the
+    device."""
     shown = (str(span.attributes.get(key, "")) for key in _SHOWN_ATTRIBUTES)
     return str(span.attributes.get("reason", "")) or ": ".join(filter(None, shown))
 

@@ -1,7 +1,7 @@
 """Checks the parameters for our driver in ResourceClaims, ResourceClaimTemplates and DeviceClasses.
 
-The parameters are in ``config[].opaque``. They have the keys of a request in an annotation, except those that the claim
-itself expresses: which devices, how many and for whom (nri_rdma.text.requests).
+The parameters are in ``config[].opaque``. They have the keys of a request in an annotation, except the keys for facts
+that the claim itself expresses: which devices, how many and for which containers (nri_rdma.text.requests).
 """
 
 from __future__ import annotations
@@ -51,9 +51,11 @@ def claim_problems(
     classes: Mapping[str, Mapping[str, Any]] | None = None,
     on_host: Container[Reference] = (),
 ) -> Iterator[Problem]:
-    """Yield the problems of our driver's parameters in a document. `at` is the document's path in the file. `classes`
-    are the known DeviceClasses by name, whose parameters are merged in. `on_host` are the claims of pods that use the
-    host's network."""
+    """Yield the problems of our driver's parameters in a document. `at` is the document's path in the file.
+
+    `classes` are the known DeviceClasses by name; their parameters apply together with those of the claim. `on_host`
+    are the claims of pods that use the host's network.
+    """
     requests = tuple(requests_in(document, driver, classes or {}))
     parts = {index for it in requests if it.others for index in it.configs}
     is_wrong = False
@@ -77,8 +79,8 @@ def claim_problems(
 
 
 def _merge_problems(merge: WrittenRequest, configs: Path, placed: Placed, file: str) -> Iterator[Problem]:
-    """Yield the conflicts between the parameters that apply to one request, such as those of its class and of its
-    claim. The reported place is that of the claim's last parameters."""
+    """Yield the conflicts between the parameters that apply to one request, such as those of its DeviceClass and of its
+    claim. The reported place is that of the last parameters in the claim."""
     path = (*configs, merge.configs[-1], "opaque")
     where = path_text((*path, "parameters"))
     try:
@@ -115,8 +117,8 @@ def _misspelt(opaque: Mapping[str, Any], where: str, driver: str) -> RequestErro
 
 
 def _refuse_unknown_requests(document: Mapping[str, Any], index: int, where: str) -> None:
-    """Raise RequestError if the config names a request that the claim does not have; the API server would refuse it,
-    too."""
+    """Raise RequestError if the config with this index names a request that the claim does not have. The API server
+    would refuse such a claim."""
     devices = devices_of(document)
     requests = devices.get("requests")
     known = [str(it.get("name")) for it in requests if isinstance(it, dict)] if isinstance(requests, list) else []
@@ -151,7 +153,7 @@ def _problem(error: RequestError, path: Path, placed: Placed, file: str) -> Prob
 
 def _count(devices: Mapping[str, Any], index: int) -> int | None:
     """Return how many devices the config with this index applies to: the sum over its requests. None if the number is
-    not known, such as for "all". A DeviceClass does not say a number and counts as 1."""
+    not known, such as for "all". For a DeviceClass, which has no number, return 1."""
     requests = devices.get("requests")
     if not isinstance(requests, list):
         return 1

@@ -53,7 +53,8 @@ def validate(context: click.Context, files: tuple[Path, ...], annotation_prefix:
 
 
 def _read(path: Path) -> bytes:
-    """Return the content of the file, up to one byte more than the checks allow, so that they refuse a larger file."""
+    """Return the content of the file. At most one byte more than the checks allow is read, so that they refuse a larger
+    file. Raises SettingError for a directory."""
     from nri_rdma.text.placed_yaml import MAX_BYTES
 
     if path != _STDIN and path.is_dir():

@@ -1,8 +1,8 @@
 """Checks a file of any kind that may be for nri-rdma: finds what each document is, and all of its problems.
 
 The kind of a document is found by its content, not by the file's name: a pod or workload, a claim with parameters for
-our driver, a daemon's configuration (TOML), or a CDI spec. Law: any bytes lead to a Checked in bounded time, and no
-error is raised.
+our driver, a daemon's configuration (TOML), or a CDI spec. Law: for any bytes, `check` returns a Checked in bounded
+time and raises no error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_CONFIG_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedDocument:
-    """One document of a file. `skipped` says why it was not checked; "" if it was."""
+    """One document of a file. `skipped` says why it was not checked; "" if it was checked."""
 
     kind: str
     name: str
@@ -39,8 +39,8 @@ class CheckedDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """The result for one file: its documents, the errors, and the warnings about what was probably not meant so. Errors
-    and warnings are sorted by line."""
+    """The result for one file: its documents, its errors, and warnings about settings that are valid but probably a
+    mistake. Errors and warnings are sorted by line."""
 
     file: str
     documents: tuple[CheckedDocument, ...]
@@ -49,7 +49,8 @@ class Checked:
 
 
 def check(data: bytes, file: str, prefix: str = PREFIX) -> Checked:
-    """Check a file and return its documents and problems. `prefix` is that of our annotations."""
+    """Check the content of a file and return its documents and problems. `file` is the name to report, and `prefix`
+    begins our annotations."""
     if _is_toml(data):
         return _configuration(data, file)
     documents = read_documents(data)

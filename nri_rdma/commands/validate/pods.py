@@ -1,8 +1,8 @@
 """Checks the annotations of pods and pod templates, and finds the line of each problem.
 
 First the value of each annotation is parsed alone, so that one error hides no other; then all are parsed together, as
-the daemon does. Our annotations may also be at a place where no pod is (``podMetadata`` of a workflow). There the
-values are checked, but not the names of containers.
+the daemon does. Our annotations may also be at a place that does not belong to a pod, such as ``podMetadata`` of a
+workflow. Their values are checked, but not the names of containers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nri_rdma.text.refusals import bounded, each_of, refused
 from nri_rdma.text.templates import Way, entries, ways_to_pods
 
 MAX_KEY_NAME = 63
-"""The most characters that Kubernetes allows in an annotation's key after the slash."""
+"""The maximum number of characters after the slash that Kubernetes allows in the key of an annotation."""
 
 
 def has_annotations(document: Mapping[str, Any], prefix: str) -> bool:
@@ -37,7 +37,7 @@ def has_annotations(document: Mapping[str, Any], prefix: str) -> bool:
 def pod_problems(
     document: Mapping[str, Any], at: Path, placed: Placed, lines: list[str], file: str, prefix: str
 ) -> Iterator[Problem]:
-    """Yield the problems of a document with pods. `at` is the document's path in the file, `lines` are the file's
+    """Yield the problems of a document with pods. `at` is the document's path in the file, and `lines` are the file's
     lines."""
     ways = ways_to_pods(document)
     yield from _misplaced(document, at, ways, _Checked(path=at, placed=placed, lines=lines, file=file), prefix)
@@ -71,7 +71,8 @@ def _is_around(way: Way, pods: tuple[Way, ...]) -> bool:
 
 
 def _pod_problems(document: Mapping[str, Any], way: Way, at: Path, checked: _Checked, prefix: str) -> Iterator[Problem]:
-    """Yield the problems of one pod, which is at the path `way` in the document."""
+    """Yield the problems of one pod. `way` is the pod's path in the document, and `at` the document's path in the
+    file."""
     placed, file = checked.placed, checked.file
     written = _annotations(document, (*way, "metadata", "annotations"))
     asked: list[DeviceRequest] = []
@@ -95,7 +96,7 @@ def _pod_problems(document: Mapping[str, Any], way: Way, at: Path, checked: _Che
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Checked:
-    """A set of annotations, and its place in the file."""
+    """A set of annotations, with its place in the file."""
 
     path: Path
     placed: Placed
@@ -103,8 +104,8 @@ class _Checked:
     file: str
 
     def problem(self, error: RequestError, key: str) -> Problem:
-        """Return an error in the value of an annotation as a Problem, with its place in the file. If the place inside
-        the value is not known, the place is that of the key."""
+        """Return an error in the value of the annotation `key` as a Problem with its place in the file. If the place
+        inside the value is not known, the place of the key is used."""
         path = (*self.path, key)
         place, text, written = self.placed.place_of(path), self._text(key), self.placed.texts.get(path)
         if text is not None and written is not None:
@@ -140,7 +141,7 @@ def _path(error: RequestError, key: str) -> str:
 
 
 def _annotations(document: Mapping[str, Any], way: Way) -> Mapping[str, object]:
-    """Return the annotations at the path; an empty mapping if there are none."""
+    """Return the annotations at the path; an empty mapping if nothing is there."""
     value: Any = document
     for key in way:
         value = value[key] if isinstance(key, int) else value.get(key) if isinstance(value, dict) else None
@@ -148,13 +149,14 @@ def _annotations(document: Mapping[str, Any], way: Way) -> Mapping[str, object]:
 
 
 def _readable(written: Mapping[str, object], prefix: str) -> Mapping[str, object]:
-    """Return the annotations, leaving out those of ours whose values are not strings: they were reported before."""
+    """Return the annotations without those of ours whose values are not strings, because these have been reported
+    already."""
     return {key: text for key, text in written.items() if isinstance(text, str) or not asks({key: ""}, prefix)}
 
 
 def _with(value: Any, way: Way, annotations: Mapping[str, object]) -> Any:
-    """Return the document with these annotations in place of those at the path. A document without annotations there is
-    returned as it is."""
+    """Return the document with `annotations` at the path `way`, in place of the annotations there. If nothing is there,
+    the document is returned unchanged."""
     if not way:
         return annotations if isinstance(value, dict) else value
     key, *rest = way
@@ -168,8 +170,12 @@ def _with(value: Any, way: Way, annotations: Mapping[str, object]) -> Any:
 def _misplaced(
     document: Mapping[str, Any], at: Path, ways: tuple[Way, ...], checked: _Checked, prefix: str
 ) -> Iterator[Problem]:
-    """Yield a problem for each of our annotations on an object that contains a pod, because only the pod's own are
-    read."""
+    """Yield a problem for each of our annotations on an object that contains a pod, such as a Deployment. Such an
+    annotation has no effect: only annotations of the pod itself, or of its template, are read.
+
+    `ways` are the paths of the pods in the document, `at` is the document's path in the file, and `prefix` begins our
+    annotations.
+    """
     nearest: dict[Way, Way] = {}
     for way in ways:
         for depth in range(len(way)):
@@ -246,8 +252,8 @@ def _without_network(pod: PodManifest, request: PodRequest | None) -> Iterator[R
 
 
 def _leading_all(request: PodRequest | None) -> Iterator[RequestError]:
-    """Yield a warning, as an error that is not raised, for each default route in the main table. Only the node knows
-    whether other routes cover the cluster network."""
+    """Yield a warning for each default route in the main table, in the form of an error that is not raised. Only the
+    node knows whether more specific routes cover the cluster network."""
     for item in request.requests if request is not None else ():
         for index, route in enumerate(item.routes if item.interface.vrf is None else ()):
             if route.is_over_netdev and not route.destination.prefixlen and route.table == MAIN_TABLE:
@@ -259,7 +265,7 @@ def _leading_all(request: PodRequest | None) -> Iterator[RequestError]:
 
 
 def _key_of(error: RequestError, pod: PodManifest) -> str:
-    """Return the key of the annotation that the error is about; if it is about all of them, the place that the error
-    names."""
+    """Return the key of the annotation that the error is about. If it is about all annotations, return the place that
+    the error names."""
     about = [key for key in pod.annotations if error.where.startswith(key)]
     return max(about, key=len, default=error.where)

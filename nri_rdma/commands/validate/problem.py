@@ -12,8 +12,8 @@ from nri_rdma.text.placed_yaml import Place
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """An error in a file or, with `is_warning`, something that was probably not meant so. `line` and `column` count
-    from 1; 0 means none is known. `path` is the key as people write it."""
+    """An error in a file or, with `is_warning`, a setting that is valid but probably a mistake. `line` and `column`
+    count from 1; 0 means that they are not known. `path` is the key as people write it."""
 
     file: str
     line: int
@@ -39,7 +39,7 @@ class Problem:
 
     @property
     def where(self) -> str:
-        """The place as compilers and editors write it, followed by the key."""
+        """The place in the form that compilers and editors use, such as FILE:LINE:COLUMN, followed by the key."""
         numbers = "".join(f":{number}" for number in (self.line, self.column) if number)
         return f"{self.file}{numbers}{f' {self.path}' if self.path else ''}"
 
@@ -53,8 +53,8 @@ NOWHERE = Place(0, 0)
 
 
 def steps_of(where: str) -> Path:
-    """Return the keys and indexes of a path as errors write it (``[0].match.pci``). Keys may contain no dot or
-    bracket."""
+    """Return the keys and indexes of a path in the form that errors have (``[0].match.pci``). A key must not contain a
+    dot or a bracket."""
     return tuple(int(number) if number else word for number, word in _STEP.findall(where))
 
 

@@ -1,4 +1,5 @@
-"""Tests each RDMA port of this container with the pyverbs program, a subprocess run by the distribution's Python."""
+"""Tests each RDMA port of this container. Each test is a subprocess: the pyverbs program, run by the distribution's
+Python."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from nri_rdma.model.proof import DeviceTask, ProofProblem, ProofStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedPort:
-    """The result for one port. `told` is the program's answer; `error` is None if RDMA works on the port."""
+    """The result for one port. `told` is the answer of the pyverbs program. `error` is None if RDMA works on the
+    port."""
 
     port: DeviceTask
     told: dict[str, Any]
@@ -30,7 +32,11 @@ def check(
     python: Path | None,
     within_s: float,
 ) -> Iterator[CheckedPort]:
-    """Test the ports one after the other and yield the result of each at once. A test may take `within_s` seconds."""
+    """Test the ports one after the other, and yield the result of each at once.
+
+    `addresses` are the container's IP addresses, by which a GID is chosen. `memory_bytes` is how much memory to
+    register. `python` is the Python with pyverbs. `within_s` is the time limit for one port in seconds.
+    """
     own = [str(it) for it in addresses]
     for port in ports:
         task = {

@@ -36,7 +36,7 @@ def given(
     roce_version: int = 2,
 ) -> GivenPorts:
     """Return the ports of the named devices. Without names, take the devices in the variables RDMA_DEVICES_*, otherwise
-    those whose uverbs nodes exist in this container.
+    the devices whose uverbs nodes exist in this container.
 
     Raises ProofError if there is no device.
     """
@@ -73,7 +73,8 @@ def memlock() -> int | None:
 
 
 def memory_max(proc: Path, cgroup_root: Path) -> int | None:
-    """Return the memory limit of this process's cgroup in bytes; None if there is none or it cannot be read."""
+    """Return the memory limit of this process's cgroup in bytes; None if it has no limit or the limit cannot be
+    read."""
     try:
         lines = (proc / "self/cgroup").read_text().splitlines()
         (own,) = (line.removeprefix("0::") for line in lines if line.startswith("0::"))
@@ -84,7 +85,8 @@ def memory_max(proc: Path, cgroup_root: Path) -> int | None:
 
 
 def addresses() -> tuple[IPv4Address | IPv6Address, ...]:
-    """Return the IP addresses of this network namespace, except those of the loopback. Raises KernelError."""
+    """Return the IP addresses of this network namespace, without loopback addresses. Raises KernelError if the kernel
+    does not list them."""
     from nri_rdma.host.netlink.restore.link_contents import carried_interface, read_addresses
     from nri_rdma.host.netlink.sockets.route_socket import RouteSocket
 

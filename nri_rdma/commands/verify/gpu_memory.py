@@ -18,8 +18,8 @@ _FOLDERS = ("", "dri", "accel")
 
 
 def gpudirect_here(settings: Settings, names: Collection[str]) -> tuple[GpuDirect, ...]:
-    """Return the state of GPUDirect RDMA between the named devices and the GPUs of this container. Sysfs lists all GPUs
-    of the host, so only those with a device node here are taken."""
+    """Return the state of GPUDirect RDMA between the named devices and the GPUs of this container. A GPU counts if its
+    device node is here, because sysfs lists all GPUs of the host."""
     try:
         found = scan(settings.sysfs_root, settings.dev_root, settings.proc_root)
     except InventoryError:

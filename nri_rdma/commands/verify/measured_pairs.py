@@ -46,8 +46,9 @@ class MeasuredPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
-    """One side of the measurement: its ports, addresses, Python and time limits. `wait_s` is the time to wait for the
-    other side, `pair_s` that for one pair."""
+    """One side of a measurement, which is this container: its ports, its IP addresses, and the Python with pyverbs.
+    `wait_s` is how many seconds to wait for the other container, and `pair_s` the time limit for each step of a
+    pair."""
 
     ports: tuple[DeviceTask, ...]
     addresses: tuple[IPv4Address | IPv6Address, ...]
@@ -56,8 +57,11 @@ class Own:
     pair_s: float
 
     def task(self, **more: object) -> dict[str, Any]:
-        """Return the task for the pyverbs program, with `more` added. Raises ProofError if there are more ports than it
-        can measure."""
+        """Return the input of the pyverbs program, which does the measurement: this side's ports and time limits, with
+        the fields `more` of the serving or calling side.
+
+        Raises ProofError if this side has more ports than the program can measure.
+        """
         if len(self.ports) > MOST_DEVICES:
             what = f"{len(self.ports)} ports are too many: at most {MOST_DEVICES} are measured"
             raise ProofError(ErrorCode.PROOF_UNAVAILABLE, what, hint="name the devices on the command line")
@@ -76,8 +80,11 @@ class Own:
 
 
 def serve(own: Own, bind: str, tcp_port: int, on_listening: Callable[[str, int], None]) -> Iterator[MeasuredPair]:
-    """Wait for the other container to call, and yield what it measures. `on_listening` gets the address and TCP port on
-    which this side listens. Raises ProofError."""
+    """Wait for the other container to connect, and yield the result of each pair that it measures. `on_listening` gets
+    the address and the TCP port on which this side listens.
+
+    Raises ProofError if nobody connects in time or the measurement breaks off.
+    """
     task = own.task(bind=bind, tcp_port=tcp_port)
     for line in ask(own.python, "serve", task, _whole_s(own, 0)):
         if "listening" in line:
@@ -88,7 +95,12 @@ def serve(own: Own, bind: str, tcp_port: int, on_listening: Callable[[str, int],
 def call(
     own: Own, host: str, tcp_port: int, *, pairs: str, iterations: int, message_bytes: int, seconds: float
 ) -> Iterator[MeasuredPair]:
-    """Connect to a container that serves, and yield the result of each pair. Raises ProofError."""
+    """Connect to a container that waits in `serve`, and yield the result of each pair.
+
+    `pairs` is "all" (each port with each) or "same" (ports at one position). `iterations` is the number of messages for
+    the latency. `message_bytes` and `seconds` are for the bandwidth. Raises ProofError if the connection fails or the
+    measurement breaks off.
+    """
     task = own.task(
         host=host,
         tcp_port=tcp_port,
@@ -101,8 +113,8 @@ def call(
 
 
 def _whole_s(own: Own, seconds: float) -> float:
-    """Return the time limit for the whole measurement in seconds: the sum of the limits of the wait and of all
-    pairs."""
+    """Return the time limit in seconds for the whole measurement: the limit of the wait, and the limits of as many
+    pairs as are allowed."""
     return own.wait_s + MOST_PAIRS * (2 * own.pair_s + seconds)
 
 

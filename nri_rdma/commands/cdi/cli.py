@@ -319,8 +319,8 @@ def generate(
     uses are left out unless you name them. Write the spec again when the hardware has changed. Root is needed only to
     write to the directory.
 
-    --mode, --memlock and the limits become an annotation of each CDI device. nri-rdma reads it when a container gets the
-    device. Annotations need CDI 0.6.0.
+    --mode, --memlock and the limits become an annotation of each CDI device. nri-rdma reads it when a container gets
+    the device. Annotations need CDI 0.6.0.
 
     With --hooks, a container of podman or Docker gets the whole device: hooks in the spec ask the daemon, which moves
     the netdev in and back out, according to the pools and rules of the configuration.

@@ -86,7 +86,7 @@ def hooked(generated: Generated, node: Node, policy: Policy, style: HookStyle) -
 
 
 ALL = "all"
-"""The CDI device that stands for all devices of the spec; other vendors use the same name."""
+"""The name of the CDI device that stands for all devices of the spec. Other vendors use this name, too."""
 
 
 def _all_of(devices: Sequence[Device]) -> Iterator[Device]:

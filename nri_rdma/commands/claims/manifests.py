@@ -18,7 +18,7 @@ from nri_rdma.model.pool import Pool, PoolDoor
 Manifest: TypeAlias = dict[str, Any]
 
 NAME = "nri-rdma"
-"""The name of all objects except those named after a pool."""
+"""The name of all objects, except the DeviceClasses, which have the names of their pools."""
 _RBAC, _ADMISSION, _RESOURCE = "rbac.authorization.k8s.io", "admissionregistration.k8s.io", "resource.k8s.io"
 _TOKENS_NODE = "request.userInfo.extra[?'authentication.kubernetes.io/node-name'][0].orValue('')"
 _SLICES_NODE = "(request.operation == 'DELETE' ? oldObject : object).spec.?nodeName.orValue('')"

@@ -113,8 +113,8 @@ class _Process:
         return self.daemon.make_plugin(door.runtime_pid)
 
     def asks(self, annotations: Mapping[str, str]) -> bool:
-        """Return whether a pod with these annotations asks for our devices. The annotation prefix is the default until
-        the settings have been read."""
+        """Return whether a pod with these annotations asks for our devices. Until the settings have been read, the
+        default annotation prefix counts."""
         return asks(annotations, self._prefix)
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 Exit codes: 0 done, 1 refused or a check failed, 2 wrong usage, 3 daemon not reachable, 4 privileges missing. An error
 that a user can cause ends the command with one line on stderr that begins with `nri-rdma: CODE:`.
 
-Neither this module nor those of the commands import pyroute2, protobuf or opentelemetry before a command runs, so that
+This module and the modules of commands do not import pyroute2, protobuf or opentelemetry before a command runs, so that
 `--help` and `--version` answer at once.
 """
 

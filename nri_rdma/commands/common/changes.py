@@ -44,8 +44,9 @@ class OwnFile:
         return tuple(sorted(self._compiled_folder.glob(pattern))) if self.is_module else ()
 
     def remove_compiled(self) -> None:
-        """Remove the module's compiled files. Python checks only the source's size and modification time in seconds, so
-        it could use compiled code of an older content. Raises OSError."""
+        """Remove the module's compiled files. Otherwise Python could use compiled code of an older content, because it
+        checks only the source's size and its modification time in seconds. Raises OSError if a file cannot be
+        removed."""
         for path in self.compiled:
             path.unlink(missing_ok=True)
         if self.is_module:
@@ -88,7 +89,8 @@ class FileChange:
         return ("" if self.is_removal and self.before is None else self._difference()) + compiled
 
     def carry_out(self) -> None:
-        """Write the file, or remove it. Raises OSError."""
+        """Write the file, or remove it. If the compiled code cannot be removed, the change is undone. Raises OSError if
+        anything fails."""
         if self.is_removal:
             self.file.path.unlink(missing_ok=True)
         else:
@@ -100,7 +102,8 @@ class FileChange:
             raise
 
     def undo(self) -> None:
-        """Restore the file as it was before the change, and remove compiled code. Raises OSError."""
+        """Restore the file as it was before the change, and remove compiled code. Raises OSError if the file cannot be
+        written or removed."""
         if self.before is None:
             self.file.path.unlink(missing_ok=True)
         else:
@@ -118,8 +121,11 @@ class FileChange:
 
 
 def to_write(files: Iterable[OwnFile]) -> tuple[FileChange, ...]:
-    """Return the changes that bring these files to their wanted content and mode, in the given order. Raises
-    NriRdmaError if a path has a file that nri-rdma did not make, OSError if a file cannot be read."""
+    """Return the changes that bring these files to their wanted content and mode, in the given order. Files that need
+    no change are left out.
+
+    Raises NriRdmaError if a file with such a path was not made by nri-rdma, and OSError if a file cannot be read.
+    """
     found = [(file, _state(file)) for file in files]
     return tuple(
         FileChange(file=file, before=before)
@@ -129,8 +135,11 @@ def to_write(files: Iterable[OwnFile]) -> tuple[FileChange, ...]:
 
 
 def to_remove(files: Iterable[OwnFile]) -> tuple[FileChange, ...]:
-    """Return the changes that remove these files and their compiled code, as far as they exist, in the given order.
-    Raises NriRdmaError if a path has a file that nri-rdma did not make, OSError if a file cannot be read."""
+    """Return the changes that remove these files and their compiled code, in the given order. Files that do not exist
+    are left out.
+
+    Raises NriRdmaError if a file with such a path was not made by nri-rdma, and OSError if a file cannot be read.
+    """
     found = [(file, _state(file)) for file in files]
     return tuple(
         FileChange(file=file, before=before, is_removal=True)

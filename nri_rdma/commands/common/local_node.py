@@ -115,8 +115,8 @@ def _host_links(lifelines: Lifelines, netdevs: Collection[str]) -> _HostLinks:
 
 
 def _only_described(class_net: Path, names: Iterable[str], links: Collection[LinkState]) -> tuple[LinkState, ...]:
-    """Return the links that the sysfs tree describes, but the host does not have. A host link with the same name, but
-    another ifindex or MAC, counts as a different link."""
+    """Return the links that the sysfs tree describes and the host does not have. A host link whose ifindex or MAC
+    differs counts as another link, even if its name is equal."""
     on_host = {(link.name, link.ifindex, link.mac) for link in links}
     told = (_described_link(class_net / name) for name in names)
     return tuple(link for link in told if link is not None and (link.name, link.ifindex, link.mac) not in on_host)

@@ -30,7 +30,8 @@ def texts(value: Any) -> tuple[str, ...]:
 
 
 def crio_files(etc: Path) -> tuple[Path, ...]:
-    """Return the paths of CRI-O's configuration files. If several files set the same key, the last one wins."""
+    """Return the paths of CRI-O's configuration files, in the order in which CRI-O reads them. If several files set a
+    key, the last file wins."""
     return (etc / "crio/crio.conf", *sorted((etc / "crio/crio.conf.d").glob("*")))
 
 

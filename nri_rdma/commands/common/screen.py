@@ -20,7 +20,8 @@ WIDTH_WITHOUT_TERMINAL = 120
 NARROWEST = 60
 _GAP = "  "
 _LEAST_LAST_WIDTH = 24
-"""If the last column of a table would be narrower than this, its text goes on a line of its own below the row."""
+"""The smallest width of a table's last column. If less room is left, the text of the last column goes on a line of its
+own below the row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ def printable(text: str) -> str:
 
 
 def can_draw(characters: str) -> bool:
-    """Return whether the encoding of stdout has these characters."""
+    """Return whether stdout can print these characters in its encoding."""
     try:
         characters.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:

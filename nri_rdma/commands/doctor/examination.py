@@ -1,4 +1,4 @@
-"""The list of all checks. A check comes after those that it depends on."""
+"""The list of all checks. A check comes after the checks on whose results it depends."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class ConfiguredHost(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThisHost:
-    """The host that this process runs on."""
+    """The host on which this process runs, with the usual folders."""
 
     settings: Settings
     etc: Path = Path("/etc")
@@ -233,8 +233,8 @@ def _containerd_file(host: ConfiguredHost) -> Path:
 
 
 def _handlers(host: ConfiguredHost) -> tuple[RuntimeHandler, ...]:
-    """Return the runtime handlers of containerd's configuration file and of the files that it imports. A key in an
-    imported file overrides that of the main file."""
+    """Return the runtime handlers of containerd's configuration file, and of the files that it imports. A key in an
+    imported file overrides the key in the main file."""
     path = _containerd_file(host)
     main = read_toml(path)
     imports = [

@@ -22,7 +22,7 @@ _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}  # include/uapi/linux
 
 
 def release(machine: Machine) -> Finding:
-    """Check that the kernel is new enough."""
+    """Check that the kernel is Linux 5.14 or newer."""
     try:
         text = (machine.proc / "sys/kernel/osrelease").read_text().strip()
     except OSError as error:

@@ -15,8 +15,12 @@ _OF_CONTAINERS = frozenset({PurePosixPath("/etc/hosts"), TERMINATION_LOG})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountPoint:
-    """One line of mountinfo. `root` is the mounted part of the file system. `groups` are the peer groups from which
-    this mount receives new mounts, `sends` is the peer group to which it propagates its own (0: none)."""
+    """One line of /proc/PID/mountinfo. `root` is the mounted part of the file system, `point` where it is mounted, and
+    `kind` the type of the file system.
+
+    `groups` are the peer groups from which this mount receives new mounts. `sends` is the peer group to which it sends
+    its own (0: none).
+    """
 
     root: str
     point: PurePosixPath
@@ -42,7 +46,7 @@ def mount_of(mounts: Iterable[MountPoint], path: PurePosixPath) -> MountPoint | 
 
 
 def are_of_container(mounts: Iterable[MountPoint]) -> bool:
-    """Return whether these are the mounts of a process in a container."""
+    """Return whether a process with these mounts is in a container."""
     return any(it.point in _OF_CONTAINERS for it in mounts)
 
 

@@ -1,6 +1,6 @@
 """Check of mount propagation: whether the daemon sees the network namespaces that the runtime mounts for its pods.
 
-A daemon in a container has a mount namespace of its own, which later mounts of the runtime reach only by mount
+A daemon in a container has its own mount namespace. A mount that the runtime makes later appears there only by mount
 propagation. Without propagation, each pod that asks for a netdev is refused, and no other check shows the cause.
 """
 
@@ -23,7 +23,8 @@ _NAMESPACE = "net:["
 
 
 def mounts(machine: Machine) -> Finding:
-    """Compare the runtime's mounts with those of the daemon, or with those of this process if no daemon answers."""
+    """Compare the runtime's mounts with the daemon's mounts. If no daemon answers, use the mounts of this process
+    instead."""
     runtime = machine.runtime.pid
     if not runtime:
         return _alone(machine, "the runtime's process cannot be seen")

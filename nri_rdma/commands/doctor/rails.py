@@ -17,7 +17,7 @@ _ZERO_GUID = "0000:0000:0000:0000"
 _ONE_MTU = "one MTU for all: `ip link set dev NETDEV mtu N`, and in the host's network configuration"
 _ONE_FIRMWARE = "one firmware for all, by the maker's tool (mlxfwmanager, niccli)"
 _FEW = 2
-"""The largest number of devices that are listed by name; a larger group is called "the others"."""
+"""The largest number of devices that a finding lists by name. A larger group is called "the others"."""
 
 
 def guids(machine: Machine) -> Finding:
@@ -80,7 +80,7 @@ def _gid_types(machine: Machine, device: RdmaDevice, port: Port) -> Sequence[str
 
 
 def equal_rails(machine: Machine) -> Finding:
-    """Check that devices of the same kind and speed have the same MTU and firmware: a job is as fast as its slowest
+    """Check that devices of one kind and speed have equal MTU and firmware, because a job is as fast as its slowest
     device."""
     alike: list[str] = []
     differing: dict[str, str] = {}
@@ -101,8 +101,8 @@ def equal_rails(machine: Machine) -> Finding:
 
 
 def _equals(machine: Machine) -> Iterator[tuple[str, list[RdmaDevice]]]:
-    """Yield a title and the devices of each group that should be alike: two or more of the same kind and speed. Devices
-    whose netdev is in a pod are left out, because they have the pod's MTU."""
+    """Yield a title and the devices of each group that should be alike: two or more devices of one kind and speed. A
+    device whose netdev is in a pod is left out, because its MTU is the pod's choice."""
     groups: dict[str, list[RdmaDevice]] = {}
     for device in _devices(machine):
         if device.pci is not None and device.netdevs:

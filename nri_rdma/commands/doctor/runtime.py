@@ -20,11 +20,11 @@ CONTAINERD_TOML = """version = 2
 [plugins."io.containerd.nri.v1.nri"]
 disable = false
 disable_connections = false"""
-"""Lines for /etc/containerd/config.toml that turn NRI on, which is off before containerd 2.0. Later releases accept
-this version of the file, too."""
+"""Lines for /etc/containerd/config.toml that turn NRI on. containerd before 2.0 has it off. Later releases accept
+version 2 of the file, too."""
 CDI_TOML = """[plugins."io.containerd.grpc.v1.cri"]
 enable_cdi = true"""
-"""Lines for /etc/containerd/config.toml that turn CDI on, which is on by default since containerd 2.0."""
+"""Lines for /etc/containerd/config.toml that turn CDI on. containerd since 2.0 has it on by default."""
 CRIO_TOML = """[crio.nri]
 enable_nri = true"""
 _CONTAINERD = "containerd"

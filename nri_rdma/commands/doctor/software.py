@@ -83,8 +83,8 @@ def _extras(machine: Machine) -> Iterator[tuple[str, str]]:
 
 
 def _exporter(machine: Machine) -> str:
-    """Return the trace exporter named in this process's environment, otherwise the one in the systemd unit's
-    environment file."""
+    """Return the trace exporter from this process's environment. If the variable is not set, take it from the
+    environment file of the systemd unit."""
     name = "OTEL_TRACES_EXPORTER"
     return (machine.environment.get(name) or _of_unit(machine).get(name, "")).strip(" '\"").lower()
 

@@ -44,7 +44,7 @@ class Visited:
 
 
 class _NoAnswerError(Exception):
-    """The runtime did not answer in time."""
+    """The runtime did not answer the registration in time."""
 
 
 class _Visitor:

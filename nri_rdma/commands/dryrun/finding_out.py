@@ -1,7 +1,8 @@
-"""The tasks of an attachment in a dry run: they find out what an attach would do, without doing it.
+"""The dry run's replacement for the code that attaches devices: it finds out what an attach would do, without doing it.
 
-Law: nothing here can change the host. There are no steps, no journal and no open namespace. An attachment becomes
-"attached" with the record that a real one would have, so that the same code answers for its containers.
+Law: nothing here can change the host. There are no steps, no journal and no open namespace. An attachment gets the
+state "attached" and the record that a real one would have, so that the engine can answer for its containers without a
+difference.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from nri_rdma.model.pod import Pod
 
 @dataclass(frozen=True, slots=True)
 class Unopened:
-    """A network namespace that is known by its path only and is not open."""
+    """A network namespace of which only the path is known. It is never opened."""
 
     identity: NamespaceIdentity
     is_host: bool
@@ -40,7 +41,7 @@ class Unopened:
 
 
 class FindingOut:
-    """The counterpart of nri_rdma.attach.work for a dry run, without any effect on the host."""
+    """The dry run's replacement for nri_rdma.attach.work. It has no effect on the host."""
 
     def __init__(self, host: Host, resolve: Resolve) -> None:
         self._host = host
@@ -91,7 +92,7 @@ class FindingOut:
         """Do nothing: no device has left the host."""
 
     def find(self, attachment: Attachment) -> Event:
-        """Return ABSENT: a dry run leaves nothing in a pod."""
+        """Return ABSENT, which means that nothing of an attachment is in the pod: a dry run attaches nothing."""
         return Event.ABSENT
 
     def look_again(self, attachment: Attachment) -> None:

@@ -1,4 +1,4 @@
-"""Read-only access to the host's kernel. It opens or enters no pod's network namespace."""
+"""Read-only access to the host's kernel for the dry run. No network namespace of a pod is opened or entered."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ class DryRun:
 
     @property
     def node(self) -> Node:
-        """The node as it was last read."""
+        """The node, with its devices, as it was last read."""
         return self._node.current
 
     def run(self) -> None:
@@ -197,8 +197,8 @@ def without_pause(_pause_s: float, work: Callable[[], None]) -> Callable[[], Non
 
 
 def attached_by_daemon(settings: Settings) -> Attached:
-    """Return the names of the devices that the running daemon has attached, by sandbox id; empty if no daemon
-    answers."""
+    """Return the names of the devices that the running daemon has attached, by the id of the pod sandbox; empty if no
+    daemon answers."""
     try:
         document = ask_status(settings.control_path)
     except NotReadyError:

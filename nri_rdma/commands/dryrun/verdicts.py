@@ -60,7 +60,7 @@ class ContainerVerdict:
 
 
 Attached: TypeAlias = Mapping[str, tuple[str, ...]]
-"""Names of attached devices by sandbox id."""
+"""The names of the devices that a daemon has attached, by the id of the pod sandbox."""
 
 
 class Report(Protocol):

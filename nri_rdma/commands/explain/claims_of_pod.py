@@ -71,7 +71,8 @@ class ClaimOfPod:
 
     @property
     def devices(self) -> int | None:
-        """The number of our devices that the claim brings; None if the number is not known, such as for "all"."""
+        """The number of our devices that the claim brings; None if it is not known, such as for a request with
+        `allocationMode: All`."""
         if self.allocated is not None:
             return len(self.allocated)
         counts = {it.request: it.count for it in self.requests}

@@ -81,9 +81,11 @@ class Facts:
     memlock_ceiling: int = UNLIMITED
     memlock_dropped_by: str = ""
     grants: tuple[CdiGrant, ...] = ()
-    """The CDI devices that the containers would have; only those that nri-rdma handles."""
+    """The CDI devices that the flags --cdi-device name for containers. Only CDI devices that nri-rdma handles are
+    here."""
     present: Mapping[str, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
-    """The device nodes that containers get from others: for each container, (major, minor) by path."""
+    """The device nodes that containers get from other programs: for each container a mapping from path to (major,
+    minor)."""
     adoption: Adoption = field(default_factory=Adoption)
     kubelet_tells: bool = False
     """Whether the kubelet reports to the daemon which of its devices each container has."""
@@ -415,8 +417,8 @@ def _spelling_notes(pod: PodManifest, prefix: str) -> Iterator[str]:
 
 
 def _remark_notes(pod: PodManifest, request: PodRequest | None, facts: Facts) -> Iterator[str]:
-    """Yield the remarks about the pod's manifest, except those about privileged containers, which are printed with the
-    container."""
+    """Yield the warnings about the pod's manifest. Warnings about privileged containers are left out, because they are
+    printed with the container."""
     for remark in remarks(pod, request, facts.annotation_prefix):
         if remark.path[-1:] != ("privileged",):
             yield sentence(remark.error)

@@ -132,7 +132,7 @@ def _explained(
 
 
 def claim_lines(claims: Iterable[ExplainedClaim]) -> Iterator[str]:
-    """Yield a line for each explained claim."""
+    """Yield a line for each explained claim, with its parameters or its refusal."""
     for it in claims:
         kind = {"ResourceClaim": "Claim", "ResourceClaimTemplate": "Claim template"}[it.kind]
         of_class = f"class {it.device_class}{', which the manifest has not,' if it.lacks_class else ''}"

@@ -13,7 +13,7 @@ from nri_rdma.text.manifest import PodManifest
 from nri_rdma.text.refusals import bounded, listed
 
 FLAG = "--gpu"
-"""The source of these GPUs in the reasons that `explain` prints, in place of the kubelet."""
+"""The name by which `explain` calls the source of GPUs from this flag. Normally the source is the kubelet."""
 
 
 def with_gpus(source: FactsSource, told: tuple[str, ...], pods: tuple[PodManifest, ...]) -> FactsSource:

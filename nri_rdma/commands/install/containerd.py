@@ -32,7 +32,7 @@ from nri_rdma.text.share_annotations import GUARD_HOOK
 DROP_IN = "90-nri-rdma.toml"
 HOOK_TIMEOUT_S = 10
 MERGES_SINCE = (2, 0)
-"""The first containerd release that merges a drop-in's tables with those of the main file."""
+"""The first containerd release that merges the tables of a drop-in with the tables of the main file."""
 _STAGE = "createRuntime"
 _MADE = "# Made by `nri-rdma install containerd`; `nri-rdma uninstall containerd` removes it.\n"
 _CRI_TABLES = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}

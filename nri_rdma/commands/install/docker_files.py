@@ -32,7 +32,7 @@ _SHIM_OF_RUNC, _RUNC = "containerd-shim-runc-v2", "runc"
 _MARK = "#!/bin/sh\n# Made by `nri-rdma install docker`; `nri-rdma uninstall docker` removes it.\n"
 _CGROUPS = '"cgroupsPath":'
 _HIDING = r"\\/|\\u00(2[d-fD-F]|3[0-9]|[4-7])"
-"""Matches a JSON escape of a character that an annotation prefix may contain. Go's encoder never escapes these: it
+"""Matches a JSON escape of a character that an annotation prefix may contain. Go's encoder writes no such escape: it
 escapes only `&`, `<` and `>`."""
 _FIX = "run `nri-rdma install docker`"
 

@@ -29,7 +29,7 @@ class HookSettings:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Return the hook settings that match a daemon with these settings."""
+        """Return the hook settings for hooks that ask a daemon with these settings."""
         socket = settings.hook_socket if settings.state_dir != Settings().state_dir else None
         return cls(annotation_prefix=settings.annotation_prefix, socket=socket)
 

@@ -138,7 +138,7 @@ class HostFolder:
 
 
 def _sync(folder: int) -> None:
-    """Flush the folder's file system to disk. Raises OSError."""
+    """Write all cached data of the folder's file system to disk. Raises OSError if the kernel reports an error."""
     if _libc.syncfs(folder) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -91,7 +91,7 @@ def packaged(name: str) -> Path:
 
 
 def show(changes: Iterable[FileChange]) -> None:
-    """Print the differences."""
+    """Print the differences between the present files and the wanted files."""
     screen = Screen()
     for change in changes:
         for line in change.shown().splitlines():

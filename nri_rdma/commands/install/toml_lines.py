@@ -65,7 +65,7 @@ def without_ours(text: str) -> str:
 
 
 def header(path: TablePath) -> str:
-    """Return the line that begins a table."""
+    """Return the line that begins the table at this path, such as `[plugins.cri]`."""
     return f"[{'.'.join(map(_key, path))}]"
 
 

@@ -1,5 +1,5 @@
-"""`nri-rdma uninstall kubernetes` and `uninstall node`: remove the chart's daemons and all that they wrote on the
-nodes."""
+"""`nri-rdma uninstall kubernetes` and `uninstall node`: end the chart's daemons and remove everything that they wrote
+on the nodes."""
 
 from __future__ import annotations
 

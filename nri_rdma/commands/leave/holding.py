@@ -1,4 +1,4 @@
-"""Finds the pods that have our devices or wait for some, in what the API server lists. Pure."""
+"""Finds the pods that have our devices or wait for them, among the pods and claims that the API server lists. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Makes the boxes of the topology picture, each as large as its text needs. Their final positions are set by the
-layout."""
+"""Makes the boxes of the topology picture, each as large as its text needs. nri_rdma.commands.picture.positions then
+moves them to their final positions."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from nri_rdma.model.device import Gpu
 PAD = 12
 GPU_WIDTH, ADAPTER_WIDTH = 272, 352
 NAME_COLUMNS = {Level.NUMA: 118, Level.ROOT: 124, Level.BRIDGE: 140}
-"""The width of the column at a frame's left edge that holds the frame's name."""
+"""The width of the column at a frame's left edge in which the frame's name is written, by the frame's level."""
 _LINE = 20
 _BASELINE = 28
-"""The distance from a box's top to the baseline of its first line, which is the box's name."""
+"""The distance from a box's top to the baseline of its first line of text, which is the box's name."""
 _USUAL_LINES = 2
 """The number of lines below the name for which each box has room at least, so that boxes of GPUs and adapters in a row
 are equally high."""
@@ -47,7 +47,8 @@ def frame(branch: Branch, x: float, y: float, width: float, height: float) -> Bo
 
 
 def gpu_box(view: View, gpu: Gpu, x: float) -> Box:
-    """Return the box of a GPU at the top of the page, high enough for the labels of all lines that begin at it."""
+    """Return the box of a GPU, at first at the top of the page. It is high enough for the labels of all lines that
+    begin at it. `x` is its left edge."""
     name, owners = gpu_name(view.gpus.index(gpu)), view.owners.get(gpu.pci, ())
     lines = sum(pair.gpu is gpu for pair in view.pairs)
     pods = owners if len(owners) <= 1 else (count_of(len(owners), "pod"),)
@@ -61,7 +62,8 @@ def gpu_box(view: View, gpu: Gpu, x: float) -> Box:
 
 
 def adapter_box(view: View, adapter: Adapter, x: float) -> Box:
-    """Return the box of an adapter at the top of the page, high enough for all lines that end at it."""
+    """Return the box of an adapter, at first at the top of the page. It is high enough for all lines that end at it.
+    `x` is its left edge."""
     rail = "" if adapter.rail is None else f"rail {adapter.rail}"
     lines = sum(pair.adapter.id == adapter.id for pair in view.pairs)
     words = (adapter_facts(adapter), *adapter_lines(view, adapter))
@@ -75,7 +77,7 @@ def adapter_box(view: View, adapter: Adapter, x: float) -> Box:
 
 
 def moved(box: Box, y: float) -> Box:
-    """Return the box and its texts moved vertically, so that its top is at `y`."""
+    """Return the box and its texts, moved up or down so that the box's top is at `y`."""
     texts = tuple(replace(text, y=text.y - box.y + y) for text in box.texts)
     return replace(box, y=y, texts=texts)
 

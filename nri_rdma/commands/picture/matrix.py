@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from nri_rdma.decide.topology import Located, distance
 
 SELF = "X"
-"""The entry on the diagonal."""
+"""The entry on the diagonal, where an item meets itself."""
 
 
 def matrix_of(items: Sequence[Located]) -> tuple[tuple[str, ...], ...]:

@@ -32,7 +32,7 @@ from nri_rdma.model.pci import PciAddress
 _MARGIN = 24
 _LINE = 20
 _BETWEEN = 230
-"""The width of the gap between the two columns, in which the lines are drawn."""
+"""The width of the gap between the column of GPUs and the column of RDMA devices, in which the lines are drawn."""
 _LEAST_WIDTH = 720
 _INSET = 10
 """The distance between a frame's edge and its content."""

@@ -1,8 +1,8 @@
 """Writes a drawing as SVG: one ASCII file without scripts, fonts or references.
 
-Nothing is shown by colour alone: a distance also has its own dashes and its name, a state its own border and words. The
-colours can be told apart by colour-blind readers. The contrast to the background is at least 4.5 for text and 3 for
-lines.
+No fact is shown by colour alone: each distance class also has its own dashes and its name, and each use of a device its
+own border and words. Colour-blind readers can tell the colours apart. The contrast to the background is at least 4.5
+for text and 3 for lines.
 """
 
 from __future__ import annotations

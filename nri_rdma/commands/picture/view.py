@@ -19,8 +19,11 @@ from nri_rdma.model.pci import PciAddress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """The RDMA devices of one physical function. The function's own device comes first, the others in the node's order.
-    `rail` is the rank of the adapter's port among those of the node in PCI order; None if it is not on PCI."""
+    """The RDMA devices of one physical function. The function's own device comes first, then the others in the node's
+    order.
+
+    `rail` is the rank of the adapter's port among the node's ports in PCI order; None if the adapter is not on PCI.
+    """
 
     devices: tuple[RdmaDevice, ...]
     rail: int | None

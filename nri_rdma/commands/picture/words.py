@@ -29,13 +29,13 @@ def shown(text: str) -> str:
 
 
 def width_of(text: str, size: int) -> float:
-    """Return the largest width that the text can have at this font size."""
+    """Return the largest width in pixels that the text can have at this font size."""
     return _cells(text) * CELL * size
 
 
 def fitted(text: str, width: float, size: int) -> str:
-    """Return the text, shortened in the middle if it is too wide. Its end is kept, because the pods of one job often
-    differ only there."""
+    """Return the text, shortened in the middle if it is wider than `width`. The end is kept, because the names of one
+    job's pods often differ only at the end."""
     text = shown(text)
     room = int(width / (CELL * size))
     if _cells(text) <= room:

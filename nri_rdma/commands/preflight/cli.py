@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nri_rdma.commands.doctor.finding import Finding
 
 _NAMED = 3
-"""The most nodes with the same finding that are listed by name."""
+"""The maximum number of nodes with one finding that are listed by name."""
 
 
 @click.command()

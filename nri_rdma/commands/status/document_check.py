@@ -1,7 +1,7 @@
 """Checks the daemon's status document before a command reads it.
 
-The document's version says what its fields mean; this check makes sure that the fields are there. Fields that were
-added later are not required: commands read them with a default.
+The document's version says what its fields mean; this check makes sure that the required fields exist. Fields that
+later releases added are not required: commands read them with a default.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _Move:
     pod_name: str
     netdev: Netdev
     left_out: list[str] = field(default_factory=list)
-    """Empty for daemons that do not have this field yet."""
+    """The configuration that stayed on the host. Empty if an older daemon does not send this field."""
 
 
 @dataclass

@@ -19,7 +19,7 @@ _WORDS = {"waiting": "waiting for their pods"}
 
 
 def driver_facts(driver: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
-    """Yield the lines of `status` about the driver."""
+    """Yield the lines of `status` about our DRA driver. `now` is the time in seconds since the epoch."""
     known = driver["registration"]
     since = age(max(0.0, now - known["since"]))
     if known["error"]:

@@ -75,7 +75,8 @@ def lacking_guard(setups: Iterable[Setup], excluded: Collection[str], resource: 
 
 
 def _contact(guard: dict[str, Any], now: float) -> str:
-    """Return words for how often the hook has asked this daemon, and when a hook last asked since the boot."""
+    """Return words that say how often the guard's OCI hook has asked this daemon, and when a hook last asked since the
+    boot."""
     asked, last = guard.get("asked", 0), guard.get("last", 0)
     if not last:
         return "it has asked about no container yet"

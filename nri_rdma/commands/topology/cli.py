@@ -173,7 +173,7 @@ def _matrix(view: View, width: int) -> Iterator[TextTable]:
 
 
 def _fitting(names: Sequence[str], room: int) -> int:
-    """Return how many of these columns fit into the width `room`, at least one."""
+    """Return how many of these columns fit into the width `room`. The result is at least one."""
     for count, name in enumerate(names):
         room -= _GAP + max(_CLASS_WIDTH, len(name))
         if room < 0:

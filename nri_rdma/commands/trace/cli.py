@@ -98,7 +98,7 @@ def _say_nothing(pod: str, *, is_file: bool, is_known: bool) -> None:
 
 
 def _show_ring(document: dict[str, Any]) -> None:
-    """Print since when the daemon remembers events."""
+    """Print from which time on the daemon remembers events."""
     ring = document.get("ring")
     if not isinstance(ring, dict) or not isinstance(since := ring.get("since"), int | float):
         return  # an older daemon does not have this field, and a file may be of another program

@@ -67,7 +67,8 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaterfallLine:
-    """A line of the drawn waterfall."""
+    """A line of the drawn waterfall. `is_header`: it is the first line of an event. `is_error`: it belongs to a failed
+    span."""
 
     text: str
     is_header: bool = False
@@ -99,7 +100,7 @@ def read_spans(document: Mapping[str, object]) -> tuple[SpanRow, ...]:
 
 
 def make_blocks(spans: Iterable[SpanRow]) -> tuple[Block, ...]:
-    """Return the events of these spans, in the order of time."""
+    """Return the events that these spans form, in the order of time."""
     ordered = sorted(spans, key=lambda span: (span.start_ns, -span.end_ns))
     children: dict[tuple[str, str], list[SpanRow]] = {}
     events: list[SpanRow] = []

@@ -35,8 +35,8 @@ MAX_BYTES = 10 * 1024
 
 
 def why_foreign(document: Mapping[str, Any], driver: str) -> str:
-    """Return a sentence if the claim has no parameters for our driver, so that it is not checked; otherwise "". A
-    driver name that is a typo of ours counts as ours."""
+    """Return a sentence if the claim has no parameters for our driver and is therefore not checked; otherwise "". A
+    driver name that looks like ours with a typo counts as ours."""
     if any(_is_for(opaque, driver) or _meant(opaque, driver) for _, opaque in opaques_of(document)):
         return ""
     return f"kind {document['kind']}: no parameters for the driver {driver}, not read"
@@ -165,6 +165,6 @@ def _count(devices: Mapping[str, Any], index: int) -> int | None:
 
 
 def _names(named: object) -> list[str]:
-    """Return the names of the requests that a config lists. A name with a slash means an alternative of a request; its
-    part before the slash is returned."""
+    """Return the names of the requests that a config lists. A name with a slash means an alternative of a request; only
+    the part before the slash, the request's name, is returned."""
     return [str(name).partition("/")[0] for name in named] if isinstance(named, list) else []

@@ -133,7 +133,8 @@ def _place_in_text(error: RequestError, key: str, text: str) -> Place | None:
 
 
 def _path(error: RequestError, key: str) -> str:
-    """Return the path of the key inside the annotation's value; if only the line is known, the annotation's key."""
+    """Return the path of the key inside the annotation's value, for the report. If only a line is known, return the key
+    of the annotation."""
     return bounded(key) if error.line or not error.where.startswith(key) else error.where
 
 
@@ -242,8 +243,11 @@ def _of_all(
 
 
 def _without_network(pod: PodManifest, request: PodRequest | None) -> Iterator[RequestError]:
-    """Yield an error for each request of mode exclusive if the pod uses the host's network, because its netdev could
-    not be moved. Requests without a mode are not checked: their pool decides it, which only the node knows."""
+    """Yield an error for each request of mode exclusive if the pod uses the host's network, because a netdev cannot be
+    moved then.
+
+    A request without a mode is not checked, because its pool decides the mode, and only the node knows its pools.
+    """
     for item in request.requests if request is not None and pod.host_network else ():
         if item.mode is Mode.EXCLUSIVE:
             what = "mode exclusive moves the netdev into the pod, but this pod is on the host's network"

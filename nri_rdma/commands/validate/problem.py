@@ -26,7 +26,8 @@ class Problem:
 
     @classmethod
     def of(cls, error: NriRdmaError, file: str, place: Place, path: str) -> Problem:
-        """Return the error as a problem at a place of the file."""
+        """Return a Problem with the texts of the error, at this place of the file. `path` is the key as people write
+        it."""
         return cls(
             file=file,
             line=place.line,

@@ -58,7 +58,8 @@ def check(
 
 
 def error_of(told: dict[str, Any], device: str, port: int) -> ProofError | None:
-    """Return the error for a problem in the program's answer; None if the answer reports no problem."""
+    """Return the error for the problem in the answer of the pyverbs program; None if the answer reports no problem. The
+    error names the device and the port."""
     if "problem" not in told:
         return None
     it = told["problem"]

@@ -1,4 +1,4 @@
-"""Reports whether the container's RDMA devices can access the memory of its GPUs directly."""
+"""Reports whether the container's RDMA devices can access the memory of its GPUs directly (GPUDirect RDMA)."""
 
 from __future__ import annotations
 

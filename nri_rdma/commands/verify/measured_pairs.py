@@ -21,7 +21,7 @@ MESSAGE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """One-way latencies in microseconds."""
+    """Latencies in one direction, in microseconds: the least, the median and the 99th percentile."""
 
     least: float
     median: float

@@ -39,7 +39,7 @@ def document(measured: Sequence[MeasuredPair]) -> dict[str, Any]:
 
 
 def matrix(measured: Sequence[MeasuredPair]) -> str:
-    """Return the measurements as an SVG matrix."""
+    """Return the measurements as a picture in SVG: a matrix with a cell for each pair."""
     best = max((it.mib_per_s for it in measured), default=0.0) or 1.0
     cells = {(it.client, it.server): _cell(it, best) for it in measured}
     rows, columns = (list(dict.fromkeys(key[side] for key in cells)) for side in (0, 1))

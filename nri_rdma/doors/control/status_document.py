@@ -63,7 +63,8 @@ class DaemonFacts:
     runtime: Callable[[], RuntimeView]
     reload_error: Callable[[], str]
     traces: Callable[[], Mapping[str, Any] | None] = lambda: None
-    """Returns the fields of ExportCounts: how many spans were sent to a collector; None if none are sent."""
+    """Returns how many spans were sent to a collector of traces, as the fields of ExportCounts; None if no spans are
+    sent."""
     metrics: Callable[[], Mapping[str, Any] | None] = lambda: None
     """Returns the fields of MetricsView: the address of the metrics page, and why it is not served; None if it is
     switched off."""

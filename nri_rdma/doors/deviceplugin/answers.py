@@ -51,7 +51,7 @@ class Supply:
 
 
 def told_of(pool: Pool, supply: Supply) -> Told:
-    """Return the content of the pool's ListAndWatch message."""
+    """Return what the pool's ListAndWatch message says: the number of healthy ids, or the devices with their health."""
     if pool.is_guard:
         return pool.shares if supply.is_guarded else 0
     if pool.gives is ShareGives.DEVICE:
@@ -71,11 +71,11 @@ def healthy_of(told: Told) -> int:
 
 
 def healthy_shares(pool: Pool, offer: Offer) -> int:
-    """Return how many of the pool's shares are healthy. A device is usable if it has an active port and the host does
-    not use it.
+    """Return how many of the pool's shares are healthy. A share is a unit of the pool's extended resource. A device is
+    usable if it has an active port and the host does not use it.
 
     If a share gives one device, each usable device makes a fixed number of shares healthy. If a share gives all
-    devices, all shares are healthy while one device is usable.
+    devices, all shares are healthy while at least one device is usable.
     """
     up = sum(1 for device in offer.by_pool[pool.name] if is_up(device) and not device.in_use)
     if pool.gives is ShareGives.ALL:

@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 TRY_AGAIN_S = 1.0
 """Pause after a failed registration, before the next attempt."""
 ABSENT_S = 2.0
-"""Pause between two checks whether the kubelet's socket exists, while it does not."""
+"""Pause between two checks whether the kubelet's socket exists, while it does not exist."""
 LOOK_S = 10.0
-"""Pause between two checks whether our own sockets still exist, in case inotify missed a removal."""
+"""Pause between two checks whether the sockets of our device plugins still exist, in case inotify missed a removal."""
 
 
 class DevicePlugins:
@@ -61,7 +61,7 @@ class DevicePlugins:
         self._listeners = listeners
         self._schedule = schedule
         self.on_look: list[Callable[[], None]] = []
-        """Functions to call after each check, while the kubelet's socket exists."""
+        """Functions that each periodic check calls, while the kubelet's socket exists."""
         self._cancel: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         self._is_closed = False

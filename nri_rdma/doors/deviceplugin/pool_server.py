@@ -1,4 +1,5 @@
-"""One pool's device plugin: a gRPC server on its own socket in the kubelet's folder, and its registration.
+"""One pool's device plugin: a gRPC server on its own socket in the kubelet's folder, and its registration with the
+kubelet.
 
 All calls block, so the thread that answers NRI events must not use this module. grpc is imported with the first server.
 """
@@ -75,7 +76,8 @@ class PoolServer:
 
     @property
     def is_there(self) -> bool:
-        """Return whether our socket still exists: the kubelet removes all sockets in its folder when it starts."""
+        """Return whether the socket of this device plugin still exists. The kubelet removes all sockets in its folder
+        when it starts."""
         return self._server is not None and self._path.exists()
 
     def serve(self) -> None:

@@ -35,7 +35,7 @@ from nri_rdma.text.allocated_claim import claim_path, main_request, read_claim
 log = logging.getLogger(__name__)
 
 ASKING_THREADS = 8
-"""Maximum number of claims that are read from the API server at the same time."""
+"""Maximum number of claims that are read from the API server simultaneously."""
 _AGAIN = "nothing to do: the kubelet asks again"
 
 
@@ -94,10 +94,11 @@ class Preparer:
         expect: Callable[[list[str]], None],
         spans: Recorder,
     ) -> None:
-        """`get` reads an object from the API server. `folder` is the directory of CDI specs.
+        """`get` reads an object from the API server. `folder` is the directory of CDI specs. `style` returns the
+        present options of the specs.
 
-        `expect` makes RunPodSandbox wait until the specs of these CDI devices are read. Our answer to the kubelet does
-        not wait for that, because the pod's sandbox is created more than a tenth of a second later.
+        `expect` makes RunPodSandbox wait until the specs of the given CDI devices are read. The answer to the kubelet
+        does not wait for that, because the pod's sandbox is created more than a tenth of a second later.
         """
         self._statuses = statuses
         self._get = get
@@ -221,8 +222,8 @@ class Preparer:
 def _answered(claim: Claim) -> list[PreparedDevice]:
     """Return the claim's devices for the answer to the kubelet.
 
-    A request has one CDI device for all its devices. Only the first device names it, because a CDI device that is named
-    twice would run its hook twice.
+    A request has one CDI device for all its devices. Only the request's first device names it, because a CDI device
+    that is named twice would run its hook twice.
     """
     return [
         PreparedDevice(

@@ -1,6 +1,6 @@
 """Writes the state of claims' devices into `status.devices` of their ResourceClaims, in a thread of its own.
 
-Nothing waits for this thread: other threads only note which claim has news. The newest state of each claim is then
+Other threads only note that a claim has news; nothing waits for this thread. The newest state of each claim is then
 written once, however many changes led to it. A failed write is repeated after growing pauses. A state that the API
 server already has is not written.
 """
@@ -38,7 +38,7 @@ noted."""
 KEPT = 4096
 """Maximum number of claims in memory: sixteen for each of 250 pods. Beyond it the oldest claim is forgotten."""
 CLOSE_S = 0.5
-"""How long `close` waits for the thread."""
+"""How many seconds `close` waits for the end of the writing thread."""
 _FORBIDDEN = 403
 _RIGHTS = f"patch and update of resourceclaims/status, and associated-node: with both of {DRIVER_RIGHT}"
 
@@ -92,7 +92,7 @@ class StatusWriter:
 
     @property
     def runs(self) -> bool:
-        """Return whether the thread runs."""
+        """Return whether the thread that writes is running."""
         return self._thread.is_alive()
 
     def counted(self) -> PreparedClaims:

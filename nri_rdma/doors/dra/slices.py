@@ -1,6 +1,6 @@
-"""The node's ResourceSlices: built from its devices, and compared with those at the API server. Pure.
+"""The node's ResourceSlices: built from its devices, and compared with the slices at the API server. Pure.
 
-All slices of a node form one pool with the node's name. If one slice changes, all slices get the next generation,
+All slices of a node form one pool with the node's name. If one slice changes, all slices get a new generation number,
 because the scheduler ignores a pool whose newest generation is incomplete.
 """
 
@@ -54,7 +54,7 @@ def specs_of(node: str, devices: Sequence[Advertised], generation: int) -> list[
 
 
 def is_published(found: Sequence[Mapping[str, Any]], node: str, devices: Sequence[Advertised]) -> bool:
-    """Return whether the slices at the API server already describe exactly these devices."""
+    """Return whether the slices at the API server (`found`) describe exactly these devices."""
     generations = {it["spec"]["pool"]["generation"] for it in found}
     if len(generations) != 1:
         return False

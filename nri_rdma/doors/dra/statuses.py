@@ -1,7 +1,7 @@
 """The entries of a claim's `status.devices`, built from the state of its devices within the limits of the API. Pure.
 
-Entries of other drivers stay as they are, and so do conditions of other types in our entries. An entry is identified by
-driver, pool, device and share id; the API server compares these with the allocation.
+Entries of other drivers stay unchanged, and so do conditions of other types in our entries. An entry is identified by
+driver, pool, device and share id. The API server accepts only entries of devices that are allocated to the claim.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_ADDRESSES = 16
 MAX_INTERFACE_NAME, MAX_HARDWARE_ADDRESS = 256, 128
 MAX_MESSAGE = 32768
 MAX_DATA = 10 * 1024
-"""The limits of resource.k8s.io/v1 (types.go, AllocatedDeviceStatus). Those of texts are in bytes."""
+"""The limits that resource.k8s.io/v1 sets (types.go, AllocatedDeviceStatus). Limits of texts are in bytes."""
 
 StatusEntry: TypeAlias = Mapping[str, Any]
 

@@ -1,4 +1,5 @@
-"""The values of all metrics, read from the tally and from the engine's view when a client asks for the page."""
+"""The values of all metrics. They are read from the engine, and from the counters of calls and durations, when a client
+asks for the page."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class MetricsSource:
     driver: Callable[[], Mapping[str, Any] | None]
     """Returns the state of the DRA driver as the fields of DriverView; None if no pool serves claims."""
     traces: Callable[[], Mapping[str, Any] | None]
-    """Returns the fields of ExportCounts: how many spans were sent to a collector; None if none are sent."""
+    """Returns how many spans were sent to a collector of traces, as the fields of ExportCounts; None if no spans are
+    sent."""
     troubles: Callable[[], tuple[Mapping[str, str], ...]] = tuple
     """Returns the problems since the daemon's start, such as a missing permission, each as the fields of Trouble."""
     guards: Callable[[], Mapping[str, bool]] = dict

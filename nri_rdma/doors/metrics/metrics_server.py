@@ -1,9 +1,9 @@
-"""Serves the metrics pages over HTTP in a thread of its own. Pods are not delayed, whatever clients do.
+"""Serves the metrics pages over HTTP in a thread of its own. Clients cannot delay pods.
 
-Strangers may reach the port, so there are limits. There are at most MAX_CLIENTS connections; a further one closes the
-oldest. A connection ends after PATIENCE_S. All requests for a page in the same turn of the loop get the same bytes.
-After each turn the thread sleeps nine times as long as the turn took, so it uses at most a tenth of a processor. If the
-address is in use, the thread tries again later; pods do not depend on it.
+Anybody may reach the port, so there are limits. There are at most MAX_CLIENTS connections; a further connection closes
+the oldest. A connection ends after PATIENCE_S. All requests for a page in one turn of the loop get equal bytes. After
+each turn the thread sleeps nine times as long as the turn took, so it uses at most a tenth of a processor. If the
+address is in use, the thread tries again later.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ PATIENCE_S: Final = 5.0
 TRY_AGAIN_S: Final = 5.0
 """Pause before the next attempt to listen on an address that was not available."""
 SETTLE_S: Final = 0.5
-"""Pause between two calls of `settle` while no client asks."""
+"""Pause between two calls of `settle`, which counts the durations noted so far, while no client asks."""
 _REST = 9
 _LONGEST_REST_S: Final = 1.0
 _BACKLOG: Final = 1024
 _ACCEPTED: Final = 64
-"""Maximum number of connections that one turn accepts."""
+"""Maximum number of connections that one turn of the server's loop accepts."""
 _NOT_AT_ALL: Final = struct.pack("ii", 1, 0)  # struct linger
 _PIECE: Final = 16 << 10
-"""Maximum number of bytes that one turn reads from one client."""
+"""Maximum number of bytes that one turn of the server's loop reads from one client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class MetricsServer:
         self._clients: dict[int, _Client] = {}
         """The open connections by file descriptor, oldest first."""
         self._pages: dict[PageRequest, bytes] = {}
-        """The answers made in this turn, by request."""
+        """The answers made in this turn of the loop, by request."""
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
     def start(self) -> None:
@@ -191,7 +191,7 @@ class _Client:
         self._received = bytearray()
         self._answer: memoryview | None = None
         self.by = by
-        """When the connection is closed in any case, in seconds of `time.monotonic`."""
+        """The time at which the connection is closed even if it is still in use, in seconds of `time.monotonic`."""
         self.is_over = False
 
     @property
@@ -242,7 +242,7 @@ class _Client:
 
 
 def _listening_at(address: ListenAddress) -> socket.socket:
-    """Return a socket that listens on the address. Raises OSError."""
+    """Return a socket that listens on the address. Raises OSError if the address is in use or not of this host."""
     is_six = isinstance(address.address, IPv6Address)
     made = socket.socket(socket.AF_INET6 if is_six else socket.AF_INET, socket.SOCK_STREAM)
     try:

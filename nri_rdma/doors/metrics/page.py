@@ -34,7 +34,7 @@ class Pages:
         self._registry: CollectorRegistry | None = None
 
     def answer(self, request: PageRequest) -> PageAnswer:
-        """Return the page for a request; 404 for any other path."""
+        """Return the page that the request names. Any path other than /metrics and /healthz gets status 404."""
         match request.path:
             case "/metrics":
                 return self._metrics()

@@ -25,8 +25,8 @@ from nri_rdma.ttrpc.wire import Request
 log = logging.getLogger(__name__)
 
 Start = Callable[["Launched", str, float], Answers]
-"""Creates the daemon from the text of Configure, before a deadline in seconds of `time.monotonic`. Raises
-NriRdmaError."""
+"""Creates the daemon from the configuration text in Configure, before a deadline in seconds of `time.monotonic`. Raises
+NriRdmaError if the daemon cannot be created."""
 
 
 Asks = Callable[[Mapping[str, str]], bool]

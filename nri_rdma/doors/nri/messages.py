@@ -37,7 +37,7 @@ EVENTS = {
 
 
 def event_mask(methods: Collection[str]) -> int:
-    """Return the bit mask of the events that belong to these RPCs."""
+    """Return the bit mask of the events whose RPCs have these names."""
     return sum(1 << (number - 1) for number, name in EVENTS.items() if name in methods)
 
 
@@ -96,7 +96,8 @@ def device_numbers(container: Any) -> Mapping[str, tuple[int, int]]:
 
 
 def brings_devices(container: Any, majors: Collection[int] | None) -> bool:
-    """Return whether the container has a device node with one of these major numbers; with None, any device node."""
+    """Return whether the container has a device node with one of these major numbers. With None, return whether it has
+    any device node."""
     for device in container.linux.devices:  # noqa: SIM110 - a loop is half the cost of any() with a generator
         if majors is None or device.major in majors:
             return True
@@ -167,7 +168,8 @@ def made_from(container: Any) -> Made:
 
 
 def shown_gpus(container: Any) -> GpuEvidence:
-    """Return the fields that show which GPUs the container has. If a variable is set twice, the last value counts."""
+    """Return the fields of the message that show which GPUs the container has. If an environment variable is set twice,
+    the last value counts."""
     visible = [entry for entry in container.env if entry.startswith(_VISIBLE)]
     return GpuEvidence(
         nodes=tuple(device_numbers(container).values()),

@@ -48,7 +48,7 @@ class _lazy(Generic[_T]):  # noqa: N801 - a decorator
 
 
 class NriContainer:
-    """The container of a CreateContainerRequest; implements nri_rdma.engine.container.Container."""
+    """The container in a CreateContainerRequest. It implements nri_rdma.engine.container.Container."""
 
     was_there = False
 
@@ -149,7 +149,7 @@ class NriContainer:
 
     @property
     def gpus(self) -> GpuEvidence:
-        """Return the fields that show which GPUs the container has."""
+        """Return the fields of the message that show which GPUs the container has."""
         return shown_gpus(self._message.container)
 
     @property
@@ -159,8 +159,8 @@ class NriContainer:
         return path
 
     def has_major(self, majors: Collection[int] | None) -> bool:
-        """Return whether the container has a device node with one of these major numbers; with None, any device
-        node."""
+        """Return whether the container has a device node with one of these major numbers. With None, return whether it
+        has any device node."""
         known = self.__dict__.get("devices")
         if known is None:
             return brings_devices(self._message.container, majors)

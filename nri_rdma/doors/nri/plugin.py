@@ -53,7 +53,8 @@ MAX_LISTED = 20_000
 
 _MARGIN_S = 0.2
 _MARGIN_SHARE = 0.25
-"""The part of a handler's time that is kept for sending the answer: _MARGIN_S, or this share of a shorter time."""
+"""How much of a handler's time is kept for sending the answer: _MARGIN_S, or _MARGIN_SHARE of the time if that is
+less."""
 
 _FAILURE_POLICY = pb.FailurePolicy(fail_request=True)
 """The policy for calls that we do not answer in time: the call fails, and the runtime drops us. A runtime before NRI
@@ -68,7 +69,7 @@ _EMPTY = b""
 
 @dataclass(slots=True)
 class RuntimeFacts:
-    """The runtime's description of itself in Configure."""
+    """The description of itself that the runtime sends in Configure."""
 
     name: str = ""
     version: str = ""
@@ -79,7 +80,7 @@ class RuntimeFacts:
 
 
 class Refusals(Protocol):
-    """Removes what a runtime leaves behind of sandboxes that we refused. No method blocks or raises."""
+    """The object that removes what a runtime leaves behind of sandboxes that we refused. No method blocks or raises."""
 
     def refused(self, pod: Pod) -> None:
         """Note that this sandbox was refused and that the runtime will leave parts of it behind."""
@@ -115,8 +116,8 @@ class PodEngine(Protocol):
 
 
 HandleChange = Callable[[Any, Request], bytes]
-"""Handles an event that may come as its own RPC or as a StateChange. Both messages have the fields `pod` and
-`container`."""
+"""The handler of an event that may come as its own RPC or as a StateChange. It gets the decoded message, which has the
+fields `pod` and `container` in either case, and the request."""
 
 
 class UnknownMethodError(Exception):
@@ -260,8 +261,8 @@ class Plugin:
         return answer
 
     def _synchronize(self, request: Request) -> bytes:
-        """Collect the listed pods and answer at once; a worker does the repairs. The list may come in several
-        messages."""
+        """Collect the pods that the runtime lists, and answer at once. The list may come in several messages. After the
+        last one, a worker compares it with our records and repairs what differs."""
         self.concerned = True
         message = pb.SynchronizeRequest.FromString(request.payload)
         self._collected += len(message.pods) + len(message.containers)
@@ -336,7 +337,7 @@ def abilities_in(message: Any) -> Abilities:
 
 
 def listed_pod(message: Any, containers: tuple[ListedContainer, ...]) -> Listed:
-    """Return a pod of Synchronize with its containers."""
+    """Return a pod that the runtime lists in Synchronize, with its containers. `message` is the PodSandbox message."""
     pod = pod_from(message)
     if forged(message.annotations):  # its containers' annotations about shares are forged, too
         containers = tuple(replace(it, shares=frozenset()) for it in containers)
@@ -344,7 +345,7 @@ def listed_pod(message: Any, containers: tuple[ListedContainer, ...]) -> Listed:
 
 
 def listed_container(container: Any) -> ListedContainer:
-    """Return a container of Synchronize."""
+    """Return a container that the runtime lists in Synchronize. `container` is the Container message."""
     return ListedContainer(
         name=container_name(container),
         devices=device_numbers(container),

@@ -1,7 +1,8 @@
-"""The handlers that replace a daemon that could not be created, for a runtime that exits on an error at Configure.
+"""The handlers that replace a daemon that could not be created. They are for a runtime that exits if a plugin answers
+Configure with an error.
 
-Fail closed: a pod that asks for devices is refused with the reason. Everything else is answered as if there were no
-plugin.
+Fail closed: a pod that asks for devices is refused, with the reason why there is no daemon. Everything else is answered
+as if there were no plugin.
 """
 
 from __future__ import annotations

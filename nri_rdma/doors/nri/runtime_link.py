@@ -23,7 +23,7 @@ class Door(Protocol):
 
     @property
     def link(self) -> Link:
-        """Return the state of the present session."""
+        """Return the state of the session: not connected, connected or synchronized."""
 
     @property
     def last_error(self) -> str:
@@ -49,7 +49,8 @@ class Door(Protocol):
 
 
 def hooks_only(engines: Iterable[str]) -> str:
-    """Return the sentence for a host without an NRI runtime, on which these engines use our OCI hook."""
+    """Return the sentence for a host that needs no NRI runtime, because only these engines (podman, Docker) use
+    nri-rdma, through our OCI hook."""
     return f"there is no runtime with NRI here, and our hook serves {' and '.join(engines)}"
 
 

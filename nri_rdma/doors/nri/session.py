@@ -37,7 +37,7 @@ _REGISTER_TIMEOUT_NS = int(DEFAULT_REGISTRATION_TIMEOUT_S * 1e9)
 
 
 class RegistrationError(Exception):
-    """The runtime refused to register us."""
+    """The runtime refused to register this plugin."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,8 +48,8 @@ class Handed(Protocol):
 
 
 class Containers:
-    """Answers the questions of OCI hooks. Thread-safe, with one call at a time for each container. All methods
-    block."""
+    """Answers the questions of OCI hooks. All methods block and may be called from any thread, but only one at a time
+    for each container."""
 
     def __init__(
         self,
@@ -211,7 +211,8 @@ class Containers:
             raise _ended(pod) from error
 
     def _end_earlier(self, pod: Pod, process: ProcessIdentity, deadline: float) -> None:
-        """Return the devices of an earlier start of the container to the host, in case its end was not reported."""
+        """Return the devices of an earlier start of the container to the host, if the end of that start was not
+        reported. `process` is the container's present first process."""
         parts = self._engine.attachments.of(pod.sandbox_id)
         if all(_is_of(it, process) and not it.now.ends for it in parts):
             return
@@ -254,7 +255,7 @@ def _attributes(pod: Pod) -> dict[str, str]:
 
 
 def _is_of(attachment: Attachment, process: ProcessIdentity) -> bool:
-    """Return whether the attachment was made for this process."""
+    """Return whether the attachment was made for this process, and not for an earlier start of the container."""
     record = attachment.now.record
     known = record.process if record is not None else None
     return attachment.pod.pid == process.pid and known in {None, process}

@@ -202,7 +202,7 @@ class _Caller:
         )
 
     def answer(self, data: bytes) -> None:
-        """Send the answer, and close the connection."""
+        """Send the answer to the hook, and close the connection."""
         try:
             self._connection.setblocking(True)
             self._connection.settimeout(PATIENCE_S)
@@ -240,7 +240,7 @@ def _bug(error: Exception, where: str) -> NriRdmaError:
 
 
 def _user_of(connection: socket.socket) -> int:
-    """Return the user id of the process that connected."""
+    """Return the user id of the process at the other end of the connection."""
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     user: int = _CREDENTIALS.unpack(data)[1]
     return user

@@ -27,7 +27,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
 class Verb(StrEnum):
-    """The kind of a question; one for each OCI hook that asks."""
+    """The kind of a question. Each OCI hook asks one kind."""
 
     PREPARE = "prepare"
     """Hook precreate: the container is about to be created, and its annotations ask for devices."""
@@ -46,9 +46,9 @@ class Wish:
     pool: str = ""
     mode: str = ""
     netdev: str = ""
-    """The netdev's new name in the container."""
+    """The name that the netdev gets in the container."""
     memlock: str = ""
-    """RLIMIT_MEMLOCK: `unlimited`, or a number of bytes."""
+    """The RLIMIT_MEMLOCK that the container asks for: `unlimited`, or a number of bytes."""
     hca_handles: str = ""
     hca_objects: str = ""
     """The limits hca_handle and hca_object of the rdma cgroup, as numbers."""
@@ -83,11 +83,11 @@ class HookQuestion:
     nodes: Mapping[str, DeviceNumbers] = field(default_factory=dict)
     cgroups_path: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict)
-    """The container's annotations with our prefix."""
+    """Those annotations of the container whose keys begin with our prefix."""
     variables: frozenset[str] = frozenset()
     """The names of the environment variables that the container sets itself."""
     prepared: Mapping[str, str] = field(default_factory=dict)
-    """The environment variables that the answer to PREPARE added to the container."""
+    """The environment variables that the daemon's answer to PREPARE added to the container."""
     bundle: str = ""
     """The directory of the container's OCI configuration; "" from a hook of an older release."""
     has_network: bool = True
@@ -95,7 +95,7 @@ class HookQuestion:
     links: frozenset[str] = frozenset()
     """The netdevs that are already in the container's network namespace, because containers share the namespace."""
     indexes: Mapping[str, str] = field(default_factory=dict)
-    """The container's variables that force an index of the GID table, with their values."""
+    """Environment variables of the container that force an index of the GID table, with their values."""
     may_lock: bool = False
     """Whether the container's program has CAP_IPC_LOCK on the host."""
     memlock: int | None = None
@@ -244,5 +244,5 @@ def no(sentence: str) -> bytes:
 
 
 HEARD = json.dumps({"version": VERSION, "heard": True}).encode()
-"""The first packet of each answer, sent at once: the daemon is alive. The second packet may take as long as an
-attach."""
+"""The first packet of each answer. It is sent at once and shows that the daemon is alive. The second packet, with the
+answer itself, may take as long as an attach."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 VARIABLE = "_NRI_RDMA_COMPLETE"
-"""The environment variable through which the script asks the program; click evaluates it."""
+"""The environment variable by which the printed script asks this program for completions. click reads it."""
 
 
 @click.command()

@@ -11,7 +11,7 @@ _NO_PRIVILEGE = (errno.EPERM, errno.EACCES)
 
 
 def told(error: NriRdmaError | KernelError | OSError) -> NriRdmaError:
-    """Return the error as one of our own; an error that already is one is returned unchanged."""
+    """Return the error as an NriRdmaError, which has a code and a next step. An NriRdmaError is returned unchanged."""
     if isinstance(error, NriRdmaError):
         return error
     if error.errno in _NO_PRIVILEGE:

@@ -1,4 +1,4 @@
-"""`nri-rdma --version`."""
+"""The option `nri-rdma --version`."""
 
 from __future__ import annotations
 

@@ -31,9 +31,9 @@ class OwnFile:
     is_ours: Callable[[bytes], bool]
     mode: int = 0o644
     copy_of: Path | None = None
-    """The file that this one is a copy of; its lines are then not shown to the user."""
+    """The file of which this one is a copy; None: it is not a copy. The lines of a copy are not shown to the user."""
     about: str = ""
-    """A sentence about the file's purpose, shown instead of lines that no person would read."""
+    """A sentence about the file's purpose. It is shown in place of the file's lines if these are not for people."""
     is_module: bool = False
     """Whether the file is a Python module, which Python compiles into `__pycache__` beside it."""
 

@@ -193,8 +193,8 @@ def _resource(machine: Machine) -> Iterator[str]:
 
 
 def given_resource(resource: Mapping[str, Any] | None) -> str:
-    """Return the name of the guard resource from a status document: an extended resource that only adds the guard, an
-    OCI hook that keeps a container from starting without its devices.
+    """Return the name of the guard resource from a status document. The guard resource is an extended resource that
+    only adds the guard, an OCI hook that keeps a container from starting without its devices.
 
     The name is "" if the resource is not registered with the kubelet, or if containers with it do not get the hook.
     """

@@ -44,8 +44,8 @@ def _given_words(machine: Machine) -> str:
 
 
 def device_nodes(machine: Machine) -> Finding:
-    """Check the character devices of RDMA: each device has a uverbs node, the node has rdma_cm, and the files in /dev
-    are the kernel's."""
+    """Check the character devices of RDMA: each device has a uverbs node, this machine has the node rdma_cm, and the
+    files in /dev have the kernel's numbers."""
     if isinstance(machine.node, InventoryError) or not machine.node[0].devices:
         return not_applicable("device nodes", "there is no RDMA device")
     node, _ = machine.node
@@ -137,8 +137,8 @@ def share_limits(machine: Machine) -> Finding:
 
 
 def _with_capacities(machine: Machine, devices: Sequence[RdmaDevice]) -> Node:
-    """Return the node with the capacities of its devices. The running daemon reports them; if none answers, the devices
-    are asked now."""
+    """Return the node with the capacities of its devices. The running daemon reports them; if no daemon answers, this
+    process asks the devices now."""
     assert not isinstance(machine.node, InventoryError)
     node, daemon = machine.node[0], machine.daemon
     if not isinstance(daemon, NotReadyError):

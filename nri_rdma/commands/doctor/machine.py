@@ -96,8 +96,8 @@ class Machine:
         return any(it.point == TERMINATION_LOG for it in self.mounts)
 
     def lacks(self, path: Path) -> bool:
-        """Return whether the path comes from this container's image: this process is in a container, and nothing of the
-        host is mounted at the path. Always False on the host."""
+        """Return whether the path comes from this container's image, because nothing of the host is mounted there.
+        Always False outside of a container."""
         if not self.is_in_container:
             return False
         found = self.mount_of(path)

@@ -19,7 +19,7 @@ NETNS_FOLDER = PurePosixPath("/run/netns")
 last component is expected to be `netns`, too."""
 _PROPAGATION = "mountPropagation: HostToContainer"
 _NAMESPACE = "net:["
-"""The mount of a network namespace has a root that begins with this text."""
+"""The beginning of the field `root` of a mounted network namespace in mountinfo."""
 
 
 def mounts(machine: Machine) -> Finding:
@@ -92,7 +92,8 @@ def _folders(namespaces: Iterable[MountPoint]) -> str:
 
 
 def _follows(ours: tuple[MountPoint, ...], theirs: tuple[MountPoint, ...], folder: PurePosixPath) -> bool:
-    """Return whether a mount that the runtime makes in the folder is propagated to us."""
+    """Return whether a mount that the runtime makes in the folder is propagated to the process with the mounts `ours`.
+    `theirs` are the runtime's mounts."""
     there = mount_of(theirs, folder)
     return there is not None and bool(there.sends) and any(there.sends in it.groups for it in _at_names(ours, folder))
 

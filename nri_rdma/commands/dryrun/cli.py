@@ -64,7 +64,7 @@ class Reporter:
         self._counts = _Counts()
         self._is_closed = False
         self.on_closed: Callable[[], None] = lambda: None
-        """Called when the reader of stdout has gone."""
+        """Called when nobody reads stdout any more, as after `| head`."""
 
     def began(self, settings: Settings, plugin: str, devices: int, daemon: int | None) -> None:
         """Print the first line: the plugin's name, the socket, the number of devices, and the running daemon's PID in
@@ -121,7 +121,7 @@ class Reporter:
         self._print({"event": "ended", **_pod(pod)}, f"pod {pod}: ended")
 
     def finished(self) -> None:
-        """Print the summary. Raises BrokenPipeError if the reader of stdout has gone."""
+        """Print the summary. Raises BrokenPipeError if nobody reads stdout any more."""
         if self._is_closed:
             raise BrokenPipeError(errno.EPIPE, "nobody reads what is printed")
         pods, refused = self._counts.pods, dict(sorted(self._counts.refused.items()))

@@ -29,7 +29,8 @@ from nri_rdma.tasks.workers import Workers
 log = logging.getLogger(__name__)
 
 LISTED_S = 5.0
-"""The time limit for the plan of a pod that ran before the dry run began. The runtime does not wait for it."""
+"""The time limit in seconds for the decision about a pod that ran before the dry run began. The runtime does not wait
+for such a decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ class Verdicts:
         return True
 
     def knows(self, sandbox_id: str) -> bool:
-        """Return whether something would be attached to the sandbox."""
+        """Return whether the engine would attach devices to the sandbox."""
         return self.engine.knows(sandbox_id)
 
     def remembers(self, sandbox_id: str) -> bool:

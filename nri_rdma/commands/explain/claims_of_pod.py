@@ -24,7 +24,7 @@ from nri_rdma.text.refusals import bounded, listed
 from nri_rdma.text.templates import items_of
 
 MAX_NAMED = 8
-"""The most devices of a pool that a sentence lists by name."""
+"""The maximum number of a pool's devices that a sentence lists by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class ClaimOfPod:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the claim has a request for, or an allocation of, our devices."""
+        """Whether the claim requests our devices, or has some of them allocated."""
         return bool(self.requests or self.allocated)
 
     @property
@@ -92,7 +92,8 @@ class ClaimOfPod:
 def claims_of_pod(
     pod: PodManifest, documents: Iterable[object], claims: Iterable[ExplainedClaim], facts: Facts
 ) -> tuple[ClaimOfPod, ...]:
-    """Return the claims of the pod, in the pod's order."""
+    """Return the claims of the pod, in the pod's order. `documents` is the manifest, and `claims` are the explained
+    claims of that manifest."""
     explained = tuple(claims)
     objects = {
         reference_of(item): item

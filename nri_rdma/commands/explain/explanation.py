@@ -346,8 +346,8 @@ def _own_gpus(pod: PodManifest, gpus: Mapping[str, KnownGpus]) -> Mapping[str, K
 
 
 def _awaiting_gpus(pod: PodManifest, request: PodRequest, facts: Facts) -> frozenset[str]:
-    """Return the names of the strict requests whose GPUs or CPUs only the kubelet can report, because no flag names
-    them."""
+    """Return the names of the requests that insist on near GPUs or CPUs (`strict`), if only the kubelet knows which
+    GPUs or CPUs these are, and no flag names them."""
     if not facts.gpus_are_reported:
         return frozenset()
 
@@ -406,8 +406,8 @@ def _relaxed(request: PodRequest, names: frozenset[str]) -> PodRequest:
 
 
 def _spelling_notes(pod: PodManifest, prefix: str) -> Iterator[str]:
-    """Yield a note for each annotation whose key has a typo of our prefix, and one if the pod has an annotation of
-    Multus."""
+    """Yield a sentence for each annotation whose key has a typo of our prefix, and a sentence if the pod has an
+    annotation of Multus."""
     for key in pod.annotations:
         meant = meant_key(key, prefix)
         if meant is not None:

@@ -71,7 +71,8 @@ def explain_claims(documents: Iterable[object], node: Node, policy: Policy) -> t
 
 
 _POOL_NAMED = re.compile(r"""\.pool\s*==\s*["']([^"']+)["']""")
-"""Finds the pool's name in a CEL selector of a DeviceClass, as `nri-rdma claims manifests` writes it."""
+"""Matches the name of a pool in a CEL selector of a DeviceClass, as in the selectors that `nri-rdma claims manifests`
+writes."""
 
 
 def _pools_for(request: WrittenRequest, pools: Iterable[Pool], classes: Container[str]) -> Iterator[Pool]:

@@ -38,7 +38,7 @@ _MADE = "# Made by `nri-rdma install containerd`; `nri-rdma uninstall containerd
 _CRI_TABLES = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 _CONF_MODE = 0o644
 _OURS: Mapping[str, Any] = {"base_runtime_spec": "", "pod_annotations": []}
-"""The keys that we set for a handler, with the values that they have if nobody sets them."""
+"""The keys that we set for a runtime handler, with the values that the keys have if nobody sets them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +300,8 @@ def _text(version: int, handlers: Sequence[GuardedHandler]) -> str:
 
 
 def _tables(version: int, handlers: Sequence[GuardedHandler]) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
-    """Yield the path and content of each table in our configuration file of this `version`."""
+    """Yield the path and the content of each table of our configuration file. `version` is the file's format
+    version."""
     for it in handlers:
         path = ("plugins", _CRI_TABLES[version], "containerd", "runtimes", it.name)
         yield path, {**{key: value for key, value in it.others.items() if not isinstance(value, dict)}, **it.ours}

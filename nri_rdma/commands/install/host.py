@@ -29,7 +29,7 @@ from nri_rdma.host.foreign import foreign_folder
 
 RELEASES = ("a", "b")
 LONGEST = 100
-"""The most bytes that the folder's path may have: kernels before 5.1 read only 127 bytes of a script's first line."""
+"""The maximum length of the folder's path in bytes. Kernels before 5.1 read only 127 bytes of a script's first line."""
 _PATH = re.compile(r"(/(?!\.\.?(/|$))[\w.+-]+)+", re.ASCII)
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -95,7 +95,7 @@ class HostFolder:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """Turn an OSError into an NriRdmaError that names the folder and says what to do."""
+        """Turn an OSError in the `with` block into an NriRdmaError that names the folder and says what to do."""
         try:
             yield
         except OSError as error:
@@ -122,7 +122,8 @@ class HostFolder:
         return (a, b) if (self.here / BIN).readlink().parts[0] == RELEASES[0] else (b, a)
 
     def _links(self) -> list[Path]:
-        """Return our links. The link bin comes first, because no program is found any more once it is removed."""
+        """Return the symbolic links that lead into the releases. The link bin comes first, because no program is found
+        any more once it is removed."""
         links = [path for path in self.here.iterdir() if path.is_symlink() and path.readlink().parts[0] in RELEASES]
         return sorted(links, key=lambda path: path.name != BIN)
 

@@ -41,8 +41,8 @@ class ImageFolder:
 
     @classmethod
     def read(cls, root: Path) -> ImageFolder:
-        """Read the folder's list of files. Raises NriRdmaError if its Python interpreter cannot be made to run at
-        another path."""
+        """Return the folder `root` with the list of everything in it. Raises NriRdmaError if its Python interpreter
+        cannot be made to run at another path."""
         image = cls(root=root, names=tuple(sorted(path.relative_to(root) for path in root.rglob("*"))))
         interpreter = (root / BIN / "python3").resolve()
         if not interpreter.is_file() or not image._own_path.search(interpreter.read_bytes()):
@@ -52,7 +52,7 @@ class ImageFolder:
 
     @property
     def tops(self) -> tuple[str, ...]:
-        """The names directly in the folder, `bin` last."""
+        """The names directly in the folder. `bin` comes last."""
         return tuple(sorted({name.parts[0] for name in self.names}, key=lambda it: (it == BIN, it)))
 
     def differing(self, release: HostRelease) -> Iterator[Path]:
@@ -102,8 +102,8 @@ class ImageFolder:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file, link or folder. `mode` includes its type. `content` is the bytes of a file or the target of a link,
-    otherwise empty."""
+    """The content of a path. `mode` includes the type: file, link or folder. `content` is the bytes of a file or the
+    target of a link; empty for a folder."""
 
     mode: int
     content: bytes

@@ -64,7 +64,7 @@ class PodmanFiles:
 
     @property
     def definitions(self) -> tuple[OwnFile, ...]:
-        """The hook definitions, one for each stage."""
+        """The files with the hook definitions, one for each stage."""
         return tuple(
             OwnFile(
                 path=self.folder / f"nri-rdma-{stage}.json",
@@ -192,8 +192,8 @@ def _hooks_dir(document: dict[str, Any]) -> list[Any] | None:
 
 
 def _folders(documents: Iterable[ConfFile]) -> tuple[str, ...]:
-    """Return the hook folders that podman reads. Once a file says {append=true}, later files append too, until one says
-    false."""
+    """Return the hook folders that podman reads. After a file with {append=true}, later files add folders too, until a
+    file has {append=false}."""
     folders, appends = list(DEFAULT_FOLDERS), False
     for it in documents:
         if it.hooks_dir is None:

@@ -1,7 +1,7 @@
 """Lines that we add to a TOML file of another program. Pure.
 
 Law: removing our lines restores the earlier text byte by byte, even if other lines have changed since. Each of our
-lines ends with a mark, and a line that ours replaces is kept as a comment.
+lines ends with a mark. A line that our line replaces is kept as a comment.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias  # Any: TOML documents
 MARK = "# by `nri-rdma install containerd`"
 """The comment at the end of each of our lines."""
 BEFORE = f"{MARK}, before: "
-"""The beginning of a comment that keeps a line replaced by ours."""
+"""The beginning of a comment that keeps a line which one of our lines replaces."""
 TablePath: TypeAlias = tuple[str, ...]
 
 
@@ -54,7 +54,7 @@ def with_keys(text: str, path: TablePath, values: Mapping[str, Any]) -> str:
 
 
 def without_ours(text: str) -> str:
-    """Return the text without our lines. Lines that ours replaced are restored."""
+    """Return the text without our lines. Lines that were replaced by our lines are restored."""
     kept = []
     for line in text.splitlines(keepends=True):
         if line.startswith(BEFORE):
@@ -70,7 +70,7 @@ def header(path: TablePath) -> str:
 
 
 def toml_value(value: Any) -> str:
-    """Return a string or a list of strings in TOML syntax, which accepts JSON's strings."""
+    """Return a string or a list of strings in TOML syntax. It is the JSON text, which TOML reads equally."""
     return json.dumps(value, ensure_ascii=False)
 
 

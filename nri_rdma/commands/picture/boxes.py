@@ -34,7 +34,7 @@ are equally high."""
 
 
 def frame(branch: Branch, x: float, y: float, width: float, height: float) -> Box:
-    """Return the frame of a branch of the PCI tree, which encloses everything on that branch."""
+    """Return the frame for a branch of the PCI tree. The frame encloses everything on that branch."""
     above, name, title = _frame_words(branch)
     size = NAME_SIZE if branch.level is Level.NUMA else SIZE
     room = NAME_COLUMNS[branch.level] - PAD

@@ -11,7 +11,7 @@ from nri_rdma.decide.topology import Distance
 TITLE_SIZE, NAME_SIZE, SIZE = 26, 18, 15
 """Font sizes. The smallest is still readable when the picture is shown at half its size."""
 STUB = 84
-"""The length of the straight beginning of a line, where its distance class is written."""
+"""The length of the straight first part of a line, in which the distance class is written."""
 TAG_WIDTH, TAG_HEIGHT = 52, 20
 
 
@@ -36,7 +36,7 @@ class Mark(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnText:
-    """A line of text. (x, y) is the beginning of its baseline, or its end if `at_end` is set."""
+    """A line of text. (x, y) is the beginning of its baseline; with `at_end`, the end of its baseline."""
 
     x: float
     y: float

@@ -89,7 +89,7 @@ class _Columns:
 
 @dataclass(slots=True, kw_only=True)
 class _Sheet:
-    """The page while it is filled with boxes from the top down."""
+    """The page, which is filled with boxes from the top down."""
 
     view: View
     columns: _Columns

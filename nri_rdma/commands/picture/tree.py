@@ -78,7 +78,7 @@ def _numa_node(leaves: Iterable[_Leaf]) -> int | None:
 
 
 def _joined(branches: Iterable[Branch]) -> Iterator[Branch]:
-    """Yield the branches, with all devices that are not on PCI joined into one branch at the end."""
+    """Yield the branches. All devices that are not on PCI are put together in one branch at the end."""
     off_pci: list[Adapter] = []
     for branch in branches:
         if branch.name:

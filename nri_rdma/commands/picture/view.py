@@ -70,7 +70,8 @@ class View:
     knows who has devices."""
 
     def is_split(self, device: RdmaDevice) -> bool:
-        """Return whether the device's virtual functions are the only reason why pods cannot have the device itself."""
+        """Return whether the host uses the device only because it has virtual functions. Pods can have these, but not
+        the device itself."""
         return device.id not in self.holdings and device.vf_count > 0 and len(device.uses) == 1
 
     def is_free(self, device: RdmaDevice) -> bool:

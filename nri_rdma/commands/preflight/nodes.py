@@ -120,7 +120,7 @@ def _pods_of(sets: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]
 
 
 def _is_counted(daemon_set: Mapping[str, Any]) -> bool:
-    """Return whether Kubernetes has counted the nodes for the current version of the DaemonSet."""
+    """Return whether the DaemonSet's status is of its present version, so that its number of nodes can be trusted."""
     return bool(daemon_set.get("status", {}).get("observedGeneration") == daemon_set["metadata"]["generation"])
 
 

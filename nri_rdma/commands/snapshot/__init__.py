@@ -1,1 +1,2 @@
-"""`nri-rdma snapshot`: saves a node in a file, which other commands read in place of a machine."""
+"""`nri-rdma snapshot`: saves a description of a node in a file. Other commands can read the file instead of a
+machine."""

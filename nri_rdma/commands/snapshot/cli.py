@@ -1,4 +1,5 @@
-"""`nri-rdma snapshot`: saves this node in a file, which other commands read in place of a machine."""
+"""`nri-rdma snapshot`: saves a description of this node in a file. Other commands can read the file instead of a
+machine."""
 
 from __future__ import annotations
 

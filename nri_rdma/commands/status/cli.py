@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 EXIT_ATTENTION = 1
 _ID_LENGTH = 13
-"""The length to which crictl shortens sandbox ids."""
+"""The length of a sandbox id in the output of crictl."""
 
 
 @click.command()
@@ -111,7 +111,7 @@ def _asked(context: click.Context, settings: Settings, *, check: bool) -> dict[s
 
 
 def attention(document: dict[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each thing that needs a person's attention."""
+    """Yield a sentence for each problem that needs a person's attention."""
     runtime = document["runtime"]
     if why := unsynchronized(runtime["link"], runtime["socket"], runtime["error"]):
         yield why

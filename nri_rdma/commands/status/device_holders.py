@@ -24,7 +24,7 @@ def taken_from(document: Mapping[str, Any]) -> Taken:
 
 
 def holder_document(holding: Holding) -> dict[str, Any]:
-    """Return the holder in the form that the status document has."""
+    """Return a holder of a device as JSON, in the form that it has in the status document."""
     told = {"pod": holding.owner, "mode": str(holding.mode), "gpus": sorted(map(str, holding.gpus))}
     return (
         told
@@ -47,6 +47,6 @@ def _holding(holder: Mapping[str, Any]) -> Holding:
 
 
 def _gpus(holder: Mapping[str, Any]) -> frozenset[PciAddress]:
-    """Return the GPUs of the holder's pod. Daemons of earlier versions do not report them."""
+    """Return the GPUs of the holder's pod. The result is empty if an older daemon did not report them."""
     addresses = map(parse_pci_address, holder.get("gpus", ()))
     return frozenset(address for address in addresses if address is not None)

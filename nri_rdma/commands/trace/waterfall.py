@@ -77,7 +77,8 @@ class WaterfallLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pen:
-    """The characters to draw with: the pieces of a bar, shortest first, and the lines of the tree."""
+    """The characters to draw with. `pieces` are the pieces of a bar, the shortest first; the others are the lines of
+    the tree."""
 
     pieces: str
     branch: str
@@ -199,7 +200,7 @@ def _branches(last: tuple[bool, ...], pen: Pen) -> str:
 
 
 def _gutter(row: WaterfallRow, following: WaterfallRow | None, pen: Pen) -> str:
-    """Return the characters below a row that continue the tree's lines to later rows."""
+    """Return the characters for the lines of text below a row. They continue the lines of the tree to later rows."""
     lines = "".join("  " if is_last else pen.pipe for is_last in row.last)
     has_children = following is not None and len(following.last) > len(row.last)
     return lines + (pen.pipe if has_children else "  ")

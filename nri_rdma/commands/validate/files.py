@@ -117,7 +117,7 @@ def _configuration_errors(data: bytes, file: str) -> tuple[SettingError, ...]:
 
 
 _CDI = re.compile(rb"""^(\{\s*)?["']?cdiVersion["']?\s*:|"cdiVersion"\s*:""", re.MULTILINE)
-"""Finds the key cdiVersion in a text that is not valid YAML or JSON."""
+"""Matches the key cdiVersion in a text that is not valid YAML or JSON."""
 
 
 def _is_cdi(documents: tuple[Placed | NriRdmaError, ...], data: bytes) -> bool:

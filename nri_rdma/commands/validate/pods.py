@@ -29,7 +29,8 @@ MAX_KEY_NAME = 63
 
 
 def has_annotations(document: Mapping[str, Any], prefix: str) -> bool:
-    """Return whether a document contains a pod, a pod template, or annotations of nri-rdma at another place."""
+    """Return whether a document contains a pod, a pod template, or annotations of nri-rdma at a place that does not
+    belong to a pod."""
     ways = ways_to_pods(document)
     return bool(ways) or any(True for _ in _loose(document, (), ways, prefix))
 

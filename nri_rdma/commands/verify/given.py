@@ -102,8 +102,8 @@ def _told(environment: Mapping[str, str]) -> list[str]:
 
 
 def _with_nodes(sysfs: Path, dev: Path) -> Iterator[str]:
-    """Yield the names of the RDMA devices whose uverbs node exists in this container. Nodes are matched by their device
-    numbers."""
+    """Yield the names of the RDMA devices whose uverbs node exists in this container. Device numbers show to which
+    device a node belongs."""
     numbers = set()
     for node in (dev / "infiniband").glob("uverbs*"):
         found = node.stat()
@@ -115,7 +115,7 @@ def _with_nodes(sysfs: Path, dev: Path) -> Iterator[str]:
 
 
 def _ports(sysfs: Path, device: str) -> Iterator[int]:
-    """Yield the active ports of a device; all ports if none is active, and port 1 if sysfs lists none."""
+    """Yield the active ports of a device; if no port is active, all ports. If sysfs lists no port, yield port 1."""
     folders = sorted((sysfs / "class/infiniband" / device / "ports").glob("[0-9]*"), key=lambda it: int(it.name))
     active = [it for it in folders if _ACTIVE in (it / "state").read_text()]
     yield from (int(it.name) for it in active or folders)

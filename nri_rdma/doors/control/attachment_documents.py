@@ -77,7 +77,7 @@ def alignment_document(item: Aligned) -> dict[str, Any]:
 
 
 def _gids(gids: Gids) -> list[dict[str, Any]]:
-    """Return the GID that each port sends with; `index` is None for a port without a usable GID."""
+    """Return the GID with which each port sends; `index` is None for a port without a usable GID."""
     return [
         {
             "device": it.device,

@@ -23,7 +23,7 @@ from nri_rdma.pb import control_pb2 as pb
 from nri_rdma.ttrpc import Call, Code, RpcError, Server
 
 TRACE_BYTES = 3 << 20
-"""Largest trace document in bytes. A ttrpc message holds 4 MiB, so older spans are left out."""
+"""Maximum size of a trace document in bytes; the oldest spans are left out. A ttrpc message holds 4 MiB."""
 MAX_CONNECTIONS = 128
 """Maximum number of connections. The OCI hook of each starting container opens one. The calls of one connection are
 handled one after the other."""
@@ -31,7 +31,7 @@ VERIFY_WAIT_S = 1.0
 """How long the guard, an OCI hook that keeps a container from starting without its devices, waits for an attach that is
 still running. If the attach takes longer, the container fails, and the kubelet retries after ten seconds."""
 _WAY_BACK_S = 0.3
-"""Part of a hook's timeout that is reserved for sending the answer."""
+"""Seconds of a hook's timeout that are reserved for sending the answer."""
 PROOF_MARGIN_S = 1.0
 """Seconds of a hook's timeout that are kept for killing the proof's process and sending the answer. A proof is a test
 that RDMA works in the container."""

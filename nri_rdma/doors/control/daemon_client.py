@@ -19,16 +19,16 @@ _ANSWER_TIMEOUT_S = 5.0
 
 
 def ask_status(path: Path) -> dict[str, Any]:
-    """Return the status document of the daemon that listens at `path`. Raises NotReadyError if there is no usable
-    answer."""
+    """Return the status document of the daemon that listens at `path`. Raises NotReadyError if no daemon answers in
+    time, or if its answer is not a document of this version."""
     return _document(pb.StatusReply, _ask(path, "Status", pb.StatusRequest().SerializeToString()), path)
 
 
 def ask_trace(path: Path, pod: str) -> dict[str, Any]:
-    """Return the spans of a pod as a JSON document; `pod` is NAMESPACE/NAME, a name, a UID or a sandbox id ("": all
-    pods).
+    """Return the spans of a pod as a JSON document. `pod` is NAMESPACE/NAME, a name, a UID or a sandbox id; "": all
+    pods.
 
-    Raises NotReadyError if there is no usable answer.
+    Raises NotReadyError if no daemon answers in time, or if its answer is not a document of this version.
     """
     return _document(pb.TraceReply, _ask(path, "Trace", pb.TraceRequest(pod=pod).SerializeToString()), path)
 

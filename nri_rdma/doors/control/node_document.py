@@ -44,7 +44,7 @@ def policy_document(policy: Policy) -> dict[str, Any]:
 
 
 def adoption_document(adoption: Adoption) -> dict[str, Any]:
-    """Return as JSON the settings for devices that another driver gave to a container."""
+    """Return as JSON the settings for devices that other drivers give to containers."""
     vendors = {vendor: msgspec.to_builtins(item) for vendor, item in adoption.vendors.items()}
     return {"others": msgspec.to_builtins(adoption.others), "vendors": vendors}
 
@@ -82,8 +82,8 @@ def node_document(node: Node) -> dict[str, Any]:
 
 
 def node_from(document: Mapping[str, Any]) -> Node:
-    """Return the node from a document that contains the keys of `node_document`. Raises NotReadyError if it has no
-    valid node."""
+    """Return the node from a document that contains the keys of `node_document`. Raises NotReadyError if these keys are
+    missing or have invalid values."""
     try:
         node: Node = msgspec.convert(
             {

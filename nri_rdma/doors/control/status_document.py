@@ -48,7 +48,7 @@ class RuntimeView:
     error: str
     """The reason why there is no session, or why the last one ended; "" while the runtime is synchronized."""
     error_since: float = 0.0
-    """When `error` was first seen, in seconds since the epoch; 0 without an error."""
+    """The time at which `error` was first seen, in seconds since the epoch; 0 without an error."""
     engines: tuple[str, ...] = ()
     """The container engines (podman, Docker) that use the OCI hook; empty unless `link` is "none"."""
 

@@ -1,7 +1,7 @@
 """The device plugins of a node: one server for each pool that pods request as an extended resource.
 
-When the kubelet starts, it removes all sockets in its folder and forgets all plugins. The folder is watched, so that
-missing servers are started and registered again.
+When the kubelet starts, it removes all sockets in its folder and forgets all plugins. Therefore the folder is watched,
+and servers whose sockets are missing are started and registered again.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class DevicePlugins:
             self._look_later()
 
     def node_was_read(self) -> None:
-        """Send the kubelet what the pools offer now. Called after each scan of the node."""
+        """Send the kubelet the pools' present ids and their health, if they have changed. Called after each scan of the
+        node."""
         for server in self._servers:
             server.tell_changes()
 

@@ -215,7 +215,7 @@ def _is_served(path: Path) -> bool:
 
 
 def endpoint_of(pool: Pool) -> str:
-    """Return the file name of the pool's socket."""
+    """Return the file name of the socket on which the pool's device plugin listens."""
     return f"nri-rdma_{pool.name}.sock"
 
 

@@ -62,7 +62,7 @@ class ClaimsDoor:
         self._error = ""
 
     def open_later(self) -> None:
-        """Have a worker open the sockets. Calling it twice is allowed."""
+        """Have a worker make the sockets soon, and check them from then on. Calling it twice is allowed."""
         with self._lock:
             if self._is_open or self._is_closed:
                 return

@@ -69,7 +69,8 @@ class DraServer:
         self._loop = LoopThread("dra")
         self._servers: list[Any] = []
         self.registration = Registration(error=NOT_SERVED, since=time.time())
-        """Whether the kubelet has registered the driver, and if not, why."""
+        """The state of the driver's registration with the kubelet: whether the kubelet has registered it, and if not,
+        why."""
 
     @property
     def is_there(self) -> bool:
@@ -204,7 +205,7 @@ _NOT_DONE = {
     "NodePrepareResources": "a claim is not prepared",
     "NodeUnprepareResources": "a claim is not unprepared",
 }
-"""The log message of a failed call, by its method."""
+"""By the kubelet's method: the log message if the call fails."""
 
 
 async def _started(address: str, handler: Any) -> Any:

@@ -27,7 +27,7 @@ WATCH_S = 300.0
 QUIET_S = 5.0
 """Minimum time between two writes, so that a flapping link does not load the API server."""
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.5, 30.0
-"""First and longest pause after errors; each pause is twice as long as the one before."""
+"""First and longest pause after errors. Each pause is twice as long as the pause before."""
 CLOSE_S = 0.5
 """How many seconds `close` waits for a write. A write that takes longer is repeated by the next daemon, and the service
 manager should not wait for it."""

@@ -31,12 +31,12 @@ QUIET_S = 0.2
 """Pause between the first news of a claim and its write. The end of a pod takes less time, so one write reports all
 news of a pod's end."""
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.5, 60.0
-"""First and longest pause after errors; each pause is twice as long as the one before."""
+"""First and longest pause after errors. Each pause is twice as long as the pause before."""
 LOOK_S = 30.0
 """Pause between two comparisons of all claims with their last written state. They find changes that no thread has
 noted."""
 KEPT = 4096
-"""Maximum number of claims in memory: sixteen for each of 250 pods. Beyond it the oldest claim is forgotten."""
+"""Maximum number of claims in memory: sixteen for each of 250 pods. With more, the oldest claim is forgotten."""
 CLOSE_S = 0.5
 """How many seconds `close` waits for the end of the writing thread."""
 _FORBIDDEN = 403
@@ -56,7 +56,7 @@ class _Known:
     failures: dict[str, str] = field(default_factory=dict)
     """The reason why the last attach failed, by CDI device."""
     refusal: str = ""
-    """The reason why the claim was not prepared; "" if it was."""
+    """The reason why the claim was not prepared; "" if it was prepared."""
     was_given: set[str] = field(default_factory=set)
     """The CDI devices whose devices a pod has had since the daemon's start."""
     is_invalid: bool = False
@@ -64,7 +64,7 @@ class _Known:
     counts_bytes: bool = False
     """Whether the status must be written in protobuf, because JSON would change bytes of the claim's allocation."""
     written: ClaimState | None = None
-    """The state that was last written to the API server; None if none was."""
+    """The state that was last written to the API server; None if nothing was written yet."""
 
 
 class StatusWriter:
@@ -163,7 +163,7 @@ class StatusWriter:
         self._changed.notify_all()
 
     def _await_due(self) -> list[_Known]:
-        """Wait until claims are due for a write, and return them; an empty list when closed."""
+        """Wait until claims are due for a write, and return them. Returns an empty list when the writer is closed."""
         with self._changed:
             while not self._is_closed:
                 now = time.monotonic()

@@ -1,8 +1,8 @@
-"""Writes a claim's `status.devices` to the API server, if it differs.
+"""Writes a claim's `status.devices` to the API server, if it differs from the state of the devices.
 
-A merge patch changes only this field and names the resourceVersion to which it applies. If JSON would change bytes of
-the claim's parameters, the API server takes the patch for a change of the allocation and rejects it. The whole claim is
-then written in protobuf.
+A merge patch changes only this field, and applies only to the resourceVersion that it names. If JSON would change bytes
+of the claim's parameters, the API server takes the patch for a change of the allocation and rejects it. The whole claim
+is then written in protobuf.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from nri_rdma.text.api_objects import reading, word
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 3
-"""Maximum number of attempts to write a claim that others write at the same time. There is no pause between them."""
+"""Maximum number of attempts to write a claim that another program changes meanwhile. There is no pause between
+attempts."""
 GONE, CONFLICT, INVALID = 404, 409, 422
 DRIVER_RIGHT = "resourceclaims/driver"
-"""The RBAC resource that Kubernetes 1.36 and later check. They answer 422 if the permission is missing."""
+"""The RBAC resource for which Kubernetes 1.36 and later requires a permission. The API server answers 422 if it is
+missing."""
 
 
 def write_status(api: ApiServer, name: ClaimName, state: ClaimState, *, counts_bytes: bool) -> bool:

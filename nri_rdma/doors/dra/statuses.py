@@ -18,7 +18,8 @@ from nri_rdma.engine.claim_states import CdiState
 from nri_rdma.model.claim import GivenDevice
 
 READY, PROVEN = "Ready", "Proven"
-"""The types of our conditions. PROVEN is only for devices on which RDMA must be proven to work in the container."""
+"""The types of our conditions. PROVEN is only for devices that have `prove` in their request: RDMA must be shown to
+work in the container."""
 ATTACHED, RETURNED, RETURNING = "Attached", "Returned", "Returning"
 ATTACH_FAILED, PREPARE_FAILED = "AttachFailed", "PrepareFailed"
 
@@ -170,7 +171,8 @@ def _network(given: GivenDevice) -> Mapping[str, Any]:
 
 
 def _canonical(addresses: tuple[str, ...]) -> Iterator[str]:
-    """Yield the addresses that the API accepts; IPv4-mapped IPv6 addresses are left out."""
+    """Yield the addresses in the form that the API accepts. IPv4-mapped IPv6 addresses are left out, because the API
+    refuses them."""
     for it in map(ip_interface, addresses):
         if not isinstance(it, IPv6Interface) or it.ip.ipv4_mapped is None:
             yield str(it)

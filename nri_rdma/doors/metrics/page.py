@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
 
 TEXT_FORMAT: Final = "text/plain; version=0.0.4; charset=utf-8"
-"""The content type of Prometheus' text format, which every release of Prometheus reads."""
+"""The content type of Prometheus' text format. Every release of Prometheus reads this format."""
 _BOUNDS: Final = (*map(str, BOUNDS_S), "+Inf")
 
 

@@ -9,7 +9,8 @@ from nri_rdma.observe.durations import CallOutcome, Labels, outcome_of
 from nri_rdma.ttrpc.wire import Request
 
 UNKNOWN = "unknown"
-"""The label for all methods that we do not serve. The runtime's own text is not used as a label."""
+"""The label for all methods that the plugin does not serve. The name in the runtime's call is not used, because it
+could be any text."""
 _DONE, _NOTHING_ASKED = CallOutcome.DONE, CallOutcome.NOTHING_ASKED
 
 

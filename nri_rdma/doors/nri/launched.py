@@ -71,7 +71,7 @@ class Launched:
         self._session.finish()
 
     def synchronized(self) -> None:
-        """Note that the runtime has listed its pods: events come from now on."""
+        """Note that the runtime has listed its pods, so that its events come from now on."""
         self.link = Link.SYNCHRONIZED
 
     def answer(self, request: Request) -> bytes:
@@ -109,10 +109,10 @@ def _nobody(_annotations: Mapping[str, str]) -> bool:
 
 
 def inherited_socket(number: str) -> socket.socket:
-    """Return the connection that the runtime left open under this file descriptor. Raises SettingError if it is not a
-    socket.
+    """Return the connection to the runtime, which this process inherited under the file descriptor `number`. The
+    connection is set to blocking mode and close-on-exec.
 
-    The socket is set to blocking mode and close-on-exec.
+    Raises SettingError if the descriptor is not a socket.
     """
     try:
         fd = int(number)

@@ -16,7 +16,7 @@ from nri_rdma.text.share_annotations import GUARD_HOOK
 PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
 NRI_VERSION = "v0.12.5"
-"""The release of NRI from which our protobuf definitions were written."""
+"""The release of NRI from which our protobuf definitions were taken."""
 
 _OUR_NAMES = tuple(prefix.encode() for prefix in ENV_PREFIXES)
 _LIBRARY_PATH = "LD_LIBRARY_PATH="
@@ -68,8 +68,8 @@ def asker_from(message: Any, pod: Pod) -> Asker:
 
 
 def container_name(container: Any) -> str:
-    """Return the container's name in the pod, from the kubelet's label if the field is empty, as in some releases of
-    CRI-O."""
+    """Return the container's name in the pod. If the field is empty, as in some releases of CRI-O, the name is taken
+    from the kubelet's label."""
     name: str = container.name or container.labels.get("io.kubernetes.container.name", "")
     return name
 

@@ -13,15 +13,15 @@ ABSENT_S = 0.05
 """Pause while no runtime listens on the socket. It is short, because pods may start without us as soon as the runtime
 is back."""
 FIRST_S, FIRST_REFUSED_S, LONGEST_S = 0.05, 0.5, 30.0
-"""First pause after a synchronized session that ended early; first pause after a session that never was synchronized;
-longest pause."""
+"""Pauses in seconds: the first after a session that ended early although it was synchronized, the first after a session
+that never was synchronized, and the longest."""
 GOOD_S = 5.0
 """A synchronized session that lasted at least this long does not count as a failure (docs/adr/0007)."""
 
 
 @dataclass(slots=True)
 class Pauses:
-    """The pauses between sessions with one runtime. A new runtime gets a new object."""
+    """The pauses between sessions with one runtime. For a new runtime a new Pauses is made."""
 
     failures: int = 0
 

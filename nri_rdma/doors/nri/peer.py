@@ -1,4 +1,4 @@
-"""The runtime's process, and the RLIMIT_MEMLOCK that it may give to a container."""
+"""Finds the runtime's process, and the highest RLIMIT_MEMLOCK that this process may give to a container."""
 
 from __future__ import annotations
 

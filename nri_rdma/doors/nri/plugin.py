@@ -90,7 +90,8 @@ class Refusals(Protocol):
 
 
 class PodEngine(Protocol):
-    """The part of the engine that this door uses: nri_rdma.engine.engine.Engine, or a wrapper around it."""
+    """The part of the engine that the NRI door uses. It is implemented by nri_rdma.engine.engine.Engine, or by a
+    wrapper around it."""
 
     def may_ask(self, annotations: Mapping[str, str], pod_uid: str) -> bool: ...
     def knows(self, sandbox_id: str) -> bool: ...
@@ -125,7 +126,7 @@ class UnknownMethodError(Exception):
 
 
 class Plugin:
-    """The handlers of one connection. Each connection gets a new object."""
+    """The handlers of one connection. For each connection a new Plugin is made."""
 
     def __init__(
         self,
@@ -147,7 +148,7 @@ class Plugin:
         self._collected_containers: dict[str, list[ListedContainer]] = {}
         self.runtime = RuntimeFacts()
         self.event = ""
-        """The name of the last call's event; "" for a call that we do not serve."""
+        """The name of the event in the last call; "" for a call that the plugin does not serve."""
         self.concerned = False
         """Whether the last call was about a pod that asks for devices, or about the connection."""
         self._whole_rdma_max = True

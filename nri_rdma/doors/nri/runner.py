@@ -47,7 +47,7 @@ class _Connected:
 
 
 class SupersededError(Exception):
-    """The session is useless: another runtime has taken over the socket, or this one ignores us."""
+    """The session is useless, because another runtime has taken over the socket, or because the runtime ignores us."""
 
 
 class Runner:
@@ -108,14 +108,14 @@ class Runner:
             self._pause(pauses.after(synchronized=self._was_synchronized, lasted_s=self._clock() - started), known)
 
     def stop(self) -> None:
-        """End the session after the calls that have arrived are answered, and start no other."""
+        """End the session after the calls that have arrived are answered, and start no other session."""
         self._stopped.set()
         session = self._session
         if session is not None:
             session.finish()
 
     def synchronized(self) -> None:
-        """Note that the runtime has listed its pods: events come from now on."""
+        """Note that the runtime has listed its pods, so that its events come from now on."""
         self._was_synchronized = True
         self.link = Link.SYNCHRONIZED
         self.last_error, self.last_error_at = "", 0.0

@@ -45,7 +45,7 @@ class Door(Protocol):
         """Make `run` return after the calls that have arrived are answered. Called from another thread."""
 
     def synchronized(self) -> None:
-        """Note that the runtime has listed its pods: events come from now on."""
+        """Note that the runtime has listed its pods, so that its events come from now on."""
 
 
 def hooks_only(engines: Iterable[str]) -> str:

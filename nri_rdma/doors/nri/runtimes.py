@@ -16,8 +16,8 @@ from dataclasses import dataclass
 Release = tuple[int, int, int]
 
 EVENTS_0_2, EVENTS_0_9_1, EVENTS_0_10 = 0x7FF, 0x1FFF, 0x3FFF
-"""Bit masks of the events of NRI releases: 0.2 up to RemoveContainer; 0.9.1 with UpdatePodSandbox; 0.10 with
-ValidateContainerAdjustment."""
+"""Bit masks of the events that releases of NRI have. 0.2 has those up to RemoveContainer; 0.9.1 adds UpdatePodSandbox,
+and 0.10 adds ValidateContainerAdjustment."""
 
 _CONTAINERD: dict[Release, Release] = {
     (1, 7, 0): (0, 3, 0),
@@ -87,10 +87,10 @@ class Abilities:
 
     @property
     def leaves_refused(self) -> bool:
-        """Return whether the runtime keeps process, network namespace and record of a sandbox that a plugin refused.
+        """Return whether the runtime keeps the process, the network namespace and the record of a sandbox that a plugin
+        refused, although CRI no longer lists the sandbox.
 
-        CRI does not show such a sandbox any more. Affected: containerd 2.0.0 to 2.2.5 and 2.3.0 to 2.3.2
-        (docs/adr/0019).
+        Affected are containerd 2.0.0 to 2.2.5 and 2.3.0 to 2.3.2 (docs/adr/0019).
         """
         release = self.release
         if self.runtime != "containerd" or release is None:

@@ -196,7 +196,8 @@ class Containers:
         return replace(given, must=given.memlock is not None) if gate.asks(parts, pod.name) else given
 
     def _annotations(self, question: HookQuestion, pod: Pod) -> Mapping[str, str]:
-        """Return the container's request in the form of a pod's annotations."""
+        """Return the container's request in the form of a pod's annotations. Wishes by CDI device are converted to that
+        form."""
         if question.annotations:
             self._refuse_unclear(question, pod)
             return question.annotations
@@ -204,7 +205,8 @@ class Containers:
         return {f"{self._engine.prefix}/pod": annotation_of(question.wishes, homes)}
 
     def _started(self, pod: Pod) -> int:
-        """Return the start time of the container's process. Raises PlacementError if the process cannot be seen."""
+        """Return the start time of the container's first process. Raises PlacementError if the process has ended or
+        cannot be seen."""
         try:
             return self._start_of(pod.pid)
         except ProcessLookupError as error:
@@ -262,7 +264,7 @@ def _is_of(attachment: Attachment, process: ProcessIdentity) -> bool:
 
 
 def _await(done: Future[None], pod: Pod, deadline: float) -> None:
-    """Wait until the future is done, with or without an error. Raises NotReadyError at the deadline."""
+    """Wait until the future is done, and ignore its error. Raises NotReadyError at the deadline."""
     if not settled(done, deadline - time.monotonic()):
         what = f"the devices of this container were not attached within {ATTACH_S:g} s"
         raise NotReadyError(ErrorCode.NOT_READY, what, where=str(pod), hint="start the container again")

@@ -52,7 +52,7 @@ class FindingOut:
         return (), ()
 
     def lost(self) -> LostNetdevs:
-        """Return no lost netdevs: no netdev leaves the host."""
+        """Return no lost netdevs, because in a dry run no netdev leaves the host."""
         return LostNetdevs()
 
     def plan(self, attachment: Attachment, chosen: Selection) -> None:
@@ -96,7 +96,7 @@ class FindingOut:
         return Event.ABSENT
 
     def look_again(self, attachment: Attachment) -> None:
-        """Do nothing: no device is in a pod, so the planned state stays true."""
+        """Do nothing. A real attachment reads its devices in the pod again; in a dry run no device is in a pod."""
 
     def cover(self, attachment: Attachment, name: str, container: str, is_covered: bool) -> None:
         """Record that a container of the sandbox would use the attachment; with `is_covered` false, that it would no

@@ -81,7 +81,8 @@ class ClaimOfPod:
 
     @property
     def refused(self) -> ExplainedClaim | None:
-        """The first request of the claim that every possible pool refuses; None if there is none."""
+        """The first request of the claim that no possible pool would serve, with the refusal; None if each request can
+        be served."""
         for name in dict.fromkeys(it.request for it in self.requests):
             told = [it for it in self.requests if it.request == name]
             if all(it.refusal is not None for it in told):

@@ -364,7 +364,8 @@ def _awaiting_gpus(pod: PodManifest, request: PodRequest, facts: Facts) -> froze
 
 
 def _counted_by_manifest(pod: PodManifest, request: PodRequest, facts: Facts) -> PodRequest:
-    """Return the request with a number of devices in place of `perGPU`, from the number of GPUs in the manifest."""
+    """Return the request with a fixed number of devices wherever it asks for a number per GPU (`perGPU`). The number of
+    GPUs is taken from the manifest."""
     return PodRequest(requests=tuple(_for_gpus_of(pod, item, facts) for item in request.requests))
 
 

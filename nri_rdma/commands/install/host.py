@@ -115,7 +115,8 @@ class HostFolder:
             os.close(folder)
 
     def _releases(self) -> tuple[HostRelease | None, HostRelease]:
-        """Return the current release and the other one. The current release is None if none is installed."""
+        """Return the current release, and the other of the two releases `a` and `b`. The current release is None if
+        nothing is installed."""
         a, b = (HostRelease(here=self.here / name, path=f"{self.path}/{name}") for name in RELEASES)
         if self.here / BIN not in self._links():
             return None, a

@@ -165,7 +165,8 @@ def subject_from(message: Any) -> Subject:
 
 
 def choose_spans(spans: Iterable[Span], pod: str) -> tuple[Span, ...]:
-    """Return all spans of the traces that contain the pod, sorted by start; all spans when `pod` is ""."""
+    """Return all spans of the traces in which the pod occurs, sorted by start. `pod` is NAMESPACE/NAME, a name, a UID
+    or a sandbox id; "": all spans."""
     kept = tuple(spans)
     if pod:
         traces = {span.trace_id for span in kept if pod in _pod_words(span)}

@@ -25,10 +25,10 @@ class Identity:
 
 
 def identify(*, name: str | None, index: str | None, environment: Mapping[str, str], program: str) -> Identity:
-    """Choose name and index: from the setting, else the runtime's variable, else the program's name (`NN-name`), else
-    the default.
+    """Choose the plugin's name and index: the settings `name` and `index`, otherwise the variables that the runtime
+    sets, otherwise the program's file name (`NN-name`), otherwise the defaults.
 
-    containerd 1.7.0 to 1.7.6 (NRI 0.3) put the index in front of the name; it is removed.
+    containerd 1.7.0 to 1.7.6 (NRI 0.3) puts the index in front of the name in its variable; it is removed there.
     """
     its_index = environment.get(INDEX_VARIABLE, "")
     its_name = environment.get(NAME_VARIABLE, "")

@@ -157,7 +157,7 @@ def is_privileged(container: Any) -> bool:
 
 
 def made_from(container: Any) -> Made:
-    """Return the facts by which the root file system of a starting container is found."""
+    """Return the facts about a starting container by which its root file system can be found."""
     paths = [entry.partition("=")[2] for entry in container.env if entry.startswith(_LIBRARY_PATH)]
     return Made(
         container_id=container.id,

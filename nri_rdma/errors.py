@@ -132,8 +132,8 @@ class NriRdmaError(Exception):
 
     @property
     def for_author(self) -> str:
-        """The text for the author of the pod, as in the pod's events: other pods' names are hidden unless they may be
-        shown."""
+        """The text for the author of the pod, for example in the pod's events. It hides the names of other pods, unless
+        the author may read them."""
         if self.names_holders or not (_HELD.search(self.what) or _HELD.search(self.detail)):
             return str(self)
         return self._text(*(_HELD.sub(self._without_others, it) for it in (self.what, self.detail)))
@@ -151,11 +151,11 @@ _HELD = re.compile(rf"held by (?:pod )?{_OWNER}(?:, {_OWNER})*(?:, and [0-9]+ mo
 
 
 class RequestError(NriRdmaError):
-    """A request that cannot be understood: its author has to change the text.
+    """A text that cannot be understood, such as a request or a configuration: its author has to change it.
 
-    `key` is the one key that is wrong in what stands at `where`, "" when that is all of it. `line` and `column` are
-    those of the text, from 1; 0 where only `where` is known. `others` are further errors of the same text; so many are
-    `omitted` besides.
+    `key` is the wrong key of the mapping at `where`; "" if the whole value at `where` is wrong. `line` and `column` are
+    the place in the text, counted from 1; 0: unknown. `others` are further errors of the text, and `omitted` is the
+    number of errors that are not among them.
     """
 
     def __init__(
@@ -185,11 +185,12 @@ class RequestError(NriRdmaError):
 
 
 class PlacementError(NriRdmaError):
-    """A request that is understood, but that this node cannot serve or that the pod may not make."""
+    """A request that is understood, but that this node cannot serve, or that the pod is not permitted to make."""
 
 
 class AttachError(NriRdmaError):
-    """A step of an attach on the host failed; the steps before it were undone."""
+    """A device could not be attached to a pod, because a step on the host failed. The steps before it were undone.
+    `errno` is the kernel's error number; None if the kernel reported none."""
 
     def __init__(
         self,
@@ -207,7 +208,8 @@ class AttachError(NriRdmaError):
 
 
 class LimitsError(NriRdmaError):
-    """The limits that a pod asks for cannot be set for its container, so that the container must not run."""
+    """The limits that a pod asks for could not be set for its container, so that the container must not run. `errno` is
+    the kernel's error number; None if the kernel reported none."""
 
     def __init__(self, what: str, *, where: str, hint: str, errno: int | None = None) -> None:
         super().__init__(ErrorCode.LIMITS_NOT_SET, what, where=where, hint=hint)
@@ -227,16 +229,16 @@ class NotReadyError(NriRdmaError):
 
 
 class StateError(NriRdmaError):
-    """A state file of nri-rdma cannot be used."""
+    """A file in which nri-rdma keeps its state cannot be used."""
 
 
 class RuntimeAnsweredError(StateError):
-    """Another daemon already serves this runtime and its pods."""
+    """The runtime's pods are already served by another daemon of nri-rdma, so that this one must not start."""
 
 
 class SettingError(NriRdmaError):
-    """A setting has an unusable value. `line` is its line in the file (0: none), `path` its key ("": the whole
-    file)."""
+    """A setting with a value that cannot be used. `line` is the setting's line in the file (0: none), `path` its key
+    ("": the whole file)."""
 
     def __init__(
         self, code: ErrorCode, what: str, *, where: str = "", hint: str = "", line: int = 0, path: str = ""
@@ -251,8 +253,8 @@ class InventoryError(NriRdmaError):
 
 
 class KubeletError(NriRdmaError):
-    """The kubelet did not report a pod's devices, or its checkpoint of claims cannot be read. This does not mean that
-    the pod has none."""
+    """The kubelet did not report a pod's devices, or its checkpoint of claims cannot be read. The pod may nevertheless
+    have devices."""
 
 
 class ApiServerError(NriRdmaError):
@@ -274,7 +276,8 @@ class ApiServerError(NriRdmaError):
 
 
 class ClaimError(NriRdmaError):
-    """A claim cannot be prepared as the kubelet asks: it has been replaced, or its name is not valid in Kubernetes."""
+    """A claim that the driver cannot prepare for the kubelet: it has been replaced, or Kubernetes allows no such
+    name."""
 
 
 class CdiError(NriRdmaError):

@@ -1,7 +1,7 @@
-"""Converts a configuration of k8s-rdma-shared-dev-plugin to one of ours.
+"""Converts a configuration of k8s-rdma-shared-dev-plugin to a configuration of nri-rdma.
 
-Law: nothing is dropped silently. Each key is taken over, changed, or left out with a reason. What their plugin refuses
-is refused here.
+Law: nothing is dropped silently. Each key is taken over, changed, or left out with a reason. A configuration that
+k8s-rdma-shared-dev-plugin refuses is refused here, too.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ D = TypeVar("D")
 DEFAULT_PREFIX = "rdma"
 MAX_BYTES = 1 << 20
 _MOST = 10_000
-"""The most shares of one of our pools."""
+"""The most shares of a pool of nri-rdma."""
 _PARTS = "a share may have its part of a device, unless you write limits"
 _USUAL_OBJECTS = 1 << 17
 """The number of queue pairs of a ConnectX (`ibv_devinfo -v`, max_qp), the scarcest kind of objects of usual HCAs."""
 _RESOURCE_NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_]{0,61}[a-zA-Z0-9])?")
-"""Their plugin also accepts names that begin or end with _, but no pod can ask for these: Kubernetes refuses them."""
+"""k8s-rdma-shared-dev-plugin also accepts names that begin or end with _. No pod can ask for such a resource, because
+Kubernetes refuses the name."""
 _PREFIX = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _LINK_TYPES = {"ether": LinkLayer.ETHERNET, "infiniband": LinkLayer.INFINIBAND}
 _RESOURCE_KEYS = ("resourceName", "resourcePrefix", "rdmaHcaMax", "devices", "selectors")
@@ -47,11 +48,11 @@ _SELECTORS = {
     "ifNames": "netdev",
     "linkTypes": "linkLayer",
 }
-"""By their selector: the name of our condition."""
+"""By the name of a selector of k8s-rdma-shared-dev-plugin: the key of the condition in a pool of nri-rdma."""
 
 
 class Fate(StrEnum):
-    """The outcome for a key of the converted file."""
+    """The outcome of the conversion for one key of the original file."""
 
     TAKEN = "taken"
     CHANGED = "changed"
@@ -60,7 +61,8 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """The outcome for one key of the file. `words` has its new key, or the reason."""
+    """The outcome of the conversion for one key of the original file. `path` leads to the key. `words` says what the
+    key has become, or why it was left out."""
 
     path: str
     fate: Fate
@@ -69,7 +71,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """The result of the conversion: our configuration as TOML, and a note for each key of theirs."""
+    """A configuration that was converted: nri-rdma's TOML, and a note for each key of the original file."""
 
     toml: str
     notes: tuple[Note, ...]
@@ -77,7 +79,8 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The names, pools and conditions of the entries read so far, with the place of each."""
+    """The resource names, pool names and conditions of the entries that are already converted. `names` and `conditions`
+    have the path of the entry that uses each."""
 
     names: dict[str, str] = field(default_factory=dict)
     pools: set[str] = field(default_factory=set)
@@ -86,7 +89,8 @@ class _Seen:
 
 
 def imported(text: str, file: str) -> Imported:
-    """Convert their configuration (JSON) to ours. Raises SettingError with the place of what cannot be converted."""
+    """Convert a configuration of k8s-rdma-shared-dev-plugin (JSON, or a ConfigMap with it) to TOML for nri-rdma. Raises
+    SettingError that names the file and the place, if the configuration cannot be converted."""
     if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise SettingError(ErrorCode.SETTING, f"longer than {MAX_BYTES} bytes", where=file, hint="give a shorter file")
     try:
@@ -98,8 +102,8 @@ def imported(text: str, file: str) -> Imported:
 
 
 def _of_config_map(text: str) -> str:
-    """Return the text of the file in a ConfigMap (`kubectl get configmap -o yaml`); any other text is returned
-    unchanged."""
+    """Return the text of the file in a ConfigMap (`kubectl get configmap -o yaml`). Any other text is returned
+    unchanged. Raises RequestError if the ConfigMap does not have exactly one file."""
     documents = read_documents(text.encode(errors="surrogatepass"))
     value = documents[0].value if documents and isinstance(documents[0], Placed) else None
     if not isinstance(value, dict) or value.get("kind") != "ConfigMap":
@@ -184,7 +188,8 @@ def _pool(entry: Node, where: str, seen: _Seen) -> Imported:
 
 
 def _refuse_what_our_reader_refuses(toml: str, entry: Mapping[str, Node], pool: str, where: str) -> None:
-    """Raise RequestError, with the place in their file, if our daemon would refuse the converted pool."""
+    """Raise RequestError if nri-rdma's daemon would refuse the converted pool. The error names the place in the
+    original file (of k8s-rdma-shared-dev-plugin) from which the pool was converted."""
     try:
         read_pools(node_of(tomllib.loads(toml)["pools"]))
     except RequestError as error:
@@ -196,7 +201,8 @@ def _refuse_what_our_reader_refuses(toml: str, entry: Mapping[str, Node], pool: 
 
 
 def _fields(node: Node, where: str, known: tuple[str, ...], unknown: list[Note]) -> Mapping[str, Node]:
-    """Return the fields of a mapping, and add a note for each unknown key: their plugin ignores such keys."""
+    """Return the fields of a mapping that have known keys. For each unknown key a note is added to `unknown`, and no
+    error is raised, because k8s-rdma-shared-dev-plugin ignores unknown keys."""
     for key in node if isinstance(node, dict) else ():
         if key not in known:
             path = f"{where}.{bounded(key)}".removeprefix("configuration").removeprefix(".")
@@ -206,7 +212,7 @@ def _fields(node: Node, where: str, known: tuple[str, ...], unknown: list[Note])
 
 
 def _read(fields: Mapping[str, Node], where: str, key: str, reader: Reader[T], default: D) -> T | D:
-    """Return the value of a key, or the default if the key is not there."""
+    """Return the value of a key as `reader` reads it; `default` if the key is not there."""
     return reader(fields[key], f"{where}.{key}") if key in fields else default
 
 
@@ -226,7 +232,8 @@ def _notes(entry: Mapping[str, Node], path: str, pool: str, shares: int) -> Iter
 
 
 def _limited(shares: int) -> str:
-    """Return a text about the limits of one share of a device."""
+    """Return the words of a note about limits: whether each of `shares` shares of a device gets a limited part of the
+    device's objects, such as queue pairs."""
     if (shares + 1) * LEAST_OBJECTS <= _USUAL_OBJECTS:
         return _PARTS
     most = _USUAL_OBJECTS // LEAST_OBJECTS - 1
@@ -237,8 +244,8 @@ def _limited(shares: int) -> str:
 
 
 def _conditions(fields: Mapping[str, Node], where: str, unknown: list[Note]) -> Mapping[str, tuple[str, ...]]:
-    """Return the conditions on the devices under our names. Their file has either `devices` or `selectors`, not
-    both."""
+    """Return an entry's conditions on devices, by the keys that a pool of nri-rdma has for them. Raises RequestError
+    unless the entry in the original file has either `devices` or `selectors`."""
     devices = _read(fields, where, "devices", _texts, ())
     selectors = _read(fields, where, "selectors", partial(_selectors, unknown=unknown), {})
     if devices and selectors:
@@ -255,7 +262,7 @@ def _selectors(node: Node, where: str, unknown: list[Note]) -> Mapping[str, tupl
 
 
 def _texts(node: Node, where: str) -> tuple[str, ...]:
-    """Read a list of texts. An empty list means no condition, as for their plugin."""
+    """Read a list of texts. An empty list is allowed: it sets no condition, also for k8s-rdma-shared-dev-plugin."""
     return () if node == [] else list_of(partial(string, hint="write a list of texts"))(node, where)
 
 
@@ -278,8 +285,8 @@ _READERS: Mapping[str, Callable[[Node, str], tuple[str, ...]]] = {"linkTypes": _
 
 
 def _pool_name(name: str, taken: set[str]) -> str:
-    """Return a new pool name and add it to `taken`: the resource's name in a form that pools allow, with a number if it
-    is taken."""
+    """Make the name of a pool from the name of a resource, and add it to `taken`, the pool names in use. Characters
+    that a pool's name cannot have are replaced. If the name is in use, a number is appended."""
     written = name.replace("_", "-")
     named = written if written[0].isalpha() else f"pool-{written}"
     for ending in chain(("",), (f"-{number}" for number in count(2))):

@@ -9,11 +9,12 @@ from nri_rdma.config.settings import Document, Reading
 from nri_rdma.errors import SettingError
 
 MAX_PROBLEMS = 100
-"""The most problems that are reported. For each unknown key the nearest known one is searched, which takes time."""
+"""The most problems that are reported. For each unknown key the most similar known key is searched, which takes
+time."""
 
 
 def problems_of(document: Document) -> tuple[SettingError, ...]:
-    """Return the problems by line: of each setting, and the first one of each pool and rule; a hundred at most. Two
-    pools that cannot be there together have one problem."""
+    """Return the problems of a configuration, sorted by line; a hundred at most. Of each pool and each rule only the
+    first problem is found. Two pools that exclude each other have one problem."""
     found = islice((it.error for it in Reading({}, {}, document).problems()), MAX_PROBLEMS)
     return tuple(sorted({str(error): error for error in found}.values(), key=lambda error: error.line))

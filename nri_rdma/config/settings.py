@@ -1,8 +1,9 @@
-"""The settings: one field each, from which flag, environment variable, TOML key and documentation derive.
+"""The settings of the daemon. Each is a field of Settings, from which its flag, environment variable, TOML key and
+documentation are derived.
 
 A value comes from the flag, else ``NRI_RDMA_NAME``, else the configuration file, else the default. Pools and rules are
-tables: they come from the file only (nri_rdma.text.pools). A runtime that starts the daemon itself may send a text
-instead of that file.
+tables: they come from the file only (nri_rdma.text.pools). A runtime that starts the daemon itself may send a
+configuration text, which replaces the file.
 """
 
 from __future__ import annotations
@@ -34,34 +35,36 @@ from nri_rdma.text.toml import line_of, lines_of
 
 DEFAULT_CONFIG_FILE = Path("/etc/nri-rdma/config.toml")
 CDI_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
-"""In rising priority, as CDI has them: what an administrator wrote, then what programs write."""
+"""The directories of CDI specs. Administrators write into the first, programs into the second. A spec in the second
+overrides one in the first, which is CDI's rule."""
 SANDBOXED_HANDLERS = ("kata*", "gvisor*", "runsc*", "firecracker*")
 """The runtime handlers under which Kata Containers, gVisor and Firecracker are usually set up."""
 DEFAULT_ORIGIN = "default"
 SENT_CONFIG = "the configuration that the runtime sent"
 ENVIRONMENT_PREFIX = "NRI_RDMA_"
 MAX_BYTES = 1 << 20
-"""Longest configuration file; a longer one is refused. One with a hundred pools has 30 KiB."""
+"""The most bytes of a configuration file; a longer file is refused. A file with a hundred pools has 30 KiB."""
 MAX_DOTS = 2048
-"""Most dots in a line; a line with more is refused: the time of tomllib for a key grows with the square of the tables
-that the key names."""
+"""The most dots in a line of a configuration; a line with more is refused. A key names one table for each of its dots,
+and the time that tomllib takes for a key grows with the square of the tables."""
 LONGEST_WAIT_S = 1.5
-"""Longest wait that can be set; a longer one is refused. A runtime drops a plugin that does not answer within 2 s, and
-a longer wait would leave no time for the answer."""
+"""The longest wait that can be set; a longer one is refused. A runtime drops a plugin that does not answer within 2 s,
+and a longer wait would leave no time for the answer."""
 SHORTEST_PROOF_S, LONGEST_PROOF_S = 0.5, 6.0
-"""Shortest and longest time of a proof that can be set. OCI runtimes end the hook after 10 s, which waits 2 s for the
+"""The shortest and the longest time limit of a proof (a test transfer by RDMA before a container starts). The
+container's OCI hook waits for it. OCI runtimes end the hook after 10 s, of which it may already wait 2 s for the
 daemon's first answer."""
 MAX_DEPTH = 16
-"""Greatest depth of tables and lists; a deeper text is refused. A label's value in a list of a rule is five deep."""
+"""The most levels of tables and lists; a deeper text is refused. A label's value in a list of a rule is five deep."""
 _STRICT_ADOPTION = Adoption(others=VendorAdoption(adopt=Adopt.ENFORCE))
 _HANDLER = re.compile(f"{HANDLER_CHARACTER}{{1,253}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memlock:
-    """The RLIMIT_MEMLOCK of containers that get devices: bytes, or None to leave it alone.
+    """The RLIMIT_MEMLOCK of containers that get devices: bytes, or None to leave the limit alone.
 
-    `automatic` raises it to unlimited where the runtime may, and leaves it alone elsewhere.
+    `automatic` raises the limit to unlimited if the runtime is allowed to; otherwise it leaves the limit alone.
     """
 
     bytes: int | None = None
@@ -78,7 +81,8 @@ def _table(text: str, default: object = ()) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Given(Scalar):
-    """A value of a flag, of a variable (texts, always) or of TOML."""
+    """A scalar from a flag, an environment variable or TOML. Flags and variables are always texts, so that numbers and
+    truth values are also read from texts."""
 
     @property
     def value(self) -> str | None:
@@ -87,12 +91,13 @@ class _Given(Scalar):
 
     @property
     def number(self) -> int | None:
-        """Return the whole number, of TOML or in a text."""
+        """Return the whole number, whether it is a number of TOML or a text; None if it is not a whole number."""
         return int(self.text) if re.fullmatch(r"0|-?[1-9][0-9]{0,18}", self.text) else None
 
     @property
     def truth(self) -> bool | None:
-        """Return the truth value, of TOML or as a word in a text."""
+        """Return the truth value, whether it is one of TOML or a word in a text, such as yes or 0; None if it is not
+        one."""
         return {"true": True, "false": False}.get(self.text) if self.plain else _WORDS.get(self.text.lower())
 
 
@@ -100,13 +105,14 @@ _WORDS = {**dict.fromkeys(("true", "1", "yes", "on"), True), **dict.fromkeys(("f
 
 
 def _any(parse: Callable[[str], object], allowed: str, schema: Schema) -> Form:
-    """Make the form of any value, by its text: a function turns the text into the value."""
+    """Return a Form (reader and JSON Schema) for a text, a number or a truth value. `parse` turns the text by which the
+    value is written into a setting. `allowed` is the hint of the error."""
     return parsed_by(parse, allowed, schema, written(allowed))
 
 
 def _list(parse: Callable[[str], object], allowed: str, items: Schema = TEXT_SCHEMA, *, or_none: bool = False) -> Form:
-    """Make the form of a list, or of a text with commas between its values; with `or_none` an empty text is an empty
-    list."""
+    """Return a Form (reader and JSON Schema) for a list, or for one text with commas between the values. `parse` turns
+    each value into a part of the setting. With `or_none`, an empty text is an empty list."""
     read_item = parsed(parse, allowed, text_with(allowed))
 
     def read(node: Node, where: str) -> tuple[object, ...]:
@@ -120,13 +126,13 @@ def _list(parse: Callable[[str], object], allowed: str, items: Schema = TEXT_SCH
 
 
 def _choice(*words: str) -> Form:
-    """Make the form of one of some words."""
+    """Return a Form (reader and JSON Schema) for a text that must be one of `words`."""
     allowed = " or ".join(words)
     return parsed_by({word: word for word in words}.get, allowed, {"enum": [*words]}, text_with(allowed))
 
 
 def _seconds(least: float, most: float) -> Form:
-    """Make the form of a time in seconds."""
+    """Return a Form (reader and JSON Schema) for a number of seconds from `least` to `most`."""
 
     def parse(text: str) -> float | None:
         return seconds if least <= (seconds := float(text)) <= most else None
@@ -146,7 +152,8 @@ def _memlock(text: str) -> Memlock | None:
 
 
 def _address(text: str) -> Address | None:
-    """Return an address without the port that may follow it: ``10.0.0.1:6443``, ``[fd00::1]:6443``."""
+    """Return an address without the port that may follow it: ``10.0.0.1:6443``, ``[fd00::1]:6443``. Returns None if the
+    text is not an address."""
     found = re.fullmatch(r"\[([^]]*)\](?::[0-9]+)?", text) or re.fullmatch(r"([^:]*):[0-9]+", text)
     return parse_address(found[1] if found else text)
 
@@ -204,9 +211,9 @@ _LISTEN_ADDRESS = Form(
 )
 _NICE = number(-20, 0)
 _WAIT = _seconds(0, LONGEST_WAIT_S)
-"""A time for which every pod of the node may have to wait."""
+"""The Form (reader and JSON Schema) of a waiting time for which every pod of the node may have to wait."""
 _PROOF_TIME = _seconds(SHORTEST_PROOF_S, LONGEST_PROOF_S)
-"""A time for which the hook of a container waits."""
+"""The Form (reader and JSON Schema) of the time limit of a proof, for which the OCI hook of a container waits."""
 
 _LOG_LEVEL = "Lowest level that is logged; debug: each step of a pod's way, with its time and reason, too."
 _METRICS_ADDRESS = (
@@ -404,17 +411,18 @@ class Settings:
 
     @property
     def control_path(self) -> Path:
-        """The control socket."""
+        """The path of the socket at which the daemon answers `nri-rdma status` and `nri-rdma trace`."""
         return self.control_socket or self.state_dir / "control.sock"
 
     @property
     def hook_socket(self) -> Path:
-        """The socket that OCI hooks of podman and Docker ask."""
+        """The path of the socket at which the daemon answers the OCI hooks of podman and Docker."""
         return self.state_dir / "oci.sock"
 
     def lifelines(self, environment: Mapping[str, str]) -> Lifelines:
-        """Return the addresses that the node lives by. A name that a cluster has put into KUBERNETES_SERVICE_HOST is
-        skipped: resolving it could take longer than everything else."""
+        """Return the addresses that the node and its pods must be able to reach: node, API server and services. If the
+        setting `api_server` is missing, its address comes from KUBERNETES_SERVICE_HOST. A host name in that variable is
+        ignored, because resolving it could take long."""
         told = parse_address(environment.get("KUBERNETES_SERVICE_HOST", ""))
         return Lifelines(
             node_ips=self.node_ip or (), api_server=self.api_server or told, service_range=self.service_range or ()
@@ -422,18 +430,19 @@ class Settings:
 
     @property
     def waits(self) -> Waits:
-        """The longest times that the runtime waits for attaches."""
+        """The limits of how long a call of the runtime may wait until devices are attached to a pod."""
         return Waits(blocking=self.attach == "blocking", sandbox_s=self.sandbox_wait, barrier_s=self.barrier_wait)
 
     @property
     def fallback_log(self) -> Path:
-        """The file for log lines that syslog does not take."""
+        """The path of the file for log lines that syslog does not accept."""
         return self.state_dir / "nri-rdma.log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """The text of a configuration (TOML), with its name in errors; and its file, when the text is a file's."""
+    """The text of a configuration (TOML). `name` stands for it in errors. `file` is its path; None if the text does not
+    come from a file. `is_sent` says that the runtime sent the text."""
 
     name: str
     text: str = ""
@@ -442,12 +451,14 @@ class Document:
 
     @classmethod
     def sent_or_read(cls, sent: str, config_file: Path | None) -> Document:
-        """Return what the runtime sent, else the file. Raises as `read`."""
+        """Return the text that the runtime sent; if that is empty, read the configuration file. Raises SettingError if
+        the file cannot be read."""
         return cls(name=SENT_CONFIG, text=sent, is_sent=True) if sent.strip() else cls.read(config_file)
 
     @classmethod
     def read(cls, config_file: Path | None) -> Document:
-        """Read the named file, which must exist; else the usual one, which need not. Raises SettingError."""
+        """Read the configuration file. A file that is named must exist; None stands for DEFAULT_CONFIG_FILE, which may
+        be missing. Raises SettingError if the file cannot be read."""
         path = config_file or DEFAULT_CONFIG_FILE
         try:
             with open(path, "rb", opener=_open_without_waiting) as file:
@@ -469,31 +480,36 @@ class Document:
             raise _bad_document(str(path), str(error)) from error
 
     def again(self) -> Document:
-        """Read the document again. A file that existed must still exist: without it, pods would be offered what the
-        default offers. A text that the runtime sent stays the same. Raises as `read`."""
+        """Read the file of the document again; a text that the runtime sent is returned unchanged. Raises SettingError
+        if the file cannot be read. A file that was deleted is an error, too: without its pools, every device would be
+        in the default pool."""
         return self if self.is_sent else Document.read(self.file)
 
     def line_of(self, path: str) -> int:
-        """Return the line of a key (``rules[0].namespaces``), 0 when there is none."""
+        """Return the line of a key (``rules[0].namespaces``); 0 if the text does not have the key."""
         return line_of(lines_of(self.text), path)
 
     def place_of(self, path: str) -> str:
-        """Return name and line of a key."""
+        """Return the name of the document and the line of a key, such as ``config.toml:12``; only the name if the text
+        does not have the key."""
         line = self.line_of(path)
         return f"{self.name}:{line}" if line else self.name
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file; a FIFO without waiting for somebody who writes."""
+    """Open a file without blocking, as an opener for `open`. Opening a FIFO would otherwise block until another process
+    writes to it."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """The settings, and the source of each for people: a flag, a variable, a line of a file, or `default`.
+    """The settings that were read, and the origin of each as a text for people: a flag, a variable, a line of a file,
+    or `default`.
 
-    `again` reads all sources once more. Raises SettingError. `problems` are what a start goes on without
-    (nri_rdma.config.start); `closed` says why those who ask for devices are refused meanwhile, "" when they are not.
+    `again` reads all sources once more; it raises SettingError if they cannot be used. `problems` are the errors in
+    spite of which the daemon starts (nri_rdma.config.start). `closed` says why pods that ask for devices are refused
+    because of these errors; "" if they are not refused.
     """
 
     settings: Settings
@@ -506,16 +522,16 @@ class Loaded:
 def load_settings(
     flags: Mapping[str, object], environment: Mapping[str, str], config_file: Path | None = None, *, sent: str = ""
 ) -> Settings:
-    """Return the settings from all sources. A flag that is None was not given; `sent` is the runtime's text instead of
-    the file, "" when it sent none. Raises SettingError that names the setting."""
+    """Return the settings from all sources. A flag that is None was not given. `sent` is a configuration text from the
+    runtime, which replaces the file; "" if the runtime sent none. Raises SettingError that names the wrong setting."""
     return load(flags, environment, Document.sent_or_read(sent, config_file)).settings
 
 
 def load_some(
     names: Collection[str], flags: Mapping[str, object], environment: Mapping[str, str], document: Document
 ) -> Settings:
-    """Return the settings of these names where the document as a whole cannot be used: what can be read of them in it
-    counts, the others have their defaults. Raises SettingError for a flag or variable."""
+    """Read only the settings in `names`, from a document that may have errors. All other settings have their defaults;
+    so has a named setting whose value in the document is wrong. Raises SettingError for a wrong flag or variable."""
     try:
         table = parse_table(document)
     except SettingError:
@@ -534,7 +550,7 @@ def load_some(
 
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str], document: Document) -> Loaded:
-    """Return the settings from all sources, with their origins. Raises as load_settings."""
+    """Return the settings from all sources, with their origins. Raises SettingError for the first problem."""
     reading = Reading(flags, environment, document)
     for problem in reading.problems():
         raise problem.error
@@ -543,8 +559,8 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str], document: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A problem of a configuration. `name` is the setting that it concerns, "" for a problem of all of them; `until`
-    says what holds meanwhile, "" where that depends on the setting."""
+    """A problem of a configuration. `name` is the setting that it concerns; "" for a problem of the whole text, of a
+    pool or of a rule. `until` says what applies until the problem is mended; "" if that depends on the setting."""
 
     error: SettingError
     name: str = ""
@@ -552,10 +568,12 @@ class Problem:
 
 
 class Reading:
-    """One reading of all sources.
+    """One reading of the flags, the environment and a configuration text.
 
-    `problems` reads, and goes on after each problem. What cannot be read is not in `values`, but a pool is closed, and
-    `adopt` is as strict as it can be."""
+    `problems` does the reading, and continues after each problem. A setting that cannot be read is missing in `values`.
+    A pool that cannot be read is in `values`, but pods that ask for it are refused. If `adopt` cannot be read, its mode
+    is enforce.
+    """
 
     def __init__(self, flags: Mapping[str, object], environment: Mapping[str, str], document: Document) -> None:
         self.values: dict[str, Any] = {}
@@ -565,7 +583,8 @@ class Reading:
         self._document = document
 
     def loaded(self, problems: tuple[SettingError, ...] = (), closed: str = "") -> Loaded:
-        """Return the settings that were read."""
+        """Return the settings that `problems` has read. `problems` are the errors in spite of which the daemon starts,
+        and `closed` says why pods that ask for devices are refused; "" if they are not refused."""
         flags, environment, document = self._flags, self._environment, self._document
         return Loaded(
             settings=Settings(**self.values),
@@ -576,7 +595,8 @@ class Reading:
         )
 
     def problems(self) -> Iterator[Problem]:
-        """Read, and yield each problem when it is met; those of pools and rules together come last."""
+        """Read all sources, and yield each problem that is found. Contradictions between pools and other settings come
+        last."""
         table: Mapping[str, Any] = {}
         try:
             table = parse_table(self._document)
@@ -674,8 +694,9 @@ class Reading:
         self._origins["rules"] = self.values["rules"][0].where if rules else DEFAULT_ORIGIN
 
     def _together(self) -> Iterator[Problem]:
-        """Yield the problems of settings beside pools. With the guard resource a pool's containers would have the guard
-        alone."""
+        """Yield the contradictions between pools and other settings. A pool must not use the guard resource: the
+        containers of the pool would get only the guard, an OCI hook that keeps a container from starting without its
+        devices."""
         pools, resource = self.values.get("pools", ()), self.values.get("guard_resource")
         pool = next((it for it in pools if it.resource and it.resource == resource), None)
         if pool is not None:
@@ -692,7 +713,8 @@ class Reading:
         return Problem(error=error, name=name)
 
     def _problem(self, error: RequestError, until: str = "") -> Problem:
-        """Return the problem of a pool or a rule, with its place in the document."""
+        """Return the Problem for an error in a pool, a rule or `adopt`, with its line in the document. `until` says
+        what applies until the error is mended; "" if pods that ask for devices are then refused."""
         path = f"{error.where}.{error.key}" if error.key else error.where
         where = f"{self._document.place_of(path)} {error.where}"
         line = self._document.line_of(path)
@@ -702,7 +724,8 @@ class Reading:
 
 
 def reason_of(error: SettingError) -> str:
-    """Return the reason for which pods are refused that cannot be served because of an error."""
+    """Return the cause and the place of an error, as one text. Pods that are refused because of the error get this text
+    as the reason."""
     return f"{error.what}, {error.where}" if error.where else error.what
 
 
@@ -713,7 +736,8 @@ def read_setting(
     document: Document,
     table: Mapping[str, Any],
 ) -> tuple[Any, str]:
-    """Return a setting's value and its origin; None and DEFAULT_ORIGIN where no source has it. Raises SettingError."""
+    """Return a setting's value and its origin. They are None and DEFAULT_ORIGIN if no source has a value. `table` has
+    the keys of the document. Raises SettingError for a value that cannot be used."""
     variable = ENVIRONMENT_PREFIX + item.name.upper()
     sources: tuple[tuple[str, object], ...] = (
         (f"--{item.name.replace('_', '-')}", flags.get(item.name)),
@@ -730,8 +754,8 @@ def read_setting(
 
 
 def misnamed_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the variables that are no setting's, each with the one that was probably meant. Those that Kubernetes makes
-    of a Service whose name begins with nri-rdma are none."""
+    """Yield each environment variable that looks like a misspelt setting (NRI_RDMA_...), with the variable that was
+    probably meant. Variables that Kubernetes makes for a Service whose name begins with nri-rdma are skipped."""
     known = {f"{ENVIRONMENT_PREFIX}{it.name.upper()}" for it in fields(Settings) if not it.metadata.get("table")}
     for name in environment:
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known and not _OF_SERVICE.fullmatch(name):
@@ -753,7 +777,8 @@ def _parsed(item: Field[Any], value: object, origin: str, line: int) -> object:
 
 
 def parse_table(document: Document) -> Mapping[str, Any]:
-    """Return the keys of a text, unread. Raises SettingError when the text is no TOML."""
+    """Parse a configuration text as TOML, and return its values by key. The values are not checked yet. Raises
+    SettingError if the text is not TOML, or if its tables are nested too deep."""
     for at, line in enumerate(document.text.split("\n"), start=1):
         if line.count(".") > MAX_DOTS:
             raise _bad_document(document.name, f"there are more than {MAX_DOTS} dots in line {at}", at)
@@ -771,7 +796,7 @@ def parse_table(document: Document) -> Mapping[str, Any]:
 
 
 def _line_told(told: str, text: str) -> int:
-    """Return the line that tomllib names, 0 when it names none."""
+    """Return the line that an error text of tomllib names; 0 if it names none."""
     if "(at end of document)" in told:
         return text.count("\n") + 1
     found = re.search(r"\(at line (\d+), ", told)

@@ -1,8 +1,8 @@
 """Loads the settings of a starting daemon, even if some of them cannot be read (docs/adr/0051).
 
-Law: if a setting that decides who gets which device cannot be read, pods that ask for devices are refused: those of one
-pool if it is that pool's setting, otherwise all. Other unreadable settings have their defaults. Each problem is
-reported.
+Law: if a setting that decides who gets which device cannot be read, pods that ask for devices are refused. If the
+setting belongs to one pool, only the pods that ask for that pool are refused. Other unreadable settings have their
+defaults. Each problem is reported.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ BESIDE_THE_JOB = frozenset({
     "guard_resource", "name_holders",
 })  # fmt: skip
 """The settings that do not decide who gets which device: if one is unreadable, pods are served with its default.
-`allow_default_pool` is among them because its default only refuses more. So does the default of `guard_resource`: pods
-that ask for it are not scheduled."""
+`allow_default_pool` is among them because its default only refuses more pods. So does the default of `guard_resource`:
+pods that ask for that resource are not scheduled."""
 _INSTEAD: Mapping[str, tuple[object, str]] = {"memlock": (Memlock(), "keep counts")}
-"""By setting: the value that replaces an unreadable one, and the words for it, where the default would permit more than
-the unreadable value may have meant."""
+"""By setting: the value that replaces an unreadable one, and the words for it in the error's hint. A setting is listed
+here if its default would permit more than the unreadable value may have meant."""
 
 
 def load_to_start(
     flags: Mapping[str, object], environment: Mapping[str, str], config_file: Path | None = None, *, sent: str = ""
 ) -> Loaded:
-    """Return the settings from all sources, as far as they can be read. Never raises because of their content. `sent`
-    is the configuration text that the runtime sent, which replaces the file; "" if it sent none."""
+    """Return the settings from all sources, as far as they can be read; wrong settings are reported in `problems` of
+    the result and never raise an error. `sent` is the configuration text that the runtime sent, which replaces the
+    file; "" if it sent none."""
     path = config_file or configuration.DEFAULT_CONFIG_FILE
     unread: tuple[Problem, ...] = ()
     try:
@@ -59,7 +60,7 @@ def load_to_start(
 
 
 def start_troubles(loaded: Loaded, log_error: str) -> tuple[Trouble, ...]:
-    """Return the problems of the settings as troubles of the daemon. `log_error` says why the configured log cannot be
-    used; "" if it can."""
+    """Return the problems of the settings in the form in which the daemon reports its own problems (Trouble).
+    `log_error` says why the configured log cannot be used; "" if it can."""
     of_log = (Trouble(part=Part.LOG, why=log_error),) if log_error else ()
     return (*(Trouble(part=Part.SETTINGS, why=str(error)) for error in loaded.problems), *of_log)

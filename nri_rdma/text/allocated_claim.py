@@ -1,6 +1,6 @@
 """Reads a ResourceClaim (resource.k8s.io/v1) that the scheduler has allocated. Pure.
 
-Parameters are in the order in which Kubernetes copies them: those of the device class first. Later ones override
+Parameters are in the order in which Kubernetes copies them: those of the device class first. Later parameters override
 earlier ones: objects key by key, other values as a whole.
 """
 
@@ -19,7 +19,7 @@ from nri_rdma.text.refusals import is_deeper, quoted
 from nri_rdma.text.yaml import MAX_DEPTH
 
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
-"""The annotation of a claim that was made from a template: its name in the pod's spec."""
+"""The annotation of a claim that was made from a template. Its value is the name of the claim in the pod's spec."""
 EXTENDED_RESOURCE = "resource.kubernetes.io/extended-resource-claim"
 """The annotation of a claim that the scheduler made for an extended resource in the limits of containers."""
 _FROM_CLASS, _FROM_CLAIM = "FromClass", "FromClaim"
@@ -32,14 +32,16 @@ _POOL = re.compile(rf"(?=.{{1,253}}\Z){_SUBDOMAIN.pattern}(/{_SUBDOMAIN.pattern}
 
 
 def refuse_names(name: ClaimName) -> None:
-    """Raise ClaimError if Kubernetes cannot have a claim with these names: they become parts of paths."""
+    """Raise ClaimError if Kubernetes allows no claim with this namespace, name or uid. Paths are made from the three
+    texts, so that a ``/`` in one of them would lead elsewhere."""
     if LABEL.fullmatch(name.namespace) is None or _SUBDOMAIN.fullmatch(name.name) is None:
         raise _no_claim(f"as {quoted(name.name)} in the namespace {quoted(name.namespace)}")
     refuse_uid(name.uid)
 
 
 def refuse_uid(uid: str) -> None:
-    """Raise ClaimError if Kubernetes cannot have a claim with this uid: it becomes a part of a file name."""
+    """Raise ClaimError if Kubernetes allows no claim with this uid. The uid becomes part of a file's name, so that a
+    ``/`` in it would lead to another folder."""
     if _UID.fullmatch(uid) is None:
         raise _no_claim(f"by the uid {quoted(uid)}")
 
@@ -51,14 +53,16 @@ def _no_claim(how: str) -> ClaimError:
 
 
 def claim_path(name: ClaimName) -> str:
-    """Return the path of a claim at the API server. Raise ClaimError as `refuse_names`."""
+    """Return the path of a claim at the API server. Raises ClaimError if Kubernetes allows no claim with this
+    namespace, name or uid."""
     refuse_names(name)
     return f"/apis/resource.k8s.io/v1/namespaces/{name.namespace}/resourceclaims/{name.name}"
 
 
 def read_claim(claim: Mapping[str, Any], driver: str) -> Claim:
-    """Return the claim with the driver's devices that are allocated to it; without requests if there are none. Raise
-    ApiServerError if the object is no claim, and RequestError for parameters that are nested too deep."""
+    """Return the claim with the driver's devices that are allocated to it. The claim's `requests` are empty if it has
+    no devices of the driver. Raises ApiServerError if the object is not a ResourceClaim, and RequestError if its
+    parameters are nested too deep."""
     with reading("ResourceClaim", "asked for a claim"):
         return _claim(claim, driver)
 
@@ -91,13 +95,14 @@ def _claim(claim: Mapping[str, Any], driver: str) -> Claim:
 
 
 def _label(name: str, annotations: Mapping[str, str]) -> str:
-    """Return the name by which the pod's author knows the claim; "" for a claim that the scheduler made for an extended
-    resource, where the author knows only the names of its requests."""
+    """Return the name by which the pod's author knows the claim: for a claim from a template its name in the pod's
+    spec, otherwise its own name. Returns "" for a claim that the scheduler made for an extended resource, because its
+    author did not name it."""
     return "" if EXTENDED_RESOURCE in annotations else word(annotations.get(POD_CLAIM_NAME, name))
 
 
 def merged(parameters: list[Parameters] | Iterator[Parameters]) -> Parameters:
-    """Return these parameters merged into one object: later ones override earlier ones."""
+    """Return one object that is merged from all parameters, key by key. Later parameters override earlier ones."""
     whole: dict[str, Any] = {}
     for one in parameters:
         whole = _over(whole, one)
@@ -105,14 +110,14 @@ def merged(parameters: list[Parameters] | Iterator[Parameters]) -> Parameters:
 
 
 def main_request(name: str) -> str:
-    """Return the name of the claim's request from a name in an allocation. There the name may have a suffix after a
-    slash: the alternative that was chosen from its `firstAvailable`."""
+    """Return a request's name without the part after a slash. An allocation adds that part to the name: it is the
+    alternative that the scheduler chose from the request's `firstAvailable`."""
     return name.partition("/")[0]
 
 
 def _parameters(configs: Any, driver: str, request: str, source: str) -> Iterator[Parameters]:
-    """Yield the driver's parameters for a request from one source (class or claim), in their order. Raise RequestError
-    for those that are nested too deep to be processed."""
+    """Yield the driver's parameters for one request, in their order. `source` is FromClass (parameters of the device
+    class) or FromClaim (parameters of the claim). Raises RequestError for parameters that are nested too deep."""
     for config in configs:
         opaque, named = config.get("opaque") or {}, list(map(word, config.get("requests") or ()))
         is_meant = not named or request in named or main_request(request) in named

@@ -26,14 +26,15 @@ MAX_KEYS = 64
 MAX_REQUESTS = 64
 """The most requests of one pod, in all its annotations."""
 MAX_TOTAL_BYTES = 256 * 1024
-"""The most bytes of all our annotations of a pod: as many as Kubernetes allows for all annotations together."""
+"""The most bytes of all annotations of nri-rdma on one pod. Kubernetes sets this limit for all annotations of a pod
+together."""
 
 _REMEMBERED = 64
-"""The requests of so many different sets of annotations are remembered: the pods of a job have the same ones, and a
-sandbox is refused and asked for again."""
+"""The number of sets of annotations whose requests are kept in memory. The pods of a job have equal annotations, and
+the kubelet starts a refused sandbox again with equal annotations."""
 _LONG = 32 * 1024
-"""Longer annotations, in characters, are parsed each time. Sixteen netdevs with eight routes, four rules and four
-neighbours each take 20 KiB."""
+"""The most characters of annotations whose requests are kept in memory; longer annotations are parsed each time.
+Sixteen netdevs with eight routes, four rules and four neighbours each take 20 KiB."""
 
 
 def asks(annotations: Mapping[str, str], prefix: str = PREFIX) -> bool:
@@ -72,8 +73,8 @@ def _edits(one: str, other: str) -> int:
 
 
 def parse_pod_request(annotations: Mapping[str, str], prefix: str = PREFIX) -> PodRequest | None:
-    """Return the requests of the pod; None if it asks for nothing. Raises RequestError and no other error, for any
-    strings."""
+    """Return the requests of the pod; None if it asks for nothing. Raises RequestError if the annotations cannot be
+    read, and no other error, whatever the strings are."""
     if not asks(annotations, prefix):
         return None
     ours = tuple(sorted((key, text) for key, text in annotations.items() if asks({key: ""}, prefix)))
@@ -82,7 +83,8 @@ def parse_pod_request(annotations: Mapping[str, str], prefix: str = PREFIX) -> P
 
 
 def _parsed(ours: tuple[tuple[str, str], ...], prefix: str) -> PodRequest | None:
-    """Parse our annotations, given as sorted pairs."""
+    """Parse nri-rdma's annotations of a pod, which are given as sorted pairs of key and text. Raises RequestError if
+    they cannot be read. Returns None if the pod asks for nothing."""
     from nri_rdma.text.requests import read_requests  # imported late: a node without requests needs no YAML
 
     lists = _Lists.of(dict(ours), prefix)
@@ -98,7 +100,8 @@ _remembered = lru_cache(maxsize=_REMEMBERED)(_parsed)
 
 
 def asks_for_devices(annotations: Mapping[str, str], prefix: str = PREFIX) -> bool:
-    """Return whether a pod with these annotations needs devices. If they cannot be read, the answer is yes."""
+    """Return whether a pod with these annotations needs devices. Returns True, too, if the annotations cannot be
+    read."""
     try:
         request = parse_pod_request(annotations, prefix)
     except RequestError:
@@ -111,7 +114,8 @@ def asks_for_devices(annotations: Mapping[str, str], prefix: str = PREFIX) -> bo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lists:
-    """The texts of a pod's annotations: the pod's list, and the containers' lists sorted by container name."""
+    """The texts of a pod's annotations: the request list of the whole pod with its key, and the request lists of single
+    containers by the container's name."""
 
     pod_key: str
     pod_text: str
@@ -200,5 +204,5 @@ _UNIQUE: tuple[tuple[ErrorCode, str, str, Callable[[DeviceRequest], _Places]], .
     (ErrorCode.ANNOTATION_VALUE, "the MAC", "give each MAC once in the pod", _macs),
     (ErrorCode.ANNOTATION_VALUE, "the route", "write another metric or table, or one of them only", _routes),
 )
-"""The values that may occur only once in a pod: error code, words, hint, and a function that lists them with their
-places."""
+"""The kinds of values that may occur only once in a pod. Each entry has the error's code, the words for the value, the
+error's hint, and a function that lists the values of a request with their places."""

@@ -15,8 +15,8 @@ from nri_rdma.text.refusals import quoted
 
 @contextmanager
 def reading(what: str, where: str) -> Iterator[None]:
-    """Turn errors raised in this block into an ApiServerError. The block reads an answer that should be an object of
-    the kind `what`."""
+    """Turn the errors of a `with` block into an ApiServerError. The block reads an answer of the API server that should
+    be an object of the kind `what`. `where` says in the error what was asked."""
     try:
         yield
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:

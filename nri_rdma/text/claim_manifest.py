@@ -1,5 +1,5 @@
-"""Reads claims in manifests, before they reach the API server, and merges each request's parameters with its class's.
-Pure.
+"""Reads claims in manifests, before they reach the API server. Merges the parameters of each request with the
+parameters of its device class. Pure.
 
 Parameters are merged in Kubernetes' order: those of the device class first, then those of the claim one by one.
 """
@@ -20,19 +20,20 @@ DEVICES: Mapping[str, tuple[str, ...]] = {
     "ResourceClaimTemplate": ("spec", "spec", "devices"),
     "DeviceClass": ("spec",),
 }
-"""The path in each kind of object to the mapping with `config` and `requests`."""
+"""By kind of object: the path to the mapping that has `config` and `requests`."""
 API_GROUP = "resource.k8s.io/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenRequest:
-    """A request of a claim with all of its parameters.
+    """A request of a claim in a manifest, with all of its parameters for the driver.
 
-    `parameters` are those of the class and of the claim, merged; `from_claim` are the claim's alone. `configs` are the
-    indexes of the claim's config entries for this request, in order. `others` names the origins of parameters other
-    than the last of these entries, as a text; "" if there are none. `count` None: unknown, or all devices. `selectors`
-    are the CEL expressions of class and claim. `together` has for each constraint of the claim its attribute and the
-    other requests that it covers.
+    `parameters` are merged from the device class and the claim; `from_claim` come from the claim only. `configs` are
+    the indexes of the claim's config entries for this request. `others` is a text that names where else parameters come
+    from: the class, and every config entry except the last; "" if there is nothing to name. `count` is None if it is
+    unknown, or if the request is for all devices. `selectors` are the CEL expressions of class and claim. `together`
+    has a pair for each constraint on the request: the constraint's attribute, and the names of the other requests that
+    the constraint covers.
     """
 
     name: str
@@ -47,12 +48,14 @@ class WrittenRequest:
     together: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def is_of(self, driver: str) -> bool:
-        """Return whether the request's class or claim shows that its devices are this driver's."""
+        """Return whether the request is for devices of the driver: it has parameters for the driver, or a CEL
+        expression of the claim or its class contains the driver's name."""
         return bool(self.parameters) or any(driver in it for it in self.selectors)
 
 
 def is_claim(document: Mapping[str, Any]) -> bool:
-    """Return whether a document is of a kind that can have parameters for drivers."""
+    """Return whether a document is a ResourceClaim, a ResourceClaimTemplate or a DeviceClass, the kinds that can have
+    parameters for drivers."""
     return str(document.get("kind")) in DEVICES and str(document.get("apiVersion", "")).startswith(API_GROUP)
 
 
@@ -93,15 +96,15 @@ def _claims_on_host_network(document: object, way: Way) -> Iterator[Mapping[str,
 
 
 def reference_of(claim: Mapping[str, Any]) -> Reference:
-    """Return the reference by which pods name a claim or claim template."""
+    """Return the kind, namespace and name of a claim or claim template."""
     return str(claim["kind"]), _namespace_of(claim), _name_of(claim)
 
 
 def requests_in(
     document: Mapping[str, Any], driver: str, classes: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[WrittenRequest]:
-    """Yield the requests of a claim or claim template for the driver, each with all of its parameters. `classes` are
-    the known device classes by name."""
+    """Yield the requests of a claim or claim template, each with its parameters for the driver. A request with
+    alternatives (`firstAvailable`) is skipped. `classes` are the known device classes by name."""
     devices = devices_of(document)
     requests = devices.get("requests")
     for request in requests if isinstance(requests, list) and document.get("kind") != "DeviceClass" else ():
@@ -136,8 +139,8 @@ def _selectors(value: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _together(devices: Mapping[str, Any], request: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the constraints that cover a request, each with the other requests that it covers. A constraint without
-    `requests` covers all requests of the claim."""
+    """Yield the attribute of each constraint that covers a request, with the names of the other requests that the
+    constraint covers. A constraint without `requests` covers all requests of the claim."""
     constraints, requests = devices.get("constraints"), devices.get("requests")
     every = [str(it.get("name")) for it in requests if isinstance(it, dict)] if isinstance(requests, list) else []
     for it in constraints if isinstance(constraints, list) else ():
@@ -155,7 +158,8 @@ def devices_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def count_of(request: Mapping[str, Any]) -> int | None:
-    """Return how many devices a request asks for; None if that is not a number, or unknown."""
+    """Return how many devices a request asks for; None if it asks for all, has alternatives (`firstAvailable`), or has
+    no whole number as its count."""
     count = request.get("count", 1)
     if request.get("allocationMode") == "All" or "firstAvailable" in request or not isinstance(count, int):
         return None
@@ -163,7 +167,8 @@ def count_of(request: Mapping[str, Any]) -> int | None:
 
 
 def opaques_of(document: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the opaque parameters for drivers, each with the index of its config entry."""
+    """Yield each `opaque` mapping of a document, which has a driver's name and parameters. With it comes the index of
+    its config entry."""
     configs = devices_of(document).get("config")
     for index, config in enumerate(configs if isinstance(configs, list) else ()):
         opaque = config.get("opaque") if isinstance(config, dict) else None
@@ -184,7 +189,7 @@ def _is_for(config: Mapping[str, Any], request: str) -> bool:
 
 
 def _namespace_of(document: Mapping[str, Any]) -> str:
-    """Return the namespace of an object."""
+    """Return the namespace of an object; "default" if the object names none."""
     metadata = document.get("metadata")
     return str(metadata.get("namespace") or "default") if isinstance(metadata, dict) else "default"
 

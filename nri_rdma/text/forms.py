@@ -1,7 +1,8 @@
-"""Keys that people write, as declarations: requests, pools, rules and CDI specs are tables of them.
+"""Declares the keys of requests, pools, rules and CDI specs, each as a Key in a table.
 
-A Form is how a value is read, together with the JSON Schema of what is read; a Key is a Form under a name. The typed
-reading, the schemas (api/*.schema.json) and the tables of the pages (docs/key_tables.py) follow the declarations.
+A Form is a function that reads a value, together with the JSON Schema of the values that it accepts. A Key is a Form
+with a name and a description. Reading, the schemas (api/*.schema.json) and the tables in the documentation
+(docs/key_tables.py) are derived from the Keys.
 """
 
 from __future__ import annotations
@@ -50,10 +51,11 @@ class StandsIn(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The reader of a value, and its JSON Schema.
+    """A function that reads a value (`read`), with the JSON Schema of the values that it accepts.
 
-    `keys` are those of a mapping, and `fills` is the dataclass whose fields they fill. `read` is for one device;
-    `read_for` returns the reader for another number of devices (None: unknown, or all) where that differs.
+    If the value is a mapping, `keys` are its keys, and `fills` is the dataclass that is made from it. `read_for` is set
+    if the value depends on a number of devices: it returns the function for that number (None: unknown, or all). `read`
+    is then the function for one device.
     """
 
     read: Reader[Any]
@@ -65,11 +67,12 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of a table: the field that it fills, its form, and what it means.
+    """A key that people write in a mapping, such as `mtu`, with the Form of its value and its documentation.
 
-    `default` says in words what holds without the key; "" where the field's own default says it. `required` is the hint
-    of the refusal of a mapping without the key, "" if it may be left out. `refused_in` has the places where a request
-    may not have the key, each with the hint of the refusal (``{key}`` is the name).
+    `field` is the dataclass field that gets the value. `default` says in words what applies if the key is left out; if
+    it is "", the documentation shows the field's default value. `required` is the hint of the error for a mapping
+    without the key; "" if the key may be left out. `refused_in` has the places where a request must not have the key,
+    each with the hint of the error (``{key}`` in a hint stands for the name).
     """
 
     name: str
@@ -93,7 +96,9 @@ def names_of(keys: tuple[Key, ...]) -> tuple[str, ...]:
 def read_keys(
     node: Node, where: str, keys: tuple[Key, ...], count: int | None = 1, wording: MappingErrors = OF_REQUESTS
 ) -> dict[str, Any]:
-    """Return the fields that a mapping with these keys fills. Raises RequestError, with all that is wrong in it."""
+    """Read a mapping with these keys, and return the value of each key that is written, by the name of its dataclass
+    field. `count` is the number of devices that the values are for (None: unknown, or all). Raises one RequestError
+    that has all errors in the mapping; `wording` makes the errors for wrong keys."""
     errors = Errors(most=wording.most)
     found = given(mapping(node, where, names_of(keys), errors, wording), where, keys, errors, count)
     errors.refuse()
@@ -103,8 +108,9 @@ def read_keys(
 def given(
     written: Mapping[str, Node], where: str, keys: tuple[Key, ...], errors: Errors, count: int | None = 1
 ) -> dict[str, Any]:
-    """Return the values of the keys that are written, by the fields that they fill. The keys are read in their own
-    order, and each error is added to `errors`."""
+    """Read the values of these keys in a mapping, and return each by the name of its dataclass field; keys that are not
+    written are skipped. `count` is the number of devices that the values are for (None: unknown, or all). Errors are
+    added to `errors`, also one for each missing key that is required."""
     found: dict[str, Any] = {}
     for key in keys:
         node = written.get(key.name)
@@ -125,7 +131,8 @@ def given(
 
 
 def schema_of(keys: tuple[Key, ...], fills: type[Any] | None = None) -> dict[str, Any]:
-    """Return the JSON Schema of a mapping with these keys, with the defaults of the dataclass that they fill."""
+    """Return the JSON Schema of a mapping with these keys. It shows the default values of the dataclass `fills`; None:
+    it shows none."""
     return {
         "type": "object",
         "properties": {key.name: _described(key, fills) for key in keys},
@@ -144,7 +151,8 @@ def _described(key: Key, fills: type[Any] | None) -> dict[str, object]:
 
 
 def default_of(key: Key, fills: type[Any] | None) -> str | int | list[str] | None:
-    """Return the default of the field that a key fills as people write it; None when that has no such form."""
+    """Return the default value of a key's dataclass field, in the form in which people write it. Returns None if there
+    is no default value, or if people cannot write it (such as an empty tuple)."""
     default = next((item.default for item in fields(fills) if item.name == key.field), MISSING) if fills else MISSING
     match default:
         case StrEnum():
@@ -161,13 +169,16 @@ def default_of(key: Key, fills: type[Any] | None) -> str | int | list[str] | Non
 
 
 Misfits: TypeAlias = Callable[[Mapping[str, Any], str], Iterable[RequestError]]
-"""Makes the errors of what does not fit together in the fields of a mapping, at a place."""
+"""A function that returns the errors for contradictions between the values of a mapping. Its arguments are the values
+by field name, and the mapping's place in the text."""
 
 
 def table(
     fills: type[Any], keys: tuple[Key, ...], wording: MappingErrors = OF_REQUESTS, misfits: Misfits | None = None
 ) -> Form:
-    """Make the form of a mapping with these keys, which becomes a value of that dataclass."""
+    """Return a Form (reader and JSON Schema) for a mapping with these keys, which is read into an object of the
+    dataclass `fills`. `wording` makes the errors for wrong keys. `misfits` returns the errors for contradictions
+    between the values."""
 
     def read_for(count: int | None) -> Reader[Any]:
         def read(node: Node, where: str) -> object:
@@ -181,29 +192,35 @@ def table(
 
 
 def text_of(pattern: re.Pattern[str], hint: str, text: Reader[str] | None = None) -> Form:
-    """Make the form of a text that the pattern matches as a whole; `text` reads it."""
+    """Return a Form (reader and JSON Schema) for a text that the pattern matches as a whole. Other texts are refused
+    with `hint`. `text` reads the text from the node; None: the node must be a string."""
     return Form(matching(pattern, hint, text), pattern_schema(pattern))
 
 
 def parsed_by(
     parse: Callable[[str], object], hint: str, schema: Schema = TEXT_SCHEMA, text: Reader[str] | None = None
 ) -> Form:
-    """Make the form of a text that a function turns into a value; None and ValueError mean that it cannot."""
+    """Return a Form (reader and JSON Schema) for a text that `parse` turns into a value. The text is refused with
+    `hint` if `parse` returns None or raises ValueError. `text` reads the text from the node; None: the node must be a
+    string."""
     return Form(parsed(parse, hint, text), schema)
 
 
 def word_of(kind: type[StrEnum], text: Reader[str] | None = None) -> Form:
-    """Make the form of a member by its value."""
+    """Return a Form (reader and JSON Schema) for a word that is the value of a member of the enum `kind`. `text` reads
+    the word from the node; None: the node must be a string."""
     return Form(one_of(kind, text), {"enum": [str(member) for member in kind]})
 
 
 def number(low: int, high: int, *, hint: str = "") -> Form:
-    """Make the form of a whole number between two bounds, both included."""
+    """Return a Form (reader and JSON Schema) for a whole number from `low` to `high`, both included. `hint` replaces
+    the usual hint of the error."""
     return Form(whole(low, high, hint=hint), {"type": "integer", "minimum": low, "maximum": high})
 
 
 def number_or(special: Mapping[str, object], numbers: Form) -> Form:
-    """Make the form of a word that has its own meaning, or a number."""
+    """Return a Form (reader and JSON Schema) for a number, or for one of the words in `special`. A word is read as the
+    value that `special` has for it."""
     read = numbers.read
     for word, meaning in special.items():
         read = word_or(word, meaning, read)
@@ -214,12 +231,12 @@ FLAG = Form(boolean, {"type": "boolean"})
 
 
 def some(form: Form) -> Form:
-    """Make the form of a list with at least one value."""
+    """Return a Form (reader and JSON Schema) for a list with at least one value. `form` is the Form of one value."""
     return Form(list_of(form.read), list_schema(form.schema))
 
 
 def up_to(most: int, form: Form) -> Form:
-    """Make the form of a list with at least one value and at most so many; `form` is that of one."""
+    """Return a Form (reader and JSON Schema) for a list of one to `most` values. `form` is the Form of one value."""
     read_list = list_of(form.read)
 
     def read(node: Node, where: str) -> tuple[object, ...]:
@@ -231,13 +248,15 @@ def up_to(most: int, form: Form) -> Form:
 
 
 def some_of(kind: type[StrEnum]) -> Form:
-    """Make the form of a list with at least one member, which becomes a set."""
+    """Return a Form (reader and JSON Schema) for a list with at least one member of the enum `kind`. The list is read
+    into a frozenset."""
     read = list_of(one_of(kind))
     return Form(lambda node, where: frozenset(read(node, where)), list_schema(word_of(kind).schema))
 
 
 def one_or_more(form: Form) -> Form:
-    """Make the form of a value, or of a list of them: any of these."""
+    """Return a Form (reader and JSON Schema) for one value, or for a list of values. Both are read into a tuple. `form`
+    is the Form of one value."""
     several = list_of(form.read)
 
     def read(node: Node, where: str) -> tuple[object, ...]:
@@ -247,7 +266,8 @@ def one_or_more(form: Form) -> Form:
 
 
 def any_of(form: Form) -> Form:
-    """Make the form of a list that may be empty, for what may be nothing; it becomes a set."""
+    """Return a Form (reader and JSON Schema) for a list that may be empty. The list is read into a frozenset. `form` is
+    the Form of one value."""
     several = list_of(form.read)
 
     def read(node: Node, where: str) -> frozenset[object]:
@@ -257,7 +277,7 @@ def any_of(form: Form) -> Form:
 
 
 def list_schema(items: Schema) -> Schema:
-    """Return the JSON Schema of a list with at least one value and none twice."""
+    """Return the JSON Schema of a list with at least one value, in which no value occurs twice."""
     return {"type": "array", "items": items, "minItems": 1, "uniqueItems": True}
 
 

@@ -1,9 +1,11 @@
 """Reads the kubelet's checkpoint of claims (`dra_manager_state`): which pods have which claims of a driver. Pure.
 
 The kubelet writes the file before it asks the driver to prepare a claim. It writes it again before the sandbox of every
-further pod of the claim, and then does not call the driver. Kubernetes 1.34 to 1.37 use the same form. The checksum is
-not compared: the kubelet replaces the file as a whole, and if a kubelet changed its checksum, every pod with a claim
-would be refused.
+further pod of the claim, and then does not call the driver. Kubernetes 1.34 to 1.37 use the same form.
+
+The file's checksum is not verified. It is not needed against half-written files, because the kubelet replaces the whole
+file at once. A kubelet that computed the checksum in a new way would make every file look wrong, and nri-rdma would
+then refuse every pod with a claim.
 """
 
 from __future__ import annotations
@@ -17,14 +19,16 @@ FILE = "dra_manager_state"
 
 
 def may_have(checkpoint: bytes, pod_uid: str, driver: str) -> bool:
-    """Return whether the pod may have claims of the driver, by a search without parsing: most pods have none."""
+    """Return whether the pod may have claims of the driver; False is certain. Searches the file for the two names
+    without parsing it, which is fast: most pods have no claims."""
     return bool(pod_uid) and pod_uid.encode() in checkpoint and driver.encode() in checkpoint
 
 
 def claimed(checkpoint: bytes, pod_uid: str, driver: str) -> tuple[str, ...]:
-    """Return the CDI devices of the pod's claims of the driver, each once.
+    """Return the names of the CDI devices that belong to the pod's claims of the driver, each once.
 
-    Raise KubeletError if the pod may have such a claim and the file's form is unknown, or if a claim has no CDI device.
+    Raises KubeletError if the pod may have such a claim and the file's form is unknown, or if a claim has no CDI
+    device.
     """
     if not may_have(checkpoint, pod_uid, driver):
         return ()

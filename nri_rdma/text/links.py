@@ -1,4 +1,4 @@
-"""Readers for the names and addresses of a link, and for networks behind it."""
+"""Reads the names and addresses of network links, and networks: each function checks and converts one value."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ MTU."""
 # Names
 
 _NETDEV_NAME = re.compile(r"[!-.0-9;-~]{1,15}")
-"""Printable ASCII without ``/`` and ``:``, as dev_valid_name() of the kernel; IFNAMSIZ is 16 including the NUL."""
+"""Matches printable ASCII without ``/`` and ``:``, which dev_valid_name() of the kernel accepts. IFNAMSIZ is 16
+including the NUL."""
 NETDEV_HINT = "use 1 to 15 printable characters without blanks, / and :"
 _NETDEV_TEXT = matching(_NETDEV_NAME, NETDEV_HINT)
 _RESERVED_NETDEV_NAMES = frozenset({".", "..", "lo", "all", "default"})
-"""Names that no link may have. ``all`` and ``default`` are folders of net.ipv4.conf: the kernel refuses links of these
-names."""
+"""Names that no link in a pod may get. ``all`` and ``default`` are folders of net.ipv4.conf, and the kernel refuses
+links with these two names."""
 
 
 def netdev_name(node: Node, where: str) -> str:
-    """Read a name that the kernel accepts for a link. Raises RequestError."""
+    """Read a name that the kernel accepts for a link. Raises RequestError for any other value."""
     name = _NETDEV_TEXT(node, where)
     if name in _RESERVED_NETDEV_NAMES:
         raise refused(where, f"{name!r} is reserved", NETDEV_HINT)
@@ -49,18 +50,20 @@ def netdev_name(node: Node, where: str) -> str:
 
 NETDEV = Form(netdev_name, pattern_schema(_NETDEV_NAME))
 ANY_NETDEV = Form(_NETDEV_TEXT, pattern_schema(_NETDEV_NAME))
-"""The form of a netdev's name including `lo`, by which rules select packets of the pod itself."""
+"""The Form (reader and JSON Schema) of a netdev's name in a routing rule. It also allows ``lo``: a rule for ``lo``
+selects the packets that the pod itself sends."""
 
 # Addresses
 
 _INTERFACE = re.compile(r"[0-9A-Fa-f:.]+/[0-9]+")
-"""The form of every address with a prefix length; a text of this form may still be none."""
+"""Matches every address with a prefix length. A text that it matches may still be no valid address."""
 _HOST = re.compile(r"[0-9A-Fa-f:.]+")
 _MAC = re.compile(r"[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5}|[0-9A-Fa-f]{2}(?:-[0-9A-Fa-f]{2}){5}")
 
 
 def interface_address(node: Node, where: str) -> Address:
-    """Read the address of one host with its prefix length."""
+    """Read the address of one host with its prefix length. Raises RequestError for any other value, such as a multicast
+    address."""
     hint = "write an address with its prefix length, such as 10.0.0.2/24 or fd00::2/64"
     text = string(node, where, hint)
     if not _has_length(text):
@@ -76,7 +79,8 @@ def interface_address(node: Node, where: str) -> Address:
 
 
 def host_address(node: Node, where: str) -> IpAddress:
-    """Read the address of one host, without a prefix length."""
+    """Read the address of one host, without a prefix length. Raises RequestError for any other value, such as a
+    multicast address."""
     hint = "write an address such as 10.0.0.1 or fd00::1"
     text = string(node, where, hint)
     try:
@@ -89,7 +93,8 @@ def host_address(node: Node, where: str) -> IpAddress:
 
 
 def network(node: Node, where: str) -> IpNetwork:
-    """Read a network; 0.0.0.0/0 and ::/0 stand for all addresses."""
+    """Read a network; 0.0.0.0/0 and ::/0 stand for all addresses. Raises RequestError for any other value, and for a
+    loopback network."""
     hint = "write a network with its prefix length, such as 10.0.0.0/8, 0.0.0.0/0 or fd00::/64"
     text = string(node, where, hint)
     if not _has_length(text):
@@ -111,7 +116,8 @@ def network(node: Node, where: str) -> IpNetwork:
 
 
 def hardware_address(node: Node, where: str) -> str:
-    """Read the MAC of one station; return it with colons, in lower case."""
+    """Read the MAC of one station; return it with colons, in lower case. Raises RequestError for any other value, such
+    as a multicast MAC."""
     hint = "write six bytes such as 02:00:5e:10:00:01"
     text = string(node, where, hint)
     if not _MAC.fullmatch(text):
@@ -130,8 +136,8 @@ def _has_length(text: str) -> bool:
 
 
 def _misuse_of(address: IpAddress) -> str:
-    """Return why an address is not the address of one host; "" if it is. Checks the address without its network,
-    because Python 3.11 accepts no interface with the unspecified address."""
+    """Return why an address cannot belong to one host, such as "a multicast address"; "" if it can. The address comes
+    without its prefix length: Python 3.11 does not recognise ``::`` in ``::/64`` as the unspecified address."""
     return next((what for is_misuse, what in _MISUSES_OF_HOSTS if is_misuse(address)), "")
 
 
@@ -151,8 +157,8 @@ _MISUSES: tuple[tuple[Callable[[Address], bool], str], ...] = (
 
 
 def _is_subnet(address: Address) -> bool:
-    """Return whether the network's first and last addresses are reserved; not so in IPv6, nor in /31 (RFC 3021) and
-    /32."""
+    """Return whether the first and the last address of the network are reserved. They are reserved in IPv4, except in
+    /31 (RFC 3021) and in /32."""
     return address.version == 4 and address.network.prefixlen < 31
 
 

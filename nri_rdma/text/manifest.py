@@ -27,18 +27,19 @@ class ContainerManifest:
     env: frozenset[str] = frozenset()
     privileged: bool = False
     resources: tuple[tuple[str, str], ...] = ()
-    """The extended resources (of device plugins) that it asks for, each with its count."""
+    """The extended resources (of device plugins) that the container asks for, each with its count."""
     has_whole_cpus: bool = False
-    """Whether its CPU limit is a whole number and equals its request, so that the kubelet may give it exclusive
-    CPUs."""
+    """Whether the container's CPU limit is a whole number and equals its CPU request. The kubelet may then give the
+    container CPUs that no other container uses."""
     claims: tuple[str, ...] = ()
-    """The names of the pod's claims that it refers to."""
+    """The names of the pod's claims that the container refers to."""
     claim_requests: tuple[tuple[str, str], ...] = ()
-    """The claims that it refers to, each with the one request of the claim that it gets; "" for all requests."""
+    """Pairs of a claim that the container refers to, and the request of the claim whose devices the container gets; ""
+    for the devices of all requests."""
     way: Way = ()
     """The keys and list indexes that lead from the pod to this container."""
     written: Mapping[str, Any] = field(default_factory=dict)
-    """The container as it is written, for readers of other fields."""
+    """The container's mapping in the manifest, for code that needs further fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +53,8 @@ class PodClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodManifest:
-    """A pod in a manifest, or a pod template. `kind` is the kind of the object that has it; `containers` begins with
-    the init containers."""
+    """A pod in a manifest, or a pod template. `kind` is the kind of the object that contains the pod. `containers`
+    begins with the init containers."""
 
     kind: str
     namespace: str
@@ -65,14 +66,14 @@ class PodManifest:
     runtime_class: str = ""
     claims: tuple[PodClaim, ...] = ()
     spec: Mapping[str, Any] = field(default_factory=dict)
-    """The spec as it is written."""
+    """The pod's `spec` in the manifest, for code that needs further fields."""
     is_of_several: bool = False
     """Whether further pods may be made from the same template."""
 
     @property
     def asker(self) -> Asker:
-        """The facts about the pod that rules compare. The runtime class's name stands for the handler, which only the
-        cluster knows."""
+        """The facts about the pod that the node's rules compare. The manifest does not name the runtime handler, so the
+        name of the runtime class takes its place."""
         return Asker(
             namespace=self.namespace,
             runtime_handler=self.runtime_class,
@@ -85,10 +86,9 @@ class PodManifest:
 
 
 def read_pods(document: object, where: str) -> tuple[PodManifest, ...]:
-    """Return the pods of one document of a manifest: a pod, the templates of a workload, or those of the items of a
-    list.
+    """Return the pods in one document of a manifest: a pod, a workload with pod templates, or a list of such objects.
 
-    Empty for a document without pods. Raises RequestError if Kubernetes would not accept the document.
+    The result is empty for a document without pods. Raises RequestError if Kubernetes would not accept the document.
     """
     if not isinstance(document, dict):
         return ()
@@ -101,7 +101,8 @@ def read_pods(document: object, where: str) -> tuple[PodManifest, ...]:
 
 
 def read_pod(document: Mapping[str, Any], way: Way, where: str) -> PodManifest:
-    """Return the pod at a path (`way`) in the manifest, under the manifest's name. Raises as read_pods."""
+    """Return the pod at the path `way` in a document of a manifest. The pod gets the namespace and name of the
+    document's object. Raises RequestError if Kubernetes would not accept the document."""
     owner = _mapping(document.get("metadata"), f"{where}.metadata")
     value: Any = document
     for key in way:
@@ -135,7 +136,8 @@ def _pod(kind: str, owner: Mapping[str, Any], pod: Mapping[str, Any], where: str
 
 
 def _pod_claims(spec: Mapping[str, Any], where: str) -> Iterator[PodClaim]:
-    """Yield the pod's claims that name an object; the API server refuses others."""
+    """Yield the pod's claims that name a claim or a claim template. The API server refuses claims without such a
+    name."""
     for number, item in enumerate(_list(spec.get("resourceClaims"), f"{where}.spec.resourceClaims")):
         claim = _mapping(item, f"{where}.spec.resourceClaims[{number}]")
         for key, kind in CLAIM_KINDS.items():
@@ -163,7 +165,8 @@ def _container_manifest(value: object, where: str, way: Way) -> ContainerManifes
 
 
 def _extended(container: Mapping[str, Any], where: str) -> tuple[tuple[str, str], ...]:
-    """Return the resources whose names contain a domain. As in Kubernetes, a limit counts if there is no request."""
+    """Return the extended resources of a container (their names contain a ``/``), each with its count. If a resource
+    has a limit and no request, the limit is its count, which is also Kubernetes' rule."""
     resources = _mapping(container.get("resources"), f"{where}.resources")
     asked = {
         **_mapping(resources.get("limits"), f"{where}.resources.limits"),
@@ -195,7 +198,8 @@ def _texts(value: object, where: str) -> Mapping[str, str]:
 
 
 def no_text(where: str, key: str, value: object) -> RequestError:
-    """Return the error for an annotation whose value is not a text; the hint shows the value as a text."""
+    """Return the error for a label or annotation whose value is not a text. Its hint shows how to write the value as a
+    text."""
     what = f"{key} is not text, and Kubernetes takes nothing else"
     text = value if isinstance(value, str) else "" if value is None else json.dumps(value, default=str)
     quotes = "'" if isinstance(value, dict | list) else '"'

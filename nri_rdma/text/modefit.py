@@ -1,4 +1,4 @@
-"""Finds keys of a request that do not fit its mode on any node."""
+"""Finds keys of a request that contradict its mode, exclusive or shared, on every node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from nri_rdma.text.refusals import refused
 
 
 def interface_misfit(request: DeviceRequest, mode: Mode) -> RequestError | None:
-    """Return why the netdev cannot be configured as the request asks in this mode; None if it can."""
+    """Return the error for a request that configures its netdev although the mode is shared: the netdev then stays on
+    the host. Returns None if the request fits the mode."""
     if mode is Mode.EXCLUSIVE:
         return None
     if not request.interface.is_empty:
@@ -23,8 +24,8 @@ def interface_misfit(request: DeviceRequest, mode: Mode) -> RequestError | None:
 
 
 def isolation_misfit(request: DeviceRequest, mode: Mode) -> RequestError | None:
-    """Return why the devices cannot be hidden from other pods in this mode; None if they can, or if the request does
-    not ask."""
+    """Return the error for a request that demands hard isolation although the mode is shared: other pods then see the
+    devices. Returns None if the request fits the mode."""
     if mode is Mode.EXCLUSIVE or request.isolation is Isolation.SOFT:
         return None
     what = "a device in mode shared cannot be hidden from other pods"

@@ -1,7 +1,9 @@
-"""The grammar of a netdev's network configuration in a request: DRANET's JSON names, and some more.
+"""The grammar of a netdev's network configuration in a request: routes, routing rules, neighbours, VRF and ethtool. The
+keys have the names of DRANET's JSON; some keys are added.
 
-What the kernel would refuse, or understand differently from the author, is refused here, with all errors at once. Which
-of several netdevs a route is for is decided by the addresses (`nri_rdma.model.network`).
+A value that the kernel would refuse, or would understand differently from the author, is refused here. All errors of a
+request are reported at once. In a request for several devices, a route belongs to the netdev whose addresses reach its
+gateway (`nri_rdma.model.reach`).
 """
 
 from __future__ import annotations
@@ -34,12 +36,13 @@ from nri_rdma.text.refusals import quoted, refuse_all, refused
 from nri_rdma.text.unsupported import unknown_request_key
 
 MAX_ROUTES, MAX_RULES, MAX_NEIGHBOURS, MAX_HOPS = 64, 64, 64, 16
-"""The most of each in one request: the start of the pod waits until the kernel has set them all."""
+"""The most routes, rules and neighbours of one request, and gateways of one route. The start of the pod waits until the
+kernel has set them all."""
 MAX_FLAGS = 64
 MAX_OFFLOAD_SIZE = 8 * 65535
 """The most for GSO_MAX_SIZE and GRO_MAX_SIZE (include/linux/netdevice.h); a driver may accept less."""
 _FLAG_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_. :+]{0,30}")
-"""The form of an ethtool flag's name; ETH_GSTRING_LEN is 32 including the NUL."""
+"""Matches the name of an ethtool flag; ETH_GSTRING_LEN is 32 including the NUL."""
 _LOCAL_TABLE = 255
 _U32 = 2**32 - 1
 _VERSIONS = {4: "IPv4", 6: "IPv6"}
@@ -57,7 +60,8 @@ def _scope(node: Node, where: str) -> int:
 
 
 def _table(node: Node, where: str) -> int:
-    """Read the number of a routing table; 0 means the main table, as for the kernel."""
+    """Read the number of a routing table. 0 means the main table, also in the kernel. Raises RequestError for 255, the
+    table of the pod's own addresses, and for values that are no table's number."""
     value: int = _TABLE_NUMBER.read(node, where)
     if value == _LOCAL_TABLE:
         what = "255 is the table of the pod's own addresses, which the kernel keeps"
@@ -66,7 +70,7 @@ def _table(node: Node, where: str) -> int:
 
 
 def _misfits_of_route(fields: Mapping[str, Any], where: str) -> Iterator[RequestError]:
-    """Yield the contradictions between the keys of a route."""
+    """Yield an error for each contradiction between the keys of a route."""
     version = fields["destination"].version
     for key in ("gateway", "source"):
         if key in fields and fields[key].version != version:
@@ -86,7 +90,8 @@ def _misfits_of_route(fields: Mapping[str, Any], where: str) -> Iterator[Request
 
 
 def _misfits_of_ways(fields: Mapping[str, Any], where: str) -> Iterator[RequestError]:
-    """Yield the contradictions between the keys that say where a route leads."""
+    """Yield an error for each contradiction between the keys that say where a route leads (gateway, multipath, scope,
+    onlink)."""
     is_behind = "gateway" in fields or "multipath" in fields
     scope = fields.get("scope", SCOPE_UNIVERSE)
     if "gateway" in fields and "multipath" in fields:
@@ -120,7 +125,7 @@ def _rule(node: Node, where: str) -> RoutingRule:
 
 
 def _misfits_of_rule(fields: Mapping[str, Any], where: str) -> Iterator[RequestError]:
-    """Yield the contradictions between the keys of a rule."""
+    """Yield an error for each contradiction between the keys of a routing rule."""
     source, destination = fields.get("source"), fields.get("destination")
     if source is not None and destination is not None and source.version != destination.version:
         what = f"source is {_VERSIONS[source.version]}, and destination {_VERSIONS[destination.version]}"
@@ -140,8 +145,8 @@ _CONDITIONS = frozenset({"source", "destination", "fwmark", "iif", "oif"})
 
 
 def _each_once(form: Form, most: int, what: str) -> Form:
-    """Return the form of a list with at most `most` entries, no two of them for the same destination. `what` names an
-    entry in errors."""
+    """Return a Form (reader and JSON Schema) for a list of at most `most` entries, each with a different destination.
+    `form` is the Form of one entry. `what` is the word for an entry in errors."""
     several = up_to(most, form)
 
     def read(node: Node, where: str) -> tuple[NeighbourConfig, ...]:
@@ -196,7 +201,8 @@ def _misfits_of_ethtool(fields: Mapping[str, Any], where: str) -> Iterator[Reque
 
 
 def _flags(node: Node, where: str) -> tuple[tuple[str, bool], ...]:
-    """Read a mapping of names to true or false."""
+    """Read a mapping of an ethtool flag's name to true or false. Raises RequestError if it is empty, too long, or
+    wrong."""
     if not isinstance(node, dict) or not node:
         raise refused(where, f"{shown(node)} is no table of names", "write {NAME: true}, or leave it out")
     if len(node) > MAX_FLAGS:
@@ -213,7 +219,7 @@ def _flags(node: Node, where: str) -> tuple[tuple[str, bool], ...]:
 
 
 def network_misfits(request: DeviceRequest) -> Iterator[RequestError]:
-    """Yield the contradictions between a request's routes, rules and neighbours and its other keys."""
+    """Yield an error for each route, rule or neighbour of a request that contradicts the request's other keys."""
     yield from _misfits_of_interface(request)
     netdevs, reach = request.interface.addresses, Reach(request.interface.addresses)
     is_one = request.count == 1
@@ -261,7 +267,8 @@ def _without_ipv6(where: str, what: str) -> RequestError:
 
 
 def _unreached(request: DeviceRequest, route: RouteConfig, where: str, reach: Reach) -> Iterator[RequestError]:
-    """Yield an error for each gateway of a route that no address or route of the request reaches."""
+    """Yield an error for each gateway of `route` that the pod could not reach. A gateway is reached if it is a
+    link-local address, in a network of the netdev's addresses, or in a network that another route puts on the link."""
     on_link = [it.destination for it in request.routes if it.is_over_netdev and not it.gateways]
     for gateway in route.gateways:
         is_near = any(gateway in it for it in on_link)
@@ -272,7 +279,8 @@ def _unreached(request: DeviceRequest, route: RouteConfig, where: str, reach: Re
 
 
 def _of_no_netdev(route: RouteConfig, where: str, netdevs: int, reach: Reach) -> RequestError:
-    """Return the error for a route that does not determine for which of the request's devices it is."""
+    """Return the error for a route of a request with several devices, if none or several of the devices reach its
+    gateways. `netdevs` is the number of devices with addresses in the request."""
     positions = [reach.reaching(gateway) for gateway in route.gateways]
     fitting = frozenset.intersection(*positions) if positions else frozenset(range(netdevs))
     return _ambiguous(where, f"route {route}", fitting, netdevs)

@@ -1,7 +1,7 @@
-"""The nodes that a text becomes: scalars as they are written, lists and mappings.
+"""Nodes, the values that a text in YAML, TOML or JSON is parsed into: scalars, lists and mappings.
 
-A scalar keeps its text, because its type depends on who reads it: ``14e4`` is a vendor to one reader and a float to
-another. What its text means depends on the language of the text: Scalar is YAML 1.2, and other languages subclass it.
+A scalar keeps its text, because its type depends on the key that it is for: ``14e4`` is a PCI vendor id for one key,
+and a number for another. Scalar follows the rules of YAML 1.2; a subclass follows the rules of another language.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import TypeAlias
 from nri_rdma.text.refusals import quoted
 
 Path: TypeAlias = tuple[str | int, ...]
-"""The way to a value: keys and places in lists, such as ``("devices", 2, "containerEdits")``."""
+"""The path to a value: keys of mappings and indexes of lists, such as ``("devices", 2, "containerEdits")``."""
 CoreValue: TypeAlias = bool | int | float | str | None
 Node: TypeAlias = "Scalar | list[Node] | dict[str, Node]"
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A scalar as written; `plain` is one without quotes, the only kind that can be other than a string. `line` is 0
-    in a text whose lines are found in another way."""
+    """A string, number, truth value or null, as it is written. `plain` says that it is written without quotes: only
+    then can it be something other than a string. `line` is its line in the text; 0: unknown."""
 
     text: str
     plain: bool
@@ -37,24 +37,25 @@ class Scalar:
 
     @property
     def number(self) -> int | None:
-        """Return the whole number; None if the scalar is none."""
+        """Return the whole number; None if the scalar is not a whole number."""
         value = self.value
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     @property
     def truth(self) -> bool | None:
-        """Return the truth value; None if the scalar is none."""
+        """Return the truth value; None if the scalar is not a truth value."""
         value = self.value
         return value if isinstance(value, bool) else None
 
     @property
     def is_missing(self) -> bool:
-        """Return whether a key with this value counts as a key that is not there."""
+        """Return whether a key with this value is treated as a key that is not written. False here; a subclass may
+        return True for null."""
         return False
 
     @property
     def shown(self) -> str:
-        """Return the scalar for the error of a number or of a truth value."""
+        """Return the words for this scalar in the error of a reader that expects a number or a truth value."""
         return shown(self)
 
 
@@ -70,11 +71,12 @@ _CORE: tuple[tuple[re.Pattern[str], Callable[[str], CoreValue]], ...] = (
     (re.compile(r"\.(nan|NaN|NAN)"), lambda text: float("nan")),
 )
 _IS_CORE = re.compile("|".join(f"(?:{pattern.pattern})" for pattern, _ in _CORE))
-"""Whatever is no string: most scalars are strings, and one look tells."""
+"""Matches each text without quotes that is not a string. Most scalars are strings: this one search spares them the
+search for each pattern of _CORE."""
 
 
 class LinedList(list[Node]):
-    """A list that knows its line."""
+    """A list node with the number of its line in the text."""
 
     def __init__(self, items: list[Node], line: int) -> None:
         super().__init__(items)
@@ -82,7 +84,7 @@ class LinedList(list[Node]):
 
 
 class LinedMapping(dict[str, Node]):
-    """A mapping that knows its line and those of its keys."""
+    """A mapping node with the number of its line in the text, and the line of each of its keys."""
 
     def __init__(self, values: Mapping[str, Node], line: int, lines: Mapping[str, int]) -> None:
         super().__init__(values)
@@ -91,13 +93,15 @@ class LinedMapping(dict[str, Node]):
 
 
 def line_of(node: Node | Mapping[str, Node], key: str | None = None) -> int:
-    """Return the line of a mapping's key, or of the node without such a key; 0 if nodes do not know their lines."""
+    """Return the line of a mapping's key. Without `key`, or for a key without a line, return the line of the node; 0 if
+    the node does not know its line."""
     line: int = getattr(node, "line", 0)
     return node.lines.get(key, line) if key is not None and isinstance(node, LinedMapping) else line
 
 
 def shown(node: Node) -> str:
-    """Return the node for a sentence."""
+    """Return the words for a node in an error: "a list", "a mapping", "an empty value", or the scalar's text in
+    quotes."""
     if isinstance(node, list):
         return "a list"
     if isinstance(node, dict):
@@ -106,13 +110,13 @@ def shown(node: Node) -> str:
 
 
 def is_missing(node: Node) -> bool:
-    """Return whether a key with this value counts as a key that is not there."""
+    """Return whether a key with this node as its value is treated as a key that is not written."""
     return isinstance(node, Scalar) and node.is_missing
 
 
 def node_of(value: object, scalar: type[Scalar] = Scalar) -> Node:
-    """Return a value of TOML or JSON as the readers take it, with scalars of that class. Its kind is kept: a text is
-    never read as a number."""
+    """Return the node for a parsed value of TOML or JSON. `scalar` is the class of the scalars in it. A string stays a
+    string: it is never taken for a number."""
     match value:
         case None:
             return scalar("null", plain=True)

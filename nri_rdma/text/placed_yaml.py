@@ -71,7 +71,8 @@ class Placed:
 
 
 def read_documents(data: bytes) -> tuple[Placed | RequestError, ...]:
-    """Return the documents of a text in order, or the error for each that has one. Empty documents are left out."""
+    """Return the documents of a text in order; a document with an error is replaced by the error. Empty documents are
+    left out."""
     if len(data) > MAX_BYTES:
         hint = "split the file at its --- lines"
         return (_error(ErrorCode.MANIFEST_SIZE, f"the file is larger than {MAX_BYTES} bytes", hint, Place(0, 0)),)
@@ -224,8 +225,8 @@ def kubernetes_value(text: str) -> str | int | float | bool | None:
 
 
 def whole_number(digits: str) -> int | None:
-    """Return the number that Go's YAML libraries take a word (without its ``_``) for: decimal, 0x, 0o, 0b, or octal
-    with a leading 0. None if it is none of these."""
+    """Return the whole number that Go's YAML libraries read from a word: decimal, 0x, 0o, 0b, or octal with a leading
+    0. Returns None for any other word. `digits` is the word without its ``_``."""
     for pattern, base in _WHOLE:
         if found := pattern.fullmatch(digits):
             return int(found[1] + found[2], base)
@@ -233,7 +234,8 @@ def whole_number(digits: str) -> int | None:
 
 
 LONGEST_NUMBER = 67
-"""Characters: 64 bits in binary, with sign and prefix; what is longer is a text here, so that none takes long."""
+"""The most characters of a number: 64 bits in binary, with sign and prefix. A longer word is taken for a text, so that
+no conversion takes long."""
 _WORDS: Mapping[str, bool | float | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **{form: True for word in ("y", "yes", "on", "true") for form in (word, word.capitalize(), word.upper())},
@@ -263,10 +265,11 @@ def within(text: str, place: Place) -> Place:
 
 
 def place_within(lines: list[str], written: Written, text: str, place: Place) -> Place:
-    """Return the place in a document (given as its lines) of a place inside a text value.
+    """Return the place in a document that corresponds to a `place` in one of its text values. `lines` are the
+    document's lines, `text` is the value, and `written` says where the value begins.
 
-    It is exact if the value is written in a ``|`` block or on one line, without escapes. Otherwise it is the value's
-    beginning.
+    The result is exact if the value is written in a ``|`` block or on one line, without escapes. Otherwise it is the
+    place where the value begins.
     """
     inner_lines, place = text.split("\n"), within(text, place)
     inner = inner_lines[place.line - 1]
@@ -283,6 +286,6 @@ def place_within(lines: list[str], written: Written, text: str, place: Place) ->
 
 
 def _line(lines: list[str], number: int) -> str:
-    """Return the line with this number; "" if there is none, because parsers also count other characters than newlines
-    as line ends."""
+    """Return the line with this number, counted from 1; "" if there is no such line. A parser's number can be too high,
+    because it also counts line ends other than newlines."""
     return lines[number - 1] if number <= len(lines) else ""

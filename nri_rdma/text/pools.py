@@ -54,7 +54,8 @@ from nri_rdma.text.selectors import read_selectors
 
 
 def read_pools(node: Node, where: str = "pools") -> tuple[Pool, ...]:
-    """Return the pools in the order in which they are written. Raises RequestError."""
+    """Return the pools in the order in which they are written. Raises RequestError if a pool is wrong, or if two pools
+    exclude each other."""
     if not isinstance(node, dict) or not node:
         raise refused(where, f"{shown(node)} is no table of pools", "write [pools.NAME], or leave pools out")
     pools = tuple(_pool(name, item, f"{where}.{bounded(name)}") for name, item in node.items())
@@ -66,7 +67,8 @@ def read_pools(node: Node, where: str = "pools") -> tuple[Pool, ...]:
 
 
 def read_each_pool(node: Mapping[str, Node], where: str = "pools") -> Mapping[str, Pool | RequestError]:
-    """Return by name each pool, or the error in it. Two pools that exclude each other both get an error."""
+    """Return each pool by its name, or the error if the pool is wrong. Two pools that exclude each other both get an
+    error."""
     found: dict[str, Pool | RequestError] = {}
     for name, item in node.items():
         try:
@@ -82,7 +84,8 @@ def read_each_pool(node: Mapping[str, Node], where: str = "pools") -> Mapping[st
 
 
 def _clash(pool: Pool, other: Pool) -> RequestError | None:
-    """Return why two pools cannot exist together; None if they can."""
+    """Return the error for two pools that cannot exist together, because their conditions on devices are equal, or
+    because both serve one resource; None if they can exist together."""
     if (set(pool.select), set(pool.exclude)) == (set(other.select), set(other.exclude)):
         what = f"it has the same devices as {other.where}, and a device is in one pool only"
         return refused(pool.where, what, "give them different select or exclude, or make them one pool")
@@ -93,7 +96,8 @@ def _clash(pool: Pool, other: Pool) -> RequestError | None:
 
 
 def read_rules(node: Node, where: str = "rules") -> tuple[Rule, ...]:
-    """Return the rules in the order in which they are applied. Raises RequestError."""
+    """Return the rules in the order in which they are applied. Raises RequestError if a rule is wrong, or if two rules
+    have one name."""
     if not isinstance(node, list) or not node:
         raise refused(where, f"{shown(node)} is no list of rules", "write [[rules]], or leave rules out")
     rules = tuple(read_rule(item, f"{where}[{index}]", index + 1) for index, item in enumerate(node))
@@ -121,7 +125,8 @@ def check_rules(pools: tuple[Pool, ...], rules: tuple[Rule, ...]) -> None:
 
 
 def read_adoption(node: Node, where: str = "adopt") -> Adoption:
-    """Return the settings for RDMA devices that other programs gave to containers. Raises RequestError."""
+    """Read the table `adopt`: what nri-rdma does with RDMA devices that other programs gave to containers. Raises
+    RequestError for wrong keys or values."""
     found = read_keys(node, where, (*ADOPT_KEYS, VENDORS))
     vendors = found.pop("vendors", {})
     return Adoption(others=VendorAdoption(**found), vendors=vendors)
@@ -186,7 +191,8 @@ def _refuse_defaults_above_maxima(pool: Pool) -> None:
 
 
 def read_rule(node: Node, where: str, number: int) -> Rule:
-    """Return one rule. Its default name is its number. Raises RequestError."""
+    """Return one rule. `number` is its position in the list, from 1; it is the name of a rule that has none. Raises
+    RequestError for wrong keys or values."""
     fields = {"name": str(number), **read_keys(node, where, RULE_KEYS)}
     rule = Rule(where=where, **fields)
     if not rule.allow:
@@ -226,7 +232,7 @@ _VENDOR = re.compile(r"[A-Za-z]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?")
 MAX_SHARED_NAME = 52
 """The longest name of a pool with door = resource: it is part of a socket's path, for which Linux allows 107 bytes."""
 MAX_SHARES = 10_000
-"""The most shares of a pool, because the kubelet keeps the id of each in its list of devices."""
+"""The most shares of a pool. The kubelet keeps the id of each share in its list of devices."""
 _RULE_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_. ]{0,62}")
 _NAMESPACE = re.compile(r"[-a-z0-9*?]{1,63}")
 _HANDLER = re.compile(f"{HANDLER_CHARACTER}{{0,253}}")

@@ -14,7 +14,7 @@ _FACTORS = {
     **{unit: 1000**power for power, unit in enumerate(_DECIMAL, 1)},
 }
 QUANTITY = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)([KMGTPE]i|[kMGTPE])?")
-"""The form of every quantity; ``0.3`` has it, too, and is no number of bytes."""
+"""Matches every quantity. It also matches ``0.3``, which is no whole number of bytes."""
 
 
 def bytes_of(text: str) -> int | None:

@@ -1,8 +1,11 @@
-"""Typed reading of nodes: the one reader of requests, of pools and rules, of settings and of CDI specs.
+"""Reads parsed YAML, TOML and JSON into typed values: for requests, pools, rules, settings and CDI specs.
 
-A reader turns the node at a place into a value, or raises RequestError that names the place and what is allowed there.
-Grammars are made of these readers. Whoever reads several values collects their errors, and adds the line of each if the
-nodes know their lines.
+A node is a parsed value: a scalar, a list or a mapping. A reader is a function that gets a node and its place, a text
+such as ``pools.a.modes``. It returns the value, or raises RequestError that names the place and says what is allowed
+there.
+
+Readers of lists and mappings are made from readers of their values. They collect the errors of all values, and add to
+each error the line of its node, if the node knows it.
 """
 
 from __future__ import annotations
@@ -24,13 +27,14 @@ E = TypeVar("E", bound=StrEnum)
 
 Reader: TypeAlias = Callable[[Node, str], T]
 UnknownKey: TypeAlias = Callable[[str, tuple[str, ...], str], RequestError]
-"""Makes the error for a key that is none of the known ones, at a place."""
+"""A function that returns the error for an unknown key. Its arguments are the key, the known keys, and the place of the
+mapping."""
 
 
 @dataclass(frozen=True, slots=True)
 class MappingErrors:
-    """The errors of a mapping in one kind of text: `unknown` makes the error for an unknown key, `hint` says what to
-    write instead of a value that is no mapping, and at most `most` errors are kept."""
+    """The errors of a mapping in one kind of text. `unknown` makes the error for an unknown key, and `hint` is the hint
+    for a value that is not a mapping (``{}`` in it stands for the known keys). At most `most` errors are kept."""
 
     unknown: UnknownKey = unknown_key
     hint: str = "write {{key: value}} with {}"
@@ -43,7 +47,8 @@ OF_REQUESTS = MappingErrors()
 def mapping(
     node: Node, where: str, known: tuple[str, ...], errors: Errors, wording: MappingErrors = OF_REQUESTS
 ) -> Mapping[str, Node]:
-    """Return a mapping with known keys. Raises the error of another value; those of other keys go to `errors`."""
+    """Return the node if it is a mapping; raise RequestError if it is not. For each key that is not in `known`, an
+    error is added to `errors`. `wording` makes the errors."""
     if not isinstance(node, dict):
         raise refused(where, f"{shown(node)} is not a mapping", wording.hint.format(listed(known)))
     foreign = [key for key in node if key not in known]
@@ -54,7 +59,7 @@ def mapping(
 
 
 def core_value(node: Node) -> CoreValue:
-    """Return the value of a scalar; None for null and for a collection, which no reader takes."""
+    """Return the value of a scalar. Returns None for null, for a list and for a mapping: callers refuse all three."""
     return node.value if isinstance(node, Scalar) else None
 
 
@@ -62,7 +67,8 @@ def core_value(node: Node) -> CoreValue:
 
 
 def string(node: Node, where: str, hint: str) -> str:
-    """Return the text of a string."""
+    """Return the text of a string. Raises RequestError with `hint` for any other node, such as a number without
+    quotes."""
     value = core_value(node)
     if isinstance(value, str):
         return value
@@ -71,12 +77,13 @@ def string(node: Node, where: str, hint: str) -> str:
 
 
 def text_with(hint: str) -> Reader[str]:
-    """Return the reader of a string."""
+    """Return a function that reads a string. It raises RequestError with `hint` for any other node."""
     return lambda node, where: string(node, where, hint)
 
 
 def written(hint: str) -> Reader[str]:
-    """Return the reader of any scalar but null, as the text that it is written with."""
+    """Return a function that reads any scalar as the text that is written: 0600 without quotes is the text "0600". It
+    raises RequestError with `hint` for a list, for a mapping, and for a null that stands for a missing key."""
 
     def read(node: Node, where: str) -> str:
         if not isinstance(node, Scalar) or node.is_missing:
@@ -87,15 +94,17 @@ def written(hint: str) -> Reader[str]:
 
 
 def matching(pattern: re.Pattern[str], hint: str, text: Reader[str] | None = None) -> Reader[str]:
-    """Return the reader of a string that the pattern matches as a whole; `text` reads the string."""
+    """Return a function that reads a string and refuses it with `hint` unless the pattern matches it as a whole. `text`
+    reads the string from the node; None: the node must be a string."""
     return parsed(lambda value: value if pattern.fullmatch(value) else None, hint, text)
 
 
 def parsed(
     parse: Callable[[str], T | None], hint: str, text: Reader[str] | None = None, what: str = "{} is not allowed"
 ) -> Reader[T]:
-    """Return the reader of a string that a function turns into a value. None and ValueError mean that it cannot: `what`
-    is the error then."""
+    """Return a function that reads a string and turns it into a value by `parse`. If `parse` returns None or raises
+    ValueError, the string is refused: `what` is the error's text (``{}`` in it stands for the string). `text` reads the
+    string from the node; None: the node must be a string."""
     read_text = text or text_with(hint)
 
     def read(node: Node, where: str) -> T:
@@ -112,12 +121,13 @@ def parsed(
 
 
 def empty_or(reader: Reader[T]) -> Reader[T | None]:
-    """Return the reader that takes an empty text, too: it means None."""
+    """Return a function that reads an empty text as None, and any other node by `reader`."""
     return lambda node, where: None if isinstance(node, Scalar) and not node.text else reader(node, where)
 
 
 def one_of(kind: type[E], text: Reader[str] | None = None) -> Reader[E]:
-    """Return the reader of a member by its value, in its one spelling; `text` reads the string."""
+    """Return a function that reads a member of the enum `kind` by its value, in which upper and lower case differ.
+    `text` reads the value from the node; None: the node must be a string."""
     hint = f"write one of {listed(kind)}"
 
     def read(node: Node, where: str) -> E:
@@ -130,7 +140,8 @@ def one_of(kind: type[E], text: Reader[str] | None = None) -> Reader[E]:
 
 
 def whole(low: int, high: int, *, hint: str = "") -> Reader[int]:
-    """Return the reader of a whole number between two bounds, both included."""
+    """Return a function that reads a whole number from `low` to `high`, both included. `hint` replaces the usual hint
+    of its error."""
     allowed = hint or f"write a whole number from {low} to {high}"
 
     def read(node: Node, where: str) -> int:
@@ -143,7 +154,7 @@ def whole(low: int, high: int, *, hint: str = "") -> Reader[int]:
 
 
 def word_or(word: str, meaning: D, reader: Reader[T]) -> Reader[T | D]:
-    """Return the reader of a word with a meaning of its own, or of what the other reader takes."""
+    """Return a function that returns `meaning` for the string `word`, and reads any other node by `reader`."""
 
     def read(node: Node, where: str) -> T | D:
         return meaning if core_value(node) == word else reader(node, where)
@@ -152,7 +163,8 @@ def word_or(word: str, meaning: D, reader: Reader[T]) -> Reader[T | D]:
 
 
 def boolean(node: Node, where: str) -> bool:
-    """Read true or false; to YAML 1.2 yes, no, on and off are words."""
+    """Read true or false; raise RequestError for anything else. In YAML 1.2 the words yes, no, on and off are
+    strings."""
     value = node.truth if isinstance(node, Scalar) else None
     if value is None:
         raise refused(where, f"{_unfit(node)} is not allowed", "write true or false")
@@ -167,9 +179,8 @@ def _unfit(node: Node) -> str:
 
 
 def list_of(reader: Reader[H]) -> Reader[tuple[H, ...]]:
-    """Return the reader of a list with at least one entry and none twice.
-
-    An empty list would say neither the default nor anything else."""
+    """Return a function that reads a list into a tuple, each entry by `reader`. It raises RequestError for an empty
+    list and for a value that occurs twice. Authors who want the default have to leave the key out."""
 
     def read(node: Node, where: str) -> tuple[H, ...]:
         if not isinstance(node, list):
@@ -188,8 +199,8 @@ def list_of(reader: Reader[H]) -> Reader[tuple[H, ...]]:
 
 
 def each_read(nodes: list[Node], where: str, reader: Reader[T], errors: Errors | None = None) -> list[T]:
-    """Return the values of the entries of a list. Raises the errors of all of them together, and does not read on after
-    very many; or adds them all to `errors`."""
+    """Read each entry of a list by `reader`, and return the values. Errors are added to `errors`. If `errors` is None,
+    one RequestError with all errors is raised; reading then stops after MAX_PROBLEMS errors."""
     items: list[T] = []
     found = Errors() if errors is None else errors
     for index, node in enumerate(nodes):

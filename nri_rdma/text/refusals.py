@@ -1,4 +1,5 @@
-"""Builds errors about text from untrusted authors: bounded, printable, on one line, with what is allowed instead."""
+"""Builds errors about texts of untrusted authors. What an error quotes is short, printable and on one line. Its hint
+says what is allowed instead."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ MAX_QUOTED = 64
 
 
 def refused(where: str, what: str, hint: str, key: str = "") -> RequestError:
-    """Return the error for a value at `where`, or for one `key` of it."""
+    """Return the error for the value at `where`, or for one `key` of the mapping there. `what` says what is wrong, and
+    `hint` what to write instead."""
     return RequestError(ErrorCode.ANNOTATION_VALUE, what, where=where, hint=hint, key=key)
 
 
@@ -30,18 +32,18 @@ def unknown_key(key: str, known: tuple[str, ...], where: str) -> RequestError:
 
 
 def each_of(error: RequestError) -> tuple[RequestError, ...]:
-    """Return an error followed by the further errors of the same text, in the order in which they were found."""
+    """Return an error, followed by the further errors of its text (`others`), in the order in which they were found."""
     return (error, *error.others)
 
 
 def refuse_all(errors: Iterable[RequestError]) -> None:
-    """Raise the first of these errors with the following ones as its `others`. Does nothing if there are no errors."""
+    """Raise the first of these errors, with the following ones as its `others`. Does nothing if there are no errors."""
     Errors(errors).refuse()
 
 
 class Errors:
-    """The errors of one text, in the order in which they were found. Only the first `most` are kept, and further ones
-    are counted, so that a hostile text cannot fill our memory."""
+    """The errors of one text, in the order in which they were found. Only the first `most` errors are kept; further
+    errors are only counted, so that a hostile text cannot fill the memory."""
 
     def __init__(self, errors: Iterable[RequestError] = (), most: int = MAX_PROBLEMS) -> None:
         self.kept: list[RequestError] = []
@@ -54,7 +56,8 @@ class Errors:
         return len(self.kept) + self.omitted
 
     def add(self, error: RequestError, line: int = 0) -> None:
-        """Add an error with its others; `line` is that of an error without a line."""
+        """Add an error, and the errors in its `others`. `line` is the error's line in the text, if the error does not
+        have one."""
         error.line = error.line or line
         for one in each_of(error):
             one.others = ()  # all of them are here
@@ -66,7 +69,7 @@ class Errors:
         error.omitted = 0
 
     def refuse(self) -> None:
-        """Raise the first error, with the next ones as its others; none is fine."""
+        """Raise the first error, with the next ones as its `others`. Does nothing if there are no errors."""
         if self.kept:
             first, *others = self.kept
             first.others, first.omitted = tuple(others), self.omitted

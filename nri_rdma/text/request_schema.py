@@ -13,11 +13,11 @@ _OF_POD = {"$ref": "#/$defs/pod"}
 
 
 def request_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a pod's annotation. Its definitions include single requests in each place where they
-    can occur.
+    """Return the JSON Schema of a pod's annotation. Its ``$defs`` also have the schema of a single request for each
+    place where one is written: pod, container, CDI spec and claim.
 
-    It accepts some values that the reader refuses: contradictions between keys, and addresses and names that have the
-    right form but are invalid.
+    The schema accepts some values that the daemon refuses: contradictions between keys, and addresses and names that
+    have the right form but are invalid.
     """
     return {
         "$schema": DRAFT,

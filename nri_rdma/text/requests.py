@@ -1,7 +1,7 @@
 """The grammar of a pod's requests: a list of requests, one request, or one word.
 
 The tables of keys (nri_rdma.text.forms) at the end are the grammar of a request: reading, JSON Schema and documentation
-are derived from them. This module checks each request alone; nri_rdma.text.annotations checks the requests of a pod
+are derived from them. This module checks each request by itself; nri_rdma.text.annotations checks the requests of a pod
 together.
 """
 
@@ -88,8 +88,8 @@ MAX_PER_GPU = 64
 
 
 def read_requests(text: str, where: str, scope: Scope, *, own: bool) -> list[DeviceRequest]:
-    """Return the requests in a text. `own` says that it is one container's list, and not the pod's. Raises
-    RequestError.
+    """Return the requests in the text of an annotation. `own` is true for one container's list, and false for the pod's
+    list. `scope` has the containers that the list is for. Raises RequestError if the text cannot be read.
 
     A request without a name gets "" as its name.
     """
@@ -106,10 +106,10 @@ def read_requests(text: str, where: str, scope: Scope, *, own: bool) -> list[Dev
 
 def read_granted(text: str, where: str, name: str, count: int | None) -> DeviceRequest:
     """Return the request in the text of a CDI spec, for `count` devices (None: unknown) that another program has
-    chosen.
+    chosen. Raises RequestError if the text cannot be read.
 
-    It says how the devices are given, not which. Its default name is `name`; an empty text gives a request with
-    defaults. Raises RequestError.
+    The request says how the containers get the devices, but not which devices. Its default name is `name`. An empty
+    text gives a request with defaults.
     """
     node = read_yaml(text, where)
     request = _read({} if node is None else node, where, Scope(), StandsIn.CDI, count)
@@ -117,13 +117,15 @@ def read_granted(text: str, where: str, name: str, count: int | None) -> DeviceR
 
 
 def read_parameters(node: Node, where: str, count: int | None) -> DeviceRequest:
-    """Return the request in a claim's parameters, for `count` devices (None: unknown, or all). Raises RequestError."""
+    """Return the request in a claim's parameters, for `count` devices (None: unknown, or all). Raises RequestError if a
+    parameter is wrong, or if parameters contradict each other."""
     return _read(node, where, Scope(), StandsIn.CLAIM, count)
 
 
 def read_part(node: Node, where: str, count: int | None) -> DeviceRequest:
-    """Return the request in one part of a claim's parameters, such as those of its device class. Contradictions between
-    keys are not checked, because other parts may override them. Otherwise as `read_parameters`."""
+    """Return the request in one part of a claim's parameters, such as the part from the device class. Raises
+    RequestError if a parameter is wrong; contradictions are not checked, because other parts may override parameters.
+    `count` is the number of devices (None: unknown, or all)."""
     return _read(node, where, Scope(), StandsIn.CLAIM, count, is_whole=False)
 
 
@@ -142,7 +144,9 @@ def _one_word(word: Scalar, where: str, scope: Scope) -> list[DeviceRequest]:
 def _read(
     node: Node, where: str, scope: Scope, stands_in: StandsIn, count: int | None = 1, *, is_whole: bool = True
 ) -> DeviceRequest:
-    """Return the request in a mapping. If the mapping does not say how many devices it is for, it is for `count`."""
+    """Return the request in a mapping that is written in the place `stands_in`. `count` is its number of devices,
+    unless the mapping has one (None: unknown, or all). Raises RequestError for wrong keys; also for contradictions
+    between keys, but only if `is_whole`, that is, if the mapping is the whole request."""
     refuse_all(
         refused(f"{where}.{name}", _WHY_REFUSED[stands_in], hint)
         for name, hint in _REFUSED[stands_in]
@@ -167,8 +171,8 @@ def _read(
 
 
 def _unknown_key(key: str, known: tuple[str, ...], where: str) -> RequestError:
-    """Return the error for a key that requests do not have; some of these are keys of `match` or `align`, or of
-    pools."""
+    """Return the error for a key that a request does not have. If it is a key of `match`, of `align` or of pools, the
+    error says so."""
     if key in names_of(MATCH_KEYS) and "match" in known:
         what, hint = f"{quoted(key)} is a key of match", f"write it there: match: {{{key}: ...}}"
         return RequestError(ErrorCode.ANNOTATION_UNKNOWN_KEY, what, where=where, hint=hint, key=key)
@@ -185,7 +189,8 @@ def _unknown_key(key: str, known: tuple[str, ...], where: str) -> RequestError:
 
 
 def _unknown_match_key(key: str, known: tuple[str, ...], where: str) -> RequestError:
-    """Return the error for a key that `match` does not have; some of these are keys of pools."""
+    """Return the error for a key that `match` does not have. If pools can select devices by that key, the error says
+    so."""
     if key in names_of(SELECTOR_KEYS):
         what = f"{quoted(key)} is for pools only"
         hint = f"ask for a pool of the node whose select has it (pool: NAME); the keys here are {listed(known)}"
@@ -194,7 +199,7 @@ def _unknown_match_key(key: str, known: tuple[str, ...], where: str) -> RequestE
 
 
 def _misfits(request: DeviceRequest) -> Iterator[RequestError]:
-    """Yield the contradictions between the keys of a request."""
+    """Yield an error for each contradiction between the keys of a request."""
     where = request.where
     mtu, addresses = request.interface.mtu, request.interface.addresses
     if mtu is not None and mtu < IPV6_MTU and any(it.version == IPV6 for own in addresses for it in own):
@@ -250,7 +255,8 @@ _VENDOR = re.compile(r"(0x)?([0-9a-fA-F]{4})")
 
 
 def _macs_for(count: int | None) -> Reader[tuple[str, ...]]:
-    """Return a reader of MACs for `count` devices: one MAC for one device, a list of `count` MACs for more."""
+    """Return a function that reads the MACs of `count` devices: one MAC for one device, a list of `count` MACs for
+    more. It raises RequestError if `count` is None (unknown)."""
 
     def read(node: Node, where: str) -> tuple[str, ...]:
         if count == 1:
@@ -306,7 +312,8 @@ def _exclude(node: Node, where: str) -> tuple[Selector, ...]:
 
 
 def _any_of(form: Form) -> Form:
-    """Return the form of one value, or of a list of values of which any may match."""
+    """Return a Form (reader and JSON Schema) for one value, or for a list of values of which any may match. `form` is
+    the Form of one value."""
     several = list_of(form.read)
 
     def read(node: Node, where: str) -> object:
@@ -316,10 +323,10 @@ def _any_of(form: Form) -> Form:
 
 
 def _name_template_for(count: int | None) -> Reader[str]:
-    """Return a reader of a netdev name for `count` devices.
+    """Return a function that reads the name of a netdev for `count` devices (None: unknown, or all).
 
-    ``%d`` is as long as the two digits that may replace it, so that checking the template's length checks the name's,
-    too.
+    For more than one device the name must contain ``%d``, in place of which each netdev gets a number. The number has
+    at most two digits, so that a finished name is never longer than the name with ``%d``.
     """
 
     def read(node: Node, where: str) -> str:
@@ -335,7 +342,8 @@ def _name_template_for(count: int | None) -> Reader[str]:
 
 
 def _addresses_for(count: int | None) -> Reader[tuple[tuple[Address, ...], ...]]:
-    """Return a reader of addresses for `count` devices: one list for one device, a list of `count` lists for more."""
+    """Return a function that reads the addresses of `count` devices: one list for one device, a list of `count` lists
+    for more. It raises RequestError if `count` is None (unknown)."""
 
     def read(node: Node, where: str) -> tuple[tuple[Address, ...], ...]:
         if count == 1:
@@ -528,8 +536,8 @@ LIMITS = Form(_limits, {**schema_of(LIMITS_KEYS), "minProperties": 1}, LIMITS_KE
 
 
 def _chosen(claim: str) -> Mapping[StandsIn, str]:
-    """Return the hints for a key that chooses devices, in places where the devices are chosen already. `claim` says
-    where a claim has the equivalent."""
+    """Return the `refused_in` of a key that chooses devices. CDI specs and claims must not have such a key, because the
+    devices are chosen there in another way. `claim` names the field of a claim that takes the key's place."""
     return {
         StandsIn.CDI: "leave {key} out",
         StandsIn.CLAIM: f"leave it out, and write it as the claim does: {claim}",
@@ -724,7 +732,7 @@ _NAMES: Mapping[StandsIn, tuple[str, ...]] = {
 }
 """By place: the keys that a request may have there."""
 _FIRST = (COUNT, PER_GPU, CONTAINERS)
-"""The keys that are read before the others: the form of an interface depends on the number of devices."""
+"""The keys that are read before the others: how `interface` is read depends on the number of devices."""
 _REST = tuple(key for key in REQUEST_KEYS if key not in _FIRST)
 _REFUSED: Mapping[StandsIn, tuple[tuple[str, str], ...]] = {
     place: tuple(

@@ -29,7 +29,7 @@ KERNEL_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}")
 
 def read_selectors(node: Node, where: str, keys: tuple[Key, ...] | None = None) -> tuple[Selector, ...]:
     """Read a table of conditions, or a list of tables of which any may match. `keys` are the allowed keys; None:
-    SELECTOR_KEYS."""
+    SELECTOR_KEYS. Raises RequestError for a wrong condition, and for a table without conditions."""
 
     def read(item: Node, place: str) -> Selector:
         return _selector(item, place, keys or SELECTOR_KEYS)
@@ -49,11 +49,11 @@ def _selector(node: Node, where: str, keys: tuple[Key, ...]) -> Selector:
 
 
 pci_address = parsed(parse_pci_address, "write a PCI address such as 0000:1b:00.0", what="{} is not a PCI address")
-"""Reads a PCI address, with or without its domain."""
+"""Reads a PCI address, with or without its domain. Raises RequestError for any other node."""
 
 
 def _speed(node: Node, where: str) -> int:
-    """Read a number of Gbit/s, also in the form of `ip` and of a claim's capacity: 200G."""
+    """Read a number of Gbit/s, or a text such as 200G, which the program `ip` and the capacity in a claim use."""
     text = node.text if isinstance(node, Scalar) else ""
     found = _GIGABITS.fullmatch(text)
     number_of: int = _NUMBER.read(Scalar(found[1], plain=True) if found is not None else node, where)
@@ -88,7 +88,8 @@ def _root_device(node: Node, where: str) -> FunctionsOf:
 
 
 def _ranges(node: Node, where: str, hint: str) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """Return the text before ``#`` and the ranges of numbers after it."""
+    """Return the text before ``#`` and the ranges of numbers after it: ``ens1f0#0-3,7`` gives ``ens1f0``, (0, 3) and
+    (7, 7)."""
     text = string(node, where, hint)
     name, hash_sign, ranges = text.partition("#")
     if not hash_sign:
@@ -108,7 +109,7 @@ def _range(text: str) -> tuple[int, int]:
 
 
 def _same(node: Node, text: str) -> Node:
-    """Return a copy of the node with another text."""
+    """Return a scalar node with another text. The class of the node and its quotes stay."""
     assert not isinstance(node, (list, dict))  # string() has refused these
     return type(node)(text, node.plain)
 
@@ -132,7 +133,7 @@ DEVICE_ID = one_or_more(
         pattern_schema(_HEX_ID),
     )
 )
-"""Also of vendors."""
+"""The Form (reader and JSON Schema) of PCI device ids, and of PCI vendor ids."""
 PKEY = one_or_more(
     Form(
         _pkey,

@@ -38,7 +38,7 @@ _KINDS: Mapping[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
 
 
 def is_object(document: object) -> bool:
-    """Return whether a document is a Kubernetes object, that is, has a kind."""
+    """Return whether a document is a Kubernetes object, that is, a mapping with a kind."""
     return isinstance(document, dict) and isinstance(document.get("kind"), str)
 
 
@@ -59,7 +59,7 @@ def _known_places(document: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
 
 
 def _expanded(value: object, keys: tuple[str, ...]) -> Iterator[Way]:
-    """Yield the paths that these keys match; for a list there is one for each of its entries."""
+    """Yield each path in a value that matches `keys`, in which ``*`` stands for every index of a list."""
     if not keys:
         yield ()
         return
@@ -81,7 +81,8 @@ def _templates_below(value: object, way: Way) -> Iterator[Way]:
 
 
 def _is_template(value: object) -> bool:
-    """Return whether a value has the shape of a pod template or of a whole pod. An object of another kind does not."""
+    """Return whether a value has the shape of a pod template or of a whole pod. A mapping with another kind than Pod
+    does not."""
     if not isinstance(value, dict) or value.get("kind", "Pod") != "Pod":
         return False
     spec = value.get("spec")
@@ -122,8 +123,8 @@ def items_of(document: object, way: Way = ()) -> Iterator[tuple[Any, Way]]:
 
 
 def why_unread(document: object) -> str:
-    """Return a sentence about an object in which no pod was found; "" if it has one, or if the document is no
-    object."""
+    """Return a sentence about a Kubernetes object in which no pod was found. Returns "" if a pod was found, or if the
+    document is not a Kubernetes object."""
     if not isinstance(document, dict) or not is_object(document) or ways_to_pods(document):
         return ""
     return f"kind {bounded(document['kind'])}: no pod template in it, not read"

@@ -61,7 +61,8 @@ _BRACKETS = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 def _header(statement: str, tables: dict[str, int]) -> str:
-    """Return the path of a table header. `tables` counts the tables of each list so far, and is updated."""
+    """Return the path of a table's header, such as ``rules[1]``. `tables` has the number of headers so far for each
+    list of tables; the function updates it."""
     keys: list[str] = []
     value: object = tomllib.loads(statement)
     is_list = False

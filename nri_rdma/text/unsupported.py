@@ -1,7 +1,7 @@
 """Keys from other network drivers' configurations (DRANET's and sriov-cni's) that nri-rdma does not support yet.
 
-Authors migrate with such keys. They are therefore refused with advice what to do instead, and not as unknown words.
-docs/requests.md lists them, and a test compares the two lists.
+Authors migrate with such keys. The keys are therefore refused with advice what to do instead, and not as unknown words.
+docs/requests.md lists the keys, and a test compares the two lists.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ UNSUPPORTED: Mapping[str, str] = {
     **dict.fromkeys(("link_state", "min_tx_rate", "max_tx_rate"), _ON_THE_HOST),
     "profile": _NOWHERE,
 }
-"""By key: what can be done instead."""
+"""By unsupported key: the advice what to do instead."""
 _BY_FOLDED = {folded(key): text for key, text in UNSUPPORTED.items()}
 
 
 def unknown_request_key(key: str, known: tuple[str, ...], where: str) -> RequestError:
-    """Return the error for a key that requests do not have: one that is not supported yet, or an unknown one."""
+    """Return the error for a key that requests do not have. If the key is in UNSUPPORTED, the error says so, and its
+    hint says what to do instead."""
     instead = _BY_FOLDED.get(folded(key[:MAX_QUOTED]))
     if instead is None:
         return unknown_key(key, known, where)

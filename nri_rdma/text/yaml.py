@@ -1,15 +1,14 @@
-"""YAML text that strangers wrote: the one builder of nodes, and the dialect of requests.
+"""Parses YAML of untrusted authors into nodes (scalars, lists and mappings), and has the rules for requests.
 
-A dialect says what its texts may hold and what its refusals say: requests (here), Kubernetes manifests
-(text/placed_yaml.py) and CDI specs (cdi/document.py). The builder bounds depth and nodes of them all.
+A Dialect is the set of rules for one kind of text: requests (here), Kubernetes manifests (text/placed_yaml.py) and CDI
+specs (cdi/document.py). The Builder limits the depth and the number of nodes in all of them.
 
-Grammar of a request: one document of YAML 1.2 without anchors, aliases, tags, merge keys, directives or duplicate
-keys. JSON is read by the same parser, because a flow collection of YAML 1.2 is JSON; one parser means that no text has
-two readings. (Not read from JSON: ``\\uD83D\\uDE00`` pairs, nor keys over 1,024 characters; nothing that is asked here
-needs either.)
+Grammar of a request: one document of YAML 1.2 without anchors, aliases, tags, merge keys, directives or duplicate keys.
+JSON is read by the same parser, because JSON is a part of YAML 1.2; one parser means that no text has two meanings.
+(Not read from JSON: ``\\uD83D\\uDE00`` pairs, and keys over 1,024 characters. No request needs them.)
 
 Law: the text is hostile. Size, depth, entries, nodes and the length of a scalar are bounded, and each bound is checked
-while events arrive, so that nothing larger is ever built. Nothing but RequestError escapes.
+while the parser delivers events, so that nothing larger is ever built. No error but RequestError is raised.
 """
 
 from __future__ import annotations
@@ -46,18 +45,19 @@ from nri_rdma.text.refusals import quoted
 MAX_BYTES = 64 * 1024
 MAX_DEPTH = 8
 MAX_ENTRIES = 64
-"""Of one list or mapping."""
+"""The most entries of one list or mapping."""
 MAX_NODES = 4096
 MAX_SCALAR = 256
-"""Characters; the longest thing a request names is a 63-character label."""
+"""The most characters of a scalar; the longest name in a request is a label of 63 characters."""
 
 N = TypeVar("N")
 At: TypeAlias = tuple[int, int]
-"""A line and a column, from 1."""
+"""A line and a column in a text, counted from 1."""
 
 
 def read_yaml(text: str, where: str) -> Node | None:
-    """Return the document in `text`, None when there is none. Raises RequestError that names `where` and the line."""
+    """Parse the text of a request, and return its node; None if the text has no document. Raises RequestError that
+    names `where` and the line."""
     if len(text) > MAX_BYTES or len(text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise RequestError(
             ErrorCode.ANNOTATION_SIZE,
@@ -70,7 +70,7 @@ def read_yaml(text: str, where: str) -> Node | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """The permitted content of one kind of text, with the codes and hints of its refusals."""
+    """The rules for one kind of YAML text: its limits, and the codes and hints of its errors."""
 
     max_depth: int
     depth_hint: str
@@ -81,25 +81,29 @@ class Dialect:
     duplicate: ErrorCode
     not_yaml: str
     tags: Mapping[type[Event], frozenset[str]] = field(default_factory=dict)
-    """The tags that each kind of node may have."""
+    """The YAML tags (``!name``) that are allowed, by the kind of node."""
 
 
 @dataclass(slots=True)
 class _Anchored(Generic[N]):
-    """The node that an alias stands for, None until that node is complete, and the number of nodes it counts for."""
+    """The node of a YAML anchor (``&name``). `built` holds the node; None until the node is complete. `size` is the
+    number of nodes in it, which each alias (``*name``) adds to the count of the whole document."""
 
     built: tuple[N] | None = None
     size: int = 0
 
 
 _LIBYAML_DEPTH = "maximum nesting depth"
-"""What the parser of PyYAML 6.0.4 says at 1,000 levels; it reads so far ahead that this comes before our own bound."""
+"""Words of the error that PyYAML 6.0.4 raises at 1,000 levels of nesting. PyYAML reads ahead of its events, so that
+this error can come before the Builder checks the depth itself."""
 
 
 class Builder(ABC, Generic[N]):
-    """Builds nodes from parser events, each bound checked before a node is built. Recursion ends at `max_depth`.
+    """Builds the nodes of a YAML text from parser events, and checks each limit before it builds a node. A subclass
+    makes the nodes of one dialect (the rules for one kind of text).
 
-    An alias counts as many nodes as it stands for, so that none multiplies. A subclass makes the nodes of its dialect.
+    An alias counts for all nodes of the value that it refers to. A short text with many aliases therefore cannot become
+    larger than the limit of nodes. `max_depth` of the dialect also limits the recursion.
     """
 
     def __init__(self, text: str, dialect: Dialect) -> None:
@@ -114,55 +118,65 @@ class Builder(ABC, Generic[N]):
 
     @abstractmethod
     def scalar(self, event: ScalarEvent, path: Path) -> N:
-        """Make the node of a scalar."""
+        """Return the node of a scalar. `path` has the keys and list indexes that lead to it."""
 
     @abstractmethod
     def sequence(self, items: list[N], start: SequenceStartEvent) -> N:
-        """Make the node of a list."""
+        """Return the node of a list. `items` are the nodes of its entries, and `start` is the event that began the
+        list."""
 
     @abstractmethod
     def mapping(self, entries: dict[str, tuple[N, Event]], merged: list[N], start: MappingStartEvent, path: Path) -> N:
-        """Make the node of a mapping from its values, the events of their keys and the mappings that ``<<`` names."""
+        """Return the node of a mapping. `entries` has for each key the value's node and the key's event. `merged` are
+        the mappings that its merge key (``<<``) names, and `start` is the event that began the mapping."""
 
     @abstractmethod
     def key(self, event: Event, path: Path, depth: int) -> tuple[str, bool]:
-        """Return the key, and whether it is the merge key."""
+        """Return the text of a key, and whether it is the merge key (``<<``). `path` is the path of the mapping."""
 
     @abstractmethod
     def error(self, code: ErrorCode, what: str, hint: str, at: At | None, path: Path) -> RequestError:
-        """Make the error for what stands at a place; the parser may not say where a text cannot be read (None)."""
+        """Return the error for the part of the text at a line and column (None: the parser does not name a place).
+        `what` says what is wrong, and `hint` what to write instead."""
 
     def refuse(self, code: ErrorCode, what: str, hint: str, event: Event, path: Path) -> RequestError:
-        """Make the error for what stands at an event."""
+        """Return the error for the part of the text at a parser event. `what` says what is wrong, and `hint` what to
+        write instead."""
         return self.error(code, what, hint, _at(event.start_mark), path)
 
     def merge(self, node: N, key: Event) -> list[N]:
-        """Return what ``<<`` names, of which the first that has a key gives it; `mapping` receives it."""
+        """Return the mappings that a merge key (``<<``) names; `mapping` gets them as `merged`. If several of them have
+        a key, the first mapping's value is used."""
         return [node]
 
     def is_twice(self, key: str, is_merge: bool, entries: dict[str, tuple[N, Event]], merged: list[N]) -> bool:
-        """Return whether the mapping has the key, or a merge key, already."""
+        """Return whether the mapping has this key already. With `is_merge`, return whether it has a merge key (``<<``)
+        already."""
         return bool(merged) if is_merge else key in entries
 
     def enter(self, path: Path, event: Event) -> None:
-        """Note an entry of a list (its first event) or of a mapping (its key) before it is built."""
+        """Record the place of a list's or mapping's entry before it is built. `event` is the first event of a list's
+        entry, or the key of a mapping's entry. Does nothing, unless a subclass overrides it."""
 
     def check_entries(self, entries: int, event: Event) -> None:
-        """Refuse one more entry of a list or mapping that has so many."""
+        """Raise the error of `refuse` if a list or mapping with `entries` entries must not have another one. Does
+        nothing, unless a subclass overrides it."""
 
     def open(self, start: CollectionStartEvent) -> None:
-        """Note the beginning of a list or mapping."""
+        """Record that a list or mapping begins. Does nothing, unless a subclass overrides it."""
 
     def close(self, start: CollectionStartEvent) -> None:
-        """Note the end of a list or mapping."""
+        """Record that a list or mapping ends. Does nothing, unless a subclass overrides it."""
 
     def duplicate(self, key: str, event: Event, path: Path) -> None:
-        """Refuse a key that occurs twice."""
+        """Raise the error of `refuse` for a key that occurs twice in a mapping. A subclass may collect the error
+        instead."""
         what = f"the key {quoted(key)} is there twice"
         raise self.refuse(self._dialect.duplicate, what, "keep one of them", event, path)
 
     def node(self, event: Event, path: Path, depth: int) -> N:
-        """Build the node that begins with an event."""
+        """Build and return the node that begins with `event`, with everything in it. `depth` is its level of nesting,
+        from 1."""
         if isinstance(event, AliasEvent):
             return self.alias(event, path)
         before = self._nodes
@@ -175,7 +189,8 @@ class Builder(ABC, Generic[N]):
         return built
 
     def alias(self, event: AliasEvent, path: Path) -> N:
-        """Return the node that an alias stands for."""
+        """Return the node that an alias (``*name``) refers to. Raises the error of `refuse` if the anchor (``&name``)
+        is missing, or if its node is not complete yet."""
         found = self._anchors.get(str(event.anchor))
         if found is None or found.built is None:
             what = f"the alias {quoted(str(event.anchor))} stands for nothing that is complete before it"
@@ -184,7 +199,8 @@ class Builder(ABC, Generic[N]):
         return found.built[0]
 
     def check(self, event: Event, path: Path, depth: int) -> None:
-        """Refuse a node that is one too many, too deep or has a tag that the dialect does not know."""
+        """Count the node that begins with `event`. Raises the error of `refuse` if the text has too many nodes, if this
+        node is nested too deep, or if its tag is not allowed."""
         self.count(1, event, path)
         self.check_depth(event, path, depth)
         tag = getattr(event, "tag", None)
@@ -193,19 +209,20 @@ class Builder(ABC, Generic[N]):
             raise self.refuse(self._dialect.syntax, what, "leave the ! word out", event, path)
 
     def check_depth(self, event: Event, path: Path, depth: int) -> None:
-        """Refuse a node that is nested too deep."""
+        """Raise the error of `refuse` if the level of nesting `depth` is above the dialect's limit."""
         if depth > self._dialect.max_depth:
             raise self._too_deep(event, path)
 
     def count(self, nodes: int, event: Event, path: Path) -> None:
-        """Refuse nodes that are more than the dialect allows."""
+        """Add a number of nodes to the count of the text. Raises the error of `refuse` if the count is above the
+        dialect's limit."""
         self._nodes += nodes
         if self._nodes > self._dialect.max_nodes:
             what = f"there are more than {self._dialect.max_nodes} values"
             raise self.refuse(self._dialect.size, what, self._dialect.nodes_hint, event, path)
 
     def next(self) -> Event:
-        """Return the next event of the text."""
+        """Return the parser's next event. Raises an error if the text is not valid YAML there."""
         try:
             event = self._parser.get_event()
         except (YAMLError, UnicodeError) as error:
@@ -284,7 +301,7 @@ REQUESTS = Dialect(
 
 
 class _Requests(Builder[Node]):
-    """Builds the nodes of a request, which says everything once: no alias, anchor, tag or merge key."""
+    """Builds the nodes of a request's text. Aliases, anchors, tags and merge keys are refused."""
 
     def __init__(self, text: str, where: str) -> None:
         self._where = where

@@ -1,5 +1,5 @@
-"""Collects the problems of a configuration: of each setting, and the first one of each pool, of each rule and of
-`adopt`. Loading a configuration, in contrast, stops at the first problem."""
+"""Collects the problems of a configuration: every wrong setting, and the first problem in each pool, in each rule and
+in `adopt`. Loading a configuration, in contrast, stops at the first problem."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ time."""
 
 def problems_of(document: Document) -> tuple[SettingError, ...]:
     """Return the problems of a configuration, sorted by line; a hundred at most. Of each pool and each rule only the
-    first problem is found. Two pools that exclude each other have one problem."""
+    first problem is found. Two pools with equal conditions on devices have one problem together."""
     found = islice((it.error for it in Reading({}, {}, document).problems()), MAX_PROBLEMS)
     return tuple(sorted({str(error): error for error in found}.values(), key=lambda error: error.line))

@@ -67,7 +67,8 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key that people write in a mapping, such as `mtu`, with the Form of its value and its documentation.
+    """A key that people write in a mapping, such as `mtu`, with the Form (reader and JSON Schema) of its value and its
+    documentation.
 
     `field` is the dataclass field that gets the value. `default` says in words what applies if the key is left out; if
     it is "", the documentation shows the field's default value. `required` is the hint of the error for a mapping
@@ -193,7 +194,7 @@ def table(
 
 def text_of(pattern: re.Pattern[str], hint: str, text: Reader[str] | None = None) -> Form:
     """Return a Form (reader and JSON Schema) for a text that the pattern matches as a whole. Other texts are refused
-    with `hint`. `text` reads the text from the node; None: the node must be a string."""
+    with `hint`. `text` reads the text from the parsed value; None: the parsed value must be a string."""
     return Form(matching(pattern, hint, text), pattern_schema(pattern))
 
 
@@ -201,14 +202,14 @@ def parsed_by(
     parse: Callable[[str], object], hint: str, schema: Schema = TEXT_SCHEMA, text: Reader[str] | None = None
 ) -> Form:
     """Return a Form (reader and JSON Schema) for a text that `parse` turns into a value. The text is refused with
-    `hint` if `parse` returns None or raises ValueError. `text` reads the text from the node; None: the node must be a
-    string."""
+    `hint` if `parse` returns None or raises ValueError. `text` reads the text from the parsed value; None: the parsed
+    value must be a string."""
     return Form(parsed(parse, hint, text), schema)
 
 
 def word_of(kind: type[StrEnum], text: Reader[str] | None = None) -> Form:
     """Return a Form (reader and JSON Schema) for a word that is the value of a member of the enum `kind`. `text` reads
-    the word from the node; None: the node must be a string."""
+    the word from the parsed value; None: the parsed value must be a string."""
     return Form(one_of(kind, text), {"enum": [str(member) for member in kind]})
 
 

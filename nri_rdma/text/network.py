@@ -1,5 +1,5 @@
 """The grammar of a netdev's network configuration in a request: routes, routing rules, neighbours, VRF and ethtool. The
-keys have the names of DRANET's JSON; some keys are added.
+keys have the names of DRANET's JSON; further keys are nri-rdma's own.
 
 A value that the kernel would refuse, or would understand differently from the author, is refused here. All errors of a
 request are reported at once. In a request for several devices, a route belongs to the netdev whose addresses reach its

@@ -55,7 +55,7 @@ from nri_rdma.text.selectors import read_selectors
 
 def read_pools(node: Node, where: str = "pools") -> tuple[Pool, ...]:
     """Return the pools in the order in which they are written. Raises RequestError if a pool is wrong, or if two pools
-    exclude each other."""
+    have equal conditions on devices or serve one resource."""
     if not isinstance(node, dict) or not node:
         raise refused(where, f"{shown(node)} is no table of pools", "write [pools.NAME], or leave pools out")
     pools = tuple(_pool(name, item, f"{where}.{bounded(name)}") for name, item in node.items())
@@ -67,8 +67,8 @@ def read_pools(node: Node, where: str = "pools") -> tuple[Pool, ...]:
 
 
 def read_each_pool(node: Mapping[str, Node], where: str = "pools") -> Mapping[str, Pool | RequestError]:
-    """Return each pool by its name, or the error if the pool is wrong. Two pools that exclude each other both get an
-    error."""
+    """Return each pool by its name, or the error if the pool is wrong. Two pools that have equal conditions on devices
+    or serve one resource both get an error."""
     found: dict[str, Pool | RequestError] = {}
     for name, item in node.items():
         try:

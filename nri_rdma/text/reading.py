@@ -47,8 +47,8 @@ OF_REQUESTS = MappingErrors()
 def mapping(
     node: Node, where: str, known: tuple[str, ...], errors: Errors, wording: MappingErrors = OF_REQUESTS
 ) -> Mapping[str, Node]:
-    """Return the node if it is a mapping; raise RequestError if it is not. For each key that is not in `known`, an
-    error is added to `errors`. `wording` makes the errors."""
+    """Return `node` if it is a mapping; raise RequestError if it is not. For each key that is not in `known`, an error
+    is added to `errors`. `wording` makes the errors."""
     if not isinstance(node, dict):
         raise refused(where, f"{shown(node)} is not a mapping", wording.hint.format(listed(known)))
     foreign = [key for key in node if key not in known]
@@ -67,7 +67,7 @@ def core_value(node: Node) -> CoreValue:
 
 
 def string(node: Node, where: str, hint: str) -> str:
-    """Return the text of a string. Raises RequestError with `hint` for any other node, such as a number without
+    """Return the text of a string. Raises RequestError with `hint` for any other value, such as a number without
     quotes."""
     value = core_value(node)
     if isinstance(value, str):
@@ -77,7 +77,7 @@ def string(node: Node, where: str, hint: str) -> str:
 
 
 def text_with(hint: str) -> Reader[str]:
-    """Return a function that reads a string. It raises RequestError with `hint` for any other node."""
+    """Return a function that reads a string. It raises RequestError with `hint` for any other value."""
     return lambda node, where: string(node, where, hint)
 
 
@@ -95,7 +95,7 @@ def written(hint: str) -> Reader[str]:
 
 def matching(pattern: re.Pattern[str], hint: str, text: Reader[str] | None = None) -> Reader[str]:
     """Return a function that reads a string and refuses it with `hint` unless the pattern matches it as a whole. `text`
-    reads the string from the node; None: the node must be a string."""
+    reads the string from the parsed value; None: the parsed value must be a string."""
     return parsed(lambda value: value if pattern.fullmatch(value) else None, hint, text)
 
 
@@ -104,7 +104,7 @@ def parsed(
 ) -> Reader[T]:
     """Return a function that reads a string and turns it into a value by `parse`. If `parse` returns None or raises
     ValueError, the string is refused: `what` is the error's text (``{}`` in it stands for the string). `text` reads the
-    string from the node; None: the node must be a string."""
+    string from the parsed value; None: the parsed value must be a string."""
     read_text = text or text_with(hint)
 
     def read(node: Node, where: str) -> T:
@@ -121,13 +121,13 @@ def parsed(
 
 
 def empty_or(reader: Reader[T]) -> Reader[T | None]:
-    """Return a function that reads an empty text as None, and any other node by `reader`."""
+    """Return a function that reads an empty text as None, and any other value by `reader`."""
     return lambda node, where: None if isinstance(node, Scalar) and not node.text else reader(node, where)
 
 
 def one_of(kind: type[E], text: Reader[str] | None = None) -> Reader[E]:
     """Return a function that reads a member of the enum `kind` by its value, in which upper and lower case differ.
-    `text` reads the value from the node; None: the node must be a string."""
+    `text` reads the value from the parsed value; None: the parsed value must be a string."""
     hint = f"write one of {listed(kind)}"
 
     def read(node: Node, where: str) -> E:
@@ -154,7 +154,7 @@ def whole(low: int, high: int, *, hint: str = "") -> Reader[int]:
 
 
 def word_or(word: str, meaning: D, reader: Reader[T]) -> Reader[T | D]:
-    """Return a function that returns `meaning` for the string `word`, and reads any other node by `reader`."""
+    """Return a function that returns `meaning` for the string `word`, and reads any other value by `reader`."""
 
     def read(node: Node, where: str) -> T | D:
         return meaning if core_value(node) == word else reader(node, where)

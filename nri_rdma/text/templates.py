@@ -51,8 +51,8 @@ def ways_to_pods(document: object) -> tuple[Way, ...]:
 
 
 def _known_places(document: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
-    """Return the paths to the pods of a known kind. A document without an apiVersion is recognised by its kind
-    alone."""
+    """Return the paths to the pods in an object of a known kind; empty if the kind is unknown. A document without an
+    apiVersion is recognised by its kind only."""
     group, places = _KINDS.get(document["kind"], ("", ()))
     version = document.get("apiVersion")
     return places if not isinstance(version, str) or version.rpartition("/")[0] == group else ()

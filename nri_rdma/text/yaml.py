@@ -132,7 +132,8 @@ class Builder(ABC, Generic[N]):
 
     @abstractmethod
     def key(self, event: Event, path: Path, depth: int) -> tuple[str, bool]:
-        """Return the text of a key, and whether it is the merge key (``<<``). `path` is the path of the mapping."""
+        """Return the text of a key, and whether it is the merge key (``<<``). `event` is the key's event, and `path` is
+        the path of the mapping. Raises RequestError for a key that is not allowed."""
 
     @abstractmethod
     def error(self, code: ErrorCode, what: str, hint: str, at: At | None, path: Path) -> RequestError:
@@ -159,7 +160,7 @@ class Builder(ABC, Generic[N]):
         entry, or the key of a mapping's entry. Does nothing, unless a subclass overrides it."""
 
     def check_entries(self, entries: int, event: Event) -> None:
-        """Raise the error of `refuse` if a list or mapping with `entries` entries must not have another one. Does
+        """Raise RequestError if a list or mapping that has this number of entries must not get another one. Does
         nothing, unless a subclass overrides it."""
 
     def open(self, start: CollectionStartEvent) -> None:
@@ -169,8 +170,7 @@ class Builder(ABC, Generic[N]):
         """Record that a list or mapping ends. Does nothing, unless a subclass overrides it."""
 
     def duplicate(self, key: str, event: Event, path: Path) -> None:
-        """Raise the error of `refuse` for a key that occurs twice in a mapping. A subclass may collect the error
-        instead."""
+        """Raise RequestError for a key that occurs twice in a mapping. A subclass may collect the error instead."""
         what = f"the key {quoted(key)} is there twice"
         raise self.refuse(self._dialect.duplicate, what, "keep one of them", event, path)
 
@@ -189,8 +189,8 @@ class Builder(ABC, Generic[N]):
         return built
 
     def alias(self, event: AliasEvent, path: Path) -> N:
-        """Return the node that an alias (``*name``) refers to. Raises the error of `refuse` if the anchor (``&name``)
-        is missing, or if its node is not complete yet."""
+        """Return the node that an alias (``*name``) refers to. Raises RequestError if the anchor (``&name``) is
+        missing, or if its node is not complete yet."""
         found = self._anchors.get(str(event.anchor))
         if found is None or found.built is None:
             what = f"the alias {quoted(str(event.anchor))} stands for nothing that is complete before it"
@@ -199,8 +199,8 @@ class Builder(ABC, Generic[N]):
         return found.built[0]
 
     def check(self, event: Event, path: Path, depth: int) -> None:
-        """Count the node that begins with `event`. Raises the error of `refuse` if the text has too many nodes, if this
-        node is nested too deep, or if its tag is not allowed."""
+        """Count the node that begins with `event`. Raises RequestError if the text has too many nodes, if this node is
+        nested too deep, or if its tag is not allowed."""
         self.count(1, event, path)
         self.check_depth(event, path, depth)
         tag = getattr(event, "tag", None)
@@ -209,20 +209,21 @@ class Builder(ABC, Generic[N]):
             raise self.refuse(self._dialect.syntax, what, "leave the ! word out", event, path)
 
     def check_depth(self, event: Event, path: Path, depth: int) -> None:
-        """Raise the error of `refuse` if the level of nesting `depth` is above the dialect's limit."""
+        """Raise RequestError if the level of nesting `depth` is above the dialect's limit (the limit for this kind of
+        text)."""
         if depth > self._dialect.max_depth:
             raise self._too_deep(event, path)
 
     def count(self, nodes: int, event: Event, path: Path) -> None:
-        """Add a number of nodes to the count of the text. Raises the error of `refuse` if the count is above the
-        dialect's limit."""
+        """Add a number of nodes to the count of the text. Raises RequestError if the count is above the dialect's limit
+        (the limit for this kind of text)."""
         self._nodes += nodes
         if self._nodes > self._dialect.max_nodes:
             what = f"there are more than {self._dialect.max_nodes} values"
             raise self.refuse(self._dialect.size, what, self._dialect.nodes_hint, event, path)
 
     def next(self) -> Event:
-        """Return the parser's next event. Raises an error if the text is not valid YAML there."""
+        """Return the parser's next event. Raises RequestError if the text is not valid YAML there."""
         try:
             event = self._parser.get_event()
         except (YAMLError, UnicodeError) as error:

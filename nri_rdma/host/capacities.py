@@ -1,8 +1,8 @@
-"""The capacities of this node's RDMA devices, asked once per device and remembered.
+"""The capacity of each RDMA device of this node: how many queue pairs, memory regions and so on it can have.
 
-A worker asks after a scan of the node that found a new device, and then requests another scan: no pod waits for a
-device's answer. The answers are kept in a file for the next daemon; the file is valid until the machine reboots, like
-the kernel's device numbers.
+A worker queries a device after a scan of the node has found it, and then requests another scan, so no pod waits for a
+query. The answers are kept in a file for the next daemon. The file is valid until the machine reboots, because the
+kernel then numbers the devices anew.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ _Key: TypeAlias = tuple[str, str, int | None]
 
 
 class Capacities:
-    """Capacities of RDMA devices. Only devices of pools with shares are asked. Safe for use by several threads."""
+    """Queries RDMA devices for their capacity and remembers it, so that the daemon can bound the number of shares that
+    it gives of a device. Only devices of pools with the setting `shares` (parts of a device for several pods) are
+    queried. Safe for use by several threads."""
 
     def __init__(
         self,
@@ -44,7 +46,8 @@ class Capacities:
         memory: Path,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_answer` requests another scan of the node; `memory` is the file that keeps the answers."""
+        """`process` queries the devices. `on_answer` requests another scan of the node. `memory` is the file that keeps
+        the answers for the next daemon."""
         self._process = process
         self._pools = tuple(pool for pool in pools if pool.shares)
         self._workers = workers
@@ -55,21 +58,22 @@ class Capacities:
         self._memory = memory
         kept = _read(memory) if self._pools else {}
         self._answers = {key: (CapacityAnswer(capacity=capacity), 0.0) for key, capacity in kept.items()}
-        """Each answer, with the clock time in seconds until which a failure is remembered."""
+        """The answer of each device, with the clock time in seconds until which a failed query is not repeated."""
         self.settled: Future[None] = Future()
-        """Done at the first scan of the node for which all relevant devices have been asked."""
+        """Done once a scan of the node has found no device that still has to be queried."""
 
     @property
     def pids(self) -> frozenset[int]:
-        """The processes that open devices only to query them; the node's scan does not count them as users."""
+        """The ids of the processes that open devices only to query them. The node's scan does not count such a process
+        as a user of the device."""
         return self._process.pids
 
     def close(self) -> None:
-        """Kill the process that asks devices, if it runs. Call this before the workers are closed."""
+        """Kill the process that queries devices, if it runs. Call this before the workers are closed."""
         self._process.close()
 
     def added_to(self, node: Node) -> Node:
-        """Return the node with the capacities that are known so far. Reads memory only."""
+        """Return a copy of the node with the capacities that are known so far. Reads memory only."""
         if not self._pools:
             return node
         with self._lock:
@@ -81,7 +85,7 @@ class Capacities:
         )
 
     def node_was_read(self, node: Node) -> None:
-        """Have a worker ask the devices whose capacity is not known yet. Called after each scan of the node."""
+        """Have a worker query the devices whose capacity is not known yet. Called after each scan of the node."""
         with self._lock:
             if self._is_asking:
                 return
@@ -112,13 +116,14 @@ class Capacities:
 
 
 def _key(device: RdmaDevice) -> _Key:
-    """Return the key of a device. A device that is removed and created again has another kernel index, so another
-    key."""
+    """Return the key under which a device's capacity is remembered. It contains the kernel's index, so a device that is
+    removed and created again has another key."""
     return device.name, device.node_guid, device.kernel_index
 
 
 def _read(path: Path) -> Mapping[_Key, RdmaCapacity]:
-    """Return the capacities that an earlier daemon stored since boot; nothing if the file is missing or unreadable."""
+    """Return the capacities that an earlier daemon stored since boot; an empty mapping if the file is missing or
+    unreadable."""
     try:
         return dict(msgspec.json.decode(path.read_bytes(), type=list[tuple[_Key, RdmaCapacity]]))
     except FileNotFoundError:
@@ -129,7 +134,8 @@ def _read(path: Path) -> Mapping[_Key, RdmaCapacity]:
 
 
 def _write(path: Path, known: Mapping[_Key, RdmaCapacity]) -> None:
-    """Store the capacities for the next daemon, which otherwise asks the devices again."""
+    """Store the capacities for the next daemon. An error is only logged: the next daemon then queries the devices
+    again."""
     beside = path.with_suffix(".new")
     try:
         beside.write_bytes(msgspec.json.encode(list(known.items())))

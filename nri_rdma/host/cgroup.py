@@ -24,7 +24,7 @@ PROCESSES = "cgroup.procs"
 KILL = "cgroup.kill"
 CONTROLLERS = "cgroup.controllers"
 _V1 = ("devices", "memory", "rdma")
-"""The cgroup v1 hierarchies that can limit an RDMA program."""
+"""The cgroup v1 hierarchies that can restrict an RDMA program."""
 RDMA_PEAK = "rdma.peak"
 """A file that exists only in kernels that free the limits of a removed cgroup: Linux 7.2 has it, 6.12 has not."""
 _HINTS = {
@@ -89,9 +89,9 @@ def runtime_enables_rdma(cgroup_root: Path, cgroups_path: str, container_id: str
     """Return whether the OCI runtime enables the rdma controller for a container, judged by the cgroup of its pod's
     process.
 
-    runc enables it and crun does not; NRI does not say which of them runs the pod (docs/adr/0052). False if the pod has
-    no process of its own, as with CRI-O. True if the pod's cgroup cannot be seen, because then this daemon cannot write
-    limits either.
+    runc enables the controller and crun does not, and NRI does not say which runtime the pod has (docs/adr/0052). False
+    if the pod has no process of its own, which is so with CRI-O. True if the pod's cgroup cannot be seen, because the
+    daemon then cannot write limits either.
     """
     try:
         own = cgroup_root / cgroup_of(cgroups_path)
@@ -104,10 +104,10 @@ def runtime_enables_rdma(cgroup_root: Path, cgroups_path: str, container_id: str
 
 
 def enable_rdma(cgroup_root: Path, cgroups_path: str, pid: int | None, where: str) -> None:
-    """Enable the rdma controller in all cgroups above a container's own, as runc does.
+    """Enable the rdma controller in all cgroups above a container's own, which runc does by itself.
 
-    `pid` is the container's first process, None if unknown. It must be in the container's cgroup: otherwise the limits
-    would apply to another program. Raises LimitsError, which names the container as `where`.
+    `pid` is the container's first process, None if unknown. Raises LimitsError, which names the container as `where`,
+    if the process is not in the container's cgroup or the kernel refuses a write.
     """
     folder = _folder_or_refusal(cgroup_root, cgroups_path, where)
     changed = folder
@@ -137,10 +137,8 @@ def enable_rdma(cgroup_root: Path, cgroups_path: str, pid: int | None, where: st
 
 
 def write_rdma_max(cgroup_root: Path, cgroups_path: str, lines: Sequence[str], where: str) -> None:
-    """Write these lines to rdma.max of a container's cgroup. Raises LimitsError, which names the container as `where`.
-
-    The file must exist: nothing is created.
-    """
+    """Write limits to the existing file rdma.max of a container's cgroup; each of `lines` limits one device. Raises
+    LimitsError, which names the container as `where`, if the kernel refuses a line."""
     folder = _folder_or_refusal(cgroup_root, cgroups_path, where)
     device = lines[0].partition(" ")[0]
     try:
@@ -161,8 +159,8 @@ def write_rdma_max(cgroup_root: Path, cgroups_path: str, lines: Sequence[str], w
 
 
 def lift_rdma_max(cgroup_root: Path, cgroups_path: str) -> None:
-    """Remove all rdma limits from a container's cgroup. Raises OSError, or ValueError if the cgroup's path is
-    invalid."""
+    """Remove all rdma limits from a container's cgroup. Raises OSError if the kernel refuses, and ValueError if
+    `cgroups_path` is invalid."""
     file = _folder(cgroup_root, cgroups_path) / RDMA_MAX
     limited = [device for device, limits in _parse(file.read_text()).items() if set(limits.values()) != {None}]
     descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
@@ -174,27 +172,24 @@ def lift_rdma_max(cgroup_root: Path, cgroups_path: str) -> None:
 
 
 def outlived_by_limits(cgroup_root: Path, cgroups_path: str) -> bool:
-    """Return whether the kernel keeps the rdma limits of this cgroup after the cgroup is removed; False if it does not
-    exist.
-
-    Raises ValueError if the cgroup's path is invalid.
-    """
+    """Return whether the kernel keeps the rdma limits of this cgroup after the cgroup is removed; False if the cgroup
+    does not exist. Raises ValueError if `cgroups_path` is invalid."""
     folder = _folder(cgroup_root, cgroups_path)
     return (folder / RDMA_MAX).exists() and not (folder / RDMA_PEAK).exists()
 
 
 def processes_of(cgroup_root: Path, cgroups_path: str) -> tuple[int, ...]:
-    """Return the pids in a container's cgroup; 0 stands for a process outside this pid namespace. Raises OSError or
-    ValueError."""
+    """Return the pids in a container's cgroup; 0 stands for a process outside this pid namespace. Raises OSError if the
+    cgroup cannot be read, and ValueError if `cgroups_path` is invalid."""
     return tuple(int(word) for word in (_folder(cgroup_root, cgroups_path) / PROCESSES).read_text().split())
 
 
 def joined_by(cgroup_root: Path, cgroups_path: str, pid: int) -> tuple[Path, ...]:
-    """Return the cgroup.procs files to write to in order to join the container's cgroups that limit RDMA: one on cgroup
-    v2.
+    """Return the cgroup.procs files to which a process writes in order to join the container's cgroups. There is one
+    file on cgroup v2, and one for each hierarchy that can limit RDMA on v1.
 
-    `pid` is the container's first process. Raises ProcessLookupError if it is not in these cgroups, also OSError and
-    ValueError.
+    `pid` is the container's first process. Raises ProcessLookupError if this process is not in the cgroups, OSError if
+    a cgroup cannot be read, and ValueError if `cgroups_path` is invalid.
     """
     unified = (cgroup_root / CONTROLLERS).exists()
     roots = [cgroup_root] if unified else [cgroup_root / name for name in _V1 if (cgroup_root / name).is_dir()]
@@ -207,8 +202,8 @@ def joined_by(cgroup_root: Path, cgroups_path: str, pid: int) -> tuple[Path, ...
 
 
 def memory_max(joined: Sequence[Path], cgroup_root: Path) -> int | None:
-    """Return the memory limit in bytes of a container's cgroup; None if there is no limit. `joined` comes from
-    `joined_by`."""
+    """Return the memory limit in bytes of a container: the lowest limit of its cgroups and their parents. None if there
+    is no limit. `joined` are the container's cgroup.procs files, which `joined_by` returns."""
     folders = [folder for procs in joined for folder in procs.parents if folder.is_relative_to(cgroup_root)]
     files = [folder / name for folder in folders for name in _MEMORY_MAX]
     texts = [file.read_text() for file in files if file.exists()]
@@ -217,7 +212,8 @@ def memory_max(joined: Sequence[Path], cgroup_root: Path) -> int | None:
 
 
 def kill_all(cgroup_root: Path, cgroups_path: str) -> None:
-    """Kill all processes of a container that does not run yet. Raises OSError or ValueError."""
+    """Kill all processes in the cgroup of a container that does not run yet. Raises OSError if the kernel refuses, and
+    ValueError if `cgroups_path` is invalid."""
     if not (cgroup_root / CONTROLLERS).exists() and (cgroup_root / _V1[0]).is_dir():
         for pid in filter(None, processes_of(cgroup_root / _V1[0], cgroups_path)):
             os.kill(pid, signal.SIGKILL)
@@ -226,8 +222,8 @@ def kill_all(cgroup_root: Path, cgroups_path: str) -> None:
 
 
 def read_rdma_use(cgroup_root: Path, cgroups_path: str) -> tuple[RdmaUse, ...]:
-    """Return the objects that a container uses of each RDMA device of the host, with limits; () if its cgroup cannot be
-    read."""
+    """Return how many objects a container uses of each RDMA device of the host, with its limits; () if the container's
+    cgroup cannot be read."""
     try:
         folder = _folder(cgroup_root, cgroups_path)
         limits, current = ((folder / name).read_text() for name in (RDMA_MAX, RDMA_CURRENT))
@@ -237,7 +233,7 @@ def read_rdma_use(cgroup_root: Path, cgroups_path: str) -> tuple[RdmaUse, ...]:
 
 
 def rdma_use(limits: str, current: str) -> tuple[RdmaUse, ...]:
-    """Return the use of each device, from the texts of rdma.max and rdma.current."""
+    """Return the use of each device from the texts of rdma.max (`limits`) and rdma.current (`current`)."""
     may, has = _parse(limits), _parse(current)
     return tuple(
         RdmaUse(
@@ -307,7 +303,8 @@ def _folder(cgroup_root: Path, cgroups_path: str) -> Path:
 
 
 def _folder_or_refusal(cgroup_root: Path, cgroups_path: str, where: str) -> Path:
-    """Return the cgroup's folder. Raises LimitsError if the cgroup's path is invalid."""
+    """Return the folder of a container's cgroup. Raises LimitsError, which names the container as `where`, if
+    `cgroups_path` is invalid."""
     try:
         return _folder(cgroup_root, cgroups_path)
     except ValueError as error:

@@ -16,8 +16,8 @@ TIMEOUT_S = 1.0
 def container_names(timeout_s: float = TIMEOUT_S) -> dict[str, str]:
     """Return the names of all podman and Docker containers, by container id.
 
-    An engine that is not installed or whose command fails contributes no names: callers then show the ids. Each engine
-    may take `timeout_s` at most.
+    An engine that is not installed, or whose command fails, contributes no names: callers then show the ids. Each
+    engine may take at most `timeout_s` seconds.
     """
     found: dict[str, str] = {}
     for engine in ENGINES:

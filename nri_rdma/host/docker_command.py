@@ -10,7 +10,8 @@ from nri_rdma.host.engine_command import run
 
 PROGRAM = "docker"
 TIMEOUT_S = 60.0
-"""dockerd may wait for a lock that it holds while it starts a container."""
+"""Time limit of a command in seconds. It is long because dockerd may wait for a lock that it holds while it starts a
+container."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,27 +25,28 @@ class DockerContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerRuntimes:
-    """The OCI runtimes in dockerd's configuration: the name of the default one, and the program of each; "" for a
-    containerd shim."""
+    """The OCI runtimes in dockerd's configuration. `default` is the name of the default one. `programs` has the program
+    of each runtime by name; "" for a runtime that is a containerd shim."""
 
     default: str
     programs: Mapping[str, str]
 
 
 def version_text() -> str:
-    """Return the output of `docker --version`, which does not contact dockerd. Raises NriRdmaError."""
+    """Return the output of `docker --version`, which does not contact dockerd. Raises NriRdmaError if the command
+    fails."""
     return _run("--version")
 
 
 def runtimes() -> DockerRuntimes:
-    """Return the OCI runtimes that dockerd is configured with. Raises NriRdmaError."""
+    """Return the OCI runtimes that dockerd is configured with. Raises NriRdmaError if dockerd does not answer."""
     found = json.loads(_run("info", "--format", "{{json .}}"))
     programs = {name: it.get("path", "") for name, it in found["Runtimes"].items()}
     return DockerRuntimes(default=found["DefaultRuntime"], programs=programs)
 
 
 def containers() -> tuple[DockerContainer, ...]:
-    """Return all containers of Docker. Raises NriRdmaError."""
+    """Return all containers of Docker, running or not. Raises NriRdmaError if dockerd does not answer."""
     ids = _run("ps", "--all", "--quiet", "--no-trunc").split()
     documents = json.loads(_run("inspect", "--type", "container", *ids)) if ids else []
     return tuple(

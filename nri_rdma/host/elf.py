@@ -20,18 +20,20 @@ MOST_ROWS = 65536
 MOST_SECTIONS = 256
 LONGEST_NAME = 4096
 MOST_NAME_BYTES = 4 << 20
-"""The most bytes of names to read from one file; many symbols may share one long name."""
+"""The most bytes of names to read from one file. The limit counts a name each time it is used, because many symbols may
+share one long name."""
 
 _SECTION_DYNSYM, _SECTION_DYNAMIC = 11, 6
 _SECTION_VERDEF, _SECTION_VERNEED, _SECTION_VERSYM = 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
 _SECTION_RELA = 4
 _NEEDED = 1
 _WRITTEN = 3
-"""Flags (write, alloc) of a data section that the program may write, such as a section that holds addresses."""
+"""Flags (write, alloc) of a data section that the program may write. The addresses that a program holds are in such
+sections."""
 
 
 class ElfError(Exception):
-    """A file that is not an ELF file or cannot be read as one; the text says why."""
+    """The error for a file that is not an ELF file or breaks a limit of this module; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,8 @@ class _Section:
 
 
 class Elf:
-    """A shared library, opened for reading. Each method reads the file; all methods raise ElfError or OSError."""
+    """A shared library, opened for reading. Each method reads the file. Each method raises ElfError if the file is
+    malformed or breaks a limit, and OSError if it cannot be read."""
 
     def __init__(self, fd: int) -> None:
         """Read the ELF header. The caller keeps the descriptor and closes it."""
@@ -85,15 +88,15 @@ class Elf:
         return frozenset(self._defined().values())
 
     def symbols_needed(self, library: str) -> frozenset[tuple[str, str]]:
-        """Return the symbols that this library needs from another one, each with its version. Weak symbols are left
-        out."""
+        """Return the symbols that this library needs from `library`, each as a pair of name and version. Weak symbols
+        are left out."""
         versions = self._wanted().get(library, {})
         found = self._symbols()
         strong = ((name, at) for name, at, is_here, is_weak in found if not is_here and not is_weak)
         return frozenset((name, versions[at]) for name, at in strong if at in versions)
 
     def symbols_defined(self) -> frozenset[tuple[str, str]]:
-        """Return the symbols that this library exports, each with its version."""
+        """Return the symbols that this library exports, each as a pair of name and version."""
         versions = self._defined()
         return frozenset((name, versions[at]) for name, at, is_here, _ in self._symbols() if is_here and at in versions)
 
@@ -102,7 +105,8 @@ class Elf:
         return self._read(0, self._size)
 
     def words_after(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield the two 32-bit numbers that follow each pointer to this text in the library's data."""
+        """Yield the two 32-bit numbers that follow each pointer to this text in the library's data. Used to read
+        numbers from a structure that begins with a pointer to a known name."""
         if self.bits != 64:
             return
         whole = self.data()
@@ -149,7 +153,8 @@ class Elf:
         return found
 
     def _symbols(self) -> list[tuple[str, int, bool, bool]]:
-        """Return each symbol's name and version number, True if it is defined here, and True if it is weak."""
+        """Return all symbols: name, version number, True if this library defines the symbol, and True if the symbol is
+        weak."""
         symbols, versions = self._one(_SECTION_DYNSYM), self._one(_SECTION_VERSYM)
         names, found = self._linked(symbols), []
         numbers = [number for (number,) in self._rows(versions, "H")]

@@ -8,9 +8,9 @@ from nri_rdma.errors import ErrorCode, NriRdmaError
 
 
 def run(program: str, *arguments: str, timeout_s: float) -> str:
-    """Run `program` with these arguments and return its stdout.
+    """Run `program` with these arguments and return its stdout. Blocks until the program ends.
 
-    Blocks until the program ends. Raises NriRdmaError if it is not installed, fails, or takes longer than `timeout_s`.
+    Raises NriRdmaError if the program is not installed, fails, or takes longer than `timeout_s` seconds.
     """
     command = (program, *arguments)
     words = " ".join(command[:2])

@@ -14,14 +14,15 @@ OCI_HOOK: Final = Path("/usr/local/lib/nri-rdma/nri-rdma-oci-hook")
 PODMAN_DROP_IN: Final = Path("/etc/containers/containers.conf.d/90-nri-rdma.conf")
 DOCKER_SHIM: Final = Path("/usr/local/bin/containerd-shim-nri-rdma-v1")
 BY_CDI: Final = "podman or Docker"
-"""The engine's name if only the hook program is installed. Any engine that reads CDI specs may then run the hook."""
+"""The name that stands for the engine if only the hook program is installed. Any engine that reads CDI specs may then
+run the hook."""
 
 
 def engines_without_runtime(settings: Settings, root: Path = Path("/")) -> tuple[str, ...]:
-    """Return the installed engines (podman, Docker) if this host has no NRI socket, no kubelet, and no pool that
-    Kubernetes serves.
+    """Return the installed engines (podman, Docker) if this host is not a node of Kubernetes, and () if it may be one.
+    On a node of Kubernetes, callers report a container runtime without NRI as an error.
 
-    Returns nothing otherwise: on such a host, a runtime without NRI is an error.
+    A host may be a node if it has an NRI socket or a kubelet, or if a pool is configured for Kubernetes.
     """
     by_kubernetes = any(pool.door is not PoolDoor.ANNOTATIONS for pool in settings.pools)
     if by_kubernetes or _may_be_there(settings.nri_socket) or _may_be_there(settings.kubelet_socket):

@@ -12,7 +12,7 @@ def foreign_folder(folder: Path) -> str:
     """Return the first folder on the path to `folder`, itself included, that a user other than root can write to, with
     its owner and mode; "" if there is none.
 
-    A folder that does not exist is no risk. Raises OSError, also if symbolic links form a loop.
+    A missing folder counts as safe. Raises OSError if a folder cannot be inspected or symbolic links form a loop.
     """
     for path in _way(folder.absolute()):
         try:
@@ -26,8 +26,8 @@ def foreign_folder(folder: Path) -> str:
 
 
 def _way(path: Path) -> Iterator[Path]:
-    """Yield each folder from the root down to this path, and also the folders that symbolic links on the way lead
-    to."""
+    """Yield each folder from the root down to `path`. For a symbolic link on the way, also yield the folders on the
+    path to its target."""
     for step in (*reversed(path.parents), path):
         yield step
         if step.is_symlink():

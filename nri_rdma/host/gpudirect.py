@@ -1,4 +1,5 @@
-"""Read the facts about GPUDirect RDMA that the machine shows in sysfs, procfs, /boot and /dev."""
+"""Read what this machine shows about GPUDirect RDMA (direct transfers between a NIC and a GPU's memory) in sysfs,
+procfs, /boot and /dev."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _OPTION = re.compile(
 )
 _DENIES = re.compile(r"^GrdmaPciTopoCheckOverride:\s*2$", re.MULTILINE)
 _PEERS = ("kernel/mm/memory_peers", "kernel/memory_peers", "memory_peers")
-"""Folders for clients of NVIDIA's peer memory. The kernel's release decides which of them ib_core creates."""
+"""Folders below sysfs that list the clients of peer memory: drivers that let a NIC reach a GPU's memory. The kernel's
+release decides which of the folders ib_core creates."""
 _FOR_ALL = 64
 """Bytes of a PCI function's configuration space that every user may read; only root can read the rest."""
 _EXTENDED = 0x100
@@ -62,10 +64,10 @@ def read_gpudirect(
 
 
 def _nvidia(version: str) -> NvidiaDriver | None:
-    """Parse the version line of NVIDIA's driver; None if it is not loaded.
+    """Parse the version line of NVIDIA's driver; None if the driver is not loaded.
 
-    The open driver writes ``NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release``, the
-    proprietary driver ``NVIDIA UNIX x86_64 Kernel Module  535.129.03``.
+    The open driver writes ``NVRM version: NVIDIA UNIX Open Kernel Module for x86_64 580.159.04 Release``. The
+    proprietary driver writes ``NVIDIA UNIX x86_64 Kernel Module 535.129.03``.
     """
     if not version:
         return None
@@ -97,7 +99,7 @@ def _iommu(pci: str, functions: Iterable[PciAddress]) -> Iterator[tuple[PciAddre
 def redirects_peers(config: Path) -> bool | None:
     """Return whether a PCI bridge redirects peer-to-peer traffic, by the ACS capability in its configuration space.
 
-    `config` is the bridge's `config` file in sysfs. None if it cannot be read, or not by this user.
+    `config` is the bridge's `config` file in sysfs. None if this user cannot read the file, or only its first bytes.
     """
     try:
         content = config.read_bytes()

@@ -1,7 +1,9 @@
-"""Determine which runtime handlers (RuntimeClass handlers) have the guard, the hook that verifies containers.
+"""Determine which runtime handlers (RuntimeClass handlers) run the guard: the OCI hook that keeps a container from
+starting without its devices.
 
-The guard comes to containers by a handler's base_runtime_spec in containerd, or by CRI-O's hook definitions. The
-handlers are those that the running runtime reports, or those of its configuration files.
+containerd adds the guard to the containers of a handler by the handler's setting base_runtime_spec; CRI-O adds it to
+all containers by a hook definition. The handlers come from the running runtime's answer, or from its configuration
+files.
 """
 
 from __future__ import annotations
@@ -29,10 +31,11 @@ _FLAGS = ("--annotation-prefix", "--control-socket", "--kubelet-checkpoint")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """The guard setup of one runtime handler. `fault` says why its containers have no guard; "" if they have one.
+    """Whether one runtime handler runs the guard, an OCI hook that keeps a container from starting without its devices.
+    `fault` says why the handler runs no working guard; "" if it does.
 
-    `blocks`: no container of this handler can start at all. `is_known` False: the setup cannot be seen from here, and
-    `fault` says why. `is_default`: pods that name no handler use this one.
+    `blocks`: the fault keeps every container of this handler from starting. `is_known` False: the handler's
+    configuration cannot be seen from here, and `fault` says why. `is_default`: pods that name no handler use this one.
     """
 
     handler: str
@@ -43,27 +46,29 @@ class Setup:
 
     @property
     def name(self) -> str:
-        """The handler's name at the runtime. All handlers of CRI-O share one name here."""
+        """The handler's name at the runtime. All handlers of CRI-O share the name "CRI-O"."""
         return self.handler.removeprefix(_OF_CONTAINERD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fault:
-    """The reason why a hook guards nothing; "" if it works. `blocks`: no container of the handler can start at all."""
+    """The reason why the guard (an OCI hook that keeps a container from starting without its devices) does not work; ""
+    if it works. `blocks`: the fault keeps every container of the handler from starting."""
 
     text: str = ""
     blocks: bool = False
 
 
 class WrongError(Exception):
-    """A configuration file of the runtime that cannot be used."""
+    """The error for a configuration file of the runtime that is unreadable or is not JSON."""
 
 
 def running_setups(sockets: Iterable[Path | None], settings: Settings) -> tuple[Setup, ...] | None:
-    """Return the guard setup of each handler of the first runtime that answers at one of these CRI sockets; None if
-    none answers.
+    """Return, for each handler of a running runtime, whether it runs the guard (an OCI hook that keeps a container from
+    starting without its devices). The runtime is the first one that answers at one of these CRI sockets; None if none
+    does.
 
-    Raises ContainerdError if a runtime does not answer in time. Blocks.
+    Raises ContainerdError if a runtime accepts the connection but does not answer in time. Blocks.
     """
     for socket in sockets:
         match running_handlers(socket):
@@ -77,13 +82,14 @@ def running_setups(sockets: Iterable[Path | None], settings: Settings) -> tuple[
 
 
 def setup_of(setups: Iterable[Setup], handler: str) -> Setup | None:
-    """Return the setup of a pod's runtime handler ("": the pod names none); None if the runtime did not report that
-    handler."""
+    """Return the entry of `setups` for a pod's runtime handler; "" stands for the default handler. None if the runtime
+    did not report that handler."""
     return next((it for it in setups if it.handler == CRIO or (it.name == handler if handler else it.is_default)), None)
 
 
 def containerd_setup(handler: RuntimeHandler, settings: Settings) -> Setup:
-    """Return the guard setup of a handler of containerd."""
+    """Return whether a handler of containerd runs the guard, an OCI hook that keeps a container from starting without
+    its devices."""
     fault = _fault_of_handler(handler, settings)
     return Setup(
         handler=f"{_OF_CONTAINERD}{handler.name}",
@@ -94,7 +100,8 @@ def containerd_setup(handler: RuntimeHandler, settings: Settings) -> Setup:
 
 
 def crio_setup(folders: Sequence[Path], settings: Settings) -> Setup:
-    """Return the one guard setup of all containers of a CRI-O that reads hook definitions from these folders."""
+    """Return whether CRI-O runs the guard, an OCI hook that keeps a container from starting without its devices.
+    `folders` are the folders of CRI-O's hook definitions, which apply to the containers of all its handlers."""
     definitions = [path for folder in folders for path in sorted(folder.glob("*.json"))]
     faults = [fault for path in definitions if (fault := _fault_of_definition(path, settings)) is not None]
     blocking = [fault.text for fault in faults if fault.blocks]
@@ -107,9 +114,10 @@ def crio_setup(folders: Sequence[Path], settings: Settings) -> Setup:
 
 
 def guard_hook_in(spec: Path) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
-    """Return the guard's hook in an OCI configuration file (None if it has none), and the whole configuration.
+    """Return the entry of the guard (an OCI hook that keeps a container from starting without its devices) in an OCI
+    configuration file, None if there is no entry; and the whole configuration.
 
-    Raises WrongError.
+    Raises WrongError if the file `spec` is unreadable or is not JSON.
     """
     document = _json(spec)
     hooks = _table(document.get("hooks")).get(_STAGE)
@@ -117,18 +125,19 @@ def guard_hook_in(spec: Path) -> tuple[Mapping[str, Any] | None, Mapping[str, An
 
 
 def fault_of_program(program: Path) -> str:
-    """Return the reason why the guard's program cannot be run; "" if the program, its interpreter and its module
-    exist."""
+    """Return why the program of the guard (an OCI hook that keeps a container from starting without its devices) cannot
+    be run. "" if the program, its interpreter and its Python module exist."""
     if not (is_program(program) and is_program(_interpreter_of(program))):
         return f"{program} cannot be run"
     return fault_of(program.resolve(), GUARD_MODULE)
 
 
 def _seen_from_here(handler: RuntimeHandler, settings: Settings) -> Setup:
-    """Return the guard setup of a handler of a running containerd.
+    """Return whether a handler of a running containerd runs the guard, an OCI hook that keeps a container from starting
+    without its devices.
 
-    containerd could read its base_runtime_spec at its start. If the file is not visible here, it may lie in another
-    mount namespace, so the setup is unknown.
+    containerd has read the handler's base_runtime_spec at its start. If that file is missing here, it may exist in
+    another mount namespace, so the result is marked as unknown.
     """
     if handler.base_spec and not Path(handler.base_spec).exists():
         fault = f"whether {handler.base_spec} has the hook cannot be seen from here"
@@ -160,8 +169,8 @@ def _fault_of_handler(handler: RuntimeHandler, settings: Settings) -> _Fault:
 
 
 def _lets_through(pattern: str, key: str) -> bool:
-    """Return whether a pattern of containerd's pod_annotations matches a key, as Go's path.Match: `*` matches no
-    slash."""
+    """Return whether a pattern of containerd's pod_annotations matches an annotation's key. The rules are those of Go's
+    path.Match: `*` matches no slash."""
     parts, names = pattern.split("/"), key.split("/")
     return len(parts) == len(names) and all(map(fnmatchcase, names, parts))
 
@@ -170,7 +179,8 @@ def _lets_through(pattern: str, key: str) -> bool:
 
 
 def _fault_of_definition(path: Path, settings: Settings) -> _Fault | None:
-    """Return the fault of a hook definition of CRI-O; None if the definition is about another hook."""
+    """Return the fault of one of CRI-O's hook definitions if it defines the guard, an OCI hook that keeps a container
+    from starting without its devices. None if the file defines another hook."""
     try:
         document = _json(path)
     except WrongError:
@@ -191,7 +201,8 @@ def _fault_of_definition(path: Path, settings: Settings) -> _Fault | None:
 
 
 def _ours(hooks: Iterable[Any]) -> Mapping[str, Any] | None:
-    """Return the guard's hook among these hooks; None if it is not there."""
+    """Return the entry of the guard (an OCI hook that keeps a container from starting without its devices) among the
+    hooks of a configuration. None if it is not there."""
     for hook in hooks:
         if (
             isinstance(hook, dict)
@@ -227,7 +238,8 @@ def _fault_of_hook(hook: Mapping[str, Any], settings: Settings) -> str:
 
 
 def _values(settings: Settings) -> tuple[str, ...]:
-    """Return the values that the hook's flags must have, in the order of _FLAGS."""
+    """Return the values that the guard hook's flags must have, in the order of _FLAGS, so that the hook and the daemon
+    agree."""
     return (
         settings.annotation_prefix,
         str(settings.control_path),

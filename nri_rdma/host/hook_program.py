@@ -10,7 +10,7 @@ from nri_rdma.host.foreign import foreign_folder
 
 
 def fault_of(program: Path, module_name: str = "") -> str:
-    """Return the reason why the hook at `program` cannot be run; "" if it can.
+    """Return the reason why the OCI hook at `program` cannot be run; "" if it can.
 
     The hook needs a Python module beside it. `module_name` is the module's file name, by default the program's name
     with underscores and ".py".

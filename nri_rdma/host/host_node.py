@@ -1,4 +1,5 @@
-"""Reads this host's node from sysfs and the kernel, and reads it again when the kernel reports a change."""
+"""Reads this host's node (its RDMA devices, netdevs and GPUs) from sysfs and the kernel, and reads it again when the
+kernel reports a change."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Cache(Protocol):
-    """The owner of the node that `HostNode.read` returned last."""
+    """The owner of the node that `HostNode.read` returned last: it decides when the node is read again."""
 
     current: Node
     on_read: list[Callable[[], None]]
@@ -41,14 +42,16 @@ class Cache(Protocol):
     unannounced: list[Callable[[], None]]
     """Callbacks that run periodically, to look for changes that the kernel does not announce."""
     is_outdated: Callable[[], bool]
-    """Called before a placement decision, to look for unannounced changes that the decision must not miss."""
+    """Called before devices are chosen for a pod. Returns whether the node has changed in a way that the kernel does
+    not announce and that the choice must not miss."""
 
     @property
     def is_current(self) -> bool:
-        """Return whether the last reading succeeded and no other one has been requested since."""
+        """Return whether the last reading of the node succeeded and no further reading has been requested since."""
 
     def refresh_soon(self, workers: Workers) -> Future[None]:
-        """Have a worker read the node again; several requests in a short time cause one reading."""
+        """Have a worker read the node again, and return a future that is done after the reading. Several requests in a
+        short time cause one reading."""
 
 
 class Receiver(Protocol):
@@ -58,26 +61,27 @@ class Receiver(Protocol):
         """Handle a uevent of an RDMA device."""
 
     def uevents_lost(self) -> None:
-        """Handle the loss of uevents."""
+        """Handle the loss of uevents: any RDMA device may have come, gone or moved unnoticed. The node is read again
+        afterwards."""
 
     def netdevs_changed(self, ifindexes: frozenset[int]) -> None:
-        """Handle changes of these netdevs of RDMA devices. Called after the node was read again."""
+        """Handle changes of netdevs that belong to RDMA devices. Called after the node was read again."""
 
 
 class HostNode:
-    """Reads the node from sysfs and from `kernel`. It hears of changes only after `listen` was called."""
+    """Reads the node from sysfs and from `kernel`. It learns of changes only after `listen` was called."""
 
     def __init__(self, settings: Settings, readers: Workers, workers: Workers, on_read: Callable[[], None]) -> None:
-        """Prepare to read the node. Raises InventoryError, KernelError or OSError if the node cannot be read.
+        """Prepare to read the node. Raises KernelError if the host's network namespace cannot be opened.
 
         `readers` read the node; `workers` query devices for their capacity. `on_read` is called after each reading that
-        `read_later` requested, also after a failed one.
+        `read_later` requested, even if the reading failed.
         """
         self._settings = settings
         memory = settings.state_dir / "capacities.json"
         process = VerbsProcess(settings.verbs_python)
         self.capacities = Capacities(process, settings.pools, workers, self.read_later, memory)
-        """The capacities of the devices of pools with shares."""
+        """The capacities of RDMA devices in pools with the setting `shares`."""
         self.prover = Prover(settings.verbs_python, settings.cgroup_root)
         self._readers = readers
         self._on_read = on_read
@@ -95,7 +99,7 @@ class HostNode:
 
     def listen(self, listeners: Listeners, cache: Cache, receiver: Receiver) -> None:
         """Listen for changes of RDMA devices and their netdevs. After each change, have `cache` read the node again and
-        notify `receiver`. Raises OSError."""
+        notify `receiver`. Raises OSError if a netlink socket cannot be opened."""
         self._cache = cache
         cache.on_read.append(lambda: self._tell_changed(receiver))
         cache.unannounced += (self._notice_programs, self._notice_ports)
@@ -104,8 +108,8 @@ class HostNode:
         self._link_events = LinkEvents(listeners, open_link_socket(), self._matters, self.read_later)
 
     def read_later(self) -> None:
-        """Request a reading of the node, because RDMA devices or their netdevs came, went or are used differently. The
-        next pod is then placed with up-to-date data."""
+        """Request a reading of the node, because RDMA devices or their netdevs came, went or are used differently.
+        Devices for the next pod are then chosen from up-to-date data."""
         if self._cache is not None:
             coming = self._cache.refresh_soon(self._readers)
             if coming is not self._coming:  # one callback per reading, however many changes requested it
@@ -113,7 +117,7 @@ class HostNode:
                 coming.add_done_callback(self._was_read)
 
     def close(self) -> None:
-        """Stop listening, querying devices and making proofs."""
+        """Stop listening for changes, querying devices for their capacity, and testing RDMA in containers."""
         self.capacities.close()
         self.prover.close()
         for events in (self._uevents, self._link_events):
@@ -121,7 +125,8 @@ class HostNode:
                 events.close()
 
     def read(self) -> Node:
-        """Read the node in its present state, and watch its netdevs from then on. Raises KernelError or OSError."""
+        """Read the present state of the node, and watch its netdevs for changes from then on. Raises InventoryError if
+        the sysfs root is no sysfs, and KernelError or OSError if the kernel refuses a query."""
         if self._link_events is not None:
             self._link_events.take_in()
         found, use, node = read_host(self._settings, self.kernel, self.capacities.pids)
@@ -138,7 +143,7 @@ class HostNode:
             receiver.netdevs_changed(changed)
 
     def _is_as_read(self) -> bool:
-        """Return whether the kernel has reported no change since the last reading."""
+        """Return whether the node is unchanged since the last reading, as far as the kernel reports changes."""
         events, cache = self._link_events, self._cache
         return events is not None and cache is not None and events.is_all_told() and cache.is_current
 
@@ -148,7 +153,8 @@ class HostNode:
             self.read_later()
 
     def _notice_ports(self) -> None:
-        """Request a reading if ports without a netdev to report it have changed state since the last reading."""
+        """Request a reading of the node if a port has changed its state since the last reading. Only ports without a
+        netdev are checked, because the kernel announces changes of the others."""
         if self._are_ports_other():
             self.read_later()
 
@@ -157,8 +163,8 @@ class HostNode:
         return other_ports(self._settings.sysfs_root, (device for device in devices if device.is_silent))
 
     def _was_read(self, done: Future[None]) -> None:
-        """Handle the end of a requested reading. After a failure the previous node stays in use; refusing a pod
-        requests another reading."""
+        """Log the failure of a reading that `read_later` requested, call `on_read`, and start queries of new devices.
+        After a failure the node of the previous reading stays in use."""
         error = None if done.cancelled() else done.exception()
         if error is not None:
             log.warning("the rescan of the node failed", extra={"error": str(error)})
@@ -169,10 +175,7 @@ class HostNode:
 
 def read_host(settings: Settings, kernel: LinuxKernel, ignored: Collection[int] = ()) -> tuple[Scan, HostUse, Node]:
     """Return the scan of sysfs, the host's use of its links, and the node assembled from both and from the kernel's
-    reports.
-
-    Devices that only the processes in `ignored` have open count as unused.
-    """
+    RDMA reports. `ignored` are process ids: a device that only such processes have open counts as unused."""
     found = scan(settings.sysfs_root, settings.dev_root, settings.proc_root)
     use = kernel.host_use(netdevs={name for names in found.netdev_names.values() for name in names})
     node = assemble(
@@ -188,11 +191,8 @@ def read_host(settings: Settings, kernel: LinuxKernel, ignored: Collection[int] 
 
 
 def resolve_on_host(settings: Settings, known: Resolved) -> Resolved:
-    """Return these devices with their present character devices, whose numbers change when a device moves between
-    namespaces.
-
-    Raises AttachError if a device no longer exists on the host.
-    """
+    """Return the devices in `known` with their present character devices, whose numbers change when a device moves
+    between namespaces. Raises AttachError if a device no longer exists on the host."""
     now = read_char_devices(settings.sysfs_root, settings.dev_root, known.devices)
     gone = [device.name for device in known.devices if device.id not in now.by_device]
     if gone:

@@ -1,5 +1,5 @@
-"""Read which RDMA libraries the images of containers hold, while the containers are created, and the kernel's ABI
-version of their devices."""
+"""Read which RDMA libraries a container's image has, while the container is created, and which ABI version the kernel's
+verbs interface to a device has."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ _NO_RIGHT = "the daemon may not look into containers: it needs the capability SY
 
 
 class Images:
-    """Reads RDMA libraries from containers' images. Blocks on files. Safe for use by several threads."""
+    """Reads the RDMA libraries in the images of containers. Blocks on files. Safe for use by several threads."""
 
     def __init__(self, cgroup_root: Path, sysfs_root: Path, proc: Path = Path("/proc")) -> None:
-        """`proc` is the procfs in which the containers' processes are found; the setting proc_root may describe another
-        node."""
+        """`proc` is the procfs in which the containers' processes are found. It may differ from the setting proc_root,
+        which may describe another node."""
         self._proc = proc
         self._cgroups = cgroup_root
         self._verbs = sysfs_root / "class/infiniband_verbs"
         self.machine = os.uname().machine
 
     def read(self, made: Made, providers: Collection[str]) -> Userspace:
-        """Return the RDMA libraries that a container's image holds, among them these providers of libibverbs.
+        """Return the RDMA libraries in the image of a container, and whether libibverbs finds these `providers` (its
+        drivers, such as "mlx5"). `made` says which process and folder lead to the container's root folder.
 
-        If the image cannot be read, the answer's `unseen` says why.
+        If the image cannot be read, the result's field `unseen` says why.
         """
         try:
             pid = made.pid or next(iter(processes_of(self._cgroups, made.cgroups_path)), 0)
@@ -60,8 +61,8 @@ class Images:
     def _cgroup_of(self, pid: int) -> str:
         """Return the text of /proc/PID/cgroup; "" if there is no such process.
 
-        Callers look for the container's id in it: outside the host's pid namespace, the pid may belong to an unrelated
-        process.
+        Callers check that the text contains the container's id: outside the host's pid namespace, the pid may belong to
+        an unrelated process.
         """
         try:
             return (self._proc / str(pid) / "cgroup").read_text()
@@ -69,8 +70,8 @@ class Images:
             return ""
 
     def abi(self, uverbs: str) -> int | None:
-        """Return the version of the kernel's verbs interface to a device, by the name of its device node (``uverbs0``);
-        None if it cannot be read."""
+        """Return the version of the kernel's verbs interface to a device. `uverbs` is the name of the device's node
+        (``uverbs0``). None if the version cannot be read."""
         try:
             return int((self._verbs / uverbs / "abi_version").read_text())
         except (OSError, ValueError):
@@ -78,10 +79,11 @@ class Images:
 
 
 def _of_bundle(process: str, bundle: str) -> tuple[str, str]:
-    """Return the root folder and LD_LIBRARY_PATH from a container's OCI configuration, which the runtime has written to
-    its bundle.
+    """Return a container's root folder and LD_LIBRARY_PATH, from the OCI configuration that the runtime has written to
+    the container's bundle folder. `process` is the path of the process's root folder in procfs.
 
-    Raises OSError, ValueError, TypeError, KeyError or AttributeError.
+    Raises OSError if the file cannot be read; ValueError, TypeError, KeyError or AttributeError if its content is not
+    an OCI configuration.
     """
     configuration: dict[str, Any] = json.loads(Path(f"{process}{bundle}/config.json").read_bytes())
     root = str(Path(bundle) / configuration["root"]["path"])

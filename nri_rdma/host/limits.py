@@ -3,7 +3,8 @@ ends.
 
 Linux up to at least 6.12 keeps the limits of a removed cgroup in a list that then refers to freed memory, and crashes
 when the RDMA device is removed later (docs/adr/0012). The daemon must therefore remove the limits before the runtime
-removes the cgroup. Both learn of the process's end at the same moment, but the runtime has to start a program first.
+removes the cgroup. The daemon and the runtime learn of the process's end at one moment, but the runtime has to start a
+program first.
 """
 
 from __future__ import annotations
@@ -45,21 +46,22 @@ class ContainerLimits:
         return runtime_enables_rdma(self._root, cgroups_path, container_id, sandbox_id)
 
     def enable(self, cgroups_path: str, pid: int | None, where: str) -> None:
-        """Enable the rdma controller in a container's cgroup. `pid` is the container's first process, or None if
+        """Enable the rdma controller for a container's cgroup. `pid` is the container's first process, or None if
         unknown.
 
-        Raises LimitsError, also if that process is in another cgroup or the cgroup is empty.
+        Raises LimitsError, which names the container as `where`, if that process is in another cgroup, the cgroup is
+        empty, or the kernel refuses.
         """
         enable_rdma(self._root, cgroups_path, pid, where)
 
     def write(self, cgroups_path: str, lines: Sequence[str], where: str) -> None:
-        """Write these lines to rdma.max of a container's cgroup. Raises LimitsError, which names the container as
-        `where`."""
+        """Write limits to rdma.max of a container's cgroup; each of `lines` limits one device. Raises LimitsError,
+        which names the container as `where`, if the kernel refuses a line."""
         write_rdma_max(self._root, cgroups_path, lines, where)
 
     def kill(self, cgroups_path: str, where: str) -> None:
-        """Kill the processes of a container that must not run. Never raises: the caller refuses the container in any
-        case."""
+        """Kill the processes of a container that must not run. An error is only logged, because the caller refuses the
+        container in any case."""
         try:
             kill_all(self._root, cgroups_path)
         except (OSError, ValueError) as error:
@@ -69,10 +71,8 @@ class ContainerLimits:
             )
 
     def lift_at_end(self, cgroups_path: str, where: str) -> None:
-        """Arrange that the rdma limits of a running container are removed when it ends, whoever wrote them.
-
-        Never raises: a container is not refused for something that may happen after its end.
-        """
+        """Arrange that the rdma limits of a running container are removed when it ends, even if the runtime wrote them.
+        An error is only logged, because it would matter only after the container's end."""
         try:
             if outlived_by_limits(self._root, cgroups_path):
                 self._watch(cgroups_path)
@@ -83,7 +83,7 @@ class ContainerLimits:
             )
 
     def process_gone(self, process: ProcessIdentity) -> None:
-        """Handle the end of a watched process; ignore processes that are not a container's."""
+        """Remove the rdma limits of the container whose first process has ended. Other processes are ignored."""
         with self._lock:
             cgroups_path = self._limited.pop(process, None)
         if cgroups_path is not None:

@@ -11,18 +11,19 @@ from pathlib import Path
 MOST = 256
 """The largest number of addresses to report: a namespace may have thousands, and its RDMA netdevs have a few."""
 _LOCAL = re.compile(r"\|-- (\S+)\n\s+/32 host LOCAL")
-"""Matches an address of the namespace itself in fib_trie, which lists routes as well."""
+"""Matches an address of the namespace itself in the kernel's file fib_trie, which lists routes as well."""
 _LINK = re.compile(r"\|-- (\S+)(?:\n\s+/\d+ .*)*?\n\s+/(\d+) link UNICAST")
-"""Matches the network of a netdev in fib_trie."""
+"""Matches the network of a netdev in the kernel's file fib_trie."""
 _SINGLE = "80"
 """The prefix length 128 in hexadecimal, as if_inet6 writes it: the prefix holds one address only."""
 
 
 def addresses_of(pid: int, proc: Path = Path("/proc")) -> tuple[IPv4Address | IPv6Address, ...]:
-    """Return the addresses at which a process can be reached, without loopback and link-local addresses; at most MOST.
+    """Return the addresses at which a process can be reached, at most MOST. Loopback and link-local addresses are left
+    out. () if the process cannot be seen.
 
-    Returns none if the process cannot be seen. Addresses that lie in a netdev's network come first, because kube-proxy
-    in IPVS mode adds the address of every service to the node, without a network.
+    Addresses that lie in a netdev's network come first, because kube-proxy in IPVS mode adds the address of every
+    service to the node, without a network.
     """
     found = sorted(_all(proc / str(pid) / "net"), key=lambda it: it[1])  # stable: the order stays otherwise
     reached = dict.fromkeys(it for it, _ in found if not (it.is_loopback or it.is_link_local))

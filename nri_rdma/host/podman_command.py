@@ -10,7 +10,8 @@ from nri_rdma.host.engine_command import run
 
 PROGRAM = "podman"
 TIMEOUT_S = 60.0
-"""podman may wait for a lock that it holds while it starts a container."""
+"""Time limit of a command in seconds. It is long because podman may wait for a lock that it holds while it starts a
+container."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,8 @@ class PodmanContainer:
 
 
 def version_text() -> str:
-    """Return the output of `podman --version`, which reads no configuration. Raises NriRdmaError."""
+    """Return the output of `podman --version`, which reads no configuration. Raises NriRdmaError if the command
+    fails."""
     return _run("--version")
 
 
@@ -35,14 +37,14 @@ def read_configuration() -> None:
 
 
 def containers() -> tuple[PodmanContainer, ...]:
-    """Return all podman containers of the root user. Raises NriRdmaError."""
+    """Return all podman containers of the root user, running or not. Raises NriRdmaError if podman fails."""
     ids = _run("ps", "--all", "--quiet", "--no-trunc").split()
     return _inspected(*ids) if ids else ()
 
 
 def container(name: str) -> PodmanContainer:
-    """Return the container with this name, id, or beginning of an id. Raises NriRdmaError, also if there is no such
-    container."""
+    """Return the container with this name, id, or beginning of an id. Raises NriRdmaError if podman fails, or has no
+    such container."""
     (found,) = _inspected("--", name)
     return found
 

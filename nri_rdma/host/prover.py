@@ -1,7 +1,8 @@
-"""Proves that RDMA works in containers, by sending jobs to the process that makes proofs (nri_rdma.host.verbs.warm).
+"""Makes proofs: tests that RDMA works in a container, before the container's program starts.
 
-That process is started for the first proof and kept, with pyverbs loaded. It forks a child for each proof: a driver
-that hangs or a library that crashes harms neither the daemon nor other proofs.
+A separate process with pyverbs loaded makes the proofs (nri_rdma.host.verbs.warm). It is started for the first proof
+and kept. It forks a child for each proof, so a driver that hangs or a library that crashes harms neither the daemon nor
+other proofs.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from nri_rdma.model.proof import DeviceProof, DeviceTask, ProofAnswer, ProofEnd,
 log = logging.getLogger(__name__)
 
 _PATIENCE_S: Final = 0.35
-"""Seconds to wait, after a proof's deadline, for the report that its child was killed. Without that report, the process
-that makes proofs hangs itself."""
+"""Seconds to wait, after a proof's deadline, for the report that its child was killed. If the report does not come, the
+process that makes proofs (tests of RDMA in containers) hangs itself."""
 _READ_BYTES: Final = 65536
 _MOST_LIMIT: Final = (1 << 63) - 1
 """The largest limit that resource.setrlimit accepts; OCI runtimes write "no limit" as 2**64 - 1."""
@@ -37,15 +38,19 @@ _MEMLOCK = re.compile(r"^Max locked memory\s+(\S+)", re.MULTILINE)
 
 
 class _UnavailableError(Exception):
-    """No proof can be made; the text says why."""
+    """The error if a proof (a test that RDMA works in a container) cannot be made; the text says why."""
 
 
 class Prover:
-    """Proves RDMA in containers. Safe for use by several threads, none of which may be visiting another network
-    namespace."""
+    """Tests whether RDMA works in containers. Each test, a proof, moves data through the RDMA devices in the
+    container's network namespace and cgroup.
+
+    Safe for use by several threads. The calling thread must be in the process's own network namespace.
+    """
 
     def __init__(self, python: Path | None, cgroup_root: Path) -> None:
-        """`python` is a Python that has pyverbs; None: no proof can be made."""
+        """`python` is a Python that has pyverbs; None: `prove` then answers that RDMA cannot be tested. `cgroup_root`
+        is the mount point of the host's cgroups."""
         self._python = python
         self._cgroup_root = cgroup_root
         self._lock = threading.Lock()  # guards the next two: one thread alone restarts a process that ended
@@ -53,7 +58,8 @@ class Prover:
         self._is_closed = False
 
     def warm_up(self) -> None:
-        """Start the process that makes proofs, which takes 0.1 s. Without this call, the first proof starts it."""
+        """Start the process that makes proofs (tests of RDMA in containers), which takes 0.1 s. Without this call, the
+        first proof starts the process. A failure is only logged."""
         try:
             self._running()
         except _UnavailableError as error:
@@ -61,7 +67,7 @@ class Prover:
 
     def prove(self, task: ProofTask, within_s: float) -> ProofAnswer:
         """Test whether RDMA works in a container, and return the result for each device. Blocks for at most `within_s`
-        + 0.5 s. Never raises."""
+        + 0.5 s. An error becomes the end UNAVAILABLE of the answer."""
         started = time.monotonic()
         try:
             end, text, proofs = self._prove(task, started + within_s)
@@ -73,7 +79,8 @@ class Prover:
         return ProofAnswer(end=end, text=text, proofs=proofs, took_ms=took_ms)
 
     def close(self) -> None:
-        """Kill the process that makes proofs, with its children. No further one is started."""
+        """Kill the process that makes proofs (tests of RDMA in containers), with its children. Later calls of `prove`
+        start no process."""
         with self._lock:
             self._is_closed = True
             warm = self._warm
@@ -101,7 +108,11 @@ class Prover:
         return end, text, proofs
 
     def _job(self, task: ProofTask, until: float) -> Mapping[str, Any]:
-        """Return the job that describes this proof to the process that makes proofs. Raises _UnavailableError."""
+        """Return the request that asks the proving process for one proof, a test of RDMA in the container of `task`.
+        `until` is the proof's deadline in seconds of time.monotonic.
+
+        Raises _UnavailableError if the container's cgroup is not found, or the daemon may lock too little memory.
+        """
         try:
             procs = joined_by(self._cgroup_root, task.cgroups_path, task.pid)
             memory = memory_max(procs, self._cgroup_root)
@@ -121,8 +132,11 @@ class Prover:
         }
 
     def _given(self, job: Mapping[str, Any], report: int) -> WarmProcess:
-        """Send a job to the process that makes proofs, return that process, and close `report`. Raises
-        _UnavailableError."""
+        """Send a request for a proof (a test of RDMA in a container) to the proving process, and return that process.
+        `report` is the descriptor to which the process writes the results; it is closed here.
+
+        Raises _UnavailableError if the process cannot be started or does not accept the request.
+        """
         message = json.dumps(job).encode()
         try:
             for _ in range(2):  # the process may have ended since the check
@@ -140,7 +154,8 @@ class Prover:
         raise _UnavailableError(warm.last_words())
 
     def _running(self) -> WarmProcess:
-        """Return the process that makes proofs; start it if it does not run. Raises _UnavailableError."""
+        """Return the process that makes proofs (tests of RDMA in containers); start it if it does not run. Raises
+        _UnavailableError if it cannot be started, the setting verbs_python is empty, or this object is closed."""
         if self._python is None:
             raise _UnavailableError("verbs_python is empty")
         with self._lock:
@@ -154,7 +169,11 @@ class Prover:
             return self._warm
 
     def _end(self, warm: WarmProcess, last: Mapping[str, Any], until: float) -> tuple[ProofEnd, str]:
-        """Return how a proof ended, with a text, from the last line of its report. Raises _UnavailableError."""
+        """Return how a proof (a test of RDMA in a container) ended, with an explanation. `last` is the last line of the
+        proof's report; `until` is its deadline.
+
+        Raises _UnavailableError if the proving process has exited with an error code.
+        """
         if "end" in last:
             return ProofEnd(last["end"]), last["text"]
         is_late = time.monotonic() >= until
@@ -182,9 +201,10 @@ def _started(python: Path) -> WarmProcess:
 
 
 def _lines(report: int, until: float) -> Sequence[Mapping[str, Any]]:
-    """Return the lines of a proof's report, read until its end or until the time `until` of time.monotonic.
+    """Return the lines that a proof (a test of RDMA in a container) wrote to the pipe `report`. Reads until the pipe is
+    closed or the time `until` of time.monotonic has come.
 
-    An incomplete last line, from a child that was killed, is dropped.
+    An incomplete last line, which a killed process leaves, is dropped.
     """
     text = b""
     waiting = select.poll()
@@ -202,7 +222,8 @@ def _lines(report: int, until: float) -> Sequence[Mapping[str, Any]]:
 
 
 def _memlock_of(task: ProofTask) -> int:
-    """Return the limit RLIMIT_MEMLOCK of the container's program, in bytes. Raises OSError."""
+    """Return the limit RLIMIT_MEMLOCK of the container's program, in bytes. Raises OSError if the container's process
+    has ended."""
     if task.memlock is not None:
         return task.memlock if task.memlock <= _MOST_LIMIT else resource.RLIM_INFINITY
     found = _MEMLOCK.search(Path(f"/proc/{task.pid}/limits").read_text())
@@ -213,7 +234,7 @@ def _lockable(wanted: int) -> int:
     """Return the RLIMIT_MEMLOCK that a process of this daemon can have: `wanted`, or the daemon's own limit if that is
     lower.
 
-    Raises _UnavailableError if the daemon's limit is too low for any proof.
+    Raises _UnavailableError if the daemon's limit is too low for any proof, that is, any test of RDMA in a container.
     """
     _, own = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if own == resource.RLIM_INFINITY or 0 <= wanted <= own:

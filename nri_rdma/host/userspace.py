@@ -1,6 +1,7 @@
-"""Find libibverbs and its providers below a container's root, in the way its loader and libibverbs find them.
+"""Find libibverbs and its providers (its drivers, such as libmlx5) below a container's root, at the places where the
+container's dynamic loader and libibverbs look for them.
 
-Nothing in the image is run. The folder and the file names of providers are read from libibverbs itself; a provider's
+Nothing in the image is run. The folder and the file names of providers are read from libibverbs itself. A provider's
 data says which ABI versions of the kernel it supports (`verbs_device_ops` of rdma-core's libibverbs/driver.h).
 """
 
@@ -24,27 +25,30 @@ MOST_FOLDERS = 64
 MOST_CONFIGURED = 256
 """The most files and include lines to read from /etc/ld.so.conf; these files may include each other."""
 MOST_S = 10
-"""Seconds that reading one image may take: one reader serves all containers."""
+"""Seconds that reading one image may take. It is limited because one thread reads the images of all containers."""
 _TEXT_BYTES = 64 << 10
 """Bytes to read from a configuration file."""
 _MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 21: "ppc64le", 22: "s390x", 243: "riscv64"}
 """Names of architectures as `uname -m` prints them, by ELF machine number."""
 _TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu", "i386-linux-gnu", "arm-linux-gnueabihf")
 _PROVIDER = b"/lib%s-rdmav"
-"""Part of a provider's file name, as libibverbs holds it in its data."""
+"""The part of a provider's file name by which the name is found in the data of libibverbs."""
 _CONFIGURATION = b"/libibverbs.d"
 _PROVIDER_FILE = re.compile(r"lib%s-rdmav([0-9]{1,6})\.so")
 _PRIVATE = re.compile(r"IBVERBS_PRIVATE_([0-9]{1,6})")
 _DRIVER = re.compile(r"^[\t ]*driver[\t ]+([^\t\n ]+)", re.MULTILINE)
 _FAMILIES = ("debian", "fedora", "suse", "alpine")
 _OPS_NAMES = {"vmw_pvrdma": "pvrdma"}
-"""Names in `verbs_device_ops` that differ from the name in the provider's file name."""
+"""The names of providers whose structure `verbs_device_ops` has another name than their file."""
 _MOST_ABI = 2**31 - 1
 
 
 def read_userspace(root: RootFolder, providers: Collection[str], library_path: str = "") -> Userspace:
-    """Return the RDMA libraries below a root, among them these providers of libibverbs. Never raises OSError: the
-    answer's `unseen` says why the image cannot be read."""
+    """Return the RDMA libraries below a container's root, and whether libibverbs finds these `providers` (its drivers).
+    `library_path` is the container's LD_LIBRARY_PATH.
+
+    Never raises OSError: the field `unseen` of the result says why the image cannot be read.
+    """
     try:
         return _Reading(root, library_path).userspace(sorted(providers))
     except _TooMuchError as error:
@@ -58,12 +62,12 @@ def read_userspace(root: RootFolder, providers: Collection[str], library_path: s
 
 
 class _TooMuchError(Exception):
-    """An image that exceeds a limit of reading; the text says which."""
+    """The error for an image that exceeds a limit of this module; the text says which."""
 
 
 class _Reading:
-    """One reading of one container root. It does not keep a library's symbols longer than needed: an image may have
-    many."""
+    """The state of reading the libraries below one container's root. A library's symbols are dropped early, because an
+    image may have many."""
 
     def __init__(self, root: RootFolder, library_path: str) -> None:
         self._image, self._by = root, time.monotonic() + MOST_S
@@ -131,7 +135,7 @@ class _Reading:
             yield from (f"{folder}/{it}" for it in self._root.names(folder) if pattern.fullmatch(it))
 
     def _lacks(self, elf: Elf) -> Iterator[Lack]:
-        """Yield the libraries and symbol versions that a library needs and that the image lacks."""
+        """Yield the libraries and symbol versions that the library `elf` needs and the image does not have."""
         wanted = elf.versions_needed()
         for library in elf.needed():
             defined = self._versions(library)
@@ -152,8 +156,8 @@ class _Reading:
     # Files
 
     def _find(self, name: str) -> str:
-        """Return the path at which the loader finds a library; "" if there is none. Files for other architectures are
-        skipped."""
+        """Return the path at which the dynamic loader finds a library; "" if there is none. Files for other
+        architectures are skipped."""
         return next((path for folder in self._folders if self._fits(path := f"{folder}/{name}")), "")
 
     def _fits(self, path: str) -> bool:
@@ -169,7 +173,7 @@ class _Reading:
                     yield _plain(path), other
 
     def _library_folders(self, library_path: str) -> Iterator[str]:
-        """Yield the library folders in the loader's order."""
+        """Yield the folders of libraries in the order in which the dynamic loader searches them."""
         own = (it for it in re.split("[:;]", library_path) if it.startswith("/"))
         yield from islice(chain(own, self._configured("/etc/ld.so.conf", depth=2)), MOST_FOLDERS)
         triplet = f"{self._machine}-linux-gnu"
@@ -207,7 +211,8 @@ class _Reading:
             raise _TooMuchError(f"/etc/ld.so.conf of the image has more than {MOST_CONFIGURED} files and includes")
 
     def _listed(self, folder: str) -> frozenset[str]:
-        """Return the drivers that the files in a libibverbs.d folder name."""
+        """Return the drivers that the configuration files in a libibverbs.d folder name. A `folder` of "" means the
+        default one."""
         folder = folder or "/etc/libibverbs.d"
         texts = (self._text(f"{folder}/{name}") for name in self._root.names(folder)[:256])
         return frozenset(name for text in texts for name in _DRIVER.findall(text))
@@ -257,12 +262,12 @@ def _architecture(fd: int) -> str:
 def _supported(elf: Elf, name: str) -> tuple[int, int] | None:
     """Return the first and last ABI version of the kernel that a provider supports; None if they cannot be read.
 
-    They follow a pointer to the provider's name in its `verbs_device_ops`.
+    The two numbers follow a pointer to the provider's name in the structure `verbs_device_ops`.
     """
     pairs = {pair for pair in elf.words_after(name) if pair[0] <= pair[1] <= _MOST_ABI}
     return pairs.pop() if len(pairs) == 1 else None
 
 
 def _plain(text: str) -> str:
-    """Return a text from the image in printable form."""
+    """Return a text from the image with unprintable characters replaced, and at most 200 characters."""
     return "".join(it if it.isprintable() else "?" for it in text[:200])

@@ -1,4 +1,4 @@
-"""Asks RDMA devices for their capacity in a process of its own (nri_rdma.host.verbs).
+"""Queries RDMA devices for their capacity in a separate process (nri_rdma.host.verbs).
 
 The process runs the distribution's Python, so that a driver that hangs or a library that crashes does not harm the
 daemon.
@@ -33,30 +33,31 @@ _END_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityAnswer:
-    """The capacity of one device; None if it is unknown, with the reason in `problem`."""
+    """The capacity of one device; None if it is unknown. `problem` then says why."""
 
     capacity: RdmaCapacity | None = None
     problem: str = ""
 
 
 class VerbsProcess:
-    """Runs the process that asks RDMA devices for their capacity, one at a time. `ask` is for one thread; `close` may
-    be called by another."""
+    """Runs the process that queries RDMA devices for their capacity, one process at a time. `ask` is for one thread;
+    another thread may call `close`."""
 
     def __init__(self, python: Path | None, *, within_s: float = ANSWER_S) -> None:
-        """`python` is a Python that has pyverbs; None: devices are not queried."""
+        """`python` is a Python that has pyverbs; None: devices are not queried. `within_s` is the time limit of a query
+        in seconds."""
         self._python = python
         self._within_s = within_s
         self._running: subprocess.Popen[str] | None = None
         self._closed = threading.Event()
         self.pids: frozenset[int] = frozenset()
-        """The process that is running, or ran last."""
+        """The id of the process that runs now or ran last; empty before the first one."""
 
     def ask(self, names: Sequence[str]) -> Mapping[str, CapacityAnswer]:
-        """Return the capacity of each of these RDMA devices, by name.
+        """Return the capacity of each of these RDMA devices, by name. Blocks until the devices have answered or the
+        time limit has passed.
 
-        Blocks until the devices have answered or a time limit has passed. Never raises: an error of a device, driver or
-        library is in the answer's `problem`.
+        Never raises: an error of a device, driver or library is in the answer's `problem`.
         """
         if self._python is None:
             return dict.fromkeys(names, CapacityAnswer(problem="verbs_python is empty"))
@@ -67,14 +68,15 @@ class VerbsProcess:
         return answers
 
     def close(self) -> None:
-        """Kill the process that asks devices, if it runs. No further one is started."""
+        """Kill the process that queries devices, if it runs. Later calls of `ask` start no process."""
         self._closed.set()
         running = self._running
         if running is not None:
             running.kill()
 
     def _run(self, python: Path, names: Sequence[str]) -> tuple[Sequence[str], str]:
-        """Return the lines that the program printed, and the problem to report for devices without a line."""
+        """Run the program and return the lines that it printed, and the problem to report for devices that no line is
+        about."""
         import subprocess  # imported late: most nodes have no pools with shares
 
         if self._closed.is_set():
@@ -106,7 +108,8 @@ class VerbsProcess:
 
 
 def _read(lines: Iterable[str], names: Sequence[str], problem: str) -> Mapping[str, CapacityAnswer]:
-    """Return an answer for each of these devices; `problem` is the reason for devices that no line names."""
+    """Return an answer for each of these devices, from the program's `lines`. `problem` is the reason for devices that
+    no line is about."""
     found: dict[str, CapacityAnswer] = {}
     for line in lines:
         with suppress(ValueError, KeyError, TypeError):  # a line without an end is from a process that was killed

@@ -1,6 +1,6 @@
 """Runs the program that uses pyverbs (nri_rdma.host.verbs.program) for a command, and reads its output.
 
-Each question starts a new process, so that a library that crashes or a driver that hangs costs one answer only.
+Each call starts a new process, so that a library that crashes or a driver that hangs spoils one answer only.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ _MOST_SAID = 200
 
 
 def ask(python: Path | None, verb: str, task: Mapping[str, Any], within_s: float) -> Iterator[dict[str, Any]]:
-    """Run the pyverbs program for a task and yield the JSON objects that it prints, as they come.
+    """Run the pyverbs program for a task and yield each JSON object as soon as the program prints it. The process is
+    killed after `within_s` seconds.
 
-    `python` is the distribution's Python, None if the setting verbs_python is empty. Kills the process after
-    `within_s`. Raises ProofError if the process cannot be started, fails, answers nothing, or is killed.
+    `python` is the distribution's Python, None if the setting verbs_python is empty. `verb` is the program's command,
+    for example "check". Raises ProofError if the process cannot be started, fails, answers nothing, or is killed.
     """
     if python is None:
         raise ProofError(ErrorCode.PROOF_UNAVAILABLE, "verbs_python is empty", hint="name the distribution's Python")

@@ -1,4 +1,5 @@
-"""A process of the distribution's Python that keeps pyverbs loaded and makes RDMA proofs (nri_rdma.host.verbs.warm)."""
+"""A process of the distribution's Python that keeps pyverbs loaded and makes proofs, tests of RDMA in containers
+(nri_rdma.host.verbs.warm)."""
 
 from __future__ import annotations
 
@@ -20,13 +21,12 @@ LOADS_S = 30.0
 
 
 class WarmProcess:
-    """One process with pyverbs loaded, from its start to its end. Safe for use by several threads."""
+    """One process that has pyverbs loaded and makes proofs (tests of RDMA in containers), from its start to its end.
+    Safe for use by several threads."""
 
     def __init__(self, python: Path) -> None:
-        """Start the process. Raises OSError or KernelError.
-
-        The calling thread must not be visiting another network namespace: the process would stay in that namespace.
-        """
+        """Start the process. Raises OSError if it cannot be started, and KernelError if the calling thread is in
+        another network namespace than this process: the new process would stay in that namespace."""
         import subprocess  # imported late: most nodes make no proofs
 
         be_home()
@@ -58,9 +58,10 @@ class WarmProcess:
         return self._process.pid
 
     def send(self, job: bytes, report: int) -> None:
-        """Send a job to the process, with the descriptor to which it writes the job's report.
+        """Send a job, the JSON request for one proof (a test of RDMA in a container), to the process. `report` is the
+        descriptor to which the process writes the results.
 
-        Raises ConnectionError if the process has ended, and other OSErrors if it accepts no job.
+        Raises ConnectionError if the process has ended, and another OSError if it accepts no job.
         """
         with self._lock:
             if self._jobs.fileno() < 0:
@@ -72,8 +73,8 @@ class WarmProcess:
         return self._process.poll() is not None
 
     def is_loading(self) -> bool:
-        """Return whether the process may still be loading pyverbs: it has not reported READY and was started less than
-        LOADS_S ago."""
+        """Return whether the process may still be loading pyverbs: it was started less than LOADS_S seconds ago and has
+        not sent READY."""
         with self._lock, suppress(OSError):
             self._is_loading = self._is_loading and self._jobs.recv(_READ_BYTES) != warm.READY
         return self._is_loading and time.monotonic() < self._started + LOADS_S
@@ -83,7 +84,7 @@ class WarmProcess:
         return (self._process.poll() or 0) > 0
 
     def end(self) -> None:
-        """Kill the process, and with it the child processes that make proofs."""
+        """Kill the process, and with it the child processes that test RDMA in containers."""
         from subprocess import TimeoutExpired
 
         self._process.kill()

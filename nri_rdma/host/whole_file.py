@@ -11,7 +11,7 @@ DIRECTORY_MODE = 0o755
 
 def write_whole(path: Path, data: bytes, mode: int) -> None:
     """Write `data` to the file and create missing parent directories, with fixed modes whatever the umask is. Raises
-    OSError.
+    OSError if a write fails.
 
     The data first goes to a temporary file whose name begins with a dot and ends in ``.tmp``; our own readers ignore
     such files.

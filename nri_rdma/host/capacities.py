@@ -33,9 +33,9 @@ _Key: TypeAlias = tuple[str, str, int | None]
 
 
 class Capacities:
-    """Queries RDMA devices for their capacity and remembers it, so that the daemon can bound the number of shares that
-    it gives of a device. Only devices of pools with the setting `shares` (parts of a device for several pods) are
-    queried. Safe for use by several threads."""
+    """Queries RDMA devices for their capacity and remembers the answers. Only devices of pools with shares (parts of a
+    device for several pods) are queried, because a device's capacity is divided among its shares. Safe for use by
+    several threads."""
 
     def __init__(
         self,

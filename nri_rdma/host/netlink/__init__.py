@@ -1,2 +1,2 @@
-"""Access to links, addresses, routes and RDMA devices of network namespaces through netlink. Only this folder imports
-pyroute2."""
+"""Access to links, addresses, routes and RDMA devices of network namespaces through netlink. No other package of
+nri_rdma imports pyroute2."""

@@ -1,7 +1,8 @@
-"""Maps each operation (attach.ops) to its kernel request, and sends the requests in one of three ways.
+"""Maps each operation (a class in attach.ops) to the kernel request that performs it, and sends the requests in one of
+three ways.
 
-Consecutive operations of the same way are sent together: as requests in one rtnetlink datagram, or during one entry
-into the namespace for operations that need it, such as writes to /proc/sys/net.
+Consecutive operations of one way are sent together: several rtnetlink requests in one datagram, or several writes to
+/proc/sys/net during one stay of the thread in the namespace.
 """
 
 from __future__ import annotations
@@ -69,26 +70,28 @@ T = TypeVar("T")
 
 
 _KEPT = 512
-"""The number of encoded requests to remember for operations that the pods of a job have in common."""
+"""The number of encoded requests to remember. The pods of a job often have operations in common, which are then encoded
+only once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Datagram:
-    """An operation done by rtnetlink requests, for which a socket that was opened in the namespace is enough."""
+    """The table entry for an operation that consists of rtnetlink requests, which `requests` encodes. The thread need
+    not enter the namespace: the requests go through a socket that was opened in it."""
 
     requests: Callable[[int, Op], tuple[Request, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceEntry:
-    """An operation done by a caller that is inside the namespace."""
+    """The table entry for an operation that `work` performs, while the calling thread is in the namespace."""
 
     work: Callable[[RouteSocket, int, Op], None]
 
 
 @dataclass(frozen=True, slots=True)
 class OverRdma:
-    """An operation done by a request to the RDMA subsystem."""
+    """The table entry for an operation that `work` performs by a netlink request to the RDMA subsystem."""
 
     work: Callable[[RdmaSocket, int, Op], None]
 
@@ -97,7 +100,8 @@ Codec: TypeAlias = Datagram | NamespaceEntry | OverRdma
 
 
 def apply(namespace: HeldNamespace, index: int, ops: Sequence[Op]) -> tuple[Refused, ...]:
-    """Try all operations in order, and return those that the kernel refused, as attach.port.Kernel.apply promises."""
+    """Try all operations in order on the link, or for RDMA operations the RDMA device, with number `index`. Return the
+    operations that the kernel refused, each with its error. Never raises KernelError."""
     refused: list[Refused] = []
     for _, group in groupby(ops, lambda op: type(CODECS[type(op)])):
         together = tuple(group)
@@ -109,7 +113,8 @@ def apply(namespace: HeldNamespace, index: int, ops: Sequence[Op]) -> tuple[Refu
 
 
 def _try_together(namespace: HeldNamespace, index: int, ops: Sequence[Op]) -> list[Refused]:
-    """Try consecutive operations that are sent in the same way. Return the refused ones."""
+    """Try consecutive operations that are sent in one way, and return those that the kernel refused. Raises KernelError
+    if the namespace cannot be used at all."""
     operation = f"set link {index}"
     match CODECS[type(ops[0])]:
         case Datagram():
@@ -121,8 +126,8 @@ def _try_together(namespace: HeldNamespace, index: int, ops: Sequence[Op]) -> li
 
 
 def _send(route: RouteSocket, index: int, ops: Sequence[Op]) -> list[Refused]:
-    """Send the requests of these operations together. If an operation has several failed requests, its first error is
-    returned."""
+    """Send the requests of these operations together, and return the refused operations. An operation may have several
+    failed requests: its first error is returned."""
     requests = [
         (position, request)
         for position, op in enumerate(ops)
@@ -160,7 +165,8 @@ def _one(kind: type[T], request: Callable[[int, T], Request]) -> Datagram:
 
 
 def _anywhere(kind: type[T], request: Callable[[T], Request]) -> Datagram:
-    """Return the table row of an operation that changes the namespace, not a link."""
+    """Return the entry of CODECS for an operation that changes the namespace and not a link. `request` encodes the
+    operation; unlike in other entries, it takes no ifindex."""
     return Datagram(lambda _index, op: (request(_as(kind, op)),))
 
 
@@ -173,11 +179,8 @@ def _over_ethtool(kind: type[T], change: Callable[[EthtoolSocket, int, T], None]
 
 
 def _kept(row: Datagram) -> Datagram:
-    """Return a table row that remembers its encoded requests.
-
-    Most operations of such a kind come from a request's configuration, and the same objects are used for the next pod
-    of the job.
-    """
+    """Return an entry of CODECS that encodes each operation only once and remembers the requests. Used for routes,
+    rules and neighbours: the pods of a job have them in common, as identical objects."""
     requests = row.requests
 
     @lru_cache(_KEPT)

@@ -1,4 +1,5 @@
-"""Reads how the host uses its links, in the calling thread's namespace, and remembers the result."""
+"""Reads how the host uses its links (addresses, routes, sockets, eBPF programs), in the calling thread's namespace, and
+remembers the result."""
 
 from __future__ import annotations
 
@@ -32,12 +33,12 @@ _RTMSG = struct.Struct("=BBBBBBBBI")
 _RTM_F_FIB_MATCH = 0x2000  # the whole route with all its paths, not just the path that a packet would take
 _RTA_DST = 1
 _NO_ROUTE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ESRCH, errno.EACCES, errno.EINVAL})
-"""The kernel's errors if no route leads to an address, or if a route forbids it (EINVAL: a blackhole)."""
+"""The kernel's errors if no route leads to an address, or if a route forbids packets to it (EINVAL: a blackhole)."""
 
 
 class HostReader:
-    """Reads how the host uses its links, and parses only the links that have changed since the last reading, because a
-    busy node has hundreds. Safe for use by several threads."""
+    """Reads how the host uses its links. It parses only the links that have changed since the last reading, because a
+    busy node has hundreds of links. Safe for use by several threads."""
 
     def __init__(self, lifelines: Lifelines) -> None:
         self._lifelines = lifelines
@@ -45,13 +46,13 @@ class HostReader:
         self._unreadable: frozenset[str] = frozenset()
         """The names of the links whose newest message could not be parsed."""
         self._last = Survey(use=HostUse(), links={})
-        """The newest reading, with the links for which `remembered` can answer."""
+        """The newest reading, with the links about which `remembered` can answer."""
 
     def read(self, route: RouteSocket, netdevs: Collection[str] = ()) -> HostUse:
-        """Read the use of all links. For the links with these names, also read what the host could not restore after a
-        move; `remembered` answers for these.
+        """Read how the host uses all its links, and return it. For the links named in `netdevs`, also read what the
+        host could not restore after a move; the method `remembered` can later return this without another reading.
 
-        Raises KernelError, WireError or OSError.
+        Raises KernelError if the kernel refuses a query, WireError for a malformed message, or OSError.
         """
         links = {_body(message): (message, self.parsed(message)) for message in read_links(route)}
         self._links = {body: link for body, (_, link) in links.items()}
@@ -75,7 +76,11 @@ class HostReader:
         return with_sockets(use)
 
     def survey(self, route: RouteSocket, ifindexes: Collection[int]) -> Survey:
-        """Read how these links are used now, as attach.port.Kernel.survey promises."""
+        """Read how the host uses these links now. `use.links` of the result also has their masters, slaves and
+        children.
+
+        Raises KernelError if the kernel refuses a query or its message of one of these links cannot be parsed.
+        """
         tied = {message: self.parsed(message) for message in tied_to(ifindexes, read_links(route))}
         wanted = {link.ifindex: (message, link) for message, link in tied.items() if link.ifindex in ifindexes}
         unreadable = [link.name for _, link in wanted.values() if link.kind == UNREADABLE]
@@ -93,10 +98,10 @@ class HostReader:
         )
 
     def remembered(self, route: RouteSocket, ifindexes: Collection[int]) -> Survey | None:
-        """Return the remembered survey of these links, plus a fresh query of what the kernel does not announce.
+        """Return how the host uses these links, from the last call of `read`; None if that call did not read one of
+        them. Only what the kernel does not announce is queried again.
 
-        The caller guarantees that the kernel has announced no change since the last reading. None if one of the links
-        was not read then.
+        The caller guarantees that the kernel has announced no change since that call.
         """
         last = self._last
         if not all(ifindex in last.links for ifindex in ifindexes):
@@ -116,14 +121,14 @@ class HostReader:
         )
 
     def readable(self, messages: Collection[bytes]) -> tuple[LinkState, ...]:
-        """Return the links of these messages; messages that cannot be parsed are skipped."""
+        """Return the links of these netlink messages. Messages that cannot be parsed are skipped."""
         return tuple(link for message in messages if (link := self.parsed(message)).kind != UNREADABLE)
 
     def parsed(self, message: bytes) -> LinkState:
-        """Return the link of a message, without its addresses, routes and the like.
+        """Return the link of a netlink message, without its addresses and routes.
 
-        If the message cannot be parsed, return what its beginning says: the link may be a child or slave of a requested
-        link, which is then in use.
+        If the message is malformed, return only what its beginning says (the kind is UNREADABLE). Callers need at least
+        the master and the lower link: a link with an unreadable slave or child is in use.
         """
         known = self._links.get(_body(message))
         if known is not None:
@@ -134,9 +139,9 @@ class HostReader:
             return parse_start(message)
 
     def _settled_routes(self, ifindexes: Collection[int], sources: Collection[bytes]) -> tuple[Route, ...] | None:
-        """Return the routes that concern these links; None if the routing table changes all the time.
+        """Return the routes that concern these links; None if the routing table changes faster than it can be read.
 
-        The node is then read without routes. If the table still changes when a pod asks for a device, that pod is
+        With None, the node is read without routes. If the table still changes when a pod asks for a device, that pod is
         refused.
         """
         try:
@@ -160,8 +165,8 @@ def _own_of(links: Collection[int], addresses: Iterable[AddressMessage]) -> set[
 
 
 def read_programs(queues: Mapping[int, Queues]) -> Mapping[int, EbpfPrograms]:
-    """Return the eBPF programs on these links, for the links that have any. The calling thread must be in the links'
-    namespace."""
+    """Return the eBPF programs on links, by ifindex; links without programs are left out. `queues` are the links'
+    filters, which may be programs. The calling thread must be in the links' namespace."""
     found = {
         ifindex: EbpfPrograms(filters=of_link.programs, tcx=names_of(read_tcx(ifindex) or ()))
         for ifindex, of_link in queues.items()
@@ -176,7 +181,7 @@ def _returning(
     routes: Collection[Route],
 ) -> Mapping[int, LinkState]:
     """Return these links, each with the reasons why the host could not restore it fully after a move. Raises
-    KernelError."""
+    KernelError if a setting under /proc/sys/net cannot be read."""
     return {
         ifindex: replace(
             link,
@@ -202,8 +207,11 @@ def host_use(
     routes: Collection[Route],
     lifelines: Lifelines,
 ) -> HostUse:
-    """Return the host's use of these links, given their addresses and routes; without its fields `sockets` and
-    `routing`. Raises KernelError."""
+    """Return the host's use of these links. `messages` are their addresses and `routes` their routes. The fields
+    `sockets` and `routing` of the result are empty.
+
+    Raises KernelError if the route to the API server cannot be queried.
+    """
     addresses, networks = _by_link(messages)
     return HostUse(
         links=tuple(links),
@@ -216,8 +224,8 @@ def host_use(
 
 
 def with_sockets(use: HostUse) -> HostUse:
-    """Return the use completed with the sockets that are now bound to these links or their addresses. Call it inside
-    the namespace. Raises KernelError."""
+    """Return `use` completed with the sockets that are now bound to its links or their addresses. The calling thread
+    must be in the links' namespace. Raises KernelError if the kernel does not list its sockets."""
     return replace(use, sockets=read_sockets(frozenset().union(*use.addresses.values())))
 
 
@@ -228,7 +236,8 @@ def _api_server_links(route: RouteSocket, lifelines: Lifelines) -> frozenset[int
 def _by_link(
     messages: Iterable[AddressMessage],
 ) -> tuple[Mapping[int, frozenset[Address]], Mapping[int, tuple[str, ...]]]:
-    """Return the IP addresses of each link, and the same addresses with their prefix lengths as text."""
+    """Return the IP addresses of each link by ifindex, and a second mapping with each address and its prefix length as
+    text."""
     found: dict[int, set[Address]] = {}
     networks: dict[int, list[str]] = {}
     for message in messages:
@@ -241,8 +250,8 @@ def _by_link(
 
 
 def links_to(route: RouteSocket, address: Address) -> frozenset[int]:
-    """Return the ifindexes of all paths of the kernel's route to an address; none if there is no route. Raises
-    KernelError."""
+    """Return the ifindexes of all paths of the kernel's route to an address; empty if there is no route. Raises
+    KernelError if the kernel does not answer."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     body = _RTMSG.pack(family, address.max_prefixlen, 0, 0, 0, 0, 0, 0, _RTM_F_FIB_MATCH)
     body += struct.pack("=HH", 4 + len(address.packed), _RTA_DST) + address.packed

@@ -1,9 +1,9 @@
 """The implementation of attach.port.Kernel for the real Linux kernel.
 
 rtnetlink requests go through a socket that was opened in the namespace; for other requests the calling thread enters
-the namespace for a moment (module namespace). Each move of a netdev holds the kernel's RTNL lock for two
-synchronize_net and an rcu_barrier (15 ms and more). Moves therefore never run in parallel here: they would only queue
-in the kernel, and stall every CNI plugin meanwhile.
+the namespace for a moment (module namespace). Each move of a netdev holds the kernel's RTNL lock for 15 ms and more
+(two synchronize_net and an rcu_barrier). Moves therefore never run in parallel here: they would only queue in the
+kernel, and stall every CNI plugin meanwhile.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class LinuxKernel:
         is_as_read: Callable[[], bool] = lambda: False,
         sysfs: Path = Path("/sys"),
     ) -> None:
-        """Open the host's network namespace.
+        """Open the host's network namespace. Raises KernelError if it cannot be opened.
 
         `host_path` names the namespace that counts as the host's, by default the one in which this process started.
         `is_as_read` returns whether the host's links are unchanged since `host_use` last read them.
@@ -86,7 +86,8 @@ class LinuxKernel:
         self._boot_id = read_boot_id()
         self._holdings = Holdings()
         self.handed = HandedNamespaces()
-        """Namespaces that are opened by descriptors instead of their paths."""
+        """Maps paths of namespaces to descriptors that another process has sent. A namespace with a descriptor here is
+        opened by it, because the daemon may lack the right to open the path."""
         self._host = self._hold(host_path, are_sockets_kept=False)
         self._host.is_host = True
         self._moves = threading.Lock()
@@ -100,7 +101,7 @@ class LinuxKernel:
         return self._host
 
     def held(self) -> Held:
-        """Return the numbers of open namespaces and sockets, those of the host included."""
+        """Return the numbers of open namespaces and of sockets in them, the host's namespace included."""
         return self._holdings.count()
 
     def open_namespace(self, path: str) -> HeldNamespace:
@@ -143,7 +144,8 @@ class LinuxKernel:
         return inside(self._host, "read the host's links", lambda route: self._host_reader.read(route, netdevs))
 
     def programs(self, ifindexes: Collection[int]) -> Mapping[int, EbpfPrograms]:
-        """Return the eBPF programs on these links of the host, for the links that have any. Raises KernelError."""
+        """Return the eBPF programs on these links of the host, by ifindex; links without programs are left out. Raises
+        KernelError if the kernel refuses a query."""
         return inside(self._host, "list eBPF programs", lambda route: read_programs(read_queues(route, ifindexes)))
 
     def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
@@ -196,8 +198,8 @@ class LinuxKernel:
         return visit(held(namespace), "list RDMA devices", RdmaSocket.devices)
 
     def rdma_netdevs(self) -> tuple[RdmaNetdevs, ...] | None:
-        """Return the host's RDMA devices, each with its netdevs that are on the host; None if the kernel has no RDMA
-        subsystem."""
+        """Return the host's RDMA devices, each with its netdevs that are on the host now; None if the kernel has no
+        RDMA subsystem."""
         return visit(self._host, "list the netdevs of RDMA devices", read_netdevs)
 
     def rdma_ports(self, namespace: Namespace, index: int) -> tuple[RdmaPortState, ...]:
@@ -221,8 +223,8 @@ class LinuxKernel:
         return visit(self._host, f"list the objects of RDMA device {index}", lambda rdma: holders_of(rdma, index))
 
     def rdma_holders(self) -> Mapping[int, tuple[RdmaObject, ...]]:
-        """Return the objects that show who uses each RDMA device of the host, by the device's index. Raises
-        KernelError."""
+        """Return the RDMA objects that show who uses each RDMA device of the host, by the device's index. Raises
+        KernelError if the kernel does not list the devices."""
         return visit(self._host, "list the objects of RDMA devices", read_holders)
 
     def can_move_rdma(self, index: int, target: Namespace) -> bool:
@@ -246,14 +248,14 @@ def _gid_tables(
 
 
 def _capture(route: RouteSocket, wanted: Collection[int]) -> Mapping[int, LinkState]:
-    """Return these links with everything that they lose when they move: addresses, routes, neighbours, settings and so
-    on."""
+    """Return these links, by ifindex, with everything that a move to another namespace takes from a link: addresses,
+    routes, neighbours, settings and so on."""
     return _wholes(route, _messages(route, wanted), lambda ifindex: read_addresses(route, ifindex), read_routes_of)
 
 
 def _messages(route: RouteSocket, wanted: Collection[int]) -> Mapping[int, bytes]:
-    """Return the kernel's messages of these links, without links that do not exist. Each link is queried on its own,
-    because a busy host has hundreds of links."""
+    """Return the kernel's message of each link, by ifindex, without links that do not exist. Each link is queried on
+    its own, because a busy host has hundreds of links."""
     return {ifindex: message for ifindex in wanted if (message := _message(route, ifindex)) is not None}
 
 
@@ -267,8 +269,8 @@ def _message(route: RouteSocket, ifindex: int) -> bytes | None:
 
 
 def _capture_returnable(route: RouteSocket, wanted: Collection[int]) -> Mapping[int, LinkState]:
-    """Return these links with everything that they lose when they move, and with the reasons why the host could not
-    restore a link fully."""
+    """Return these links, by ifindex, with everything that a move to another namespace takes from a link, and with the
+    reasons why the host could not restore it fully."""
     messages = _messages(route, wanted)
     addresses = {ifindex: read_addresses(route, ifindex) for ifindex in messages}
     routes = read_routes(messages.keys(), {address.own for found in addresses.values() for address in found})
@@ -281,8 +283,12 @@ def _wholes(
     addresses_of: Callable[[int], Collection[AddressMessage]],
     routes_of: Callable[[int], Collection[Route]],
 ) -> Mapping[int, LinkState]:
-    """Return the links of these messages with everything that they lose when they move. What the kernel reports for all
-    links at once is read only once."""
+    """Return the links of `messages` (the kernel's messages by ifindex), with everything that a move to another
+    namespace takes from a link. `addresses_of` and `routes_of` return the addresses and routes of the link with an
+    ifindex.
+
+    What the kernel can report for all links in one answer, such as qdiscs, is read only once.
+    """
     if not messages:
         return {}
     carried = read_carried(route, messages.keys())

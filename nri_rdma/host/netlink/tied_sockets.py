@@ -1,7 +1,7 @@
-"""Finds TCP and UDP sockets that are bound to an address or a link, in the calling thread's namespace.
+"""Finds TCP and UDP sockets that are bound to certain IP addresses or to a link, in the calling thread's namespace.
 
-A busy host has sockets by the ten thousand, and most are not bound to a requested address. Of these, only one field of
-the kernel's message (sock_diag(7)) is read.
+A busy host has sockets by the ten thousand, and most are not bound to a requested address. For such a socket, only one
+field of the kernel's message (sock_diag(7)) is read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ connection) is a state since Linux 6.8."""
 _WITHOUT_MODULE = frozenset({errno.ENOENT, errno.EPROTONOSUPPORT})
 """The errors of a kernel without tcp_diag or udp_diag."""
 _ASKED_OTHERWISE = _WITHOUT_MODULE | {errno.EOPNOTSUPP, errno.EINVAL}
-"""The errors of a kernel without tcp_diag, or without support for the old form of the request."""
+"""The errors of a kernel without tcp_diag, or without support for the form of request from before Linux 3.3."""
 _ADDRESS_BYTES: Mapping[int, int] = {socket.AF_INET: 4, socket.AF_INET6: 16}
 _PORT = struct.Struct("!H")
 _INTERFACE = struct.Struct("=I")
@@ -43,24 +43,25 @@ _MAPPED = b"\0" * 10 + b"\xff\xff"  # an IPv4 address as IPv6 sockets have it
 
 def read_sockets(addresses: Collection[Address]) -> tuple[HostSocket, ...]:
     """Return the sockets whose local address is one of these, and all sockets that are bound to a link. Raises
-    KernelError."""
+    KernelError if the kernel does not list its sockets."""
     wanted = _packed(addresses)
     with asking(_NETLINK_SOCK_DIAG) as ask:
         return (*_of_tcp(ask, wanted), *_by_family(ask, "udp", wanted))
 
 
 def _packed(addresses: Collection[Address]) -> frozenset[bytes]:
-    """Return the bytes of these addresses as IPv4 and IPv6 sockets report them."""
+    """Return these addresses as bytes. Each IPv4 address is returned in two forms, because IPv6 sockets report it as an
+    IPv4-mapped address."""
     four = frozenset(address.packed for address in addresses if address.version == 4)
     six = frozenset(address.packed for address in addresses if address.version == 6)
     return four | six | {_MAPPED + packed for packed in four}
 
 
 def _of_tcp(ask: Ask, wanted: frozenset[bytes]) -> tuple[HostSocket, ...]:
-    """Return the TCP sockets that are bound to a link or a wanted address.
+    """Return the TCP sockets that are bound to a link or to one of the addresses `wanted`.
 
-    Uses the form of request from before Linux 3.3, for which the kernel walks its table of connections once for both
-    families. That walk takes 0.2 ms even if there are few connections.
+    Uses the form of request from before Linux 3.3, for which the kernel walks its table of connections only once for
+    IPv4 and IPv6. That walk takes 0.2 ms even if there are few connections.
     """
     try:
         messages = ask(_TCPDIAG_GETSOCK, _REQUEST_OF_BOTH.pack(_STATES, 0))
@@ -87,7 +88,7 @@ def _of_family(ask: Ask, protocol: str, family: int, wanted: frozenset[bytes]) -
 
 
 def _tied(messages: Iterable[bytes], protocol: str, wanted: frozenset[bytes]) -> Iterator[HostSocket]:
-    """Yield the sockets in the kernel's messages that are bound to a link or to one of the wanted addresses."""
+    """Yield the sockets in the kernel's messages that are bound to a link or to one of the addresses `wanted`."""
     for message in messages:
         own = message[_ADDRESS_AT : _ADDRESS_AT + _ADDRESS_BYTES[message[HEADER.size]]]
         (ifindex,) = _INTERFACE.unpack_from(message, _INTERFACE_AT)
@@ -112,7 +113,8 @@ def address_of(packed: bytes) -> Address | None:
 
 
 def _told_by_proc(protocol: str, family: int, wanted: frozenset[bytes]) -> Iterator[HostSocket]:
-    """Yield the sockets listed in /proc/net, which does not show a bound link (SO_BINDTODEVICE)."""
+    """Yield the sockets listed in /proc/net that have one of the addresses `wanted`. Sockets that are bound to a link
+    only are missed, because /proc/net does not show SO_BINDTODEVICE."""
     path = Path(f"/proc/thread-self/net/{protocol}{'' if family == socket.AF_INET else '6'}")
     try:
         text = path.read_text()
@@ -124,7 +126,8 @@ def _told_by_proc(protocol: str, family: int, wanted: frozenset[bytes]) -> Itera
 
 
 def parse_proc_sockets(text: str, protocol: str, wanted: Collection[bytes]) -> Iterator[HostSocket]:
-    """Yield the sockets in a table of /proc/net whose local address is one of `wanted` (proc(5)).
+    """Yield the sockets in a table of /proc/net whose local address is one of `wanted` (proc(5)). `protocol` is "tcp"
+    or "udp".
 
     The table writes an address as words of four bytes, each as a hexadecimal number in the machine's byte order.
     """

@@ -1,1 +1,1 @@
-"""Network namespaces: opened, visited, and their settings under /proc/sys."""
+"""Opens network namespaces, lets threads enter them, and reaches their settings under /proc/sys."""

@@ -29,9 +29,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """The number of open namespaces and of sockets in them, the host's own included.
+    """The number of open namespaces and of sockets in them, including the host's namespace.
 
-    `closing` counts namespaces that were closed during a call; each is released when its call returns.
+    `closing` counts namespaces that were closed while a call used them. Each is released when its last call returns.
     """
 
     namespaces: int = 0
@@ -47,12 +47,12 @@ class Holdings:
         self._held: set[HeldNamespace] = set()
 
     def add(self, namespace: HeldNamespace) -> None:
-        """Add a namespace that was opened."""
+        """Count a namespace that was opened."""
         with self._lock:
             self._held.add(namespace)
 
     def discard(self, namespace: HeldNamespace) -> None:
-        """Remove a namespace that was released, with all its sockets."""
+        """Stop counting a namespace that was released, with all its sockets."""
         with self._lock:
             self._held.discard(namespace)
 
@@ -71,7 +71,7 @@ class HeldNamespace:
     """An open network namespace, with the descriptor and sockets that keep it alive. Safe for use by several threads.
 
     Several callers may use it at once, each with a socket of its own, so that a call that hangs in a driver does not
-    block the others.
+    block other callers.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class HeldNamespace:
         handed: HandedNamespaces | None = None,
         are_sockets_kept: bool = True,
     ) -> None:
-        """Open the namespace at `path`. Raises NamespaceError.
+        """Open the namespace at `path`. Raises NamespaceError if it cannot be opened.
 
-        `handed` are namespaces that were received as descriptors; they take precedence over the path.
+        `handed` has namespaces that another process sent as descriptors; they take precedence over the file at `path`.
         `are_sockets_kept`: keep idle sockets open until `rest` is called; otherwise only inside a `keeping()` block.
         """
         self._handed = handed or HandedNamespaces()
@@ -112,7 +112,8 @@ class HeldNamespace:
             os.close(self._fd)
             raise
         self.identity = NamespaceIdentity(boot_id=boot_id, cookie=cookie, path=path)
-        """The kernel's number of this namespace, with the boot and the path by which it was found."""
+        """The kernel's number of this namespace, the boot for which the number is valid, and the path at which the
+        namespace was found."""
         self._routes = RouteSockets(first)
         holdings.add(self)
 
@@ -122,13 +123,14 @@ class HeldNamespace:
         return self._routes.count + self._spare.count
 
     def is_at(self, other: HeldNamespace) -> bool:
-        """Return whether both objects are the same namespace. The comparison of inodes is safe while both are open."""
+        """Return whether both objects are one namespace. Their inode numbers are compared, which is safe while both are
+        open."""
         return os.path.samestat(os.fstat(self._fd), os.fstat(other.fd))
 
     @property
     def is_at_its_path(self) -> bool:
-        """Return whether the file at the namespace's path is still this namespace. Raises KernelError if this object is
-        closed."""
+        """Return whether the file at the namespace's path still leads to this namespace. Raises KernelError if this
+        object is closed."""
         with self.descriptor() as fd:
             own = os.fstat(fd)
         try:
@@ -138,14 +140,15 @@ class HeldNamespace:
 
     @property
     def fd(self) -> int:
-        """The descriptor. A caller that keeps using it must call `descriptor` instead."""
+        """The namespace's descriptor. A caller that keeps using it must call `descriptor` instead, because another
+        thread may close it."""
         return self._fd
 
     def run(self, work: Callable[[], T]) -> T:
         """Run `work` in the calling thread, which is in this namespace meanwhile, and return its result.
 
         Exceptions of `work` pass through. Raises KernelError: EBADF if this object is closed; ESTALE if the descriptor
-        no longer leads to the same namespace, or the caller is already in another namespace.
+        now leads to another namespace, or the caller is already in another namespace.
         """
         spare = self._enter_use()
         try:
@@ -162,7 +165,10 @@ class HeldNamespace:
 
     def ask(self, work: Callable[[RouteSocket], T]) -> T:
         """Run `work` with an rtnetlink socket of this namespace, and return its result. The calling thread does not
-        enter the namespace, because the kernel uses the socket's namespace. Raises the same errors as `run`."""
+        enter the namespace, because the kernel uses the socket's namespace.
+
+        Raises KernelError: EBADF if this object is closed, ESTALE if the caller is in another namespace.
+        """
         be_home()
         self._enter_use()
         try:
@@ -177,8 +183,9 @@ class HeldNamespace:
 
     @contextmanager
     def descriptor(self) -> Iterator[int]:
-        """Yield the descriptor and keep it open meanwhile, even if another thread closes this object; its number could
-        otherwise be reused for another file. Raises KernelError (EBADF) if this object is closed."""
+        """Yield the descriptor and keep it open meanwhile, even if another thread closes this object: the kernel could
+        otherwise give the descriptor's number to another file. Raises KernelError (EBADF) if this object is already
+        closed."""
         self._enter_use()
         try:
             yield self._fd
@@ -187,8 +194,8 @@ class HeldNamespace:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Keep idle sockets open while the block runs. The kernel frees closed sockets later, and a move of a link
-        would wait for that."""
+        """Keep idle sockets open while the block runs. The kernel frees a closed socket with a delay, and a move of a
+        link would have to wait for that."""
         try:
             with self._spare.keeping():
                 yield
@@ -196,8 +203,8 @@ class HeldNamespace:
             self._routes.close_idle(self._most_idle())
 
     def rest(self) -> None:
-        """Close the sockets but keep the descriptor, because no call is expected for a long time. A socket in use is
-        closed when its call returns."""
+        """Close the idle sockets but keep the descriptor, because no call is expected for a long time. A socket in use
+        is closed when its call returns."""
         with self._lock:
             spare = self._spare
             if not self.is_closed:  # once closed, the spare sockets stay, and close sockets that calls return
@@ -208,8 +215,8 @@ class HeldNamespace:
     def close(self) -> None:
         """Release the namespace. Closing twice does nothing.
 
-        Never blocks in the kernel. During a call, the namespace is released only when the call returns: until then its
-        thread and socket keep the namespace alive anyway, and the number of the descriptor must not be reused.
+        Never blocks in the kernel. If a call uses the namespace, the descriptor is closed only when that call returns:
+        until then the call keeps the namespace alive anyway.
         """
         with self._lock:
             if self.is_closed:
@@ -236,7 +243,9 @@ class HeldNamespace:
         return KernelError("enter the network namespace", errno.ESTALE, f"{self._path} is now another namespace")
 
     def _enter_use(self, *, even_closed: bool = False) -> SpareSockets:
-        """Keep the descriptor open until `_leave_use`. Return the present spare sockets."""
+        """Count a caller, so that the descriptor stays open until the caller calls `_leave_use`. Return the store of
+        idle sockets that the caller may reuse. Raises KernelError (EBADF) if this object is closed, unless
+        `even_closed` is True."""
         with self._lock:
             if self.is_closed and not even_closed:
                 raise KernelError("enter the network namespace", errno.EBADF)
@@ -263,10 +272,10 @@ def _cookie_of(route: RouteSocket) -> int:
 
 
 def inside(namespace: Namespace, operation: str, work: Callable[[RouteSocket], T]) -> T:
-    """Run `work` with an rtnetlink socket of the namespace, in the calling thread, which is in the namespace meanwhile.
-    Return its result.
+    """Run `work` with an rtnetlink socket of the namespace, and return its result. The calling thread is in the
+    namespace meanwhile.
 
-    Raises KernelError, which names `operation`.
+    Raises KernelError, which names `operation`, for an OSError or a malformed message.
     """
     it = held(namespace)
     try:
@@ -276,9 +285,10 @@ def inside(namespace: Namespace, operation: str, work: Callable[[RouteSocket], T
 
 
 def asked(namespace: Namespace, operation: str, work: Callable[[RouteSocket], T]) -> T:
-    """Run `work` with an rtnetlink socket of the namespace, without entering the namespace, and return its result.
+    """Run `work` with an rtnetlink socket of the namespace, and return its result. The calling thread does not enter
+    the namespace.
 
-    Raises KernelError, which names `operation`.
+    Raises KernelError, which names `operation`, for an OSError or a malformed message.
     """
     try:
         return held(namespace).ask(work)
@@ -293,8 +303,8 @@ def _named(operation: str, error: WireError | OSError) -> KernelError:
 
 
 def held(namespace: Namespace) -> HeldNamespace:
-    """Return the namespace as the class of this module. Raises TypeError for a namespace of another kernel
-    implementation."""
+    """Check that a namespace was opened by this module, and return it with its real type. Raises TypeError for a
+    namespace of another implementation of attach.port.Kernel."""
     if not isinstance(namespace, HeldNamespace):
         raise TypeError("a namespace of another kernel")
     return namespace

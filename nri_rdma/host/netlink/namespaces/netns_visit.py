@@ -1,7 +1,7 @@
 """Lets a thread be in another network namespace for a moment.
 
-setns changes only the calling thread. In the other namespace, a thread must start no thread or process, which would
-stay there, and must not enter a second namespace.
+The system call setns changes only the calling thread. In the other namespace, a thread must start no thread or process,
+which would stay there, and must not enter a second namespace.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(fd: int) -> None:
-    """Move the calling thread into the namespace of a descriptor, without a return. Raises NamespaceError."""
+    """Move the calling thread into the namespace of a descriptor, and leave it there. Raises NamespaceError if the
+    kernel refuses."""
     if _libc.setns(fd, _CLONE_NEWNET) != 0:
         raise NamespaceError("enter the network namespace", ctypes.get_errno())
 
 
 class _Whereabouts(threading.local):
-    """The location of the calling thread."""
+    """Records for each thread whether it is in another network namespace than the process. Each thread sees its own
+    value."""
 
     is_away = False
     """True while the thread is in another namespace than the process, or is entering or leaving it."""
@@ -41,8 +43,8 @@ _calling = _Whereabouts()
 
 @contextmanager
 def visiting(fd: int) -> Iterator[None]:
-    """Let the calling thread be in the namespace of a descriptor while the block runs. Raises NamespaceError, and
-    KernelError if the thread is in another namespace already.
+    """Let the calling thread be in the namespace of a descriptor while the block runs. Raises NamespaceError if the
+    kernel refuses, and KernelError if the thread is in another namespace already.
 
     If the kernel, short of memory, cannot move the thread back, the process ends: the thread would otherwise act in the
     pod instead of on the host. The next daemon continues from the journal.
@@ -68,7 +70,7 @@ def be_home() -> None:
 
 
 def is_own(state: os.stat_result) -> bool:
-    """Return whether this stat result of a descriptor is that of the process's own network namespace."""
+    """Return whether `state`, the stat result of a descriptor, is that of the process's own network namespace."""
     return os.path.samestat(state, os.fstat(_home()))
 
 

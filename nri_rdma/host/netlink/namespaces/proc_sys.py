@@ -26,9 +26,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @cache
 def writable_net() -> Path | None:
-    """Return a path of /proc/sys/net that accepts writes, valid for this process's life; None if there is none.
+    """Return a path of /proc/sys/net that accepts writes, valid until this process ends; None if the kernel refuses
+    one.
 
-    Like /proc/sys/net itself, it shows the settings of the network namespace that the calling thread is in.
+    The path shows the settings of the network namespace that the calling thread is in, which /proc/sys/net does too.
     """
     try:
         if not os.statvfs(NET).f_flag & os.ST_RDONLY:
@@ -41,9 +42,9 @@ def writable_net() -> Path | None:
 
 def mount_unseen(kind: bytes) -> int:
     """Mount a file system of this kind (``proc``, ``sysfs``) without a mount point, and return its descriptor. Raises
-    OSError.
+    OSError if the kernel refuses.
 
-    A sysfs belongs to the calling thread's network namespace.
+    A sysfs shows the calling thread's network namespace.
     """
     opened = _call(_FSOPEN, kind, _FSOPEN_CLOEXEC)
     try:

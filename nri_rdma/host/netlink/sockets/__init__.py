@@ -1,1 +1,2 @@
-"""Netlink sockets: requests, lists, and sockets that are kept open."""
+"""Netlink sockets: they send requests, read the kernel's lists of objects such as links, and are kept open for
+reuse."""

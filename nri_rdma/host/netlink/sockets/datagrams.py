@@ -23,8 +23,8 @@ _spare: Final[list[mmap.mmap]] = []
 class Datagrams:
     """Receives the datagrams of one socket, each in one system call. For one thread at a time.
 
-    `close` releases the buffer but not the socket, which its owner closes. The buffer reserves address space; only its
-    used pages cost memory.
+    `close` releases the buffer and leaves the socket open. The buffer reserves address space; only its used pages cost
+    memory.
     """
 
     def __init__(self, source: socket.socket) -> None:
@@ -32,8 +32,8 @@ class Datagrams:
         self._buffer = _take()
 
     def receive(self) -> tuple[bytes, int]:
-        """Return the next datagram and the netlink port of its sender. Raises OSError, and WireError for a datagram
-        that is too long, which is then lost."""
+        """Return the next datagram and the netlink port of its sender. Raises OSError if the socket fails, and
+        WireError for a datagram that is too long, which is then lost."""
         length, (sender, _groups) = self._socket.recvfrom_into(self._buffer, 0, socket.MSG_TRUNC)
         if length > LONGEST:
             raise WireError(f"a datagram of {length} bytes, more than {LONGEST}")

@@ -1,6 +1,6 @@
-"""Reads lists from the kernel over any netlink protocol, as whole messages.
+"""Reads lists of objects from the kernel over any netlink protocol, as whole messages.
 
-Used for sock_diag; rtnetlink has a socket class of its own (module route_socket).
+Used for sock_diag (lists of sockets); rtnetlink has a socket class of its own (module route_socket).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ NLMSG_ERROR, NLMSG_DONE = 2, 3
 DUMP_INTERRUPTED = 0x10
 """NLM_F_DUMP_INTR: the list changed while it was sent, so an entry may be missing or listed twice."""
 ATTEMPTS = 10
-"""Attempts to read a list that keeps changing. After the last one the error is EAGAIN, because an incomplete list must
-not be used."""
+"""Attempts to read a list that keeps changing. After the last attempt the error is EAGAIN, because an incomplete list
+must not be used."""
 
 T = TypeVar("T")
 Ask: TypeAlias = Callable[[int, bytes], list[bytes]]
@@ -33,8 +33,9 @@ _DATAGRAM_MAX = 1 << 16
 
 @contextmanager
 def asking(protocol: int) -> Iterator[Ask]:
-    """Open a socket in the calling thread's namespace, and yield a function that returns all messages of a list, given
-    the request's kind and body. Raises KernelError."""
+    """Open a netlink socket in the calling thread's namespace. Yield a function that requests a list and returns its
+    messages; the function takes the request's kind and body. Raises KernelError if the kernel refuses or does not
+    answer."""
     with momentary(protocol) as sock:
 
         def ask(kind: int, body: bytes) -> list[bytes]:
@@ -44,10 +45,11 @@ def asking(protocol: int) -> Iterator[Ask]:
 
 
 def read_whole(operation: str, read: Callable[[], tuple[list[T], bool]]) -> list[T]:
-    """Read a list until it did not change meanwhile, and return it. All netlink lists are read through this function.
+    """Call `read` until it returns a list that did not change while it was read, and return that list. All netlink
+    lists are read through this function.
 
-    `read` returns the list, and whether it changed while it was read. Raises KernelError: EAGAIN if it changed at every
-    attempt.
+    `read` returns the list, and True if it changed meanwhile. Raises KernelError, which names `operation`: EAGAIN if
+    the list changed at every attempt.
     """
     for _ in range(ATTEMPTS):
         found, is_interrupted = read()
@@ -57,8 +59,8 @@ def read_whole(operation: str, read: Callable[[], tuple[list[T], bool]]) -> list
 
 
 def messages_of(datagram: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yield kind, flags and whole message (with its header) of each message in a datagram. Raises KernelError for a
-    malformed one."""
+    """Yield kind, flags and bytes (with the header) of each message in a datagram. Raises KernelError for a malformed
+    message."""
     offset = 0
     while offset + HEADER.size <= len(datagram):
         length, kind, flags = _LENGTH_KIND_FLAGS.unpack_from(datagram, offset)

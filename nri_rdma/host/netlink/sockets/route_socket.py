@@ -1,6 +1,6 @@
 """A socket for rtnetlink that sends requests and reads lists as bytes.
 
-Several requests go in one datagram; the kernel handles them in order, and continues after one that it refuses
+Several requests go in one datagram. The kernel handles them in order, and continues after a refused one
 (netlink_rcv_skb). pyroute2 is not used here, because it opens an event loop for each socket and decodes every
 attribute, which takes a tenth of a millisecond per message.
 """
@@ -37,7 +37,7 @@ REQUESTS_MAX = 32
 datagram."""
 
 _OF_LINKS = frozenset({16, 17, 108, 109})  # RTM_NEWLINK, RTM_DELLINK, RTM_NEWLINKPROP, RTM_DELLINKPROP
-"""Requests that call a driver. If the driver was interrupted (EINTR), the kernel sends no answer at all
+"""The kinds of requests that call a driver. If the driver was interrupted (EINTR), the kernel sends no answer at all
 (netlink_rcv_skb)."""
 _SOL_NETLINK, _CAP_ACK, _EXT_ACK, _STRICT = 270, 10, 11, 12  # include/uapi/linux/netlink.h
 _SO_NETNS_COOKIE = 71  # include/uapi/asm-generic/socket.h, Linux 5.14
@@ -57,9 +57,10 @@ class Request:
 
 class RouteSocket:
     """An rtnetlink socket of the namespace in which it was created, for one thread at a time. Every method raises
-    KernelError.
+    KernelError if the kernel refuses a request or does not answer.
 
-    After an error that is not the kernel's answer, `is_broken` is True, because late answers may still arrive.
+    `is_broken` becomes True after an error of the socket itself. The socket must then be closed, because late answers
+    may still arrive.
     """
 
     def __init__(self) -> None:
@@ -95,14 +96,14 @@ class RouteSocket:
         return int(cookie)
 
     def do(self, *requests: Request) -> None:
-        """Send all requests in order, even after a refusal. Raises KernelError for the first refused one."""
+        """Send all requests in order, even after a refusal. Raises KernelError for the first refused request."""
         errors = self.try_all(requests)
         if errors:
             raise errors[min(errors)]
 
     def try_all(self, requests: Sequence[Request]) -> dict[int, KernelError]:
-        """Send all requests in order, even after a refusal, and return the errors by the request's position. Raises
-        KernelError if no answer comes."""
+        """Send all requests in order, even after a refusal, and return the error of each refused request by its
+        position. Raises KernelError if no answer comes."""
         errors: dict[int, KernelError] = {}
         for start in range(0, len(requests), REQUESTS_MAX):
             refused = self._do(requests[start : start + REQUESTS_MAX])
@@ -110,7 +111,8 @@ class RouteSocket:
         return errors
 
     def ask(self, kind: int, body: bytes, operation: str) -> bytes:
-        """Return the whole message that answers a request about one object."""
+        """Send a request about one object and return the kernel's whole message. `operation` names the request in
+        errors."""
         self._sequence += 1
         self._send(operation, encode_request(kind, 0, self._sequence, body))
         while True:
@@ -123,14 +125,15 @@ class RouteSocket:
                 raise KernelError(operation, answer.errno or errno.EPROTO, answer.reason or "an answer without content")
 
     def dump(self, kind: int, body: bytes, operation: str, keep: Callable[[bytes], bool] | None = None) -> list[bytes]:
-        """Return the whole messages of a list; with `keep`, only those for which it returns True."""
+        """Request a list and return its messages, with their headers. `keep` selects messages; None: return all.
+        `operation` names the request in errors."""
         return read_whole(operation, lambda: self._list(operation, kind, body, keep))
 
     def _do(self, requests: Sequence[Request]) -> dict[int, KernelError]:
         """Send the requests in one datagram and return the errors by position.
 
-        The kernel always reports refusals. Success is confirmed only on request: here for the last request, and for
-        changes of links.
+        The kernel reports each refused request. It confirms a successful one only if the request asks for that; here
+        the last request and requests that change links do.
         """
         first, last = self._sequence + 1, self._sequence + len(requests)
         self._sequence = last

@@ -1,4 +1,4 @@
-"""The rtnetlink sockets of one network namespace: one for each present caller, and idle ones for reuse."""
+"""The rtnetlink sockets of one network namespace: one for each present caller, and idle ones for later callers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Final
 from nri_rdma.host.netlink.sockets.route_socket import RouteSocket
 
 IDLE_MAX: Final = 1
-"""The most idle sockets to keep; others are closed. Only the host's namespace has several callers at once, and an idle
-daemon should always have the same number of sockets."""
+"""The most idle sockets to keep; others are closed. One is enough: only the host's namespace has several callers at
+once, and an idle daemon should always have one number of sockets."""
 IDLE_MAX_OF_KEPT: Final = 2
-"""The most idle sockets while sockets are kept open for an attach, which has two callers at once
+"""The most idle sockets to keep while devices are attached to a pod. An attach has two callers at once
 (attach/last_look.py)."""
 
 
 class RouteSockets:
-    """The rtnetlink sockets of one network namespace. Safe for use by several threads."""
+    """The rtnetlink sockets of one network namespace, of which idle ones are reused. Safe for use by several
+    threads."""
 
     def __init__(self, first: RouteSocket) -> None:
         self._lock = threading.Lock()
@@ -26,11 +27,12 @@ class RouteSockets:
 
     @property
     def count(self) -> int:
-        """The number of open sockets, those in use included."""
+        """The number of open sockets, including those in use."""
         return self._count
 
     def take(self) -> tuple[RouteSocket | None, int]:
-        """Return an idle socket (None if there is none), and the generation number that `give_back` needs."""
+        """Return an idle socket (None if there is none), and the generation number that the caller passes to
+        `give_back`. The generation changes with each call of `close`."""
         with self._lock:
             return self._idle.pop() if self._idle else None, self._generation
 
@@ -40,8 +42,8 @@ class RouteSockets:
             self._count += 1
 
     def give_back(self, route: RouteSocket, generation: int, most: int) -> None:
-        """Keep a caller's socket as idle, up to `most` idle sockets. Close it if it is broken, or if `close` was called
-        since `take`."""
+        """Take back a caller's socket and keep it as idle. Close it instead if it is broken, if there are `most` idle
+        sockets already, or if `close` was called since `take` returned this `generation`."""
         with self._lock:
             keep = generation == self._generation and len(self._idle) < most and not route.is_broken
             if keep:
@@ -52,7 +54,7 @@ class RouteSockets:
             route.close()
 
     def close_idle(self, most: int = 0) -> None:
-        """Close the idle sockets beyond the first `most`."""
+        """Close idle sockets until at most `most` are left."""
         with self._lock:
             idle, self._idle = self._idle[most:], self._idle[:most]
             self._count -= len(idle)

@@ -21,7 +21,7 @@ from nri_rdma.host.netlink.sockets.patience import PATIENCE_S, be_patient
 
 _KEPT = 4
 """The most idle sockets per protocol. Reading routes needs two: one for the list, and one for events that show that the
-list is out of date. An attach has two such callers on the host (attach/last_look.py)."""
+list is out of date. An attach has two readers of the host's routes at once (attach/last_look.py)."""
 
 
 class SpareSockets:
@@ -61,7 +61,8 @@ class SpareSockets:
             return idle.pop() if idle else None
 
     def put(self, protocol: int, spare: socket.socket) -> None:
-        """Keep a socket with no pending answer for reuse, or close it if sockets are not kept or there are enough."""
+        """Keep a socket for reuse; it must have no pending answer. The socket is closed instead if sockets are not kept
+        now, or if there are enough idle ones."""
         with self._lock:
             idle = self._idle.setdefault(protocol, [])
             keep = self.are_kept and len(idle) < _KEPT
@@ -71,7 +72,7 @@ class SpareSockets:
             spare.close()
 
     def close(self) -> None:
-        """Close all idle sockets, and from now on every socket that is returned."""
+        """Close all idle sockets. From now on, every socket that a caller returns is closed."""
         self._let_go(self._keepers)
 
     def _let_go(self, keepers: int) -> None:
@@ -86,7 +87,7 @@ class SpareSockets:
 
 
 class _Calling(threading.local):
-    """State of the calling thread."""
+    """Records for each thread which store of idle netlink sockets it uses. Each thread sees its own value."""
 
     spare: SpareSockets | None = None
     """The idle sockets of the namespace that the thread is in; None: sockets are opened and closed for each use."""
@@ -97,7 +98,8 @@ _calling = _Calling()
 
 @contextmanager
 def using(spare: SpareSockets) -> Iterator[None]:
-    """Let the calling thread, which is in these sockets' namespace, use them while the block runs."""
+    """Let the calling thread take its netlink sockets from `spare` while the block runs. The thread must be in the
+    namespace of these sockets."""
     before, _calling.spare = _calling.spare, spare
     try:
         yield
@@ -106,11 +108,8 @@ def using(spare: SpareSockets) -> Iterator[None]:
 
 
 def take_socket(protocol: int) -> socket.socket:
-    """Return a netlink socket of the calling thread's namespace, which waits a limited time for answers. Raises
-    KernelError.
-
-    The caller returns it with `give_back`, or closes it.
-    """
+    """Return an idle or a new netlink socket of the calling thread's namespace, which waits a limited time for answers.
+    The caller returns it with `give_back`, or closes it. Raises KernelError if no socket can be opened."""
     spare = _calling.spare.take(protocol) if _calling.spare is not None else None
     if spare is not None:
         return spare
@@ -128,7 +127,7 @@ def take_socket(protocol: int) -> socket.socket:
 
 
 def give_back(protocol: int, spare: socket.socket) -> None:
-    """Return a socket with no pending answer for reuse."""
+    """Return a socket that `take_socket` returned, so that it can be reused. The socket must have no pending answer."""
     if _calling.spare is not None:
         _calling.spare.put(protocol, spare)
     else:
@@ -137,8 +136,8 @@ def give_back(protocol: int, spare: socket.socket) -> None:
 
 @contextmanager
 def momentary(protocol: int) -> Iterator[socket.socket]:
-    """Yield a netlink socket of the calling thread's namespace. Raises KernelError: ETIMEDOUT if no answer comes in
-    time.
+    """Yield a netlink socket of the calling thread's namespace. Raises KernelError if no socket can be opened, and
+    ETIMEDOUT if the kernel does not answer in time.
 
     After an error the socket is closed, not reused, because late answers may still arrive.
     """

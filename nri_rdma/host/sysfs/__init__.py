@@ -1,1 +1,1 @@
-"""Reads the kernel's description of the hardware from a sysfs root: the machine's own, or a copy."""
+"""Reads the kernel's description of the hardware from a sysfs root: this machine's own, or a copy of another one."""

@@ -1,6 +1,6 @@
 """Reads single attributes and paths in sysfs.
 
-Folders are strings here, not Paths: the node is read again for every pod that comes and goes, and Paths made that take
+Folders are strings here, not Paths: the node is read again for every pod that comes and goes, and with Paths this took
 five times as long.
 """
 
@@ -30,8 +30,8 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def read(path: str) -> str:
-    """Return the text of an attribute; "" if it is missing or cannot be read (the kernel answers EINVAL for unused
-    GIDs)."""
+    """Return the text of an attribute; "" if it is missing or cannot be read. The kernel answers EINVAL for unused
+    GIDs, for example."""
     try:
         return read_text(path)
     except OSError:
@@ -44,11 +44,11 @@ def read_of(folder: str, name: str) -> str:
 
 
 def destination(folder: str, link: str) -> str:
-    """Return the folder that an entry of `folder` links to, or the entry itself if it is a folder; "" if it does not
-    exist.
+    """Return the folder to which the symbolic link `link` in `folder` leads; "" if it does not exist or `folder` is "".
+    An entry that is itself a folder is returned unchanged.
 
-    A `folder` of "" gives "". If `folder` has no link in its path, neither has the result, because links in sysfs lead
-    directly to the device's folder.
+    If `folder` has no symbolic link in its path, the result has none, because links in sysfs lead directly to the
+    device's folder.
     """
     if not folder:
         return ""
@@ -63,12 +63,12 @@ def destination(folder: str, link: str) -> str:
 
 
 def whole_number(text: str) -> int | None:
-    """Parse a decimal number without a sign; None for anything else."""
+    """Parse a decimal number without a sign; None for any other text."""
     return int(text) if text.isascii() and text.isdigit() else None
 
 
 def numbers(text: str) -> tuple[int, int] | None:
-    """Return the major and minor number from the text of a ``dev`` attribute (``231:192``); None for anything else."""
+    """Return the major and minor number from the text of a ``dev`` attribute (``231:192``); None for any other text."""
     major, minor = (whole_number(part) for part in text.partition(":")[::2])
     return None if major is None or minor is None else (major, minor)
 
@@ -81,8 +81,8 @@ def ranges(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def pci_path(place: str) -> tuple[str, ...]:
-    """Return the names of the PCI root complex, the bridges and the function on the path of a device's folder; () if
-    the device is not on PCI."""
+    """Return the names of the PCI root complex, the bridges and the function on the path of a device's folder `place`;
+    () if the device is not on PCI."""
     parts = place.split("/")
     root = next((number for number, part in enumerate(parts) if _PCI_ROOT.fullmatch(part)), None)
     if root is None:
@@ -91,10 +91,11 @@ def pci_path(place: str) -> tuple[str, ...]:
 
 
 def function_of(place: str) -> str:
-    """Return the folder of the PCI function that a device is or belongs to; the device's own folder if it is not on
-    PCI.
+    """Return the folder of the PCI function to which a device belongs, which may be the device itself; the device's own
+    folder if it is not on PCI. `place` is the device's folder.
 
-    A scalable function, for example, is an auxiliary device without NUMA node and vendor of its own.
+    Callers read the NUMA node and the vendor there, which a device below a function (a scalable function, for example)
+    lacks.
     """
     folder = place
     while folder.strip("/"):
@@ -105,7 +106,8 @@ def function_of(place: str) -> str:
 
 
 def numa_node(place: str) -> int | None:
-    """Return the NUMA node of a device's folder; None if the kernel reports none, which it writes as -1."""
+    """Return the NUMA node of the device in the folder `place`; None if the kernel reports none, which it writes as
+    -1."""
     return whole_number(read_of(place, "numa_node"))
 
 

@@ -14,16 +14,16 @@ from nri_rdma.model.gid import Gid, GidType
 _UNUSED = "0000:0000:0000:0000:0000:0000:0000:0000"
 _TYPES = {it.value: it for it in GidType}
 _OLD_TYPE = "IB/RoCE v1"
-"""The type that kernels before 5.15 show for both IB and RoCE v1 entries; the port's link layer says which one it
-is."""
+"""The type that kernels before 5.15 show for an entry of type IB and for one of type RoCE v1. The port's link layer
+says which of the two it is."""
 _INFINIBAND = "InfiniBand"
 
 
 def read_gids(sysfs_root: str, device: str, port: int, gap: int) -> tuple[Gid, ...] | None:
     """Return the used GIDs of a port in the order of their indices; reading stops after `gap` unused entries in a row.
+    None if the port has no GID table: the device is gone, or its driver has no table.
 
-    For an InfiniBand port, return only the first GID, which it sends with. None if the port has no GID table: the
-    device is gone, or its driver has no table.
+    For an InfiniBand port, return only the first GID, with which it sends.
     """
     folder = f"{sysfs_root}/class/infiniband/{device}/ports/{port}"
     indices = sorted(index for name in entries(f"{folder}/gids") if (index := whole_number(name)) is not None)
@@ -44,7 +44,8 @@ def read_gids(sysfs_root: str, device: str, port: int, gap: int) -> tuple[Gid, .
 
 
 def _gid(folder: str, index: int, old_type: GidType) -> Gid | None:
-    """Return an entry of the table; None if it is unused, or was removed while it was read."""
+    """Return the entry `index` of a port's GID table; None if it is unused, or was removed while it was read. `folder`
+    is the port's folder. `old_type` is the type of entries for which an old kernel shows only "IB/RoCE v1"."""
     text = read(f"{folder}/gids/{index}")
     if not text or text == _UNUSED:
         return None

@@ -2,7 +2,7 @@
 
 Every GPU has its PCI location in sysfs. NVIDIA's driver lists in procfs the names that its tools and device plugins
 use; other GPUs are known by their device files in the kernel's classes drm and accel. If no driver is loaded, only the
-location is known, which is no error.
+location is known.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _Node = tuple[str, tuple[int, int]]
 
 
 def read_gpus(sysfs_root: Path, proc_root: Path | None) -> tuple[Gpu, ...]:
-    """Return all GPUs, sorted by PCI address. `proc_root` None: the names and UUIDs of NVIDIA's driver are not read."""
+    """Return all GPUs, sorted by PCI address. `proc_root` is the procfs with the names and UUIDs of NVIDIA's driver;
+    None: they are not read."""
     major = _nvidia_major(proc_root) if proc_root is not None else _NVIDIA_MAJOR
     functions = os.path.join(os.path.realpath(sysfs_root), "bus/pci/devices")
     gpus = (_gpu(functions, name, proc_root, major) for name in entries(functions))
@@ -87,8 +88,8 @@ def _told_by_nvidia(proc_root: Path, address: PciAddress) -> dict[str, str]:
 
 
 def _nvidia_node(told: dict[str, str], major: int) -> Iterator[_Node]:
-    """Yield NVIDIA's device file of a GPU (``nvidia3``). The driver chooses its number; it is not the GPU's position in
-    a list."""
+    """Yield the device file of an NVIDIA GPU (``nvidia3``). `told` are the GPU's properties as its driver shows them in
+    procfs. The driver chooses the file's number, which is not the GPU's position in a list."""
     minor = whole_number(told.get("Device Minor", ""))
     if minor is not None:
         yield f"nvidia{minor}", (major, minor)

@@ -1,8 +1,8 @@
 """Scans sysfs for RDMA devices and GPUs.
 
 The scan reads hardware only. The kernel separately reports which netdevs are on the host now and who uses them;
-decide/inventory joins both. The sysfs root is a parameter, so that the same code reads the machine's own tree and a
-saved one.
+decide/inventory joins both. The sysfs root is a parameter, so that one implementation reads the machine's own tree and
+a saved one.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _UDEV_MODES = {CharKind.UVERBS: 0o666, CharKind.RDMA_CM: 0o666, CharKind.UMAD: 0
 
 
 _CharFolder = tuple[str, str]
-"""A character device in sysfs: the folder of its class, and its name in that folder."""
+"""A character device in sysfs: the folder of its class, and the device's name in that folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CharDevices:
-    """The character devices of some RDMA devices at one moment. `has_nodes`: the host has character devices of at least
-    one RDMA device."""
+    """The present character devices of some RDMA devices. `has_nodes`: the host has character devices of at least one
+    RDMA device, not only of the requested ones."""
 
     by_device: Mapping[DeviceId, tuple[CharDevice, ...]]
     rdma_cm: CharDevice | None
@@ -67,8 +67,8 @@ class CharDevices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Folder:
-    """The sysfs folder of an RDMA device, and that of its bus device ("" if it has none). Neither path contains
-    links."""
+    """The sysfs folder of an RDMA device (`path`), and the folder of its bus device ("" if it has none). Neither path
+    contains symbolic links."""
 
     name: str
     path: str
@@ -128,7 +128,7 @@ def scan(sysfs_root: Path, dev_root: Path, proc_root: Path | None = None) -> Sca
 
 
 def is_own(sysfs_root: Path) -> bool:
-    """Return whether the root is this machine's own sysfs, not a copy."""
+    """Return whether the root is this machine's own sysfs, and not a saved copy."""
     try:
         return os.path.samefile(sysfs_root, "/sys")
     except OSError:
@@ -138,8 +138,8 @@ def is_own(sysfs_root: Path) -> bool:
 def read_char_devices(sysfs_root: Path, dev_root: Path, devices: Collection[RdmaDevice]) -> CharDevices:
     """Return the character devices that these RDMA devices have now. Reads a few files per device, without a full scan.
 
-    A device that is gone, or whose name now belongs to another device, is left out. If all known character devices are
-    still there, new ones are not looked for.
+    A device that is gone, or whose name now belongs to another device, is left out. New character devices are looked
+    for only if a known one is gone.
     """
     root = os.path.realpath(sysfs_root)
     folders = _same_char_folders(root, devices) or tuple(_char_folders(root))
@@ -154,7 +154,7 @@ def read_char_devices(sysfs_root: Path, dev_root: Path, devices: Collection[Rdma
 
 
 def other_ports(sysfs_root: Path, devices: Iterable[RdmaDevice]) -> bool:
-    """Return whether a port of one of these devices has changed its state since the scan. Devices that are gone do not
+    """Return whether a port of one of these devices has another state than at the scan. Devices that are gone do not
     count."""
     folder = f"{os.path.realpath(sysfs_root)}/class/infiniband"
     found = (
@@ -211,8 +211,8 @@ def _device(
 
 
 def _virtual_functions(folders: Iterable[_Folder]) -> Mapping[PciAddress, VirtualFunction]:
-    """Return the SR-IOV virtual functions of all physical functions to which these RDMA devices belong. Each physical
-    function is read once."""
+    """Return the SR-IOV virtual functions by PCI address, for all physical functions to which these RDMA devices
+    belong. Each physical function is read once."""
     physical = {destination(folder.bus_device, "physfn") for folder in folders} - {""}
     return {address: function for folder in physical for address, function in _virtual_functions_of(folder) if address}
 
@@ -228,10 +228,10 @@ def _virtual_functions_of(folder: str) -> Iterator[tuple[PciAddress | None, Virt
 
 
 def _place(root: str, folder: _Folder, netdev_names: tuple[str, ...]) -> str:
-    """Return the bus device that tells where an RDMA device is located; "" if there is none.
+    """Return the folder of the bus device that shows where an RDMA device is in the machine; "" if there is none.
 
-    This is its own bus device, or that of its netdev (rxe and siw have none of their own), or of the netdevs below that
-    netdev (a bond, VLAN or macvlan has none either).
+    An RDMA device of hardware has a bus device of its own. A software device (rxe, siw) has none: then its netdev's bus
+    device is returned, or that of the netdevs below the netdev (for a bond, VLAN or macvlan).
     """
     if folder.bus_device or not netdev_names:
         return folder.bus_device
@@ -239,7 +239,8 @@ def _place(root: str, folder: _Folder, netdev_names: tuple[str, ...]) -> str:
 
 
 def _bus_devices(netdev: str, depth: int) -> Iterator[str]:
-    """Yield the bus devices of a netdev and of the netdevs below it."""
+    """Yield the bus device of a netdev and those of the netdevs below it. `depth` is the greatest number of levels to
+    go down."""
     if not netdev:
         return
     if device := destination(netdev, "device"):
@@ -270,22 +271,22 @@ def _port_state(folder: str) -> str:
 
 
 def _pkeys(folder: str) -> tuple[int, ...]:
-    """Return the P_Keys of an InfiniBand port, up to 128. Ports of other types have a single one, which is always the
-    same."""
+    """Return the P_Keys of an InfiniBand port, up to 128; entries that are 0 are left out. Not called for ports of
+    other types, which have one fixed P_Key."""
     texts = (read(f"{folder}/{entry}") for entry in in_order(entries(folder)))
     keys = (int(text, 16) for text in texts if re.fullmatch(r"0x[0-9a-fA-F]{1,4}", text))
     return tuple(key for key in keys if key)
 
 
 def _link_layer(text: str) -> LinkLayer:
-    """Return the link layer of a port. ``Unknown``, which EFA reports, becomes Ethernet, because only InfiniBand
-    devices may be given out without a netdev."""
+    """Parse the link layer of a port. ``Unknown``, which EFA reports, becomes Ethernet, because only InfiniBand devices
+    may be given to containers without a netdev."""
     return LinkLayer.INFINIBAND if text == LinkLayer.INFINIBAND else LinkLayer.ETHERNET
 
 
 def _netdev_names(folder: _Folder, ports: tuple[Port, ...]) -> tuple[str, ...]:
-    """Return the netdevs of an RDMA device's ports, found by their GIDs; for ports without such GIDs (IPoIB) the
-    netdevs of the PCI function."""
+    """Return the names of an RDMA device's netdevs. They are found by the GIDs of its ports, and in the folder of the
+    PCI function, because ports of IPoIB have no GIDs with a netdev."""
     names: list[str] = []
     for port in ports:
         first = _first_netdev(f"{folder.path}/ports/{port.number}/gid_attrs/ndevs")
@@ -296,10 +297,10 @@ def _netdev_names(folder: _Folder, ports: tuple[Port, ...]) -> tuple[str, ...]:
 
 
 def _first_netdev(table: str) -> str:
-    """Return the netdev of the first GID that has one: the port's own. Later GIDs may belong to child netdevs (VLAN,
-    macvlan).
+    """Return the netdev of the first GID that has a netdev: the port's own. Later GIDs may belong to child netdevs
+    (VLAN, macvlan). `table` is the folder with the netdevs of the port's GIDs.
 
-    The first of up to 1024 GIDs nearly always has a netdev, so it is tried before the table is listed.
+    The first of up to 1024 GIDs nearly always has a netdev, so it is read before the table is listed.
     """
     if first := read(f"{table}/0"):
         return first
@@ -315,10 +316,11 @@ def _function_netdevs(folder: str) -> list[str]:
 
 
 def _same_char_folders(root: str, devices: Collection[RdmaDevice]) -> tuple[tuple[_CharFolder, str], ...]:
-    """Return the folders of the character devices that these devices had at the scan; () if they cannot be used again.
+    """Return the folders of the character devices that these devices had at the scan, if they are still the right ones;
+    () otherwise. The caller then reads all folders, which are three for each RDMA device of the host.
 
-    That is the case if a folder is gone or belongs to another device, or if a device had no character device. The
-    caller then reads all folders, which are three for each RDMA device of the host.
+    They are not the right ones if a folder is gone or belongs to another device, or if a device had no character
+    device.
     """
     known = [(device, char) for device in devices for char in device.char_devices]
     places = [(f"{root}/class/{_CLASSES[char.kind]}", os.path.basename(char.path)) for _, char in known]
@@ -380,8 +382,8 @@ def _numa_nodes(folder: str) -> Iterator[NumaNode]:
 
 
 def _rdma_netns(root: str) -> RdmaNetns:
-    """Return the RDMA subsystem's namespace mode from ib_core's module parameter, which `rdma system set netns` changes
-    too."""
+    """Return the RDMA subsystem's netns mode (whether namespaces share the RDMA devices), from a parameter of the
+    module ib_core. The command `rdma system set netns` also changes this parameter."""
     text = read(f"{root}/module/ib_core/parameters/netns_mode")
     return {"Y": RdmaNetns.SHARED, "1": RdmaNetns.SHARED, "N": RdmaNetns.EXCLUSIVE, "0": RdmaNetns.EXCLUSIVE}.get(
         text, RdmaNetns.NONE
@@ -389,6 +391,7 @@ def _rdma_netns(root: str) -> RdmaNetns:
 
 
 def _speed_gbps(rate: str) -> int:
-    """Parse a port's rate: ``400 Gb/sec (4X NDR)`` is 400; ``2.5 Gb/sec`` is rounded down to 2."""
+    """Parse a port's rate into Gbit/s: ``400 Gb/sec (4X NDR)`` is 400; ``2.5 Gb/sec`` is rounded down to 2. 0 for any
+    other text."""
     match = re.match(r"(\d+)(?:\.\d+)? Gb/sec", rate)
     return int(match.group(1)) if match else 0

@@ -1,4 +1,4 @@
-"""Queries RDMA devices for their capacity."""
+"""Queries RDMA devices for their capacity: the largest number of objects of each kind, such as queue pairs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ATTRIBUTES = {
 
 
 def answers(names: Sequence[str]) -> Iterator[dict[str, object]]:
-    """Yield the capacity of each named device. Opens the devices, which may take long; never raises.
+    """Yield the capacity of each named device as a dict. Opens the devices, which may take long. Never raises.
 
-    An answer is `{"device": NAME, "capacity": {"qp": NUMBER, ...}}` or `{"device": NAME, "problem": TEXT}`. If pyverbs
-    itself cannot be used, the only answer is `{"problem": TEXT}`.
+    A dict is `{"device": NAME, "capacity": {"qp": NUMBER, ...}}` or `{"device": NAME, "problem": TEXT}`. If pyverbs
+    itself cannot be used, the only dict is `{"problem": TEXT}`.
     """
     try:
         verbs = library.part("device")

@@ -1,4 +1,4 @@
-"""The protocol between two programs that measure RDMA: JSON objects over TCP, one per line, with limits and a version.
+"""The protocol between two programs that measure RDMA between their devices: JSON objects over TCP, one per line.
 
 There is no authentication. Received values are checked, and the peer can only ask for a queue pair and write into
 memory that was registered for this measurement.
@@ -19,11 +19,11 @@ _AGAIN_S = 0.5
 
 
 class ConversationError(Exception):
-    """The peer cannot be reached, is too slow, or sent something invalid."""
+    """The error if the peer cannot be reached, is too slow, or sent something invalid."""
 
 
 class Conversation:
-    """Sends and receives the lines of one connection. Every call ends within `within_s` seconds."""
+    """Sends and receives the lines of one TCP connection. Every call ends within `within_s` seconds."""
 
     def __init__(self, connection: socket.socket, within_s: float) -> None:
         self._connection = connection
@@ -31,7 +31,7 @@ class Conversation:
         self._rest = b""
 
     def tell(self, **said: object) -> None:
-        """Send the keyword arguments as one JSON object. Raises ConversationError."""
+        """Send the keyword arguments as one JSON object. Raises ConversationError if the connection fails."""
         self._connection.settimeout(self._within_s)
         try:
             self._connection.sendall(json.dumps(said).encode() + b"\n")
@@ -39,8 +39,8 @@ class Conversation:
             raise ConversationError(f"nothing can be sent to the other side: {_words(error)}") from error
 
     def hear(self) -> dict[str, Any]:
-        """Return the next JSON object from the peer. Raises ConversationError, also if the object has the key
-        `error`."""
+        """Return the next JSON object from the peer. Raises ConversationError if none comes in time, it is invalid, or
+        it reports an error of the peer (the key `error`)."""
         until = time.monotonic() + self._within_s
         while b"\n" not in self._rest:
             self._rest += self._more(until)
@@ -71,8 +71,8 @@ class Conversation:
 
 
 def connected(host: str, port: int, within_s: float) -> socket.socket:
-    """Return a connection to a host. Tries again until `within_s` is over, because the host may not listen yet. Raises
-    ConversationError."""
+    """Return a connection to a host. Tries again until `within_s` seconds are over, because the host may not listen
+    yet. Then raises ConversationError."""
     until = time.monotonic() + within_s
     while True:
         try:
@@ -85,14 +85,14 @@ def connected(host: str, port: int, within_s: float) -> socket.socket:
 
 
 def hello(devices: object) -> dict[str, object]:
-    """Return the object with which each side opens the conversation: the protocol, its version, and the side's
+    """Return the object with which each side opens the conversation: the protocol, its version, and the side's own
     devices."""
     return {"protocol": PROTOCOL, "version": VERSION, "devices": devices}
 
 
 def check_hello(told: Mapping[str, Any]) -> None:
-    """Check the peer's first object. Raises ConversationError if the peer is another program or has another protocol
-    version."""
+    """Check the first object that the peer sent. Raises ConversationError if the peer is another program or has another
+    protocol version."""
     if told.get("protocol") != PROTOCOL:
         raise ConversationError("the other side is not nri-rdma verify")
     if told.get("version") != VERSION:
@@ -102,7 +102,8 @@ def check_hello(told: Mapping[str, Any]) -> None:
 
 
 def number(told: Mapping[str, Any], key: str, least: int, most: int) -> int:
-    """Return an integer of a received object, checked to lie from `least` to `most`. Raises ConversationError."""
+    """Return the integer under a key of the received object `told`. Raises ConversationError if it is not an integer
+    from `least` to `most`."""
     value = told.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ConversationError(f"the other side sent {key} {value!r}, which is not a number from {least} to {most}")
@@ -110,7 +111,8 @@ def number(told: Mapping[str, Any], key: str, least: int, most: int) -> int:
 
 
 def real(told: Mapping[str, Any], key: str) -> float:
-    """Return a measured number of a received object, checked not to be negative. Raises ConversationError."""
+    """Return the measured number under a key of the received object `told`. Raises ConversationError if it is negative
+    or not a number."""
     value = told.get(key)
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _MOST_MEASURED:
         raise ConversationError(f"the other side sent {key} {value!r}, which is not a measured number")
@@ -118,7 +120,8 @@ def real(told: Mapping[str, Any], key: str) -> float:
 
 
 def text(told: Mapping[str, Any], key: str, most: int = 64) -> str:
-    """Return a text of a received object, of at most `most` characters. Raises ConversationError."""
+    """Return the text under a key of the received object `told`. Raises ConversationError if it is not a text or has
+    more than `most` characters."""
     value = told.get(key)
     if not isinstance(value, str) or len(value) > most:
         raise ConversationError(f"the other side sent no text of at most {most} characters as {key}")
@@ -126,7 +129,7 @@ def text(told: Mapping[str, Any], key: str, most: int = 64) -> str:
 
 
 def part(told: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return the object under a key of a received object. Raises ConversationError."""
+    """Return the object under a key of the received object `told`. Raises ConversationError if there is none."""
     value = told.get(key)
     if not isinstance(value, dict):
         raise ConversationError(f"the other side sent no {key}")

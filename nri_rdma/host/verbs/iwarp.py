@@ -29,8 +29,8 @@ _EVENTS = {
 
 
 def prove(task: Mapping[str, Any], steps: Steps, answer: dict[str, Any]) -> None:
-    """Register memory, connect the device to itself, and move data. Adds the numbers of registered and moved bytes to
-    `answer`."""
+    """Test an iWARP device: register memory, connect the device to itself, and move data. Writes the numbers of
+    registered and moved bytes into `answer`. Raises StepError for the first step that fails."""
     with ExitStack() as opened:
         with steps.step("connect"):
             address, tcp_port, listener = _listener(task, opened)
@@ -68,11 +68,12 @@ class _End:
         opened.callback(self.id.close)
 
     def wait(self, wanted: int) -> None:
-        """Wait for the next event. Raises StepError if it is not the wanted one."""
+        """Wait for the next event of the connection manager. Raises StepError if it is not the event `wanted`."""
         self._next(wanted).close()
 
     def accept(self, queue: Any, opened: ExitStack) -> Any:
-        """Accept the next connection request, and return the queue pair for it."""
+        """Accept the next connection request. Return the queue pair of the new connection, whose completions go to the
+        completion queue `queue`."""
         cmid = library.part("cmid")
         request = self._next(numbers.CONNECT_REQUEST)
         accepted = cmid.CMID(creator=request, listen_id=self.id)
@@ -93,7 +94,7 @@ class _End:
 
 
 def _listener(task: Mapping[str, Any], opened: ExitStack) -> tuple[str, str, _End]:
-    """Return an IP address of the device, a free TCP port, and an end that listens there. Raises StepError if no
+    """Return an IP address of the device, a free TCP port, and an end that listens at both. Raises StepError if no
     address of the pod is on the device."""
     for address in _addresses(task):
         tcp_port = _free_port(address)
@@ -131,7 +132,7 @@ def _address(address: str, tcp_port: str, *, is_own: bool) -> Any:
 
 
 def _pair(end: Any, queue: Any, opened: ExitStack) -> Any:
-    """Return a queue pair that rdma_cm can connect."""
+    """Return a queue pair for a connection that rdma_cm makes. Its completions go to the completion queue `queue`."""
     qp = library.part("qp")
     room = qp.QPCap(max_send_wr=_DEPTH, max_recv_wr=_DEPTH)
     pair = qp.QP(end.pd, qp.QPInitAttr(qp_type=numbers.RC, scq=queue, rcq=queue, cap=room))
@@ -141,7 +142,8 @@ def _pair(end: Any, queue: Any, opened: ExitStack) -> Any:
 
 
 def _send(calling: Any, called: Any, queue: Any, memory: Halves, length: int) -> None:
-    """Send one message and wait until it has arrived. An RDMA write would only report that it was sent."""
+    """Send one message and wait until it has arrived. An RDMA write is not used, because its completion would only
+    report that the data was sent."""
     wr = library.part("wr")
     called.post_recv(wr.RecvWR(num_sge=1, sg=[memory.target(length)]))
     sending = {"opcode": numbers.SEND, "send_flags": numbers.SIGNALED}

@@ -1,5 +1,5 @@
-"""Imports pyverbs when it is first needed: the distribution's Python may lack it, or have one built for another
-libibverbs."""
+"""Imports pyverbs when it is first needed: the distribution's Python may lack pyverbs, or have one that was built for
+another libibverbs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any  # Any: pyverbs has no types
 
 
 def part(name: str) -> Any:
-    """Return the module pyverbs.`name`. Raises any error of its import, such as ImportError or SystemError."""
+    """Return a module of pyverbs; `name` is the name after "pyverbs.". Raises any error of its import, such as
+    ImportError or SystemError."""
     return importlib.import_module(f"pyverbs.{name}")
 
 

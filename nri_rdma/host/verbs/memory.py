@@ -1,4 +1,4 @@
-"""Registered memory whose first half is sent into its second half."""
+"""Registered memory for a test of RDMA: data is sent from its first half and must arrive in its second half."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class Halves:
 
     def move(self, task: Mapping[str, Any], most: int, send: Callable[[int], None], *, header: int = 0) -> int:
         """Move the task's `transfer_bytes` in messages of at most `most` bytes, and return how many bytes arrived.
-
         `send` sends one message of a given length. `header` is the number of bytes that the device puts before received
-        data. Raises StepError if the received bytes differ from those that were sent.
+        data.
+
+        Raises StepError if the received bytes differ from the sent ones.
         """
         size, moved = min(self._half - header, most, task["transfer_bytes"]), 0
         while moved < task["transfer_bytes"]:
@@ -55,8 +56,8 @@ class Halves:
 
 
 def wait_for(queue: Any, count: int, within_s: float = TRANSFER_S) -> None:
-    """Wait until `count` work requests of a completion queue are done. Raises StepError if one fails or takes too
-    long."""
+    """Wait until `count` work requests of a completion queue are done. Raises StepError if one fails or takes longer
+    than `within_s` seconds."""
     until = time.monotonic() + within_s
     while count:
         number, completions = queue.poll(count)

@@ -1,6 +1,7 @@
 """Constants of libibverbs and librdmacm.
 
-The libraries' ABI fixes them. pyverbs names them too, but in modules whose names differ between its releases.
+The libraries' ABI fixes the values. pyverbs has these constants too, but in modules whose names differ between its
+releases.
 """
 
 from __future__ import annotations

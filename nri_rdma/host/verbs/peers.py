@@ -2,13 +2,13 @@
 
 A task is a dict for JSON. Both sides have `devices` (each a task of the self-check), `tcp_port`, `wait_s` (how long to
 wait for the peer) and `pair_s` (the time limit of a step of one pair). The listening side also has `bind`, its address.
-The connecting side has `host`, `pairs` ("all": each device with each, or "same": the first with the first),
-`iterations`, `message_bytes` and `seconds` (the length of the bandwidth measurement).
+The connecting side has `host`, `pairs` ("all": each device with each, or "same": the first with the first, the second
+with the second and so on), `iterations`, `message_bytes` and `seconds` (the length of the bandwidth measurement).
 
 Each result line is a dict, too: first `listening` (address and port), then `peer` (the peer's devices), then for each
 pair `client` and `server` (device and port) with `latency_us` (`min`, `median`, `p99`, one way) and `mib_per_s`. If a
 pair does not work, it has `problem` and `side` ("client", "server") instead. A line with `error` is about the
-connection, and is the last one.
+connection, and is the last line.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Line: TypeAlias = dict[str, Any]
 
 
 def serve(task: Mapping[str, Any]) -> Iterator[Line]:
-    """Listen for one peer, and yield the results that it measured."""
+    """Listen for one peer that measures, and yield the result lines (see the module). An error becomes a line."""
     try:
         family = socket.AF_INET6 if ":" in task["bind"] else socket.AF_INET
         with socket.create_server((task["bind"], task["tcp_port"]), family=family) as listening:
@@ -66,7 +66,8 @@ def serve(task: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def call(task: Mapping[str, Any]) -> Iterator[Line]:
-    """Connect to the listening peer, measure all pairs, and yield the results."""
+    """Connect to the listening peer, measure all pairs of devices, and yield the result lines (see the module). An
+    error becomes a line."""
     try:
         with closing(connected(task["host"], task["tcp_port"], task["wait_s"])) as connection:
             yield from _call(task, Conversation(connection, 2 * task["pair_s"] + task["seconds"]))
@@ -94,7 +95,8 @@ def _serve(task: Mapping[str, Any], peer: Conversation) -> Iterator[Line]:
 
 
 def _answer(task: Mapping[str, Any], asked: Line, peer: Conversation) -> None:
-    """Serve as the other end of a pair while the peer measures. The peer sends the result afterwards."""
+    """Let the device that `asked` names be the passive end of a pair while the peer measures. The peer sends the result
+    afterwards."""
     device = task["devices"][number(asked, "server", 0, len(task["devices"]) - 1)]
     count = number(asked, "iterations", 1, MOST_ITERATIONS + _WARM_UP)
     size = number(asked, "message_bytes", 1, MOST_MESSAGE_BYTES)
@@ -132,7 +134,8 @@ def _call(task: Mapping[str, Any], peer: Conversation) -> Iterator[Line]:
 
 
 def _measured(task: Mapping[str, Any], device: Mapping[str, Any], there: int, peer: Conversation) -> Line:
-    """Measure a pair and return the result, or the problem and the side that has it."""
+    """Measure latency and bandwidth between our `device` and the peer's device number `there`, and return them. If a
+    step fails, return the problem, and which side failed ("client" or "server")."""
     size, count = task["message_bytes"], task["iterations"] + _WARM_UP
     try:
         end = End(device, size)

@@ -15,11 +15,11 @@ from nri_rdma.host.verbs.steps import StepError, failing
 
 PING_BYTES = 8
 _ROOM_BYTES = 4096
-"""Bytes after the message buffer: pings arrive in them and are sent from them."""
+"""Bytes after the message buffer: pings are sent from and arrive in this memory."""
 _OUTBOX = 64
 _MARKS = 251
 _SIGNALED_EACH = 8
-"""One in this many writes reports its completion."""
+"""The number of writes of which one reports its completion."""
 _AT_A_TIME = 8
 _SPINS = 2048
 """Reads of the memory between two checks of the clock."""
@@ -27,7 +27,8 @@ _SPINS = 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerAddress:
-    """The address of the peer's queue pair and memory."""
+    """The address of the peer's queue pair and memory. `lid`, `mtu` and `gid_type` are those of the peer's port,
+    `memory` is the first address of its registered memory."""
 
     queue_pair: int
     gid: IPv6Address
@@ -40,10 +41,11 @@ class PeerAddress:
 
 
 class End:
-    """An open device with a queue pair. Every method raises StepError."""
+    """An open RDMA device with a queue pair, one of the two ends of a measurement. Every method raises StepError for a
+    step that fails."""
 
     def __init__(self, task: Mapping[str, Any], message_bytes: int) -> None:
-        """Open the device of a self-check task, for messages of `message_bytes`."""
+        """Open the device that a self-check task names, for messages of `message_bytes` bytes."""
         self._message_bytes = message_bytes
         with failing("open"):
             self._context = library.part("device").Context(name=task["device"])
@@ -92,7 +94,7 @@ class End:
         )
 
     def connect(self, peer: PeerAddress) -> None:
-        """Connect to the peer."""
+        """Connect this end's queue pair to the peer's queue pair. Both ends must do this before data moves."""
         if peer.gid_type != self.address.gid_type:
             what = f"the two ends use different types of GID: {self.address.gid_type} here, {peer.gid_type} there"
             raise StepError("gid", what)
@@ -102,18 +104,19 @@ class End:
             queues.connect(self._pair, way, peer.queue_pair, queues.words_of(peer.gid), peer.lid)
 
     def ping(self, count: int, within_s: float) -> list[int]:
-        """Send `count` pings to a peer that runs `pong`. Return the round-trip times in nanoseconds."""
+        """Send `count` pings to a peer that runs `pong`, and return the round-trip times in nanoseconds. All pings
+        together may take `within_s` seconds."""
         with failing("transfer"):
             return self._exchange(count, within_s, is_first=True)
 
     def pong(self, count: int, within_s: float) -> None:
-        """Answer `count` pings."""
+        """Answer `count` pings of a peer that runs `ping`. All pings together may take `within_s` seconds."""
         with failing("transfer"):
             self._exchange(count, within_s, is_first=False)
 
     def flood(self, seconds: float, within_s: float) -> tuple[int, float]:
-        """Write messages into the peer's memory for `seconds`. Return the number of bytes written and the seconds it
-        took."""
+        """Write messages into the peer's memory for `seconds` seconds. Return the number of bytes written and the
+        seconds that this took. `within_s` limits the wait for a completion."""
         with failing("transfer"):
             write = self._write(int(self._region.buf), self._peer.memory, self._message_bytes, is_signaled=True)
             started = time.monotonic()
@@ -157,7 +160,8 @@ class End:
                 raise StepError("transfer", f"the other end has not answered within {within_s:g} s")
 
     def _write(self, source: int, target: int, length: int, *, is_signaled: bool) -> Callable[[], None]:
-        """Return a function that writes from a local address to an address of the peer's memory."""
+        """Return a function that writes `length` bytes from the local address `source` to the address `target` of the
+        peer's memory. `is_signaled`: the device reports the completion."""
         wr = library.part("wr")
         element = wr.SGE(source, length, self._region.lkey)
         flags = numbers.SIGNALED if is_signaled else 0

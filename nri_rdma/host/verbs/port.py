@@ -1,4 +1,4 @@
-"""Checks a port before data is sent: its state, its P_Key, and the GID to send with."""
+"""Checks a port of an RDMA device before data is sent: its state, its P_Key, and the GID to send with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from nri_rdma.model.gid import Gid, GidType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendingPort:
-    """An active port. `gid` is None for iWARP, which uses no GIDs."""
+    """An active port of an RDMA device, with what is needed to send from it. `gid` is None for iWARP, which uses no
+    GIDs."""
 
     number: int
     transport: str
@@ -30,7 +31,8 @@ class SendingPort:
 
 
 def look_at(context: Any, task: Mapping[str, Any], answer: dict[str, Any]) -> SendingPort:
-    """Return the port of a task, with the GID to send with. Raises StepError if the port cannot carry data.
+    """Check the port of the open device `context` that a self-check task names, and return it with the GID to send
+    with. Raises StepError if the port cannot carry data.
 
     Also writes the port's transport into `answer`, even if the port cannot carry data.
     """
@@ -57,7 +59,7 @@ def look_at(context: Any, task: Mapping[str, Any], answer: dict[str, Any]) -> Se
 
 
 def table_of(context: Any, port: int, length: int) -> Sequence[Gid]:
-    """Return the used entries of a port's GID table."""
+    """Return the used entries of a port's GID table. `length` is the number of entries in the table."""
     ports = context.query_device().phys_port_cnt
     found = context.query_gid_table(length * ports)
     return [
@@ -80,7 +82,8 @@ def _transport(device: str, port: Any) -> str:
 
 
 def _full_membership(context: Any, port: int, length: int) -> int:
-    """Return the index of the port's first P_Key with full membership. Raises StepError if there is none."""
+    """Return the index of the first P_Key with full membership. `length` is the number of the port's P_Keys. Raises
+    StepError if none of them has full membership, because limited members cannot send to themselves."""
     limited = []
     for index in range(length):
         key = ntohs(context.query_pkey(port, index))

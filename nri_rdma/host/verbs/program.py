@@ -5,7 +5,7 @@ python3 -I program.py check               check a port (selfcheck.check): reads 
                                           standard input, and prints one JSON answer per line
 python3 -I program.py serve               measure between two containers (peers.serve, peers.call): reads a task from
 python3 -I program.py call                the standard input, and prints lines of JSON
-python3 -I program.py warm                make proofs in containers (warm.serve): the standard input is a socket
+python3 -I program.py warm                test RDMA in containers (warm.serve): the standard input is a socket
 
 The program imports nri_rdma from the package that contains this file, even if the distribution's Python has another
 nri_rdma; all other modules come from the distribution. That Python may be older than the daemon's: `capacity` needs
@@ -30,7 +30,8 @@ _USAGE = 2
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command of these arguments, print each answer as soon as it is known, and return the exit code."""
+    """Run the command that the arguments name (see the module), print each answer as soon as it is known, and return
+    the exit code."""
     verb, names = (arguments or [""])[0], arguments[1:]
     answer = _VERBS.get(verb)
     if answer is None or (names and verb != "capacity"):

@@ -26,8 +26,8 @@ _MIN_RNR_TIMER = 12
 
 
 def prove(context: Any, port: SendingPort, task: Mapping[str, Any], steps: Steps, answer: dict[str, Any]) -> None:
-    """Register memory, connect a queue pair to itself, and move data. Adds the numbers of registered and moved bytes to
-    `answer`."""
+    """Test a device of InfiniBand or RoCE: register memory, connect a queue pair to itself, and move data. Writes the
+    numbers of registered and moved bytes into `answer`. Raises StepError for the first step that fails."""
     with steps.step("register"):
         domain = library.part("pd").PD(context)
         memory = Halves(domain, task["memory_bytes"])
@@ -50,7 +50,8 @@ def prove(context: Any, port: SendingPort, task: Mapping[str, Any], steps: Steps
 
 
 def pair_of(domain: Any, queue: Any) -> tuple[Any, bool]:
-    """Create a queue pair. Return it, and True if its type is RC, False if it is UD."""
+    """Create a queue pair and return it, and True if its type is RC, False if it is UD because the device has no RC.
+    `domain` is the protection domain, `queue` the completion queue."""
     try:
         return _make(domain, queue, numbers.RC), True
     except Exception as error:
@@ -64,7 +65,7 @@ def pair_of(domain: Any, queue: Any) -> tuple[Any, bool]:
 
 
 def connect(pair: Any, port: SendingPort, peer: int, gid: str, lid: int) -> None:
-    """Connect an RC queue pair to the peer's queue pair number, GID and LID."""
+    """Connect the RC queue pair `pair` to the queue pair with the number `peer` at this GID and LID."""
     attributes = _attributes(port)
     attributes.qp_access_flags = numbers.LOCAL_AND_REMOTE_WRITE
     attributes.path_mtu = port.mtu
@@ -79,7 +80,8 @@ def connect(pair: Any, port: SendingPort, peer: int, gid: str, lid: int) -> None
 
 
 def route(port: SendingPort, gid: str, lid: int) -> Any:
-    """Return the address handle attributes for a GID and LID, with the port's own GID as the source."""
+    """Return the attributes of an address handle that leads from the port to a GID and LID. Raises StepError if the
+    port has no GID of its own."""
     if port.gid is None:
         raise StepError("gid", f"port {port.number} has no GID")
     addr = library.part("addr")
@@ -88,14 +90,14 @@ def route(port: SendingPort, gid: str, lid: int) -> Any:
 
 
 def mtu_bytes(port: SendingPort) -> int:
-    """Return the largest size of a datagram in bytes."""
+    """Return the largest size in bytes of one datagram, from the port's MTU."""
     return 128 << port.mtu
 
 
 def words_of(gid: IPv6Address) -> str:
     """Return a GID in eight groups of hexadecimal digits, which is the form that pyverbs parses.
 
-    Python 3.13 writes the last two groups of an IPv4-mapped address with dots, also in `exploded`.
+    Python's own text is not used, because Python 3.13 writes the last two groups of an IPv4-mapped address with dots.
     """
     return gid.packed.hex(":", 2)
 

@@ -1,5 +1,4 @@
-"""Checks an RDMA device as an RDMA program would use it: opens it, registers memory, connects to itself, and moves
-data.
+"""Checks whether an RDMA device works, by using it: opens it, registers memory, connects it to itself, and moves data.
 
 A task is a dict for JSON: `device`, `port` (default 1), `gid_index` (None: nri_rdma.decide.gids chooses), `addresses`
 (the pod's IP addresses, as text), `roce_version` (default 2), `memory_bytes` and `transfer_bytes`.
@@ -20,7 +19,8 @@ from nri_rdma.host.verbs.steps import StepError, Steps, failing
 
 
 def check(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the RDMA device and port of a task, and return the answer. Blocks as long as the driver does."""
+    """Check the RDMA device and port of a task, and return the answer (see the module for both). Blocks as long as the
+    driver does. An error becomes the answer's `problem`."""
     steps = Steps()
     answer: dict[str, Any] = {
         "device": task.get("device"),

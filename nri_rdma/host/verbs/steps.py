@@ -1,4 +1,4 @@
-"""The steps of a self-check: the time that each takes, and the step that failed."""
+"""The steps of a self-check of an RDMA device: the time that each step takes, and the step that failed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Steps:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Run a block as a step: measure its time, and turn any exception into a StepError."""
+        """Run a block as the step `name`: measure its time, and turn any exception into a StepError of this step."""
         with self.timed(name), failing(name):
             yield
 

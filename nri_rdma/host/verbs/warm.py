@@ -1,5 +1,5 @@
-"""Makes RDMA proofs in containers: loads pyverbs and its drivers once, and forks a child into a container for each
-proof.
+"""Makes proofs, tests of RDMA in containers: loads pyverbs and its drivers once, and forks a child into a container for
+each proof.
 
 The process sends `ready` when everything is loaded. Jobs arrive over a socket, one JSON object per datagram, each with
 the write end of a pipe for its report. A report has one JSON object per line: `{"answer": ...}` of `selfcheck.check`
@@ -32,11 +32,11 @@ from typing import Any, NoReturn  # Any: JSON, and pyverbs has no types
 from nri_rdma.host.verbs import library, selfcheck
 
 NAME = "nri-rdma-proof"
-"""The name of a child process in `ps` and `rdma resource show`."""
+"""The name that `ps` and `rdma resource show` display for a child process."""
 READY = b"ready"
-"""The datagram that is sent when everything is loaded."""
+"""The datagram that the process sends when pyverbs and its drivers are loaded."""
 MOST_BYTES = 65536
-"""The largest size of a job."""
+"""The largest size of a job (the JSON request for one test) in bytes."""
 _PARTS = ("device", "pd", "mr", "cq", "qp", "addr", "wr", "cmid")
 _STUCK_S = 0.15
 """Seconds to wait for the end of a killed child; a child that hangs in the kernel is left behind."""
@@ -51,14 +51,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass
 class _Child:
-    """A child process that makes one proof. It is killed at `until`."""
+    """A child process that makes one proof: it tests RDMA in one container. It is killed at the time `until`, in
+    seconds of time.monotonic."""
 
     pid: int
     until: float
     report: int
-    """The pipe for the child's report; -1 once its end has been reported."""
+    """The pipe to which the child's results are written; -1 once the child's end has been reported."""
     ended: int
-    """A pidfd, readable once the child has ended; -1 after its exit status was read."""
+    """A pidfd, readable once the child has ended; -1 after the child's exit status was read."""
     is_killed: bool = False
 
     def is_waited_for(self) -> bool:
@@ -66,7 +67,8 @@ class _Child:
         return self.report >= 0
 
     def tell_end(self, end: str, text: str = "") -> None:
-        """Report how the child ended. Later calls do nothing."""
+        """Write to the report how the child ended: "answered", "late" or "ended", with an explanation. Later calls do
+        nothing."""
         if self.report < 0:
             return
         _answer(self.report, {"end": end, "text": text})
@@ -74,7 +76,8 @@ class _Child:
 
 
 def serve(control: socket.socket) -> None:
-    """Serve the jobs that arrive over this socket, in parallel, until the socket is closed."""
+    """Run the jobs (requests to test RDMA in a container) that arrive over the socket `control`, in parallel. Return
+    when the socket is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the daemon closes the socket instead
     _load()
     control.send(READY)
@@ -94,8 +97,8 @@ def serve(control: socket.socket) -> None:
 
 
 def _load() -> None:
-    """Load pyverbs and its drivers, so that the children need not. A failure is reported later, by the child that needs
-    the module."""
+    """Load pyverbs and its drivers, so that the children need not. A failure is ignored here: the child that needs the
+    module reports it."""
     with suppress(Exception):
         for name in _PARTS:
             library.part(name)
@@ -103,7 +106,7 @@ def _load() -> None:
 
 
 def _wait(control: socket.socket, children: Sequence[_Child]) -> set[int]:
-    """Wait for a job, the end of a child, or the first deadline. Return the readable descriptors."""
+    """Wait for a job, the end of a child, or the first deadline of a child. Return the readable descriptors."""
     waiting = select.poll()
     for descriptor in (control.fileno(), *(child.ended for child in children)):
         waiting.register(descriptor, select.POLLIN)
@@ -113,7 +116,8 @@ def _wait(control: socket.socket, children: Sequence[_Child]) -> set[int]:
 
 
 def _accept(control: socket.socket, children: list[_Child]) -> bool:
-    """Start the job that has arrived. Return False if the socket was closed."""
+    """Receive a job (the request to test RDMA in one container) and start a child for it. Return False if the socket
+    was closed."""
     message, descriptors, _, _ = socket.recv_fds(control, MOST_BYTES, 1)
     if not message:
         return False
@@ -159,7 +163,7 @@ def _give_up(child: _Child) -> None:
 
 
 def _answer(report: int, last: Mapping[str, Any]) -> None:
-    """Write the last line of a report, and close the report."""
+    """Write `last` as the last line of a report, which is a pipe to the daemon, and close the pipe."""
     with suppress(BrokenPipeError):  # the reader has gone
         _tell(report, last)
     os.close(report)
@@ -171,7 +175,8 @@ def _tell(report: int, what: Mapping[str, Any]) -> None:
 
 
 def _be_child(job: Mapping[str, Any], report: int, parent: int) -> NoReturn:
-    """Run in the forked child: make the proof, write the report, and exit."""
+    """Run in the forked child: test RDMA in the job's container, write the results to the pipe `report`, and exit.
+    `parent` is the parent's pid: the child exits at once if the parent has ended."""
     code = 1
     try:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -185,8 +190,8 @@ def _be_child(job: Mapping[str, Any], report: int, parent: int) -> NoReturn:
 
 
 def _leave_all_but(report: int) -> int:
-    """Close all descriptors that were inherited from the parent, except `report`, and return the new number of
-    `report`."""
+    """Close all descriptors that were inherited from the parent, except the pipe `report`. Return the pipe's new
+    number."""
     kept = os.dup2(report, sys.stderr.fileno() + 1)
     os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
     null = os.open(os.devnull, os.O_RDWR)
@@ -208,8 +213,8 @@ def _prove(job: Mapping[str, Any], report: int) -> int:
 
 
 def _enter(job: Mapping[str, Any]) -> None:
-    """Apply the container's restrictions to this process: its cgroup, network namespace and memory limits. Raises
-    OSError with a readable text."""
+    """Apply the restrictions of a job's container to this process: its cgroup, network namespace and memory limits.
+    Raises OSError, with a readable text, for the first restriction that cannot be applied."""
     with _saying("its network namespace cannot be opened"):
         namespace = os.open(f"/proc/{job['pid']}/ns/net", os.O_RDONLY)
     with _saying("the proving process cannot be made the first to be killed when memory runs out"):
@@ -243,9 +248,9 @@ def _setns(descriptor: int, kind: int) -> None:
 
 
 def _drop_capabilities() -> None:
-    """Drop all capabilities if one of them bypasses the container's limits.
+    """Drop all capabilities if one of them bypasses the container's limits. Raises OSError if the kernel refuses.
 
-    A service whose SystemCallFilter forbids this call never has such capabilities.
+    A systemd service whose SystemCallFilter forbids capset never has such capabilities, so it does not need the call.
     """
     lines = Path("/proc/self/status").read_text().splitlines()
     (permitted,) = (int(line.split()[1], 16) for line in lines if line.startswith("CapPrm:"))

@@ -1,4 +1,4 @@
-"""inotify: the kernel's reports about changes in directories."""
+"""A wrapper of inotify, by which the kernel reports changes in directories."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderEvent:
-    """An inotify event: the watch number (-1: events were lost), the event's bits, and the name of the entry."""
+    """An inotify event: the watch number (-1: events were lost), the event's bits, and the name of the entry in the
+    watched folder."""
 
     watch: int
     mask: int
@@ -41,15 +42,15 @@ class Inotify:
         return self._fd
 
     def add(self, path: str, mask: int) -> int:
-        """Watch a path and return the watch number. Watching the same inode again changes the mask of its watch. Raises
-        OSError."""
+        """Watch a path for the events in `mask` and return the watch number. Watching an inode again replaces the mask
+        of its watch. Raises OSError if the kernel refuses."""
         watch = int(_libc.inotify_add_watch(self._fd, os.fsencode(path), mask))
         if watch < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
         return watch
 
     def remove(self, watch: int) -> None:
-        """End a watch; it is no error if the kernel has ended it already. An IGNORED event follows."""
+        """End a watch. Does nothing if the kernel has ended the watch already. An IGNORED event follows."""
         _libc.inotify_rm_watch(self._fd, watch)  # EINVAL: the kernel ended it, because the directory is gone
 
     def read(self) -> Iterator[FolderEvent]:

@@ -1,6 +1,6 @@
 """Notices that a sandbox's network namespace is gone when the runtime sends no event for it.
 
-containerd sends no Stop for pods that are older than its last start. When it removes such a pod, it unmounts and
+containerd sends no Stop event for pods that are older than its last start. When it removes such a pod, it unmounts and
 deletes the namespace's file, which inotify reports for the folder. The daemon's open descriptor keeps the namespace
 itself alive until every device in it has been returned to the host.
 """
@@ -21,11 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class NamespaceWatcher:
-    """Calls `on_gone(path)` in the listening thread when a watched namespace file is deleted.
+    """Calls `on_gone(path)` in the listening thread when a watched namespace file is deleted. Calls `on_overflow` after
+    events were lost or a watched folder was deleted, because the end of any namespace may then have been missed.
 
-    Calls `on_overflow` after events were lost or a watched folder was deleted, because the end of any namespace may
-    then have been missed. Exceptions of these functions are logged, and later events are still reported. `close` stops
-    watching.
+    An exception of these functions is logged, and later events are still reported. `close` stops watching.
     """
 
     def __init__(self, listeners: Listeners, on_gone: Callable[[str], None], on_overflow: Callable[[], None]) -> None:
@@ -72,7 +71,8 @@ class NamespaceWatcher:
         return time.monotonic() if self._untold else None
 
     def _tell_some(self) -> None:
-        """Report events one by one until the time of this turn is over."""
+        """Report pending events one by one, for at most TURN_S seconds, so that the listening thread can serve
+        others."""
         until = time.monotonic() + TURN_S
         while self._untold and time.monotonic() < until:
             self._tell(*self._untold.popleft())

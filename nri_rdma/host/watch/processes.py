@@ -55,8 +55,8 @@ class ProcessWatcher:
         return process
 
     def watch_again(self, process: ProcessIdentity) -> None:
-        """Watch a process with a known identity. Raises ProcessLookupError if it has ended, also if its pid now belongs
-        to another process."""
+        """Watch a process with a known identity, for example from before a restart of the daemon. Raises
+        ProcessLookupError if the process has ended, even if its pid now belongs to another process."""
         if start_of(process.pid) != process.start or self.watch(process.pid) != process:
             raise ProcessLookupError(errno.ESRCH, f"process {process.pid} is now another process")
 
@@ -99,7 +99,8 @@ class ProcessWatcher:
 
 
 def start_of(pid: int) -> int:
-    """Return the start time of a process, in clock ticks since boot. Raises ProcessLookupError."""
+    """Return the start time of a process, in clock ticks since boot. Raises ProcessLookupError if there is no such
+    process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError as error:

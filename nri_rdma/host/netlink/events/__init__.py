@@ -1,1 +1,1 @@
-"""Streams of the kernel's news: links, addresses and routes; RDMA devices."""
+"""Listeners to the kernel's events: one for links, addresses and routes, and one for RDMA devices."""

@@ -1,9 +1,9 @@
 """Listens to the kernel's events about links, queueing disciplines, addresses and default routes of a namespace, and
 reports them in bursts.
 
-Uevents report RDMA devices that come and go (module uevents); this module watches their netdevs: which of them are on
-the host, and how the host uses them. A filter in the kernel drops events of other routes, because those of a router
-change by the thousand.
+Another module (uevents) reports RDMA devices that come and go. This module watches the netdevs of RDMA devices: which
+of them are on the host, and how the host uses them. A filter in the kernel drops events of routes that are not default
+routes, because the routes of a router change by the thousand.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ log = logging.getLogger(__name__)
 QUIET_S = 0.05
 """Seconds without an event after which a burst is over. A new link or bond causes a handful of events."""
 PAUSE_S = 0.025
-"""Seconds between two readings of events, during which events collect. It keeps this thread from competing for the
-interpreter with the thread that causes the events, perhaps an attach. The end of a burst is noticed at most this much
-later."""
+"""Seconds between two readings of events, during which events collect. The pause keeps this thread from competing for
+the interpreter with the thread that causes the events, perhaps an attach of devices to a pod. The end of a burst is
+noticed at most this much later."""
 LATEST_S = 0.45
-"""The longest time in seconds until a burst is reported, even if it goes on. The burst may come from an attach of our
-own: 16 netdevs take 0.3 s, and reading the node meanwhile would compete for the kernel's lock of all links and show a
-half-done state."""
+"""The longest time in seconds until a burst is reported, even if it goes on. The burst may come from an attach of
+devices by this daemon: 16 netdevs take 0.3 s. Reading the node meanwhile would compete for the kernel's lock of all
+links and show a half-done state."""
 INTERVAL_S = 0.5
-"""The shortest time in seconds between the starts of two readings of the node. With the two limits above and the
-reading itself, the known state of the node is always less than a second old."""
+"""The shortest time in seconds between the starts of two readings of the node. Together with QUIET_S, LATEST_S and the
+duration of a reading, it keeps the known state of the node less than a second old."""
 
 _KERNEL = 0  # the port of the sender
 _BUFFER_BYTES = 1 << 20
@@ -50,7 +50,8 @@ _INSTRUCTION = struct.Struct("=HBBI")
 
 
 def open_link_socket() -> socket.socket:
-    """Open a socket that receives link events of the calling thread's namespace. Raises OSError."""
+    """Open a socket that receives link events of the calling thread's namespace. Raises OSError if the kernel
+    refuses."""
     opened = socket.socket(
         socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE
     )
@@ -65,10 +66,11 @@ def open_link_socket() -> socket.socket:
 
 
 class LinkEvents:
-    """Calls `on_change` after changes that matter, once per burst and at most twice a second.
+    """Calls `on_change` after changes for which `matters` returns True, once per burst and at most twice a second. Lost
+    events count as a change.
 
-    `on_change` runs in the listening thread. `matters` decides about each change. Lost events count as a change. If
-    `on_change` raises, it is called again. This object closes `heard`, a socket of open_link_socket.
+    `on_change` runs in the listening thread; if it raises, it is called again. `heard` is a socket of open_link_socket,
+    which `close` closes.
     """
 
     def __init__(
@@ -104,8 +106,8 @@ class LinkEvents:
             self._at_work.release()
 
     def take_in(self) -> None:
-        """Discard the pending events, because the caller is about to read everything. `on_change` is called only for
-        later events."""
+        """Discard the pending events, because the caller is about to read the whole state. `on_change` is called only
+        for later events."""
         with self._at_work:
             if not self._closed:
                 self._take()
@@ -124,7 +126,7 @@ class LinkEvents:
             self._take()
 
     def _settle(self) -> None:
-        """Call `on_change` if a burst is over. `is_all_told` stays False until it returns."""
+        """Call `on_change` if a burst is over. `is_all_told` returns False until the call has ended."""
         with self._at_work:
             if self._burst.take():
                 try:
@@ -139,7 +141,7 @@ class LinkEvents:
         return bool(poll.poll(0))
 
     def _take(self) -> None:
-        """Read the pending events, for a limited time, because a flood of events may last for hours."""
+        """Read the pending events for at most TURN_S seconds, because a flood of events may last for hours."""
         until = time.monotonic() + TURN_S
         while time.monotonic() < until:
             try:
@@ -161,8 +163,8 @@ class LinkEvents:
 
 
 def _enlarge_buffer(opened: socket.socket) -> None:
-    """Enlarge the socket's buffer beyond net.core.rmem_max, if permitted: the usual buffer holds only 180 events of
-    links, and the socket is not read during a pause."""
+    """Enlarge the socket's receive buffer, beyond net.core.rmem_max if this process may. The usual buffer holds only
+    180 link events, and the socket is not read during a pause."""
     try:
         opened.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
     except PermissionError:  # without CAP_NET_ADMIN: lost events cause a rescan

@@ -42,10 +42,10 @@ def last_sequence() -> int:
 
 
 class RdmaUevents:
-    """Calls `on_event` for each uevent of an RDMA device, and `on_quiet` after each burst, in the listening thread.
+    """Calls `on_event` for each uevent of an RDMA device, and `on_quiet` after each burst of uevents. Both run in the
+    listening thread. After a loss of events, it calls `on_lost` and then `on_quiet`.
 
-    After a loss of events, it calls `on_lost` and then `on_quiet`. `close` stops it. Create it in the host's network
-    namespace. The constructor raises OSError.
+    Create it in the host's network namespace. The constructor raises OSError if the kernel refuses the socket.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class RdmaUevents:
             self._on_quiet()
 
     def _take(self) -> None:
-        """Pass on the pending events until the time of this turn is over."""
+        """Read pending uevents for at most TURN_S seconds, and call `on_event` for those of RDMA devices."""
         until = time.monotonic() + TURN_S
         while time.monotonic() < until:
             try:

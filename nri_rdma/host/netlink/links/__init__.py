@@ -1,1 +1,1 @@
-"""Links: their state, settings and programs, read and changed."""
+"""Reads and changes links: their state, settings, VRFs and eBPF programs."""

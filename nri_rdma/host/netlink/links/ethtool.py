@@ -2,7 +2,7 @@
 coalescing.
 
 Uses the generic netlink family `ethtool` (Documentation/networking/ethtool-netlink.rst), which identifies a link by its
-ifindex. The older ioctl needs the link's name, which a pod may change meanwhile; pyroute2 supports features only over
+ifindex. The older ioctl needs the link's name, which a pod may change meanwhile. pyroute2 supports features only by
 that ioctl.
 """
 
@@ -81,14 +81,14 @@ _U16, _U32 = struct.Struct("=H"), struct.Struct("=I")
 _NUMBERS: Final = {1: struct.Struct("=B"), 2: _U16, 4: _U32}
 _DATAGRAM_MAX = 1 << 16
 _KEPT = 64
-"""The number of feature texts to remember, by the kernel's bytes; a link has the same features from pod to pod."""
+"""The number of feature texts to remember. A link's features are usually unchanged from pod to pod."""
 
 _Attributes: TypeAlias = Mapping[int, bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """The settings that ethtool shows of a link, in the form of LinkState."""
+    """The settings that ethtool shows of a link, as the texts of the fields of LinkState with these names."""
 
     features: str = ""
     fixed_features: str = ""
@@ -97,9 +97,10 @@ class Shown:
 
 
 class EthtoolSocket:
-    """A socket for ethtool requests about links of the calling thread's namespace. Every method raises KernelError.
+    """A socket for ethtool requests about links of the calling thread's namespace. Every method raises KernelError if
+    the kernel refuses or does not answer.
 
-    If the kernel lacks the family (CONFIG_ETHTOOL_NETLINK), links have no such settings.
+    If the kernel lacks the netlink family `ethtool` (CONFIG_ETHTOOL_NETLINK), all settings of a link are shown as "".
     """
 
     def __init__(self) -> None:
@@ -114,8 +115,8 @@ class EthtoolSocket:
         self.close()
 
     def close(self) -> None:
-        """Return the socket for reuse, or close it after an error, because late answers may still arrive. Closing twice
-        does nothing."""
+        """Return the socket for reuse. After an error it is closed instead, because late answers may still arrive.
+        Closing twice does nothing."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -125,7 +126,8 @@ class EthtoolSocket:
             give_back(_NETLINK_GENERIC, self._socket)
 
     def show(self, ifindex: int) -> Shown:
-        """Return the settings that ethtool shows of a link. Fails with ENODEV if the namespace has no such link."""
+        """Return the settings that ethtool shows of a link. Raises KernelError: ENODEV if the namespace has no such
+        link."""
         family = _family()
         if family is None:
             return Shown()
@@ -143,20 +145,21 @@ class EthtoolSocket:
         )
 
     def set_features(self, ifindex: int, change: SetFeatures) -> None:
-        """Set features of a link. Fails with ENODEV if the namespace has no such link, and with EOPNOTSUPP if the
+        """Set features of a link. Raises KernelError: ENODEV if the namespace has no such link, EOPNOTSUPP if the
         kernel or driver does not have a feature or does not let it be set."""
         wanted = _nested(_WANTED, _nested(_BITS, b"".join(_bit(name, on) for name, on in change.features)))
         self._set(f"{change.describe()} of link {ifindex}", ifindex, {_FEATURES_SET: wanted})
 
     def set_private_flags(self, ifindex: int, change: SetPrivateFlags) -> None:
-        """Set private flags of a link. Fails with ENODEV if the namespace has no such link, and with EOPNOTSUPP or
-        EINVAL if its driver does not have a flag."""
+        """Set private flags (settings of one driver) of a link. Raises KernelError: ENODEV if the namespace has no such
+        link, EOPNOTSUPP or EINVAL if the driver does not have a flag."""
         wanted = _nested(_PRIVATE_FLAGS, _nested(_BITS, b"".join(_bit(name, on) for name, on in change.flags)))
         self._set(f"{change.describe()} of link {ifindex}", ifindex, {_PRIVFLAGS_SET: wanted})
 
     def set_tuning(self, ifindex: int, change: SetTuning) -> None:
-        """Set sizes of rings, channels and coalescing, all of them even after a refusal. Fails with ENODEV if the
-        namespace has no such link, and with EOPNOTSUPP or EINVAL if its driver does not accept a size."""
+        """Set sizes of rings, channels and coalescing of a link. All sizes are tried, even after a refusal. Raises
+        KernelError: ENODEV if the namespace has no such link, EOPNOTSUPP or EINVAL if the driver does not accept a
+        size."""
         wanted = dict(change.sizes)
         requests = {}
         for kind, (word, names) in _TUNING.items():
@@ -167,7 +170,8 @@ class EthtoolSocket:
         self._set(f"{change.describe()} of link {ifindex}", ifindex, requests)
 
     def _set(self, operation: str, ifindex: int, requests: Mapping[int, bytes]) -> None:
-        """Send requests (attributes by command) about a link. Raises the first error."""
+        """Send requests about a link; `requests` has the attributes of each request by its command number. Raises
+        KernelError for the first refused request."""
         family = _family()
         if family is None:
             raise KernelError(operation, errno.EOPNOTSUPP, "this kernel has no ethtool over netlink")
@@ -178,7 +182,7 @@ class EthtoolSocket:
                 raise answer
 
     def family(self) -> int | None:
-        """Return the kernel's number of the family `ethtool`; None if the kernel does not have it."""
+        """Return the kernel's number of the netlink family `ethtool`; None if the kernel does not have this family."""
         body = encode_attribute(_FAMILY_NAME, b"ethtool\0")
         (answer,) = self._ask("find ethtool", _CONTROL, [(_GETFAMILY, body)])
         if isinstance(answer, KernelError):
@@ -188,7 +192,8 @@ class EthtoolSocket:
         return _number(answer[_FAMILY_ID])
 
     def feature_names(self, family: int) -> tuple[str, ...]:
-        """Return the names of the kernel's features, in the order of their bits."""
+        """Return the names of the kernel's link features, in the order of their bits; "" for a bit without a name.
+        `family` is the number of the netlink family `ethtool`."""
         wanted = _nested(_STRINGSETS, _nested(_STRINGSET, encode_u32(_SET_ID, _ETH_SS_FEATURES)))
         (answer,) = self._ask("read the names of features", family, [(_STRSET_GET, _nested(_HEADER, b"") + wanted)])
         if isinstance(answer, KernelError):
@@ -201,9 +206,10 @@ class EthtoolSocket:
     def _ask(
         self, operation: str, family: int, requests: Sequence[tuple[int, bytes]], flags: int = 0
     ) -> list[_Attributes | KernelError]:
-        """Send requests (command, attributes) in one datagram. Return the answer or the error of each request.
+        """Send requests, each a command number and attributes, in one datagram. Return the answer or the error of each
+        request.
 
-        With the flag ACK, the kernel may send an answer before it confirms the request.
+        With the flag ACK, the kernel also confirms each request, possibly after an answer.
         """
         first = self._sequence + 1
         self._sequence += len(requests)
@@ -241,8 +247,8 @@ class EthtoolSocket:
 
 @cache
 def _family() -> int | None:
-    """Return the kernel's number of the family `ethtool`, which is the same in all namespaces until the next boot; None
-    if the kernel does not have it."""
+    """Return the kernel's number of the netlink family `ethtool`; None if the kernel does not have this family. All
+    namespaces share the number until the next boot."""
     with EthtoolSocket() as ethtool:
         return ethtool.family()
 
@@ -267,7 +273,8 @@ def _bit(name: str, on: bool) -> bytes:
 
 
 def _named_bits(bitset: bytes) -> Iterator[tuple[str, bool]]:
-    """Yield name and value of each bit of a bitset that has names."""
+    """Yield the name and the value of each bit in a netlink bitset. The bitset must be one that lists its bits by
+    name."""
     for _, bit in read_attributes(dict(read_attributes(bitset)).get(_BITS, b"")):
         told = dict(read_attributes(bit))
         yield told.get(_BIT_NAME, b"").rstrip(b"\0").decode(errors="surrogateescape"), _BIT_IS_SET in told
@@ -278,7 +285,8 @@ def _size(number: int, name: str, value: int) -> bytes:
 
 
 def _or_nothing(answer: _Attributes | KernelError) -> _Attributes:
-    """Return an answer; an empty one if the driver does not support the request. Raises other errors."""
+    """Return an answer, or an empty one if the driver does not support the request (EOPNOTSUPP). Raises any other
+    error."""
     if not isinstance(answer, KernelError):
         return answer
     if answer.errno == errno.EOPNOTSUPP:
@@ -288,10 +296,11 @@ def _or_nothing(answer: _Attributes | KernelError) -> _Attributes:
 
 @lru_cache(_KEPT)
 def _features_text(family: int, changeable: bytes, told: bytes, *, fixed: bool) -> str:
-    """Return the changeable features (`fixed`: the fixed ones), each with its bit of the bitset `told`.
+    """Return the text of LinkState.features or, with `fixed`, of LinkState.fixed_features. The bitset `changeable` says
+    which features can be changed; the bitset `told` has the value to show of each feature.
 
-    For changeable features `told` says whether they are wanted, because their actual state also depends on other
-    features: segmentation needs checksums.
+    For changeable features, `told` are the wanted values: the actual ones also depend on other features, for example
+    segmentation on checksums.
     """
     can_change, bits = _mask(changeable), _mask(told)
     named = ((bit, name) for bit, name in enumerate(_names(family)) if name)  # some bits have no name
@@ -299,14 +308,14 @@ def _features_text(family: int, changeable: bytes, told: bytes, *, fixed: bool) 
 
 
 def _mask(bitset: bytes) -> int:
-    """Return a compact bitset as a number; its 32-bit words start with the lowest."""
+    """Return a compact bitset of netlink as a number. Its 32-bit words start with the lowest."""
     words = _U32.iter_unpack(dict(read_attributes(bitset))[_VALUE])
     return sum(word << 32 * position for position, (word,) in enumerate(words))
 
 
 def _sizes(kind: int, shown: _Attributes) -> Iterator[str]:
-    """Yield lines such as ``ring rx 1024``. With adaptive coalescing, the driver changes the other coalescing values
-    itself, so they are left out."""
+    """Yield lines such as ``ring rx 1024``. If adaptive coalescing is on, other coalescing values are left out, because
+    the driver then changes them itself."""
     word, names = _TUNING[kind]
     values = {name: _number(shown[number]) for number, name in names.items() if number in shown}
     for name, value in values.items():

@@ -1,6 +1,6 @@
 """The attributes of a link's netlink message, parsed once for several readers.
 
-Apart from its header, the kernel's message about a link has the same bytes until the link changes.
+Apart from the message's header, its bytes stay identical until the link changes, so parsed messages are remembered.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ KEPT: Final = 64
 
 @lru_cache(KEPT)
 def attributes_of_body(body: bytes) -> Mapping[int, bytes]:
-    """Return the attributes of a link's message by number; `body` is the message after its nlmsghdr. Raises WireError.
+    """Return the attributes of a link's message by number; `body` is the message after its nlmsghdr. Raises WireError
+    for a malformed message.
 
-    Also raises WireError if the 16-bit length of a nested attribute has overflowed: nested attributes then appear among
-    the link's own.
+    A message is also malformed if the 16-bit length of a nested attribute has overflowed, because nested attributes
+    then appear among the link's own.
     """
     every = list(read_attributes(body[FIRST_ATTRIBUTE - HEADER_BYTES :]))
     told = dict(every)
@@ -38,5 +39,5 @@ def attributes_of_body(body: bytes) -> Mapping[int, bytes]:
 
 
 def families_of(message: bytes) -> Mapping[int, bytes]:
-    """Return a link's attributes for each address family (IFLA_AF_SPEC). Raises WireError."""
+    """Return a link's attributes for each address family (IFLA_AF_SPEC). Raises WireError for a malformed message."""
     return dict(read_attributes(attributes_of_body(message[HEADER_BYTES:]).get(_AF_SPEC, b"")))

@@ -1,7 +1,7 @@
-"""Parses links from rtnetlink's messages into LinkState, and encodes the requests that change a link.
+"""Parses rtnetlink's messages of links into LinkState, and encodes the requests that change a link.
 
-A name or alias may hold any bytes. Bytes that are not UTF-8 become surrogate characters, and are encoded back
-unchanged.
+The name or alias of a link may hold any bytes. Bytes that are not UTF-8 become surrogate characters, and are encoded
+back unchanged.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ _SKIP_STATISTICS = encode_u32(_EXT_MASK, 0x8)  # RTEXT_FILTER_SKIP_STATS: they a
 
 
 def read_links(route: RouteSocket) -> list[bytes]:
-    """Return the messages of all links in the socket's namespace. Raises KernelError."""
+    """Return the messages of all links in the socket's namespace. Raises KernelError if the kernel does not list
+    them."""
     return route.dump(_GETLINK, _IFINFOMSG.pack(0, 0, 0, 0, 0) + _SKIP_STATISTICS, "list links")
 
 
 def read_link(route: RouteSocket, ifindex: int, netns: int = -1) -> bytes:
-    """Return the message of one link. Raises KernelError.
+    """Return the message of one link. Raises KernelError: ENODEV if there is no such link.
 
     `netns` is the id by which the socket's namespace knows the namespace of the link; -1: the link is in the socket's
     own namespace.
@@ -68,9 +69,9 @@ def number_of(message: bytes) -> int:
 
 
 def tied_to(ifindexes: Collection[int], messages: Collection[bytes]) -> list[bytes]:
-    """Return the messages of these links and of their masters, slaves and children, and possibly of some others.
+    """Return the messages of these links and of their masters, slaves and children; other messages may be among them.
 
-    The selection avoids parsing all messages: a busy node has hundreds of links, and parsing one takes 30 us.
+    The selection works without parsing all messages: a busy node has hundreds of links, and parsing one takes 30 us.
     """
     own = [message for message in messages if number_of(message) in ifindexes]
     masters = {_number(dict(read_attributes(message[FIRST_ATTRIBUTE:])), _MASTER) for message in own}
@@ -85,8 +86,8 @@ def tied_to(ifindexes: Collection[int], messages: Collection[bytes]) -> list[byt
 
 
 def parse_readable(messages: Collection[bytes]) -> tuple[LinkState, ...]:
-    """Return the links of these messages, without their addresses, routes and the like. Messages that cannot be parsed
-    are skipped.
+    """Return the links of these messages, without their addresses and routes. Messages that cannot be parsed are
+    skipped.
 
     The kernel itself sends such messages: the length of a macvlan's source addresses overflows at 64 KiB. One such link
     must not hide all others.
@@ -101,9 +102,10 @@ def parse_readable(messages: Collection[bytes]) -> tuple[LinkState, ...]:
 
 
 def parse_start(message: bytes) -> LinkState:
-    """Return what a message says before its malformed attribute: name, ifindex, MAC address, master and lower link.
+    """Return what a malformed message says before its malformed attribute: name, ifindex, MAC address, master and lower
+    link.
 
-    The link's kind is `UNREADABLE`, so it is never taken for a device's netdev.
+    The `kind` of the result is UNREADABLE, so the link is never taken for the netdev of an RDMA device.
     """
     ifindex, flags = _INDEX_AND_FLAGS.unpack_from(message, 20)
     told: dict[int, bytes] = {}
@@ -130,7 +132,8 @@ def parse_start(message: bytes) -> LinkState:
 
 
 def parse_link(message: bytes) -> LinkState:
-    """Parse a link's message, which does not include addresses, routes and the like. Raises WireError."""
+    """Return the link of a netlink message, which does not include addresses and routes. Raises WireError for a
+    malformed message."""
     return _parse(message[HEADER_BYTES:])
 
 
@@ -165,8 +168,8 @@ def _parse(body: bytes) -> LinkState:
 
 
 def move_request(ifindex: int, fd: int, name: str, as_ifindex: int, operation: str) -> Request:
-    """Return the request that moves a link into another namespace, renames it and, unless `as_ifindex` is 0, renumbers
-    it, all in one step."""
+    """Return the request that moves a link into the namespace of the descriptor `fd`, gives it the name `name` and,
+    unless `as_ifindex` is 0, the number `as_ifindex`, all in one step."""
     body = _of(ifindex) + encode_attribute(_NET_NS_FD, _I32.pack(fd)) + encode_attribute(_IFNAME, _bytes(name))
     if as_ifindex:
         body += encode_attribute(_NEW_IFINDEX, _I32.pack(as_ifindex))
@@ -175,12 +178,12 @@ def move_request(ifindex: int, fd: int, name: str, as_ifindex: int, operation: s
 
 def empty_request() -> Request:
     """Return a request to change a link that does not exist. The kernel answers ENODEV, or EPERM to a process that may
-    not change links."""
+    not change links, so the request tests this process's rights."""
     return Request(kind=NEWLINK, body=_of(_NO_LINK), operation="ask whether links may be changed")
 
 
 def change_request(ifindex: int, change: SetLink) -> Request:
-    """Return the request that changes the values of a link that are not None."""
+    """Return the request that changes the link `ifindex`. Only fields of `change` that are not None are changed."""
     flags = (_IFF_UP if change.up else 0, _IFF_UP if change.up is not None else 0)
     body = _IFINFOMSG.pack(0, 0, ifindex, *flags)
     if change.mac is not None:
@@ -197,7 +200,8 @@ def change_request(ifindex: int, change: SetLink) -> Request:
 
 
 def add_alt_name_request(ifindex: int, addition: AddAltName) -> Request:
-    """Return the request that adds an alternative name after the present ones."""
+    """Return the request that adds an alternative name to a link. The kernel appends it to the link's list of
+    alternative names, so the order of the names is kept."""
     return Request(
         kind=_NEWLINKPROP,
         flags=CREATE | EXCL | APPEND,
@@ -207,7 +211,7 @@ def add_alt_name_request(ifindex: int, addition: AddAltName) -> Request:
 
 
 def drop_alt_name_request(ifindex: int, removal: DropAltName) -> Request:
-    """Return the request that removes an alternative name."""
+    """Return the request that removes one alternative name of a link."""
     return Request(
         kind=_DELLINKPROP,
         body=_alt_name(ifindex, removal.name),
@@ -220,9 +224,9 @@ def _alt_name(ifindex: int, name: str) -> bytes:
 
 
 def _peer(told: Mapping[int, bytes], ifindex: int) -> int:
-    """Return the ifindex of the link that this one is attached to (IFLA_LINK); 0 if there is none.
+    """Return the ifindex of the link to which this link is attached (IFLA_LINK); 0 if it is not attached to any.
 
-    The kernel reports no IFLA_LINK, or the link's own number, for a link that is not attached to another one.
+    For a link that is not attached, the kernel reports no IFLA_LINK, or the link's own number.
     """
     peer = _number(told, _LINK)
     return peer if peer != ifindex or _LINK_NETNSID in told else 0
@@ -237,8 +241,8 @@ def _of(ifindex: int) -> bytes:
 
 
 def _lower(told: Mapping[int, bytes], kind: str, ifindex: int) -> int:
-    """Return the ifindex of the parent (IFLA_LINK) of a child link (vlan, macvlan, ...) in the same namespace; 0 if
-    there is none. For a veth, IFLA_LINK is its peer, not a parent."""
+    """Return the ifindex of the link of which this link is a child (IFLA_LINK of a vlan, macvlan and so on), if both
+    are in one namespace; otherwise 0. A veth has no such link: its IFLA_LINK is the peer."""
     if kind == "veth" or _LINK_NETNSID in told:
         return 0
     lower = _number(told, _LINK)

@@ -1,4 +1,5 @@
-"""Reads some of what links lose when they move to another namespace, for several links at once."""
+"""Reads the qdiscs, forwarding entries and neighbour table settings that links lose when they move to another
+namespace. The kernel lists them for several links at once."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from nri_rdma.model.link import Captured
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """The qdiscs, forwarding entries and neighbour table settings of one link, which it loses with a move.
+    """The qdiscs, forwarding entries and neighbour table settings of one link, which it loses with a move to another
+    namespace.
 
     `neighbour_table` has the settings as lines of LinkState.sysctls.
     """
@@ -25,8 +27,9 @@ class Carried:
 
 
 def read_carried(route: RouteSocket, ifindexes: Collection[int]) -> Mapping[int, Carried]:
-    """Return what each of these links would lose with a move. The calling thread must be in the links' namespace.
-    Raises KernelError or WireError."""
+    """Return the qdiscs, forwarding entries and neighbour table settings of each link, by ifindex. The calling thread
+    must be in the links' namespace. Raises KernelError if the kernel refuses a query, and WireError for a malformed
+    message."""
     queues = read_queues(route, ifindexes)
     forwarding = read_forwarding(route, ifindexes)
     tables = read_neighbour_tables(route, ifindexes)

@@ -1,10 +1,10 @@
 """Reads and writes the per-link settings under /proc/sys/net: those of IPv4, IPv6 and their neighbour tables.
 
-A link loses all of them with a move, and gets the defaults of its new namespace. Nearly all are read over netlink, in
-one message instead of 130 files; settings that netlink does not report are read from their files. They are written
-through the files, because netlink cannot set those of IPv6, and for IPv4 it sets only the number, without its effects
-(new route lookups, events for routing daemons). Neighbour tables are set over netlink, which uses milliseconds where
-some files use seconds.
+A link that moves loses all of these settings, and gets the defaults of its new namespace. Nearly all settings are read
+over netlink, in one message instead of 130 files; those that netlink does not report are read from their files.
+Settings are written through the files: netlink cannot set those of IPv6, and for IPv4 it sets only the number, without
+its effects (new route lookups, events for routing daemons). Neighbour tables are set over netlink, which uses
+milliseconds where some files use seconds.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ _NEIGH: Final = {  # NDTPA_*: those that can be set
 _NEIGH_NUMBERS = {name: number for number, name in _NEIGH.items()}
 
 _KEPT = 64
-"""The number of settings texts to remember, by the kernel's bytes; a link has the same settings from pod to pod."""
+"""The number of settings texts to remember. A link's settings are usually unchanged from pod to pod."""
 _FORWARDING = "ipv6/conf/forwarding"
 _NOT_OURS = frozenset({"mc_forwarding", "addr_gen_mode", "stable_secret"})
-"""Settings that are not taken from netlink's list: mc_forwarding can only be set by multicast routing daemons;
+"""Settings that are not taken from netlink's list. mc_forwarding can be set only by multicast routing daemons;
 addr_gen_mode is part of LinkState.settings; stable_secret is always 0 in the list."""
 _IPV4_LINES = tuple("" if name in _NOT_OURS else f"ipv4/conf/{name} " for name in _IPV4)
 _IPV6_LINES = tuple(("" if name in _NOT_OURS else f"ipv6/conf/{name} ", name) for name in _IPV6)
@@ -105,7 +105,7 @@ _IPV6_LINES = tuple(("" if name in _NOT_OURS else f"ipv6/conf/{name} ", name) fo
 
 def read_neighbour_tables(route: RouteSocket, ifindexes: Collection[int]) -> Mapping[int, str]:
     """Return the settings of each link's neighbour tables by ifindex, as lines of LinkState.sysctls. Raises KernelError
-    or WireError."""
+    if the kernel refuses the query, and WireError for a malformed message."""
     needles = (re.escape(encode_u32(_NDTPA_IFINDEX, ifindex)) for ifindex in ifindexes)
     own = re.compile(b"|".join(needles) or b"(?!)")
     messages = route.dump(
@@ -122,7 +122,8 @@ def read_neighbour_tables(route: RouteSocket, ifindexes: Collection[int]) -> Map
 
 @lru_cache(_KEPT)
 def _neighbour_table(family: int, data: bytes) -> tuple[int, tuple[str, ...]]:
-    """Return the ifindex and the lines of a neighbour table; no lines for a family other than IPv4 and IPv6."""
+    """Return the ifindex and the lines of a neighbour table; no lines for a family other than IPv4 and IPv6. `data` are
+    the table's netlink attributes."""
     parameters = dict(read_attributes(data))
     (ifindex,) = _U32.unpack(parameters.get(_NDTPA_IFINDEX, bytes(4)))
     words = _TABLES.get(family)
@@ -136,10 +137,10 @@ def _neighbour_table(family: int, data: bytes) -> tuple[int, tuple[str, ...]]:
 
 def read_sysctls(link: bytes, name: str, neighbours: str) -> str:
     """Return the value of LinkState.sysctls for a link: lines that begin with ``ipv4/conf/rp_filter``,
-    ``ipv6/conf/accept_ra``, ``ipv4/neigh/locktime_ms`` and so on.
+    ``ipv6/conf/accept_ra``, ``ipv4/neigh/locktime_ms`` and so on. The calling thread must be in the link's namespace.
 
-    `link` is the kernel's message of the link, `neighbours` the lines of its neighbour tables. The calling thread must
-    be in the link's namespace. Raises KernelError or WireError.
+    `link` is the kernel's message of the link, `neighbours` the lines of its neighbour tables. Raises KernelError if a
+    setting cannot be read, and WireError for a malformed message.
     """
     families = families_of(link)
     lines: list[str] = []
@@ -159,9 +160,10 @@ _READ_ONLY: Final = (
 
 
 def write_sysctl(route: RouteSocket, ifindex: int, change: SetSysctl) -> None:
-    """Write one setting of a link. The calling thread must be in the link's namespace. Raises KernelError.
+    """Write one setting of a link. The calling thread must be in the link's namespace.
 
-    EBUSY: enabling IPv6 forwarding would end a default route.
+    Raises KernelError if the kernel refuses; EBUSY if the setting enables IPv6 forwarding and that would end a default
+    route.
     """
     key, value = change.key, change.value
     if "/neigh/" in key:
@@ -174,17 +176,19 @@ def write_sysctl(route: RouteSocket, ifindex: int, change: SetSysctl) -> None:
 
 
 def forwarding_of(link: bytes) -> bool:
-    """Return whether a link forwards IPv6, from the link's message. Raises WireError."""
+    """Return whether a link forwards IPv6, from the kernel's message of the link. Raises WireError for a malformed
+    message."""
     families = families_of(link)
     numbers = dict(read_attributes(families.get(_AF_INET6, b""))).get(_INET6_CONF, b"")
     return len(numbers) >= _I32.size and _I32.unpack_from(numbers)[0] != 0  # the first of _IPV6
 
 
 def costs_of_return(forwards: bool, routes: Iterable[Route]) -> tuple[str, ...]:
-    """Return what would be lost when a link returns to the host, in the form of LinkState.unreturnable.
+    """Return what would be lost when a link returns to the host, as texts for LinkState.unreturnable. `forwards`: the
+    link forwards IPv6. `routes` are the host's routes.
 
-    The link loses its sysctls if no sysctl can be written. If the link `forwards` IPv6, setting that again may end a
-    default route of the host; `routes` are the host's default routes.
+    If no sysctl can be written, the link loses its sysctls. If the link forwards IPv6, setting that again may end a
+    default route of the host.
     """
     if writable_net() is None:
         return (_READ_ONLY,)
@@ -199,7 +203,8 @@ def _announced_over(routes: Iterable[Route]) -> str:
     """Return the names of the links whose default routes would end if IPv6 forwarding were enabled on any link of the
     namespace.
 
-    These routes come from router advertisements (rt6_purge_dflt_routers). Links with accept_ra 2 keep them.
+    These are links with a default route from a router advertisement (rt6_purge_dflt_routers), except links with
+    accept_ra 2.
     """
     announced = {link for route in routes if route.is_announced for link in route.default_links}
     names = sorted(socket.if_indextoname(link) for link in announced)
@@ -233,7 +238,8 @@ def _of_ipv6(data: bytes) -> tuple[str, ...]:
 
 
 def _of_files(family: str, name: str) -> Iterator[str]:
-    """Yield the settings that this kernel has but netlink does not report."""
+    """Yield the settings of a link that netlink does not report, read from their files. `family` is "ipv4" or "ipv6",
+    and `name` the link's name."""
     for file in _untold(family):
         try:
             yield f"{family}/conf/{file} {_read(f'{_ROOT}/{family}/conf/{name}/{file}')}"
@@ -270,9 +276,9 @@ def _write_file(ifindex: int, key: str, value: str) -> None:
 
 
 def _name_of(ifindex: int) -> str:
-    """Return the name of a link in the calling thread's namespace. Raises OSError.
+    """Return the name of a link in the calling thread's namespace. Raises OSError if there is no such link.
 
-    Unlike socket.if_indextoname, it reuses a socket.
+    Used instead of socket.if_indextoname because it reuses a socket.
     """
     with momentary(socket.NETLINK_ROUTE) as asking:
         told = fcntl.ioctl(asking, _SIOCGIFNAME, _IFREQ.pack(ifindex))

@@ -1,8 +1,8 @@
-"""Reads and detaches eBPF programs that are attached to a link by TCX (Linux 6.6). A link keeps them when it moves
-between namespaces.
+"""Reads and detaches eBPF programs that are attached to a link by TCX (Linux 6.6). A link keeps such programs when it
+moves between namespaces.
 
-eBPF programs of TC filters need no handling, because a move removes the link's qdiscs with their filters. The standard
-library has no wrapper for the system call bpf(2).
+eBPF programs of TC filters need no handling, because a move removes the link's qdiscs with their filters. The system
+call bpf(2) is made by ctypes, because the standard library has no wrapper for it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _MOST = 64
 """The largest number of programs for one direction of a link (BPF_MPROG_MAX)."""
 _QUERY = struct.Struct("=IIIIQI4xQQQQ")
 _ABSENT = frozenset({errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EOPNOTSUPP})
-"""The kernel's errors if it has no TCX, or if a program is gone."""
+"""The kernel's errors if it does not support TCX, or if a program is gone."""
 
 
 def detach_tcx(ifindex: int, keep: Collection[int] = ()) -> None:
-    """Detach all TCX programs from the link except those with the ids in `keep`. Succeeds if there are none, or if the
-    kernel has no TCX.
+    """Detach all TCX programs from the link except those with the ids in `keep`. The calling thread must be in the
+    link's namespace.
 
-    The calling thread must be in the link's namespace. Raises KernelError.
+    Does nothing if the kernel does not support TCX. Raises KernelError if it refuses to detach a program.
     """
     for direction in _DIRECTIONS:
         for program, link in _programs(ifindex, direction):
@@ -55,14 +55,14 @@ def detach_tcx(ifindex: int, keep: Collection[int] = ()) -> None:
 
 
 def programs_of(ifindex: int) -> tuple[int, ...]:
-    """Return the ids of the link's TCX programs of both directions. The calling thread must be in the link's namespace.
-    Raises KernelError."""
+    """Return the ids of the TCX programs on a link, for both directions. The calling thread must be in the link's
+    namespace. Raises KernelError if the kernel refuses the query."""
     return tuple(program for direction in _DIRECTIONS for program, _ in _programs(ifindex, direction))
 
 
 def names_of(programs: Iterable[int]) -> tuple[str, ...]:
-    """Return the kernel's names of these programs, each once; "" stands for a program that is gone or may not be
-    queried. Never raises KernelError."""
+    """Return the kernel's names of the programs with these ids, each name once. "" stands for a program that is gone or
+    may not be queried. An error of the kernel is only logged."""
     try:
         found = [_name_of(program) for program in programs]
     except KernelError as error:
@@ -72,10 +72,10 @@ def names_of(programs: Iterable[int]) -> tuple[str, ...]:
 
 
 def read_tcx(ifindex: int) -> tuple[int, ...] | None:
-    """Return the value of LinkState.tcx: the ids of the link's TCX programs; None if they cannot be read.
+    """Return the value of LinkState.tcx: the ids of the link's TCX programs; None if they cannot be read. The calling
+    thread must be in the link's namespace.
 
-    The calling thread must be in the link's namespace. Never raises KernelError, because a daemon that may not call
-    bpf(2) can still allocate devices.
+    Never raises KernelError, because a daemon that may not call bpf(2) can still allocate devices.
     """
     try:
         return programs_of(ifindex)
@@ -103,7 +103,8 @@ def _name_of(program: int) -> str:
 
 
 def _programs(ifindex: int, direction: int) -> Iterator[tuple[int, int]]:
-    """Yield each program of a direction: its id, and the id of the eBPF link that holds it (0: none)."""
+    """Yield the id of each program on one direction of a link, and the id of the eBPF link that holds the program (0:
+    none)."""
     ids, links = (ctypes.c_uint32 * _MOST)(), (ctypes.c_uint32 * _MOST)()
     query = bytearray(
         _QUERY.pack(ifindex, direction, 0, 0, ctypes.addressof(ids), _MOST, 0, ctypes.addressof(links), 0, 0)
@@ -115,7 +116,8 @@ def _programs(ifindex: int, direction: int) -> Iterator[tuple[int, int]]:
 
 
 def _bpf(command: int, attributes: bytes | bytearray, operation: str) -> int:
-    """Call bpf(2) and return its result; -1 if the kernel lacks the feature or the object. Raises KernelError."""
+    """Call bpf(2) and return its result; -1 if the kernel lacks the feature or the object. Raises KernelError, which
+    names `operation`, for any other error."""
     if _CALL is None:
         return -1
     buffer = (ctypes.c_char * len(attributes)).from_buffer(bytearray(attributes))

@@ -1,8 +1,8 @@
-"""Verifies that a virtual link is still attached to the same other link: a veth to its peer, a macvlan or VLAN to its
-lower link.
+"""Verifies that a virtual link is still attached to the link to which it was attached before: a veth to its peer, a
+macvlan or VLAN to its lower link.
 
-A pod with CAP_NET_ADMIN can delete its link and create another one with the same kind and ifindex. It cannot attach
-that link to the host's end, which disappeared together with the deleted link.
+A pod with CAP_NET_ADMIN can delete its link and create another one with the old kind and ifindex. It cannot attach the
+new link to the host's end, which disappeared together with the deleted link.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _GONE = frozenset({errno.ENODEV, errno.EINVAL})
 
 
 def hangs_on(host: HeldNamespace, namespace: HeldNamespace, ifindex: int, link: LinkState) -> bool:
-    """Return whether the virtual link `ifindex` in a namespace is attached to the same other link as `link` was on the
-    host. Raises KernelError."""
+    """Return whether the link `ifindex` in a namespace is attached to the link to which `link` was attached on the
+    host: the peer of a veth, the lower link of a macvlan or VLAN. True if `link` is not virtual or was attached to
+    none. Raises KernelError if there is no link `ifindex`."""
     if link.parent or not link.peer:
         return True
     operation = f"see what link {ifindex} hangs on"
@@ -42,7 +43,8 @@ def hangs_on(host: HeldNamespace, namespace: HeldNamespace, ifindex: int, link: 
 
 
 def _leads_back(host: HeldNamespace, namespace: HeldNamespace, ifindex: int, link: LinkState) -> bool:
-    """Return whether the veth's other end, seen from the host, has this link as its peer."""
+    """Return whether the other end of the veth `link` has the link `ifindex` of `namespace` as its peer. The other end
+    is read from the host's namespace. False if it no longer exists."""
     operation = f"see the other end of {link.name}"
     try:
         end = asked(host, operation, lambda route: parse_link(read_link(route, link.peer, netns=link.peer_netns)))
@@ -56,7 +58,7 @@ def _leads_back(host: HeldNamespace, namespace: HeldNamespace, ifindex: int, lin
 
 
 def _number_of(viewer: HeldNamespace, namespace: HeldNamespace) -> int:
-    """Return the id by which the `viewer` namespace knows another namespace; -1 if it has none."""
+    """Return the id by which the namespace `viewer` knows the other namespace; -1 if it has no id for it."""
     operation = "ask for the number of a network namespace"
     with held(namespace).descriptor() as fd:
         body = _RTGENMSG.pack(0) + encode_u32(_FD, fd)

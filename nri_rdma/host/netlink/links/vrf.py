@@ -1,11 +1,11 @@
-"""VRFs in a pod's namespace: created for the first netdev that a request puts into a VRF, and removed with the last
-one.
+"""Creates VRFs in a pod's namespace, each for the first netdev that a request puts into it, and removes each with its
+last netdev.
 
 The VRFs of nri-rdma are recognised by their alias. Two things stay in the namespace and have no effect without a VRF:
 the kernel's rule 1000 for VRFs, and the sysctls that let sockets outside a VRF accept connections from it.
 
-Nothing of a VRF is captured or put back, so pyroute2 encodes the requests and reads the table (docs/adr/0066). It is
-imported for the first VRF: that takes a tenth of a second.
+pyroute2 encodes the requests here (docs/adr/0066). Objects that are restored later must be sent back as the kernel's
+own bytes, but a VRF is never restored. pyroute2 is imported for the first VRF, which takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _ACCEPT = ("ipv4/tcp_l3mdev_accept", "ipv4/udp_l3mdev_accept")
 
 def join_vrf(route: RouteSocket, ifindex: int, change: JoinVrf) -> None:
     """Put a link into a VRF, and create the VRF if it does not exist. The calling thread must be in the namespace.
-    Raises KernelError."""
+    Raises KernelError: EEXIST if the VRF's name belongs to another kind of link, or to a VRF with another routing
+    table."""
     name, table = change.vrf.name, change.vrf.table
     messages = {link.name: (link, message) for message in read_links(route) for link in parse_readable([message])}
     if name not in messages:
@@ -46,7 +47,8 @@ def join_vrf(route: RouteSocket, ifindex: int, change: JoinVrf) -> None:
 
 
 def drop_vrf(route: RouteSocket, ifindex: int, change: DropVrf) -> None:
-    """Remove a VRF that `join_vrf` created, unless it still contains a link other than this one. Raises KernelError."""
+    """Remove a VRF that `join_vrf` created, unless it still contains a link other than `ifindex`. Raises KernelError if
+    the kernel refuses."""
     links = parse_readable(read_links(route))
     vrf = next((link for link in links if _is_ours(link, change.vrf.name)), None)
     if vrf is None or any(link.master == vrf.ifindex and link.ifindex != ifindex for link in links):
@@ -60,10 +62,11 @@ def _is_ours(link: LinkState, name: str) -> bool:
 
 
 def make_requests(name: str, table: int, ifindex: int) -> list[Request]:
-    """Return the requests that create a VRF with our alias.
+    """Return the requests that create a VRF, with the alias by which nri-rdma recognises its VRFs. `ifindex` is the
+    number of the new link.
 
-    The kernel ignores an alias in the request that creates a link. A second request in the same datagram sets it, so
-    that a daemon that is killed cannot leave a VRF without the alias.
+    The kernel ignores an alias in the request that creates a link, so a second request in the datagram sets it. A
+    daemon that is killed between two datagrams would leave a VRF without the alias.
     """
     made = {"ifname": name, "kind": KIND, "vrf_table": table, "index": ifindex, "state": "up"}
     marked = {"ifname": name, "ifalias": ALIAS}  # by its name, which no link had: the number may be taken
@@ -73,7 +76,8 @@ def make_requests(name: str, table: int, ifindex: int) -> list[Request]:
 def _requests(
     operation: str, *links: tuple[str, Mapping[str, Any]], tolerate: frozenset[int] = frozenset()
 ) -> list[Request]:
-    """Return the requests for commands of `pyroute2.IPRoute.link`."""
+    """Return the requests for commands of `pyroute2.IPRoute.link`; each of `links` is a command with its arguments.
+    `tolerate` has the errors of the kernel that count as success."""
     with _pyroute2(operation).IPBatch() as batch:
         for command, words in links:
             batch.link(command, **words)
@@ -85,14 +89,15 @@ def _requests(
 
 
 def table_of(message: bytes) -> int:
-    """Return the routing table of a VRF, by the kernel's message of its link."""
+    """Return the number of a VRF's routing table, from the kernel's message of its link."""
     link = _pyroute2("read the table of a VRF").netlink.rtnl.ifinfmsg.ifinfmsg(message)
     link.decode()
     return int(link.get(("linkinfo", "data", "vrf_table"), 0))
 
 
 def _pyroute2(operation: str) -> Any:
-    """Return pyroute2, which is imported late: most daemons never see a VRF. Raises KernelError (ENOPKG) without it."""
+    """Import and return pyroute2; late, because most daemons never see a VRF. Raises KernelError (ENOPKG) if it is not
+    installed."""
     try:
         import pyroute2
     except ImportError as error:

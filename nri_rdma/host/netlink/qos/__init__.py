@@ -1,1 +1,1 @@
-"""Queueing disciplines and data center bridging of a link."""
+"""Reads the queueing disciplines and the data center bridging settings of a link."""

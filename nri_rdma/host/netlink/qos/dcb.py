@@ -1,8 +1,8 @@
 """Reads the data center bridging (DCB) settings of a link: priority flow control, bandwidth of traffic classes, and
 priorities of applications.
 
-They are read if the link's driver supports it, and compared after the link's return to the host; they are never set
-(IEEE 802.1Qaz, include/uapi/linux/dcbnl.h).
+The settings are read if the link's driver supports DCB, and are compared after the link's return to the host. They are
+never set (IEEE 802.1Qaz, include/uapi/linux/dcbnl.h).
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ _PFC = struct.Struct("=BBBxH")
 """The start of struct ieee_pfc: capacity, enabled priorities, MACsec bypass, delay. Counters follow."""
 _APP = struct.Struct("=BBH")  # struct dcb_app: selector, priority, protocol
 _NONE = frozenset({errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL, errno.EPERM})
-"""The kernel's errors if it has no DCB, if the driver has none, or if the namespace may not see it."""
+"""The kernel's errors if the kernel or the driver does not support DCB, or if the namespace may not see the
+settings."""
 
 
 def read_dcb(route: RouteSocket, name: str) -> str:
-    """Return the value of LinkState.dcb for a link; "" if the kernel or driver has no DCB. Raises KernelError or
-    WireError."""
+    """Return the value of LinkState.dcb for the link with this name; "" if the kernel or driver does not support DCB.
+    Raises KernelError if the kernel refuses the query, and WireError for a malformed message."""
     body = _DCBMSG.pack(0, _CMD_IEEE_GET, 0) + encode_attribute(_ATTR_IFNAME, os.fsencode(name) + b"\0")
     try:
         answer = route.ask(_GETDCB, body, f"read the data center bridging of {name}")
@@ -46,7 +47,7 @@ def read_dcb(route: RouteSocket, name: str) -> str:
 
 
 def dcb_text(answer: bytes) -> str:
-    """Return the DCB settings in the kernel's answer as lines of text. Raises WireError."""
+    """Return the DCB settings in the kernel's answer as lines of text. Raises WireError for a malformed answer."""
     told = dict(read_attributes(answer[_FIRST_ATTRIBUTE:]))
     ieee = dict(read_attributes(told.get(_ATTR_IEEE, b"")))
     return "\n".join((*_ets(ieee.get(_IEEE_ETS, b"")), *_pfc(ieee.get(_IEEE_PFC, b"")), *_apps(ieee)))

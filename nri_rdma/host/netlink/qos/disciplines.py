@@ -1,8 +1,8 @@
 """The queueing disciplines (qdiscs) and classes of a link, read from rtnetlink's messages; a link loses them when it
-moves.
+moves to another namespace.
 
-Qdiscs that the kernel creates for every link have the handle 0 and come back by themselves. The others are captured and
-restored. A link whose qdiscs cannot be restored that way (filters, hardware offload) is not allocated to pods.
+Qdiscs that the kernel creates for every link have the handle 0 and come back by themselves. Qdiscs of an administrator
+are captured and restored. A link whose qdiscs cannot be restored (filters, hardware offload) is not allocated to pods.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ RETURNABLE: Final = frozenset(
         *("prio", "sfq", "tbf"),
     }
 )
-"""Kinds of qdiscs whose messages the kernel accepts as it sent them, apart from the changes of `_taken_back`."""
+"""Kinds of qdiscs that can be restored: the kernel accepts the message that it sent for them, changed only by
+`_taken_back`."""
 _WITH_CLASSES = frozenset({"htb"})
-"""Returnable kinds whose classes an administrator creates; the kernel creates the classes of the others."""
+"""Kinds of qdiscs whose classes an administrator creates and the daemon must restore. For other kinds, the kernel
+creates the classes."""
 _HTB_INIT = 2  # TCA_HTB_INIT, include/uapi/linux/pkt_sched.h
 _HTB_GLOBAL = struct.Struct("=IIIII")  # version, rate2quantum, defcls, debug, direct_pkts
 _HTB_VERSION = 3
@@ -47,8 +49,9 @@ _HTB_VERSION = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queues:
-    """The qdiscs, classes and filters of a link. `captured` has parents first, `unreturnable` the reasons why they
-    could not be restored (as in LinkState), and `programs` the distinct names of eBPF filters."""
+    """The qdiscs, classes and filters of a link. `captured` has qdiscs and classes to restore, parents first.
+    `unreturnable` has the reasons why some could not be restored (for LinkState.unreturnable), and `programs` the
+    distinct names of eBPF filters."""
 
     captured: tuple[Captured, ...] = ()
     unreturnable: tuple[str, ...] = ()
@@ -86,10 +89,11 @@ class _Node:
 
 
 def read_queues(route: RouteSocket, ifindexes: Collection[int]) -> Mapping[int, Queues]:
-    """Return the qdiscs, classes and filters of each of these links. Raises KernelError or WireError.
+    """Return the qdiscs, classes and filters of each link, by ifindex. Raises KernelError if the kernel refuses a
+    query, and WireError for a malformed message.
 
-    If the links have only the kernel's own qdiscs, this takes one list. The qdiscs of all links are listed, because a
-    request for one link's qdiscs also sends an event to every listener.
+    The qdiscs of all the namespace's links are listed and then selected, because a query of a single link's qdiscs also
+    sends an event to every listener. Classes and filters are queried only for links with qdiscs of an administrator.
     """
     wanted = frozenset(ifindexes)
     dump = route.dump(_GETQDISC, _TCMSG.pack(0, 0, 0, 0, 0), "list qdiscs", lambda raw: _is_made(raw, wanted))
@@ -100,7 +104,8 @@ def read_queues(route: RouteSocket, ifindexes: Collection[int]) -> Mapping[int, 
 
 
 def payload_of(thing: Captured, ifindex: int) -> bytes:
-    """Return struct tcmsg with the link's present ifindex and the attributes, without counters."""
+    """Return the body of the request that restores or removes a captured qdisc or class: struct tcmsg with the link's
+    present ifindex, and attributes without counters."""
     node = _node(thing.raw)
     kept = (
         encode_attribute(number, _taken_back(node.kind, number, value))
@@ -111,8 +116,8 @@ def payload_of(thing: Captured, ifindex: int) -> bytes:
 
 
 def _is_made(raw: bytes, ifindexes: Collection[int]) -> bool:
-    """Return whether this qdisc belongs to one of these links and was created by an administrator; the kernel's own
-    have no handle."""
+    """Return whether an administrator created this qdisc, on one of these links. A qdisc that the kernel created has
+    the handle 0."""
     _, ifindex, handle, _, _ = _TCMSG.unpack_from(raw, _HEADER_BYTES)
     return bool(handle) and ifindex in ifindexes
 
@@ -137,7 +142,8 @@ def _classes(route: RouteSocket, ifindex: int, qdiscs: Collection[int]) -> list[
 
 
 def _depths(nodes: Collection[_Node]) -> Mapping[tuple[bool, int], int]:
-    """Return how many qdiscs and classes are above each one in its tree, by whether it is a class and by its handle."""
+    """Return the depth of each qdisc and class: how many qdiscs and classes are above it in the link's tree. The key is
+    a pair: True for a class, and the handle."""
     qdiscs = {it.handle: it for it in nodes if not it.is_class}
     classes = {it.handle: it for it in nodes if it.is_class}
 
@@ -158,7 +164,8 @@ def _depths(nodes: Collection[_Node]) -> Mapping[tuple[bool, int], int]:
 
 
 def _lost(qdiscs: Collection[_Node]) -> Iterator[str]:
-    """Yield the reason for each of these qdiscs that could not be restored."""
+    """Yield, for each of these qdiscs that could not be restored, the reason as a text that continues the link's
+    name."""
     for it in qdiscs:
         name = f"the qdisc {it.kind} {_words(it.handle)}"
         if it.kind not in RETURNABLE:
@@ -172,8 +179,8 @@ def _lost(qdiscs: Collection[_Node]) -> Iterator[str]:
 
 
 def _filters(route: RouteSocket, ifindex: int, nodes: Collection[_Node]) -> Mapping[str, list[bytes]]:
-    """Return the messages of a link's filters, by the place to which they are attached. Filters may use programs and
-    actions that are known only by number."""
+    """Return the kernel's messages of a link's filters, by the place to which they are attached. Filters cannot be
+    restored after a move, because a message may name an eBPF program or action only by its number."""
     found: dict[str, list[bytes]] = {}
     for it in nodes:
         sides = _CLSACT_SIDES if it.kind == "clsact" else {it.handle: f"at {_words(it.handle)}"}
@@ -185,7 +192,7 @@ def _filters(route: RouteSocket, ifindex: int, nodes: Collection[_Node]) -> Mapp
 
 
 def _program_names(filters: Iterable[bytes]) -> Iterator[str]:
-    """Yield the names of the filters that are eBPF programs."""
+    """Yield the name of each filter that is an eBPF program."""
     for raw in filters:
         told = dict(read_attributes(raw[_FIRST_ATTRIBUTE:]))
         if told.get(_KIND, b"").rstrip(b"\0") == b"bpf" and _OPTIONS in told:
@@ -199,13 +206,14 @@ def _node(raw: bytes) -> _Node:
 
 
 def _without_counters(kind: str, number: int, value: bytes) -> bytes:
-    """Return an attribute without values that change by themselves: htb has a packet counter among its options."""
+    """Return an attribute's bytes without values that change by themselves: htb has a packet counter among its
+    options."""
     return _htb(value, direct_packets=0) if (kind, number) == ("htb", _OPTIONS) else value
 
 
 def _taken_back(kind: str, number: int, value: bytes) -> bytes:
-    """Return an attribute in the form that the kernel accepts: htb reports the version of its code, and expects that of
-    its interface."""
+    """Return an attribute's bytes in the form that the kernel accepts in a request. In a message, htb reports the
+    version of its code; in a request, it expects the version of its interface."""
     return _htb(value, version=_HTB_VERSION) if (kind, number) == ("htb", _OPTIONS) else value
 
 
@@ -226,7 +234,7 @@ def _htb(options: bytes, *, version: int | None = None, direct_packets: int | No
 
 
 def _words(handle: int) -> str:
-    """Return a handle in the notation of `tc`."""
+    """Return a handle in the notation of the command `tc`, for example "1:10"."""
     if handle in {_ROOT, _INGRESS}:
         return "root" if handle == _ROOT else "ingress"
     major, minor = handle >> 16, handle & 0xFFFF

@@ -1,1 +1,2 @@
-"""The RDMA subsystem: its devices, and who holds objects on them."""
+"""Queries and changes the kernel's RDMA subsystem: its devices, and the processes and kernel users that hold objects on
+them."""

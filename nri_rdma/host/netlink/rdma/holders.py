@@ -15,11 +15,11 @@ log = logging.getLogger(__name__)
 
 
 def read_holders(rdma: RdmaSocket) -> Mapping[int, tuple[RdmaObject, ...]]:
-    """Return the processes and kernel users that hold objects on each RDMA device, by the device's index. Raises
-    KernelError.
+    """Return the objects that show which processes and kernel users use each RDMA device, by the device's index. Raises
+    KernelError if the kernel does not list the devices.
 
     A device for which the kernel reports an error, such as EINVAL after its removal, is left out, so that other devices
-    can still be allocated. Attaching a device reads its holders again.
+    can still be allocated. Before a device is attached to a pod, its users are read again.
     """
     found: dict[int, tuple[RdmaObject, ...]] = {}
     for device in rdma.devices():
@@ -32,7 +32,7 @@ def read_holders(rdma: RdmaSocket) -> Mapping[int, tuple[RdmaObject, ...]]:
 
 def holders_of(rdma: RdmaSocket, index: int) -> tuple[RdmaObject, ...]:
     """Return the objects that show who uses an RDMA device: the contexts of processes, with the processes' names, and
-    all objects of kernel users. Raises KernelError.
+    all objects of kernel users. Raises KernelError if the kernel refuses a query.
 
     The queue pairs and memory regions of processes, which may be many thousand, are not read, because the contexts are
     enough.
@@ -43,7 +43,8 @@ def holders_of(rdma: RdmaSocket, index: int) -> tuple[RdmaObject, ...]:
 
 
 def _process_name(pid: int | None) -> str:
-    """Return the present name of a process; "" if it has ended or belongs to another pid namespace."""
+    """Return the name of the process `pid`; "" if it has ended or belongs to another pid namespace, or if `pid` is
+    None."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip() if pid else ""
     except OSError:

@@ -1,8 +1,8 @@
-"""Queries and changes RDMA devices over netlink (NETLINK_RDMA): devices, ports, character devices, the netns mode, and
-the move of a device.
+"""Queries and changes RDMA devices over netlink (NETLINK_RDMA): devices, ports, character devices, the netns mode
+(whether namespaces share the RDMA devices), and the move of a device.
 
 A socket sees the namespace of the thread that opened it, but the kernel moves a device out of the namespace of the
-thread that *sends*. A socket is therefore opened, used and closed within one visit of a namespace, see visit(). No
+thread that *sends*. A socket is therefore opened, used and closed while one thread is in one namespace, see visit(). No
 socket is kept open, because it would keep the module ib_core from being unloaded.
 """
 
@@ -37,7 +37,8 @@ _DATAGRAM_MAX = 1 << 16  # the kernel never sends more: a dump's buffer is at mo
 
 
 def visit(namespace: HeldNamespace, operation: str, work: Callable[[RdmaSocket], T]) -> T:
-    """Run `work` in the namespace with an RDMA socket of that namespace, and return its result. Raises KernelError."""
+    """Run `work` in the namespace with an RDMA socket of that namespace, and return its result. Raises KernelError if
+    the namespace cannot be entered or the kernel refuses a request."""
 
     def with_socket() -> T:
         with RdmaSocket() as rdma:
@@ -50,11 +51,11 @@ def visit(namespace: HeldNamespace, operation: str, work: Callable[[RdmaSocket],
 
 
 def can_move(home: HeldNamespace, index: int, other: HeldNamespace) -> bool:
-    """Return whether the kernel would move an RDMA device from one namespace into another. Changes nothing.
+    """Return whether the kernel would move an RDMA device from the namespace `home` into the namespace `other`. Changes
+    nothing. False if the driver does not support it (no disassociate_ucontext) or the netns mode is shared.
 
-    False if its driver does not support it (no disassociate_ucontext) or the netns mode is shared. The request is sent
-    from the other namespace, where it must fail: the kernel finds the device by the socket's namespace, checks driver
-    and mode, and only then finds that the caller's namespace does not have the device, which is ENODEV
+    The request is sent from `other`, where it must fail: the kernel finds the device by the socket's namespace, checks
+    driver and mode, and only then finds that the sender's namespace does not have the device, which is ENODEV
     (drivers/infiniband/core/device.c, ib_device_set_netns_put).
     """
     if home.identity.cookie == other.identity.cookie:
@@ -76,7 +77,7 @@ def read_netdevs(rdma: RdmaSocket) -> tuple[RdmaNetdevs, ...] | None:
     """Return the RDMA devices of the socket's namespace, each with its netdevs in that namespace; None if the kernel
     has no RDMA subsystem.
 
-    A device that is removed between the list and the query of its ports is left out.
+    A device that is removed between the list of devices and the query of its ports is left out.
     """
     if not rdma.has_subsystem:
         return None
@@ -101,10 +102,10 @@ def read_netdevs(rdma: RdmaSocket) -> tuple[RdmaNetdevs, ...] | None:
 
 class RdmaSocket:
     """A socket for queries about the RDMA devices of the namespace in which it was created. Every method raises
-    KernelError.
+    KernelError if the kernel refuses; EINVAL also means that a device is not in the namespace.
 
     If the kernel has no RDMA subsystem, there are no devices and the netns mode is NONE; other queries fail with
-    EPROTONOSUPPORT. The kernel answers EINVAL also for a device that is not in the namespace.
+    EPROTONOSUPPORT.
     """
 
     def __init__(self) -> None:
@@ -136,10 +137,11 @@ class RdmaSocket:
         return self._ask(f"list ports of RDMA device {index}", nldev.get_ports(index))
 
     def char_device(self, index: int | None, kind: CharKind, port: int | None = None) -> CharNumber | None:
-        """Return the character device of this kind. A umad or issm device belongs to a port, and rdma_cm to no RDMA
-        device.
+        """Return the number of a character device. `index` is the RDMA device to which it belongs, None for the kind
+        rdma_cm, which belongs to none. `port` is needed for the kinds umad and issm.
 
-        None if there is none, or if the kind is issm, which the kernel does not report (attach/rdma.py).
+        None if the RDMA device has no character device of this kind, and always for issm, which the kernel does not
+        report (attach/rdma.py).
         """
         what = f"find {kind} of RDMA device {index}"
         try:
@@ -154,22 +156,24 @@ class RdmaSocket:
         return self.system().netns
 
     def system(self) -> RdmaSystem:
-        """Return the RDMA subsystem's settings."""
+        """Return the RDMA subsystem's settings: the netns mode, and whether the kernel sends events about RDMA
+        devices."""
         if not self.has_subsystem:
             return RdmaSystem(netns=RdmaNetns.NONE, monitor=False)
         return self._ask_one("read the RDMA subsystem's settings", nldev.get_system())
 
     def set_netns_mode(self, mode: RdmaNetns) -> None:
-        """Set the RDMA subsystem's netns mode. Fails with EBUSY while other network namespaces exist."""
+        """Set the RDMA subsystem's netns mode (whether namespaces share the RDMA devices). Raises KernelError: EBUSY
+        while other network namespaces exist."""
         self._ask(f"set rdmaNetns {mode}", nldev.set_netns_mode(mode))
 
     def move(self, index: int, fd: int) -> None:
-        """Move an RDMA device from the calling thread's namespace, which must be the socket's, into that of the
-        descriptor `fd`."""
+        """Move an RDMA device into the namespace of the descriptor `fd`. The calling thread must be in the socket's
+        namespace."""
         self._ask(f"move RDMA device {index}", nldev.set_namespace(index, fd))
 
     def rename(self, index: int, name: str) -> None:
-        """Rename an RDMA device. Fails with EEXIST if another device of the machine has that name."""
+        """Rename an RDMA device. Raises KernelError: EEXIST if another device of the machine has that name."""
         self._ask(f"rename RDMA device {index} to {name}", nldev.set_name(index, name))
 
     def resources(self, index: int) -> tuple[Count, ...]:
@@ -182,7 +186,8 @@ class RdmaSocket:
         return tuple(item for answer in answers for item in answer)
 
     def kernel_objects(self, index: int, kind: ObjectKind) -> tuple[RdmaObject, ...]:
-        """Return the objects of one kind that kernel users hold, without decoding those of processes."""
+        """Return the objects of one kind that kernel users hold on an RDMA device. Objects of processes are skipped
+        without being decoded."""
         answers = self._ask(f"list the {kind} objects of RDMA device {index}", nldev.get_kernel_objects(kind, index))
         return tuple(item for answer in answers for item in answer)
 
@@ -220,7 +225,8 @@ class RdmaSocket:
 
 
 def _open() -> socket.socket | None:
-    """Open an RDMA netlink socket in this thread's namespace; None if the kernel has no RDMA subsystem."""
+    """Open an RDMA netlink socket in the calling thread's namespace; None if the kernel has no RDMA subsystem. Raises
+    KernelError if the kernel refuses the socket."""
     try:
         opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, nldev.NETLINK_RDMA)
     except OSError as error:

@@ -1,1 +1,1 @@
-"""What a link loses when it moves to another namespace, as bytes, and the requests that bring it back."""
+"""Reads as bytes what a link loses when it moves to another namespace, and builds the requests that restore it."""

@@ -1,5 +1,5 @@
 """Reads the MAC addresses that an administrator added to a link's receive filter (`bridge fdb add ... dev X self`). A
-link loses them when it moves.
+link loses them when it moves to another namespace.
 
 The kernel's list also has the multicast addresses of IP groups, which IP itself adds again. /proc/net/dev_mcast shows
 which addresses were added by hand.
@@ -29,12 +29,12 @@ _OF_EVERY_LINK = (bytes.fromhex("333300000001"), bytes.fromhex("01005e000001"))
 _OF_AN_ADDRESS = bytes.fromhex("3333ff")
 _MULTICASTS: Final = Path("/proc/thread-self/net/dev_mcast")
 _NONE = frozenset({errno.EINVAL, errno.EOPNOTSUPP})
-"""The kernel's errors for a link without such a list."""
+"""The kernel's errors for a link that has no forwarding entries."""
 
 
 def read_forwarding(route: RouteSocket, ifindexes: Collection[int]) -> Mapping[int, tuple[Captured, ...]]:
     """Return the MAC addresses that an administrator added to each of these links. The calling thread must be in the
-    links' namespace. Raises KernelError or WireError."""
+    links' namespace. Raises KernelError if the kernel refuses a query, and WireError for a malformed message."""
     listed = {ifindex: [*_listed(route, ifindex)] for ifindex in ifindexes}
     doubtful = any(is_multicast(mac) and not _is_usual(mac) for macs in listed.values() for mac, _ in macs)
     added = _added_multicasts() if doubtful else frozenset[tuple[int, bytes]]()
@@ -54,13 +54,14 @@ def is_multicast(mac: bytes) -> bool:
 
 
 def _is_usual(mac: bytes) -> bool:
-    """Return whether IP itself adds this multicast address: every link that is up with IP has it, or an IPv6 address
-    needs it."""
+    """Return whether IP itself adds this multicast address to a link: every link that is up with IP has it, or an IPv6
+    address needs it."""
     return mac in _OF_EVERY_LINK or mac.startswith(_OF_AN_ADDRESS)
 
 
 def _listed(route: RouteSocket, ifindex: int) -> list[tuple[bytes, bytes]]:
-    """Return the permanent forwarding entries of the link itself: each MAC address with the kernel's message."""
+    """Return the permanent forwarding entries of the link itself: each MAC address with the kernel's message about
+    it."""
     try:
         messages = route.dump(
             _GETNEIGH, _NDMSG.pack(_AF_BRIDGE, ifindex, 0, 0, 0), f"list the forwarding entries of link {ifindex}"
@@ -79,10 +80,10 @@ def _listed(route: RouteSocket, ifindex: int) -> list[tuple[bytes, bytes]]:
 
 
 def _added_multicasts() -> frozenset[tuple[int, bytes]]:
-    """Return the ifindex and MAC address of each multicast address that was added by hand, not by IP or a socket.
+    """Return the ifindex and MAC address of each multicast address that was added by hand, and not by IP or a socket.
 
-    A line of dev_mcast has the link's number and name, the number of users, whether it was added by hand, and the
-    address.
+    A line of dev_mcast has the link's ifindex and name, the number of users of the address, a number that is not 0 if
+    the address was added by hand, and the address.
     """
     try:
         lines = _MULTICASTS.read_text(errors="surrogateescape").splitlines()

@@ -1,4 +1,4 @@
-"""The IP addresses and permanent neighbours that a link loses when it moves, read from rtnetlink's messages."""
+"""Reads the IP addresses and permanent neighbours that a link loses when it moves, from rtnetlink's messages."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ _IFA_F_NODAD = 0x02
 _IFA_F_TEMPORARY = 0x01  # of IPv6; the same bit says "secondary" in IPv4
 _IFAPROT_KERNEL_LO, _IFAPROT_KERNEL_RA, _IFAPROT_KERNEL_LL = 1, 2, 3
 _VOLATILE_ADDRESS_FLAGS = 0x40 | 0x08 | 0x20 | 0x04 | 0x800
-"""Flags that are ignored when addresses are compared: tentative, dadfailed, deprecated and optimistic, which change by
-themselves; and stable-privacy, which only the kernel can set (RTM_NEWADDR ignores it), so that a restored address lacks
-it."""
+"""Flags that are ignored when addresses are compared. Tentative, dadfailed, deprecated and optimistic change by
+themselves. Only the kernel can set stable-privacy (RTM_NEWADDR ignores it), so a restored address lacks this flag."""
 
 _NDA_DST, _NDA_LLADDR, _NDA_IFINDEX = 1, 2, 8
 _NUD_PERMANENT = 0x80
@@ -38,7 +37,8 @@ NTF_PROXY: Final = 0x08
 
 @dataclass(frozen=True, slots=True)
 class AddressMessage:
-    """An IP address of a link. `own` holds the bytes of the link's own address; `raw` is the kernel's message."""
+    """An IP address of a link, from one message of the kernel. `own` holds the bytes of the link's own address; `raw`
+    is the whole message."""
 
     ifindex: int
     own: bytes
@@ -51,7 +51,8 @@ class AddressMessage:
 
 
 def read_addresses(route: RouteSocket, ifindex: int = 0) -> tuple[AddressMessage, ...]:
-    """Return the IP addresses of one link, or of all links if `ifindex` is 0. Raises KernelError or WireError."""
+    """Return the IP addresses of one link, or of all links if `ifindex` is 0. Raises KernelError if the kernel refuses
+    the query, and WireError for a malformed message."""
     body = _IFADDRMSG.pack(0, 0, 0, 0, ifindex)
     found = []
     for raw in route.dump(_GETADDR, body, "list addresses"):
@@ -62,18 +63,19 @@ def read_addresses(route: RouteSocket, ifindex: int = 0) -> tuple[AddressMessage
 
 
 def carried_interface(message: AddressMessage) -> IpInterface:
-    """Return the address together with its prefix length."""
+    """Return the address of a message together with its prefix length."""
     return ip_interface((message.own, message.prefix_length))
 
 
 def captured_addresses(messages: Iterable[AddressMessage]) -> tuple[Captured, ...]:
-    """Return the addresses in a form that can be restored later. Raises WireError."""
+    """Return the addresses in a form that can be restored later, without IPv6 temporary addresses, which the kernel
+    makes itself. Raises WireError for a malformed message."""
     return tuple(captured for it in messages if (captured := _captured_address(it.raw)) is not None)
 
 
 def read_neighbours(route: RouteSocket, ifindex: int) -> tuple[Captured, ...]:
     """Return the neighbours of a link that an administrator set: permanent ones, and proxy entries. Raises KernelError
-    or WireError."""
+    if the kernel refuses the query, and WireError for a malformed message."""
     found = []
     for flags in (0, NTF_PROXY):
         body = _NDMSG.pack(0, 0, 0, flags, 0) + encode_u32(_NDA_IFINDEX, ifindex)
@@ -85,9 +87,9 @@ def read_neighbours(route: RouteSocket, ifindex: int) -> tuple[Captured, ...]:
 
 
 def add_address_request(ifindex: int, addition: AddAddress) -> Request:
-    """Return the request that adds an address. It fails if the address exists already.
+    """Return the request that adds an address to a link. The request fails if the link has the address already.
 
-    An IPv6 address is usable at once, without duplicate address detection, which takes a second and more.
+    An IPv6 address is usable at once, because duplicate address detection, which takes a second and more, is left out.
     """
     address = addition.address
     family, flags = (_AF_INET, 0) if address.version == 4 else (_AF_INET6, _IFA_F_NODAD)

@@ -1,7 +1,8 @@
-"""Encodes requests that restore or remove objects, from the bytes that the kernel reported for them earlier.
+"""Encodes requests that restore or remove an object (an address, route, neighbour or queueing discipline), from the
+message in which the kernel reported the object earlier.
 
-The captured bytes are sent back whole, so that attributes unknown to this program survive. Only attributes that the
-kernel would not accept are left out.
+The message is sent back whole, so that attributes unknown to this program survive. Only attributes that the kernel
+would not accept are left out.
 """
 
 from __future__ import annotations
@@ -50,9 +51,10 @@ _SETTINGS = ("flags", "linkmode", "broadcast", *_SETTING_ATTRIBUTES, "addr_gen_m
 
 
 def link_settings(flags: int, told: Mapping[int, bytes]) -> tuple[tuple[str, int], ...]:
-    """Return the value of LinkState.settings for a link's flags and attributes.
+    """Return the value of LinkState.settings for a link. `flags` are the link's interface flags, and `told` its netlink
+    attributes by number.
 
-    `broadcast` is the hardware broadcast address as a number; its first byte is the lowest one.
+    The setting `broadcast` is the hardware broadcast address as a number, whose lowest byte is the address's first.
     """
     found = {"flags": flags & _SETTABLE_FLAGS}
     for name, number in _SETTING_ATTRIBUTES.items():
@@ -69,7 +71,8 @@ def link_settings(flags: int, told: Mapping[int, bytes]) -> tuple[tuple[str, int
 
 
 def restore_request(ifindex: int, restoration: Restore) -> Request:
-    """Return the request that adds a captured object again. An object that already exists is no error."""
+    """Return the request that adds a captured object again. If the object exists already, the request counts as
+    successful."""
     thing = restoration.thing
     kind = _kind(thing)
     return Request(
@@ -83,9 +86,10 @@ def restore_request(ifindex: int, restoration: Restore) -> Request:
 
 
 def inherit_request(ifindex: int, inheritance: Inherit) -> Request:
-    """Return the request that creates a captured object of the host in a pod.
+    """Return the request that creates, in a pod, an object that was captured on the host: an address, a route or a
+    neighbour.
 
-    The request fails with EEXIST if the pod has the object already; the caller has left such objects out.
+    The request fails with EEXIST if the pod has the object already; the caller has left out such objects.
     """
     brought = inheritance.brought
     kind = _kind(brought.thing)
@@ -101,7 +105,7 @@ def inherit_request(ifindex: int, inheritance: Inherit) -> Request:
 
 
 def remove_request(ifindex: int, removal: Remove) -> Request:
-    """Return the request that deletes a captured object. A missing object is no error."""
+    """Return the request that deletes a captured object. If the object is missing, the request counts as successful."""
     thing = removal.thing
     kind = _kind(thing)
     return Request(
@@ -113,7 +117,7 @@ def remove_request(ifindex: int, removal: Remove) -> Request:
 
 
 def settings_request(ifindex: int, change: SetSettings) -> Request:
-    """Return the request that sets the named settings of a link."""
+    """Return the request that sets the settings in `change` and leaves all other settings of the link."""
     return Request(
         kind=_RTM_SETLINK,
         body=_settings_payload(ifindex, dict(change.settings)),
@@ -122,8 +126,8 @@ def settings_request(ifindex: int, change: SetSettings) -> Request:
 
 
 def detach_xdp_requests(ifindex: int) -> tuple[Request, ...]:
-    """Return the requests that remove the XDP program of each mode. It is no error if a mode has no program or the
-    driver does not support the mode."""
+    """Return the requests that remove the XDP programs of a link, one for each mode of XDP. A request counts as
+    successful if there is no program of its mode or the driver does not support the mode."""
     return tuple(_detach_xdp_request(ifindex, mode) for mode in _XDP_MODES)
 
 
@@ -142,7 +146,8 @@ def _kind(thing: Captured) -> int:
 
 
 def _address_payload(thing: Captured, ifindex: int) -> bytes:
-    """Return struct ifaddrmsg with the link's present ifindex. An expired lifetime becomes one second."""
+    """Return the body of a request for a captured address: struct ifaddrmsg with the link's present ifindex, and
+    attributes. A lifetime that has expired becomes one second."""
     family, prefix, flags, scope, _index = struct.unpack_from("=BBBBI", thing.raw, 16)
     payload = [struct.pack("=BBBBI", family, prefix, flags, scope, ifindex)]
     for kind, data in read_attributes(thing.raw[24:]):
@@ -155,8 +160,9 @@ def _address_payload(thing: Captured, ifindex: int) -> bytes:
 
 
 def _inherited_address(brought: Brought, ifindex: int) -> bytes:
-    """Return struct ifaddrmsg for an address that the pod takes over from the host, with an unlimited lifetime and
-    without duplicate address detection. Its label becomes the link's name in the pod."""
+    """Return the body of a request for an address that the pod takes over from the host: struct ifaddrmsg and
+    attributes. The address gets an unlimited lifetime and no duplicate address detection. Its label becomes the link's
+    name in the pod."""
     family, prefix, short_flags, scope, _index = struct.unpack_from("=BBBBI", brought.thing.raw, 16)
     told = dict(read_attributes(brought.thing.raw[24:]))
     (flags,) = struct.unpack("=I", told[_IFA_FLAGS]) if _IFA_FLAGS in told else (short_flags,)
@@ -173,8 +179,8 @@ def _inherited_address(brought: Brought, ifindex: int) -> bytes:
 
 
 def _inherited_route(brought: Brought, ifindex: int) -> bytes:
-    """Return struct rtmsg for a route that the pod takes over from the host, without an expiry time, and in another
-    table if `brought` names one."""
+    """Return the body of a request for a route that the pod takes over from the host: struct rtmsg and attributes. The
+    route gets no expiry time. It gets another table if `brought` names one."""
     payload = _route_payload(brought.thing, ifindex)
     fields = list(struct.unpack_from("=BBBBBBBBI", payload))
     left_out = {RTA_EXPIRES, *({_RTA_PREFSRC} if brought.is_sourceless else ())}
@@ -186,8 +192,8 @@ def _inherited_route(brought: Brought, ifindex: int) -> bytes:
 
 
 def _route_payload(thing: Captured, ifindex: int) -> bytes:
-    """Return struct rtmsg with the link's present ifindex, without flags that only the kernel may set; the remaining
-    lifetime replaces the cache information."""
+    """Return the body of a request for a captured route: struct rtmsg with the link's present ifindex, and attributes.
+    Flags that only the kernel may set are left out. The remaining lifetime replaces the cache information."""
     fields = list(struct.unpack_from("=BBBBBBBBI", thing.raw, 16))
     fields[8] &= _RTNH_F_ONLINK
     payload = [struct.pack("=BBBBBBBBI", *fields)]
@@ -202,7 +208,8 @@ def _route_payload(thing: Captured, ifindex: int) -> bytes:
 
 
 def _neighbour_payload(thing: Captured, ifindex: int) -> bytes:
-    """Return struct ndmsg with the link's present ifindex, without cache information."""
+    """Return the body of a request for a captured neighbour: struct ndmsg with the link's present ifindex, and
+    attributes without cache information."""
     family, state, flags, kind = struct.unpack_from("=BxxxxxxxHBB", thing.raw, 16)
     left_out = {_NDA_CACHEINFO, _NDA_PROBES}
     kept = (encode_attribute(*item) for item in read_attributes(thing.raw[28:]) if item[0] not in left_out)
@@ -210,8 +217,8 @@ def _neighbour_payload(thing: Captured, ifindex: int) -> bytes:
 
 
 def _settings_payload(ifindex: int, settings: dict[str, int]) -> bytes:
-    """Return struct ifinfomsg and the attributes of these settings. Interface flags change only if "flags" is among the
-    settings."""
+    """Return the body of a request that sets these settings: struct ifinfomsg and attributes. Interface flags change
+    only if "flags" is among the settings."""
     change = _SETTABLE_FLAGS if "flags" in settings else 0
     payload = [struct.pack("=BxHiII", 0, 0, ifindex, settings.get("flags", 0), change)]
     for name, number in _SETTING_ATTRIBUTES.items():

@@ -1,1 +1,1 @@
-"""Routes, rules and neighbours: read, and as requests."""
+"""Reads routes, rules and neighbours of network namespaces, and builds the requests that add and remove them."""

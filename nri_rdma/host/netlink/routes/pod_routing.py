@@ -1,4 +1,5 @@
-"""Reads how a network namespace routes: a pod's before a netdev moves into it, and the host's default routes."""
+"""Reads how a network namespace routes packets: a pod's namespace before a netdev moves into it, and the default routes
+of the host's namespace."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ _DISABLE_IPV6 = f"{NET}/ipv6/conf/default/disable_ipv6"
 
 
 def read_routing(route: RouteSocket) -> Routing:
-    """Return rules, addresses and routes of the namespace that the calling thread is in. Raises KernelError or
-    WireError."""
+    """Return rules, addresses and routes of the namespace that the calling thread is in. Raises KernelError if the
+    kernel refuses a query, and WireError for a malformed message."""
     return replace(
         _routing(route, read_addresses(route), _of_tables(read_all_routes())),
         has_ipv6=_has_ipv6(),
@@ -31,10 +32,10 @@ def read_routing(route: RouteSocket) -> Routing:
 
 def routing_of_defaults(route: RouteSocket, addresses: Iterable[AddressMessage], routes: Iterable[Route]) -> Routing:
     """Return the default routes in routing tables that only some packets use, with all rules and addresses of the
-    namespace.
+    namespace. `routes` are the namespace's routes, and `addresses` its addresses.
 
-    `routes` are the namespace's routes. If there is no such default route, return nothing, without asking the kernel.
-    Raises KernelError or WireError.
+    If there is no such default route, the result is empty, and the kernel is not asked for rules. Raises KernelError if
+    the kernel refuses that query, and WireError for a malformed message.
     """
     own = [it for it in routes if it.default_links and it.table_number not in SHARED_TABLES and not it.is_cached]
     return _routing(route, addresses, own) if own else Routing()

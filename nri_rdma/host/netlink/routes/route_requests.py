@@ -1,7 +1,7 @@
-"""Encodes the routes, rules and neighbours of a pod's request as rtnetlink requests.
+"""Encodes the routes, rules and neighbours that a pod's request asks for as rtnetlink requests.
 
-Routes and rules carry a protocol number of nri-rdma's own. `ip route` and `ip rule` show it, and it ensures that only
-our own entries are removed from a pod's namespace.
+The routes and rules carry a protocol number of nri-rdma's own, which `ip route` and `ip rule` show. It ensures that
+only entries of nri-rdma are removed from a pod's namespace.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nri_rdma.model.network import IpAddress, IpNetwork, RouteConfig, RouteType,
 from nri_rdma.wire.netlink import CREATE, EXCL, NESTED, REPLACE, encode_attribute, encode_u32
 
 PROTOCOL: Final = 114
-"""The protocol number (origin) of our routes and rules, which has no name in iproute2's rt_protos."""
+"""The protocol number (origin) of nri-rdma's routes and rules. It has no name in iproute2's rt_protos."""
 _NEWROUTE, _DELROUTE, _NEWNEIGH, _NEWRULE, _DELRULE = 24, 25, 28, 32, 33  # RTM_*, include/uapi/linux/rtnetlink.h
 _RTMSG = struct.Struct("=BBBBBBBBI")
 _RTNEXTHOP = struct.Struct("=HBBi")
@@ -44,8 +44,8 @@ _FRA_SUPPRESS_PREFIXLEN, _FRA_TABLE, _FRA_FWMASK, _FRA_OIFNAME, _FRA_PROTOCOL = 
 
 
 def add_route_request(ifindex: int, addition: AddRoute) -> Request:
-    """Return the request that adds a route over a link. The kernel answers EEXIST if the namespace has a route with
-    this destination, table and metric, over any link."""
+    """Return the request that adds a route over a link. The kernel answers EEXIST if the namespace already has a route
+    with this destination, table and metric, even over another link."""
     route = addition.route
     body = _route(route) + _paths(route, ifindex)
     return Request(kind=_NEWROUTE, flags=CREATE | EXCL, body=body, operation=addition.describe())
@@ -57,7 +57,8 @@ def add_reject_request(addition: AddRejectRoute) -> Request:
 
 
 def remove_reject_request(removal: RemoveRejectRoute) -> Request:
-    """Return the request that removes a route which rejects packets. A missing route is no error."""
+    """Return the request that removes a route which rejects packets. If the route is missing, the request counts as
+    successful."""
     return Request(
         kind=_DELROUTE,
         body=_route(removal.route),
@@ -67,7 +68,7 @@ def remove_reject_request(removal: RemoveRejectRoute) -> Request:
 
 
 def add_neighbour_request(ifindex: int, addition: AddNeighbour) -> Request:
-    """Return the request that adds a permanent neighbour, in place of an entry that the kernel may have learned."""
+    """Return the request that adds a permanent neighbour. It replaces an entry that the kernel may have learned."""
     neighbour = addition.neighbour
     mac = bytes.fromhex(neighbour.mac.replace(":", ""))
     return Request(
@@ -86,7 +87,8 @@ def add_rule_request(addition: AddRule) -> Request:
 
 
 def remove_rule_request(removal: RemoveRule) -> Request:
-    """Return the request that removes one of our rules. A missing rule is no error."""
+    """Return the request that removes a rule that nri-rdma added. If the rule is missing, the request counts as
+    successful."""
     return Request(
         kind=_DELRULE,
         body=_rule(removal.rule),
@@ -134,7 +136,8 @@ def _paths(route: RouteConfig, ifindex: int) -> bytes:
 
 
 def _rule(rule: RoutingRule) -> bytes:
-    """Return struct fib_rule_hdr and the attributes of a rule, for adding and for removing it."""
+    """Return struct fib_rule_hdr and the attributes of a rule. Requests that add a rule and requests that remove it
+    both use them."""
     source, destination = rule.source, rule.destination
     body = _RULE.pack(
         _AF[rule.version],
@@ -165,7 +168,7 @@ def _rule(rule: RoutingRule) -> bytes:
 
 
 def _network(attribute: int, network: IpNetwork) -> bytes:
-    """Return the attribute for a network; b"" for a network that contains all addresses."""
+    """Return the netlink attribute `attribute` with a network as its value; b"" for the network of all addresses."""
     address: IpAddress = network.network_address
     return encode_attribute(attribute, address.packed) if network.prefixlen else b""
 

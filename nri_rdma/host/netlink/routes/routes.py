@@ -1,4 +1,4 @@
-"""Reads routes as the kernel's bytes, and parses only those that concern some links.
+"""Reads routes as the kernel's bytes, and parses only the routes that concern some links.
 
 A router has routes by the hundred thousand, nearly all of them irrelevant here. Decoding all of them with pyroute2 kept
 Python's global lock for a second and more. A route is skipped as soon as its bytes show that it is no default route and
@@ -65,7 +65,8 @@ _ANY = re.compile(b"")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A route of any family. `attributes` are in the kernel's order; `paths` are the ifindexes of a multipath route."""
+    """A route of IPv4 or IPv6, parsed from the kernel's message `raw`. `attributes` are in the kernel's order; `paths`
+    are the ifindexes of a multipath route."""
 
     raw: bytes
     family: int
@@ -92,7 +93,7 @@ class Route:
 
     @property
     def table_number(self) -> int:
-        """The number of the routing table. Numbers above 255 are in an attribute."""
+        """The number of the routing table, which is in an attribute if it is above 255."""
         said = self.get(_RTA_TABLE)
         return int.from_bytes(said, sys.byteorder) if said else self.table
 
@@ -108,7 +109,7 @@ class Route:
 
     @property
     def is_cached(self) -> bool:
-        """Return whether this is a clone in the kernel's route cache."""
+        """Return whether this is an entry of the kernel's route cache, a copy of another route."""
         return bool(self.flags & _RTM_F_CLONED)
 
     @property
@@ -125,9 +126,10 @@ class Route:
 
 
 def read_routes(ifindexes: Collection[int], sources: Collection[bytes]) -> tuple[Route, ...]:
-    """Return the default routes, and the routes that lead to one of these links or have one of these source addresses.
+    """Return the default routes, and the routes that lead to one of these links or contain one of the addresses
+    `sources` (bytes). The result may contain some other routes.
 
-    Covers all tables and families of the calling thread's namespace. The result may contain some other routes.
+    Covers all routing tables of IPv4 and IPv6 in the calling thread's namespace.
     """
     needles = [struct.pack("=I", ifindex) for ifindex in ifindexes] + list(sources)
     pattern = re.compile(b"|".join(re.escape(needle) for needle in needles)) if needles else None
@@ -135,21 +137,23 @@ def read_routes(ifindexes: Collection[int], sources: Collection[bytes]) -> tuple
 
 
 def read_routes_of(ifindex: int) -> tuple[Route, ...]:
-    """Return the routes that lead to a link, multipath routes included.
+    """Return the routes that lead to a link, multipath routes included. The calling thread must be in the link's
+    namespace.
 
-    The kernel selects them (RTA_OIF). As these few routes fit one datagram, the list is consistent even if other routes
-    change all the time.
+    The kernel selects the routes (RTA_OIF). As these few routes fit one datagram, the list is consistent even if other
+    routes change all the time.
     """
     return tuple(parse_route(raw) for raw in _dump(_ANY, encode_u32(_RTA_OIF, ifindex)))
 
 
 def read_all_routes() -> tuple[Route, ...]:
-    """Return the routes of all tables and families in the calling thread's namespace."""
+    """Return the routes of all IPv4 and IPv6 tables in the calling thread's namespace."""
     return tuple(parse_route(raw) for raw in _dump(_ANY, b""))
 
 
 def default_links(routes: Iterable[Route]) -> frozenset[int]:
-    """Return the ifindexes of all default routes in the tables that every packet passes through (SHARED_TABLES)."""
+    """Return the ifindexes of the links of all default routes. Only default routes in the tables that every packet
+    passes through (SHARED_TABLES) count."""
     return frozenset().union(*(it.default_links for it in routes if it.table_number in SHARED_TABLES))
 
 
@@ -175,8 +179,8 @@ def parse_route(raw: bytes) -> Route:
 
 
 def captured_route(route: Route) -> Captured | None:
-    """Return the route in a form that can be restored; None for a cached clone, and for a route that the kernel itself
-    keeps in the table `local`."""
+    """Return the route in a form that can be restored. None for a route that the kernel makes itself: an entry of its
+    route cache, or of the table `local`."""
     if route.flags & _RTM_F_CLONED:
         return None
     if route.proto == _RTPROT_KERNEL and route.table == _RT_TABLE_LOCAL:
@@ -192,15 +196,15 @@ def captured_route(route: Route) -> Captured | None:
 
 
 def captured_routes(routes: Collection[Route], ifindex: int) -> tuple[Captured, ...]:
-    """Return the routes of a link in a form that can be restored. Routes through a gateway come last, because they need
-    the connected routes."""
+    """Return the routes of a link in a form that can be restored. Routes through a gateway come last, because the
+    kernel accepts them only after the routes to the gateway's network."""
     found = [captured for route in routes if route.link == ifindex and (captured := captured_route(route)) is not None]
     return tuple(sorted(found, key=lambda route: " via " in route.text))
 
 
 def unreturnable(ifindex: int, own: Collection[bytes], routes: Collection[Route]) -> tuple[str, ...]:
-    """Return what the host would lose with this link and could not restore. `own` holds the bytes of the link's
-    addresses.
+    """Return what the host would lose if this link moved away, and could not restore. `own` holds the bytes of the
+    link's addresses.
 
     Each text continues a sentence that begins with the link's name.
     """
@@ -217,17 +221,19 @@ def unreturnable(ifindex: int, own: Collection[bytes], routes: Collection[Route]
 
 
 def _dump(pattern: re.Pattern[bytes] | None, wanted: bytes) -> list[bytes]:
-    """Return the messages of routes that match the pattern, and of default routes, in the calling thread's
-    namespace."""
+    """Return the kernel's messages of all default routes, and of other routes whose bytes match `pattern` (None: no
+    others), in the calling thread's namespace. `wanted` has netlink attributes by which the kernel selects routes; b""
+    selects all."""
     return read_whole("list routes", lambda: _dump_once(pattern, wanted))
 
 
 def _dump_once(pattern: re.Pattern[bytes] | None, wanted: bytes) -> tuple[list[bytes], bool]:
-    """Return the messages of routes that match the pattern from one dump, and whether the table changed meanwhile.
+    """Request one list of routes. Return the messages of default routes and of routes that match `pattern` (see
+    `_dump`), and True if the routing table changed meanwhile.
 
-    The kernel does not report such a change for IPv6. If a route comes or goes between two datagrams, it walks its tree
-    again and skips as many routes as it has sent (fib6_dump_table), which may now be different ones. Events of IPv6
-    routes are therefore watched during the dump. A list in one datagram is consistent.
+    For IPv6, the kernel does not report such a change: if a route comes or goes between two datagrams, it walks its
+    tree again and skips as many routes as it has sent (fib6_dump_table), which may now be different ones. Events of
+    IPv6 routes are therefore watched during the request. A list in one datagram is consistent.
     """
     every: list[bytes] = []
     datagrams = 0
@@ -272,8 +278,8 @@ def _hearing(news: socket.socket) -> Iterator[Callable[[], bool]]:
 
 
 def _candidates(answer: bytes, pattern: re.Pattern[bytes] | None) -> tuple[list[bytes], bool]:
-    """Return the messages of routes in one datagram that match the pattern or are default routes, and True if the list
-    is complete."""
+    """Return the messages in one datagram that are default routes or match `pattern`, and True if the list of routes
+    ends here. Raises KernelError if the datagram reports an error."""
     found: list[bytes] = []
     hit = _search(pattern, answer, 0)
     offset = 0
@@ -311,8 +317,8 @@ def _is_link_local(route: Route) -> bool:
 
 
 def _words(kind: int, data: bytes) -> str:
-    """Return a known attribute in words, and any other one in hexadecimal: routes that differ in any attribute must
-    differ in their text."""
+    """Return a known attribute in words, and any other attribute in hexadecimal. Routes that differ in any attribute
+    then also differ in their text."""
     if kind in _RTA_ADDRESSES and len(data) in {4, 16}:
         return f"{_RTA_ADDRESSES[kind]} {_address(data)}"
     if kind in _RTA_NUMBERS and len(data) == 4:

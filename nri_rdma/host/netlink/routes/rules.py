@@ -19,12 +19,13 @@ _GETRULE = 34  # RTM_GETRULE, include/uapi/linux/rtnetlink.h
 _RULE = struct.Struct("=BBBBBBBBI")  # struct fib_rule_hdr, include/uapi/linux/fib_rules.h
 _HEADER_BYTES = 16
 _KEPT = 64
-"""The number of parsed rules to remember, by the kernel's bytes; every namespace begins with the same rules."""
+"""The number of parsed rules to remember, because every namespace begins with a fixed set of rules."""
 _TO_TABLE, _INVERT = 1, 0x2  # FR_ACT_TO_TBL, FIB_RULE_INVERT
 _DST, _SRC, _IIF, _PRIORITY, _MARK, _SUPPRESS_PREFIX, _TABLE, _MASK, _OIF = 1, 2, 3, 6, 10, 14, 15, 16, 17  # FRA_*
 _FLOW, _SUPPRESS_GROUP, _PAD, _L3MDEV, _PROTOCOL = 11, 13, 18, 19, 21
 _COPIED = frozenset({_DST, _SRC, _IIF, _PRIORITY, _MARK, _SUPPRESS_PREFIX, _TABLE, _MASK, _OIF, _PAD, _PROTOCOL})
-"""The attributes that RoutingRule has, and those without an effect: padding, and the rule's origin."""
+"""The attributes of a rule that the class RoutingRule has, and those without an effect: padding, and the rule's
+origin."""
 _NAMES: Final[Mapping[int, str]] = {
     4: "goto",
     _FLOW: "realms",
@@ -41,7 +42,8 @@ _NONE = 0xFFFFFFFF
 
 
 def read_rules(route: RouteSocket) -> tuple[KnownRule, ...]:
-    """Return the IPv4 and IPv6 rules in the socket's namespace. Raises KernelError or WireError."""
+    """Return the IPv4 and IPv6 policy routing rules of the socket's namespace. Raises KernelError if the kernel refuses
+    the query, and WireError for a malformed message."""
     return tuple(
         parse_rule(raw)
         for family in (socket.AF_INET, socket.AF_INET6)
@@ -50,7 +52,7 @@ def read_rules(route: RouteSocket) -> tuple[KnownRule, ...]:
 
 
 def parse_rule(raw: bytes) -> KnownRule:
-    """Parse the kernel's message of one rule. Raises WireError."""
+    """Return the rule of one message of the kernel. Raises WireError for a malformed message."""
     return _parse(raw[_HEADER_BYTES:])
 
 
@@ -79,10 +81,10 @@ def _parse(body: bytes) -> KnownRule:
 
 
 def _foreign(action: int, tos: int, number: Mapping[int, int]) -> Iterator[str]:
-    """Yield the parts of a rule that RoutingRule cannot express.
+    """Yield the names of the parts of a rule that the class RoutingRule cannot express. `number` has the rule's netlink
+    attributes: each attribute's value as a number, by the attribute's kind.
 
-    The kernel reports realms, l3mdev and the suppressed group also with a value that means "not set"; these are left
-    out.
+    The kernel also reports realms, l3mdev and the suppressed group if they are not set; these are left out.
     """
     if action != _TO_TABLE:
         yield _ACTIONS.get(action, f"action {action}")

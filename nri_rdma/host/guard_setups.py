@@ -31,8 +31,8 @@ _FLAGS = ("--annotation-prefix", "--control-socket", "--kubelet-checkpoint")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Whether one runtime handler runs the guard, an OCI hook that keeps a container from starting without its devices.
-    `fault` says why the handler runs no working guard; "" if it does.
+    """The state of the guard in one runtime handler. The guard is an OCI hook that keeps a container from starting
+    without its devices. `fault` says why the guard does not work; "" if it works.
 
     `blocks`: the fault keeps every container of this handler from starting. `is_known` False: the handler's
     configuration cannot be seen from here, and `fault` says why. `is_default`: pods that name no handler use this one.
@@ -64,9 +64,9 @@ class WrongError(Exception):
 
 
 def running_setups(sockets: Iterable[Path | None], settings: Settings) -> tuple[Setup, ...] | None:
-    """Return, for each handler of a running runtime, whether it runs the guard (an OCI hook that keeps a container from
-    starting without its devices). The runtime is the first one that answers at one of these CRI sockets; None if none
-    does.
+    """Return the state of the guard in each handler of a running runtime. The guard is an OCI hook that keeps a
+    container from starting without its devices. The runtime is the first one that answers at one of these CRI sockets;
+    None if none does.
 
     Raises ContainerdError if a runtime accepts the connection but does not answer in time. Blocks.
     """
@@ -88,8 +88,8 @@ def setup_of(setups: Iterable[Setup], handler: str) -> Setup | None:
 
 
 def containerd_setup(handler: RuntimeHandler, settings: Settings) -> Setup:
-    """Return whether a handler of containerd runs the guard, an OCI hook that keeps a container from starting without
-    its devices."""
+    """Return the state of the guard in a handler of containerd. The guard is an OCI hook that keeps a container from
+    starting without its devices."""
     fault = _fault_of_handler(handler, settings)
     return Setup(
         handler=f"{_OF_CONTAINERD}{handler.name}",
@@ -100,8 +100,8 @@ def containerd_setup(handler: RuntimeHandler, settings: Settings) -> Setup:
 
 
 def crio_setup(folders: Sequence[Path], settings: Settings) -> Setup:
-    """Return whether CRI-O runs the guard, an OCI hook that keeps a container from starting without its devices.
-    `folders` are the folders of CRI-O's hook definitions, which apply to the containers of all its handlers."""
+    """Return the state of the guard in CRI-O, for all of its handlers. The guard is an OCI hook that keeps a container
+    from starting without its devices. `folders` are the folders from which CRI-O reads hook definitions."""
     definitions = [path for folder in folders for path in sorted(folder.glob("*.json"))]
     faults = [fault for path in definitions if (fault := _fault_of_definition(path, settings)) is not None]
     blocking = [fault.text for fault in faults if fault.blocks]
@@ -133,11 +133,11 @@ def fault_of_program(program: Path) -> str:
 
 
 def _seen_from_here(handler: RuntimeHandler, settings: Settings) -> Setup:
-    """Return whether a handler of a running containerd runs the guard, an OCI hook that keeps a container from starting
-    without its devices.
+    """Return the state of the guard in a handler of a running containerd. The guard is an OCI hook that keeps a
+    container from starting without its devices.
 
     containerd has read the handler's base_runtime_spec at its start. If that file is missing here, it may exist in
-    another mount namespace, so the result is marked as unknown.
+    another mount namespace, so the state is marked as unknown.
     """
     if handler.base_spec and not Path(handler.base_spec).exists():
         fault = f"whether {handler.base_spec} has the hook cannot be seen from here"

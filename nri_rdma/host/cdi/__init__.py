@@ -1,1 +1,1 @@
-"""The CDI folders of this host: read, watched and written."""
+"""Reads, watches and writes the folders of this host that hold CDI specs."""

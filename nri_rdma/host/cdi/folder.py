@@ -1,8 +1,8 @@
 """Reads directories with CDI specs, without trusting their content.
 
-Like container runtimes, it reads ``*.json`` and ``*.yaml`` directly in each directory. A file that cannot be used is
-reported as a problem; the other files still count. FIFOs, devices and sockets are never opened, because that could
-block. Symbolic links are followed only within the directory, which is how Kubernetes mounts files.
+Only files ``*.json`` and ``*.yaml`` directly in a directory are read, which is also what container runtimes do. A file
+that cannot be used is reported as a problem; the other files still count. FIFOs, devices and sockets are never opened,
+because that could block. Symbolic links are followed only within the directory, which is how Kubernetes mounts files.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from nri_rdma.errors import CdiError, ErrorCode
 
 SUFFIXES = (".json", ".yaml")
 MAX_FILES = 4096
-"""The largest number of files to read from one directory: sixteen claims for each of 250 pods. Further files are
-ignored."""
+"""The largest number of files to read from one directory: sixteen resource claims for each of 250 pods. Further files
+are ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderScan:
-    """The readable specs of some directories, the problems of the unreadable ones, and the paths of all spec files."""
+    """The CDI specs of some directories: those that could be read, the problems of the others, and the paths of all
+    files."""
 
     specs: tuple[SpecFile, ...]
     problems: tuple[CdiError, ...]
@@ -36,8 +37,8 @@ class FolderScan:
 
 
 def read_registry(directories: Iterable[Path]) -> Registry:
-    """Return the CDI devices of these directories, which are listed with the lowest priority first. A missing directory
-    counts as empty."""
+    """Return the CDI devices of these directories. A later directory has priority over an earlier one. A missing
+    directory counts as empty."""
     found = scan(directories)
     return resolve(found.specs, found.problems)
 
@@ -46,15 +47,16 @@ FolderEntry: TypeAlias = "os.DirEntry[str]"
 
 
 def scan(directories: Iterable[Path], inspect: Callable[[bytes, str], Inspected] = inspect) -> FolderScan:
-    """Read all CDI specs of these directories, which are listed with the lowest priority first. `inspect` parses the
-    bytes of a file."""
+    """Read all CDI specs of these directories. A later directory has priority over an earlier one. `inspect` parses the
+    bytes of a file; its second argument is the file's path."""
     return scan_by(directories, lambda directory, entry: inspect(read_within(directory, entry.name), entry.path))
 
 
 def scan_by(directories: Iterable[Path], read: Callable[[Path, FolderEntry], Inspected]) -> FolderScan:
-    """Read all CDI specs of these directories, which are listed with the lowest priority first.
+    """Read all CDI specs of these directories. A later directory has priority over an earlier one.
 
-    `read` returns the content of one file in a directory, or raises CdiError.
+    `read` returns the parsed content of one file in a directory, or raises CdiError, which is then reported as a
+    problem.
     """
     specs: list[SpecFile] = []
     problems: list[CdiError] = []
@@ -74,7 +76,8 @@ def scan_by(directories: Iterable[Path], read: Callable[[Path, FolderEntry], Ins
 
 
 def read_file(path: Path) -> bytes:
-    """Return the bytes of a file that a user named. Raises CdiError if it is not a regular file. Links are followed."""
+    """Return the bytes of a file that a user named. Symbolic links are followed. Raises CdiError if the file is not
+    regular or cannot be read."""
     try:
         _refuse_irregular(path.stat().st_mode, str(path))
         return _read(os.open(path, _FLAGS), str(path))
@@ -103,8 +106,8 @@ _ONE_STEP = os.O_NOFOLLOW | _FLAGS
 
 
 def read_within(directory: Path, name: str) -> bytes:
-    """Return the bytes of a file in the directory. Raises CdiError if it is not a regular file or leads out of the
-    directory."""
+    """Return the bytes of the file `name` in the directory. Raises CdiError if it is not a regular file, cannot be
+    read, or is a symbolic link that leads out of the directory."""
     file = str(directory / name)
     try:
         root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -121,8 +124,8 @@ def read_within(directory: Path, name: str) -> bytes:
 
 
 def _steps(directory: Path, name: str) -> tuple[str, ...]:
-    """Return the path of a file, relative to the directory and with all links resolved. Raises OSError: ELOOP if the
-    file leads out of the directory."""
+    """Return the path of a file, relative to the directory and with all symbolic links resolved. Raises OSError: ELOOP
+    if the file is outside the directory."""
     base = Path(os.path.realpath(directory))
     target = Path(os.path.realpath(base / name, strict=True))
     if base not in target.parents:
@@ -131,8 +134,8 @@ def _steps(directory: Path, name: str) -> tuple[str, ...]:
 
 
 def _open_below(root: int, steps: tuple[str, ...], file: str) -> int:
-    """Return a descriptor of the file at this resolved path below `root`. Follows no links: one that was created after
-    the path was resolved is an error."""
+    """Open a file below the folder `root` and return its descriptor. `steps` is the resolved path, and `file` the path
+    for errors. A symbolic link on the path is an error: it was created after the path was resolved."""
     at = os.dup(root)
     try:
         for step in steps[:-1]:
@@ -146,18 +149,18 @@ def _open_below(root: int, steps: tuple[str, ...], file: str) -> int:
 
 
 def _read(descriptor: int, file: str) -> bytes:
-    """Return the bytes of the file and close the descriptor. Reads up to one byte more than allowed, so that the parser
-    refuses a file that is too large."""
+    """Return the bytes of the file and close the descriptor. Of a file that is too large, it returns one byte more than
+    allowed, which the parser then refuses."""
     with os.fdopen(descriptor, "rb") as opened:
         _refuse_irregular(os.fstat(descriptor).st_mode, file)
         return opened.read(MAX_BYTES + 1)
 
 
 def _refuse_irregular(mode: int, file: str) -> None:
-    """Raise CdiError for a file that is not regular.
+    """Raise CdiError for a file that is not regular. `mode` is the file's st_mode.
 
-    Called before opening, because opening a device can have effects, and again on the open file, which cannot be
-    exchanged any more.
+    Called before opening, because opening a device can have effects, and again on the open file, which can no longer be
+    replaced by another one.
     """
     if not stat.S_ISREG(mode):
         what = f"it is {_KINDS.get(stat.S_IFMT(mode), 'no file')}"

@@ -1,6 +1,7 @@
-"""Remembers parsed CDI specs between readings: a node has one file per claim, and each new claim causes a reading.
+"""Remembers parsed CDI specs between readings of their folders: a node has one file per resource claim, and each new
+claim causes a reading.
 
-A file whose inode, size and times are unchanged is not opened again; a file with unchanged bytes is not parsed again.
+A file whose inode, size and times are unchanged is not opened again. A file with unchanged bytes is not parsed again.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from nri_rdma.cdi.reading import Inspected, inspect
 from nri_rdma.host.cdi.folder import FolderEntry, read_within
 
 SETTLED_S = 0.05
-"""The age that a file's last change must have before its times are trusted to show any later change. The kernel's clock
-for these times may stand still for up to 10 ms (at 100 ticks a second)."""
+"""The age in seconds that a file's last change must have before the file's times are trusted to show any later change.
+The kernel's clock for these times may stand still for up to 10 ms (at 100 ticks a second)."""
 _State: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownFile:
-    """The result of reading a file. `state` is None if the file changed too recently for its times to show a later
-    change."""
+    """The result of reading a file. `digest` is a hash of its bytes. `state` has its inode, size and times; None if the
+    file changed so recently that its times might not show another change."""
 
     digest: bytes
     inspected: Inspected
@@ -33,17 +34,17 @@ class _KnownFile:
 
 
 class KnownFiles:
-    """The parsed files of the last reading. Only one reading at a time may use it."""
+    """Remembers the parsed files of the last reading of the CDI folders. Only one reading at a time may use it."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """`clock` returns the time of the files' clock, in seconds."""
+        """`clock` returns the present time in seconds since 1970, which is compared with the change times of files."""
         self._clock = clock
         self._known: dict[str, _KnownFile] = {}
         self._asked: dict[str, _KnownFile] = {}
 
     def read(self, directory: Path, entry: FolderEntry) -> Inspected:
-        """Return the parsed content of a file in a directory, as nri_rdma.cdi.reading.inspect returns it. Raises
-        CdiError."""
+        """Return the parsed content of a file, from memory if the file is unchanged. Raises CdiError if the file cannot
+        be read."""
         file, known = entry.path, self._known.get(entry.path)
         state = self._state(entry)
         if known is None or state is None or known.state != state:
@@ -55,13 +56,14 @@ class KnownFiles:
         return known.inspected
 
     def forget_others(self) -> None:
-        """Drop the files that were not read since the last call."""
+        """Drop the files that `read` has not returned since the last call of this method."""
         self._known, self._asked = self._asked, {}
 
     def _state(self, entry: FolderEntry) -> _State | None:
         """Return a value that changes whenever the file changes; None if there is no such value.
 
-        There is none for a symbolic link, because the link stays the same when its target changes.
+        There is none for a file that changed just now, and none for a symbolic link, which stays unchanged when its
+        target changes.
         """
         try:
             now = entry.stat(follow_symlinks=False)

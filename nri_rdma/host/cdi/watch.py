@@ -4,8 +4,8 @@ DRA drivers write a spec for each claim moments before its container is created,
 inotify. A burst of changes causes one reading by a worker, which opens only changed files. For a directory that does
 not exist, the nearest existing parent is watched.
 
-Some changes are not noticed until `refresh`: a mount over a directory, a changed symbolic link on its path, and a
-renamed directory further up.
+Some changes are not noticed until `refresh` is called: a mount over a directory, a changed symbolic link on its path,
+and a renamed directory further up.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 QUIET_S = 0.02
 """Seconds without a change after which a burst of changes is over."""
 LONGEST_S = 0.2
-"""The longest time in seconds that a burst may delay a reading; a burst that never ends causes a reading this often."""
+"""The longest time in seconds that a burst of changes may delay a reading. A burst that never ends causes a reading
+this often."""
 
 _SELF = inotify.DELETE_SELF | inotify.MOVE_SELF
 _CONTENT = inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM | inotify.MOVED_TO
@@ -42,12 +43,12 @@ reading."""
 
 
 class CdiRegistry:
-    """The CDI devices in some directories, which are listed with the lowest priority first. Safe for use by several
-    threads.
+    """The CDI devices in some directories, kept up to date. A later directory has priority over an earlier one. Safe
+    for use by several threads.
 
-    The constructor does the first reading. After a change, the listening thread calls `read_later`, which has a worker
-    call `refresh`. `on_change` is called after each `refresh`, in the worker; its exceptions are logged. The
-    constructor raises OSError if the node has no inotify instances left.
+    The constructor does the first reading, and raises OSError if the node has no inotify instances left. After a
+    change, the listening thread calls `read_later`, which has a worker call `refresh`. `refresh` then calls
+    `on_change`, whose exceptions are logged.
     """
 
     def __init__(
@@ -83,12 +84,12 @@ class CdiRegistry:
 
     @property
     def current(self) -> Registry:
-        """The CDI devices of the newest reading, as a registry that never changes."""
+        """The CDI devices of the newest reading. The returned object never changes."""
         return self._read[0]
 
     @property
     def sequence(self) -> int:
-        """The number of readings so far."""
+        """The number of readings so far, by which callers notice a new one."""
         return self._read[1]
 
     def refresh(self) -> Registry:
@@ -102,7 +103,7 @@ class CdiRegistry:
         return registry
 
     def close(self) -> None:
-        """Stop watching. Closing twice is no error. The devices read so far stay available."""
+        """Stop watching. Closing twice does nothing. The devices read so far stay available."""
         self._listeners.remove(self._source)
         with self._lock:  # a refresh may be under way
             if not self._closed:
@@ -112,8 +113,8 @@ class CdiRegistry:
     # Reading
 
     def _look(self) -> Registry:
-        """Watch the directories that exist now, and read them afterwards: a change in between causes another
-        reading."""
+        """Watch the directories that exist now, read them, and return their devices. Watching comes first, so that a
+        change in between causes another reading."""
         with self._lock:
             if not self._closed:
                 self._watch()
@@ -127,7 +128,8 @@ class CdiRegistry:
     # Watching
 
     def _watch(self) -> None:
-        """Watch each directory. For a missing one, watch its nearest existing parent for the missing name."""
+        """Watch each directory. If a directory is missing, watch its nearest existing parent, and wait for the missing
+        name."""
         watches: dict[int, _Watched] = {}
         unwatched = []
         for directory in self._directories:
@@ -147,8 +149,9 @@ class CdiRegistry:
             self._inotify.remove(watch)
 
     def _nearest(self, directory: Path) -> tuple[int, str]:
-        """Return a watch on the directory and ""; or a watch on a parent and the missing name to wait for in it. Raises
-        OSError."""
+        """Watch the directory, or its nearest existing parent if it is missing. Return the watch number, and the
+        missing name to wait for in the parent; "" if the directory exists. Raises OSError if the kernel refuses the
+        watch."""
         for attempt in range(_ATTEMPTS):
             watch, missing = self._first_watchable(directory)
             if missing is None or not missing.is_dir() or attempt == _ATTEMPTS - 1:
@@ -187,13 +190,14 @@ class CdiRegistry:
 
 
 class _Watched:
-    """The reason why a directory is watched: for all entries, or for entries with these missing names."""
+    """The reason why a directory is watched: either its entries are CDI specs, or one of its entries is missing and
+    awaited."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
 
     def add(self, name: str) -> None:
-        """Also wait for this name; "" stands for every name."""
+        """Also wait for an entry with this name; "" stands for every name."""
         self._names.add(name)
 
     def awaits(self, name: str) -> bool:

@@ -14,10 +14,10 @@ FILE_MODE = 0o644
 
 
 def write_spec(spec: Spec, directory: Path, name: str) -> Path:
-    """Write the spec as the file `name` in the directory, which is created if missing, and return its path. Raises
-    OSError.
+    """Write the spec as the file `name` in the directory, which is created if missing, and return the file's path.
+    Raises OSError if a write fails.
 
-    The temporary file has no suffix that runtimes read.
+    Runtimes do not read the temporary file, because its name does not end in a suffix of specs.
     """
     target = directory / name
     write_whole(target, encode(spec), FILE_MODE)
@@ -25,7 +25,8 @@ def write_spec(spec: Spec, directory: Path, name: str) -> Path:
 
 
 def write_own_spec(spec: Spec, directory: Path, name: str) -> None:
-    """Write a spec of the daemon's own as the file `name` in the directory. Raises CdiError."""
+    """Write a spec of the daemon's own devices as the file `name` in the directory. Raises CdiError if the write
+    fails."""
     try:
         write_spec(spec, directory, name)
     except OSError as error:
@@ -33,7 +34,8 @@ def write_own_spec(spec: Spec, directory: Path, name: str) -> None:
 
 
 def remove_own_spec(directory: Path, name: str) -> bool:
-    """Remove a spec of the daemon's own. Return whether the file existed. Raises CdiError."""
+    """Remove the file `name` with a spec of the daemon's own devices. Return whether the file existed. Raises CdiError
+    if it cannot be removed."""
     target = directory / name
     try:
         target.unlink()

@@ -1,2 +1,2 @@
-"""Queries of containerd over its API and its command, and the clean-up of what it leaves of sandboxes that we
+"""Queries containerd by its API and its command, and removes what it leaves behind of sandboxes that the daemon
 refused."""

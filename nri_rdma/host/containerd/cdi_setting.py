@@ -1,5 +1,5 @@
-"""Asks containerd whether it reads CDI specs. Its setting enable_cdi is off by default before 2.0, and since 2.4, which
-always reads CDI specs, it no longer exists.
+"""Asks the running containerd whether it reads CDI specs. Its setting enable_cdi is off by default before 2.0; since
+2.4, which always reads CDI specs, the setting no longer exists.
 
 The running containerd is asked, because its configuration has several files and defaults, and may have changed since it
 started.
@@ -15,7 +15,7 @@ from nri_rdma.host.containerd.handlers import ASK_S, listens
 
 def reads_cdi_specs(socket: Path | None) -> bool | None:
     """Return whether the containerd at this socket reads CDI specs; None if nothing listens there or the answer does
-    not say.
+    not say it.
 
     Raises ContainerdError if a process listens there but does not answer: containerd may still be starting. Blocks.
     """

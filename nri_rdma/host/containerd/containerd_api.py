@@ -1,7 +1,7 @@
 """A client of containerd's own gRPC API, with the calls that clean up a refused sandbox and read the configuration.
 
-A connection serves a few calls of one thread and is then closed: refusals are rare, and a new connection finds a
-restarted containerd without waiting for grpc's reconnect pauses. grpc is imported for the first connection.
+A connection serves a few calls of one thread and is then closed: sandboxes are rarely refused, and a new connection
+finds a restarted containerd without waiting for grpc's reconnect pauses. grpc is imported for the first connection.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nri_rdma.pb import cristatus_pb2 as cristatus
 from nri_rdma.pb import sandboxes_pb2 as sandboxes
 
 CALL_S = 10.0
-"""Time limit of a call in seconds. containerd uses the same limit for its own clean-up: an unmount on a busy disk takes
+"""Time limit of a call in seconds, which containerd also uses for its own clean-up: an unmount on a busy disk takes
 seconds."""
 SANDBOXER = "podsandbox"
 """containerd's name for the controller of sandboxes that consist of a container with a pause process."""
@@ -39,7 +39,7 @@ _OPTIONS = (
 
 
 class ContainerdError(Exception):
-    """containerd did not do what was requested. `is_absent`: there is no containerd to ask."""
+    """The error if containerd did not do what was requested. `is_absent`: no containerd answers at the socket."""
 
     def __init__(self, text: str, *, is_absent: bool = False) -> None:
         super().__init__(text)
@@ -47,18 +47,19 @@ class ContainerdError(Exception):
 
 
 class _NotFoundError(Exception):
-    """containerd has no object with the requested id."""
+    """The error if containerd has no object with the requested id."""
 
 
 class Containerd:
-    """A connection to containerd; use it in a ``with`` statement. Every call blocks for at most CALL_S seconds and
-    raises ContainerdError.
+    """A connection to containerd; use it in a ``with`` statement. Every call blocks for at most `call_s` seconds, and
+    raises ContainerdError if containerd refuses or does not answer.
 
     The calling thread must not be in another network namespace, because grpc starts threads of its own.
     """
 
     def __init__(self, socket: Path, *, call_s: float = CALL_S) -> None:
-        """Open the connection. Raises ContainerdError if there is no such socket."""
+        """Open the connection. `call_s` is the time limit of each call in seconds. Raises ContainerdError if there is
+        no such socket or grpc is not installed."""
         self._call_s = call_s
         _refuse_absent(socket)
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # otherwise grpc writes to stderr when the runtime ends
@@ -96,11 +97,11 @@ class Containerd:
         return True
 
     def shut_down(self, sandbox_id: str) -> None:
-        """End the sandbox's process and remove its container, snapshot and folders. Repeating the call is no error.
+        """End the sandbox's process and remove its container, snapshot and folders. The call may be repeated.
 
-        Stop is called before Shutdown because it waits until the controller has deleted the process. After Shutdown
-        alone, both Shutdown and the controller, which notices the process's end, delete it at the same time; the shim
-        may then survive both (seen with 2.1.9 on a busy disk).
+        Stop is called before Shutdown because it waits until containerd's sandbox controller has deleted the process.
+        Without Stop, both Shutdown and the controller delete the process; its shim may then survive (seen with 2.1.9 on
+        a busy disk).
         """
         stop = sandboxes.ControllerStopRequest(sandbox_id=sandbox_id, sandboxer=SANDBOXER)
         with suppress(_NotFoundError):  # the controller may have dropped the sandbox; if not, Shutdown fails below
@@ -112,8 +113,8 @@ class Containerd:
             raise ContainerdError(f"it has no controller {SANDBOXER}") from error
 
     def configuration(self) -> Any:
-        """Return the configuration of containerd's CRI service, parsed from JSON; None if the answer has none that can
-        be parsed."""
+        """Return the configuration of containerd's CRI service, parsed from JSON; None if the answer has no valid
+        configuration."""
         answer = self._call("runtime.v1.RuntimeService/Status", cristatus.StatusRequest(verbose=True))
         try:
             return json.loads(cristatus.StatusResponse.FromString(answer).info.get("config", "null"))

@@ -24,14 +24,15 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerdProgram:
-    """A containerd: its program, its configuration file, and the systemd unit that it runs in."""
+    """An installed containerd: its program, its configuration file, and the systemd unit that it runs in."""
 
     program: str = PROGRAM
     config: Path = DEFAULT_CONFIG
     unit: str = PROGRAM
 
     def version(self) -> tuple[int, int]:
-        """Return the major and minor number of its version. Raises NriRdmaError."""
+        """Return the major and minor number of containerd's version. Raises NriRdmaError if the program fails or prints
+        no version."""
         text = run(self.program, "--version", timeout_s=_TIMEOUT_S)
         found = re.search(r"\sv?(\d+)\.(\d+)\.", text)
         if found is None:
@@ -40,7 +41,8 @@ class ContainerdProgram:
         return int(found[1]), int(found[2])
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return the effective configuration that containerd would have after its next start. Raises NriRdmaError."""
+        """Return the effective configuration that containerd would have after its next start. Raises NriRdmaError if
+        the program fails or prints invalid TOML."""
         text = run(self.program, "--config", str(self.config), "config", "dump", timeout_s=_TIMEOUT_S)
         try:
             return tomllib.loads(text)
@@ -49,15 +51,17 @@ class ContainerdProgram:
             raise NriRdmaError(ErrorCode.INSTALL, what, where=where, hint="see what it prints") from error
 
     def oci_spec(self) -> str:
-        """Return containerd's default OCI configuration, as ctr prints it. Raises NriRdmaError."""
+        """Return containerd's default OCI configuration, which its tool `ctr` prints. Raises NriRdmaError if that
+        fails."""
         beside = Path(self.program).with_name("ctr")
         return run(str(beside) if beside.is_file() else "ctr", "oci", "spec", timeout_s=_TIMEOUT_S)
 
 
 def find_containerd(pid: int, config: Path | None, proc: Path = Path("/proc")) -> ContainerdProgram:
-    """Return the containerd that runs as process `pid`, or the one in PATH if `pid` is 0. Raises NriRdmaError.
+    """Return the containerd that runs as process `pid`, or the one in PATH if `pid` is 0. `config` replaces the
+    configuration file of that containerd; None keeps it.
 
-    `config` replaces the containerd's own configuration file; None keeps it.
+    Raises NriRdmaError if the process cannot be read.
     """
     found = _running(pid, proc) if pid else ContainerdProgram(program=shutil.which(PROGRAM) or PROGRAM)
     return replace(found, config=(config or found.config).resolve())

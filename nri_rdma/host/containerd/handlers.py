@@ -1,5 +1,5 @@
-"""The runtime handlers of the running container runtime, by its own answer. Its configuration files may have changed
-since it started, and may lie elsewhere."""
+"""The runtime handlers of a running container runtime, by its own answer. Its configuration files may have changed
+since it started, and may be in another place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ ASK_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeHandler:
-    """A runtime handler of containerd, with its base_runtime_spec ("" if it has none) and its pod_annotations.
+    """A runtime handler of containerd. `base_spec` is its setting base_runtime_spec ("" if not set), and `annotations`
+    its setting pod_annotations.
 
     `is_default`: pods that name no handler use this one.
     """
@@ -40,7 +41,8 @@ Running: TypeAlias = tuple[RuntimeHandler, ...] | RunningCrio
 
 
 def running_handlers(socket: Path | None) -> Running | None:
-    """Return the handlers of the runtime at this CRI socket; None if nothing listens there or the answer does not say.
+    """Return the handlers of the runtime at this CRI socket; None if nothing listens there or the answer does not say
+    it.
 
     Raises ContainerdError if a process listens there but does not answer. Blocks.
     """
@@ -51,7 +53,8 @@ def running_handlers(socket: Path | None) -> Running | None:
 
 
 def read_handlers(told: Any) -> Running | None:
-    """Parse the handlers from the configuration that a runtime returns in CRI's Status."""
+    """Parse the handlers from the configuration that a runtime returns in CRI's Status; None if it has none. `told` is
+    the parsed JSON of the configuration."""
     crio = _table(told, "crio").get("HooksDir")
     if isinstance(crio, list):
         return RunningCrio(hook_folders=tuple(Path(it) for it in crio if isinstance(it, str)))

@@ -1,13 +1,13 @@
-"""Removes, in a thread of its own, what containerd leaves behind of sandboxes that we refused.
+"""Removes what containerd leaves behind of sandboxes that the daemon refused, in a thread of its own.
 
 Some releases (`Abilities.leaves_refused`) leave the pause process, its network namespace and the container's record.
-The kubelet tries again under the same name, and two records with one name keep containerd from starting the next time
-(containerd issue 13609, docs/adr/0019).
+The kubelet tries again with the sandbox's name, and two records with one name keep containerd from starting the next
+time (containerd issue 13609, docs/adr/0019).
 
-Law: only sandboxes that we refused are touched, and only after containerd has given them up: the record is that of a
-sandbox's container, and containerd no longer lists the sandbox. A sandbox that runs although we refused it, because our
-answer came too late, is still listed and stays. After a restart, containerd lists the sandboxes that it had left
-behind; from then on the kubelet removes them (`listed`).
+Law: only sandboxes that the daemon refused are touched, and only after containerd has given them up: the record is that
+of a sandbox's container, and containerd no longer lists the sandbox. A sandbox that runs although the daemon refused
+it, because its answer came too late, is still listed and stays. After a restart, containerd lists the sandboxes that it
+had left behind; from then on the kubelet removes them (`listed`).
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from nri_rdma.observe.spans import Recorder, Span, current_span, under
 log = logging.getLogger(__name__)
 
 PAUSES_S = (1.0, 2.0, 5.0, 15.0, 60.0)
-"""Seconds to wait before each check of a refused sandbox. After our answer, containerd takes the pod's network down,
+"""Seconds to wait before each check of a refused sandbox. After the refusal, containerd takes the pod's network down,
 which CNI plugins may delay, and containerd may be busy or restarting."""
 MAX_WAITING = 1000
-"""The largest number of refused sandboxes that wait for a check; others are not checked. The limit matters if
+"""The largest number of refused sandboxes that wait for a check; further ones are not checked. The limit matters if
 containerd hangs for a long time."""
 LAST_PAUSE_S = 0.1
-"""Seconds between two checks while the daemon ends."""
+"""Seconds between two checks of a sandbox while the daemon ends."""
 KIND, SANDBOX = "io.cri-containerd.kind", "sandbox"
 """The label that CRI gives to its objects, and its value for the container of a sandbox."""
 
 
 class Look(Enum):
-    """The result of one check of a refused sandbox."""
+    """The result of one check of a sandbox that the daemon refused."""
 
     GONE = auto()
     """containerd has no record of the sandbox."""
@@ -51,11 +51,13 @@ class Look(Enum):
     NO_SANDBOX = auto()
     """The record does not belong to a sandbox, so it must not be touched."""
     LISTED = auto()
-    """containerd still lists the sandbox; it has not given it up yet."""
+    """containerd still lists the sandbox; it has not given the sandbox up yet."""
 
 
 def look(containerd: Containerd, sandbox_id: str) -> Look:
-    """Check a refused sandbox once, and remove what containerd left of it. Raises ContainerdError."""
+    """Check once whether containerd still has a record of a refused sandbox, and remove the record if containerd has
+    given the sandbox up. Return what was found or done. Raises ContainerdError if containerd refuses or does not
+    answer."""
     labels = containerd.labels_of(sandbox_id)
     if labels is None:
         return Look.GONE
@@ -71,7 +73,8 @@ def look(containerd: Containerd, sandbox_id: str) -> Look:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Task:
-    """A sandbox to check at the clock time `due`, in seconds; `number` counts its checks from 0."""
+    """A refused sandbox to check at the clock time `due`, in seconds. `number` counts the sandbox's checks from 0.
+    `parent` is the tracing span of the refusal."""
 
     due: float
     number: int
@@ -80,9 +83,9 @@ class _Task:
 
 
 class Leftovers:
-    """Removes what containerd leaves of refused sandboxes. The creator closes it.
+    """Removes what containerd leaves of sandboxes that the daemon refused. The creator must call `close`.
 
-    The thread starts with the first refusal; `refused` only takes a lock.
+    Its thread starts with the first refusal. The method `refused` only takes a lock, so it never waits for containerd.
     """
 
     def __init__(
@@ -95,8 +98,8 @@ class Leftovers:
         connect: Callable[[Path], Containerd] = Containerd,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare to remove leftovers. `socket` None: nothing is ever removed. `notes` keeps the refused sandboxes for
-        the next daemon."""
+        """`socket` is containerd's socket; None: nothing is ever removed. `notes` keeps the refused sandboxes for the
+        next daemon. `pauses_s` are the seconds to wait before each check of a sandbox."""
         self._socket = socket
         self._spans = spans
         self._notes = notes
@@ -111,7 +114,7 @@ class Leftovers:
         self._listed_ids: frozenset[str] = frozenset()
 
     def refused(self, pod: Pod) -> None:
-        """Record that this sandbox was refused just now. Never blocks and never raises."""
+        """Record that this sandbox was refused just now, so that it is checked later. Never blocks and never raises."""
         if self._socket is None:
             return
         with self._changed:
@@ -126,7 +129,7 @@ class Leftovers:
             self._changed.notify()
 
     def resume(self) -> None:
-        """Continue with the sandboxes that an earlier daemon refused and did not clean up."""
+        """Also check the sandboxes that an earlier daemon refused and did not clean up."""
         pods = self._notes.read() if self._socket is not None else ()
         with self._changed:
             if self._socket is None or not pods or not self._is_served(self._socket):
@@ -138,7 +141,7 @@ class Leftovers:
         log.info("cleaning up what an earlier daemon refused", extra={"sandboxes": len(pods)})
 
     def listed(self, sandbox_ids: Collection[str]) -> None:
-        """Forget the sandboxes that the runtime lists after a reconnect. The kubelet removes them now, even those that
+        """Forget the sandboxes that the runtime lists after a reconnect. The kubelet now removes them, even those that
         a crashed containerd left behind."""
         with self._changed:
             self._listed_ids = frozenset(sandbox_ids)
@@ -164,7 +167,7 @@ class Leftovers:
         """Check the waiting sandboxes now and repeatedly, until none is left or `within_s` seconds are over; then end
         the thread.
 
-        A thread that hangs longer dies with the process. Closing twice is no error.
+        A thread that hangs longer ends with the process. Closing twice does nothing.
         """
         with self._changed:
             self._until = self._clock() + within_s
@@ -184,7 +187,8 @@ class Leftovers:
                 log.exception("bug while a refused sandbox was cleaned up", extra={"sandbox": task.pod.sandbox_id})
 
     def _next(self) -> _Task | None:
-        """Wait for the next task that is due and return it; None once this object is closed and no task is left."""
+        """Wait for the next task whose time has come and return it; None once this object is closed and no task is
+        left."""
         with self._changed:
             while True:
                 if self._waiting and self._waiting[0].due <= self._clock():
@@ -249,9 +253,11 @@ class Leftovers:
             )
 
     def _again(self, task: _Task) -> bool:
-        """Schedule another check of a sandbox. Return False if there will be none.
+        """Schedule another check of a sandbox. Return False if there were enough checks already or too little time is
+        left.
 
-        Also returns True, without a check, if the runtime now lists the sandbox, because the kubelet then removes it.
+        Also returns True, without another check, if the runtime now lists the sandbox, because the kubelet then removes
+        it.
         """
         with self._changed:
             if task.pod.sandbox_id in self._listed_ids:
@@ -266,8 +272,8 @@ class Leftovers:
             return pause_s is not None
 
     def _tell_nothing_left(self, facts: dict[str, str]) -> None:
-        """Log that containerd left nothing of a refused sandbox; only once, because this is then true for every
-        sandbox."""
+        """Log that containerd left nothing of a refused sandbox. This is logged only once, because it is then true for
+        every sandbox."""
         if not self._has_told:
             self._has_told = True
             log.info(

@@ -1,4 +1,4 @@
-"""Files that record refused sandboxes until they are cleaned up, so that the next daemon continues after a SIGKILL.
+"""Files that record refused sandboxes until they are cleaned up, so that the next daemon can continue after a SIGKILL.
 
 There is one small file per sandbox in the state directory, which is emptied by a reboot.
 """
@@ -21,8 +21,8 @@ _FILE_BYTES = 4096
 
 
 class RefusalNotes:
-    """The recorded refusals. Never raises: files that cannot be written or read are logged. Safe for use by several
-    threads."""
+    """The records of sandboxes that the daemon refused, as files. No method raises: files that cannot be written or
+    read are logged. Safe for use by several threads."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

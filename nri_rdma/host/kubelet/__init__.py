@@ -1,1 +1,1 @@
-"""The kubelet's reports about the pods of its node."""
+"""Clients of the kubelet: they ask which devices it allocated to the pods of its node."""

@@ -8,9 +8,11 @@ log = logging.getLogger(__name__)
 
 
 def read_checkpoint(path: str) -> bytes:
-    """Return the content of the checkpoint file; b"" if it does not exist or cannot be read.
+    """Return the content of the kubelet's checkpoint file of resource claims; b"" if it does not exist or cannot be
+    read.
 
-    The kubelet replaces the file atomically. On a node that serves claims, every pod waits for this function.
+    The kubelet replaces the file atomically. On a node that serves claims, the start of every pod waits for this
+    function.
     """
     try:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path would be made for every pod

@@ -1,4 +1,4 @@
-"""Access to the kubelet, if this host has one: a worker connects as soon as the kubelet's socket exists."""
+"""Access to the kubelet, if this host has one: a worker thread connects as soon as the kubelet's socket exists."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 
 
 class KubeletDoor:
-    """Asks the kubelet for the devices of pods; without a kubelet it knows no pods. Safe for use by several threads;
-    the creator closes it."""
+    """Asks the kubelet which devices it allocated to pods. On a host without a kubelet, it answers that it knows no
+    pod. Safe for use by several threads; the creator closes it."""
 
     def __init__(self, socket: Path, workers: Workers, *, budget_s: float = BUDGET_S) -> None:
         self._socket = socket
@@ -29,10 +29,10 @@ class KubeletDoor:
         self._lock = threading.Lock()
         self._warming: Future[None] | None = None
         self.tells = False
-        """True once the kubelet has answered."""
+        """True once the kubelet has answered a query."""
 
     def begin(self) -> None:
-        """Have a worker connect, if the kubelet's socket exists."""
+        """Have a worker thread connect, if the kubelet's socket exists and no connection has begun."""
         with self._lock:
             if self._warming is None and self._socket.exists():
                 self._warming = self._workers.submit("kubelet", self._warm)
@@ -44,10 +44,11 @@ class KubeletDoor:
         return self._warming is not None or os.access(self._socket, os.F_OK)
 
     def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
-        """Return the devices that the kubelet allocated to a pod; None if it does not know the pod or is not there.
+        """Return the devices that the kubelet allocated to a pod; None if the kubelet does not know the pod or is not
+        there. Raises KubeletError if the kubelet does not answer in time or its answer is invalid.
 
-        Raises KubeletError. If the kubelet started after this daemon, the first caller waits for the connection, at
-        most as long as for an answer.
+        If the kubelet started after this daemon, the first caller waits for the connection, for at most `budget_s`
+        seconds.
         """
         self.begin()
         if self._warming is None:
@@ -58,7 +59,7 @@ class KubeletDoor:
         return allocation
 
     def close(self) -> None:
-        """Close the connection. Closing twice is no error."""
+        """Close the connection. Closing twice does nothing."""
         self._client.close()
 
     def _warm(self) -> None:

@@ -1,10 +1,11 @@
 """A client of the kubelet's PodResources API for callers with a short time budget.
 
-`warm` does the slow part (import grpc, connect) in a worker; a handler that calls earlier gets KUBELET-UNREACHABLE at
-once. A connection that fails is replaced by a new one, because the kubelet creates a new socket when it starts.
+The method `warm` does the slow part (import grpc, connect) in a worker; a caller that comes earlier gets the error
+KUBELET-UNREACHABLE at once. A connection that fails is replaced by a new one, because the kubelet creates a new socket
+when it starts.
 
-The kubelet has the method Get since 1.27, on by default since 1.34. Without it, all pods are listed instead, and the
-connection remembers that. Claims are reported by default since 1.34, too (gate KubeletPodResourcesDynamicResources).
+The kubelet has the method Get since 1.27, on by default since 1.34. Without Get, all pods are listed instead, and the
+connection remembers that. Claims, too, are reported by default since 1.34 (gate KubeletPodResourcesDynamicResources).
 Init containers are never reported, except sidecars (restartable init containers).
 """
 
@@ -26,10 +27,10 @@ DEFAULT_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 BUDGET_S = 0.05
 WARM_S = 5.0
 MAX_MESSAGE_BYTES = 16 << 20
-"""The largest answer that is accepted, the same limit as in the kubelet's own clients. A larger one fails the call."""
+"""The largest answer that is accepted; a larger one fails the call. The kubelet's own clients have this limit, too."""
 RATE_PAUSE_S = 0.01
-"""Seconds between two attempts. The kubelet allows 100 calls a second for all its clients together, after a burst of
-10."""
+"""Seconds between two attempts after the kubelet's rate limit refused a call. The kubelet allows 100 calls a second for
+all its clients together, after a burst of 10."""
 
 _MAX_SOCKET_PATH = 107  # sun_path of include/uapi/linux/un.h has 108, with the NUL
 _MAX_DETAIL = 300
@@ -56,7 +57,7 @@ class PodResources:
         self._closed = threading.Event()
 
     def warm(self) -> None:
-        """Import grpc, connect and make one call, within 5 s. Blocks: call it from a worker. Repeating it is no error.
+        """Import grpc, connect and make one call, within 5 s. Blocks: call it from a worker. It may be called again.
 
         Raises KubeletError if the kubelet does not answer; later calls of `of_pod` then connect by themselves.
         """
@@ -72,9 +73,10 @@ class PodResources:
 
     def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
         """Return the devices that the kubelet allocated to a pod; None if the kubelet does not know the pod. Takes at
-        most the budget.
+        most `budget_s` seconds.
 
-        Raises KubeletError: UNREACHABLE, LATE (also if the kubelet's rate limit refuses the call) or ANSWER.
+        Raises KubeletError with one of three codes: KUBELET-UNREACHABLE; KUBELET-LATE if no answer comes in time or the
+        kubelet's rate limit refuses the call; KUBELET-ANSWER if the answer is invalid.
         """
         deadline = time.monotonic() + self._budget_s
         connection = self._connection
@@ -91,7 +93,8 @@ class PodResources:
                     raise self._error(failed, f"pod {bounded(f'{namespace}/{name}')}") from failed
 
     def close(self) -> None:
-        """Close the connection. Callers that wait for an answer get KUBELET-UNREACHABLE. Closing twice is no error."""
+        """Close the connection. Callers that wait for an answer get KubeletError (KUBELET-UNREACHABLE). Closing twice
+        does nothing."""
         self._closed.set()
         with self._lock:
             if self._connection is not None:
@@ -112,7 +115,8 @@ class PodResources:
             return self._connection
 
     def _renew(self, failed: _Connection) -> _Connection:
-        """Replace the failed connection by a new one and return it."""
+        """Replace the connection `failed` by a new one and return the new one. If another thread has replaced it
+        already, return that thread's connection."""
         with self._lock:
             if self._connection is failed:
                 failed.close()
@@ -121,7 +125,8 @@ class PodResources:
             return self._connection
 
     def _paused(self, deadline: float) -> bool:
-        """Pause after a refusal by the rate limit. Return False if too little time is left or the client was closed."""
+        """Pause for RATE_PAUSE_S after the kubelet's rate limit refused a call. Return False if too little time is left
+        before the deadline, or if the client was closed."""
         return time.monotonic() + 2 * RATE_PAUSE_S < deadline and not self._closed.wait(RATE_PAUSE_S)
 
     def _error(self, failed: _Failed, where: str) -> KubeletError:
@@ -158,7 +163,7 @@ def _asked(connection: _Connection, namespace: str, name: str, deadline: float) 
 
 
 class _Failed(Exception):  # noqa: N818 - an answer within this module, not an error for callers
-    """A failed grpc call, with the name and text of its status."""
+    """A failed grpc call, with the name (`code`) and the text of its grpc status."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(code, text)
@@ -167,7 +172,8 @@ class _Failed(Exception):  # noqa: N818 - an answer within this module, not an e
 
     @property
     def is_lost(self) -> bool:
-        """Return whether a new connection may succeed. CANCELLED: another thread has closed this connection."""
+        """Return whether the call may succeed over a new connection. The status CANCELLED means that another thread has
+        closed this connection."""
         return self.code in {"UNAVAILABLE", "CANCELLED"}
 
     @property
@@ -176,8 +182,8 @@ class _Failed(Exception):  # noqa: N818 - an answer within this module, not an e
 
     @property
     def is_rate_limit(self) -> bool:
-        """Return whether the kubelet's rate limit refused the call. Exceeding our own limit of the message size has the
-        same status code."""
+        """Return whether the kubelet's rate limit refused the call. grpc uses this status also for an answer that is
+        larger than the client's own limit."""
         return self.code == "RESOURCE_EXHAUSTED" and "larger than max" not in self.text
 
     @property
@@ -194,7 +200,7 @@ class _Failed(Exception):  # noqa: N818 - an answer within this module, not an e
 
 
 class _Connection:
-    """A grpc channel to the kubelet, and whether the kubelet supports the method Get."""
+    """A grpc channel to the kubelet. It remembers whether the kubelet supports the method Get (`has_get`)."""
 
     def __init__(self, grpc: Any, socket: Path) -> None:
         self._grpc = grpc
@@ -205,11 +211,12 @@ class _Connection:
         self.has_get = True
 
     def anew(self) -> _Connection:
-        """Return a new connection to the same socket."""
+        """Return a new connection to this connection's socket."""
         return _Connection(self._grpc, self._socket)
 
     def ask_get(self, namespace: str, name: str, deadline: float) -> bytes:
-        """Return the kubelet's answer about one pod. Raises _Failed."""
+        """Return the kubelet's encoded answer about one pod. Raises _Failed, with the grpc status, if the call fails or
+        the `deadline` (seconds of time.monotonic) passes."""
         try:
             return self._call(self._get, podresources_messages.get_request(namespace, name), deadline)
         except _Failed as failed:
@@ -217,7 +224,8 @@ class _Connection:
             raise
 
     def ask_list(self, deadline: float) -> bytes:
-        """Return the answer about all pods. Raises _Failed."""
+        """Return the kubelet's encoded answer about all pods. Raises _Failed, with the grpc status, if the call fails
+        or the `deadline` (seconds of time.monotonic) passes."""
         return self._call(self._list, podresources_messages.list_request(), deadline)
 
     def close(self) -> None:

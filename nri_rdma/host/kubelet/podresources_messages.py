@@ -1,8 +1,8 @@
 """Parses the kubelet's PodResources answers about the devices of pods.
 
 Law: any bytes become a PodAllocation, None or KubeletError in bounded time: a list of 250 pods takes 0.3 ms, the worst
-16 MiB take 0.6 s (seen on a slow machine). An answer that does not say clearly which devices a pod got is refused.
-Names that are no CDI device names are dropped, because the runtime itself refuses a container with such a name.
+16 MiB take 0.6 s (seen on a slow machine). An answer that does not say clearly which devices a pod got is refused. A
+name that is not a CDI device name is dropped, because the runtime itself refuses a container with such a name.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ MAX_PODS = 8192
 """The largest number of pods in one answer; a longer answer is refused. Kubernetes is tested with 110 pods per node,
 and large nodes have some hundreds."""
 MAX_POD_BYTES = 1 << 20
-"""The largest answer about one pod; a larger one is refused. A pod with 8 claims of 32 devices each, the most that a
-claim may have, needs 150 KiB, because the kubelet repeats CDI devices (see _claims)."""
+"""The largest answer about one pod in bytes; a larger one is refused. A pod with 8 claims of 32 devices each, the most
+that a claim may have, needs 150 KiB, because the kubelet repeats CDI devices (see _claims)."""
 MAX_ENTRIES = 16384
 """The largest number of containers, device ids, claimed devices and CDI names of one pod, counted together."""
 MAX_CPUS = 8192
@@ -47,7 +47,8 @@ def list_request() -> bytes:
 
 
 def allocation_of(data: bytes, namespace: str, name: str) -> PodAllocation:
-    """Return the devices allocated to one pod, from the answer to a Get request for that pod. Raises KubeletError."""
+    """Return the devices allocated to one pod, from the answer `data` to a Get request for that pod. Raises
+    KubeletError if the answer is invalid, too large or about another pod."""
     if len(data) > MAX_POD_BYTES:
         raise refused(f"it has {len(data)} bytes", namespace, name)
     message = _decoded(pb.GetPodResourcesResponse, data).pod_resources
@@ -57,11 +58,10 @@ def allocation_of(data: bytes, namespace: str, name: str) -> PodAllocation:
 
 
 def listed_allocation(data: bytes, namespace: str, name: str) -> PodAllocation | None:
-    """Return the devices allocated to one pod, from the answer to List; None if the pod is not in it. Raises
-    KubeletError.
+    """Return the devices allocated to one pod, from the answer `data` to a List request; None if the pod is not in it.
 
-    A pod that was deleted and created again under the same name may be listed twice, and nothing says which entry is
-    the old one.
+    Raises KubeletError if the answer is invalid, or lists the pod twice with different devices: the pod was then
+    deleted and created again, and nothing says which entry is the old one.
     """
     pods = _decoded(pb.ListPodResourcesResponse, data).pod_resources
     if len(pods) > MAX_PODS:
@@ -73,7 +73,8 @@ def listed_allocation(data: bytes, namespace: str, name: str) -> PodAllocation |
 
 
 def refused(what: str, namespace: str, name: str) -> KubeletError:
-    """Return the error that refuses an answer about a pod."""
+    """Return the error for an answer of the kubelet about a pod that cannot be used. `what` is the reason, as a text
+    that follows "the kubelet's answer cannot be used:"."""
     return KubeletError(
         ErrorCode.KUBELET_ANSWER,
         f"the kubelet's answer cannot be used: {what}",
@@ -134,7 +135,8 @@ def _container(message: Any) -> ContainerAllocation:
 
 
 def _resources(messages: Iterable[Any]) -> Iterator[DeviceIds]:
-    """Return one entry for each resource, with all its device ids. The kubelet sends one entry per id, in no order."""
+    """Return one entry for each extended resource, with all device ids of that resource. The kubelet sends one entry
+    for each id, in no order."""
     ids: dict[str, set[str]] = {}
     for message in messages:
         ids.setdefault(message.resource_name, set()).update(message.device_ids)
@@ -142,9 +144,10 @@ def _resources(messages: Iterable[Any]) -> Iterator[DeviceIds]:
 
 
 def _claims(messages: Iterable[Any]) -> Iterator[ClaimDevice]:
-    """Yield the devices of a container's claims, each with its own CDI devices only.
+    """Yield the devices of a container's resource claims, each with its own CDI devices only.
 
-    The kubelet repeats, for each device, the CDI devices of its driver's earlier devices (seen with 1.34.4 and 1.37.2).
+    The kubelet repeats, for each device, the CDI devices of earlier devices of its driver (seen with 1.34.4 and
+    1.37.2).
     """
     for claim in messages:
         told: dict[str, set[str]] = {}

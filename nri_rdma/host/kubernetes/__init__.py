@@ -1,1 +1,1 @@
-"""The API server of Kubernetes; the only importer of its client library."""
+"""A client of the API server of Kubernetes. Only this folder imports the Python library `kubernetes`."""

@@ -1,7 +1,7 @@
 """A client of the Kubernetes API server: JSON objects by their paths, and protobuf where every byte must be preserved.
 
 Kubernetes' own library finds and renews the credentials. Every call blocks, for at most its time limit; the thread that
-handles NRI events must not call it. Answers are not trusted: their size, number of values and time are limited, to
+handles NRI events must not make a call. Answers are not trusted: their size, number of values and time are limited, to
 protect the daemon's memory and its pods. The library is imported for the first call, which takes a quarter of a second.
 """
 
@@ -24,8 +24,8 @@ MOST, MOST_OF_LIST, MOST_OF_REFUSAL = 3 << 20, 8 << 20, 64 << 10
 """The largest size in bytes of an object (API servers accept no larger ones), of a list, and of the text of a
 refusal."""
 MOST_VALUES = 200_000
-"""The largest number of values in an answer; 5000 devices in slices have that many. Python needs 28 bytes for each byte
-of `[],[],`."""
+"""The largest number of values in an answer, which 5000 devices in resource slices have. It is limited because Python
+needs 28 bytes for each byte of `[],[],`."""
 JSON, PROTOBUF = "application/json", "application/vnd.kubernetes.protobuf"
 _HINT = "nothing, it is tried again; see that the API server runs, and the credentials in the setting kubeconfig"
 _STRANGE_HINT = "see what answers at the API server's address in the setting kubeconfig; it is tried again"
@@ -34,58 +34,71 @@ _RIGHTS_HINT = "apply the output of `nri-rdma claims manifests` again; it is tri
 
 
 class ApiServer:
-    """A client of the API server. Safe for use by several threads; the creator closes it."""
+    """A client of the Kubernetes API server. Safe for use by several threads; the creator closes it.
+
+    Every call raises ApiServerError if the server does not answer in time, refuses, or sends an invalid answer.
+    """
 
     def __init__(self, kubeconfig: Path | None) -> None:
-        """`kubeconfig` is the file with the credentials; None: the service account of the daemon's pod."""
+        """`kubeconfig` is the file with the address and the credentials; None: use the service account of the daemon's
+        pod."""
         self._kubeconfig = kubeconfig
         self._lock = threading.Lock()
         self._client: Any = None
 
     def get(self, path: str, query: Mapping[str, str] | None = None, timeout_s: float = CALL_S) -> dict[str, Any]:
-        """Return the object at a path. Raises ApiServerError."""
+        """Return the object at a path of the API. Raises ApiServerError: its `status` is 404 if there is no such
+        object."""
         return self._call("GET", path, query, None, timeout_s)
 
     def items(
         self, path: str, query: Mapping[str, str] | None = None, timeout_s: float = CALL_S
     ) -> list[dict[str, Any]]:
-        """Return the objects of the collection at a path. Raises ApiServerError."""
+        """Return the objects of the collection at a path. Raises ApiServerError if the server does not answer, refuses,
+        or sends no list."""
         found = self._call("GET", path, query, None, timeout_s, most=MOST_OF_LIST).get("items")
         if not isinstance(found, list) or not all(isinstance(it, dict) for it in found):
             raise _strange("the API server's answer is no list of objects", path)
         return found
 
     def create(self, path: str, made: Mapping[str, Any], timeout_s: float = CALL_S) -> dict[str, Any]:
-        """Create an object in the collection at a path, and return it. Raises ApiServerError."""
+        """Create the object `made` in the collection at a path, and return the object that the server created. Raises
+        ApiServerError if the server does not answer or refuses."""
         return self._call("POST", path, None, made, timeout_s)
 
     def replace(self, path: str, changed: Mapping[str, Any], timeout_s: float = CALL_S) -> dict[str, Any]:
-        """Replace the object at a path, and return it. Raises ApiServerError."""
+        """Replace the object at a path by `changed`, and return the object that the server stored. Raises
+        ApiServerError if the server does not answer or refuses."""
         return self._call("PUT", path, None, changed, timeout_s)
 
     def merge(self, path: str, changes: Mapping[str, Any], timeout_s: float = CALL_S) -> dict[str, Any]:
-        """Change the object at a path by a merge patch (RFC 7386), and return the new object. Raises ApiServerError.
+        """Change the object at a path by a merge patch (RFC 7386), and return the new object. Raises ApiServerError if
+        the server does not answer or refuses.
 
         Fields that the patch does not name keep their exact bytes. If the patch has `metadata.resourceVersion` and the
-        object has changed since, the call fails with a conflict.
+        object has changed since that version, the server refuses with a conflict.
         """
         return self._call("PATCH", path, None, changes, timeout_s)
 
     def get_bytes(self, path: str, timeout_s: float = CALL_S) -> bytes:
-        """Return the object at a path in protobuf, with every byte preserved. Raises ApiServerError."""
+        """Return the object at a path in protobuf, with every byte preserved. Raises ApiServerError if the server does
+        not answer or refuses."""
         return bytes(self._read(self._send("GET", path, {}, None, timeout_s, accept=PROTOBUF), path, MOST))
 
     def get_text(self, path: str, query: Mapping[str, str], timeout_s: float = CALL_S) -> str:
-        """Return a text that is not an object, such as a container's log. Raises ApiServerError."""
+        """Return a text that is not an object, such as a container's log. Raises ApiServerError if the server does not
+        answer or refuses."""
         answer = self._send("GET", path, query, None, timeout_s, accept="*/*")
         return self._read(answer, path, MOST).decode(errors="replace")
 
     def replace_bytes(self, path: str, changed: bytes, timeout_s: float = CALL_S) -> None:
-        """Replace the object at a path by one encoded in protobuf. Raises ApiServerError."""
+        """Replace the object at a path by `changed`, an object encoded in protobuf. Raises ApiServerError if the server
+        does not answer or refuses."""
         self._read(self._send("PUT", path, {}, changed, timeout_s), path, MOST)
 
     def delete(self, path: str, timeout_s: float = CALL_S) -> None:
-        """Delete the object at a path; an object that does not exist is no error. Raises ApiServerError."""
+        """Delete the object at a path; nothing happens if there is no such object. Raises ApiServerError if the server
+        does not answer or refuses."""
         try:
             self._call("DELETE", path, None, None, timeout_s)
         except ApiServerError as error:
@@ -93,7 +106,8 @@ class ApiServer:
                 raise
 
     def watch(self, path: str, query: Mapping[str, str], within_s: float) -> Iterator[dict[str, Any]]:
-        """Yield the changes of the collection at a path, for at most `within_s` seconds. Raises ApiServerError."""
+        """Yield the changes of the collection at a path as they come, for at most `within_s` seconds. Raises
+        ApiServerError if the server refuses or the connection ends early."""
         asked = {**query, "watch": "true", "timeoutSeconds": str(max(1, int(within_s)))}
         answer = self._send("GET", path, asked, None, within_s + CALL_S)
         try:
@@ -105,7 +119,7 @@ class ApiServer:
             answer.response.close()
 
     def close(self) -> None:
-        """Close all connections. Closing twice is no error."""
+        """Close all connections. Closing twice does nothing."""
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
@@ -146,8 +160,8 @@ class ApiServer:
         timeout_s: float,
         accept: str = JSON,
     ) -> Any:
-        """Send a request and return the answer, with its body still unread. Raises ApiServerError for an error
-        status."""
+        """Send a request and return the answer, whose body is still unread. If the credentials are refused, read them
+        anew and try once more. Raises ApiServerError for an error status."""
         until = time.monotonic() + timeout_s
         answer = self._answer(method, path, query, body, until, accept)
         if answer.status == _UNAUTHORIZED:  # some credentials are read only once, and may have been renewed
@@ -168,7 +182,8 @@ class ApiServer:
         until: float,
         accept: str,
     ) -> Any:
-        """Send a request once and return the answer, whatever its status is."""
+        """Send a request once and return the answer, whatever its status is. Raises ApiServerError if there is no
+        answer before the time `until` of time.monotonic."""
         try:
             client = self._connected()
             kind = "application/merge-patch+json" if method == "PATCH" else JSON
@@ -218,7 +233,8 @@ _LEAST_S = 0.001
 
 
 def _body(answer: Any, most: int) -> bytearray:
-    """Return the body of an answer; if it has at least `most` bytes, return those and close the connection.
+    """Return the body of an answer. Reading stops once there are at least `most` bytes, and the connection is then
+    closed.
 
     Compressed bodies are not decompressed: none is requested, and a small one could expand to a large one.
     """
@@ -245,7 +261,8 @@ def _lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _parsed(data: bytes | bytearray, path: str) -> dict[str, Any]:
-    """Return the JSON object of an answer. Raises ApiServerError for anything else."""
+    """Return the JSON object in the body of an answer. Raises ApiServerError if the body is not a JSON object or has
+    too many values."""
     if sum(map(data.count, (b",", b"[", b"{"))) > MOST_VALUES:
         raise _strange(f"the API server's answer has more than {MOST_VALUES} values", path)
     try:
@@ -260,7 +277,7 @@ def _parsed(data: bytes | bytearray, path: str) -> dict[str, Any]:
 
 
 def _alone(error: ApiServerError) -> ApiServerError:
-    """Return the error without its causes and traceback, which hold the whole answer.
+    """Return the error without its causes and traceback, which refer to the whole answer.
 
     A future keeps its error, and would otherwise keep the answer in memory until a garbage collection.
     """

@@ -1,4 +1,4 @@
-"""HTTP answers that must be read before a deadline.
+"""Makes urllib3 read HTTP answers with a deadline.
 
 A socket's time limit starts anew with each byte, so a server that sends a byte now and then could keep the caller
 waiting for ever: in the head, between chunks and in the body. urllib3 sets the socket's limit to the time left for the
@@ -14,7 +14,7 @@ from typing import Any  # Any: sockets of several libraries, and a pool manager 
 
 
 def use_deadlines(manager: Any) -> None:
-    """Make an unused pool manager of urllib3 read all its answers with a deadline."""
+    """Make a pool manager of urllib3, which must not have been used yet, read all its answers with a deadline."""
     manager.pool_classes_by_scheme = {
         scheme: _derived(pool, ConnectionCls=_derived(pool.ConnectionCls, response_class=_TimedResponse))
         for scheme, pool in manager.pool_classes_by_scheme.items()
@@ -32,7 +32,8 @@ class _TimedResponse(HTTPResponse):
 
 
 class _TimedReader(io.RawIOBase):
-    """Reads from a socket until a deadline: the socket's present time limit, counted from now."""
+    """Reads from a socket until a deadline, then raises TimeoutError. The deadline is set at creation: as many seconds
+    from then as the socket's time limit (gettimeout) has."""
 
     def __init__(self, raw: io.RawIOBase, sock: Any) -> None:
         self._raw = raw

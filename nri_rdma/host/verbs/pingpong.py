@@ -19,7 +19,7 @@ _ROOM_BYTES = 4096
 _OUTBOX = 64
 _MARKS = 251
 _SIGNALED_EACH = 8
-"""The number of writes of which one reports its completion."""
+"""Of this many writes, only the last one reports its completion."""
 _AT_A_TIME = 8
 _SPINS = 2048
 """Reads of the memory between two checks of the clock."""

@@ -1,1 +1,1 @@
-"""Adapters to this host: kernel, sysfs, kubelet, containerd, cgroups, files."""
+"""Adapters between nri-rdma and the host that it runs on: kernel, sysfs, kubelet, containerd, cgroups and files."""

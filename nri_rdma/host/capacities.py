@@ -27,7 +27,7 @@ from nri_rdma.tasks.workers import Workers
 log = logging.getLogger(__name__)
 
 AGAIN_S = 300.0
-"""Seconds for which a failed query is remembered; the next scan after that asks the device again."""
+"""Seconds for which a failed query is remembered. The next scan of the node after them queries the device again."""
 
 _Key: TypeAlias = tuple[str, str, int | None]
 

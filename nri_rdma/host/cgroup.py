@@ -1,7 +1,7 @@
-"""Containers' cgroups: enable the rdma controller, write, read and remove rdma limits, and read what containers use.
+"""Containers' cgroups: enable the rdma controller; write, read and remove rdma limits; and read what containers use.
 
-Each device's line is written to ``rdma.max`` on its own. Several lines in one write fail with EINVAL on Linux 7.2;
-Linux 6.12 applies all of them to the first device, which ends with the last line's limits, and the other devices with
+The line of each device is written to ``rdma.max`` on its own. Several lines in one write fail with EINVAL on Linux 7.2.
+Linux 6.12 applies all of them to the first device, which ends with the last line's limits, while the other devices get
 none.
 """
 
@@ -26,7 +26,8 @@ CONTROLLERS = "cgroup.controllers"
 _V1 = ("devices", "memory", "rdma")
 """The cgroup v1 hierarchies that can restrict an RDMA program."""
 RDMA_PEAK = "rdma.peak"
-"""A file that exists only in kernels that free the limits of a removed cgroup: Linux 7.2 has it, 6.12 has not."""
+"""A file that shows whether the kernel frees the limits of a removed cgroup: Linux 7.2 frees them and has the file,
+6.12 does neither."""
 _HINTS = {
     errno.ENOENT: "the daemon needs the host's cgroups at --cgroup-root, with the rdma controller enabled for the"
     " container's cgroup",
@@ -42,7 +43,7 @@ _ENABLE_HINTS = {
     errno.EACCES: "let the daemon write below --cgroup-root",
 }
 _MEMORY_MAX = ("memory.max", "memory.limit_in_bytes")
-"""The memory limit's file on cgroup v2 and on v1."""
+"""The name of the file with a cgroup's memory limit, on cgroup v2 and on v1."""
 _UNLIMITED_V1 = (1 << 63) - (1 << 16)
 """The smallest number that means "no limit" on cgroup v1: 2**63 - 1, rounded down to a page of at most 64 KiB."""
 _SYSTEMD_DEFAULT_SLICE = "system.slice"
@@ -52,7 +53,7 @@ _CRUN_SUBGROUP = "container"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """A number of objects in use and its limit; None means no limit (``max``)."""
+    """A number of objects in use, and its limit; None means no limit (``max``)."""
 
     used: int
     limit: int | None
@@ -60,7 +61,8 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaUse:
-    """The objects of one RDMA device that a container's processes use."""
+    """How many objects of one RDMA device the processes of a container use: device contexts (hca_handle) and other
+    objects such as queue pairs (hca_object)."""
 
     device: str
     hca_handle: Counted
@@ -68,15 +70,16 @@ class RdmaUse:
 
     @property
     def is_noteworthy(self) -> bool:
-        """Return whether the container has objects of this device, or a limit for them. Every cgroup lists every device
-        of the host, most of them with zeros."""
+        """Return whether the container has objects of this device, or a limit for them. It filters the kernel's list,
+        which contains every device of the host for every cgroup."""
         return any(it.used or it.limit is not None for it in (self.hca_handle, self.hca_object))
 
 
 def has_rdma_controller(cgroup_root: Path) -> bool:
     """Return whether containers can have rdma limits: a unified (v2) hierarchy must provide the rdma controller.
 
-    NRI passes such a limit only as a unified value, which no runtime accepts on cgroup v1.
+    On cgroup v1 they cannot, because NRI can pass an rdma limit only as a unified value, which no runtime accepts
+    there.
     """
     try:
         controllers = (cgroup_root / CONTROLLERS).read_text().split()
@@ -258,11 +261,11 @@ def _parse(text: str) -> Mapping[str, Mapping[str, int | None]]:
 
 
 def cgroup_of(cgroups_path: str) -> PurePosixPath:
-    """Return the path of a container's cgroup below the cgroup root, from the OCI spec's cgroupsPath.
+    """Return the path of a container's cgroup below the cgroup root, from the OCI spec's cgroupsPath. Raises ValueError
+    for an unknown form of the path, and for a path that leads out of the root.
 
-    The path is absolute (cgroupfs driver) or ``SLICE:PREFIX:NAME`` (systemd driver), for which runtimes create the
-    scope ``PREFIX-NAME.scope`` in the slice. Raises ValueError for other forms, and for a path that leads out of the
-    root.
+    The cgroupsPath is absolute (cgroupfs driver) or ``SLICE:PREFIX:NAME`` (systemd driver). For the latter, runtimes
+    create the scope ``PREFIX-NAME.scope`` in the slice.
     """
     if "\0" in cgroups_path:
         raise ValueError("its path holds a zero byte")
@@ -285,7 +288,8 @@ def _systemd_parts(cgroups_path: str) -> list[str]:
 
 
 def _slices(name: str) -> list[str]:
-    """Return the folders of a systemd slice: systemd puts ``a-b.slice`` into ``a.slice``; ``-.slice`` is the root."""
+    """Return the folders of a systemd slice: systemd puts ``a-b.slice`` into ``a.slice``; ``-.slice`` is the root.
+    Raises ValueError if `name` is no slice."""
     stem = name.removesuffix(".slice")
     if stem == "-":
         return []

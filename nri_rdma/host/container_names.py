@@ -10,7 +10,7 @@ from nri_rdma.host.engine_command import run
 
 ENGINES = ("podman", "docker")
 TIMEOUT_S = 1.0
-"""Time limit for each engine. It is short because names are only for display."""
+"""Time limit in seconds for the command of each engine. It is short because names are only for display."""
 
 
 def container_names(timeout_s: float = TIMEOUT_S) -> dict[str, str]:

@@ -16,7 +16,8 @@ container."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerContainer:
-    """A container of Docker, running or not. `runtime` is the name of the OCI runtime that Docker creates it with."""
+    """A container of Docker, running or not. `runtime` is the name of the OCI runtime with which Docker creates the
+    container."""
 
     name: str
     runtime: str

@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 MOST_BYTES = 16 << 20
-"""The largest file to read. The largest provider of rdma-core, with debugging symbols, has 5 MiB."""
+"""The largest file to read, in bytes. The largest provider (driver library) of rdma-core has 5 MiB with debugging
+symbols."""
 MOST_READ = 64 << 20
-"""The most bytes to read from one file in total; its tables may overlap."""
+"""The most bytes to read from one file in total. It bounds the time for a hostile file whose tables overlap, so that
+their sizes add up to more than the file's size."""
 MOST_ROWS = 65536
 """The most rows to read from all tables of one file; libmlx5 has 1,000 symbols."""
 MOST_SECTIONS = 256
@@ -52,7 +54,8 @@ class Elf:
     malformed or breaks a limit, and OSError if it cannot be read."""
 
     def __init__(self, fd: int) -> None:
-        """Read the ELF header. The caller keeps the descriptor and closes it."""
+        """Read the ELF header of the file with the descriptor `fd`. The caller closes the descriptor. Raises ElfError
+        if the file is not an ELF file."""
         self._fd = fd
         self._bytes_left, self._rows_left, self._names_left = MOST_READ, MOST_ROWS, MOST_NAME_BYTES
         self._size = os.fstat(fd).st_size
@@ -101,7 +104,7 @@ class Elf:
         return frozenset((name, versions[at]) for name, at, is_here, _ in self._symbols() if is_here and at in versions)
 
     def data(self) -> bytes:
-        """Return the whole file."""
+        """Return all bytes of the file."""
         return self._read(0, self._size)
 
     def words_after(self, text: str) -> Iterator[tuple[int, int]]:
@@ -206,7 +209,8 @@ class Elf:
         return list(shape.iter_unpack(self._read(section.offset, count * shape.size)))
 
     def _addresses(self, whole: bytes, wanted: bytes) -> Iterator[int]:
-        """Yield the memory address of each occurrence of these bytes in the loaded library."""
+        """Yield the memory address of each occurrence of the bytes `wanted` in the loaded library. `whole` is the whole
+        file."""
         for section in self._sections():
             if section.kind != 1 or not section.address:
                 continue
@@ -239,7 +243,8 @@ class Elf:
             raise ElfError("its tables overlap")
 
     def _name(self, names: bytes, place: int) -> str:
-        """Return the text at an offset of a string table."""
+        """Return the text at the offset `place` of the string table `names`. Raises ElfError if the text has no end
+        there."""
         end = names.find(b"\0", place, place + LONGEST_NAME)
         if end < 0:
             raise ElfError("a name is outside its table, or too long")

@@ -1,5 +1,5 @@
-"""Find which container engines (podman, Docker) use our OCI hooks on this host, by the files that the installation
-created."""
+"""Find which container engines (podman, Docker) use nri-rdma's OCI hooks on this host, by the files that the
+installation created."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ _EXTENDED = 0x100
 _ACS = 0x000D
 _ACS_CONTROL = 6
 _REDIRECT = 0x04 | 0x08 | 0x20
-"""The ACS bits P2P request redirect, completion redirect and egress control, as in pci_bridge_has_acs_redir of
-drivers/pci/p2pdma.c."""
+"""The ACS bits P2P request redirect, completion redirect and egress control. The kernel's function
+pci_bridge_has_acs_redir (drivers/pci/p2pdma.c) tests these bits."""
 
 
 def read_gpudirect(
@@ -42,9 +42,10 @@ def read_gpudirect(
     dev_root: Path = Path("/dev"),
     boot: Path = Path("/boot"),
 ) -> GpuDirectFacts:
-    """Return the facts about GPUDirect RDMA for these GPUs and RDMA devices.
+    """Return the facts about GPUDirect RDMA for these GPUs and RDMA devices. The ACS settings of bridges can be read by
+    root only.
 
-    Never raises: a missing file counts as an absent feature. The ACS settings of bridges can be read by root only.
+    Never raises: a missing file counts as an absent feature.
     """
     gpus, devices = tuple(gpus), tuple(devices)
     functions = [gpu.pci for gpu in gpus] + [device.pci for device in devices if device.pci is not None]

@@ -23,7 +23,7 @@ from nri_rdma.text.kubelet_checkpoint import FILE as CHECKPOINT_FILE
 from nri_rdma.text.share_annotations import GUARD_HOOK, GUARD_MODULE
 
 CRIO = "CRI-O"
-"""The name under which all handlers of CRI-O are reported together, because they share the same hooks."""
+"""The name under which all handlers of CRI-O are reported together, because the hooks of CRI-O apply to all of them."""
 _OF_CONTAINERD = "containerd's "
 _STAGE = "createRuntime"
 _FLAGS = ("--annotation-prefix", "--control-socket", "--kubelet-checkpoint")

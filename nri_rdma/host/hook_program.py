@@ -1,4 +1,4 @@
-"""Checks of an OCI hook's program on this host: can the OCI runtime start it, and could a user other than root replace
+"""Checks an OCI hook's program on this host: can the OCI runtime start it, and could a user other than root replace
 it?"""
 
 from __future__ import annotations

@@ -55,10 +55,11 @@ class Cache(Protocol):
 
 
 class Receiver(Protocol):
-    """The receiver of changes that listener threads report. Its methods run in those threads."""
+    """The receiver of changes that listener threads report. Its methods run in those threads, so they must not
+    block."""
 
     def uevent(self, event: Uevent) -> None:
-        """Handle a uevent of an RDMA device."""
+        """Handle a uevent of an RDMA device: the kernel reports that the device came, went or changed."""
 
     def uevents_lost(self) -> None:
         """Handle the loss of uevents: any RDMA device may have come, gone or moved unnoticed. The node is read again
@@ -148,7 +149,8 @@ class HostNode:
         return events is not None and cache is not None and events.is_all_told() and cache.is_current
 
     def _notice_programs(self) -> None:
-        """Request a reading if the eBPF programs on netdevs of RDMA devices differ from those at the last reading."""
+        """Request a reading of the node if the eBPF programs on netdevs of RDMA devices differ from those at the last
+        reading."""
         if self._cache is not None and self._programs.are_there(self._cache.current.devices, self._watched.ifindexes):
             self.read_later()
 

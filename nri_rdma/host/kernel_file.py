@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 _BYTES = 1 << 16
-"""Bytes to read. The kernel's attributes have at most one page, which is 4 KiB, or 64 KiB on some machines."""
+"""The most bytes to read. The kernel's attributes have at most one page, which is 4 KiB, or 64 KiB on some machines."""
 
 
 def read_text(path: str) -> str:

@@ -42,7 +42,8 @@ class ContainerLimits:
         self._limited: dict[ProcessIdentity, str] = {}
 
     def left_to_runtime(self, cgroups_path: str, container_id: str, sandbox_id: str) -> bool:
-        """Return whether the OCI runtime of this pod can write the rdma limits of a container itself."""
+        """Return whether the OCI runtime of this pod can write the rdma limits of a container itself. If not, the
+        daemon writes them."""
         return runtime_enables_rdma(self._root, cgroups_path, container_id, sandbox_id)
 
     def enable(self, cgroups_path: str, pid: int | None, where: str) -> None:

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 MOST = 256
-"""The largest number of addresses to report: a namespace may have thousands, and its RDMA netdevs have a few."""
+"""The largest number of addresses to report. A namespace may have thousands, but its RDMA netdevs have only a few."""
 _LOCAL = re.compile(r"\|-- (\S+)\n\s+/32 host LOCAL")
 """Matches an address of the namespace itself in the kernel's file fib_trie, which lists routes as well."""
 _LINK = re.compile(r"\|-- (\S+)(?:\n\s+/\d+ .*)*?\n\s+/(\d+) link UNICAST")

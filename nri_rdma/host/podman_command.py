@@ -16,7 +16,7 @@ container."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodmanContainer:
-    """A container of podman, running or not."""
+    """A container of podman, running or not. `has_host_network`: it has no network namespace of its own."""
 
     id: str
     name: str

@@ -21,13 +21,13 @@ from nri_rdma.model.userspace import Lack, Provider, Userspace
 LIBIBVERBS = "libibverbs.so.1"
 LONGEST_PATH = 4096
 MOST_FOLDERS = 64
-"""The most library folders that an image may name; the loader's standard folders are searched in addition."""
+"""The most library folders that an image may name. The dynamic loader's standard folders are searched in addition."""
 MOST_CONFIGURED = 256
 """The most files and include lines to read from /etc/ld.so.conf; these files may include each other."""
 MOST_S = 10
 """Seconds that reading one image may take. It is limited because one thread reads the images of all containers."""
 _TEXT_BYTES = 64 << 10
-"""Bytes to read from a configuration file."""
+"""The most bytes to read from a configuration file of the image."""
 _MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 21: "ppc64le", 22: "s390x", 243: "riscv64"}
 """Names of architectures as `uname -m` prints them, by ELF machine number."""
 _TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu", "i386-linux-gnu", "arm-linux-gnueabihf")
@@ -77,7 +77,8 @@ class _Reading:
 
     @property
     def _root(self) -> RootFolder:
-        """The container's root folder. Raises _TooMuchError once the time for the reading is over."""
+        """The container's root folder, in which files are read. Raises _TooMuchError once the time for reading this
+        image is over."""
         if time.monotonic() > self._by:
             raise _TooMuchError(f"the image was not read within {MOST_S} s")
         return self._image
@@ -233,7 +234,7 @@ class _Reading:
 
 
 def _text_around(data: bytes, part: bytes) -> str:
-    """Return the NUL-terminated text in `data` that contains `part`; "" if there is none."""
+    """Return the NUL-terminated text in `data` that contains `part`; "" if there is none, or if it is too long."""
     place = data.find(part)
     if place < 0:
         return ""
@@ -251,7 +252,7 @@ def _elf(fd: int | None) -> Elf:
 
 
 def _architecture(fd: int) -> str:
-    """Return the architecture that a library is built for; "" if the file is not a library."""
+    """Return the architecture for which the library `fd` is built; "" if the file is not a library."""
     try:
         elf = Elf(fd)
     except ElfError:

@@ -54,7 +54,7 @@ class WarmProcess:
 
     @property
     def pid(self) -> int:
-        """The process id."""
+        """The process id of this process, which makes proofs (tests of RDMA in containers)."""
         return self._process.pid
 
     def send(self, job: bytes, report: int) -> None:
@@ -69,7 +69,7 @@ class WarmProcess:
             socket.send_fds(self._jobs, [job], [report])
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended."""
+        """Return whether the process has ended, for whatever reason."""
         return self._process.poll() is not None
 
     def is_loading(self) -> bool:

@@ -1,4 +1,5 @@
-"""Write files atomically: a reader sees either the old or the new content, whole, even after a crash of the machine."""
+"""Write files atomically: a reader sees either the whole old content or the whole new content, even after a crash of
+the machine."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def write_whole(path: Path, data: bytes, mode: int) -> None:
 
 
 def _make_directory(directory: Path) -> None:
-    """Create the directory and its missing parents."""
+    """Create the directory and its missing parents, with the mode DIRECTORY_MODE."""
     if not directory.is_dir():
         _make_directory(directory.parent)
         directory.mkdir()

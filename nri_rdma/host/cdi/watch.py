@@ -93,7 +93,7 @@ class CdiRegistry:
         return self._read[1]
 
     def refresh(self) -> Registry:
-        """Read the directories now and return the devices. Blocks: call it from a worker."""
+        """Read the directories now and return the CDI devices. Blocks: call it from a worker."""
         registry = self._look()
         if self._on_change is not None:
             try:
@@ -173,7 +173,7 @@ class CdiRegistry:
     # yet in `_watches` was set by a reading under way, which will see the change that the event reports.
 
     def _take(self) -> None:
-        """Read the pending inotify events, and note a change if one of them concerns CDI specs."""
+        """Read the pending inotify events. If one of them concerns CDI specs, arrange that the specs are read again."""
         news = [self._is_news(event) for event in self._inotify.read()]
         if any(news):
             self._burst.note()

@@ -10,7 +10,7 @@ from nri_rdma.errors import CdiError, ErrorCode
 from nri_rdma.host.whole_file import write_whole
 
 FILE_MODE = 0o644
-"""Readable by all, because some runtimes that read specs do not run as root."""
+"""The mode of a spec file: readable by all, because some runtimes that read specs do not run as root."""
 
 
 def write_spec(spec: Spec, directory: Path, name: str) -> Path:

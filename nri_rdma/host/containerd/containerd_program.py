@@ -18,7 +18,7 @@ from nri_rdma.host.engine_command import run
 PROGRAM = "containerd"
 DEFAULT_CONFIG = Path("/etc/containerd/config.toml")
 CONFIG_FLAGS = ("--config", "-config", "-c", "--c")
-"""Spellings of the flag for the configuration file that Go's package `flag` accepts."""
+"""All spellings of containerd's flag for its configuration file, which Go's package `flag` accepts."""
 _TIMEOUT_S = 30.0
 
 
@@ -68,7 +68,8 @@ def find_containerd(pid: int, config: Path | None, proc: Path = Path("/proc")) -
 
 
 def running_configs(proc: Path = Path("/proc")) -> Iterator[tuple[int, Path]]:
-    """Yield the pid and the configuration file of each containerd that runs on this host."""
+    """Yield the pid and the configuration file of each containerd that runs on this host. One that ends meanwhile is
+    skipped."""
     for pid in processes_of(PROGRAM, proc):
         with suppress(NriRdmaError):  # it has ended
             yield pid, _running(pid, proc).config.resolve()

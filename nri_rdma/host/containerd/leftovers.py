@@ -38,7 +38,7 @@ containerd hangs for a long time."""
 LAST_PAUSE_S = 0.1
 """Seconds between two checks of a sandbox while the daemon ends."""
 KIND, SANDBOX = "io.cri-containerd.kind", "sandbox"
-"""The label that CRI gives to its objects, and its value for the container of a sandbox."""
+"""The label that containerd's CRI plugin gives to containers, and the label's value for the container of a sandbox."""
 
 
 class Look(Enum):
@@ -152,7 +152,7 @@ class Leftovers:
             heapq.heapify(self._waiting)
 
     def _is_served(self, socket: Path) -> bool:
-        """Return whether the thread runs; start it for the first sandbox. The caller holds the lock."""
+        """Start the thread if it does not run yet. Return False if it cannot be started. The caller holds the lock."""
         if self._thread is None:
             thread = threading.Thread(target=partial(self._serve, socket), name="leftovers", daemon=True)
             try:

@@ -28,7 +28,7 @@ class RefusalNotes:
         self._folder = folder
 
     def add(self, pod: Pod) -> None:
-        """Record that this sandbox was refused."""
+        """Record in a file that this sandbox was refused."""
         if not _ID.fullmatch(pod.sandbox_id):
             return
         text = json.dumps({"uid": pod.uid, "name": pod.name, "namespace": pod.namespace})

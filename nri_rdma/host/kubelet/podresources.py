@@ -194,7 +194,8 @@ class _Failed(Exception):  # noqa: N818 - an answer within this module, not an e
 
     @property
     def is_without_get(self) -> bool:
-        """Return whether the kubelet does not support the method Get: it is older than 1.27, or the feature is off."""
+        """Return whether the kubelet does not support the method Get: the kubelet is older than 1.27, or Get is turned
+        off."""
         said_off = "disabled" in self.text or "not enabled" in self.text
         return self.code == "UNIMPLEMENTED" or (self.code == "UNKNOWN" and said_off)
 

@@ -26,7 +26,8 @@ MAX_POD_BYTES = 1 << 20
 """The largest answer about one pod in bytes; a larger one is refused. A pod with 8 claims of 32 devices each, the most
 that a claim may have, needs 150 KiB, because the kubelet repeats CDI devices (see _claims)."""
 MAX_ENTRIES = 16384
-"""The largest number of containers, device ids, claimed devices and CDI names of one pod, counted together."""
+"""The largest number of names in the answer about one pod: containers, device ids, claimed devices and CDI names are
+counted together."""
 MAX_CPUS = 8192
 """The largest number of CPUs of one container: as many as Linux can have (NR_CPUS)."""
 MAX_TEXT = 1024

@@ -296,7 +296,7 @@ def _not_installed(error: ImportError) -> ApiServerError:
 
 
 def _message(answer: Any) -> str:
-    """Return the error message in the API server's refusal."""
+    """Return the error message in the body of an answer with an error status, at most 300 characters."""
     try:
         data = _body(answer, MOST_OF_REFUSAL)
     except Exception as error:  # noqa: BLE001 - the body is incomplete, and the status says enough

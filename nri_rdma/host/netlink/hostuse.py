@@ -153,7 +153,8 @@ class HostReader:
             return None
 
     def _warn_of_unreadable(self) -> None:
-        """Log a warning for each link that cannot be parsed, once per link."""
+        """Log a warning for each link whose message cannot be parsed. A warning is not repeated while the link stays
+        unreadable."""
         unreadable = frozenset(link.name for link in self._links.values() if link.kind == UNREADABLE)
         for name in sorted(unreadable - self._unreadable):
             log.warning("the kernel's message of a link cannot be parsed, the link is skipped", extra={"link": name})

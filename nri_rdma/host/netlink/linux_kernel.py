@@ -68,7 +68,8 @@ _NO_LIFELINES = Lifelines()
 
 
 class LinuxKernel:
-    """The links and RDMA devices of this machine. Safe for use by several threads; all calls block."""
+    """Reads and changes the links and RDMA devices of this machine. Safe for use by several threads; all calls
+    block."""
 
     def __init__(
         self,

@@ -27,11 +27,11 @@ _REQUEST_OF_BOTH = struct.Struct("=4x48xII")  # struct inet_diag_req, for states
 _SOCKET_ID_BYTES = 48
 _TIME_WAIT = 6
 _STATES = 0xFFFFFFFF & ~(1 << _TIME_WAIT)
-"""All socket states except TIME-WAIT, in which a connection is over and has no owner. BOUND_INACTIVE (bound, without a
-connection) is a state since Linux 6.8."""
+"""The socket states to list: all except TIME-WAIT, in which a connection is over and has no owner. BOUND_INACTIVE
+(bound, without a connection) is a state since Linux 6.8."""
 
 _WITHOUT_MODULE = frozenset({errno.ENOENT, errno.EPROTONOSUPPORT})
-"""The errors of a kernel without tcp_diag or udp_diag."""
+"""The errors of a kernel without the module tcp_diag or udp_diag."""
 _ASKED_OTHERWISE = _WITHOUT_MODULE | {errno.EOPNOTSUPP, errno.EINVAL}
 """The errors of a kernel without tcp_diag, or without support for the form of request from before Linux 3.3."""
 _ADDRESS_BYTES: Mapping[int, int] = {socket.AF_INET: 4, socket.AF_INET6: 16}

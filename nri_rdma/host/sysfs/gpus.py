@@ -34,7 +34,7 @@ _NVIDIA_MAJOR = 195  # Documentation/admin-guide/devices.txt
 _NVIDIA_DRIVERS = ("nvidia-frontend", "nvidia")  # in /proc/devices, before and since release 550
 _NODE_CLASSES = ("drm", "accel")
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""Matches the UUID of a GPU. The driver shows question marks instead until it has initialised the GPU."""
+"""Matches the UUID of an NVIDIA GPU. The driver shows question marks instead until it has initialised the GPU."""
 
 _Node = tuple[str, tuple[int, int]]
 """The name of a device file without its folder, and its major and minor number."""

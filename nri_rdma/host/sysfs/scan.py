@@ -309,8 +309,8 @@ def _first_netdev(table: str) -> str:
 
 
 def _function_netdevs(folder: str) -> list[str]:
-    """Return the netdevs of a PCI function in the order of its ports, without the representors of its virtual
-    functions."""
+    """Return the netdevs of a PCI function in the order of its ports, without representors (netdevs that stand for its
+    virtual functions). `folder` is the function's folder `net` in sysfs."""
     own = [name for name in entries(folder) if not _REPRESENTOR.fullmatch(read(f"{folder}/{name}/phys_port_name"))]
     return sorted(in_order(own), key=lambda name: whole_number(read(f"{folder}/{name}/dev_port")) or 0)
 
@@ -330,7 +330,8 @@ def _same_char_folders(root: str, devices: Collection[RdmaDevice]) -> tuple[tupl
 
 
 def _char_folders(root: str) -> Iterator[tuple[_CharFolder, str]]:
-    """Yield the folder of each RDMA character device, with the name of its RDMA device."""
+    """Yield the folder and name of each RDMA character device below the sysfs root, with the name of its RDMA
+    device."""
     for class_name in dict.fromkeys(_CLASSES.values()):
         folder = f"{root}/class/{class_name}"
         for name in entries(folder):

@@ -17,7 +17,7 @@ from nri_rdma.host.verbs.steps import StepError, Steps
 _RESOLVE_MS = 2000
 _DEPTH = 16
 _MOST_BYTES = 1 << 20
-"""The largest size of one message."""
+"""The largest size of one message in bytes."""
 _EVENTS = {
     1: "the address cannot be resolved",
     3: "there is no route",
@@ -25,7 +25,7 @@ _EVENTS = {
     7: "the other end is unreachable",
     8: "the connection is rejected",
 }
-"""Error texts, by rdma_cm_event_type."""
+"""The error texts for events of the connection manager that report a failure, by rdma_cm_event_type."""
 
 
 def prove(task: Mapping[str, Any], steps: Steps, answer: dict[str, Any]) -> None:
@@ -58,7 +58,7 @@ def prove(task: Mapping[str, Any], steps: Steps, answer: dict[str, Any]) -> None
 
 
 class _End:
-    """One end of an rdma_cm connection, with its own event channel."""
+    """One end of a connection that rdma_cm makes, with its own channel for events of the connection manager."""
 
     def __init__(self, opened: ExitStack) -> None:
         cmid = library.part("cmid")

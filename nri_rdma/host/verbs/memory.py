@@ -16,10 +16,10 @@ TRANSFER_S = 5.0
 
 
 class Halves:
-    """A memory region in two halves: data sent from the first half must arrive in the second."""
+    """A region of registered memory in two halves: data sent from the first half must arrive in the second half."""
 
     def __init__(self, domain: Any, length: int) -> None:
-        """Register `length` bytes of memory in a protection domain."""
+        """Register at least `length` bytes of memory in the protection domain `domain`."""
         self.length = max(length, LEAST_BYTES)
         self._half = self.length // 2
         self.region = library.part("mr").MR(domain, self.length, numbers.LOCAL_AND_REMOTE_WRITE)

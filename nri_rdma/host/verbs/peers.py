@@ -40,7 +40,7 @@ MOST_PAIRS = MOST_DEVICES**2
 MOST_ITERATIONS = 100_000
 MOST_MESSAGE_BYTES = 8 << 20
 MOST_SECONDS = 60
-"""The longest measurement of a pair's bandwidth."""
+"""The longest time in seconds for which the bandwidth of a pair may be measured."""
 _WARM_UP = 16
 _MIB = 1 << 20
 Line: TypeAlias = dict[str, Any]
@@ -163,7 +163,8 @@ def _measured(task: Mapping[str, Any], device: Mapping[str, Any], there: int, pe
 
 
 def _latency(times: Sequence[int]) -> dict[str, float]:
-    """Return the one-way latency in microseconds, from round-trip times in nanoseconds."""
+    """Return the minimum, median and 99th percentile of the one-way latency in microseconds. `times` are round-trip
+    times in nanoseconds."""
     ways = [it / 2000 for it in times]
     p99 = quantiles(ways, n=100)[98] if len(ways) > 1 else ways[0]
     return {"min": round(min(ways), 2), "median": round(median(ways), 2), "p99": round(p99, 2)}

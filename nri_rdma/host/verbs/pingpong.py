@@ -1,4 +1,5 @@
-"""One end of a pair of RDMA devices, between which latency and bandwidth are measured by RDMA writes over RC."""
+"""One end of a pair of RDMA devices. Latency and bandwidth between the two ends are measured by RDMA writes over queue
+pairs of type RC."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _SIGNALED_EACH = 8
 """Of this many writes, only the last one reports its completion."""
 _AT_A_TIME = 8
 _SPINS = 2048
-"""Reads of the memory between two checks of the clock."""
+"""The number of times that the memory is read between two looks at the clock, while an end waits for a ping."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ class End:
 
     @property
     def address(self) -> PeerAddress:
-        """The address at which the peer reaches this end."""
+        """The address of this end's queue pair and memory, which the peer needs to connect to this end."""
         gid = self._port.gid
         assert gid is not None  # iWARP is refused
         return PeerAddress(

@@ -70,7 +70,8 @@ def table_of(context: Any, port: int, length: int) -> Sequence[Gid]:
 
 
 def written(gid: Gid) -> str:
-    """Return a GID as text, with IPv4-mapped GIDs in dotted form, which Python before 3.13 does not write."""
+    """Return a GID as text. IPv4-mapped GIDs get the dotted form (``::ffff:10.0.0.1``), which Python before 3.13 does
+    not write."""
     return f"::ffff:{gid.address}" if gid.value.ipv4_mapped else str(gid.value)
 
 

@@ -12,7 +12,7 @@ STEPS = ("pyverbs", "open", "port", "gid", "register", "qp", "connect", "transfe
 
 
 class StepError(Exception):
-    """A failed step, with the library's error text and, if known, the kernel's error number."""
+    """The error for a step that failed, with the library's error text and, if known, the kernel's error number."""
 
     def __init__(self, step: str, text: str, errno: int | None = None) -> None:
         super().__init__(text)
@@ -20,14 +20,15 @@ class StepError(Exception):
 
 
 class Steps:
-    """The times of the steps that have run, in milliseconds."""
+    """The duration of each step that has run, in milliseconds, by the step's name."""
 
     def __init__(self) -> None:
         self.ms: dict[str, float] = {}
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Measure the time of a block. The times of several blocks with one name are added."""
+        """Measure how long a block runs, and record it under `name`. The durations of several blocks with one name are
+        added."""
         started = time.monotonic()
         try:
             yield

@@ -63,7 +63,7 @@ class _Child:
     is_killed: bool = False
 
     def is_waited_for(self) -> bool:
-        """Return whether the child's end has not been reported yet."""
+        """Return whether the end of the child has not been reported yet."""
         return self.report >= 0
 
     def tell_end(self, end: str, text: str = "") -> None:
@@ -139,7 +139,7 @@ def _accept(control: socket.socket, children: list[_Child]) -> bool:
 
 
 def _reap(child: _Child) -> None:
-    """Read the exit status of a child that has ended, and report it."""
+    """Read the exit status of a child that has ended, and write to the child's report how it ended."""
     _, status = os.waitpid(child.pid, 0)
     os.close(child.ended)
     child.ended = -1

@@ -30,7 +30,7 @@ class FolderEvent:
 
 
 class Inotify:
-    """A set of inotify watches. The owner closes it. Not safe for several threads at once."""
+    """A set of inotify watches. The owner calls `close`. Not safe for several threads at once."""
 
     def __init__(self) -> None:
         self._fd = int(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
@@ -67,5 +67,5 @@ class Inotify:
             yield FolderEvent(watch=watch, mask=mask, name=os.fsdecode(name))
 
     def close(self) -> None:
-        """End all watches."""
+        """End all watches and close the inotify descriptor."""
         os.close(self._fd)

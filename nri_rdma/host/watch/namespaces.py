@@ -57,7 +57,7 @@ class NamespaceWatcher:
             self._folders[watch] = folder
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop watching all files. Closing twice does nothing."""
         self._listeners.remove(self._source)
         with self._lock:
             if not self._closed:

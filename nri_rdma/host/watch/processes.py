@@ -1,6 +1,6 @@
 """Notices the end of processes: of sandboxes that have no other sign of their end, and of containers with rdma limits.
 
-A pod on the host's network has no namespace of its own to watch, but has a process that lives as long as the sandbox.
+A pod on the host's network has no namespace of its own to watch, but has a process that lives until the sandbox ends.
 Pids are reused, so a process is identified by its pid and start time.
 """
 
@@ -24,10 +24,8 @@ proc_pid_stat(5)."""
 
 
 class ProcessWatcher:
-    """Calls `on_gone(process)` in a thread of its own when a watched process ends. `close` joins the thread.
-
-    Exceptions of `on_gone` are logged.
-    """
+    """Calls `on_gone(process)` in a thread of its own when a watched process ends. Exceptions of `on_gone` are
+    logged."""
 
     def __init__(self, on_gone: Callable[[ProcessIdentity], None]) -> None:
         self._on_gone = on_gone
@@ -61,7 +59,7 @@ class ProcessWatcher:
             raise ProcessLookupError(errno.ESRCH, f"process {process.pid} is now another process")
 
     def close(self) -> None:
-        """End and join the thread."""
+        """End the thread and wait for its end. No process is watched any more."""
         os.write(self._wake_write, b"x")
         self._thread.join()
         with self._lock:

@@ -114,7 +114,7 @@ class LinkEvents:
                 self._burst.forget()
 
     def close(self) -> None:
-        """Stop listening. `is_all_told` returns False from then on."""
+        """Stop listening and close the socket. `is_all_told` returns False from then on."""
         self._listeners.remove(self._source)
         with self._at_work:
             self._closed = True
@@ -172,7 +172,8 @@ def _enlarge_buffer(opened: socket.socket) -> None:
 
 
 def _keep_other_routes_away(opened: socket.socket) -> None:
-    """Attach a classic BPF filter that drops events of all routes except default routes (a prefix of 0 bits).
+    """Attach a classic BPF filter to the socket that drops events of all routes except default routes (a prefix of 0
+    bits).
 
     The filter loads numbers in network byte order, but the kernel's messages have the machine's byte order.
     """

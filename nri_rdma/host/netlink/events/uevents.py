@@ -76,7 +76,7 @@ class RdmaUevents:
         listeners.add(self._source)
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening and close the socket."""
         self._listeners.remove(self._source)
         self._socket.close()
 

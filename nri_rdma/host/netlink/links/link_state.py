@@ -40,7 +40,7 @@ _MAX_MTU, _PROP_LIST, _ALT_IFNAME = 51, 52, 53
 _PERM_ADDRESS, _PARENT_DEV_NAME, _PARENT_DEV_BUS_NAME = 54, 56, 57
 _INFO_KIND, _XDP_ATTACHED = 1, 2
 UNREADABLE: Final = "unreadable"
-"""The `kind` of a link whose message cannot be parsed."""
+"""The value of LinkState.kind for a link whose message cannot be parsed."""
 _NO_LINK = (1 << 31) - 1
 _SKIP_STATISTICS = encode_u32(_EXT_MASK, 0x8)  # RTEXT_FILTER_SKIP_STATS: they are a third of a message
 

@@ -73,7 +73,7 @@ _IN_MILLISECONDS = frozenset(
         "router_probe_interval",
     }
 )
-"""Settings that netlink reports in milliseconds and the file in seconds."""
+"""Settings that netlink reports in milliseconds, while their files under /proc/sys have seconds."""
 _UNSIGNED = {"ioam6_id_wide", "ra_defrtr_metric"}
 _NEIGH: Final = {  # NDTPA_*: those that can be set
     4: "base_reachable_time_ms",
@@ -259,7 +259,8 @@ def _untold(family: str) -> tuple[str, ...]:
 
 
 def _write_file(ifindex: int, key: str, value: str) -> None:
-    """Write a setting's file. Errors do not show the value, because one of the settings is a secret."""
+    """Write the value of a setting into its file under /proc/sys/net. Raises KernelError if the kernel refuses. The
+    error does not show the value, because one of the settings is a secret."""
     family, _, file = key.split("/")
     try:
         path = f"{writable_net() or _ROOT}/{family}/conf/{_name_of(ifindex)}/{file}"

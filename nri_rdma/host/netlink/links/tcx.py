@@ -28,7 +28,7 @@ _NAME_AT, _INFO_BYTES = 64, 80  # in struct bpf_prog_info; up to and with its na
 TCX_INGRESS, TCX_EGRESS = 46, 47  # enum bpf_attach_type
 _DIRECTIONS = (TCX_INGRESS, TCX_EGRESS)
 _MOST = 64
-"""The largest number of programs for one direction of a link (BPF_MPROG_MAX)."""
+"""The largest number of eBPF programs that the kernel allows for one direction of a link (BPF_MPROG_MAX)."""
 _QUERY = struct.Struct("=IIIIQI4xQQQQ")
 _ABSENT = frozenset({errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EOPNOTSUPP})
 """The kernel's errors if it does not support TCX, or if a program is gone."""

@@ -106,7 +106,8 @@ def _pyroute2(operation: str) -> Any:
 
 
 def _accept_from_vrfs() -> None:
-    """Let sockets that are bound to no VRF accept connections from all VRFs, as DRANET does."""
+    """Let sockets that are bound to no VRF accept connections from all VRFs of the namespace. Raises KernelError if the
+    sysctls cannot be written."""
     for key in _ACCEPT:
         path = (writable_net() or NET) / key
         try:

@@ -1,8 +1,8 @@
 """Opens, identifies, enters and releases network namespaces.
 
-One object holds everything that keeps a namespace alive: a descriptor, the sockets that were opened in it, and the
-callers that are in it at the moment (module netns_visit). While any of them exists, the kernel does not return the
-namespace's devices to the host.
+One object (HeldNamespace) holds everything that keeps a namespace alive: a descriptor, the sockets that were opened in
+it, and the threads that are in it at the moment (module netns_visit). While any of them exists, the kernel does not
+return the namespace's devices to the host.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Held:
 
 
 class Holdings:
-    """All namespaces that this process has open. Safe for use by several threads."""
+    """The set of all namespaces that this process has open. Safe for use by several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -119,7 +119,7 @@ class HeldNamespace:
 
     @property
     def sockets(self) -> int:
-        """The number of open sockets in the namespace, without those that calls open only for a moment."""
+        """The number of open sockets in the namespace. Sockets that a call opens and closes again are not counted."""
         return self._routes.count + self._spare.count
 
     def is_at(self, other: HeldNamespace) -> bool:

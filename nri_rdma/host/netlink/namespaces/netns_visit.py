@@ -85,5 +85,5 @@ def _return(home: int) -> None:
 
 @cache
 def _home() -> int:
-    """Return a descriptor of the process's own network namespace, which stays open for the process's life."""
+    """Return a descriptor of the process's own network namespace. It stays open until the process ends."""
     return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)

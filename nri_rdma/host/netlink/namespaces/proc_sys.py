@@ -1,9 +1,8 @@
-"""Mounts kernel file systems privately: /proc/sys/net for writing, and the sysfs of a network namespace.
+"""Mounts kernel file systems privately: a procfs with a writable /proc/sys/net, and the sysfs of a network namespace.
 
 A container that is not privileged has /proc/sys mounted read-only, so a netdev that returns from a pod would keep the
-kernel's default sysctls. A second procfs accepts the same writes. It is not attached to any mount point; only this
-process reaches it, by a descriptor, and no other mount changes. This needs CAP_SYS_ADMIN, which the daemon needs
-anyway.
+kernel's default sysctls. A second procfs accepts these writes. It is not attached to any mount point: only this process
+reaches it, by a descriptor, and no other mount changes. Mounting needs CAP_SYS_ADMIN, which the daemon needs anyway.
 
 A sysfs shows the RDMA devices of the network namespace in which it was mounted, whichever process reads it.
 """

@@ -71,7 +71,8 @@ def _pfc(data: bytes) -> Iterator[str]:
 
 
 def _apps(ieee: dict[int, bytes]) -> Iterator[str]:
-    """Yield one line for the whole table of applications, sorted because the kernel's table has no order."""
+    """Yield one line for the whole table of application priorities. Its entries are sorted, because the kernel's table
+    has no order."""
     entries = [
         _APP.unpack_from(data) for _, data in read_attributes(ieee.get(_IEEE_APP_TABLE, b"")) if len(data) >= _APP.size
     ]

@@ -63,7 +63,8 @@ _NOTHING: Final = Queues()
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A queueing discipline or a class."""
+    """A queueing discipline or a class, from the kernel's message `raw`. `told` are the message's attributes by
+    number."""
 
     raw: bytes
     ifindex: int

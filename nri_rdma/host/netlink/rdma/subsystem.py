@@ -129,11 +129,13 @@ class RdmaSocket:
         return self._socket is not None
 
     def devices(self) -> tuple[RdmaDeviceState, ...]:
-        """Return the RDMA devices of the namespace; in the shared netns mode, those of the whole machine."""
+        """Return the RDMA devices of the namespace. In the shared netns mode, these are the devices of the whole
+        machine."""
         return self._ask("list RDMA devices", nldev.get_devices()) if self.has_subsystem else ()
 
     def ports(self, index: int) -> tuple[RdmaPortState, ...]:
-        """Return the ports of an RDMA device."""
+        """Return the ports of the RDMA device with this index. Raises KernelError: EINVAL if the namespace does not
+        have the device."""
         return self._ask(f"list ports of RDMA device {index}", nldev.get_ports(index))
 
     def char_device(self, index: int | None, kind: CharKind, port: int | None = None) -> CharNumber | None:
@@ -192,7 +194,7 @@ class RdmaSocket:
         return tuple(item for answer in answers for item in answer)
 
     def counters(self, index: int, port: int) -> tuple[Count, ...]:
-        """Return the hardware counters of a port."""
+        """Return the hardware counters of a port of the RDMA device with this index, each with its value."""
         return self._ask_one(f"read counters of RDMA device {index}", nldev.get_counters(index, port))
 
     def _ask_one(self, operation: str, request: nldev.NldevRequest[T]) -> T:

@@ -135,7 +135,8 @@ def _captured_address(raw: bytes) -> Captured | None:
 
 
 def _captured_neighbour(raw: bytes, ifindex: int) -> Captured | None:
-    """Return a neighbour that an administrator set; None if the kernel learned it or it belongs to another link."""
+    """Return a neighbour of the link `ifindex` that an administrator set, from the kernel's message `raw`. None if the
+    kernel learned the neighbour, or if it belongs to another link."""
     _, of_link, state, flags, kind = _NDMSG.unpack_from(raw, _HEADER_BYTES)
     if of_link != ifindex or not (state & _NUD_PERMANENT or flags & NTF_PROXY):
         return None

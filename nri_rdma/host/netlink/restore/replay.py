@@ -24,7 +24,8 @@ _RTM_SETLINK = 19
 _IFA_LABEL, _IFA_CACHEINFO, _IFA_FLAGS, _IFA_PROTO = 3, 6, 8, 11
 _IFA_F_NODAD, _IFA_F_NOPREFIXROUTE, _FOREVER = 0x02, 0x200, 0xFFFFFFFF
 _KEPT_ADDRESS_FLAGS = 0x10 | 0x200 | 0x400
-"""IFA_F_HOMEADDRESS, NOPREFIXROUTE and MCAUTOJOIN. The kernel or autoconfiguration sets the other flags."""
+"""The flags of an address that a pod takes over from the host: IFA_F_HOMEADDRESS, NOPREFIXROUTE and MCAUTOJOIN. The
+kernel or autoconfiguration sets the other flags."""
 _RTA_OIF, _RTA_PREFSRC, RTA_CACHEINFO, _RTA_TABLE, RTA_EXPIRES = 4, 7, 12, 15, 23
 _RTNH_F_ONLINK = 4
 _USER_HZ = 100  # the unit of rta_expires
@@ -39,9 +40,10 @@ _SETTING_ATTRIBUTES = {
     "gro_ipv4_max_size": 64,
 }
 """Link settings that are u32 attributes (IFLA_*, include/uapi/linux/if_link.h), in the order in which they must be set:
-setting a GSO size also sets that of IPv4."""
+setting a GSO size also sets the GSO size of IPv4."""
 _SETTABLE_FLAGS = 0x4 | 0x20 | 0x80 | 0x100 | 0x200 | 0x1000 | 0x2000 | 0x4000 | 0x8000
-"""IFF_DEBUG, NOTRAILERS, NOARP, PROMISC, ALLMULTI, MULTICAST, PORTSEL, AUTOMEDIA, DYNAMIC."""
+"""The interface flags that a request can set: IFF_DEBUG, NOTRAILERS, NOARP, PROMISC, ALLMULTI, MULTICAST, PORTSEL,
+AUTOMEDIA, DYNAMIC."""
 _IFLA_BROADCAST, _IFLA_LINKMODE, _IFLA_AF_SPEC, _IFLA_INET6_ADDR_GEN_MODE = 2, 17, 26, 8
 _MAX_ADDR_LEN = 32  # include/linux/netdevice.h
 _IFLA_XDP, _IFLA_XDP_FD, _IFLA_XDP_FLAGS = 43, 1, 3
@@ -248,4 +250,4 @@ _ABSENT = {
     disciplines.NEWQDISC: frozenset({errno.ENOENT, errno.EINVAL}),  # EINVAL: another qdisc is in its place
     disciplines.NEWTCLASS: frozenset({errno.ENOENT, errno.EINVAL}),  # EINVAL: the class's qdisc is gone
 }
-"""The kernel's errno for a deletion of an object that does not exist."""
+"""The errors of the kernel if the object to delete does not exist, by the kind of message."""

@@ -99,7 +99,7 @@ class Route:
 
     @property
     def metric(self) -> int:
-        """The metric; 0 if the route has none."""
+        """The metric of the route; 0 if the route has none."""
         return int.from_bytes(self.get(_RTA_PRIORITY), sys.byteorder)
 
     @property
@@ -158,7 +158,7 @@ def default_links(routes: Iterable[Route]) -> frozenset[int]:
 
 
 def parse_route(raw: bytes) -> Route:
-    """Parse the kernel's message of one route."""
+    """Return the route of one message of the kernel. Raises WireError for a malformed message."""
     family, prefix, _, tos, table, proto, scope, kind, flags = _ROUTE.unpack_from(raw, 16)
     found = tuple(read_attributes(raw[28:]))
     by_kind = dict(found)

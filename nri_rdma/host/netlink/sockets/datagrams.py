@@ -14,10 +14,10 @@ from typing import Final
 from nri_rdma.wire import WireError
 
 LONGEST: Final = 1 << 22
-"""KMALLOC_MAX_SIZE with pages of 4 KiB; the kernel cannot allocate a longer datagram."""
+"""The longest datagram in bytes: KMALLOC_MAX_SIZE with pages of 4 KiB. The kernel cannot allocate a longer one."""
 _SPARE_MAX = 2
 _spare: Final[list[mmap.mmap]] = []
-"""Buffers of closed sockets, kept for new ones: memory that was used before causes no page faults."""
+"""Buffers of closed sockets, kept for new sockets. Reusing them avoids page faults."""
 
 
 class Datagrams:

@@ -18,7 +18,8 @@ from nri_rdma.host.netlink.sockets.spare_sockets import momentary
 HEADER = struct.Struct("=IHHII")
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 DUMP_INTERRUPTED = 0x10
-"""NLM_F_DUMP_INTR: the list changed while it was sent, so an entry may be missing or listed twice."""
+"""The flag NLM_F_DUMP_INTR of a message: the list changed while it was sent, so an entry may be missing or listed
+twice."""
 ATTEMPTS = 10
 """Attempts to read a list that keeps changing. After the last attempt the error is EAGAIN, because an incomplete list
 must not be used."""

@@ -45,8 +45,8 @@ _SO_NETNS_COOKIE = 71  # include/uapi/asm-generic/socket.h, Linux 5.14
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """An rtnetlink request that changes something. `operation` names it in errors; an errno in `tolerate` counts as
-    success."""
+    """An rtnetlink request that changes something. `operation` names the request in errors. An errno in `tolerate`
+    counts as success."""
 
     kind: int
     body: bytes

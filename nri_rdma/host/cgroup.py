@@ -48,7 +48,7 @@ _UNLIMITED_V1 = (1 << 63) - (1 << 16)
 """The smallest number that means "no limit" on cgroup v1: 2**63 - 1, rounded down to a page of at most 64 KiB."""
 _SYSTEMD_DEFAULT_SLICE = "system.slice"
 _CRUN_SUBGROUP = "container"
-"""With the systemd driver, crun puts a container and its limits into this subgroup of its scope."""
+"""The name of the subgroup of a systemd scope into which crun puts a container and its limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +61,8 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaUse:
-    """How many objects of one RDMA device the processes of a container use: device contexts (hca_handle) and other
-    objects such as queue pairs (hca_object)."""
+    """The number of objects of one RDMA device that the processes of a container use: device contexts (hca_handle) and
+    other objects such as queue pairs (hca_object)."""
 
     device: str
     hca_handle: Counted

@@ -23,7 +23,8 @@ LONGEST_PATH = 4096
 MOST_FOLDERS = 64
 """The most library folders that an image may name. The dynamic loader's standard folders are searched in addition."""
 MOST_CONFIGURED = 256
-"""The most files and include lines to read from /etc/ld.so.conf; these files may include each other."""
+"""The most files and include lines to read from /etc/ld.so.conf. It is limited because these files may include each
+other."""
 MOST_S = 10
 """Seconds that reading one image may take. It is limited because one thread reads the images of all containers."""
 _TEXT_BYTES = 64 << 10
@@ -270,5 +271,5 @@ def _supported(elf: Elf, name: str) -> tuple[int, int] | None:
 
 
 def _plain(text: str) -> str:
-    """Return a text from the image with unprintable characters replaced, and at most 200 characters."""
+    """Return a text from the image, cut to 200 characters and with unprintable characters replaced."""
     return "".join(it if it.isprintable() else "?" for it in text[:200])

@@ -38,8 +38,8 @@ _MASK = inotify.ONLYDIR | _SELF | _CONTENT | inotify.CLOSE_WRITE | inotify.ATTRI
 _ENDED = _SELF | inotify.UNMOUNT | inotify.IGNORED
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 _ATTEMPTS = 8
-"""Attempts to set a watch while directories appear and disappear. After the last attempt, inotify events cause another
-reading."""
+"""Attempts to watch a directory whose parents appear and disappear meanwhile. After the last attempt, an inotify event
+of the watched parent causes a new one."""
 
 
 class CdiRegistry:

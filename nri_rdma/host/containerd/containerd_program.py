@@ -58,8 +58,8 @@ class ContainerdProgram:
 
 
 def find_containerd(pid: int, config: Path | None, proc: Path = Path("/proc")) -> ContainerdProgram:
-    """Return the containerd that runs as process `pid`, or the one in PATH if `pid` is 0. `config` replaces the
-    configuration file of that containerd; None keeps it.
+    """Return the containerd that runs as process `pid`, or the one in PATH if `pid` is 0. If `config` is not None, it
+    replaces the path of that containerd's configuration file.
 
     Raises NriRdmaError if the process cannot be read.
     """

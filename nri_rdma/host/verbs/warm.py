@@ -139,7 +139,7 @@ def _accept(control: socket.socket, children: list[_Child]) -> bool:
 
 
 def _reap(child: _Child) -> None:
-    """Read the exit status of a child that has ended, and write to the child's report how it ended."""
+    """Read the exit status of a child that has ended, and write how the child ended to the pipe with its results."""
     _, status = os.waitpid(child.pid, 0)
     os.close(child.ended)
     child.ended = -1

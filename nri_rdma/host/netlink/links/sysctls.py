@@ -187,8 +187,8 @@ def costs_of_return(forwards: bool, routes: Iterable[Route]) -> tuple[str, ...]:
     """Return what would be lost when a link returns to the host, as texts for LinkState.unreturnable. `forwards`: the
     link forwards IPv6. `routes` are the host's routes.
 
-    If no sysctl can be written, the link loses its sysctls. If the link forwards IPv6, setting that again may end a
-    default route of the host.
+    If no sysctl can be written, the link loses its sysctls. If the link forwards IPv6, restoring its forwarding may end
+    a default route of the host.
     """
     if writable_net() is None:
         return (_READ_ONLY,)

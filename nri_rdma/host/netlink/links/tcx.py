@@ -31,7 +31,7 @@ _MOST = 64
 """The largest number of eBPF programs that the kernel allows for one direction of a link (BPF_MPROG_MAX)."""
 _QUERY = struct.Struct("=IIIIQI4xQQQQ")
 _ABSENT = frozenset({errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EOPNOTSUPP})
-"""The kernel's errors if it does not support TCX, or if a program is gone."""
+"""The errors with which the kernel says that it does not support TCX, or that a program is gone."""
 
 
 def detach_tcx(ifindex: int, keep: Collection[int] = ()) -> None:

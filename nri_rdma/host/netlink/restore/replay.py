@@ -73,8 +73,8 @@ def link_settings(flags: int, told: Mapping[int, bytes]) -> tuple[tuple[str, int
 
 
 def restore_request(ifindex: int, restoration: Restore) -> Request:
-    """Return the request that adds a captured object again. If the object exists already, the request counts as
-    successful."""
+    """Return the request that adds an object (an address, route, neighbour or qdisc) again, from the kernel's earlier
+    message about it. If the object exists already, the request counts as successful."""
     thing = restoration.thing
     kind = _kind(thing)
     return Request(
@@ -107,7 +107,8 @@ def inherit_request(ifindex: int, inheritance: Inherit) -> Request:
 
 
 def remove_request(ifindex: int, removal: Remove) -> Request:
-    """Return the request that deletes a captured object. If the object is missing, the request counts as successful."""
+    """Return the request that deletes an object (an address, route, neighbour or qdisc), from the kernel's earlier
+    message about it. If the object is missing, the request counts as successful."""
     thing = removal.thing
     kind = _kind(thing)
     return Request(

@@ -45,7 +45,7 @@ _ENABLE_HINTS = {
 _MEMORY_MAX = ("memory.max", "memory.limit_in_bytes")
 """The name of the file with a cgroup's memory limit, on cgroup v2 and on v1."""
 _UNLIMITED_V1 = (1 << 63) - (1 << 16)
-"""The smallest number that means "no limit" on cgroup v1: 2**63 - 1, rounded down to a page of at most 64 KiB."""
+"""The smallest memory limit that means "no limit" on cgroup v1: 2**63 - 1, rounded down to a page of at most 64 KiB."""
 _SYSTEMD_DEFAULT_SLICE = "system.slice"
 _CRUN_SUBGROUP = "container"
 """The name of the subgroup of a systemd scope into which crun puts a container and its limits."""
@@ -70,8 +70,8 @@ class RdmaUse:
 
     @property
     def is_noteworthy(self) -> bool:
-        """Return whether the container has objects of this device, or a limit for them. It filters the kernel's list,
-        which contains every device of the host for every cgroup."""
+        """Return whether the container has objects of this device, or a limit for them. Callers skip other entries,
+        because the kernel lists every device of the host for every cgroup."""
         return any(it.used or it.limit is not None for it in (self.hca_handle, self.hca_object))
 
 

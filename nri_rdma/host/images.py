@@ -1,5 +1,5 @@
-"""Read which RDMA libraries a container's image has, while the container is created, and which ABI version the kernel's
-verbs interface to a device has."""
+"""Read which RDMA libraries a container's image has, while the container is created. Also read the ABI version of the
+kernel's verbs interface to a device."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 21: "ppc64le", 
 """Names of architectures as `uname -m` prints them, by ELF machine number."""
 _TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu", "i386-linux-gnu", "arm-linux-gnueabihf")
 _PROVIDER = b"/lib%s-rdmav"
-"""The part of a provider's file name by which the name is found in the data of libibverbs."""
+"""The bytes by which the file names of providers (the drivers of libibverbs) are found in the data of libibverbs."""
 _CONFIGURATION = b"/libibverbs.d"
 _PROVIDER_FILE = re.compile(r"lib%s-rdmav([0-9]{1,6})\.so")
 _PRIVATE = re.compile(r"IBVERBS_PRIVATE_([0-9]{1,6})")

@@ -28,8 +28,8 @@ are ignored."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderScan:
-    """The CDI specs of some directories: those that could be read, the problems of the others, and the paths of all
-    files."""
+    """The result of reading some directories with CDI specs: the specs, the problems of files that could not be read,
+    and the paths of all files."""
 
     specs: tuple[SpecFile, ...]
     problems: tuple[CdiError, ...]

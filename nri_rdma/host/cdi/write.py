@@ -17,7 +17,8 @@ def write_spec(spec: Spec, directory: Path, name: str) -> Path:
     """Write the spec as the file `name` in the directory, which is created if missing, and return the file's path.
     Raises OSError if a write fails.
 
-    Runtimes do not read the temporary file, because its name does not end in a suffix of specs.
+    The data first goes to a temporary file. Runtimes do not read it, because its name does not end in a suffix of CDI
+    specs.
     """
     target = directory / name
     write_whole(target, encode(spec), FILE_MODE)

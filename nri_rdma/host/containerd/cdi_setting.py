@@ -1,5 +1,5 @@
-"""Asks the running containerd whether it reads CDI specs. Its setting enable_cdi is off by default before 2.0; since
-2.4, which always reads CDI specs, the setting no longer exists.
+"""Asks the running containerd whether it reads CDI specs. containerd's setting enable_cdi is off by default before 2.0.
+Since 2.4, containerd always reads CDI specs, and the setting no longer exists.
 
 The running containerd is asked, because its configuration has several files and defaults, and may have changed since it
 started.

@@ -13,7 +13,7 @@ from nri_rdma.host.containerd.containerd_api import Containerd
 
 CRIO_SOCKET = Path("/run/crio/crio.sock")
 ASK_S = 5.0
-"""Time limit of a query in seconds."""
+"""Time limit in seconds of a query to the container runtime."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

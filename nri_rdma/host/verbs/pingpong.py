@@ -20,7 +20,7 @@ _ROOM_BYTES = 4096
 _OUTBOX = 64
 _MARKS = 251
 _SIGNALED_EACH = 8
-"""Of this many writes, only the last one reports its completion."""
+"""The length of a series of writes. Only the last write of each series reports its completion."""
 _AT_A_TIME = 8
 _SPINS = 2048
 """The number of times that the memory is read between two looks at the clock, while an end waits for a ping."""

@@ -171,7 +171,7 @@ class RdmaSocket:
 
     def move(self, index: int, fd: int) -> None:
         """Move an RDMA device into the namespace of the descriptor `fd`. The calling thread must be in the socket's
-        namespace."""
+        namespace. Raises KernelError: EOPNOTSUPP if the driver cannot move the device, or the netns mode is shared."""
         self._ask(f"move RDMA device {index}", nldev.set_namespace(index, fd))
 
     def rename(self, index: int, name: str) -> None:

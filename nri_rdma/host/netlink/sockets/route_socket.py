@@ -111,8 +111,8 @@ class RouteSocket:
         return errors
 
     def ask(self, kind: int, body: bytes, operation: str) -> bytes:
-        """Send a request about one object and return the kernel's whole message. `operation` names the request in
-        errors."""
+        """Send a request about one object and return the kernel's whole message. `kind` is the request's message type
+        (RTM_*), and `operation` names the request in errors."""
         self._sequence += 1
         self._send(operation, encode_request(kind, 0, self._sequence, body))
         while True:
@@ -125,8 +125,8 @@ class RouteSocket:
                 raise KernelError(operation, answer.errno or errno.EPROTO, answer.reason or "an answer without content")
 
     def dump(self, kind: int, body: bytes, operation: str, keep: Callable[[bytes], bool] | None = None) -> list[bytes]:
-        """Request a list and return its messages, with their headers. `keep` selects messages; None: return all.
-        `operation` names the request in errors."""
+        """Request a list and return its messages, with their headers. `kind` is the request's message type (RTM_*), and
+        `operation` names the request in errors. `keep` selects messages; None: return all."""
         return read_whole(operation, lambda: self._list(operation, kind, body, keep))
 
     def _do(self, requests: Sequence[Request]) -> dict[int, KernelError]:

@@ -8,8 +8,8 @@ from typing import Final
 from nri_rdma.host.netlink.sockets.route_socket import RouteSocket
 
 IDLE_MAX: Final = 1
-"""The most idle sockets to keep; others are closed. One is enough: only the host's namespace has several callers at
-once, and an idle daemon should always have one number of sockets."""
+"""The most idle sockets to keep; others are closed. One is enough, because only the host's namespace has several
+callers at once. It also keeps the number of sockets of an idle daemon constant."""
 IDLE_MAX_OF_KEPT: Final = 2
 """The most idle sockets to keep while devices are attached to a pod. An attach has two callers at once
 (attach/last_look.py)."""

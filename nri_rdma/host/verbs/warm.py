@@ -67,8 +67,8 @@ class _Child:
         return self.report >= 0
 
     def tell_end(self, end: str, text: str = "") -> None:
-        """Write to the report how the child ended: "answered", "late" or "ended", with an explanation. Later calls do
-        nothing."""
+        """Write to the pipe `report` how the child ended: "answered", "late" or "ended", with an explanation. Later
+        calls do nothing."""
         if self.report < 0:
             return
         _answer(self.report, {"end": end, "text": text})

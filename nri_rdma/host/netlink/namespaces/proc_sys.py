@@ -25,10 +25,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @cache
 def writable_net() -> Path | None:
-    """Return a path of /proc/sys/net that accepts writes, valid until this process ends; None if the kernel refuses
-    one.
+    """Return a path of /proc/sys/net that accepts writes, valid until this process ends; None if no path accepts
+    writes.
 
-    The path shows the settings of the network namespace that the calling thread is in, which /proc/sys/net does too.
+    The path shows the settings of the network namespace that the calling thread is in.
     """
     try:
         if not os.statvfs(NET).f_flag & os.ST_RDONLY:

@@ -1,7 +1,7 @@
-"""Checks the requests in CDI specs before a container is created.
+"""Checks the requests to nri-rdma in CDI specs before a container is created.
 
-Runtimes accept any text in annotations. If the text under nri-rdma's annotation key cannot be read, containers with a
-device of the spec are refused. Pure.
+Runtimes accept any text in annotations. If the text under nri-rdma's annotation key cannot be read, nri-rdma refuses
+containers with a device of the spec. Pure.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from nri_rdma.text.refusals import Errors
 
 
 def inspect_asking(data: bytes, file: str, prefix: str) -> Inspected:
-    """Return the spec in the text of `file`, or all problems of the file. A valid spec comes with the problems of its
-    requests to nri-rdma. `prefix` is the prefix of nri-rdma's annotations."""
+    """Return the spec in the text of `file`, or all problems of the file. A spec may contain requests to nri-rdma in
+    annotations; a valid spec comes with the problems of its requests. `prefix` is the key of such an annotation."""
     inspected = inspect(data, file)
     if inspected.spec is None:
         return inspected
@@ -46,7 +46,7 @@ def _wrong(spec: Spec, prefix: str) -> Iterator[tuple[Path, RequestError]]:
 
 
 def _count(spec: Spec, device: Device) -> int:
-    """Return how many RDMA devices a CDI device stands for: the number of its uverbs nodes; one if it has only
+    """Return how many RDMA devices a CDI device stands for: the number of its uverbs nodes, or one if it has only
     netdevs."""
     nodes = {node.path for node in (*spec.edits.device_nodes, *device.edits.device_nodes) if is_uverbs(node)}
     return max(1, len(nodes))

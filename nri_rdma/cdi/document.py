@@ -1,11 +1,12 @@
 """The text of a CDI spec, read into plain nodes that know their lines.
 
-Runtimes read every spec, also ``*.json``, as YAML (the Go library uses yaml.v3), so that one parser reads both here.
-What they accept is accepted, with its meaning: anchors, aliases, merge keys, a version directive, ``0666`` for 438.
+Runtimes read every spec as YAML, also ``*.json`` (the Go library uses yaml.v3), so one parser reads both here. It
+understands what yaml.v3 does: anchors, aliases, merge keys, a version directive, ``0666`` for 438.
 
-Refused is what readers take differently or drop in silence: a key that occurs twice, another encoding than UTF-8, tags
-but ``!!str`` and ``!``, keys that are no text, a second document. Size, nodes and the length of a text are bounded; an
-alias counts as much as what it stands for, so that none multiplies. Nothing but RequestError escapes.
+The parser refuses texts that some runtimes read differently or drop silently: a key that occurs twice, an encoding
+other than UTF-8, tags except ``!!str`` and ``!``, keys that are not texts, a second document. The size, the number of
+nodes and the length of a text are limited. Each use of an alias counts like a copy of its nodes, so that a short text
+with aliases cannot become a huge document. The only error raised is RequestError.
 """
 
 from __future__ import annotations
@@ -20,23 +21,24 @@ from nri_rdma.text.refusals import Errors, quoted
 from nri_rdma.text.yaml import At, Builder, Dialect
 
 MAX_BYTES = 1 << 20
-"""Longest spec, in bytes; a longer one is refused. A thousand devices of ours are a quarter of it."""
+"""Longest spec, in bytes; a longer one is refused. A spec with a thousand of nri-rdma's devices has a quarter of it."""
 MAX_DEPTH = 16
-"""Greatest depth of a spec; a deeper one is refused. The schema is seven deep."""
+"""Greatest depth to which lists and mappings of a spec may be nested; a deeper spec is refused. CDI's schema has seven
+levels."""
 MAX_NODES = 50_000
-"""Most nodes of a spec; one with more is refused. Two thousand devices of ours have fewer. A file with this many is
-read in 0.1 to 0.4 s (seen on a slow machine)."""
+"""Most nodes (texts, lists and mappings) of a spec; one with more is refused. Two thousand of nri-rdma's devices have
+fewer. Reading this many took 0.1 to 0.4 s on a slow machine."""
 MAX_TEXT = 128 * 1024
-"""Most characters of a text; a longer one is refused. No longer argument or variable reaches a program: MAX_ARG_STRLEN
-of Linux."""
+"""Most characters of a text; a longer one is refused. Linux does not pass a longer argument or variable to a program
+(MAX_ARG_STRLEN)."""
 MAX_KEY = 317
-"""Most characters of a key; a longer one is refused. The longest annotation key of Kubernetes: a prefix of 253, a slash
-and a name of 63."""
+"""Most characters of a key; a longer one is refused. The longest annotation key of Kubernetes has this length: a prefix
+of 253, a slash and a name of 63."""
 
 
 def read_document(data: bytes, errors: Errors) -> Node | None:
-    """Return the first node of the text, None when there is none. Raises RequestError; adds duplicate keys to
-    `errors`."""
+    """Return the top node of the text; None if the text is empty. Raise RequestError if the text is too large, or
+    cannot be read as JSON or YAML. Duplicate keys are added to `errors`."""
     if len(data) > MAX_BYTES:
         hint = "write fewer devices into one file"
         raise RequestError(ErrorCode.CDI_SIZE, f"the file is larger than {MAX_BYTES} bytes", hint=hint)
@@ -67,7 +69,7 @@ SPECS = Dialect(
 
 
 class _Spec(Builder[Node]):
-    """Builds the nodes of a spec. Duplicate keys are collected, the last one counts."""
+    """Builds the nodes of a spec. A duplicate key is added to the errors, and its last value counts."""
 
     def __init__(self, text: str, errors: Errors) -> None:
         self._errors = errors

@@ -1,7 +1,6 @@
-"""Writes the text of a spec: JSON that JSON and YAML readers understand alike, always the same for the same spec.
+"""Writes the text of a spec as JSON that JSON and YAML readers understand alike. Equal specs have equal texts.
 
-The keys are those by which specs are read. What a key is read as without being written is left out, as by the Go
-library; a spec that is read from its text is the same again.
+Keys with default values are left out, which the Go library does, too. Reading the text of a spec returns an equal spec.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from nri_rdma.text.forms import Key
 
 
 def encode(spec: Spec) -> bytes:
-    """Return the text of the file for a spec."""
+    """Return the bytes of a file with this spec: indented JSON in UTF-8, with a line end."""
     text = json.dumps(spec_document(spec), indent=2, ensure_ascii=False)
     return _UNPRINTABLE.sub(_escaped, text).encode() + b"\n"
 
@@ -28,7 +27,7 @@ def spec_document(spec: Spec) -> dict[str, Any]:
 
 
 def edits_document(edits: Edits) -> dict[str, Any]:
-    """Return edits as a JSON object."""
+    """Return the ``containerEdits`` of a spec or device as a JSON object."""
     return _document(edits, EDITS_KEYS)
 
 

@@ -1,7 +1,7 @@
 """Finds the CDI devices of a container by their names and by the container's device nodes. Pure.
 
-A CdiGrant is one CDI device in one container, with the source of this knowledge. What the device means for nri-rdma is
-in its spec (nri_rdma.cdi.meaning).
+A CdiGrant says that a container has a CDI device, and from which source this is known. The RDMA devices and requests of
+the CDI device are in its spec (nri_rdma.cdi.meaning).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiGrant:
-    """A CDI device of a container, or of all containers of the pod (`for_all`). `problem` is the error of its spec if
-    the spec's request to nri-rdma cannot be read."""
+    """The fact that a container has a CDI device. `for_all`: all containers of the pod have it. `meaning` has its RDMA
+    devices and its requests to nri-rdma. `problem` is the error of its spec if such a request cannot be read."""
 
     container: str
     name: str
@@ -43,12 +43,13 @@ class CdiGrant:
 
     @property
     def devices(self) -> tuple[RdmaDevice, ...]:
-        """The RDMA devices that the CDI device names, as far as the node has them now."""
+        """The RDMA devices that the CDI device names and that the node has now."""
         return self.meaning.devices if self.meaning is not None else ()
 
 
 def grants_of(index: Index, container: str, names: Mapping[str, Origin]) -> tuple[CdiGrant, ...]:
-    """Return those of these CDI devices that concern nri-rdma, as grants of the container."""
+    """Return a CdiGrant for each CDI device in `names` that concerns nri-rdma: the fact that the container has it.
+    `names` has for each CDI device the source from which this is known."""
     return tuple(
         CdiGrant(
             container=container,
@@ -64,9 +65,12 @@ def grants_of(index: Index, container: str, names: Mapping[str, Origin]) -> tupl
 def grants_in(
     index: Index, container: str, names: Mapping[str, Origin], attached: Collection[str]
 ) -> tuple[CdiGrant, ...]:
-    """Return the CDI devices of a container that concern nri-rdma: those of `names` whose spec says so, and those that
-    its sandbox has something `attached` for. The host no longer sees devices that moved to the pod: only the sandbox's
-    attachments show them."""
+    """Return a CdiGrant for each CDI device in `names` that concerns nri-rdma: the fact that the container has it.
+
+    A CDI device concerns nri-rdma if its spec says so, or if it is in `attached`: its RDMA devices are then attached to
+    the container's sandbox. RDMA devices that moved into the pod are invisible on the host, so that the spec alone does
+    not show them.
+    """
     grants = grants_of(index, container, names)
     found = {grant.name for grant in grants}
     moved = [name for name in names if name in attached and name not in found]
@@ -74,5 +78,5 @@ def grants_in(
 
 
 def devices_of(grants: Iterable[CdiGrant]) -> frozenset[DeviceId]:
-    """Return the ids of the RDMA devices that these grants name."""
+    """Return the ids of the RDMA devices that the CDI devices in `grants` name."""
     return frozenset(device.id for grant in grants for device in grant.devices)

@@ -1,6 +1,6 @@
 """The CDI devices of a node that concern nri-rdma, computed once for each reading of specs and hardware.
 
-CreateContainer uses it, so that each question is a look-up.
+CreateContainer waits for the answers, so each answer is only a look-up.
 """
 
 from __future__ import annotations
@@ -14,24 +14,26 @@ from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.device import DeviceId, DeviceNumbers, Node
 
 CLAIM_KEY = "claims.noderesource.dev/name"
-"""The annotation with the claim's namespace and name, in the spec of a claim that nri-rdma prepared. A daemon that
-starts later reads it; which pods have the claim is in the kubelet's checkpoint. The key does not have the prefix of
-annotations with requests."""
+"""The annotation with a claim's namespace and name, in a spec that nri-rdma wrote for the claim. A daemon that starts
+later reads it; which pods have the claim is in the kubelet's checkpoint. The key differs from nri-rdma's key for
+requests, so that it is not read as a request."""
 TRACE_KEY = "claims.noderesource.dev/trace"
 """The annotation with the `traceparent` of the call that wrote the spec."""
 NodesAt: TypeAlias = frozenset[tuple[str, DeviceNumbers]]
 """Device nodes of a container: each with its path and its major and minor number."""
 NO_NODES: NodesAt = frozenset()
 Attached: TypeAlias = Mapping[str, frozenset[DeviceId]]
-"""The CDI devices for which a sandbox has attachments, each with the attached RDMA devices."""
+"""The CDI devices for which RDMA devices are attached to a sandbox, each with the ids of the RDMA devices."""
 
 
 class Index:
-    """The CDI devices of one reading. Immutable, so that several threads may use it."""
+    """The CDI devices that concern nri-rdma, from one reading of the specs. Immutable, so that several threads may use
+    it."""
 
     def __init__(self, registry: Registry, node: Node, prefix: str, before: Index | None = None) -> None:
-        """Build the index. `before` is the index of an earlier reading: unchanged devices keep their meaning from
-        there, because a node has a spec for each claim and each new spec causes a reading."""
+        """Find the RDMA devices and requests of each CDI device. `prefix` is the key of nri-rdma's annotations in
+        specs. `before` is the index of an earlier reading: what it knows about an unchanged CDI device is copied. This
+        saves time, because each claim has a spec, and each new spec causes a reading of all."""
         hardware = Hardware.of(node)
         self._made_for = (node, prefix)
         if before is not None and (before._made_for[0] is not node or before._made_for[1] != prefix):
@@ -42,7 +44,7 @@ class Index:
         self._read = registry.devices
         vendors: dict[DeviceId, set[str]] = {}
         self.is_for_any = False
-        """Whether any pod may have one of these CDI devices; false if all of them are of claims that nri-rdma
+        """Whether any pod may have one of the CDI devices; false if each of them belongs to a claim that nri-rdma
         prepared."""
         for name, device in registry.devices.items():  # in the order of names
             if before is not None and _is_same(device, before._read.get(name)):
@@ -59,8 +61,8 @@ class Index:
             for item in found.devices if isinstance(found, CdiMeaning) else ():
                 vendors.setdefault(item.id, set()).add(name.partition("/")[0])
         self._names: Mapping[NodesAt, str] = names
-        """The first name of the CDI devices that have the same nodes, by these nodes. A driver that writes a spec for
-        each claim has many such devices."""
+        """By the device nodes of a CDI device: its name. If several CDI devices have equal nodes, it is the first of
+        their names; a driver that writes a spec for each claim has many such devices."""
         self._by_number: dict[DeviceNumbers, list[NodesAt]] = {}
         for nodes in names:
             for number in {number for _, number in nodes}:
@@ -87,8 +89,9 @@ class Index:
         return name in self._read
 
     def has_paths(self, name: str, present: Mapping[str, DeviceNumbers]) -> bool:
-        """Return whether a container has nodes at all paths of the CDI device's uverbs nodes. Their numbers are not
-        compared: a device that moved to a pod has new numbers, and the host may not see it."""
+        """Return whether a container has a device node at the path of each uverbs node of the CDI device. The numbers
+        of the nodes are not compared: an RDMA device that moved to a pod has new numbers, and the host may not see
+        it."""
         device = self._read.get(name)
         paths = [node.path for node in device.rdma_nodes if is_uverbs(node)] if device is not None else []
         return bool(paths) and all(path in present for path in paths)
@@ -99,16 +102,16 @@ class Index:
         return frozenset(node.path for node in device.rdma_nodes) if device is not None else frozenset()
 
     def meaning(self, name: str) -> CdiMeaning | None:
-        """Return the meaning of a CDI device; None if it does not concern nri-rdma. Raise the error of its spec if the
-        spec's request to nri-rdma is wrong."""
+        """Return the RDMA devices of a CDI device and the requests to nri-rdma in its spec; None if it does not concern
+        nri-rdma. Raise the error of the spec if such a request cannot be read or fulfilled."""
         found = self._meanings.get(name)
         if isinstance(found, NriRdmaError):
             raise found.with_traceback(None)  # otherwise its traceback would grow with every raise
         return found
 
     def meanings(self, names: Iterable[str]) -> tuple[tuple[str, CdiMeaning | NriRdmaError], ...]:
-        """Return those of these CDI devices that concern nri-rdma, each with its meaning or with the error of its
-        spec."""
+        """Return each CDI device in `names` that concerns nri-rdma, with its RDMA devices and requests (CdiMeaning), or
+        with the error of its spec."""
         found = ((name, self._meanings.get(name)) for name in names)
         return tuple(
             (name, it.with_traceback(None) if isinstance(it, NriRdmaError) else it)
@@ -117,14 +120,17 @@ class Index:
         )
 
     def nodes(self, name: str) -> Mapping[str, DeviceNumbers]:
-        """Return the RDMA nodes that a container with this CDI device has: by path, with the host's numbers. Empty if
-        the device does not concern nri-rdma."""
+        """Return the RDMA nodes that a container with this CDI device has, by path, each with its numbers on the host.
+        Empty if the CDI device does not concern nri-rdma."""
         return dict(self._nodes.get(name, ()))
 
     def shown(self, named: Iterable[str], nodes: Mapping[str, DeviceNumbers], attached: Attached) -> tuple[str, ...]:
-        """Return the CDI devices that a container's nodes show beside those in `named`, which the kubelet and the
-        runtime report: only nodes that these do not explain are compared, first with the CDI devices of the sandbox's
-        attachments, then with all others."""
+        """Return the names of CDI devices that only the container's device nodes (`nodes`) reveal. `named` has the CDI
+        devices that the kubelet and the runtime report; their RDMA devices are not searched for again.
+
+        If an RDMA device can belong to several CDI devices, one in `attached` wins: the container's sandbox has RDMA
+        devices for it.
+        """
         explained = set(self._devices(named)).union(*[attached.get(name, ()) for name in named])
         found = []
         for name in self.recognise(nodes):
@@ -138,7 +144,9 @@ class Index:
     def unexplained(
         self, names: Iterable[str], nodes: Mapping[str, DeviceNumbers], attached: Attached, majors: Collection[int]
     ) -> NodesAt:
-        """Return the nodes of a container that belong to none of its known CDI devices, which are in `names`."""
+        """Return the RDMA device nodes of a container (`nodes`) that belong to no known CDI device. Known are the CDI
+        devices in `names`, those that `recognise` finds, and those in `attached`, for which the sandbox has RDMA
+        devices. `majors` are the major numbers of RDMA device nodes."""
         known = {*names, *self.recognise(nodes)}
         explained = {node for name in known for node in self._nodes.get(name, ())}
         devices = [item for _, it in self.meanings(known) if isinstance(it, CdiMeaning) for item in it.devices]
@@ -151,21 +159,21 @@ class Index:
         )
 
     def _devices(self, names: Iterable[str]) -> frozenset[DeviceId]:
-        """Return the RDMA devices of the node that these CDI devices name."""
+        """Return the ids of the RDMA devices on this node that the CDI devices in `names` name."""
         found = [it.devices for _, it in self.meanings(names) if isinstance(it, CdiMeaning)]
         return frozenset([device.id for devices in found for device in devices])
 
     def recognise(self, present: Mapping[str, DeviceNumbers]) -> tuple[str, ...]:
-        """Return the CDI devices that a container seems to have: all RDMA nodes of each are in the container, at their
-        paths and with their present numbers. If one device has all nodes of another and more, only the larger one is
-        returned; of devices with the same nodes, the first by name."""
+        """Return the CDI devices that a container seems to have, because it has all RDMA nodes of each, with equal
+        paths and numbers. If one CDI device has all nodes of another and more, only the larger one is returned. If
+        several have equal nodes, only the first by name is returned."""
         have = frozenset(present.items())
         found = {nodes for number in {*present.values()} for nodes in self._by_number.get(number, ()) if nodes <= have}
         return tuple(sorted(self._names[nodes] for nodes in found if not any(nodes < other for other in found)))
 
 
 def _is_same(device: ResolvedDevice, old: ResolvedDevice | None) -> bool:
-    """Return whether the device is from the same parsing of the same file as before."""
+    """Return whether `device` and `old`, of an earlier reading, come from one parsing of one file."""
     if old is None or old.file != device.file:
         return False
     return (
@@ -183,8 +191,9 @@ def _meaning(device: ResolvedDevice, hardware: Hardware, prefix: str) -> CdiMean
 
 
 def _nodes(device: ResolvedDevice, hardware: Hardware) -> NodesAt:
-    """Return the RDMA nodes that a container with this device has. Empty if they do not identify it: there is no uverbs
-    node (other nodes belong to no particular device), or neither host nor spec has the number of a node."""
+    """Return the RDMA nodes that a container with this CDI device has. Empty if they do not identify the CDI device: it
+    has no uverbs node (other nodes belong to no particular RDMA device), or a node's numbers are neither on the host
+    nor in the spec."""
     nodes = [(node.path, hardware.numbers_at(node)) for node in device.rdma_nodes]
     known = frozenset((path, numbers) for path, numbers in nodes if numbers is not None)
     return known if len(known) == len({*nodes}) and any(map(is_uverbs, device.rdma_nodes)) else frozenset()

@@ -1,7 +1,7 @@
-"""Determines what a CDI device means for nri-rdma. Pure.
+"""Finds the RDMA devices of a CDI device, and the requests to nri-rdma in its spec. Both together are called the
+meaning of the CDI device. Pure.
 
-The device's nodes below /dev/infiniband name RDMA devices of the node. Its spec may contain a request to nri-rdma, in
-two forms:
+The device's nodes below /dev/infiniband name RDMA devices of the node. A request to nri-rdma has one of two forms:
 
 - an annotation of the device, or else of the spec, under nri-rdma's key: a request as in a pod's annotation, without
   the keys that choose devices;
@@ -26,7 +26,7 @@ from nri_rdma.text.refusals import bounded, quoted, unknown_key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedPart:
-    """A request of a CDI device with the RDMA devices for which it asks."""
+    """A request to nri-rdma in the spec of a CDI device, and the RDMA devices for which the request is."""
 
     request: DeviceRequest
     devices: tuple[RdmaDevice, ...]
@@ -34,7 +34,8 @@ class AskedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiMeaning:
-    """The RDMA devices of a CDI device and the requests in its spec, if any. `name` is its qualified name."""
+    """The RDMA devices of a CDI device, and the requests to nri-rdma in its spec, if any. `name` is the CDI device's
+    qualified name."""
 
     name: str
     devices: tuple[RdmaDevice, ...]
@@ -51,7 +52,8 @@ class Hardware:
 
     @classmethod
     def of(cls, node: Node) -> Hardware:
-        """Return the index of a node's RDMA devices."""
+        """Return the RDMA devices of a node by the paths of their character devices and by the names of their
+        netdevs."""
         return cls(
             by_path={char.path: (device, char) for device in node.devices for char in device.char_devices},
             by_netdev={netdev.name: device for device in node.devices for netdev in device.netdevs},
@@ -59,14 +61,14 @@ class Hardware:
         )
 
     def device_at(self, node: DeviceNode) -> RdmaDevice | None:
-        """Return the RDMA device of a device node in a spec. None for an unknown node and for rdma_cm, which belongs to
-        no device."""
+        """Return the RDMA device to which a device node in a spec belongs. None for an unknown node and for rdma_cm,
+        which belongs to no device."""
         known = self.by_path.get(host_path(node))
         return known[0] if known is not None else None
 
     def numbers_at(self, node: DeviceNode) -> DeviceNumbers | None:
-        """Return the numbers that a device node of a spec has in a container: the host's, or else the spec's; None if
-        unknown."""
+        """Return the major and minor number that a device node of a spec has in a container. The host's numbers count,
+        or else those in the spec; None if neither has them."""
         known = self.by_path.get(host_path(node))
         char = known[1] if known is not None else self.rdma_cm
         if char is not None and char.path == host_path(node):
@@ -75,10 +77,11 @@ class Hardware:
 
 
 def meaning(device: ResolvedDevice, hardware: Hardware, prefix: str) -> CdiMeaning:
-    """Return the meaning of a CDI device on a node with this hardware. `prefix` is the key of nri-rdma's annotations.
+    """Return the RDMA devices of a CDI device on this hardware, and the requests to nri-rdma in its spec. `prefix` is
+    the key of nri-rdma's annotations.
 
-    If the spec has a request to nri-rdma, raise RequestError if it cannot be read, and PlacementError if the node does
-    not have one of the RDMA devices or netdevs now. In a spec without a request unknown devices are ignored.
+    Raise RequestError if a request cannot be read. Raise PlacementError if the spec has a request and the node lacks
+    one of its RDMA devices or netdevs. In a spec without a request unknown devices are ignored.
     """
     where = f"CDI device {bounded(device.name)} ({_printable(device.file)})"
     text = device.annotation(prefix)
@@ -103,12 +106,12 @@ def host_path(node: DeviceNode) -> str:
 
 
 def is_uverbs(node: DeviceNode) -> bool:
-    """Return whether this is a uverbs node: only such nodes show which RDMA device a container has."""
+    """Return whether a device node is a uverbs node. Only uverbs nodes show which RDMA device a container has."""
     return _is_kind(node, CharKind.UVERBS)
 
 
 def label_of(cdi_device: str) -> str:
-    """Return the name for the request of a CDI device: the device's own name as a label."""
+    """Return the name that the request of a CDI device gets: the device's name after the ``=``, as a DNS label."""
     name = cdi_device.rpartition("=")[2].lower()
     label = "".join(char if char.isascii() and char.isalnum() else "-" for char in name)[:63].strip("-")
     return label if LABEL.fullmatch(label) else "cdi"
@@ -118,8 +121,9 @@ def label_of(cdi_device: str) -> str:
 
 
 def _netdevs_in_pod(device: ResolvedDevice, hardware: Hardware, where: str) -> Mapping[DeviceId, str]:
-    """Return by RDMA device the name that its netdev gets in the pod. Netdevs without an RDMA device are left to the
-    runtime."""
+    """Return, by RDMA device, the name that its netdev gets in the pod (``netDevices`` of the spec). Netdevs without an
+    RDMA device are left to the runtime. Raise RequestError for a name that is not allowed or is used twice, and for two
+    netdevs of one RDMA device."""
     in_pod: dict[DeviceId, str] = {}
     for net in device.net_devices:
         owner = hardware.by_netdev.get(net.host_interface_name)
@@ -164,8 +168,8 @@ def _refuse_unknown(device: ResolvedDevice, hardware: Hardware, where: str, *, n
 
 
 def _refuse_other_keys(device: ResolvedDevice, prefix: str, where: str) -> None:
-    """Raise RequestError for an annotation whose key belongs to pods (it chooses devices or containers), because
-    ignoring it would surprise the author."""
+    """Raise RequestError if the spec has an annotation whose key is only for pods (it chooses devices or containers).
+    Ignoring the annotation would surprise its author."""
     for key, _ in (*device.device.annotations, *device.spec_annotations):
         refuse_key_of_pods(key, prefix, where)
 
@@ -191,8 +195,12 @@ def _request(device: ResolvedDevice, count: int, text: str | None, where: str) -
 def _asked(
     base: DeviceRequest, devices: tuple[RdmaDevice, ...], in_pod: Mapping[DeviceId, str], *, only_named: bool
 ) -> tuple[AskedPart, ...]:
-    """Return a request for each device, because each netdev has its own name. `only_named`: the spec has no annotation
-    of nri-rdma, so that devices without a netdev in `in_pod` have no request."""
+    """Return one request for each RDMA device, because each netdev gets a name of its own. `base` is the spec's request
+    for all devices together; `in_pod` has the names that netdevs get in the pod. `only_named`: only devices in `in_pod`
+    get a request, because the spec has no annotation of nri-rdma.
+
+    Raise RequestError if `base` contradicts the spec's ``netDevices``.
+    """
     if base.mode is Mode.SHARED:
         what = "netDevices move a netdev into the pod, and mode shared leaves it on the host"
         raise _refused(f"{base.where}.mode", what, "write mode: exclusive, or take netDevices away")
@@ -207,8 +215,8 @@ def _asked(
 
 
 def _one(base: DeviceRequest, number: int, total: int, name: str | None) -> DeviceRequest:
-    """Return the request for one of several devices. `name` is its netdev's name in the pod; None: netDevices do not
-    name it."""
+    """Return the part of the request `base` for the device with this number, of `total` devices. `name` is the name
+    that the device's netdev gets in the pod; None: ``netDevices`` do not name it."""
     one = request_of_one(base, number) if total > 1 else replace(base, count=1)
     return replace(
         one,
@@ -224,7 +232,7 @@ def _is_kind(node: DeviceNode, kind: CharKind) -> bool:
 
 
 def _printable(file: str) -> str:
-    """Return a file path in printable characters, uncut, for a sentence."""
+    """Return a file path with all characters that are not printable ASCII escaped."""
     return ascii(file)[1:-1]
 
 

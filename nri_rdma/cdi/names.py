@@ -7,7 +7,7 @@ import re
 from nri_rdma.cdi.spec import Kind
 
 VENDOR_OR_CLASS = re.compile(r"[A-Za-z]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
-"""This pattern and those below must match the whole text."""
+"""The form of a vendor or class. This pattern and those below must match the whole text."""
 KIND = re.compile(rf"({VENDOR_OR_CLASS.pattern})/({VENDOR_OR_CLASS.pattern})")
 KIND_HINT = "write vendor/class: each begins with a letter, ends with a letter or digit, and may have . _ - between"
 DEVICE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.:]*[A-Za-z0-9])?")
@@ -31,5 +31,5 @@ def parse_qualified(text: str) -> tuple[Kind, str] | None:
 
 
 def file_name(kind: Kind) -> str:
-    """Return the file name for a spec with all devices of one kind, as the tools of runtimes name it."""
+    """Return the usual file name of a spec with all devices of one kind: the tools of runtimes use it, too."""
     return f"{kind.vendor}-{kind.device_class}.json"

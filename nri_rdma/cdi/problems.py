@@ -1,4 +1,4 @@
-"""The problems of a CDI spec, collected, so that its author sees all of them at once."""
+"""The problems of a CDI spec, collected so that the spec's author sees all of them at once."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from nri_rdma.text.nodes import Path
 from nri_rdma.text.refusals import Errors, quoted
 
 MAX_PROBLEMS = 100
-"""Most problems that are kept of one file; further ones are only counted, so that a file of another program cannot fill
-our memory."""
+"""Most problems that are kept of one file. Further ones are only counted, so that another program's file cannot fill
+nri-rdma's memory."""
 OF_SPECS = {ErrorCode.ANNOTATION_VALUE: ErrorCode.CDI_VALUE}
-"""The codes of values that cannot be read, in a CDI spec."""
+"""By the error code of an unreadable value in an annotation: the code for such a value in a CDI spec."""
 
 
 def problems_of(errors: Errors, file: str, codes: Mapping[ErrorCode, ErrorCode]) -> tuple[CdiError, ...]:
-    """Return the errors in a file, by line, with the codes that stand for theirs; the last one says how many are left
-    out."""
+    """Return the errors in a file as CdiErrors, sorted by line. `codes` has error codes and the codes that replace
+    them. If some errors were only counted, the last CdiError says how many."""
     found = [
         CdiError(
             codes.get(it.code, it.code),
@@ -38,13 +38,13 @@ def problems_of(errors: Errors, file: str, codes: Mapping[ErrorCode, ErrorCode])
 
 
 def path_text(path: Path) -> str:
-    """Return the path as it is written: ``devices[2].containerEdits``; a key that is no plain word stands in
-    brackets."""
+    """Return the path of keys and indexes to a value as a text: ``devices[2].containerEdits``. A key that is not a
+    plain word is in brackets."""
     return "".join(map(step_text, path)).removeprefix(".")
 
 
 def step_text(step: str | int) -> str:
-    """Return one step of a path as it is written behind the others."""
+    """Return one step of a path (a key or an index) as a text that is appended to the steps before it."""
     if isinstance(step, int):
         return f"[{step}]"
     return f".{step}" if _WORD.fullmatch(step) else f"[{quoted(step)}]"

@@ -1,7 +1,8 @@
 """Reads CDI specs strictly: a file that runtimes would refuse, or understand differently from its author, is refused.
 
 Law: any bytes become a Spec, or problems with code, line, key path and next step; no other error is raised. docs/cdi.md
-lists what is refused here although runtimes accept it, with the reason; tests/interop checks this list against both.
+lists what this module refuses although runtimes accept it, with the reason. tests/interop compares this module with the
+Go library by which runtimes read specs.
 """
 
 from __future__ import annotations
@@ -38,15 +39,16 @@ from nri_rdma.text.refusals import Errors, listed, nearest, quoted, refused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspected:
-    """The result of reading a file: a spec, or problems. A spec may come with problems of its requests to nri-rdma
-    (nri_rdma.cdi.asking)."""
+    """The result of reading a CDI spec file. `spec` is None if the file has problems. A valid spec may contain a
+    request to nri-rdma in an annotation; `problems` then has what is wrong with it (nri_rdma.cdi.asking)."""
 
     spec: Spec | None
     problems: tuple[CdiError, ...]
 
 
 def parse(data: bytes, file: str) -> Spec:
-    """Return the spec in the text of `file`. Raise the CdiError with the lowest line."""
+    """Return the spec in the text of `file`. Raise CdiError, the problem with the lowest line, if the file has
+    problems."""
     inspected = inspect(data, file)
     if inspected.spec is None:
         raise inspected.problems[0]
@@ -88,7 +90,7 @@ def _check_version(spec: Spec, node: Node, errors: Errors) -> None:
 
 
 def line_at(node: Node, path: Path) -> int:
-    """Return the line of the value at the path."""
+    """Return the line of the value to which the keys and indexes in `path` lead."""
     line = line_of(node)
     for step in path:
         match node, step:
@@ -103,7 +105,7 @@ def line_at(node: Node, path: Path) -> int:
 # Values
 
 MAX_MAJOR, MAX_MINOR = 2**12 - 1, 2**20 - 1
-"""The largest device numbers of Linux (MAJORBITS, MINORBITS): makedev() would cut a larger number off, and the node
+"""The largest device numbers of Linux (MAJORBITS, MINORBITS). Linux would cut a larger number off, so that the node
 would be another device."""
 _MAX_FILE_NAME = 4095
 _text = written("write a text, in quotes where in doubt")
@@ -149,7 +151,7 @@ def _clos_id(node: Node, where: str) -> str:
 
 
 def _annotations(node: Node, where: str) -> tuple[tuple[str, str], ...]:
-    """Read a mapping of texts; a null is an empty text."""
+    """Read a mapping of texts. A null counts as an empty text. Raise RequestError for any other value."""
     if not isinstance(node, dict):
         raise refused(where, f"{shown(node)} is not a mapping", "write KEY: text")
     errors = Errors(most=MAX_PROBLEMS)
@@ -176,8 +178,9 @@ _FIELDS = MappingErrors(_unknown_field, "write the fields {}", MAX_PROBLEMS)
 
 
 def _list_of(form: Form, *once: tuple[str, re.Pattern[str], str, str]) -> Form:
-    """Make the form of a list, which may be empty. A null in it would crash some runtimes and vanish in others. `once`
-    are keys of its mappings: no two have the same value that the pattern matches; else there are error and hint."""
+    """Return the form of a list, which may be empty. A null entry is refused, because some runtimes would crash and
+    others would drop it. Each item of `once` is a key whose values must differ between the entries, the pattern of
+    values for which this holds, an error text and a hint."""
 
     def entry(node: Node, where: str) -> object:
         if is_missing(node):
@@ -293,7 +296,7 @@ _DEVICES = _list_of(_DEVICE, ("name", DEVICE, "the device {} is there twice", "g
 
 
 def _devices(node: Node, where: str) -> tuple[Device, ...]:
-    """Read the devices: at least one, and no name twice."""
+    """Read the list of devices. Raise RequestError if it is empty, or if two devices have one name."""
     devices: tuple[Device, ...] = _DEVICES.read(node, where)
     if not devices:
         raise refused(where, "there is no device", "list at least one")

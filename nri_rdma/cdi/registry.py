@@ -12,7 +12,8 @@ from nri_rdma.errors import CdiError, ErrorCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecFile:
-    """A file with a spec. `priority` is that of its directory; the higher one wins."""
+    """A file with a spec. `priority` is the priority of its directory: of two devices with one name, the one with the
+    higher priority counts."""
 
     file: str
     priority: int
@@ -54,18 +55,18 @@ class ResolvedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
-    """The devices by qualified name, in the order of their names, and the problems of all files."""
+    """The CDI devices of all files by qualified name, in the order of their names, and the problems of all files."""
 
     devices: Mapping[str, ResolvedDevice]
     problems: tuple[CdiError, ...] = ()
 
 
 def resolve(files: Iterable[SpecFile], problems: tuple[CdiError, ...] = ()) -> Registry:
-    """Return the devices of all files.
+    """Return the devices of all files. A device hides devices with its name in directories of lower priority.
 
-    A device in a directory of higher priority hides one of the same name in a lower one. Two devices of the same name
-    and priority exclude each other: runtimes do not resolve such a name, even if a directory of higher priority has it
-    once.
+    If two files of one priority have a device of one name, the name is left out and its conflict is added to the
+    problems. A further device of that name, even in a directory of higher priority, does not help: runtimes refuse the
+    name, too.
     """
     found: dict[str, dict[int, list[ResolvedDevice]]] = {}
     for item in files:

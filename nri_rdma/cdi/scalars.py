@@ -1,6 +1,7 @@
 """The scalars of a CDI spec, read as runtimes do.
 
-These are the rules of Go's yaml.v3, a mixture of YAML 1.1 and 1.2. A fraction, which it cuts off, is no number here.
+The rules are those of Go's yaml.v3, a mixture of YAML 1.1 and 1.2, with one exception. yaml.v3 cuts the fraction of a
+number like ``1.5`` off; here such a text is not a number.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ class Text(Scalar):
 
     @property
     def is_missing(self) -> bool:
-        """Return whether the scalar is null; runtimes then see the field as if it were not there."""
+        """Return whether the scalar is null. Runtimes then read the spec as if the field were missing."""
         return self.plain and self.text in {"", "~", "null", "Null", "NULL"}
 
     @property
     def number(self) -> int | None:
-        """Return the number; a fraction of zero is none. A word that looks octal and is not (``08``) is no number."""
+        """Return the whole number that the scalar stands for; None if it is not a number. ``1.0`` is 1. ``1.5`` is not
+        a number here, nor is a word that only looks octal (``08``)."""
         digits = self.text.replace("_", "")
         if not self.plain or self.text.startswith("_") or len(digits) > LONGEST_NUMBER:
             return None
@@ -34,14 +36,16 @@ class Text(Scalar):
 
     @property
     def truth(self) -> bool | None:
-        """Return the truth value. The words of YAML 1.1 count in quotes, too, the others do not: as in yaml.v3."""
+        """Return the truth value; None if there is none. ``true`` and ``false`` count only without quotes. The words of
+        YAML 1.1 (yes, no, on, off, y, n) also count in quotes, because yaml.v3 accepts them so."""
         if self.plain and self.text in {"true", "True", "TRUE", "false", "False", "FALSE"}:
             return self.text.lower() == "true"
         return _WORDS.get(self.text)
 
     @property
     def shown(self) -> str:
-        """Return the scalar for an error: quotes alone can make a number or a truth value wrong."""
+        """Return the scalar for an error text, with the words ``in quotes`` if it has quotes: they alone can make a
+        number or a truth value wrong."""
         return shown(self) if self.plain else f"{shown(self)} in quotes"
 
 

@@ -130,8 +130,8 @@ class Edits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A device of a spec, with its name within the spec's kind. Its annotations are for readers of specs; pods do not
-    get them."""
+    """A device of a spec, with its name within the spec's kind. Its annotations are for programs that read the spec;
+    pods do not get them."""
 
     name: str
     edits: Edits

@@ -1,7 +1,7 @@
 """Finds the CDI version that a spec needs.
 
-A runtime refuses a spec with an unknown version, and a spec that uses more than its declared version allows. Written
-specs therefore declare the lowest version that their content needs, so that a containerd of 2023 can read them, too.
+A runtime refuses a spec with an unknown version, and a spec that uses more than its declared version allows. nri-rdma
+therefore writes the lowest version that a spec's content needs, so that a containerd of 2023 can read the spec, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VERSIONS = tuple(Version)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needed:
-    """A part of a spec that exists only since a certain version."""
+    """A part of a spec that needs at least this version of CDI. `what` names it, and `path` leads to it in the spec."""
 
     version: Version
     what: str
@@ -30,8 +30,8 @@ def is_older(version: Version, other: Version) -> bool:
 
 
 def minimum_version(spec: Spec) -> Version:
-    """Return the lowest version that has everything the spec uses. The version that the spec declares does not
-    matter."""
+    """Return the lowest version that has everything the spec uses. The version that the spec declares has no
+    influence."""
     return max((item.version for item in needs(spec)), key=VERSIONS.index, default=VERSIONS[0])
 
 

@@ -1,8 +1,9 @@
 """The devices of a ResourceSlice, with the attributes by which claims choose an RDMA device. Pure.
 
-The attributes that DRANET has, too, keep its names and values under our domain: a user migrates by replacing `dra.net`
-in the text of a class or claim. Attributes that DRANET lacks are added. Kubernetes allows 32 attributes and capacities
-for each device, and 64 bytes in a text; we use at most 31 attributes and one capacity (listed in docs/claims.md).
+DRANET is another DRA driver. Attributes that it has, too, keep their names and values under our domain: a user migrates
+by replacing `dra.net` in the text of a class or claim. Attributes that DRANET lacks are added. Kubernetes allows 32
+attributes and capacities for each device, and 64 bytes in a text; we use at most 31 attributes and one capacity (listed
+in docs/claims.md).
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ def slice_name(device: DeviceId) -> str:
 def lacks_netdev_for_claims(device: RdmaDevice, pool: Pool) -> bool:
     """Return whether claims for this device of the pool would be refused because it has no netdev on the host.
 
-    The scheduler does not know which mode a claim asks for. In a pool that serves both modes a device therefore needs a
-    netdev, as for mode exclusive, unless its kind never has one (EFA): such a device can be shared.
+    Mode exclusive needs a netdev on the host. A pool that serves both modes needs one for each device, because the
+    scheduler does not know which mode a claim asks for. An exception is a kind of device that never has a netdev (EFA),
+    because it can be shared.
     """
     if not device.lacks_netdev or Mode.EXCLUSIVE not in pool.modes:
         return False
@@ -68,14 +70,14 @@ def lacks_netdev_for_claims(device: RdmaDevice, pool: Pool) -> bool:
 
 
 def is_up_for_claims(device: RdmaDevice, pool: Pool) -> bool:
-    """Return whether the device can carry data in a pod in every mode that the pool serves. All modes must fit because
-    the scheduler does not know which one a claim asks for."""
+    """Return whether the device can carry data in a pod in every mode that the pool serves. Every mode must fit,
+    because the scheduler does not know which mode a claim asks for."""
     return all(is_up_in(device, mode) for mode in pool.modes)
 
 
 def advertised(node: Node, devices: Iterable[tuple[RdmaDevice, Pool]]) -> tuple[Advertised, ...]:
-    """Return these devices as a slice lists them, sorted by index, with devices that cannot carry data at the end: the
-    scheduler takes the first device that fits. Each device comes with its pool."""
+    """Return the devices as entries of a slice, sorted by index; devices that cannot carry data are at the end, because
+    the scheduler takes the first device that fits. `devices` has each device with its pool."""
     ordered = sorted(devices, key=lambda it: (not is_up_for_claims(*it), it[0].index))
     return tuple(
         Advertised(
@@ -143,8 +145,8 @@ def _own(device: RdmaDevice, pool: str, node: Node) -> Iterator[tuple[str, str |
 
 
 def _listed(addresses: Iterable[str]) -> str:
-    """Return the addresses that other hosts can reach, sorted as texts and joined by commas: as many as fit in one
-    attribute."""
+    """Return the addresses that other hosts can reach, sorted as texts and joined by commas. Addresses that do not fit
+    into one attribute are left out."""
     listed = ""
     for text in sorted(it for it in addresses if _is_global(it)):
         longer = f"{listed},{text}" if listed else text
@@ -155,8 +157,8 @@ def _listed(addresses: Iterable[str]) -> str:
 
 
 def _is_global(text: str) -> bool:
-    """Return whether Go calls the address a global unicast address (private addresses are), because DRANET lists
-    exactly these."""
+    """Return whether an address counts as a global unicast address in Go; private addresses do. DRANET lists exactly
+    such addresses."""
     it = ip_interface(text).ip
     return not (it.is_loopback or it.is_link_local or it.is_multicast or it.is_unspecified or it == _BROADCAST)
 

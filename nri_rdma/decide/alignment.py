@@ -1,8 +1,8 @@
 """The distances of a container's devices to its GPUs, as known when the container is created. Pure.
 
-A pod is placed by the GPUs that were reported before its sandbox ran; the created container shows which GPUs it really
-has. If both agree, each device is measured against the GPUs that it was placed for, otherwise against those that the
-container shows. A container with a strict request must not start if its devices turn out to be too far away.
+The devices of a pod are chosen for the GPUs that were reported before its sandbox ran; only the created container has
+device nodes that show its real GPUs. If both agree, distances are taken to the GPUs for which each device was chosen,
+otherwise to the container's real GPUs. A container with a strict request must not start if a device is too far away.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nri_rdma.model.request import AlignTo, DeviceRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A device and the nearest of the GPUs that it is measured against."""
+    """A device and the nearest of the container's GPUs, with the distance between both."""
 
     device: str
     gpu: PciAddress
@@ -35,9 +35,9 @@ class Pair:
 class Alignment:
     """The distances of a container's devices to its GPUs.
 
-    `contradiction` says how these GPUs differ from those that the pod was placed for; "" if they are the same.
-    `problem` says why some GPUs are unknown; "" if all are known. `refused` are the pairs that are too far apart for a
-    strict request.
+    `gpus` are the container's GPUs, and `source` says how they are known. `contradiction` says how they differ from the
+    GPUs for which the devices were chosen; "" if they do not differ. `problem` says why some GPUs are unknown; "" if
+    all are known. `refused` are the pairs that are too far apart for a strict request.
     """
 
     gpus: tuple[PciAddress, ...]
@@ -47,7 +47,8 @@ class Alignment:
     problem: str = ""
     refused: tuple[Pair, ...] = ()
     is_strict: bool = False
-    """Whether a request of the container is strict; if so, a GPU that cannot be identified leads to a refusal, too."""
+    """Whether a request of the container is strict. A GPU that cannot be identified then keeps the container from
+    starting."""
 
     @property
     def worst(self) -> Distance | None:
@@ -56,12 +57,13 @@ class Alignment:
 
     @property
     def is_far(self) -> bool:
-        """Whether any device is not next to a GPU."""
+        """Whether a device of a pair is not next to its GPU, that is, farther than FARTHEST_ALIGNED."""
         return self.worst is not None and self.worst > FARTHEST_ALIGNED
 
     @property
     def words(self) -> str:
-        """The distance as a text: ``aligned: PIX``, or else the pairs that are not aligned."""
+        """A text: ``aligned: PIX`` (the farthest distance) if each device is next to its GPU, or else the pairs that
+        are not."""
         if self.worst is None:
             return ""
         far = [str(pair) for pair in self.pairs if pair.far > FARTHEST_ALIGNED]
@@ -71,7 +73,8 @@ class Alignment:
 def alignment_of(
     attached: Iterable[AttachedRequest], container: str, shown: KnownGpus, names: GpuNames
 ) -> Alignment | None:
-    """Return the alignment of a container. None if no device of it is to be near GPUs, or if no GPU is known."""
+    """Return how far a container's devices are from its GPUs. `shown` are the GPUs that the created container really
+    has. None if none of its devices has to be near GPUs, or if no GPU is known."""
     covering = [
         item
         for item in attached
@@ -117,15 +120,16 @@ def is_strict(attached: Iterable[AttachedRequest], container: str) -> bool:
 
 
 def _all_far(covering: Iterable[AttachedRequest], shown: KnownGpus, names: GpuNames) -> Pair | None:
-    """Return the nearest pair of a device and a GPU of the container, if no device is next to any of its GPUs;
-    otherwise None."""
+    """Return the nearest pair of a device and a GPU of the container if even this pair is too far apart; otherwise
+    None."""
     pairs = [pair for item in covering for pair in _pairs(item, shown.gpus, names)]
     nearest = min(pairs, key=lambda pair: pair.far, default=None)
     return nearest if nearest is not None and nearest.far > FARTHEST_ALIGNED else None
 
 
 def refuse_far(alignment: Alignment, where: str) -> None:
-    """Raise PlacementError if a strict request of the container does not allow this alignment."""
+    """Raise PlacementError if the container has a strict request and a device is too far from its GPU, or a GPU is
+    unknown. `where` names the container."""
     why = [*map(str, alignment.refused), *([alignment.problem] if alignment.is_strict and alignment.problem else [])]
     if why:
         told = "; ".join(filter(None, (*why, alignment.contradiction)))
@@ -138,9 +142,9 @@ def refuse_far(alignment: Alignment, where: str) -> None:
 
 
 def _judged_by(request: DeviceRequest, shown: KnownGpus, *, is_other: bool) -> tuple[PciAddress, ...]:
-    """Return the GPUs against which a request's devices are measured. These are normally the request's own GPUs: a
-    request for several containers is placed near the GPUs of all of them, and each container shows only a part.
-    `is_other`: the container shows GPUs that it was not placed for, and these count."""
+    """Return the GPUs to which the distances of a request's devices are taken: normally the GPUs in the request. A
+    request for several containers has the GPUs of all of them, and each container (`shown`) only a part. `is_other`:
+    the container has GPUs for which its devices were not chosen; then only the container's own GPUs count."""
     return shown.gpus if is_other or not request.gpus else request.gpus
 
 

@@ -15,8 +15,7 @@ _FREE = -1
 
 def cheapest(costs: Sequence[Sequence[int]]) -> list[int]:
     """Return the column of each row such that the sum of the costs is least. Each column is assigned at most once,
-    except the last one, which any number of rows may get. The same costs always give the same of several cheapest
-    solutions."""
+    except the last one, which any number of rows may get. Equal arguments always give equal results."""
     if not costs:
         return []
     width = len(costs[0])
@@ -35,11 +34,11 @@ def cheapest(costs: Sequence[Sequence[int]]) -> list[int]:
 def _augment(
     costs: Sequence[Sequence[int]], of_row: list[int], of_column: list[int], owner: list[int], row: int
 ) -> int:
-    """Assign a column to a row along the shortest path over columns that other rows give up. Return the next row
-    without a column.
+    """Assign a column to `row`; other rows may have to exchange their columns. Return the next row without a column.
 
-    Following rows that are the same list object are served in the same search, as long as no other row has to give up
-    its column for them: until then the shortest paths do not change.
+    `owner` has the row of each column; `of_row` and `of_column` are the potentials of the Hungarian method. All three
+    are changed. Following rows that are one list object with `row` are served in one search, until a row takes a column
+    from another row.
     """
     line, last = costs[row], len(of_column) - 1
     came_from: dict[int, int] = {}
@@ -73,9 +72,13 @@ def _by_distance(
     row: int,
     came_from: dict[int, int],
 ) -> Iterator[tuple[int, int]]:
-    """Yield the columns with their distance from a row, nearest first. If a yielded column has an owner afterwards, the
-    search continues through the columns that its owner could take instead. `came_from` receives, for each column that
-    is reached through another one, that previous column."""
+    """Yield the columns with their distance from `row`, nearest first. `owner` has the row of each column, and the
+    caller may set it between two columns. If the yielded column has an owner, the search goes on through the columns
+    that its owner could take instead.
+
+    `of_row` and `of_column` are the potentials of the Hungarian method. `came_from` is filled: for a column that is
+    reached through another column, it has that other column.
+    """
     line = costs[row]
     nearest = list(map(sub, line, of_column))
     left = list(range(len(of_column)))
@@ -95,7 +98,9 @@ def _by_distance(
 
 
 def _pass_on(column: int, came_from: Mapping[int, int], owner: list[int], row: int) -> None:
-    """Give each column of a path to the row that owns the column before it, and the path's first column to `row`."""
+    """Move the owners along a path of columns that ends at `column`, and give the first column of the path to `row`.
+    Each row on the path gives up its column and takes the next one. `came_from` has the column before each column of
+    the path."""
     while column in came_from:
         before = came_from[column]
         owner[column] = owner[before] if column != len(owner) - 1 else _FREE

@@ -30,7 +30,8 @@ _OF_CLASS = Rule(
     char_kinds=frozenset(CharKind),
     interface=frozenset(InterfaceRight),
 )
-"""The rights for the parameters of class and claim together, after the claim's own parameters have been checked."""
+"""The rule for the parameters of class and claim together. It grants every right, because the claim's own parameters
+have been checked against the configured rule, and those of the class come from the administrator."""
 
 _OF_NODES = frozenset({"name", "devices", "memlock", "limits"})
 """The parameters that still have a meaning with admin access, where a pod gets only device nodes."""
@@ -51,8 +52,9 @@ class AdmittedClaim:
 def admit_claim(
     policy: Policy, node: Node, claim: Claim, request: ClaimRequest, devices: tuple[RdmaDevice, ...]
 ) -> AdmittedClaim:
-    """Return the admitted request with all that its pool adds. Raise RequestError or PlacementError as for an
-    annotation; the error names the claim and the key."""
+    """Return the admitted request with all that its pool adds. Raise RequestError for a parameter that is wrong, and
+    PlacementError if the pool, a rule or the kernel does not allow the request. The error names the claim and the
+    key."""
     where = f"claim {claim.namespace}/{claim.name}, request {request.name}"
     pool = _pool_of(policy, devices, where)
     request, admitted = admit_request(
@@ -65,7 +67,7 @@ def admit_claim(
 def _looking_on(request: ClaimRequest, where: str) -> ClaimRequest:
     """Return a request with admin access reduced to the parameters about device nodes. Other parameters of the class
     are dropped, because the class may also serve claims without admin access. Raise RequestError if the claim itself
-    has others."""
+    sets other parameters."""
     for key in request.from_claim:
         if key not in _OF_NODES and (key != "mode" or request.from_claim[key] != Mode.SHARED):
             what = f"{key} does not go with adminAccess: the pod gets device nodes, and the netdev stays where it is"
@@ -85,8 +87,8 @@ def _in_mode_shared(policy: Policy) -> Policy:
 
 
 def holder_of(devices: tuple[RdmaDevice, ...], taken: Taken, mode: Mode) -> str:
-    """Return the first device that cannot be given in this mode yet and the pod that holds it, as a text; "" if all can
-    be."""
+    """Return a text that names a device that cannot be given in this mode yet, and the pod that still has it; "" if all
+    devices can be given."""
     for device in devices:
         for holding in taken.get(device.id, ()):
             if holding.bars(mode):
@@ -108,9 +110,13 @@ def _pool_of(policy: Policy, devices: tuple[RdmaDevice, ...], where: str) -> Poo
 def admit_request(
     policy: Policy, node: Node, asker: Asker, pool: Pool, request: ClaimRequest, count: int | None, where: str
 ) -> tuple[ClaimRequest, Admitted]:
-    """Return the request, and class and claim parameters together as an admitted request for `count` devices of a pool
-    (None: unknown). The claim needs the rights for what it asks itself. With admin access only the parameters about
-    device nodes remain. Raise as `admit_claim`."""
+    """Return the request, and its admitted form for `count` devices of a pool (None: unknown). The claim's author needs
+    rights only for parameters in the claim, not for those of the device class. With admin access only parameters about
+    device nodes remain.
+
+    Raise RequestError for a parameter that is wrong, and PlacementError if a right is missing or the kernel does not
+    suit the request. `where` names the claim and its request in errors.
+    """
     if request.is_admin:
         request, policy = _looking_on(request, where), _in_mode_shared(policy)
         pool = policy.pools[pool.name]
@@ -126,8 +132,9 @@ def admit_request(
 
 
 def _bounds(rule: Rule | None, said: RdmaLimits | None) -> RdmaLimits | None:
-    """Return a rule's maximum for each limit that neither class nor claim sets. A limit that is set needs no maximum
-    here: the class may exceed the rule, and the claim's own limits have been checked against it."""
+    """Return the rule's maximum for each limit that neither the device class nor the claim sets. `said` are the limits
+    that class and claim set. Such a limit is allowed already: the class may exceed the rule, and the claim's own limits
+    have been checked."""
     most, named = (rule and rule.max_limits) or RdmaLimits(), said or RdmaLimits()
     bounds = RdmaLimits(
         hca_handles=most.hca_handles if named.hca_handles is None else None,
@@ -148,7 +155,7 @@ def request_name(label: str, request: str) -> str:
 
 def asked_words(label: str, request: ClaimRequest, admitted: Admitted) -> Mapping[str, Any]:
     """Return the request's parameters completed with all that the pool adds. `label` is the claim's name in the pod,
-    which the claim's author may set by an annotation. Raise RequestError if it is not a valid name."""
+    which the claim's author may set by an annotation. Raise RequestError if `label` is not a valid name."""
     name = request_name(label, request.name)
     if LABEL.fullmatch(name) is None:
         raise refused(f"annotation {POD_CLAIM_NAME}", f"{quoted(label)} is no claim's name in a pod", LABEL_HINT)

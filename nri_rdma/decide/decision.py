@@ -33,14 +33,14 @@ from nri_rdma.model.request import UNLIMITED, DeviceRequest, Mode, PodRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemlockBounds:
-    """The runtime's handling of RLIMIT_MEMLOCK. `ceiling` is the highest limit that it may set, in bytes; `dropped_by`
-    is its name if it sets no limits at all, otherwise ""."""
+    """The runtime's handling of RLIMIT_MEMLOCK. `ceiling` is the highest limit that the runtime may set, in bytes.
+    `dropped_by` is the runtime's name if it sets no limits at all, otherwise ""."""
 
     ceiling: int = UNLIMITED
     dropped_by: str = ""
     default: int | None = None
-    """The limit in bytes for containers with devices whose pod asks for none; None: they keep the runtime's own
-    limit."""
+    """The limit in bytes for containers with devices if the pod asks for no limit; None: the runtime's own limit
+    stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,40 +52,46 @@ class Question:
     """The pod that will hold the devices: namespace/name."""
     asker: Asker
     request: PodRequest = field(default_factory=lambda: PodRequest(requests=()))
-    """The request as its author wrote it; empty if only CDI devices ask for something."""
+    """The request as its author wrote it; empty if only CDI devices make requests."""
     allocation: PodAllocation | None = None
     """The kubelet's allocation; None: the kubelet reported none."""
     gpus: PodGpus | None = None
-    """The kubelet's report about the pod's GPUs, or that the report came too late; None: the kubelet was not asked."""
+    """The kubelet's report about the pod's GPUs; it may say that no report came in time. None: the kubelet was not
+    asked."""
     grants: tuple[CdiGrant, ...] = ()
-    """The CDI devices of the pod or container that ask nri-rdma for something."""
+    """The CDI devices of the pod or container that concern nri-rdma."""
     adoption: Adoption = field(default_factory=Adoption)
     node: Node
     policy: Policy
     offer: Offer
-    """The devices that `policy` offers on `node`; computed once for both."""
+    """The devices of each pool of `policy` on `node`. They are computed once for all decisions with this policy and
+    node."""
     has_ties: bool = False
-    """Whether any of the node's devices cannot be given to one pod alone."""
+    """Whether a device of the node cannot be given to one pod alone, because something on the host depends on its
+    netdev and could not be restored afterwards."""
     memlock: MemlockBounds = field(default_factory=MemlockBounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The result of a decision. If it has a refusal, it also has the results of all steps before the refusal."""
+    """The result of a decision. If it has a refusal, the other attributes have the results of the steps before the
+    refusal."""
 
     request: PodRequest
     """The request narrowed by the kubelet's allocation, with the GPUs that its devices are to be near."""
     admitted: tuple[Admitted, ...] = ()
     placed: tuple[Placed, ...] = ()
-    """The devices; empty if none are asked for, or if CDI devices are only observed."""
+    """The chosen devices by request; empty if there is no request, or if the devices of CDI devices are only
+    observed."""
     refusal: NriRdmaError | None = None
     reading_helps: bool = False
-    """Whether information is missing that the kernel does not announce: a rescan of the node may find it."""
+    """Whether reading the node again may change the decision, because it depends on facts whose changes the kernel does
+    not announce."""
 
 
 def decide(question: Question, taken: Taken) -> Decision:
-    """Decide what the owner gets, given the devices that other pods hold (`taken`). A refusal is returned in the
-    decision."""
+    """Decide which devices the pod gets. `taken` has the devices that other pods have. A refusal is not raised, but
+    returned in the decision."""
     request = narrowed(question.request, question.allocation, question.gpus)
     knows = question.allocation is not None
     decision = Decision(request=request, reading_helps=knows and any(item.gpus_problem for item in request.requests))
@@ -119,8 +125,8 @@ def _with_cpus(request: DeviceRequest, allocation: PodAllocation | None) -> Devi
 
 
 def _informed(item: Wanted, gpus: PodGpus | None) -> Wanted:
-    """Return a CDI device's request with the pod's GPUs. They do not influence its device, which the driver has chosen;
-    but other pods are placed with regard to the GPUs that are taken."""
+    """Return the request of a CDI device with the pod's GPUs. The GPUs do not change the RDMA device, which a driver
+    has chosen already. They are recorded so that other pods do not count these GPUs as idle."""
     return replace(item, request=informed(item.request, gpus))
 
 
@@ -140,8 +146,8 @@ def _placed(
 
 
 def _without_ipoib(item: Placed) -> Placed:
-    """Return the devices without their IPoIB netdevs: the kernel removes these when it moves the RDMA device, and
-    creates new ones in the pod. Raise PlacementError if the request configures such a netdev."""
+    """Return the request's devices without their IPoIB netdevs: the kernel removes an IPoIB netdev when it moves the
+    RDMA device, and creates a new one in the pod. Raise PlacementError if the request configures such a netdev."""
     request = item.admitted.request
     configures = not replace(request.interface, inherit=True).is_empty or request.routes or request.rules
     for device in item.devices if configures else ():

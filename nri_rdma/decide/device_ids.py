@@ -1,8 +1,8 @@
 """Pools whose device-plugin ids each stand for one device: the list reported to the kubelet, and the preferred choice
 of ids. Pure.
 
-The kubelet allocates by ids alone, before it says for which pod. The report therefore has all that an id implies: the
-NUMA node, by which the Topology Manager aligns devices with CPUs and GPUs, and whether the device can be given now.
+The kubelet allocates ids before it says for which pod. For each id the report therefore has the NUMA node, by which the
+Topology Manager aligns devices with CPUs and GPUs, and whether the device can be given now.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class OfferedDevice:
 def offered_devices(
     pool: Pool, node: Node, offer: Offer, taken: Taken, held: Iterable[RdmaDevice] = ()
 ) -> tuple[OfferedDevice, ...]:
-    """Return the devices of the pool as reported to the kubelet, by index. `held` are devices that pods have by their
-    ids: the kernel may hide such a device from the host, and it is still reported because the scheduler goes on
-    counting it."""
+    """Return the devices of the pool for the report to the kubelet, by index. `held` are devices whose ids the kubelet
+    has allocated to pods. The kernel may hide such a device from the host; it is reported nevertheless, because the
+    scheduler still counts it."""
     shown = offer.by_pool[pool.name]
     admitted = _admitted(pool, node)
     hidden = {device.id: device for device in held if node.device(device.id) is None}
@@ -59,8 +59,9 @@ def offered_devices(
 
 
 def _is_healthy(device: RdmaDevice, admitted: Admitted, node: Node, holders: frozenset[Holding]) -> bool:
-    """Return whether a pod gets the device if the kubelet allocates it, or already has it by its id. The port state of
-    an exclusively held device is ignored: its pod may take the link down, which must not lower the node's capacity."""
+    """Return whether the device is reported to the kubelet as healthy. It is healthy if a pod would get it now, or if
+    the kubelet gave its id to the pods that have it. The port state of an exclusively held device does not count: its
+    pod may take the link down, which must not lower the node's capacity."""
     if holders and all(device.id in holding.shares for holding in holders):
         return admitted.mode is Mode.EXCLUSIVE or is_up(device)
     if admitted.mode is Mode.EXCLUSIVE and device.lacks_netdev:
@@ -69,8 +70,8 @@ def _is_healthy(device: RdmaDevice, admitted: Admitted, node: Node, holders: fro
 
 
 def _admitted(pool: Pool, node: Node) -> Admitted | None:
-    """Return the admitted request for one device of the pool, regardless of the rules about pods. None if this node's
-    kernel and settings admit no such request."""
+    """Return a request for one device of the pool, with the mode in which the pool would serve it. Rules about pods are
+    ignored. None if the node's kernel and settings do not allow such a request."""
     request = device_request(pool, "", frozenset())
     try:
         (admitted,) = admit(Policy(pools={pool.name: pool}), node, PodRequest(requests=(request,)), Asker())
@@ -84,9 +85,9 @@ def preferred(
 ) -> tuple[str, ...]:
     """Return `count` of the available ids, including all of `must`, whose devices are nearest to each other.
 
-    The fewest pairs on different NUMA nodes count first, then the fewest pairs across root complexes, across root
-    ports, and across switches. Among equally near choices the one wins whose neighbours are taken already. Ids of
-    unknown devices come last.
+    The choice with the fewest pairs on different NUMA nodes is best, then that with the fewest pairs across root
+    complexes, across root ports, and across switches. Among equally near choices, devices whose neighbours (below their
+    switch or root complex) are taken already are chosen first. Ids of unknown devices come last.
     """
     if count >= len({*must, *available}):
         return tuple(dict.fromkeys((*must, *sorted(available))))
@@ -104,14 +105,14 @@ def preferred(
 
 
 _LEVELS = 4
-"""The levels of the topology: NUMA node, root complex, root port, switch."""
+"""The number of levels of the topology: NUMA node, root complex, root port, switch."""
 _Chosen: TypeAlias = "RdmaDevice | tuple[_Chosen, ...]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class _Choice:
-    """A choice of some devices: the cost of the distances between them, how intact the groups are from which they are
-    taken (less is better), and the sum of their indexes. Choices are compared in this order."""
+    """A choice of some devices. Choices are compared by `cost` (the distances between the devices), then by `spoilt`
+    (how many free neighbours the devices have), then by `indexes` (the sum of their indexes). The least is best."""
 
     cost: int = 0
     spoilt: int = 0
@@ -124,8 +125,9 @@ _NONE = _Choice()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidates:
-    """A search for the best choice of devices: all of `must`, and at most `most` altogether. `weight` is larger than
-    the number of pairs, so that one pair at a farther level outweighs all pairs at nearer levels."""
+    """A search for devices near each other: all of `must`, and at most `most` altogether. `spoils` is, by device, a
+    number that grows with its free neighbours. `weight` is larger than the number of pairs, so that one pair at a
+    farther level of the topology outweighs all pairs at nearer levels."""
 
     must: frozenset[str]
     spoils: Mapping[DeviceId, int]
@@ -133,8 +135,9 @@ class _Candidates:
     weight: int
 
     def choose(self, devices: Sequence[RdmaDevice], level: int = 0) -> list[_Choice | None]:
-        """Return the best choice for each number of devices from 0 on; None for a number without a valid choice. All
-        `devices` are in one group on each level above `level`."""
+        """Return a list whose entry N is the best choice of N devices, or None if N devices cannot include all of
+        `must`. `level` is the level of the topology (0: NUMA node, 1: root complex, 2: root port, 3: switch) by which
+        the devices are divided first."""
         if level == _LEVELS:
             return self._below_one_switch(devices)
         groups: dict[object, list[RdmaDevice]] = {}
@@ -147,8 +150,8 @@ class _Candidates:
         return best
 
     def _both(self, one: list[_Choice | None], other: list[_Choice | None], apart: int) -> list[_Choice | None]:
-        """Return the best choices for two groups together; `apart` is the cost of a pair with one device in each
-        group."""
+        """Return the best choices of devices from two groups together. `one` and `other` have the best choices of each
+        group by number of devices. `apart` is the cost of each pair of devices that are in different groups."""
         most = min(self.most, len(one) + len(other) - 2)
         best: list[_Choice | None] = [None] * (most + 1)
         for (count, left), (more, right) in product(enumerate(one), enumerate(other)):

@@ -18,8 +18,8 @@ def choose(
     """Return the GID with which a port sends; None if no entry of its table is usable.
 
     On RoCE only entries of `roce_version` (1 or 2) are usable. The order of preference is: a GID of one of `addresses`,
-    the pod's own; a routable GID rather than a link-local one; IPv4 rather than IPv6 (NCCL's default); the lowest
-    index. On InfiniBand the first entry is chosen.
+    which are the pod's own; a routable GID rather than a link-local one; IPv4 rather than IPv6 (NCCL's default); the
+    lowest index. On InfiniBand the first entry is chosen.
     """
     wanted = {GidType.IB, GidType.ROCE_V1 if roce_version == 1 else GidType.ROCE_V2}
     usable = [gid for gid in table if gid.type in wanted and not gid.value.is_unspecified]

@@ -6,10 +6,10 @@ would prove it.
 
 | way | needs | source |
 |---|---|---|
-| NVIDIA, peer memory | nvidia_peermem or nv_peer_mem, which load only where ib_core has it | nvidia-peermem.c, NCCL |
+| NVIDIA, peer memory | nvidia_peermem or nv_peer_mem, which need peer memory in ib_core | nvidia-peermem.c, NCCL |
 | NVIDIA, dma-buf | the open kernel module, 515 or newer; it does not use CONFIG_PCI_P2PDMA | nv-dmabuf.c |
 | AMD, peer memory | amdkfd has registered with ib_core | RCCL |
-| AMD, dma-buf | CONFIG_PCI_P2PDMA and DMABUF_MOVE_NOTIFY, else it gives the host's memory | amdgpu_dma_buf.c |
+| AMD, dma-buf | CONFIG_PCI_P2PDMA and DMABUF_MOVE_NOTIFY; without them it gives host memory | amdgpu_dma_buf.c |
 
 Linux 7.1 has no option DMABUF_MOVE_NOTIFY any more: it is always on.
 """
@@ -37,7 +37,8 @@ _PEER_MEMORY, _DMABUF = "peer memory", "dma-buf"
 
 
 def gpudirect(gpus: Iterable[Gpu], devices: Iterable[RdmaDevice], facts: GpuDirectFacts) -> tuple[GpuDirect, ...]:
-    """Return the verdict for the GPUs of each known maker; empty if the node has no such GPU, or no NIC on PCI."""
+    """Return for each maker of the node's GPUs whether GPUDirect RDMA (a NIC reads and writes GPU memory) is possible,
+    and why. Empty if the node has no GPU of a known maker, or no NIC on PCI."""
     nics = [device for device in devices if device.pci is not None]
     every = tuple(gpus)
     by_maker = {maker: [gpu for gpu in every if gpu.vendor == vendor] for vendor, maker in _MAKERS.items()}
@@ -155,8 +156,9 @@ def _unread_options(facts: GpuDirectFacts) -> Iterator[Reason]:
 
 
 def _unasked_paths(facts: GpuDirectFacts) -> Iterator[Reason]:
-    """Yield a doubt if the kernel does not know which PCIe paths carry peer traffic. NVIDIA's open module never asks
-    the kernel, so a missing CONFIG_PCI_P2PDMA does not make it fail."""
+    """Yield a reason for doubt if the kernel was built without CONFIG_PCI_P2PDMA: it then does not know which PCIe
+    paths carry traffic between devices. GPUDirect RDMA may work nevertheless, because NVIDIA's open module never asks
+    the kernel about the path."""
     if facts.options is not None and not facts.options.get("PCI_P2PDMA"):
         yield Reason(
             text="the kernel, built without CONFIG_PCI_P2PDMA, does not know which PCIe paths carry peer traffic",
@@ -165,7 +167,8 @@ def _unasked_paths(facts: GpuDirectFacts) -> Iterator[Reason]:
 
 
 def _translated(functions: Sequence[PciAddress], facts: GpuDirectFacts) -> Iterator[Reason]:
-    """Yield a doubt if the IOMMU gives devices addresses that differ from those of the memory."""
+    """Yield a reason for doubt if the IOMMU translates addresses, so that a device reaches a part of the memory under
+    another address than the part really has. `functions` are the PCI functions of GPUs and NICs."""
     known = [(address, facts.iommu[address]) for address in functions if address in facts.iommu]
     translated = [(address, kind) for address, kind in known if kind.startswith("DMA")]
     if translated:
@@ -181,7 +184,8 @@ def _translated(functions: Sequence[PciAddress], facts: GpuDirectFacts) -> Itera
 
 
 def _meetings(gpu: Gpu, nics: Sequence[RdmaDevice], facts: GpuDirectFacts) -> Iterator[Meeting]:
-    """Yield a meeting for each NIC that is next to the GPU and at the least distance."""
+    """Yield a Meeting for each NIC that is next to the GPU and has the least distance from it. A Meeting is the
+    position at which the paths of a GPU and a NIC join in the PCI tree."""
     nearest = min(distance(gpu, nic) for nic in nics)
     for nic in nics:
         if distance(gpu, nic) == nearest <= FARTHEST_ALIGNED:
@@ -205,8 +209,8 @@ def bridges_between(gpus: Iterable[Gpu], devices: Iterable[RdmaDevice]) -> froze
 
 
 def _path(gpu: Gpu, nic: RdmaDevice) -> tuple[str, tuple[str, ...]]:
-    """Return the nearest common bridge of a GPU and a NIC, and the bridges between it and the two. ("", ()) if they
-    meet only at the root complex, where ACS makes no difference."""
+    """Return the nearest bridge above both the GPU and the NIC, and all bridges between it and each of them. ("", ())
+    if their paths join only at the root complex, where ACS makes no difference."""
     if not gpu.pci_root or gpu.pci_root != nic.pci_root:
         return "", ()
     a, b = below_root(gpu.pci_root, gpu.pci_path), below_root(nic.pci_root, nic.pci_path)
@@ -218,7 +222,8 @@ def _path(gpu: Gpu, nic: RdmaDevice) -> tuple[str, tuple[str, ...]]:
 
 
 def sentence(found: GpuDirect) -> str:
-    """Return the verdict with its reasons and places as a text, without a full stop at its end."""
+    """Return a text on whether GPUDirect RDMA is possible for the GPUs of one maker, why, and where in the PCI tree
+    GPUs and NICs meet. It has no full stop at its end."""
     parts = [f"{found.verdict} for the GPUs of {found.maker}{_ways_words(found)}"]
     if found.meetings:
         parts.append(f"nearest: {', '.join(_places_words(found.meetings))}")
@@ -234,7 +239,8 @@ def sentence(found: GpuDirect) -> str:
 
 
 def fix(found: GpuDirect) -> str:
-    """Return the steps that would make GPUDirect RDMA possible, one part for each way; "" if there is nothing to do."""
+    """Return the steps that would make GPUDirect RDMA possible; "" if there is nothing to do. Peer memory and dma-buf
+    need different steps, which are joined by "or"."""
     parts = []
     if found.verdict is not Verdict.POSSIBLE:
         ways = (way.lacks or way.doubts for way in found.ways if way.verdict is found.verdict)
@@ -256,7 +262,8 @@ def _ways_words(found: GpuDirect) -> str:
 
 
 def _places_words(meetings: Iterable[Meeting]) -> Iterator[str]:
-    """Yield a text for each place where GPUs and NICs meet, with the names of both."""
+    """Yield a text for each position in the PCI tree where GPUs and NICs meet, with the names of the GPUs and the
+    NICs."""
     places: dict[tuple[str, str], list[Meeting]] = {}
     for it in meetings:
         place = f"below {it.bridge}" if it.bridge else f"at {it.root}"

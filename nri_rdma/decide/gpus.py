@@ -15,12 +15,11 @@ Every program has its own names for a GPU. These are understood:
 | Intel's device plugin | ``card0-1`` (a share) | the GPU with that device file |
 | any other device plugin | a UUID or a PCI address of a GPU of this node | that GPU; other ids mean no GPU |
 | a claim | its CDI devices: their device nodes, by path or number | the GPUs with these nodes |
-| CDI | ``nvidia.com/gpu=`` and an id of NVIDIA's, or ``all`` | as for NVIDIA's device plugin; all NVIDIA GPUs |
+| CDI | ``nvidia.com/gpu=`` and an id of NVIDIA's, or ``all`` | the GPU with that id; all NVIDIA GPUs |
 | a container | its device nodes, by number | the GPUs with these nodes |
-| NVIDIA_VISIBLE_DEVICES | ids of NVIDIA's, also a UUID's beginning; or ``all`` | as for CDI |
+| NVIDIA_VISIBLE_DEVICES | ids of NVIDIA's, also a UUID's beginning; or ``all`` | the GPUs with those ids; all |
 
-If an id of a GPU resource names no GPU, the result has a problem, in words: the pod has a GPU that cannot be
-identified.
+If an id of a GPU resource names no GPU, the pod has a GPU that cannot be identified; the result says so in `problem`.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from nri_rdma.model.request import AlignTo, DeviceRequest
 from nri_rdma.text.refusals import bounded
 
 KUBELET = "the kubelet"
-"""The name of the kubelet as a source of GPUs, for reasons and spans."""
+"""The name of the kubelet in error texts, reasons and trace spans about the source of GPUs."""
 CDI_DEVICES = "its CDI devices"
 DEVICE_NODES = "its device nodes"
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
@@ -63,7 +62,7 @@ and reading one of a megabyte took more than a second."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuNames:
-    """The GPUs of a node by all their names. Built once for each scan of the hardware, so that each question is a
+    """The GPUs of a node by all their names. Built once for each scan of the hardware, so that finding a GPU is a
     look-up."""
 
     gpus: tuple[Gpu, ...] = ()
@@ -90,7 +89,7 @@ class GpuNames:
         )
 
     def named(self, text: str) -> Gpu | None:
-        """Return the GPU named by an id of a device plugin or of NVIDIA's tools; None if it names no GPU of this
+        """Return the GPU that an id of a device plugin or of NVIDIA's tools names; None if the id names no GPU of this
         node."""
         share, place, node = _SHARE_OF_UUID.fullmatch(text), _PLACE.fullmatch(text), _NODE.fullmatch(text)
         if share is not None:
@@ -104,22 +103,23 @@ class GpuNames:
         return self.by_pci.get(address) if address is not None else None
 
     def abbreviated(self, text: str) -> Gpu | None:
-        """Return the GPU as `named` does, and also accept the beginning of a UUID if only one GPU's UUID begins so."""
+        """Return the GPU that a text names; None if it names none. Every form that `named` understands is accepted, and
+        also the beginning of a UUID if only one GPU's UUID begins so."""
         if not _PART_OF_UUID.fullmatch(text):
             return self.named(text)
         found = [gpu for uuid, gpu in self.by_uuid.items() if uuid.startswith(text.lower())]
         return found[0] if len(found) == 1 else self.named(text)
 
     def surely_named(self, text: str) -> Gpu | None:
-        """Return the GPU as `named` does, but accept only UUIDs and PCI addresses: other kinds of devices have no such
-        names."""
+        """Return the GPU whose UUID or PCI address the text is; None for any other text. Used for ids of resources that
+        may not be GPUs: an id such as ``0`` could belong to a device of another kind."""
         return self.named(text) if _SHARE_OF_UUID.fullmatch(text) or parse_pci_address(text) is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownGpus:
-    """The known GPUs of a container, each once, in the order reported. `problem` says why some are unknown; "" if all
-    are known. `is_default`: they may come from a variable that the image sets itself, and not from an allocation."""
+    """The known GPUs of a container, each once, in the order reported. `problem` says why some GPUs are unknown; "" if
+    all are known. `is_default`: the GPUs may come from a variable that the image sets, and not from an allocation."""
 
     gpus: tuple[PciAddress, ...] = ()
     source: str = ""
@@ -137,7 +137,7 @@ NOBODY_TOLD = KnownGpus()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodGpus:
     """The kubelet's report of a pod's GPUs, by container. `unanswered` says why there is no report; "" if there is one.
-    `is_unknown_pod`: there is none because the kubelet does not know the pod."""
+    `is_unknown_pod`: there is no report because the kubelet does not know the pod."""
 
     by_container: Mapping[str, KnownGpus] = field(default_factory=dict)
     unanswered: str = ""
@@ -148,7 +148,7 @@ class PodGpus:
 
 
 def pod_gpus(allocation: PodAllocation, names: GpuNames, specs: Mapping[str, ResolvedDevice]) -> PodGpus:
-    """Return the GPUs of a pod's containers according to the kubelet's allocation. `specs` are the CDI devices of the
+    """Return the GPUs that the kubelet allocated to each container of a pod. `specs` are the CDI devices of the
     node."""
     told = {container.name: _of_allocation(container, names, specs) for container in allocation.containers}
     return PodGpus(by_container={name: known for name, known in told.items() if known})
@@ -235,7 +235,8 @@ class GpuEvidence:
 
 
 def of_shown(shown: GpuEvidence, names: GpuNames, specs: Mapping[str, ResolvedDevice]) -> KnownGpus:
-    """Return the GPUs of a created container according to its most reliable evidence."""
+    """Return the GPUs of a created container. The GPUs of its CDI devices count; if there are none, those of its device
+    nodes; if there are none, those in NVIDIA_VISIBLE_DEVICES."""
     named = [gpu for name in shown.cdi_devices for gpu in of_cdi_device(name, names, specs)]
     if named:
         return _known(named, CDI_DEVICES)
@@ -247,8 +248,9 @@ def of_shown(shown: GpuEvidence, names: GpuNames, specs: Mapping[str, ResolvedDe
 
 
 def _of_visible(text: str | None, names: GpuNames) -> KnownGpus:
-    """Return the GPUs of NVIDIA_VISIBLE_DEVICES. ``all`` may only be the default of a CUDA image. A path means that the
-    devices are reported in another way."""
+    """Return the GPUs that the value of NVIDIA_VISIBLE_DEVICES names. The result for ``all`` has `is_default`, because
+    CUDA images set this value themselves. The result for a path is empty, because the container then gets its GPUs by
+    mounts."""
     if text is None or text in _NOBODY or text.startswith("/"):
         return NOBODY_TOLD
     if len(text) > _MOST_TEXT:
@@ -268,7 +270,7 @@ def _of_visible(text: str | None, names: GpuNames) -> KnownGpus:
 
 
 def may_use_gpus(request: DeviceRequest) -> bool:
-    """Return whether the pod's GPUs matter for a request: its devices are to be next to them, or on their NUMA
+    """Return whether the pod's GPUs matter for a request, because its devices must be next to the GPUs or on their NUMA
     nodes."""
     return request.align is None or request.align.to is not AlignTo.NONE
 
@@ -304,8 +306,9 @@ def is_near_numa(request: DeviceRequest) -> bool:
 
 
 def informed(request: DeviceRequest, told: PodGpus | None) -> DeviceRequest:
-    """Return the request with the GPUs of its containers. `told` is the kubelet's report, which takes precedence over
-    GPUs that the request names; None: there is no kubelet to ask."""
+    """Return the request with the GPUs of its containers. `told` is the kubelet's report, which overrides GPUs that the
+    request names; None: there is no kubelet to ask. If GPUs are unknown or contradict the request, the result says so
+    in `gpus_problem`."""
     if told is None or not may_use_gpus(request):
         return request
     if told.unanswered:
@@ -334,10 +337,11 @@ def _listed(gpus: Iterable[PciAddress]) -> str:
 
 
 def source_words(request: DeviceRequest) -> str:
-    """Return the source of a request's GPUs as a text; "" if it has none."""
+    """Return a text that says who named a request's GPUs: the kubelet or the request itself. "" if the request has no
+    GPUs."""
     return request.gpus_from or ("the request" if request.gpus else "")
 
 
 def gpus_of(requests: Iterable[DeviceRequest]) -> Iterator[PciAddress]:
-    """Yield all GPUs of these requests, each once, in their order."""
+    """Yield all GPUs of the requests, each once, in the order of the requests."""
     yield from dict.fromkeys(pci for request in requests for pci in request.gpus)

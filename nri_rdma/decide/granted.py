@@ -1,8 +1,8 @@
 """Devices that other programs gave to the containers of a pod (CDI devices of a DRA driver, device nodes), and what
 follows from them.
 
-Pure. A CDI spec with nri-rdma's annotation key makes a request (nri_rdma.cdi.meaning). For a spec without it, the
-administrator's setting `adopt` decides.
+Pure. A CDI spec can contain a request to nri-rdma, in an annotation (nri_rdma.cdi.meaning). For a spec without one, the
+administrator's setting `adopt` decides whether nri-rdma completes what the other program gave.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ class Wanted:
 
 
 def requests_of(grants: Iterable[CdiGrant], adoption: Adoption) -> tuple[Wanted, ...]:
-    """Return the requests that these grants make. A CDI device of several containers makes one request for all of them.
+    """Return the requests of CDI devices that containers have (`grants`). A CDI device of several containers makes one
+    request for all of them.
 
-    Raise the error of a spec whose request cannot be read: its container must not start without its devices.
+    Raise the error of a spec whose request cannot be read, because a container must not start without its devices.
     """
     by_name: dict[str, list[CdiGrant]] = {}
     for grant in grants:
@@ -71,7 +72,9 @@ def _wanted_for(same: list[CdiGrant], adoption: Adoption) -> Iterator[Wanted]:
 
 
 def lacks(grants: Iterable[CdiGrant], attached: Iterable[DeviceRequest], adoption: Adoption) -> bool:
-    """Return whether any of these CDI devices makes a request that no attached request covers for its container."""
+    """Return whether a container has a CDI device whose RDMA devices still have to be attached for it. `grants` are the
+    CDI devices of containers, and `attached` are the requests whose devices are attached already. A spec with an
+    unreadable request counts as not attached."""
     requests = tuple(attached)
     bare = [
         grant
@@ -85,9 +88,9 @@ def lacks(grants: Iterable[CdiGrant], attached: Iterable[DeviceRequest], adoptio
 
 
 def place_granted(node: Node, taken: Taken, items: tuple[Wanted, ...], asker: Asker, owner: str) -> tuple[Placed, ...]:
-    """Return the requests with their devices. Raise PlacementError or RequestError if they cannot be attached as they
-    ask, or if a pod holds one of the devices exclusively. Two of these requests may share a device, but not have it
-    exclusively. A request with admin access is never in conflict with other holders."""
+    """Return the requests of CDI devices with their RDMA devices, which another program has chosen. Raise
+    PlacementError or RequestError if the kernel, the pod or the host's use of a device does not allow a request, or if
+    another holder has the device in a mode that forbids it. A request with admin access conflicts with no holder."""
     placed: list[Placed] = []
     for item in items:
         placed.append(_granted_one(node, _with_holdings(taken, placed, owner), item, asker))
@@ -114,8 +117,8 @@ def _granted_one(node: Node, taken: Taken, item: Wanted, asker: Asker) -> Placed
 
 
 def with_pools(policy: Policy, offer: Offer, given: tuple[Placed, ...]) -> tuple[Placed, ...]:
-    """Return the placed requests completed with settings and variables from the pools of their devices, as far as the
-    requests leave them open. Raise PlacementError if two pools of one request set a variable differently."""
+    """Return the placed requests with the settings and variables that the pools of their devices add; settings of a
+    request itself stay. Raise PlacementError if two pools of one request give a variable different values."""
     pools = policy.pools.values() if given else ()
     if not any(it.env or it.use or it.prove or it.userspace or it.roce_version for it in pools):
         return given
@@ -164,14 +167,15 @@ def _refuse_taken(device: RdmaDevice, mode: Mode, holders: Collection[Holding], 
 
 
 def with_grants(taken: Taken, placed: tuple[Placed, ...], owner: str) -> Taken:
-    """Return the holdings of other pods together with these granted devices, all as held exclusively, so that the
-    requests of this pod's annotations do not get the same devices."""
+    """Return the holdings `taken` of other pods, with the devices of `placed` added as held exclusively by `owner`.
+    These devices came to this pod by other programs (CDI). The requests of the pod's annotations then cannot get them a
+    second time."""
     return _with_holdings(taken, placed, owner, Mode.EXCLUSIVE)
 
 
 def _with_holdings(taken: Taken, placed: Iterable[Placed], owner: str, mode: Mode | None = None) -> Taken:
-    """Return the holdings with these devices added. `mode` is the mode in which they are held; None: the mode of each
-    request."""
+    """Return the holdings with the devices of `placed` added, each held by `owner`. `mode` is the mode of the added
+    holdings; None: the mode of each request."""
     more = dict(taken)
     for item in placed:
         words = f"{owner} (CDI device {item.admitted.request.cdi_device})"
@@ -190,9 +194,9 @@ def refuse_unallocated(
     adoption: Adoption,
     where: str,
 ) -> None:
-    """Raise PlacementError if a container has device nodes of an RDMA device that nobody allocated to it, and the
-    administrator enforces allocation. Devices in `covered` are allocated. `explained` has, by device, the vendors whose
-    CDI devices have these nodes."""
+    """Raise PlacementError if a container has device nodes of an RDMA device that no known program allocated to it, and
+    the setting `adopt` is `enforce`. `present` has the container's device nodes by path; devices in `covered` are
+    allocated. `explained` has, by device, the vendors whose CDI devices contain its nodes."""
     for device in shown_devices(node, present):
         if device.id in covered:
             continue
@@ -209,7 +213,8 @@ def refuse_unallocated(
 
 
 def shown_devices(node: Node, present: Mapping[str, DeviceNumbers]) -> tuple[RdmaDevice, ...]:
-    """Return the RDMA devices of the node whose uverbs nodes are in a container, at any path."""
+    """Return the RDMA devices whose uverbs nodes a container has, at any path. `present` has the container's device
+    nodes by path."""
     numbers = set(present.values())
     return tuple(
         device

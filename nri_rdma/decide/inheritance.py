@@ -1,7 +1,7 @@
-"""Decides which of its host's addresses, routes, neighbours and rules a netdev keeps when it moves into a pod.
+"""Decides which of its addresses, routes, neighbours and rules on the host a netdev keeps when it moves into a pod.
 
-Law: the pod's cluster network keeps working. What would divert its packets (to its own address and gateway, the service
-range, the API server or the node) is not taken into the pod, and is reported.
+Law: the pod's cluster network keeps working. A route or rule is left on the host, and reported, if it would divert
+packets to the pod's own address or gateway, the service range, the API server or the node.
 """
 
 from __future__ import annotations
@@ -20,26 +20,28 @@ from nri_rdma.model.routing import SHARED_TABLES, IpInterface, KnownRule, Routin
 from nri_rdma.model.usage import Lifelines
 
 OWN_PRIORITY: Final = 32765
-"""The priority of the rules that make each of a pod's addresses leave by its own netdev: after the host's rules, and
-before the rule of the table `main` (32766)."""
+"""The priority of rules that send packets from an address of a pod by the netdev with that address. It comes after the
+host's rules, and before the rule of the table `main` (32766)."""
 FIRST_OWN_TABLE: Final = 30000
-"""The number of the first routing table for these rules; further netdevs get the next free numbers."""
+"""The number of the first routing table to which rules with OWN_PRIORITY lead; each further netdev gets the next free
+number."""
 SEVERAL_SYSCTLS: Final = (
     ("ipv4/conf/rp_filter", "2"),
     ("ipv4/conf/arp_ignore", "1"),
     ("ipv4/conf/arp_announce", "2"),
 )
-"""The sysctls of netdevs that share a pod with others: each answers ARP for its own addresses only, and accepts packets
-whose answer would leave by another netdev."""
+"""The sysctls of a netdev if a pod has several netdevs. The netdev then answers ARP for its own addresses only, and
+accepts packets whose answer would leave by another netdev."""
 _IPV6, _IPV6_MTU = 6, 1280
 _TOLD_MAX = 20
-"""The most things that a report lists one by one."""
+"""The most addresses, routes and rules that were left out and that a report lists one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A netdev that moves into a pod. `given`: the addresses that the pod asks for in place of the host's. `has_ipv6`:
-    whether the pod's request allows IPv6 on it."""
+    """A netdev that moves into a pod. `takes` says what the netdev may keep of its configuration on the host. `given`
+    are the addresses that the pod requests instead of the host's. `has_ipv6`: the pod's request allows IPv6 on the
+    netdev."""
 
     link: LinkState
     pod_name: str
@@ -58,8 +60,9 @@ class _Protected:
 def inherit(
     arrivals: Sequence[Arrival], host_rules: Sequence[KnownRule], pod: Routing, lifelines: Lifelines
 ) -> tuple[Inherited, ...]:
-    """Return what each netdev keeps of its host's configuration. `pod` is the routing of the pod's namespace before any
-    of them arrives; it may contain netdevs of earlier attaches."""
+    """Decide what each netdev keeps of its addresses, routes, neighbours and rules on the host. `arrivals` are the
+    netdevs that move into the pod; `pod` is the routing of the pod's namespace before they move. `lifelines` are the
+    addresses that must stay reachable: those of the node, the API server and the services."""
     protected = tuple(_protected(pod, lifelines))
     taken = [_Netdev(it, pod, protected) for it in arrivals]
     rules_of_pod = {it.rule for it in pod.rules}
@@ -75,9 +78,10 @@ def inherit(
 def leading_away(
     routes: Iterable[RouteConfig], pod: Routing, lifelines: Lifelines, *, has_rules: bool = False
 ) -> tuple[str, ...]:
-    """Return a sentence for each of these routes that would divert packets of the pod's cluster network. `routes` are
-    those that the pod asks for, `pod` is the routing of its namespace, as far as known. `has_rules`: rules may send
-    packets to any table, so that routes in all tables count."""
+    """Return a sentence for each route that would divert packets of the pod's cluster network. `routes` are those that
+    the pod requests, and `pod` is the known routing of its namespace. `lifelines` are the addresses of the node, the
+    API server and the services. `has_rules`: routes in all tables count, because rules may send packets to any
+    table."""
     protected = tuple(_protected(pod, lifelines))
     asked = (it for it in routes if it.is_over_netdev and (has_rules or it.table in SHARED_TABLES))
     found = ((it, [known.why for known in protected if _overlap(known.network, it.destination)]) for it in asked)
@@ -85,7 +89,8 @@ def leading_away(
 
 
 class _Netdev:
-    """One netdev while it is decided which configuration it takes into the pod."""
+    """A netdev that moves into a pod, while its addresses, routes, neighbours and rules are chosen one kind after the
+    other."""
 
     def __init__(self, arrival: Arrival, pod: Routing, protected: tuple[_Protected, ...]) -> None:
         self.arrival = arrival
@@ -113,7 +118,7 @@ class _Netdev:
 
     @property
     def tables(self) -> set[int]:
-        """The routing tables of its routes on the host."""
+        """The routing tables of the host that have routes of this netdev, by number."""
         return {it.route.table for _, it in self._routes}
 
     def take_addresses(self) -> None:
@@ -191,7 +196,8 @@ class _Netdev:
             self._things += (Brought(thing=thing) for thing in kept)
 
     def part(self, table: int) -> None:
-        """Make packets from each of its addresses leave by this netdev, with rules that lead to a table of its own."""
+        """Add rules and routes by which packets from each address of the netdev leave by this netdev. `table` is the
+        number of a routing table for this netdev alone."""
         mine = [it for it in self.own if not it.own.is_link_local]
         sources = {ip_network(it.own.ip): None for it in mine}
         self.rules += (RoutingRule(version=it.version, priority=OWN_PRIORITY, table=table, source=it) for it in sources)
@@ -205,11 +211,12 @@ class _Netdev:
         self._things += (replace(it, table=table) for it in self.main_routes)
 
     def leave_out(self, what: str, why: str) -> None:
-        """Record what the pod does not get, and the reason."""
+        """Record that the pod does not get the address, route or rule that `what` describes, and the reason."""
         self._left_out.append(f"{what}: {why}")
 
     def inherited(self) -> Inherited:
-        """Return the result of the decisions."""
+        """Return the addresses, routes, rules, neighbours and sysctls that the netdev gets in the pod, and a text for
+        each thing that is left out."""
         more = len(self._left_out) - _TOLD_MAX
         told = (*self._left_out[:_TOLD_MAX], *([f"and {more} more"] if more > 0 else []))
         return Inherited(
@@ -259,7 +266,7 @@ class _Netdev:
         return ""
 
     def _is_open(self, rule: RoutingRule) -> bool:
-        """Return whether the rule may select packets of the pod's cluster network."""
+        """Return whether the rule may select packets of the pod's cluster network, which must keep their way."""
         if self.arrival.link.name in {rule.iif, rule.oif}:
             return False
         if rule.invert:
@@ -293,10 +300,10 @@ def _renamed(arrival: Arrival, rule: RoutingRule) -> RoutingRule:
 
 
 def _part(netdevs: Sequence[_Netdev], numbers: Iterator[int], pod: Routing) -> None:
-    """Make packets from each address leave by its own netdev, if several netdevs have addresses.
+    """Make packets from each address leave by its own netdev, if several netdevs of the pod have addresses.
 
-    A netdev whose request gives routes or rules is left alone: its author decides its routing. So are the netdevs of
-    earlier attaches.
+    A netdev whose request gives routes or rules is left unchanged, because its author decides its routing. Netdevs of
+    earlier attaches are left unchanged, too.
     """
     with_addresses = [it for it in netdevs if any(not own.own.is_link_local for own in it.own)]
     of_earlier = chain.from_iterable(pod.addresses.get(it, ()) for it in sorted(pod.netdevs))
@@ -316,8 +323,9 @@ def _part(netdevs: Sequence[_Netdev], numbers: Iterator[int], pod: Routing) -> N
 
 
 def _is_lost(source: IpNetwork | None, host: Iterable[CarriedAddress], pod: Iterable[CarriedAddress]) -> bool:
-    """Return whether the netdev had addresses in this network on the host, and has none of them in the pod. A network
-    in which it never had an address stands for packets that it forwards, and is not lost."""
+    """Return whether a rule for packets from the network `source` has no purpose in the pod: the netdev had addresses
+    in the network on the host (`host`), and has none of them in the pod (`pod`). A network in which it never had an
+    address is not lost: the rule is then for packets that the netdev forwards."""
     return (
         source is not None
         and any(_contains(source, it.own.ip) for it in host)
@@ -339,13 +347,14 @@ def _tables_of(pod: Routing) -> set[int]:
 
 
 def _key(route: RouteConfig) -> tuple[IpNetwork, int, int]:
-    """Return the fields by which the kernel tells routes apart."""
+    """Return the destination, table and metric: the kernel does not accept two routes that agree in all three."""
     return route.destination, route.table, route.metric
 
 
 def _protected(pod: Routing, lifelines: Lifelines) -> Iterator[_Protected]:
-    """Yield the networks that the pod's cluster network needs, each with a name for reports. Its links are those with a
-    default route, or all links if there is no default route; netdevs of earlier attaches are not among them."""
+    """Yield the networks that must stay reachable over the pod's cluster network, each with a name for reports. The
+    links of the cluster network are those with a default route, or all links if no link has one. Netdevs of earlier
+    attaches do not count."""
     others = pod.addresses.keys() - pod.netdevs
     chosen = {it for it in others if any(not route.destination.prefixlen for route in pod.routes.get(it, ()))} or others
     for ifindex, addresses in ((it, pod.addresses[it]) for it in sorted(chosen)):

@@ -3,8 +3,8 @@
 Pure and from memory, because CreateContainer waits for it. The caller has passed the barrier (the wait until the pod's
 devices are attached), so that the numbers of the character devices are the kernel's present ones.
 
-Law: no path and no variable twice; variables that the container sets itself stay; a container that no request covers is
-not edited.
+Law: the edits have each path and each variable only once. Variables that the container sets itself stay. A container is
+edited only if a request of its pod is for this container.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ USUAL_INTERFACE = "eth0"
 HCA_LIST, HCA_MAPPING = "NVSHMEM_HCA_LIST", "NVSHMEM_HCA_PE_MAPPING"
 """NVSHMEM's two ways to choose devices: it ignores the mapping if the list is set, too."""
 HINT_VARIABLES = ("NCCL_IB_HCA", "UCX_NET_DEVICES", HCA_LIST)
-"""The variables by which libraries are told which devices to use."""
+"""The variables that tell NCCL, UCX and NVSHMEM which devices to use."""
 SOCKET_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 """The variables whose values are known only when the pod has its network."""
 LATE_VARIABLES = (*SOCKET_VARIABLES, *GID_VARIABLES)
@@ -41,7 +41,7 @@ class AttachedDevice:
     device: RdmaDevice
     netdev_names: tuple[str, ...]
     limits: RdmaLimits | None = None
-    """The limits on this device; None: those of the request."""
+    """The limits on this device; None: the limits of the request count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +68,11 @@ def inject(
     default_memlock: int | None,
     gids: Sequence[Gids] = (),
 ) -> ContainerEdits:
-    """Return the edits of one container.
+    """Return the edits of one container; no edits if no request in `attached` is for this container.
 
-    `present_env` are the names of the variables that the container has, `present_devices` the paths and numbers of its
-    devices. A device in the edits whose path is present has other numbers, and replaces the present one. `gids` are the
-    GIDs of the attaches that made `attached`.
+    `present_env` are the names of the variables that the container has, `present_devices` its device nodes by path. The
+    edits replace a device node of the container if it has other numbers than the pod's device at its path. `gids` are
+    the GIDs of the pod's ports.
     """
     covering = [item for item in attached if item.admitted.request.scope.covers(container)]
     if not covering:
@@ -91,8 +91,9 @@ def inject(
 
 
 def shown_as(path: str, numbers: DeviceNumbers, devices: Iterable[RdmaDevice]) -> tuple[RdmaDevice, CharDevice] | None:
-    """Return the node's character device with these numbers, which a container has at another path, and its RDMA
-    device. None if no device has these numbers, or if they belong to the device of this path."""
+    """Find the RDMA device behind a device node of a container, if the node has the path of another device. `path` and
+    `numbers` are the node's path, and its major and minor number. Return the RDMA device and its character device; None
+    if no RDMA device has the numbers, or if the path is the right one."""
     for device in devices:
         for char in device.char_devices:
             if (char.major, char.minor) == numbers and char.path != path:
@@ -103,11 +104,12 @@ def shown_as(path: str, numbers: DeviceNumbers, devices: Iterable[RdmaDevice]) -
 def refuse_conflicts(
     edits: ContainerEdits, present: Mapping[str, DeviceNumbers], devices: Iterable[RdmaDevice], where: str
 ) -> tuple[tuple[CharDevice, DeviceNumbers], ...]:
-    """Return the edits' character devices that replace a stale device of the container at the same path, with its old
-    numbers. A device is stale if no RDMA device has its numbers (an outdated CDI file, for example).
+    """Return the character devices in `edits` that replace a stale device node of the container, with the old numbers.
+    `present` has the container's device nodes by path. A node is stale if no RDMA device has its numbers any more
+    (because of an outdated CDI file, for example).
 
-    Raise PlacementError if the replaced device is another RDMA device: two programs gave the container different
-    devices under one name, and neither may silently win.
+    Raise PlacementError if the numbers belong to another RDMA device: two programs gave the container different devices
+    at one path, and neither may silently win. `where` names the container.
     """
     replaced = tuple((ours, present[ours.path]) for ours in edits.char_devices if ours.path in present)
     for ours, theirs in replaced:
@@ -125,8 +127,8 @@ def refuse_conflicts(
 
 
 def refuse_two_pools(attached: tuple[AttachedRequest, ...], container: str, present_env: Collection[str]) -> None:
-    """Raise PlacementError if the pools of a container's devices set a variable differently that the container does not
-    set itself."""
+    """Raise PlacementError if a container gets devices of two pools that give one variable different values. Variables
+    in `present_env` do not matter, because the container sets them itself."""
     covering = (item.admitted for item in attached if item.admitted.request.scope.covers(container))
     refuse_two_values(covering, present_env)
 
@@ -153,7 +155,9 @@ def _char_devices(
 
 
 def _env(attached: tuple[AttachedRequest, ...], covering: list[AttachedRequest]) -> list[tuple[str, str]]:
-    """Return the variables for libraries, then those of the pools, then the names of the devices of each request."""
+    """Return the variables of a container. The first ones tell NCCL, UCX, NVSHMEM and Gloo what to use; a variable of a
+    pool replaces them. The variables of the pools follow, then the names of each request's devices. `covering` are
+    those of the pod's requests (`attached`) that are for this container."""
     computing = [item for item in covering if item.admitted.request.use is not Use.STORAGE]
     env = _hints(computing)
     interfaces = _interfaces(attached, computing)
@@ -170,8 +174,9 @@ def _env(attached: tuple[AttachedRequest, ...], covering: list[AttachedRequest])
 def _gid_variables(
     gids: Gids, attached: tuple[AttachedRequest, ...], covering: list[AttachedRequest], present_env: Collection[str]
 ) -> list[tuple[str, str]]:
-    """Return the variables that choose a GID, except those of a library (NCCL or UCX) for which the container or its
-    pools already choose one."""
+    """Return the variables that choose a GID in NCCL and UCX. Variables of a library are left out if the container or
+    its pools already choose a GID for it. `covering` are those of the pod's requests (`attached`) that are for this
+    container."""
     told = gids.variables
     if len(covering) < len(attached):
         told = gids.variables_of(gids.computing & {it.device.name for item in covering for it in item.devices})
@@ -181,11 +186,12 @@ def _gid_variables(
 
 
 def _hints(computing: list[AttachedRequest]) -> list[tuple[str, str]]:
-    """Return the variables that name devices for verbs to NCCL, UCX and NVSHMEM.
+    """Return the variables that tell NCCL, UCX and NVSHMEM which devices to use for verbs. `computing` are the requests
+    whose devices are not only for storage.
 
     NCCL's ``=`` demands an exact match; otherwise ``mlx5_1`` would also select ``mlx5_10``. UCX's list counts for all
-    networks, so it needs ``lo`` for TCP within the container. Only active ports are named; if none is active, all are,
-    because one may become active later.
+    networks, so it needs ``lo`` for TCP within the container. Only active ports are named; if none is active, all ports
+    are named, because one may become active later.
     """
     usable = {
         it.device.id: (it.device, live_ports(it.device, item.admitted.mode))
@@ -206,12 +212,14 @@ def _hints(computing: list[AttachedRequest]) -> list[tuple[str, str]]:
 
 
 def usable_ports(device: RdmaDevice, mode: Mode) -> list[int]:
-    """Return the ports of a device that libraries are told to use if the container has no other device."""
+    """Return the numbers of a device's ports that a container's libraries are told to use: the ports that can carry
+    data in this mode, or all ports if none can."""
     return live_ports(device, mode) or _port_numbers(device)
 
 
 def live_ports(device: RdmaDevice, mode: Mode) -> list[int]:
-    """Return the ports that can carry data, or will do so in the pod once its netdev is up."""
+    """Return the numbers of the ports that can carry data now, or that will do so when the device's netdev is up in the
+    pod."""
     if not [port for port in device.ports if not port.is_active or port.is_limited]:
         return _port_numbers(device)
     is_raised = rises(device, mode)
@@ -224,9 +232,9 @@ def _port_numbers(device: RdmaDevice) -> list[int]:
 
 
 def _interfaces(attached: tuple[AttachedRequest, ...], computing: list[AttachedRequest]) -> str:
-    """Return the interfaces for TCP connections in a pod with moved netdevs, joined by commas: the pod's own interface,
-    by which it reaches other pods, or else the moved netdevs. "" if no netdev moved, or if the pod's network is not
-    known yet."""
+    """Return the interfaces for TCP connections in a pod with moved netdevs, joined by commas. They are the pod's own
+    interface, by which it reaches other pods, or else the moved netdevs. "" if no netdev moved, or if the pod's network
+    is not known yet."""
     moving = [item.pod_interface for item in attached if item.moved]
     if not moving or moving[0] is None:
         return ""
@@ -234,10 +242,11 @@ def _interfaces(attached: tuple[AttachedRequest, ...], computing: list[AttachedR
 
 
 def _devices(attached: tuple[AttachedRequest, ...], covering: list[AttachedRequest]) -> list[tuple[str, str]]:
-    """Return the variables that name the devices and netdevs of each request.
+    """Return the variables that name the devices and netdevs of each request. `covering` are those of the pod's
+    requests (`attached`) that are for this container.
 
-    A request without a name is named by its number among the container's requests. For one release it also has the
-    variable with its number in the pod, unless another request has that name.
+    A request without a name is numbered among the container's requests. For one release its devices are also in the
+    variable with the number that the request has in the pod, unless another request uses that variable.
     """
     told: dict[str, dict[str, None]] = {}  # CDI devices may make several requests of one name: their values are joined
     in_pod: dict[int, int] = {}

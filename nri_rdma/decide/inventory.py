@@ -1,4 +1,4 @@
-"""Combines a sysfs scan of the hardware with the netdevs that the host has now, and with their use."""
+"""Combines a sysfs scan of the hardware with the netdevs that the host has now, and with the host's use of them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _MAX_NAMED = 3
 _DHCP_CLIENT_PORTS = frozenset({("udp", 68), ("udp", 546)})
 """The ports of DHCP clients. Their sockets do not count as use, because they only renew the lease."""
 _RDMA_CORE = "ib_core"
-"""The kernel module that holds a queue pair for management datagrams on every device, and creates a new one after a
-move."""
+"""The kernel module that holds a queue pair for management datagrams on every device. When the device moves, it creates
+a new one."""
 _IPOIB = "ib_ipoib"
 _DRIVERS = frozenset(
     {"bng_re", "bnxt_re", "efa", "erdma", "hfi1", "hns_roce_hw_v2", "ib_mthca", "ionic_rdma", "irdma", "iw_cxgb4"}
     | {"mana_ib", "mlx4_ib", "mlx5_ib", "ocrdma", "qedr", "rdma_rxe", "rdmavt", "siw", "usnic_verbs", "vmw_pvrdma"}
 )
-"""The RDMA drivers of the kernel. Objects that they hold on a device serve its users and do not count as use (mlx5_ib
-holds a queue pair for memory registration)."""
+"""The RDMA drivers of the kernel. Objects that a driver holds on a device do not count as use, because they serve the
+device's users (mlx5_ib holds a queue pair for memory registration)."""
 
 
 def assemble(
@@ -39,12 +39,13 @@ def assemble(
     is_own_tree: bool = False,
     ignored: Collection[int] = (),
 ) -> Node:
-    """Return the node, from a scan, the host's links and the kernel's report about the RDMA devices, all of one time.
-    Pure.
+    """Return the node from a scan of sysfs (`scan`), the host's links and their use (`use`), and the kernel's report
+    about the RDMA devices (`rdma`). All three must be of one time. Pure.
 
     `rdma` is None if the kernel has no RDMA subsystem and so reports nothing. `holders` are the RDMA objects in use, by
-    the kernel's device index; objects of the processes in `ignored` do not count. `is_own_tree`: the scan is of this
-    machine's own sysfs, so that the kernel reports every complete device.
+    the kernel's device index; objects of the processes in `ignored` do not count. `is_own_tree`: `scan` is of this
+    machine's own sysfs. A device without a report is then just appearing or disappearing, and links are not found by
+    its name.
     """
     told = {(item.name, item.node_guid): item for item in rdma or ()}
     others = {index: [item for item in objects if item.pid not in ignored] for index, objects in holders.items()}
@@ -74,7 +75,7 @@ def assemble(
 
 
 def watched(scan: Scan, node: Node, use: HostUse) -> Watched:
-    """Return the links, routing tables, names and addresses whose changes can change the node."""
+    """Return the links, routing tables, names and addresses whose changes can change the node's inventory."""
     ifindexes = frozenset(netdev.ifindex for device in node.devices for netdev in device.netdevs)
     return Watched(
         ifindexes=ifindexes,
@@ -87,7 +88,8 @@ def watched(scan: Scan, node: Node, use: HostUse) -> Watched:
 
 
 def matters(change: Change, to: Watched) -> bool:
-    """Return whether a change can change the node. Changes of pods' own links, frequent on a busy node, cannot."""
+    """Return whether a change on the host can change the node's inventory. `to` are the links, tables, names and
+    addresses on which the inventory depends. Changes of pods' own links, which are frequent, do not matter."""
     if change.address and all(change.address in to.addresses.get(ifindex, ()) for ifindex in change.ifindexes):
         return False
     return (
@@ -120,16 +122,16 @@ def netdev_of(link: LinkState, addresses: tuple[str, ...] = (), programs: EbpfPr
 
 
 def in_use_reasons(link: LinkState, use: HostUse) -> tuple[str, ...]:
-    """Return why the host needs a netdev, so that it may not be given away; empty if it may. An address alone is no
-    reason."""
+    """Return the reasons why the host needs a netdev and must not give it to a pod; empty if there are none. An address
+    is a reason only if it is the node's address."""
     own = use.addresses.get(link.ifindex, frozenset())
     of_node = (f"{link.name} has the node's address {it}" for it in use.lifelines.node_ips if it in own)
     return (*_reasons_of_links(link, use), *of_node)
 
 
 def socket_reasons(link: LinkState, use: HostUse) -> tuple[str, ...]:
-    """Return a reason for each address with host sockets (of host processes and of pods on the host's network) that
-    would lose this netdev or its address."""
+    """Return a reason for each address of the netdev on which host processes have sockets: the sockets would stop
+    working if the netdev moved into a pod. Processes of pods on the host's network count as host processes."""
     own = use.addresses.get(link.ifindex, frozenset())
     by_address: dict[Address | None, list[HostSocket]] = {}
     for item in use.sockets:
@@ -147,11 +149,11 @@ def socket_reasons(link: LinkState, use: HostUse) -> tuple[str, ...]:
 def kernel_use_reasons(
     objects: Collection[RdmaObject], rdma_netns: RdmaNetns, *, ipoib_is_idle: bool = False
 ) -> tuple[str, ...]:
-    """Return a reason for each part of the kernel that uses an RDMA device and would lose it by a move; empty if none
-    does.
+    """Return a reason for each kernel module that uses an RDMA device and would lose it by the device's move into a
+    pod; empty if there is none. RDMA drivers and ib_core do not count.
 
-    IPoIB is such a part only if the RDMA device moves without the IPoIB netdev. It does not count if it is idle, or if
-    its netdev goes into the pod, too, and takes its objects along.
+    The module ib_ipoib counts only with RdmaNetns.EXCLUSIVE, because the RDMA device then moves without the IPoIB
+    netdev. It does not count if `ipoib_is_idle`: its netdevs are down and without addresses.
     """
     goes_along = rdma_netns is not RdmaNetns.EXCLUSIVE or ipoib_is_idle
     idle = _DRIVERS | {_RDMA_CORE} | ({_IPOIB} if goes_along else set())
@@ -160,14 +162,15 @@ def kernel_use_reasons(
 
 
 def ipoib_is_idle(device: RdmaDevice, use: HostUse) -> bool:
-    """Return whether the host has IPoIB netdevs of a device, all of them down and without an address. The module
-    ib_ipoib creates such netdevs, with queue pairs, as soon as it is loaded."""
+    """Return whether the host has IPoIB netdevs of a device, and all of them are down and without an address. The
+    module ib_ipoib creates such netdevs, with queue pairs, as soon as it is loaded."""
     own = [it for it in use.links if it.kind == IPOIB and device.pci is not None and it.parent == f"{_PCI}{device.pci}"]
     return bool(own) and not any(link.up or use.addresses.get(link.ifindex) for link in own)
 
 
 def open_reasons(objects: Collection[RdmaObject]) -> tuple[str, ...]:
-    """Return a reason for each process that has an RDMA device open and would lose it by a move."""
+    """Return a reason for each process that has an RDMA device open and would lose it if the device moved into a
+    pod."""
     contexts = [item for item in objects if item.kind is ObjectKind.CTX and not item.kernel_user]
     processes = {item.pid or 0: item.process for item in contexts}
     return tuple(f"{_process_words(pid, processes[pid])} has it open" for pid in sorted(processes))
@@ -250,8 +253,8 @@ def _joined(
 
 
 def _split_reasons(device: RdmaDevice) -> tuple[str, ...]:
-    """Return why a device with virtual functions cannot be given to one pod alone: the physical function configures and
-    carries them, so that the pod would control all of them."""
+    """Return the reason why a device with virtual functions cannot be given to one pod alone; empty for other devices.
+    The physical function configures and carries its virtual functions, so that the pod would control all of them."""
     if not device.vf_count:
         return ()
     return (f"{device.name} has {device.vf_count} virtual function{'' if device.vf_count == 1 else 's'}",)
@@ -262,10 +265,10 @@ def _own_links(
 ) -> list[LinkState]:
     """Return the host's links that belong to a device, in the order of its ports.
 
-    The kernel's report decides, because sysfs has only names, as they are in the namespace of each netdev. In addition,
-    links on the same PCI function count (IPoIB). While a device appears or disappears, sysfs has it but the kernel does
-    not report it; a soft device, which is on no PCI function, then has no links. Links in other namespaces are left
-    out.
+    Links that the kernel reports for the device (`told`) belong to it by their interface index. Names from sysfs
+    (`names`) are not enough, because a name may be that of a netdev in another namespace. By name only links on the
+    device's PCI function are added (IPoIB). A soft device without a report, which is just appearing or disappearing,
+    has no links.
     """
     by_number = {link.ifindex: link for link in links}
     own = [by_number[number] for number in (told.ifindexes if told is not None else ()) if number in by_number]
@@ -274,8 +277,8 @@ def _own_links(
 
 
 def _links_by_name(device: RdmaDevice, names: tuple[str, ...], links: Collection[LinkState]) -> list[LinkState]:
-    """Return a device's links by their names. Used if the tree is of another node or if the kernel has no RDMA
-    subsystem: there is no other source."""
+    """Return the host's links that belong to a device, found by their names in sysfs (`names`). Used if there is no
+    report of the kernel: the sysfs files are a copy from another machine, or the kernel has no RDMA subsystem."""
     return [link for link in _named(names, links) if _may_belong(link, device)]
 
 
@@ -285,6 +288,6 @@ def _named(names: tuple[str, ...], links: Collection[LinkState]) -> list[LinkSta
 
 
 def _may_belong(link: LinkState, device: RdmaDevice) -> bool:
-    """Return whether a link with the right name can belong to the device: one on another PCI function does not, and has
-    the name by chance. A virtual link (a bond, soft RoCE's) is on no function."""
+    """Return whether a link that has a name of the device's netdevs can belong to the device. A link on another PCI
+    function only has the name by chance. A virtual link (a bond, soft RoCE's) is on no PCI function and can belong."""
     return device.pci is None or not link.parent.startswith(_PCI) or link.parent == f"{_PCI}{device.pci}"

@@ -1,8 +1,8 @@
-"""Compares the devices that other programs gave to a container with those that its sandbox has, and says what is
-lacking. Pure.
+"""Compares the devices that other programs gave to a container with those that nri-rdma attached to its sandbox, and
+says what is lacking. Pure.
 
-A CDI device or a share makes a request. The sandbox may have the requested devices already, for this container or only
-for another one, or not at all.
+A CDI device or a share (an id that the kubelet allocates) makes a request. Its devices may be attached for this
+container, only for another container of the sandbox, or not at all.
 """
 
 from __future__ import annotations
@@ -16,50 +16,53 @@ from nri_rdma.cdi.index import NodesAt
 from nri_rdma.model.request import DeviceRequest
 
 Share: TypeAlias = tuple[str, str]
-"""A share of a pool: the pool's resource and the share's id."""
+"""A share: an id that the kubelet allocates to a container. The first part is the pool's resource, the second the
+id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """The devices that other programs gave to a container, according to one reading of CDI specs, kubelet and
-    runtime."""
+    """The devices that other programs gave to a container, as found in one reading of the CDI specs, the kubelet's
+    report and the runtime's message."""
 
     container: str
     is_concerned: bool = True
     """Whether the container has anything from other programs that may matter to nri-rdma."""
     grants: tuple[CdiGrant, ...] = ()
-    """Its CDI devices that concern nri-rdma."""
+    """The CDI devices of the container that concern nri-rdma."""
     withheld: tuple[str, ...] = ()
-    """CDI devices that the kubelet lists for the container, but that the container was not given."""
+    """CDI devices that the kubelet lists for the container, but that the container did not get."""
     unread: tuple[str, ...] = ()
-    """CDI devices that the runtime or the kubelet names, but that no CDI spec has yet: another reading may find
-    them."""
+    """CDI devices that the runtime or the kubelet names, but that no CDI spec has yet. A later reading of the specs may
+    find them."""
     unexplained: NodesAt = frozenset()
-    """Its RDMA device nodes of unknown origin, as long as another reading may explain them."""
+    """The container's RDMA device nodes that belong to no known CDI device; empty if a later reading cannot find one
+    either."""
     shares: frozenset[Share] = frozenset()
-    """The shares of nri-rdma's pools that the kubelet allocated to it."""
+    """The ids of nri-rdma's pools that the kubelet allocated to the container."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """The devices that one attachment of a sandbox has for containers. `part` is the attachment's name in the
-    sandbox."""
+    """An attachment of a sandbox: RDMA devices that nri-rdma attached, with the requests that say for which containers.
+    `part` is the attachment's name in the sandbox."""
 
     part: str
     cdi_devices: frozenset[str]
-    """The CDI devices for which it attaches, or has attached, RDMA devices."""
+    """The CDI devices for which RDMA devices are attached, or are being attached."""
     requests: tuple[DeviceRequest, ...] | None
-    """The requests that it has attached; None while the attach runs."""
+    """The requests whose devices are attached; None while the attach runs."""
 
     def gives(self, name: str, container: str) -> bool:
-        """Return whether the container gets the devices that were attached for this CDI device or share."""
+        """Return whether the container gets the devices that were attached for `name`, a CDI device or a share (an id
+        that the kubelet allocates). False while the attach runs."""
         return self.requests is not None and all(it.scope.covers(container) for it in self.requests if it.is_for(name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cover:
-    """The need to add the container to those that get an attachment's devices, because it has the CDI device or share
-    `name`. `is_given` false: the need to remove the container from them."""
+    """A step: give the container the devices of the attachment `part` too, because it has the CDI device or share
+    `name`. If `is_given` is false, the step is to take the container out of the attachment."""
 
     part: str
     name: str
@@ -68,7 +71,8 @@ class Cover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attach:
-    """The need to attach the devices that these CDI devices or these shares request."""
+    """A step: attach the RDMA devices for CDI devices (`grants`), or for shares, which are ids that the kubelet
+    allocates."""
 
     grants: tuple[CdiGrant, ...] = ()
     shares: tuple[Share, ...] = ()
@@ -78,12 +82,12 @@ Need: TypeAlias = Cover | Attach
 
 
 def lacking(evidence: Evidence, held: tuple[Held, ...], pools_by_id: Collection[str] = ()) -> tuple[Need, ...]:
-    """Return the needs of a container in order: what has to be done so that it has the devices that its evidence shows.
-    `held` is what its sandbox has. In the pools of `pools_by_id` an id stands for one device, so that two containers
-    with the same id have the same device.
+    """Return the steps, in order, after which a container has the RDMA devices that other programs gave it
+    (`evidence`). `held` are the attachments that its sandbox has. In the pools of `pools_by_id` containers with one id
+    share one device.
 
-    A CDI device without an attachment is a need, even if its spec seems to ask for nothing: its devices may be with an
-    older sandbox of the pod, and the spec asks for them once they are on the host again.
+    A CDI device without an attachment always leads to a step, even if its spec shows no request: its RDMA devices may
+    still be in an older sandbox of the pod, and the spec shows its request once they are on the host again.
     """
     return (*_of_shares(evidence, held, pools_by_id), *_of_grants(evidence, held))
 

@@ -2,7 +2,7 @@
 
 All of this is computed when the node is read and kept for later placements, because each starting pod waits for its
 placement. A place is a position in the PCI tree and has a number. The devices of one place are equally far from every
-GPU and are in the same groups; hundreds of virtual functions share one place.
+GPU and are in equal groups; hundreds of virtual functions share one place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nri_rdma.model.request import Mode
 from nri_rdma.model.same import Same
 
 _LEAST_PATH = 3
-"""Root port, bridge and function: a shorter path contains no switch."""
+"""The fewest steps of a PCI path with a switch: root port, bridge and function."""
 READINGS_KEPT = 2
 """The number of readings of the node whose results are cached: the newest, and the one before it, which a running
 placement may still use."""
@@ -30,17 +30,18 @@ placement may still use."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """The places (positions in the PCI tree) of devices, by number, and of each place the numbers of its switch, its
-    root complex and its NUMA node. These three kinds of groups never share a number."""
+    """The places of devices. A place is a position in the PCI tree and has a number. `of` has the place of each device;
+    `groups` has for each place three numbers: its switch, its root complex and its NUMA node."""
 
     of: Mapping[DeviceId, int]
     groups: tuple[tuple[int, int, int], ...]
     samples: tuple[RdmaDevice, ...]
-    """One device of each place, by the place's number."""
+    """One device of each place, in the order of the numbers of the places."""
 
     @classmethod
     def of_devices(cls, devices: Iterable[RdmaDevice]) -> Self:
-        """Return the places of these devices."""
+        """Number the places (positions in the PCI tree) of these devices. Devices below one bridge and on one NUMA node
+        share a place."""
         numbers: dict[object, int] = {}
         of: dict[DeviceId, int] = {}
         samples: list[RdmaDevice] = []
@@ -55,23 +56,26 @@ class Places:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The places of a node's devices, the distance of each place from each GPU, and the rails of devices and GPUs."""
+    """The positions of a node's devices and GPUs: the place of each device in the PCI tree, the distance of each GPU
+    from each place, and the rails. A rail is the rank of a port among the ports of the node."""
 
     places: Places
     far: Mapping[PciAddress, tuple[Distance, ...]]
-    """By GPU: the distance of each place, by the place's number."""
+    """By GPU: its distance from each place, in the order of the numbers of the places."""
     rails: Mapping[DeviceId, int]
     rail_of_gpu: Mapping[PciAddress, int]
     down: Mapping[Mode, frozenset[DeviceId]]
     """By mode: the devices that cannot carry data in a pod that has them in this mode."""
 
     def distance(self, gpu: PciAddress, device: DeviceId) -> Distance:
-        """Return the distance of a device from a GPU."""
+        """Return how far data travels between a device and a GPU of this node, from PIX (below one switch) to SYS.
+        Raise KeyError if the node had no such GPU or device when it was read."""
         return self.far[gpu][self.places.of[device]]
 
 
 def layout_of(node: Node) -> Layout:
-    """Return the layout of a node. Cached for the newest readings."""
+    """Return the layout of a node. It is computed once for each reading of the node, and kept for the newest
+    readings."""
     return _layout(Same(node))
 
 
@@ -95,8 +99,8 @@ def _groups(devices: Iterable[RdmaDevice]) -> tuple[tuple[int, int, int], ...]:
 
 
 def branch(device: RdmaDevice) -> tuple[tuple[object, ...], ...]:
-    """Return a device's NUMA node, root complex, root port and switch as keys of groups. A device without a position on
-    PCI is alone in its groups."""
+    """Return the groups of a device: its NUMA node, root complex, root port and switch, each as a key that is equal for
+    all devices of the group. A device without a position on PCI is alone in its groups."""
     place, path = device.pci_root or device.id, below_root(device.pci_root, device.pci_path)
     switch = path[:-2] if len(path) >= _LEAST_PATH else path[:-1]
     numa_node = ("NUMA", place if device.numa_node is None else device.numa_node)

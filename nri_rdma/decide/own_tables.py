@@ -1,7 +1,8 @@
-"""Decides whether the host needs a netdev's default routes in routing tables of their own (policy routing per rail).
+"""Decides whether the host needs the default routes of a netdev that moves into a pod. Only default routes in routing
+tables other than `main` are considered; policy routing with several rails uses one such table for each netdev.
 
-Law: such a default route may leave the host with its netdev only if no other packets use its table: only packets with
-an address of the netdev, and packets that a rule selects by the netdev as `iif` or `oif`.
+Law: such a default route may leave the host together with its netdev if its table is used only by packets of the
+netdev. Packets of the netdev have one of its addresses, or a rule selects them by the netdev as `iif` or `oif`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ _OF_VRFS = "l3mdev"
 
 
 def default_route_reasons(link: LinkState, host: Routing) -> Iterator[str]:
-    """Yield why the host would miss a default route of the link: rules by which other packets reach its table. `host`
-    has only the default routes outside the tables that all packets use."""
+    """Yield a sentence for each default route that the host would miss if the link moved into a pod, because packets of
+    other links use the route's table, too. `host` has only default routes in tables that rules select (policy
+    routing)."""
     for route in host.routes.get(link.ifindex, ()):
         leading = (it for it in host.rules if _leads_to(it, route.table, route.destination.version))
         foreign = next((it for it in leading if not _is_own(it.rule, link, host)), None)
@@ -37,8 +39,8 @@ def _leads_to(known: KnownRule, table: int, version: int) -> bool:
 
 
 def _is_own(rule: RoutingRule, link: LinkState, host: Routing) -> bool:
-    """Return whether a rule selects only packets of the netdev. It suffices that the rule's source or destination is
-    the netdev's."""
+    """Return whether a rule selects only packets of the netdev. A rule that names the netdev as `iif` or `oif` does,
+    and so does one whose source or destination is a network of the netdev alone."""
     if rule.invert:
         return False
     ends = (it for it in (rule.source, rule.destination) if it is not None)

@@ -1,12 +1,14 @@
 """Chooses the devices of a pod.
 
-``place`` is pure: the same node, holders and requests give the same devices, each with a reason that people can read.
+``place`` is a pure function: equal arguments give equal devices, each with a readable reason for its choice.
 
-Laws: in one pod a device is given once; it is in the pool that was asked for; the host does not use it; it is given
-exclusively only if nobody holds it, and shared only if nobody holds it exclusively. A pod gets all that it asks for, or
-a refusal that names the device and its holder. Each request gets the best of the free devices
-(nri_rdma.decide.ranking). Requests are served one after the other, the most particular first; no search looks for the
-best choice over several requests together.
+Rules: two requests of a pod do not get one device, unless both are for shares (ids that the kubelet allocates). A
+device comes from the requested pool of devices, and the host does not use it. For mode exclusive no other pod has the
+device; for mode shared no other pod has it exclusively. A pod gets all devices that it requests, or an error that names
+the devices that are not free, with the reasons.
+
+Each request gets the best of the free devices (nri_rdma.decide.ranking). Requests choose one after the other. A request
+that only few devices can fulfil chooses early; no search looks for the best choice over several requests together.
 """
 
 from __future__ import annotations
@@ -40,12 +42,14 @@ words."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """A device in the hands of a pod.
+    """The fact that a pod has a device.
 
-    `owner` is the pod's namespace/name, for refusals; `gpus` are the pod's known GPUs; `shares` are the ids of the
-    pool's shares for which the device was given. `is_sole`: no other pod may have the device, even in mode shared.
-    `looks_on`: the pod has admin access, that is, the device's nodes beside any other holder. `cdi_device` is the CDI
-    device by which the pod has it, or "".
+    `owner` is the pod as namespace/name, for error texts; `gpus` are the pod's known GPUs. `shares` are the pool's
+    shares (ids that the kubelet allocates) for which the pod got the device. `cdi_device` is the CDI device that gave
+    it to the pod, or "".
+
+    `is_sole`: no other pod may have the device, even in mode shared. `looks_on`: the pod has admin access, that is, it
+    gets the device nodes even while other pods have the device.
     """
 
     owner: str
@@ -57,8 +61,9 @@ class Holding:
     cdi_device: str = ""
 
     def bars(self, mode: Mode, *, is_sole: bool = False) -> bool:
-        """Return whether this holding keeps another pod from getting the device in this mode, or (`is_sole`) as its
-        only pod."""
+        """Return whether another pod cannot get the device in `mode` because of this holding. `is_sole`: the other pod
+        must be the only pod with the device. A holding with admin access (`looks_on`) never keeps others from the
+        device."""
         if self.looks_on:
             return False
         return is_sole or self.is_sole or Mode.EXCLUSIVE in {mode, self.mode}
@@ -69,11 +74,9 @@ Taken: TypeAlias = Mapping[DeviceId, frozenset[Holding]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """The devices of one request, in the order of its addresses, with one sentence for each on why it was chosen.
-
-    `serves` has for each device the GPU that it is for, or is empty. `limits` has the limits of each device where they
-    differ from the request's (nri_rdma.decide.share_limits), or is empty.
-    """
+    """The devices chosen for one request, each with one sentence on why it was chosen. `serves` has the GPU for which
+    each device was chosen; it is empty if no GPU decided. `limits` has the limits of each device if they differ from
+    the request's limits (nri_rdma.decide.share_limits); otherwise it is empty."""
 
     admitted: Admitted
     devices: tuple[RdmaDevice, ...]
@@ -82,12 +85,14 @@ class Placed:
     limits: tuple[RdmaLimits | None, ...] = ()
 
     def holdings(self, owner: str) -> Iterator[tuple[DeviceId, Holding]]:
-        """Yield the devices of this request with the holding that `owner` has of each."""
+        """Yield each device of this request with a Holding: the fact that the pod `owner` (namespace/name) has the
+        device."""
         return holdings_of(owner, self.admitted, (device.id for device in self.devices))
 
 
 def holdings_of(owner: str, admitted: Admitted, devices: Iterable[DeviceId]) -> Iterator[tuple[DeviceId, Holding]]:
-    """Yield the devices of a request with the holding that `owner` has of each."""
+    """Yield each of the devices with a Holding: the fact that the pod `owner` (namespace/name) has the device for this
+    request."""
     request, ids = admitted.request, tuple(devices)
     gpus = frozenset(request.gpus)
     for index, device_id in enumerate(ids):
@@ -108,9 +113,11 @@ def holdings_of(owner: str, admitted: Admitted, devices: Iterable[DeviceId]) -> 
 
 
 def place(node: Node, offer: Offer, taken: Taken, request: tuple[Admitted, ...]) -> tuple[Placed, ...]:
-    """Choose devices for each request of one pod, and return them in the order of the requests. Raise PlacementError.
+    """Choose devices for each request of one pod, and return them in the order of the requests. Raise PlacementError if
+    a request cannot be fulfilled.
 
-    `taken` are the holdings of other pods only: devices that this pod holds from an earlier attempt are free for it.
+    `offer` has the devices of each pool. `taken` has the devices that other pods have; it must not have the devices
+    that this pod got in an earlier attempt, because the pod may get them again.
     """
     used: dict[DeviceId, str] = {}
     served: Counter[PciAddress] = Counter()
@@ -129,15 +136,17 @@ def place(node: Node, offer: Offer, taken: Taken, request: tuple[Admitted, ...])
 
 
 def prepare(node: Node) -> None:
-    """Compute and cache what every placement on this node needs, so that no pod waits for it."""
+    """Compute the facts about a node that every placement needs, and cache them so that no starting pod waits for
+    them."""
     layout_of(node)
     for mode in Mode:
         _clear(Same(node), mode, DEFAULT_CHAR_KINDS)
 
 
 def _shares_given(taken: Taken, request: tuple[Admitted, ...]) -> Counter[DeviceId]:
-    """Return for how many shares each device has been given. A share that the kubelet now allocates to this pod no
-    longer counts for its former pod, whose devices may still be on their way back to the host."""
+    """Return for each device how many shares are allocated on it; empty if this pod requests no shares. A share is an
+    id that the kubelet allocates. A share that the kubelet now allocates to this pod does not count, because its former
+    pod has ended."""
     own = frozenset(share for item in request for share in item.request.shares)
     given: Counter[DeviceId] = Counter()
     for device_id, holders in taken.items() if own else ():
@@ -146,8 +155,9 @@ def _shares_given(taken: Taken, request: tuple[Admitted, ...]) -> Counter[Device
 
 
 def _pods_beside(taken: Taken, request: tuple[Admitted, ...]) -> Counter[DeviceId]:
-    """Return how many pods have each device; empty if no request is shared. If a request has shares, pods with shares
-    are not counted here, because their shares are (_shares_given)."""
+    """Return for each device how many other pods have it; empty if no request of this pod is for mode shared. Pods with
+    admin access do not count. If this pod requests shares (ids that the kubelet allocates), other pods with shares do
+    not count either: `_shares_given` counts their shares."""
     counts_shares = any(it.request.shares for it in request)
     pods: Counter[DeviceId] = Counter()
     for device_id, holders in taken.items() if any(it.mode is Mode.SHARED for it in request) else ():
@@ -156,8 +166,9 @@ def _pods_beside(taken: Taken, request: tuple[Admitted, ...]) -> Counter[DeviceI
 
 
 def _pickiest_first(offer: Offer, request: tuple[Admitted, ...]) -> list[int]:
-    """Return the numbers of the requests, the most particular first: a request that takes any device must not get one
-    that another request names."""
+    """Return the indexes of the requests in the order in which they choose devices. Requests that name a device are
+    first, then those that few devices match. Otherwise a request for any device could take one that another request
+    names."""
     if len(request) == 1:
         return [0]
 
@@ -176,8 +187,8 @@ _SPEED, _EXCLUDE, _PKEY = "minSpeedGbps", "exclude", "pkey"
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """A key of `match`, with functions for the value that is asked for, whether a device fulfils it, and the device's
-    value."""
+    """A key of `match` with three functions: the value that a request wants, whether a device fulfils it, and the value
+    that the device has."""
 
     key: str
     wanted: Callable[[Match], object]
@@ -198,7 +209,9 @@ def _is(has: object, wanted: object) -> bool:
 
 
 def _selected(word: str, field: str, has: Callable[[RdmaDevice], object]) -> _Condition:
-    """Return the condition for a key that has the same form and meaning in pools."""
+    """Return the condition for a key that pools have, too: a Selector, which chooses the devices of pools, checks the
+    device. `word` is the key, and `field` is its attribute in Match and in Selector. `has` returns the device's own
+    value for error texts."""
     return _Condition(
         word,
         lambda m: getattr(m, field) or None,
@@ -259,7 +272,7 @@ def _matching(match: Match, devices: Iterable[RdmaDevice]) -> tuple[RdmaDevice, 
 
 
 def mismatch(match: Match, device: RdmaDevice) -> str:
-    """Return the conditions that a device fails as a text; "" if it fulfils all."""
+    """Return a text that names each condition of `match` that the device does not fulfil; "" if it fulfils all."""
     failed = (it for it in _asked(match) if not it.holds(match, device))
     return "; ".join(_failed(it.key, it.wanted(match), it.has(device)) for it in failed)
 
@@ -278,7 +291,8 @@ def _any(key: str, wanted: object) -> str:
 
 
 def _names_device(match: Match) -> bool:
-    """Return whether a match names exactly one device. A list of names is a choice."""
+    """Return whether `match` names exactly one device. A list of names does not, because any device of the list will
+    do."""
     names = (match.id, match.device, match.netdev, match.pci)
     return any(name is not None and not isinstance(name, tuple) for name in names)
 
@@ -294,15 +308,17 @@ def _describe(match: Match) -> str:
 
 
 def why_not_free(device: RdmaDevice, admitted: Admitted, node: Node, holders: frozenset[Holding]) -> str:
-    """Return why the request would not get this device, as a text that continues its name; "" if it would."""
+    """Return the reason why the request would not get this device; "" if it would. The text is the end of a sentence
+    that begins with the device's name."""
     obstacle = _obstacle(device, admitted, node, holders, None)
     return obstacle.what if obstacle is not None else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Obstacle:
-    """The reason why a device cannot be given. `what` continues the device's name. `remedy` is the step that helps if
-    it is one of several devices; "" if only a different request helps."""
+    """A reason why a device cannot be given. `what` is the end of a sentence that begins with the device's name.
+    `remedy` is a step that frees devices, for the error of a request that finds too few devices; "" if only a different
+    request helps."""
 
     code: ErrorCode
     what: str
@@ -316,8 +332,9 @@ _FREE = "free what the host uses"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
-    """The search for the devices of one request. `free` are the matching devices that can be given, `up` those of them
-    that can carry data in the pod; `obstacles` has the reasons against the others."""
+    """The search for the devices of one request. `free` are the matching devices that can be given; `up` are those of
+    `free` that can carry data in the pod. `obstacles` has, for each matching device that cannot be given, the
+    reason."""
 
     node: Node
     offer: Offer
@@ -382,9 +399,9 @@ class _Search:
 
     @property
     def count(self) -> int:
-        """The number of devices to choose. `count: all` means all that match, and none of them may be missing. `count:
-        free` means all that are free and can carry data, at least one. For shares it is never more than the free
-        devices, because one device may be given for several shares."""
+        """The number of devices to choose. ``count: all`` means all matching devices; ``count: free`` means all free
+        devices that can carry data, at least one. A request for shares (ids that the kubelet allocates) gets at most as
+        many devices as are free: one device can serve several shares."""
         if self.request.if_free:
             return max(1, len(self.up))
         if self.request.shares:
@@ -393,19 +410,21 @@ class _Search:
 
     @property
     def usable(self) -> tuple[RdmaDevice, ...]:
-        """The free devices that can carry data, or all free devices if these are too few."""
+        """The free devices that can carry data; all free devices if fewer than `count` can carry data."""
         return self.up if len(self.up) >= self.count else self.free
 
     @property
     def load(self) -> Mapping[DeviceId, int]:
-        """The number of pods or shares that already use each free device; empty for an exclusive request."""
+        """The number of pods and shares (ids that the kubelet allocates) that already have each free device; empty for
+        an exclusive request."""
         if self.admitted.mode is Mode.EXCLUSIVE:
             return {}
         return {it.id: self.shares.get(it.id, 0) + self.pods.get(it.id, 0) for it in self.free}
 
     @property
     def around(self) -> Surroundings:
-        """The surroundings that the choice takes into account."""
+        """The facts about the node by which the free devices are ranked: positions, idle GPUs, rails, load, and ports
+        that are down."""
         layout = layout_of(self.node)
         return Surroundings(
             layout=layout,
@@ -416,11 +435,12 @@ class _Search:
         )
 
     def distance(self, device: RdmaDevice, gpu: Gpu) -> Distance:
-        """Return the distance of a device from a GPU."""
+        """Return how far data travels between a device and a GPU: from PIX (below one switch) to SYS (on different NUMA
+        nodes)."""
         return layout_of(self.node).distance(gpu.pci, device.id)
 
     def nearest(self, gpu: Gpu) -> Distance:
-        """Return the distance from a GPU to the nearest free device, preferably of those that can carry data."""
+        """Return the distance from a GPU to the nearest device in `usable`."""
         return min(self.distance(device, gpu) for device in self.usable)
 
     def run(self) -> Placed:
@@ -464,8 +484,9 @@ def _named_gpus(node: Node, request: DeviceRequest) -> tuple[Gpu, ...]:
 def _obstacle(
     device: RdmaDevice, admitted: Admitted, node: Node, holders: frozenset[Holding], used_by: str | None
 ) -> _Obstacle | None:
-    """Return the first reason against giving the device, or None. Other holders come before use by the host, because a
-    device that a pod holds may look used in the inventory."""
+    """Return the first reason why the request cannot get the device; None if it can. `used_by` is another request of
+    this pod that has the device already. Pods that have the device are checked before use by the host, because a pod's
+    use of its device may look like the host's."""
     is_sole = admitted.request.match.id is not None
     if used_by is not None and (is_sole or not admitted.request.shares):
         hint = "name it in one request only"
@@ -481,8 +502,8 @@ def _obstacle(
 def _own_obstacle(
     device: RdmaDevice, request: DeviceRequest, mode: Mode, node: Node, uses: Collection[str]
 ) -> _Obstacle | None:
-    """Return the first reason against giving the device that is not a holder, or None. `uses` are the host's uses that
-    count."""
+    """Return the first reason why the device cannot be given, apart from pods that have it; None if there is no such
+    reason. `uses` are sentences about the host's own use of the device."""
     if uses:
         hint = "free it on the node, or ask for another device"
         what = f"in use by the host: {'; '.join(uses)}"
@@ -504,7 +525,7 @@ def _own_obstacle(
 
 @lru_cache(maxsize=len(Mode) * READINGS_KEPT)
 def _clear(reading: Same[Node], mode: Mode, char_kinds: frozenset[CharKind]) -> frozenset[DeviceId]:
-    """Return the devices that any request of this mode for these character devices may have, unless a pod holds
+    """Return the devices that a request with this mode and these kinds of character devices can get if no pod has
     them."""
     node, request = reading.value, DeviceRequest(name="", where="", char_kinds=char_kinds)
     return frozenset(it.id for it in node.devices if _own_obstacle(it, request, mode, node, it.uses) is None)
@@ -517,10 +538,11 @@ def _down(
     obstacles: Mapping[DeviceId, _Obstacle],
     offer: Offer,
 ) -> Mapping[DeviceId, _Obstacle]:
-    """Return an obstacle for each device without an active port if the request must not get such a device.
+    """Return an obstacle for each device in `down` (devices without an active port) if the request must not get such a
+    device.
 
-    This is so for a strict request, in a pool that refuses such devices, and for a share as long as other devices can
-    be given, because the kubelet was told of fewer shares.
+    A strict request must not get one, nor a request to a pool that refuses them. A request for shares (ids that the
+    kubelet allocates) must not get one while another device can be given.
     """
     request = admitted.request
     pool_refuses = request.pool in offer.refusing_down
@@ -552,7 +574,7 @@ def _all_shares_given(given: int, most: int) -> _Obstacle | None:
 
 
 def _obstacle_to_move(device: RdmaDevice, request: DeviceRequest, node: Node) -> _Obstacle | None:
-    """Return the reason why the device's netdev cannot move into a pod, or None."""
+    """Return the reason why the device's netdev cannot move from the host into a pod, or None."""
     if device.lacks_netdev and not _may_be_in_pod(request, node):
         hint = "name the device if its netdev is in the pod already; else look for it in other network namespaces"
         what = "without its netdev, which is not on the host"
@@ -570,8 +592,8 @@ def _obstacle_to_move(device: RdmaDevice, request: DeviceRequest, node: Node) ->
 
 
 def _may_be_in_pod(request: DeviceRequest, node: Node) -> bool:
-    """Return whether a netdev that is missing on the host may be in the pod already, moved there by a CNI plugin. This
-    is assumed only if the request names the device; the attach checks it."""
+    """Return whether a CNI plugin may have moved a netdev that is missing on the host into the pod already. This is
+    assumed if the request names the device; the later attach to the pod checks it."""
     return _names_device(request.match) and node.rdma_netns is not RdmaNetns.NONE
 
 
@@ -624,15 +646,17 @@ def _named(search: _Search) -> str:
 
 
 def _choice_of(search: _Search, passed: int, count: int, spares: bool) -> str:
-    """Return the reason for a device in a choice of `count`. `passed` is the number of free devices with a lower index.
-    `spares`: the first of those is next to an idle GPU, and the chosen device is not."""
+    """Return a text on why a device was chosen, for a request of `count` devices without GPUs. `passed` is the number
+    of usable devices with a lower index. `spares`: the usable device with the lowest index is next to an idle GPU, and
+    the chosen device is not."""
     if passed and spares:
         return f"not next to an idle GPU, of {len(search.usable)} free"
     return f"{'leaves most to later pods,' if passed >= count else 'lowest index'} of {len(search.usable)} free"
 
 
 def _choose_near_gpus(search: _Search) -> list[_Choice]:
-    """Choose devices near the pod's GPUs, in the order of the GPUs."""
+    """Choose devices near the pod's GPUs, in the order of the GPUs. Raise PlacementError if the request is strict and a
+    device would be too far from its GPU."""
     problem = search.request.gpus_problem or ("" if search.gpus else "no GPU is known")
     if problem:
         return _choose_without_gpus(search, problem)
@@ -659,8 +683,9 @@ def _why_near(search: _Search, pick: Pick) -> str:
 
 
 def _choose_on_numa(search: _Search) -> list[_Choice]:
-    """Choose devices on the NUMA nodes of the pod's GPUs, or else of its CPUs, or else those that the request names; if
-    there are none of these, devices on one NUMA node."""
+    """Choose devices on the NUMA nodes of the pod's GPUs. If no GPU is known, the pod's exclusive CPUs decide, then the
+    NUMA nodes that the request names, then any one NUMA node. Raise PlacementError if a strict request cannot be
+    fulfilled."""
     if search.request.gpus_problem and _is_numa_strict(search.request):
         raise _not_aligned(
             search, search.request.gpus_problem, "make sure that the pod's GPUs are reported, or leave strict out"
@@ -691,7 +716,8 @@ _NEAR_TO_SOMETHING = (
 
 
 def _of_cpus(search: _Search) -> set[int]:
-    """Return the NUMA nodes of the CPUs that the pod has exclusively, or else those that the request names."""
+    """Return the NUMA nodes of the CPUs that only this pod uses. If it has no such CPUs, return the NUMA nodes that the
+    request names."""
     homes = {it.number for it in search.node.numa_nodes if any(map(it.has, search.request.cpus))}
     named = search.request.match.numa_node
     return homes or set(() if named is None else (named,) if isinstance(named, int) else named)
@@ -702,9 +728,9 @@ def _whose(search: _Search) -> str:
 
 
 def _one_numa_node(search: _Search) -> set[int]:
-    """Return the best NUMA node as a set, or an empty set if none is known. Among nodes with enough devices it is the
-    one whose devices have the fewest pods on average, then the one with the fewest free devices; if no node has enough,
-    the one with the most free devices."""
+    """Return the best NUMA node in a set; the set is empty if no usable device has a known NUMA node. A NUMA node with
+    enough devices is best if its devices have the fewest pods on average, then if it has the fewest free devices. If no
+    NUMA node has enough devices, the one with the most free devices is best."""
     load, on = search.load, defaultdict[int, list[int]](list)
     for device in search.usable:
         if device.numa_node is not None:
@@ -742,7 +768,7 @@ def _nothing_matches(search: _Search) -> PlacementError:
 
 
 def _not_in_pool(search: _Search, matching: tuple[RdmaDevice, ...]) -> PlacementError:
-    """Return the refusal if devices match that are in another pool, or in none."""
+    """Return the error for a request whose matching devices (`matching`) are all in another pool or in no pool."""
     pool, match = search.request.pool, search.request.match
     if not search.offer.by_pool[pool]:
         what, where = f"pool {pool} has no device on this node", search.request.where
@@ -770,7 +796,7 @@ def _home(offer: Offer, device: RdmaDevice) -> str:
 
 
 def _nearest(match: Match, node: Node) -> str:
-    """Return a hint with the existing names most similar to the unknown one, and all names."""
+    """Return a hint that lists the names most similar to the unknown name in `match`, then all existing names."""
     spellings = _spellings(match, node.devices)
     each = ((one, names) for _, it, names in spellings for one in (it if isinstance(it, tuple) else (it,)))
     for wanted, names in each:
@@ -781,7 +807,7 @@ def _nearest(match: Match, node: Node) -> str:
 
 
 def _spellings(match: Match, devices: Collection[RdmaDevice]) -> tuple[tuple[str, object, list[str]], ...]:
-    """Return each key of match that names devices, with the requested value and the existing names."""
+    """Return each key of `match` that names devices, with the value in `match` and the names that exist on the node."""
     return (
         ("device", match.device, [device.name for device in devices]),
         ("netdev", match.netdev, [netdev.name for device in devices for netdev in device.netdevs]),
@@ -807,7 +833,8 @@ def _too_few(search: _Search) -> PlacementError:
 
 
 def _names_in_vain(search: _Search) -> str:
-    """Return the names in lists of match that no device of the pool has, as a text; "" if there are none."""
+    """Return a text with the names in `match` that belong to no device of the pool; "" if there are none. Only keys
+    with a list of names count."""
     pool = search.request.pool
     lacking = []
     for key, wanted, names in _spellings(search.request.match, search.offer.by_pool[pool]):
@@ -817,7 +844,7 @@ def _names_in_vain(search: _Search) -> str:
 
 
 def _instead(search: _Search) -> str:
-    """Return the hint for a refusal because of too few devices."""
+    """Return the hint of an error about too few free devices: the steps that would help."""
     obstacles = search.obstacles.values()
     in_vain = _names_in_vain(search)
     if not obstacles and not in_vain:

@@ -1,12 +1,12 @@
 """Decides which pods may ask for which devices on this node.
 
-Decides from the node's pools and rules, its kernel settings and the runtime's facts about the pod whether each request
-may be served, and in which mode; also which devices each pool has. Whether a device is free is decided by placement.
-Pure.
+Decides for each request whether it may be served, and in which mode; and which devices each pool has. The node's pools
+and rules, its kernel settings and the runtime's facts about the pod decide. Whether a device is free is decided by
+placement. Pure.
 
-Law: a device is in one pool at most. A device that two pools select is in neither, because it would be unclear whose
-rules apply. The first rule that concerns the pod and the pool decides; if there are rules and none of them concerns
-both, the request is refused.
+Law: a device is in one pool at most. A device that two pools select is in no pool, because it would be unclear whose
+rules apply. The first rule that concerns both the pod and the pool decides; if there are rules and none concerns both,
+the request is refused.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Offer:
     by_pool: Mapping[str, tuple[RdmaDevice, ...]]
     contested: Mapping[DeviceId, tuple[str, ...]]
     shares_per_device: Mapping[str, int] = field(default_factory=dict)
-    """By pool: for how many shares each of its devices may be given. Only pools whose shares give one device each are
-    listed."""
+    """By pool: the most shares (ids that the kubelet allocates) for which each of its devices may be given. Only pools
+    in which a share gives one device are listed."""
     refusing_down: frozenset[str] = frozenset()
     """The pools that refuse to give a device without an active port."""
 
@@ -81,8 +81,8 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """A request that may be served, with its mode and with all that its pool adds. `is_watched`: a pod with admin
-    access may have one of its devices open."""
+    """A request that may be served, with its mode and with all that its pool adds. `is_watched`: another pod with admin
+    access may have opened one of its devices."""
 
     request: DeviceRequest
     mode: Mode
@@ -92,8 +92,8 @@ class Admitted:
 
     @property
     def variables(self) -> tuple[tuple[str, str], ...]:
-        """The variables of `env` that a container gets. For devices used for storage those of NCCL and UCX are left
-        out, because these libraries should not use such devices."""
+        """The variables of `env` that a container gets. If its devices are for storage, variables of NCCL and UCX are
+        left out, because these libraries should not use such devices."""
         if self.request.use is not Use.STORAGE:
             return self.env
         return tuple((name, value) for name, value in self.env if not name.startswith(HINT_PREFIXES))
@@ -106,8 +106,8 @@ def policy_of(
     allow_default_pool: bool,
     sandboxed_handlers: tuple[str, ...] = (),
 ) -> Policy:
-    """Return the policy of these pools, rules and runtime handlers. Without pools it has the pools of the default
-    policy."""
+    """Return the policy of these pools, rules and runtime handlers. Without configured pools the policy has one pool
+    with all devices; `allow_default_pool` allows mode exclusive in that pool."""
     configured = {pool.name: pool for pool in pools}
     if not configured:
         return replace(default_policy(allow_default_pool), rules=rules, sandboxed_handlers=sandboxed_handlers)
@@ -152,8 +152,8 @@ def default_policy(allow_exclusive: bool) -> Policy:
 
 
 def offer(policy: Policy, node: Node) -> Offer:
-    """Return the devices of each pool. Devices in use are included: use decides whether a device can be given, and not
-    to which pool it belongs."""
+    """Return the devices of each pool. Devices in use are included: use only decides whether a device can be given
+    now."""
     selecting = {
         device.id: tuple(name for name, pool in policy.pools.items() if pool.has(device)) for device in node.devices
     }
@@ -173,8 +173,8 @@ def offer(policy: Policy, node: Node) -> Offer:
 
 
 def admit(policy: Policy, node: Node, request: PodRequest, asker: Asker) -> tuple[Admitted, ...]:
-    """Return the requests with their modes. Raise the first refusal: PlacementError if this node does not serve the
-    request, RequestError if no node would."""
+    """Return the requests with their modes. Raise the error of the first request that is refused: PlacementError if
+    this node does not serve it, RequestError if no node would."""
     return tuple(_admit_one(policy, node, item, asker) for item in request.requests)
 
 
@@ -184,21 +184,23 @@ def rule_of(policy: Policy, asker: Asker, pool: str) -> Rule | None:
 
 
 def is_proven(pool: Pool, request: DeviceRequest) -> bool:
-    """Return whether RDMA is proven for a request before its containers start: as the request says; otherwise as the
-    pool says, if the request has devices for verbs."""
+    """Return whether a test must move data through the request's devices before its containers start. The request's own
+    setting `prove` decides. If it has none, the pool's setting decides; requests with admin access or without devices
+    for verbs are then not tested."""
     if request.prove is not None:
         return request.prove
     return pool.prove and CharKind.UVERBS in request.char_kinds and not request.admin_access
 
 
 def first_mode(policy: Policy, node: Node, asker: Asker, pool: Pool) -> Mode:
-    """Return the mode for a request that names none."""
+    """Return the mode for a request that names no mode: the pool's first mode that the rule allows and the kernel can
+    serve."""
     return _first_mode(pool, rule_of(policy, asker, pool.name), node)
 
 
 def refuse_part(policy: Policy, node: Node, part: DeviceRequest, asker: Asker) -> None:
-    """Raise PlacementError if the pod has no right to ask for this part of a request. The part's mode is checked if it
-    names one; whether the part fits the rest of the request and the node is not checked."""
+    """Raise PlacementError if the pod has no right to ask the pool for `part`, a request with only some of the keys.
+    Its mode is checked if it names one. Whether it fits the node and the other keys is not checked."""
     question = _question(policy, node, part, asker)
     for check in _RIGHTS:
         refusal = check(question) if part.mode is not None or check not in _RIGHTS_OVER_MODES else None
@@ -207,8 +209,9 @@ def refuse_part(policy: Policy, node: Node, part: DeviceRequest, asker: Asker) -
 
 
 def admit_granted(node: Node, request: DeviceRequest, asker: Asker) -> Admitted:
-    """Return the admitted request for devices that another program gave to the pod. Pools and rules do not apply; the
-    kernel and the pod must allow it. Raise as `admit`."""
+    """Return the admitted request for devices that another program gave to the pod; pools and rules do not apply. Raise
+    PlacementError if the kernel or the pod's network does not suit the request, RequestError if its keys contradict
+    each other."""
     mode = request.mode or Mode.SHARED
     question = _Question(
         policy=_ANY,
@@ -227,8 +230,8 @@ def admit_granted(node: Node, request: DeviceRequest, asker: Asker) -> Admitted:
 
 
 def isolation_of(rdma_netns: RdmaNetns, mode: Mode) -> Isolation | None:
-    """Return the isolation that a request gets on a kernel with this setting; None in mode shared, where other pods may
-    have the device, too."""
+    """Return how well a device is hidden from other pods, on a kernel with this setting. None in mode shared, in which
+    other pods may have the device, too."""
     if mode is Mode.SHARED:
         return None
     return Isolation.HARD if rdma_netns is RdmaNetns.EXCLUSIVE else Isolation.SOFT
@@ -273,8 +276,8 @@ def refuse_memlock(request: PodRequest, ceiling: int, dropped_by: str = "") -> N
 
 
 def refuse_two_values(admitted: Iterable[Admitted], present_env: Collection[str] = ()) -> None:
-    """Raise PlacementError if two requests that one container may have set a variable differently. `present_env` are
-    the names of variables that do not matter, because the container keeps its own values."""
+    """Raise PlacementError if one container may get devices of two requests whose pools give a variable different
+    values. Variables in `present_env` do not matter, because the container keeps its own values."""
     for one, other in combinations([item for item in admitted if item.env], 2):
         known = {name: value for name, value in one.variables if name not in present_env}
         differing = [(name, value) for name, value in other.variables if known.get(name, value) != value]
@@ -290,7 +293,8 @@ def refuse_two_values(admitted: Iterable[Admitted], present_env: Collection[str]
 
 
 def refuse_misfits(rdma_netns: RdmaNetns, admitted: Iterable[Admitted]) -> None:
-    """Raise PlacementError if the kernel's present setting does not fit the requests: it may have changed since the
+    """Raise PlacementError if `rdma_netns`, the kernel's setting for RDMA devices and network namespaces, does not
+    allow the mode or isolation of a request. Called with the present setting, because it may have changed since the
     node was read."""
     for item in admitted:
         refusal = _misfit(rdma_netns, item.request, item.request.isolation, item.mode)
@@ -322,8 +326,8 @@ def _admit_one(policy: Policy, node: Node, request: DeviceRequest, asker: Asker)
 
 
 def _question(policy: Policy, node: Node, request: DeviceRequest, asker: Asker) -> _Question:
-    """Return the facts that the checks of a request need. Raise PlacementError if the pod may not ask this pool at
-    all."""
+    """Return the facts that the checks of a request need. Raise PlacementError if the pool is unknown or closed, or if
+    no rule lets the pod ask for its devices."""
     pool = policy.pools.get(request.pool)
     if why := policy.closed or (pool.closed if pool is not None else ""):
         raise _closed(request, why)
@@ -344,8 +348,8 @@ def _question(policy: Policy, node: Node, request: DeviceRequest, asker: Asker) 
 
 
 def _first_mode(pool: Pool, rule: Rule | None, node: Node) -> Mode:
-    """Return the mode for a request that names none: the pool's first mode that the rule allows and the kernel can
-    serve."""
+    """Return the mode for a request that names no mode: the pool's first mode that the rule allows and the kernel can
+    serve. If there is none, return the first mode that pool and rule allow; another check then refuses the request."""
     permitted = rule.modes if rule is not None and rule.modes else pool.modes
     modes = [mode for mode in pool.modes if mode in permitted] or pool.modes
     hides = node.rdma_netns is RdmaNetns.EXCLUSIVE
@@ -364,25 +368,26 @@ class _Question:
 
     @property
     def char_kinds(self) -> frozenset[CharKind]:
-        """The character devices that the request may have."""
+        """The kinds of character devices that the request may have."""
         return self.policy.char_kinds if self.rule is None else self.rule.char_kinds
 
     @property
     def isolation(self) -> Isolation:
-        """The least isolation that the request must get."""
+        """The least isolation from other pods that the request must get: hard if the pool requires it, or else as much
+        as the request asks for."""
         return Isolation.HARD if self.pool.requires_isolation else self.request.isolation
 
     @property
     def maxima(self) -> tuple[tuple[str, RdmaLimits], ...]:
-        """The maximal limits of pool and rule, each with a text that names its origin."""
+        """The highest limits that the pool and the rule permit, each with a text that names the pool or the rule."""
         by_rule = self.rule.max_limits if self.rule is not None else None
         told = ((f"pool {self.pool.name}", self.pool.max_limits), (str(self.rule), by_rule))
         return tuple((words, most) for words, most in told if most is not None)
 
     @property
     def limits(self) -> RdmaLimits | None:
-        """The limits of the request: what it asks itself, and otherwise the least of the pool's limit and the
-        maxima."""
+        """The limits for the request's devices; None: no limits. A limit in the request counts. If the request does not
+        set a limit, the least of the pool's default and the maxima of pool and rule counts."""
         most = [limits for _, limits in self.maxima]
         if self.request.limits is None and self.pool.limits is None and not most:
             return None
@@ -395,8 +400,8 @@ class _Question:
 
 
 def _limit(asked: int | None, default: int | None, most: Iterable[int | None]) -> int | None:
-    """Return one limit; None: no limit. A requested limit is never lowered; above the maximum it is refused
-    elsewhere."""
+    """Return the limit that was asked for, or else the least of the default and the maxima; None: no limit. A limit
+    above a maximum is returned unchanged, because another check refuses it."""
     if asked is not None:
         return asked
     return min((number for number in (default, *most) if number is not None), default=None)
@@ -420,7 +425,7 @@ def _instead_of_pool(policy: Policy, request: DeviceRequest) -> str:
 
 
 def _other_doors(policy: Policy) -> str:
-    """Return a hint how to ask for this node's pools if none of them can be asked by annotation."""
+    """Return a hint that says how to ask for this node's pools if no pool can be asked by annotation."""
     resources = sorted(pool.resource for pool in policy.pools.values() if pool.door is PoolDoor.RESOURCE)
     ways = [f"{', '.join(resources)} in resources.limits of a container"] if resources else []
     ways += ["a ResourceClaim"] if any(it.door is PoolDoor.CLAIMS for it in policy.pools.values()) else []

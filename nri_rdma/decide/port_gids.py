@@ -1,8 +1,8 @@
-"""The variables that tell libraries which GID a pod's ports send with, and the same for people as text.
+"""The variables that tell libraries which GID a pod's ports send with, and sentences for people about the GIDs.
 
 NCCL (2.21 and newer) chooses a GID by address family, range and RoCE version (`ncclIbGetGidIndex` in net_ib). An index
-overrides these, and is the only choice in older releases. UCX prefers RoCE v2 to v1, then IPv4 to IPv6, and takes the
-first such entry. Its index overrides that, too, and applies to all devices (`uct_ib_device_select_gid`).
+overrides all three, and is the only choice in older releases. UCX prefers RoCE v2 to v1, then IPv4 to IPv6, and takes
+the first such entry. UCX's index overrides its preferences and applies to all devices (`uct_ib_device_select_gid`).
 """
 
 from __future__ import annotations
@@ -23,45 +23,48 @@ FAMILY, RANGE, VERSION, INDEX = (
 )
 UCX_INDEX = "UCX_IB_GID_INDEX"
 CHOICES = (frozenset({FAMILY, RANGE, VERSION, INDEX}), frozenset({UCX_INDEX, "UCX_IB_ROCE_SUBNETS"}))
-"""The variables that together choose a GID, for NCCL and for UCX. If a container or its pool sets one of a group,
-nri-rdma sets none of that group: NCCL's index would override the others, and UCX fails an interface if both of its
-variables are set."""
+"""The variables that together choose a GID, for NCCL and for UCX. If a container or its pool sets one variable of a
+group, nri-rdma sets none of that group. NCCL's index would override the others, and UCX fails an interface if both of
+its variables are set."""
 GID_VARIABLES = (FAMILY, RANGE, VERSION, INDEX, UCX_INDEX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gids:
-    """The GIDs of an attach. `variables` are computed in advance for a container with all devices for computing,
-    because CreateContainer waits for them."""
+    """The GIDs of a pod's ports after an attach. `variables` tell NCCL and UCX which GIDs to use, for a container that
+    gets all devices in `computing`. They are computed in advance, because CreateContainer waits for them."""
 
     ports: tuple[PortGid, ...] = ()
     computing: frozenset[str] = frozenset()
-    """The names of the devices that NCCL and UCX are told to use."""
+    """The names of the devices that NCCL and UCX are told to use; devices that are only for storage are not among
+    them."""
     variables: tuple[tuple[str, str], ...] = ()
     problem: str = ""
     """Why the GIDs are unknown; "" if they are known."""
     first: tuple[PortGid, ...] = ()
-    """The GIDs at the end of the attach, if they have been read again since; otherwise empty."""
+    """The GIDs at the end of the attach, if the ports have been read again since; otherwise empty."""
 
     @classmethod
     def of(cls, ports: Iterable[PortGid], computing: Iterable[str]) -> Gids:
-        """Return the GIDs of these ports with their variables. `computing` are the names of the devices for
-        computing."""
+        """Return the GIDs of these ports, with the variables that choose them in NCCL and UCX. `computing` are the
+        names of the devices that NCCL and UCX are told to use."""
         found, named = tuple(ports), frozenset(computing)
         return cls(ports=found, computing=named, variables=_variables([it for it in found if it.device in named]))
 
     def variables_of(self, devices: Collection[str]) -> tuple[tuple[str, str], ...]:
-        """Return the variables for a container that has only these devices for computing."""
+        """Return the variables that choose GIDs in NCCL and UCX, for a container in which these libraries use only
+        `devices`."""
         return _variables([it for it in self.ports if it.device in devices])
 
     def since(self, before: Gids) -> Gids:
-        """Return these newly read GIDs with those of `before`, an earlier reading of the same attach, as `first`."""
+        """Return a copy of this value that also has the GIDs from the end of the attach, as its attribute `first`.
+        `before` is an earlier reading of the ports."""
         return replace(self, first=before.first or before.ports)
 
     @property
     def moved(self) -> tuple[tuple[PortGid, PortGid], ...]:
-        """The ports that used another GID or another index at the end of the attach, as they were then and as they are
-        now. The variables of running containers may be outdated for these."""
+        """The ports whose GID or GID index differs from that at the end of the attach, each as a pair: then and now.
+        The variables of running containers may be outdated for such a port."""
         now = {it.place: it for it in self.ports}
         pairs = ((it, now[it.place]) for it in self.first if it.gid is not None and it.place in now)
         return tuple((before, here) for before, here in pairs if before.gid != here.gid)
@@ -71,14 +74,14 @@ NO_GIDS = Gids()
 
 
 def joined(gids: Sequence[Gids]) -> Gids:
-    """Return the GIDs of several attaches as one value."""
+    """Return the GIDs of several attaches of one pod as one value."""
     if len(gids) == 1:  # the usual case, kept fast because CreateContainer waits for it
         return gids[0]
     return Gids.of((port for it in gids for port in it.ports), (name for it in gids for name in it.computing))
 
 
 def with_problem(problem: str) -> Gids:
-    """Return the value for GIDs that are unknown for this reason."""
+    """Return a Gids without ports for GIDs that are unknown. `problem` is the reason."""
     return replace(NO_GIDS, problem=problem)
 
 
@@ -90,8 +93,9 @@ def port_gid(
     roce_version: int,
     foreign: Collection[str] = (),
 ) -> PortGid:
-    """Return the GID with which a port sends in a pod with the addresses `own`. GIDs of the netdevs in `foreign` count
-    only if their address is one of `own`: the others belong to other pods."""
+    """Return the GID with which a port sends in a pod. `table` is the port's GID table, and `own` are the pod's
+    addresses. A GID of a netdev in `foreign` counts only if its address is in `own`, because other GIDs of that netdev
+    belong to other pods."""
     gid = choose([it for it in table if it.netdev not in foreign or it.address in own], own, roce_version)
     if gid is None or gid.type is GidType.IB:
         return PortGid(device=device, port=port, gid=gid, is_own=gid is not None)
@@ -122,7 +126,7 @@ def gid_words(port: PortGid) -> str:
 
 
 def moved_words(gids: Gids) -> tuple[str, ...]:
-    """Return sentences for people about the GIDs that changed since the attach."""
+    """Return a sentence for people about each port whose GID changed since the end of the attach."""
     return tuple(
         f"{now.place}: the GID is {_entry(now.gid)} now, and was {_entry(before.gid)} when the pod started: a program"
         " that was told the old entry sends by another GID, or not at all; restart its container"
@@ -135,8 +139,9 @@ def _entry(gid: Gid | None) -> str:
 
 
 def _variables(ports: Collection[PortGid]) -> tuple[tuple[str, str], ...]:
-    """Return the variables for NCCL and UCX. Empty if no port has a RoCE GID, or if one has only that of a link-local
-    address: a better address may come later, and the libraries find its GID only if no variable chooses one."""
+    """Return the variables that tell NCCL and UCX which GIDs these ports send with. Empty if no port has a RoCE GID.
+    Also empty if some port has only a link-local GID: a better one may appear later, and the libraries find that only
+    if no variable chooses a GID."""
     gids = [it.gid for it in ports if it.gid is not None]
     roce = [gid for gid in gids if gid.type is not GidType.IB]
     if not roce or any(gid.address.is_link_local for gid in roce):
@@ -157,9 +162,9 @@ def _variables(ports: Collection[PortGid]) -> tuple[tuple[str, str], ...]:
 
 
 def _range(chosen: Sequence[IpAddress], others: Iterable[IpAddress]) -> str:
-    """Return the widest network that contains all chosen addresses (of one family) and none of the others; "" if there
-    are no others of that family, or no such network. It is the widest because a launcher may give one pod's variables
-    to all pods of a job."""
+    """Return the widest network that contains all `chosen` addresses (of one IP version) and none of `others`; "" if
+    there is no such network. "" also if `others` has no address of that IP version. A launcher may give the variable of
+    one pod to all pods of a job, so the network is as wide as possible."""
     first = chosen[0]
     unwanted = [address for address in others if address.version == first.version]
     if not unwanted:

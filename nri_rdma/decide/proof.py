@@ -104,9 +104,9 @@ _LIMITED = _Meaning(
     hint="make the port a full member of its partition at the subnet manager: limited members do not reach each other",
 )
 LIMITED_MEMBER = "a limited member"
-"""The words of the self-check for a P_Key without full membership."""
+"""The words that the test program's error has for a P_Key without full membership."""
 _NO_CHANNEL = "CMEventChannel"
-"""The word in pyverbs' error if rdma_cm is missing; its errno is ENODEV, as for a missing route."""
+"""The word in pyverbs' error if rdma_cm is missing. The error's number is ENODEV, which a missing route causes, too."""
 _FAILED = MappingProxyType(
     {
         ProofStep.PYVERBS: "pyverbs cannot be used",
@@ -123,18 +123,19 @@ _FAILED = MappingProxyType(
 MOST_REGISTERED = 64 << 20
 TRANSFER_BYTES = 1 << 20
 LEAST_REGISTERED = 2 * TRANSFER_BYTES
-"""The least memory that a proof registers, in bytes: it moves one half into the other. A container that may not lock
-this much cannot use RDMA."""
+"""The least memory that a proof (a test that moves data through a device) registers, in bytes: it moves one half into
+the other. A container that may not lock this much cannot use RDMA."""
 _QUEUES_BYTES = 256 << 10
 """The memory that drivers lock for a queue pair and its completion queue."""
 LEAST_LOCKED = LEAST_REGISTERED + _QUEUES_BYTES
-"""The least RLIMIT_MEMLOCK with which a process can make a proof, in bytes."""
+"""The least RLIMIT_MEMLOCK, in bytes, with which a process can make a proof (move data through a device as a test)."""
 _MEMORY_PART = 4
-"""The divisor of a container's memory that gives the most that a proof uses: a quarter."""
+"""A proof uses at most the container's memory divided by this number."""
 
 
 def bytes_to_register(memlock: int | None, memory_max: int | None) -> int:
-    """Return how much memory a proof registers in a container with these limits in bytes (None: no limit)."""
+    """Return how many bytes a proof registers for RDMA in a container; a proof is a test that moves data through a
+    device. `memlock` and `memory_max` are the container's limits in bytes; None: no limit."""
     sizes = [MOST_REGISTERED]
     sizes += [memory_max // _MEMORY_PART] if memory_max is not None else []
     sizes += [memlock - _QUEUES_BYTES] if memlock is not None else []
@@ -142,7 +143,8 @@ def bytes_to_register(memlock: int | None, memory_max: int | None) -> int:
 
 
 def words_of(problem: ProofProblem, device: str, port: int) -> tuple[ErrorCode, str, str]:
-    """Return a problem's error code, a sentence with the failed port and the likely cause, and the next step."""
+    """Return the error code of a failed proof, a sentence with the failed port and the likely cause, and the next
+    step."""
     meaning = _meaning(problem)
     failed = _FAILED[problem.step].format(place=f"{device}, port {port},").rstrip(",")
     cause = f", probably because {meaning.cause}" if meaning.cause else ""

@@ -1,4 +1,5 @@
-"""Finds which devices of a container have to be proven before it starts. Pure."""
+"""Finds through which devices of a container a proof must move data before the container starts. A proof is a test that
+RDMA works. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ _MOST_DIGITS = 9
 
 
 def asks_proof(policy: Policy, requests: Iterable[DeviceRequest]) -> DeviceRequest | None:
-    """Return the first of a pod's own requests that has to be proven; None if there is none. Requests for unknown pools
-    are skipped, because these are refused."""
+    """Return the first of a pod's own requests whose devices must pass a proof (a test that RDMA works) before a
+    container starts; None if there is none. Requests for unknown pools are skipped, because another check refuses
+    them."""
     for request in requests:
         pool = policy.pools.get(request.pool)
         if not request.shares and pool is not None and is_proven(pool, request):
@@ -28,15 +30,17 @@ def asks_proof(policy: Policy, requests: Iterable[DeviceRequest]) -> DeviceReque
 
 
 def proven_of(attached: Iterable[AttachedRequest], container: str) -> tuple[AttachedRequest, ...]:
-    """Return the attached requests of a container that have to be proven."""
+    """Return the attached requests of a container whose devices must pass a proof (a test that RDMA works) before it
+    starts."""
     return tuple(
         [item for item in attached if item.admitted.request.prove and item.admitted.request.scope.covers(container)]
     )
 
 
 def port_tasks(proven: Iterable[AttachedRequest], indexes: Mapping[str, str]) -> tuple[DeviceTask, ...]:
-    """Return a task for each port that the container's libraries are told to use. `indexes` are the container's values
-    of INDEX_VARIABLES; the pools' values count for variables that it does not set."""
+    """Return a test for each port that the container's libraries are told to use. `indexes` are the container's values
+    of the variables that force a GID index on NCCL and UCX (INDEX_VARIABLES). If the container does not set such a
+    variable, the pool's value counts."""
     return tuple({(it.device, it.port): it for item in proven for it in _tasks(item, indexes)}.values())
 
 
@@ -54,7 +58,7 @@ def _tasks(item: AttachedRequest, indexes: Mapping[str, str]) -> Iterator[Device
 
 
 def forced_index(variables: Mapping[str, str], names: Iterable[str] = INDEX_VARIABLES) -> int | None:
-    """Return the index in the GID table that these variables of a container force; None if the libraries choose
-    themselves (NCCL: -1, UCX: auto)."""
+    """Return the index in the GID table that these variables of a container force; None if they force none. Values that
+    leave the choice to the library (NCCL: -1, UCX: auto) force none."""
     told = (variables.get(name, "").strip() for name in names)
     return next((int(it) for it in told if it.isascii() and it.isdecimal() and len(it) <= _MOST_DIGITS), None)

@@ -4,14 +4,17 @@ pods. Pure.
 The order of criteria is fixed and applied exactly (nri_rdma.decide.assignment), over all pairs of a device and the GPU
 that it serves:
 
-1. The device can carry data in the pod. One without an active port is the last choice, unless the pod raises it.
+1. The device can carry data in the pod. A device without an active port is the last choice, unless the pod will bring
+   its port up.
 2. For the pod: the fewest pairs on different root complexes, then the fewest on different NUMA nodes, then the fewest
    across the root complex, then the fewest across several switches. Each GPU gets one device before any gets two.
-3. For a shared request: the device that the fewest pods have, or that is given for the fewest shares.
-4. For later pods: as 2, for the node's idle GPUs and the devices that are left. So a pod without a GPU gets the device
-   that no GPU will miss.
-5. The device's neighbours (below its switch, its root complex, its NUMA node) are taken: intact groups stay whole.
-6. The device is on the rail of its GPU.
+3. For a shared request: the device that the fewest pods have, or that serves the fewest shares (ids that the kubelet
+   allocates).
+4. For later pods: criterion 2 for the node's idle GPUs and the devices that are left. A pod without a GPU therefore
+   gets a device that no GPU will miss.
+5. Few devices near the device (below its switch, its root complex, on its NUMA node) are free, so that groups of free
+   devices stay whole.
+6. The device is on the rail of its GPU. A rail is the rank of a port on its node; the fabric connects equal ranks.
 7. The lowest index.
 """
 
@@ -29,23 +32,26 @@ from nri_rdma.model.device import DeviceId, Gpu, RdmaDevice
 from nri_rdma.model.pci import PciAddress, below_root
 
 _MAX_NEIGHBOURS = 15
-"""The most free neighbours of a device that are counted; larger groups are equal."""
+"""The most free neighbours of a device that are counted; more neighbours make no difference."""
 _MAX_INDEX = 4095
 _MOST_CELLS = 1 << 13
-"""The most cells (rows by columns) that are solved exactly, which takes 20 ms at most. Larger problems are solved row
-by row, each taking the best device left. 16 GPUs and 64 devices of each of 8 adapters need half of this."""
+"""The most cells (rows by columns) of a cost matrix that is solved exactly, which takes 20 ms at most. In a larger
+matrix each row in turn takes the best device that is left. 16 GPUs and 64 devices of each of 8 adapters need half of
+this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """The facts about the node that a choice takes into account. `idle` are the GPUs that no pod is known to have,
-    without those of this pod. `rails` are the rails of the devices, or empty if the pod has no GPU."""
+    """The facts about the node that a choice takes into account. `idle` are the GPUs that neither this pod nor another
+    one is known to have. `rails` has the rail of each device (the rank of its port on the node); it is empty if the pod
+    has no GPU."""
 
     layout: Layout
     idle: tuple[Gpu, ...] = ()
     rails: Mapping[DeviceId, int] = field(default_factory=dict)
     load: Mapping[DeviceId, int] = field(default_factory=dict)
-    """The number of pods, or of shares, that each device is given to already; empty for an exclusive request."""
+    """The number of pods, or of shares (ids that the kubelet allocates), that already have each device; empty for an
+    exclusive request."""
     down: frozenset[DeviceId] = frozenset()
     """The devices that cannot carry data in the pod."""
 
@@ -66,8 +72,9 @@ def near_gpus(
     served: Mapping[PciAddress, int],
     around: Surroundings,
 ) -> list[Pick]:
-    """Choose `count` of the free devices for these GPUs, in rounds in the order of the GPUs. There are at least `count`
-    free devices. `served` is the number of devices that each GPU has already."""
+    """Choose `count` of the free devices for these GPUs; at least `count` devices must be free. The GPUs that have the
+    fewest devices get one each, then the next round begins, always in the order of the GPUs. `served` is the number of
+    devices that each GPU has already."""
     rounds = _rounds(gpus, served, count)
     must = [gpu for part in rounds[:-1] for gpu in part]
     may = rounds[-1]
@@ -82,15 +89,17 @@ def near_gpus(
 def anywhere(
     free: Sequence[RdmaDevice], count: int, around: Surroundings, penalty: Callable[[RdmaDevice], int] = lambda _: 0
 ) -> list[RdmaDevice]:
-    """Choose `count` of the free devices and return them by penalty, then by index: those with the least penalty, then
-    those that spoil least for later pods. There are at least `count` free devices."""
+    """Choose `count` of the free devices for a request without GPUs; at least `count` devices must be free. Devices
+    with a small penalty are preferred; among equal penalties, the devices that later pods need least. The result is
+    sorted by penalty, then by index."""
     chosen = _solve(free, [penalty] * count, [], 0, around)
     return sorted((device for device in chosen if device is not None), key=lambda it: (penalty(it), it.index))
 
 
 def _rounds(gpus: Sequence[Gpu], served: Mapping[PciAddress, int], count: int) -> list[list[Gpu]]:
-    """Return for each round the GPUs that get a device, starting with those that have the fewest. The last round may
-    have more GPUs than devices are left."""
+    """Divide `count` devices into rounds: return for each round the GPUs that get one device in it. The first round has
+    the GPUs with the fewest devices (`served`); more GPUs join in later rounds. The last round may have more GPUs than
+    devices remain for it."""
     level = min(served.get(gpu.pci, 0) for gpu in gpus)
     rounds: list[list[Gpu]] = []
     while sum(map(len, rounds)) < count:
@@ -108,7 +117,9 @@ _Row = Gpu | Callable[[RdmaDevice], int]
 def _solve(
     free: Sequence[RdmaDevice], must: Sequence[_Row], may: Sequence[Gpu], blanks: int, around: Surroundings
 ) -> list[RdmaDevice | None]:
-    """Return the device of each row of `must`, then of each row of `may`. `blanks` of the rows in `may` get None."""
+    """Return the device of each row of the cost matrix: first the rows in `must`, then those in `may`. A row is a GPU,
+    or one device of a request without GPUs (then it is the penalty function). Each row in `must` gets a device; as many
+    rows in `may` as `blanks` says get None."""
     own = len(must) + len(may)
     if own - blanks == len(free):
         around = replace(around, idle=())  # no device is left for idle GPUs
@@ -130,8 +141,8 @@ def _solve(
 
 
 def _enough(free: Sequence[RdmaDevice], rows: int, must: Sequence[_Row], around: Surroundings) -> Sequence[RdmaDevice]:
-    """Return the devices without superfluous equal ones: of each kind at most as many as there are rows. Hundreds of
-    virtual functions are all of one kind."""
+    """Return the devices without superfluous ones. Of devices that differ only in their index, `rows` devices are
+    enough, because no more than `rows` are assigned. Hundreds of virtual functions often differ only in their index."""
     if len(free) <= rows:
         return free
     penalty = next((row for row in must if not isinstance(row, Gpu)), lambda _: 0)
@@ -149,8 +160,8 @@ def _enough(free: Sequence[RdmaDevice], rows: int, must: Sequence[_Row], around:
 
 
 def _one_by_one(free: Sequence[RdmaDevice], rows: Sequence[_Row], scale: _Scale) -> Iterator[RdmaDevice]:
-    """Give each row the best device that is left. Used for requests for hundreds of devices, because an exact solution
-    would delay all pods of the node."""
+    """Give each row (a GPU, or one device of a request without GPUs) the device with the least cost that is left. Used
+    for requests for hundreds of devices, because an exact solution would delay all pods of the node."""
     left = set(range(len(free)))
     for row in rows:
         costs = scale.own(row)
@@ -161,21 +172,22 @@ def _one_by_one(free: Sequence[RdmaDevice], rows: Sequence[_Row], scale: _Scale)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scale:
-    """The costs of the seven criteria combined in one number: one step of a criterion outweighs all steps of the later
-    ones."""
+    """The costs of the seven criteria (see the module) combined in one number. One step of a criterion costs more than
+    all steps of the criteria after it."""
 
     free: Sequence[RdmaDevice]
     places: Sequence[int]
-    """The number of each device's place (nri_rdma.decide.layout)."""
+    """The number of each device's place, that is, of its position in the PCI tree (nri_rdma.decide.layout)."""
     around: Surroundings
     rows: int
     by_distance: Mapping[Distance, int]
     near: int
-    """The cost of one step of distance in the second criterion: devices near the pod's GPUs."""
+    """The cost of one step of distance between a device and a GPU of the pod (the second criterion)."""
     idle_near: int
-    """The cost of one step of distance in the fourth criterion: devices left for idle GPUs."""
+    """The cost of one step of distance between a device and an idle GPU (the fourth criterion)."""
     own_costs: tuple[int, ...]
-    """The cost of each device by the criteria that do not depend on a GPU: the first, third, fifth and seventh."""
+    """The cost of each device by the criteria that do not depend on a GPU: the first, third, fifth and seventh of the
+    module."""
     rail: int
 
     @classmethod
@@ -220,17 +232,17 @@ class _Scale:
 
     @property
     def never(self) -> int:
-        """A cost above all that all rows together can cost otherwise."""
+        """A cost that forbids an assignment: it is higher than the sum of all permitted assignments."""
         return self.near * ((self.by_distance[Distance.SYS] + 1) * (self.rows + 1)) ** 2
 
     @property
     def without(self) -> int:
-        """The cost of an idle GPU that would be left without a device: that of the farthest distance."""
+        """The cost of leaving an idle GPU without a device, which is the cost of the farthest distance."""
         return self.idle_near * self.by_distance[Distance.SYS]
 
     def each_own(self, rows: Iterable[_Row], whole: Callable[[list[int]], list[int]]) -> Iterator[list[int]]:
-        """Yield for each row its costs (`own`), completed by `whole` to a row of the matrix. Equal rows share one list
-        object."""
+        """Yield a row of the cost matrix for each GPU or device of the pod's request (`rows`). `whole` receives the
+        costs by device and adds the other columns of the matrix. Equal rows share one list object."""
         known: dict[int, list[int]] = {}
         for row in rows:
             if id(row) not in known:
@@ -238,7 +250,8 @@ class _Scale:
             yield known[id(row)]
 
     def own(self, row: _Row) -> list[int]:
-        """Return the cost of each device for a row of the pod."""
+        """Return the cost of each device for a row: a GPU of the pod, or one device of a request without GPUs (then
+        `row` is its penalty function)."""
         if not isinstance(row, Gpu):
             return [row(device) * self.near + cost for device, cost in zip(self.free, self.own_costs, strict=True)]
         rails, own_rail = self.around.rails, self.around.layout.rail_of_gpu.get(row.pci)
@@ -248,7 +261,8 @@ class _Scale:
         ]
 
     def idle(self, gpu: Gpu) -> list[int]:
-        """Return the cost of each device for an idle GPU. A device that cannot carry data costs as much as none."""
+        """Return the cost of each device for an idle GPU. A device that cannot carry data costs as much as leaving the
+        GPU without a device."""
         far = self._far(gpu, self.idle_near)
         if not self.around.down:
             return far
@@ -257,15 +271,15 @@ class _Scale:
         ]
 
     def _far(self, gpu: Gpu, step: int) -> list[int]:
-        """Return the cost of each device's distance from a GPU; `step` is the cost of one step of the criterion."""
+        """Return the cost of the distance between each device and a GPU. `step` is the cost of one step of distance."""
         costs = {far: cost * step for far, cost in self.by_distance.items()}
         far = self.around.layout.far[gpu.pci]
         return [costs[far[place]] for place in self.places]
 
 
 def intactness(free: Sequence[RdmaDevice], places: Places) -> list[int]:
-    """Return for each device a number that grows with its free neighbours: below its switch, then below its root
-    complex, then on its NUMA node."""
+    """Return for each device a number that grows with its free neighbours. Neighbours below its switch count most, then
+    those below its root complex, then those on its NUMA node."""
     of_each = [places.groups[places.of[device.id]] for device in free]
     others = {it: min(_MAX_NEIGHBOURS, size - 1) for it, size in Counter(chain.from_iterable(of_each)).items()}
     step = _MAX_NEIGHBOURS + 1

@@ -10,9 +10,9 @@ from nri_rdma.model.request import DeviceRequest, Scope
 
 
 def scoped(request: DeviceRequest, allocation: PodAllocation | None) -> DeviceRequest:
-    """Return a request of one word (``"1"``) narrowed to the containers to which the kubelet allocated devices: the
-    sidecar of a GPU job wants no NIC. If there are none, or if the kubelet reports nothing, the request stays for all
-    containers."""
+    """Return the request for only the containers to which the kubelet allocated devices, if its author wrote a single
+    word (a number like ``"1"``, or a pool's name). The sidecar of a GPU job, to which nothing is allocated, then gets
+    no NIC. If the kubelet reports no allocation, or the author wrote more, the request stays unchanged."""
     named = _named(request, allocation)
     return replace(request, scope=Scope(only=named, but=request.scope.but)) if named else request
 

@@ -1,8 +1,10 @@
-"""Computes the rdma cgroup limits of a pool's shares if nobody wrote limits. Pure.
+"""Computes the rdma cgroup limits of a pool's shares if nobody wrote limits. A share is an id that the kubelet
+allocates to a container, which gets a device for it. Pure.
 
-Law: a device's objects of each kind are divided into equal parts, one for each of its shares and one for the host; a
-share may use one part. The rdma cgroup counts all kinds together, and a share may use its whole limit for one kind, so
-the scarcest kind decides. Whatever the other shares create, the last one still gets its part.
+Law: a device's objects of each kind (queue pairs, memory regions and others) are divided into equal parts, one for each
+of its shares and one for the host. The rdma cgroup has one limit for objects of all kinds, and a container may use all
+of it for one kind. The limit is therefore computed from the kind of which the device has the fewest objects; so each
+share gets its part, whatever other shares create.
 """
 
 from __future__ import annotations
@@ -17,31 +19,32 @@ from nri_rdma.model.pool import LEAST_OBJECTS, Pool
 from nri_rdma.model.request import DeviceRequest, RdmaLimits
 
 CONTEXTS = 1024
-"""The contexts (hca_handle) that all users of a device may open together. Our own choice: no verbs call reports how
-many a device can have."""
+"""The contexts (hca_handle) that all users of a device may open together. The number is our own choice, because no
+verbs call reports how many contexts a device can have."""
 LEAST_CONTEXTS = 16
-"""The fewest contexts of a share. Each process of a container opens one or two, and many jobs have one process per
-GPU."""
+"""The fewest contexts that a share (an id that the kubelet allocates) allows. Each process of a container opens one or
+two, and many jobs have one process per GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareLimits:
-    """The limits of one share on one device. `why` is the reason for limits that nobody wrote, or for their absence; ""
-    if all limits are written."""
+    """The limits of one share (an id that the kubelet allocates) on one device. `why` says how the limits were computed
+    that the configuration does not set, or why there are none; "" if the configuration sets all."""
 
     limits: RdmaLimits
     why: str
 
     @property
     def words(self) -> str:
-        """The limits and the reason as a text."""
+        """The limits as a text, with the reason in brackets."""
         told = {"hca_handle": self.limits.hca_handles, "hca_object": self.limits.hca_objects}
         limits = " ".join(f"{name}={number}" for name, number in told.items() if number is not None)
         return f"{limits or 'no limits'} ({self.why or 'as the pool says'})"
 
 
 def share_limits(node: Node, offer: Offer, pool: Pool, device: RdmaDevice) -> ShareLimits:
-    """Return the limits of one share of this pool on one of its devices, for a pod to which no rule sets limits."""
+    """Return the limits of one share (an id that the kubelet allocates) of this pool on one of its devices. They are
+    the limits for a pod to which no rule of the configuration gives other limits."""
     written = (pool.limits or RdmaLimits()).within(pool.max_limits)
     if written.hca_handles is not None and written.hca_objects is not None:
         return ShareLimits(limits=written, why="")
@@ -50,7 +53,8 @@ def share_limits(node: Node, offer: Offer, pool: Pool, device: RdmaDevice) -> Sh
 
 
 def _default(node: Node, offer: Offer, pool: Pool, device: RdmaDevice) -> ShareLimits:
-    """Return the default limits of one share, with the reason."""
+    """Return the limits of one share (an id that the kubelet allocates), computed from the number of objects that the
+    device can have. If that number is unknown or too small, there are no limits, and `why` has the reason."""
     if not node.rdma_cgroup:
         return _none("this node's cgroups have no rdma controller")
     capacity = node.capacities.get(device.id)
@@ -69,8 +73,8 @@ def _default(node: Node, offer: Offer, pool: Pool, device: RdmaDevice) -> ShareL
 def with_share_limits(
     node: Node, offer: Offer, pools: Iterable[Pool], placed: tuple[Placed, ...]
 ) -> tuple[Placed, ...]:
-    """Return the placed requests with the default limits of shares on their devices. Limits of the pool or of a rule
-    stay."""
+    """Return the placed requests with default limits on the devices of shares (ids that the kubelet allocates). Limits
+    that the pool or a rule sets stay."""
     by_name = {pool.name: pool for pool in pools if pool.shares}
     return tuple(
         replace(item, limits=tuple(_limits(node, offer, by_name[item.admitted.request.pool], item)))
@@ -90,15 +94,17 @@ def _limits(node: Node, offer: Offer, pool: Pool, placed: Placed) -> Iterator[Rd
 
 
 def _shares_on(request: DeviceRequest, index: int, devices: int) -> int:
-    """Return for how many shares a container has one device. A request without a count is for every device, and
-    possibly for several containers; its shares count only if it is for one container."""
+    """Return how many of a container's shares (ids that the kubelet allocates) are on the device number `index` of
+    `devices` devices. A request without a count gives every device of the pool; all its shares then count, or only one
+    if the request is for several containers."""
     if request.count is not None:
         return max(1, len(request.shares_of(index, devices)))
     return len(request.shares) if request.scope.only is not None and len(request.scope.only) == 1 else 1
 
 
 def _completed(written: RdmaLimits, default: RdmaLimits, shares: int) -> RdmaLimits:
-    """Return the written limits, completed with the defaults for this many shares."""
+    """Return the written limits. A limit that is not written is the default limit multiplied by the number of
+    shares."""
     return RdmaLimits(
         hca_handles=_first(written.hca_handles, default.hca_handles, shares),
         hca_objects=_first(written.hca_objects, default.hca_objects, shares),

@@ -1,6 +1,7 @@
 """Turns the shares that the kubelet allocated to a pod's containers into requests. Pure.
 
-A share is an id that the device plugin of a pool offers, for a device or for all devices of the pool.
+A share is an id that the device plugin of a pool reports to the kubelet. The kubelet allocates it to a container, which
+then gets a device, or all devices of the pool.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ _NO_LABEL = re.compile(r"[^a-z0-9]+")
 
 
 def share_ids(pool: Pool) -> tuple[str, ...]:
-    """Return the ids of a pool's shares, unique on the node. The numbers have one width, so that ids sort by number."""
+    """Return the ids that the device plugin of a pool reports to the kubelet (its shares), unique on the node. All
+    numbers in them have equally many digits, so that the ids sort by number."""
     width = len(str(pool.shares - 1))
     return tuple(f"{pool.name}-{number:0{width}}" for number in range(pool.shares))
 
 
 def unknown_ids(pool: Pool, ids: Iterable[str]) -> tuple[str, ...]:
-    """Return the ids that are no shares of the pool. Empty for a pool whose ids stand for devices: an id of a missing
-    device is refused elsewhere."""
+    """Return those of `ids` that the device plugin of the pool does not offer as shares. Empty for a pool whose ids
+    each stand for one device: the id of a missing device is refused elsewhere."""
     known = frozenset(share_ids(pool))
     return tuple(it for it in ids if it not in known) if pool.gives is not ShareGives.DEVICE else ()
 
 
 def known_shares(pools: Mapping[str, Pool], allocation: PodAllocation) -> PodAllocation:
-    """Return the allocation without the ids that are no shares of these pools."""
+    """Return the allocation without the ids that the device plugins of these pools do not offer."""
     by_resource = {pool.resource: pool for pool in pools.values()}
 
     def known(told: DeviceIds) -> DeviceIds:
@@ -48,18 +50,20 @@ def known_shares(pools: Mapping[str, Pool], allocation: PodAllocation) -> PodAll
 
 
 def share_requests(pools: Mapping[str, Pool], allocation: PodAllocation) -> tuple[DeviceRequest, ...]:
-    """Return the requests for the shares of these pools in the allocation. There is one for each container; or one for
-    all containers if a share gives all devices of the pool; or one for each id if ids stand for devices."""
+    """Return the requests for the ids of these pools that the kubelet allocated to a pod's containers. `Pool.gives`
+    decides how many there are: one for each container; one for all containers if an id gives all devices of the pool;
+    or one for each id if an id stands for one device."""
     return tuple(request for pool in pools.values() for request in _requests(pool, _containers(pool, allocation)))
 
 
 def requests_for(
     pools: Mapping[str, Pool], container: str, shares: Iterable[tuple[str, str]], given: Mapping[str, str]
 ) -> tuple[DeviceRequest, ...]:
-    """Return the requests for these shares of a container. Each share comes with its resource.
+    """Return the requests for ids (shares) that the kubelet allocated to a container. Each id comes after its resource
+    name in `shares`.
 
-    `given` has the shares that the container's pod already has, with the name of their device: the kubelet reuses the
-    shares of init containers for other containers, and a share must stay the same device.
+    `given` has the ids that the container's pod already has, with the names of their devices. The kubelet reuses ids of
+    init containers for other containers, and a reused id must keep its device.
     """
     new: dict[str, list[str]] = {}
     again = []
@@ -84,7 +88,7 @@ def _of_container(
 
 
 def device_request(pool: Pool, device_id: str, containers: frozenset[str]) -> DeviceRequest:
-    """Return the request of these containers for the device with this id, in the pool's first mode."""
+    """Return the request of these containers for the device with this id, in the first mode that the pool can serve."""
     request = _request(pool, containers, (device_id,), 1)
     return replace(request, match=Match(id=DeviceId(device_id)), mode=None)
 
@@ -95,8 +99,8 @@ def is_up(device: RdmaDevice) -> bool:
 
 
 def rises(device: RdmaDevice, mode: Mode) -> bool:
-    """Return whether a port of the device comes up in the pod: it is an Ethernet port whose netdev is only set down on
-    the host, and moves into the pod."""
+    """Return whether a port of the device comes up in the pod. It does if it is an Ethernet port whose netdev is set
+    down on the host, and if the netdev moves into the pod (mode exclusive)."""
     if mode is not Mode.EXCLUSIVE or all(netdev.up for netdev in device.netdevs):
         return False
     return any(port.link_layer is LinkLayer.ETHERNET for port in device.ports)
@@ -108,7 +112,8 @@ def is_up_in(device: RdmaDevice, mode: Mode) -> bool:
 
 
 def down_words(device: RdmaDevice, mode: Mode) -> str:
-    """Return a text for people about a device without an active port, in a pod with this mode; "" for other devices."""
+    """Return a text on the state of the device's ports if none is active, for a pod with this mode; "" for other
+    devices."""
     if is_up(device):
         return ""
     words = f"its {'port is' if len(device.ports) == 1 else 'ports are'} {device.port_state}"
@@ -116,12 +121,13 @@ def down_words(device: RdmaDevice, mode: Mode) -> str:
 
 
 def share_name(resource: str) -> str:
-    """Return a request's name for a resource: the resource's name without its prefix, as a DNS label."""
+    """Return a name for the request that comes from a resource (`rdma.example/pool`): the part after the slash, as a
+    DNS label."""
     return _NO_LABEL.sub("-", resource.rpartition("/")[2].lower()).strip("-")[:63].strip("-")
 
 
 def _containers(pool: Pool, allocation: PodAllocation) -> dict[str, tuple[str, ...]]:
-    """Return the ids of the pool's shares by container."""
+    """Return, by container, the ids of the pool's resource that the kubelet allocated to it."""
     return {
         container.name: ids.ids
         for container in allocation.containers
@@ -144,8 +150,8 @@ def _requests(pool: Pool, containers: Mapping[str, tuple[str, ...]]) -> Iterator
 
 
 def _requests_by_id(pool: Pool, containers: Mapping[str, tuple[str, ...]]) -> Iterator[DeviceRequest]:
-    """Yield a request for each device id. Containers with the same id share the device: the kubelet reuses the devices
-    of an init container for other containers."""
+    """Yield a request for each device id. Containers to which one id is allocated share the device: the kubelet reuses
+    the devices of an init container for other containers."""
     by_id: dict[str, set[str]] = {}
     for container, ids in containers.items():
         for it in ids:

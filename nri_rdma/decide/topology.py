@@ -31,7 +31,7 @@ class Distance(IntEnum):
 
     @property
     def words(self) -> str:
-        """The distance as a text, for reasons."""
+        """The distance as a text, for sentences about why a device was chosen."""
         return _WORDS[self]
 
 
@@ -44,8 +44,8 @@ _WORDS = {
 }
 
 FARTHEST_ALIGNED = Distance.PHB
-"""The farthest distance that counts as next to a GPU: below the same root complex, as in a DRA claim with
-matchAttribute pcieRoot."""
+"""The farthest distance at which a device counts as next to a GPU: both are below one root complex. A DRA claim with
+matchAttribute pcieRoot demands this, too."""
 
 
 class Located(Protocol):
@@ -62,13 +62,14 @@ class Located(Protocol):
 
 
 def roots(devices: Iterable[Located]) -> frozenset[str]:
-    """Return the root complexes of devices. A device is next to one of these (FARTHEST_ALIGNED) if and only if it is
-    below one of the root complexes."""
+    """Return the root complexes of `devices`. Another device counts as next to one of `devices` (FARTHEST_ALIGNED) if
+    its own root complex is among the result."""
     return frozenset(device.pci_root for device in devices) - {""}
 
 
 def distance(a: Located, b: Located) -> Distance:
-    """Return the distance between two devices. A device without a place in PCI or NUMA is far from everything."""
+    """Return the distance between two devices. If neither their root complexes nor their NUMA nodes are known to agree,
+    the distance is SYS, the farthest."""
     if a.pci_root and a.pci_root == b.pci_root:
         return _inside_root(a.pci_root, a.pci_path, b.pci_path)
     if a.numa_node is not None and a.numa_node == b.numa_node:
@@ -77,7 +78,7 @@ def distance(a: Located, b: Located) -> Distance:
 
 
 def rails(devices: Iterable[RdmaDevice]) -> Mapping[DeviceId, int]:
-    """Return the rail of each device: the rank of its adapter's port among those of the node, in PCI order. A
+    """Return the rail of each device: the rank, in PCI order, of its adapter's port among all such ports of the node. A
     rail-optimised fabric connects the first ports of all nodes with each other, their second ports with each other, and
     so on.
 
@@ -89,15 +90,17 @@ def rails(devices: Iterable[RdmaDevice]) -> Mapping[DeviceId, int]:
 
 
 def rails_of_gpus(gpus: Iterable[Gpu], count: int) -> Mapping[PciAddress, int]:
-    """Return the rail that each GPU would have if all GPUs were dealt out evenly over so many rails, in PCI order."""
+    """Return a rail (the rank of a port on the node) for each GPU: the GPUs are divided evenly over `count` rails, in
+    PCI order."""
     ordered = sorted(gpus, key=lambda it: it.pci)
     return {gpu.pci: place * count // len(ordered) for place, gpu in enumerate(ordered)}
 
 
 @lru_cache(maxsize=1 << 14)
 def _inside_root(root: str, a: tuple[str, ...], b: tuple[str, ...]) -> Distance:
-    """Return the distance of two devices below one root complex. A switch is an upstream port with downstream ports, so
-    that two devices below one switch differ at most in the downstream port and the function itself."""
+    """Return the distance of two devices below one root complex, from their PCI paths `a` and `b`. Paths without a
+    common bridge meet at the root complex (PHB). Devices below one switch (PIX) differ only in the last two steps: the
+    switch's downstream port and the function; all others are PXB."""
     a, b = below_root(root, a), below_root(root, b)
     shared = next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     if shared == 0:

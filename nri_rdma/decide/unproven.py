@@ -1,4 +1,5 @@
-"""Turns the answer of an RDMA proof into the error that refuses the container. Pure."""
+"""Turns the result of an RDMA proof into the error that refuses the container. A proof moves data through a device as a
+test before the container starts. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ _AGAIN = "if this repeats, see the daemon's log and `nri-rdma trace`"
 
 
 def refusal_of(task: ProofTask, answer: ProofAnswer, within_s: float) -> ProofError | None:
-    """Return the error that refuses a container whose RDMA was not proven within `within_s` seconds; None if it was
-    proven on each port of the task."""
+    """Return the error that refuses a container, because data did not pass each port of the task within `within_s`
+    seconds. None if it did."""
     words = _words(task, answer, within_s)
     if words is None:
         return None

@@ -40,8 +40,8 @@ PROVIDERS = {
     SOFT_ROCE: "rxe",
     "vmw_pvrdma": "vmw_pvrdma",
 }
-"""The provider of rdma-core by the kernel's driver of a device's bus function, as sysfs shows it. That is the driver of
-the network card, even where the RDMA part has another driver."""
+"""By driver: its provider, which is the library of rdma-core for the driver's devices. The driver is that of the
+network card, as sysfs shows it, even if the card's RDMA part has another driver."""
 
 _PACKAGES = {
     "debian": "libibverbs1 and ibverbs-providers, both of one release",
@@ -73,8 +73,8 @@ def driver_of(device: RdmaDevice) -> str:
 
 
 def kernel_device(device: RdmaDevice, abi_of: Callable[[str], int | None]) -> KernelDevice:
-    """Return a device as userspace libraries see it. `abi_of` returns the version of the kernel's interface by the name
-    of a device node (``uverbs0``)."""
+    """Return the facts about a device that userspace libraries check. `abi_of` takes the name of a device node
+    (``uverbs0``) and returns the version of the kernel's interface; None if the version is unknown."""
     nodes = [it.path.rpartition("/")[2] for it in device.char_devices if it.kind is CharKind.UVERBS]
     return KernelDevice(name=device.name, driver=driver_of(device), abi=abi_of(nodes[0]) if nodes else None)
 
@@ -87,8 +87,9 @@ def providers_of(devices: Iterable[KernelDevice]) -> frozenset[str]:
 def problems_of(
     userspace: Userspace, devices: tuple[KernelDevice, ...], where: str, machine: str
 ) -> tuple[UserspaceError, ...]:
-    """Return why programs of this image cannot use these devices, causes first. Empty if they can, or if the image
-    could not be read. `machine` is the node's architecture."""
+    """Return the reasons why programs of this image cannot use the devices. Empty if they can, or if the image could
+    not be read. A missing library hides the problems of providers, which need it. `machine` is the node's
+    architecture."""
     if userspace.unseen or not devices:
         return ()
     install = f"install {_PACKAGES.get(userspace.family, _OTHER_PACKAGES)}"

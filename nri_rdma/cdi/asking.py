@@ -36,7 +36,7 @@ def inspect_asking(data: bytes, file: str, prefix: str) -> Inspected:
 
 
 def _wrong(spec: Spec, prefix: str) -> Iterator[tuple[Path, RequestError]]:
-    """Yield the path and the error of each annotation of nri-rdma's that cannot be read."""
+    """Yield the path and the error of each annotation of the spec that is for nri-rdma and cannot be read."""
     counts = [_count(spec, device) for device in spec.devices]
     for key, text in spec.annotations:  # these apply to each device without such an annotation
         yield from _wrong_at(("annotations", key), text, prefix, max(counts, default=1))

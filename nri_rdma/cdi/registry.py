@@ -1,4 +1,5 @@
-"""The CDI devices of all spec directories, resolved by the directories' priorities."""
+"""The CDI devices of all spec directories. If several directories have a device of one name, their priorities
+decide."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ class SpecFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedDevice:
-    """A CDI device that containers can get by its qualified name, with the edits that it brings."""
+    """A CDI device that containers can get by its qualified name (``vendor/class=device``), with the edits that it
+    makes to a container."""
 
     name: str
     file: str
@@ -49,7 +51,7 @@ class ResolvedDevice:
 
     @property
     def rdma_nodes(self) -> tuple[DeviceNode, ...]:
-        """The device nodes of the RDMA subsystem."""
+        """The device nodes below /dev/infiniband that the CDI device brings."""
         return tuple(node for node in self.nodes if node.is_rdma)
 
 

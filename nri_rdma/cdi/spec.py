@@ -1,7 +1,7 @@
-"""The values of a CDI spec: the edits of containers that get its devices.
+"""The values of a CDI spec: its devices, and the edits of a container that gets them.
 
-The schema is that of CDI 0.3.0 to 1.1.0. nri_rdma.cdi.reading returns only valid values. Code that builds such values
-itself checks them by writing and reading them back.
+The schema is that of CDI 0.3.0 to 1.1.0. nri_rdma.cdi.reading returns only valid values. Code that builds a spec itself
+must check it: it writes the spec as text and reads that again.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntelRdt:
-    """Classes of service for caches and memory bandwidth. An empty list of `schemata` differs from None: it needs CDI
-    1.1.0."""
+    """Intel's classes of service for caches and memory bandwidth. `schemata` None means that the spec has no such key;
+    an empty list needs CDI 1.1.0."""
 
     clos_id: str = ""
     l3_cache_schema: str = ""
@@ -112,7 +112,7 @@ class IntelRdt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
-    """The ``containerEdits`` of a spec or device. `env` holds texts ``NAME=value``."""
+    """The ``containerEdits`` of a spec or device: what a container gets. `env` has texts ``NAME=value``."""
 
     env: tuple[str, ...] = ()
     device_nodes: tuple[DeviceNode, ...] = ()
@@ -124,14 +124,14 @@ class Edits:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are no edits; a spec may have none, a device may not."""
+        """Whether there are no edits. A spec may have none; a device must have some."""
         return self == Edits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A device of a spec, with its name within the spec's kind. Its annotations are for programs that read the spec;
-    pods do not get them."""
+    """A device of a spec. `name` is without the vendor and class of the spec. The annotations are for programs that
+    read the spec; pods do not get them."""
 
     name: str
     edits: Edits

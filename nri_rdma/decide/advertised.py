@@ -21,14 +21,15 @@ from nri_rdma.model.pool import Pool
 from nri_rdma.model.request import Mode
 
 DRIVER = "rdma.noderesource.dev"
-"""The name of our DRA driver, and the domain of its attributes."""
+"""The name of nri-rdma's DRA driver, which is also the domain of its attributes."""
 MAX_TEXT = 64
 MAX_DEVICES = 128
-"""The most devices that Kubernetes allows in one slice."""
+"""The most devices that Kubernetes allows in one ResourceSlice."""
 PCIE_ROOT, NUMA_NODE = "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"
 
 DeviceAttribute: TypeAlias = Mapping[str, str | int | bool]
-"""A value under its type, as the API has it: one of the keys `string`, `int` and `bool`."""
+"""A value of an attribute in the form of Kubernetes' API: a mapping with one key, which is the value's type (`string`,
+`int` or `bool`)."""
 
 _BROADCAST = IPv4Address("255.255.255.255")
 _NO_LABEL = re.compile(r"[^a-z0-9]+")
@@ -37,7 +38,8 @@ _MAX_LABEL = 63
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advertised:
-    """A device as a slice lists it: its name, and its attributes and capacities under their qualified names."""
+    """A device in the form of a ResourceSlice: its name, and its attributes and capacities under their qualified
+    names."""
 
     name: str
     attributes: Mapping[str, DeviceAttribute]
@@ -45,9 +47,9 @@ class Advertised:
 
 
 def slice_name(device: DeviceId) -> str:
-    """Return the name of a device in slices. A device with a PCI address has the name that DRANET gives it:
-    ``pci-0000-8a-00-0``. Any other name that is no valid DNS label gets a hash at its end, so that ``rxe_0`` and
-    ``rxe-0`` stay different."""
+    """Return the name of a device in ResourceSlices. A device with a PCI address has the name that DRANET (another DRA
+    driver) gives it: ``pci-0000-8a-00-0``. Any other name that is no valid DNS label gets a hash at its end, so that
+    ``rxe_0`` and ``rxe-0`` stay different."""
     label = _NO_LABEL.sub("-", device.lower()).strip("-")
     if ":" in device:
         return f"pci-{label}"
@@ -60,9 +62,9 @@ def slice_name(device: DeviceId) -> str:
 def lacks_netdev_for_claims(device: RdmaDevice, pool: Pool) -> bool:
     """Return whether claims for this device of the pool would be refused because it has no netdev on the host.
 
-    Mode exclusive needs a netdev on the host. A pool that serves both modes needs one for each device, because the
-    scheduler does not know which mode a claim asks for. An exception is a kind of device that never has a netdev (EFA),
-    because it can be shared.
+    Mode exclusive needs a netdev on the host. In a pool with the modes shared and exclusive each device needs one,
+    because the scheduler does not know which mode a claim asks for. A device of a kind that never has a netdev (EFA)
+    needs none, because it can be shared.
     """
     if not device.lacks_netdev or Mode.EXCLUSIVE not in pool.modes:
         return False
@@ -76,8 +78,8 @@ def is_up_for_claims(device: RdmaDevice, pool: Pool) -> bool:
 
 
 def advertised(node: Node, devices: Iterable[tuple[RdmaDevice, Pool]]) -> tuple[Advertised, ...]:
-    """Return the devices as entries of a slice, sorted by index; devices that cannot carry data are at the end, because
-    the scheduler takes the first device that fits. `devices` has each device with its pool."""
+    """Return the devices as entries of a ResourceSlice, sorted by index. Devices that cannot carry data are at the end,
+    because the scheduler takes the first device that fits. `devices` has each device with its pool."""
     ordered = sorted(devices, key=lambda it: (not is_up_for_claims(*it), it[0].index))
     return tuple(
         Advertised(
@@ -100,8 +102,8 @@ def _qualified(device: RdmaDevice, pool: str, node: Node) -> Iterator[tuple[str,
 
 
 def _of_netdev(device: RdmaDevice) -> Iterator[tuple[str, str | int | bool | None]]:
-    """Yield the attributes that DRANET has for a netdev. `alias` is present even if it is empty: the scheduler refuses
-    a pod whose selector reads an attribute that a device lacks."""
+    """Yield the attributes of a device's netdev; DRANET, another DRA driver, has them, too. `alias` is present even if
+    it is empty: the scheduler refuses a pod whose selector reads an attribute that a device lacks."""
     netdev = next(iter(device.netdevs), None)
     if netdev is None:
         return
@@ -120,7 +122,7 @@ def _of_netdev(device: RdmaDevice) -> Iterator[tuple[str, str | int | bool | Non
 
 
 def _of_function(device: RdmaDevice) -> Iterator[tuple[str, str | int | bool | None]]:
-    """Yield the attributes that DRANET has for a PCI function and its RDMA device."""
+    """Yield the attributes of a PCI function and its RDMA device; DRANET, another DRA driver, has them, too."""
     yield "pciAddress", str(device.pci) if device.pci is not None else None
     yield "pciVendor", device.vendor or None
     yield "pciDevice", device.device_id or None
@@ -135,7 +137,7 @@ def _of_function(device: RdmaDevice) -> Iterator[tuple[str, str | int | bool | N
 
 
 def _own(device: RdmaDevice, pool: str, node: Node) -> Iterator[tuple[str, str | int | bool | None]]:
-    """Yield the attributes that DRANET does not have."""
+    """Yield the attributes that only nri-rdma has, and not DRANET, another DRA driver."""
     yield "pool", pool
     yield "linkLayer", str(device.link_layer) if device.link_layer is not None else None
     yield "protocol", str(device.protocol) if device.protocol is not None else None
@@ -157,8 +159,8 @@ def _listed(addresses: Iterable[str]) -> str:
 
 
 def _is_global(text: str) -> bool:
-    """Return whether an address counts as a global unicast address in Go; private addresses do. DRANET lists exactly
-    such addresses."""
+    """Return whether the Go library would call an address global unicast, which includes private addresses. DRANET,
+    another DRA driver, lists exactly such addresses."""
     it = ip_interface(text).ip
     return not (it.is_loopback or it.is_link_local or it.is_multicast or it.is_unspecified or it == _BROADCAST)
 
@@ -170,6 +172,5 @@ def _attribute(value: str | int | bool) -> DeviceAttribute:
 
 
 def _cut(text: str) -> str:
-    """Return the text cut to the length of an attribute. Kubernetes counts bytes, and a name or alias may be invalid
-    UTF-8."""
+    """Return the text cut to 64 bytes, the limit for an attribute. Bytes that are not valid UTF-8 are replaced."""
     return text.encode(errors="replace")[:MAX_TEXT].decode(errors="ignore")

@@ -111,7 +111,8 @@ def alignment_of(
 
 
 def is_strict(attached: Iterable[AttachedRequest], container: str) -> bool:
-    """Return whether a container must not start if its devices are far from its GPUs."""
+    """Return whether a request of the container is strict: the container must not start if its devices are far from its
+    GPUs."""
     for item in attached:
         align = item.admitted.request.align
         if align is not None and _is_strict(item.admitted.request) and item.admitted.request.scope.covers(container):

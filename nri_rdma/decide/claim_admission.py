@@ -39,8 +39,8 @@ _OF_NODES = frozenset({"name", "devices", "memlock", "limits"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmittedClaim:
-    """A request of a claim that may be served. `devices` are in the order of the claim; `text` is the JSON to write
-    into its CDI device under nri-rdma's annotation key."""
+    """A claim's request that may be served. `devices` are in the order of the claim; `text` is the JSON to write into
+    the CDI device of the request, under nri-rdma's annotation key."""
 
     request: ClaimRequest
     devices: tuple[RdmaDevice, ...]
@@ -52,9 +52,9 @@ class AdmittedClaim:
 def admit_claim(
     policy: Policy, node: Node, claim: Claim, request: ClaimRequest, devices: tuple[RdmaDevice, ...]
 ) -> AdmittedClaim:
-    """Return the admitted request with all that its pool adds. Raise RequestError for a parameter that is wrong, and
-    PlacementError if the pool, a rule or the kernel does not allow the request. The error names the claim and the
-    key."""
+    """Return the claim's request with its mode, limits and other settings that the pool adds. Raise RequestError for a
+    parameter that is wrong, and PlacementError if the pool, a rule or the kernel does not allow the request. The error
+    names the claim and the key."""
     where = f"claim {claim.namespace}/{claim.name}, request {request.name}"
     pool = _pool_of(policy, devices, where)
     request, admitted = admit_request(
@@ -65,9 +65,9 @@ def admit_claim(
 
 
 def _looking_on(request: ClaimRequest, where: str) -> ClaimRequest:
-    """Return a request with admin access reduced to the parameters about device nodes. Other parameters of the class
-    are dropped, because the class may also serve claims without admin access. Raise RequestError if the claim itself
-    sets other parameters."""
+    """Return the claim's request with only its parameters about device nodes, because admin access gives no more. Other
+    parameters of the device class are dropped, because the class may also serve claims without admin access. Raise
+    RequestError if the claim itself sets other parameters."""
     for key in request.from_claim:
         if key not in _OF_NODES and (key != "mode" or request.from_claim[key] != Mode.SHARED):
             what = f"{key} does not go with adminAccess: the pod gets device nodes, and the netdev stays where it is"
@@ -110,12 +110,12 @@ def _pool_of(policy: Policy, devices: tuple[RdmaDevice, ...], where: str) -> Poo
 def admit_request(
     policy: Policy, node: Node, asker: Asker, pool: Pool, request: ClaimRequest, count: int | None, where: str
 ) -> tuple[ClaimRequest, Admitted]:
-    """Return the request, and its admitted form for `count` devices of a pool (None: unknown). The claim's author needs
-    rights only for parameters in the claim, not for those of the device class. With admin access only parameters about
-    device nodes remain.
+    """Return the claim's request, and its mode and settings in the pool for `count` devices (None: unknown). The
+    claim's author needs rights only for parameters in the claim, not for those of the device class. With admin access
+    only parameters about device nodes remain.
 
-    Raise RequestError for a parameter that is wrong, and PlacementError if a right is missing or the kernel does not
-    suit the request. `where` names the claim and its request in errors.
+    Raise RequestError for a parameter that is wrong, and PlacementError if a right is missing or the kernel cannot
+    serve the request. `where` names the claim and its request in errors.
     """
     if request.is_admin:
         request, policy = _looking_on(request, where), _in_mode_shared(policy)
@@ -133,8 +133,8 @@ def admit_request(
 
 def _bounds(rule: Rule | None, said: RdmaLimits | None) -> RdmaLimits | None:
     """Return the rule's maximum for each limit that neither the device class nor the claim sets. `said` are the limits
-    that class and claim set. Such a limit is allowed already: the class may exceed the rule, and the claim's own limits
-    have been checked."""
+    that they set. A limit in `said` needs no maximum: the class may exceed the rule, and the claim's own limits have
+    been checked already."""
     most, named = (rule and rule.max_limits) or RdmaLimits(), said or RdmaLimits()
     bounds = RdmaLimits(
         hca_handles=most.hca_handles if named.hca_handles is None else None,

@@ -45,8 +45,8 @@ class MemlockBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """All that a decision depends on: the request of a pod, or of a container that brought further devices, and the
-    state of the node."""
+    """All facts on which a decision depends: the state of the node, and the request of a pod or of one container, which
+    may have come with further devices."""
 
     owner: str
     """The pod that will hold the devices: namespace/name."""
@@ -54,7 +54,7 @@ class Question:
     request: PodRequest = field(default_factory=lambda: PodRequest(requests=()))
     """The request as its author wrote it; empty if only CDI devices make requests."""
     allocation: PodAllocation | None = None
-    """The kubelet's allocation; None: the kubelet reported none."""
+    """The kubelet's allocation of devices to the pod's containers; None: the kubelet reported none."""
     gpus: PodGpus | None = None
     """The kubelet's report about the pod's GPUs; it may say that no report came in time. None: the kubelet was not
     asked."""
@@ -78,7 +78,8 @@ class Decision:
     refusal."""
 
     request: PodRequest
-    """The request narrowed by the kubelet's allocation, with the GPUs that its devices are to be near."""
+    """The request for only the containers to which the kubelet allocated devices, with the GPUs near which its devices
+    have to be."""
     admitted: tuple[Admitted, ...] = ()
     placed: tuple[Placed, ...] = ()
     """The chosen devices by request; empty if there is no request, or if the devices of CDI devices are only
@@ -111,8 +112,8 @@ def decide(question: Question, taken: Taken) -> Decision:
 
 
 def narrowed(request: PodRequest, allocation: PodAllocation | None, gpus: PodGpus | None) -> PodRequest:
-    """Return the request narrowed to the containers to which the kubelet allocated devices, with their GPUs and
-    CPUs."""
+    """Return the request for only the containers to which the kubelet allocated devices, with the GPUs and CPUs of the
+    containers."""
     items = (counted(informed(scoped(item, allocation), gpus)) for item in request.requests)
     return PodRequest(requests=tuple(_with_cpus(item, allocation) for item in items))
 

@@ -1,7 +1,7 @@
 """Chooses the entry of a port's GID table with which a pod should send.
 
-Imports only the standard library and `model.gid`, because the program that proves RDMA in a pod (nri_rdma.host.verbs)
-uses it, too, and is run by the distribution's Python.
+Imports only the standard library and `model.gid`: the test program that moves data in a pod (nri_rdma.host.verbs) uses
+this module, too, and is run by the distribution's Python.
 """
 
 from __future__ import annotations

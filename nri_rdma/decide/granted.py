@@ -23,7 +23,7 @@ from nri_rdma.model.request import DeviceRequest, Mode, Scope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A request that a CDI device makes, and the RDMA devices that the CDI device names."""
+    """A request that the spec of a CDI device makes to nri-rdma, and the RDMA devices that the CDI device names."""
 
     request: DeviceRequest
     devices: tuple[RdmaDevice, ...]

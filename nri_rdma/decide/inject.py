@@ -28,7 +28,7 @@ HCA_LIST, HCA_MAPPING = "NVSHMEM_HCA_LIST", "NVSHMEM_HCA_PE_MAPPING"
 HINT_VARIABLES = ("NCCL_IB_HCA", "UCX_NET_DEVICES", HCA_LIST)
 """The variables that tell NCCL, UCX and NVSHMEM which devices to use."""
 SOCKET_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-"""The variables whose values are known only when the pod has its network."""
+"""The variables that name interfaces for TCP. Their values are known only when the pod has its network."""
 LATE_VARIABLES = (*SOCKET_VARIABLES, *GID_VARIABLES)
 """The variables whose values may be unknown when a container of podman or Docker is created."""
 
@@ -46,7 +46,7 @@ class AttachedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachedRequest:
-    """A request with its attached devices, as containers get them."""
+    """A request of a pod with its devices after the attach, from which the edits of containers are made."""
 
     admitted: Admitted
     devices: tuple[AttachedDevice, ...]

@@ -105,7 +105,7 @@ _NO_PROGRAMS = EbpfPrograms()
 
 
 def netdev_of(link: LinkState, addresses: tuple[str, ...] = (), programs: EbpfPrograms = _NO_PROGRAMS) -> Netdev:
-    """Return a link of the host as a Netdev, with these addresses and eBPF programs."""
+    """Return a Netdev with the facts of a host's link, and with the given addresses and eBPF programs."""
     return Netdev(
         name=link.name,
         ifindex=link.ifindex,

@@ -27,7 +27,7 @@ class Evidence:
 
     container: str
     is_concerned: bool = True
-    """Whether the container has anything from other programs that may matter to nri-rdma."""
+    """Whether another program gave the container anything that may matter to nri-rdma."""
     grants: tuple[CdiGrant, ...] = ()
     """The CDI devices of the container that concern nri-rdma."""
     withheld: tuple[str, ...] = ()

@@ -46,16 +46,17 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The pools and rules of this node. `char_kinds` are the kinds of character devices that pods may have if there are
-    no rules."""
+    """The pools and rules of this node: they decide which pods may get which devices. `char_kinds` are the kinds of
+    character devices that pods may have if there are no rules."""
 
     pools: Mapping[str, Pool]
     rules: tuple[Rule, ...] = ()
     sandboxed_handlers: tuple[str, ...] = ()
-    """The runtime handlers whose containers have a kernel of their own; patterns with ``*`` and ``?``."""
+    """The runtime handlers whose containers have a kernel of their own, as patterns with ``*`` and ``?``."""
     char_kinds: frozenset[CharKind] = DEFAULT_CHAR_KINDS
     names_holders: bool = False
-    """Whether a refusal shows its pod's author the names of other pods. The log and the status always show them."""
+    """Whether an error that a pod's author reads may name the other pods that have the devices. The log and the status
+    always name them."""
     closed: str = ""
     """Why the policy is unknown (its configuration cannot be read), so that every request is refused; "" if it is
     known."""
@@ -63,8 +64,8 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """The devices of each pool on a node. `contested` are the devices that several pools select, with these pools'
-    names."""
+    """The devices of each pool on a node. `contested` has the devices that several pools select, with the names of the
+    pools; no pool gets such a device."""
 
     by_pool: Mapping[str, tuple[RdmaDevice, ...]]
     contested: Mapping[DeviceId, tuple[str, ...]]
@@ -173,8 +174,9 @@ def offer(policy: Policy, node: Node) -> Offer:
 
 
 def admit(policy: Policy, node: Node, request: PodRequest, asker: Asker) -> tuple[Admitted, ...]:
-    """Return the requests with their modes. Raise the error of the first request that is refused: PlacementError if
-    this node does not serve it, RequestError if no node would."""
+    """Check each request by the pool, the rules and the kernel, and return the requests with their modes. Raise the
+    error of the first request that is refused: PlacementError if this node does not serve it, RequestError if no node
+    would."""
     return tuple(_admit_one(policy, node, item, asker) for item in request.requests)
 
 
@@ -209,9 +211,9 @@ def refuse_part(policy: Policy, node: Node, part: DeviceRequest, asker: Asker) -
 
 
 def admit_granted(node: Node, request: DeviceRequest, asker: Asker) -> Admitted:
-    """Return the admitted request for devices that another program gave to the pod; pools and rules do not apply. Raise
-    PlacementError if the kernel or the pod's network does not suit the request, RequestError if its keys contradict
-    each other."""
+    """Check a request for devices that another program gave to the pod, and return it with its mode. Pools and rules do
+    not apply. Raise PlacementError if the kernel or the pod's network cannot serve the request, RequestError if its
+    keys contradict each other."""
     mode = request.mode or Mode.SHARED
     question = _Question(
         policy=_ANY,
@@ -251,8 +253,8 @@ def refuse_handler(policy: Policy, request: PodRequest, asker: Asker) -> None:
 
 
 def refuse_memlock(request: PodRequest, ceiling: int, dropped_by: str = "") -> None:
-    """Raise PlacementError for a memlock above `ceiling`, the highest limit in bytes that the runtime may set, and for
-    any memlock if `dropped_by` names a runtime that sets none.
+    """Raise PlacementError if a request's memlock is above `ceiling`, the highest limit in bytes that the runtime may
+    set. Raise it for any memlock if `dropped_by` names a runtime that sets no limits.
 
     Otherwise the container would fail later with an error of the OCI runtime, or run without the limit.
     """

@@ -126,7 +126,7 @@ LEAST_REGISTERED = 2 * TRANSFER_BYTES
 """The least memory that a proof (a test that moves data through a device) registers, in bytes: it moves one half into
 the other. A container that may not lock this much cannot use RDMA."""
 _QUEUES_BYTES = 256 << 10
-"""The memory that drivers lock for a queue pair and its completion queue."""
+"""The bytes that drivers lock for a queue pair and its completion queue."""
 LEAST_LOCKED = LEAST_REGISTERED + _QUEUES_BYTES
 """The least RLIMIT_MEMLOCK, in bytes, with which a process can make a proof (move data through a device as a test)."""
 _MEMORY_PART = 4

@@ -99,8 +99,8 @@ def is_up(device: RdmaDevice) -> bool:
 
 
 def rises(device: RdmaDevice, mode: Mode) -> bool:
-    """Return whether a port of the device comes up in the pod. It does if it is an Ethernet port whose netdev is set
-    down on the host, and if the netdev moves into the pod (mode exclusive)."""
+    """Return whether the pod brings a port of the device up. It does in mode exclusive, in which the netdev moves into
+    the pod, if the port is an Ethernet port and a netdev is set down on the host."""
     if mode is not Mode.EXCLUSIVE or all(netdev.up for netdev in device.netdevs):
         return False
     return any(port.link_layer is LinkLayer.ETHERNET for port in device.ports)

@@ -49,7 +49,7 @@ sandbox."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
     """A new choice of devices after a failed attempt, because a change on the host may have caused the failure. `read`
-    starts a rescan of the node. When the rescan has ended, successfully or not, a planner thread calls `choose`."""
+    starts a rescan of the node. A planner thread calls `choose` once the rescan has ended, successfully or not."""
 
     read: Callable[[], Future[None]]
     choose: Select
@@ -68,8 +68,8 @@ _NOT_SEEN: Final = frozenset({State.LEFT, State.SEEKING})
 
 
 class Now(NamedTuple):
-    """The state of an attachment at one moment. It is replaced as a whole, so readers need no lock. It is a tuple
-    because an attach replaces it a dozen times."""
+    """The state of an attachment at one moment, as an immutable tuple of fields. Each change replaces the whole tuple,
+    so readers need no lock."""
 
     state: State = State.QUEUED
     record: SandboxRecord | None = None
@@ -93,11 +93,13 @@ class Now(NamedTuple):
     """Whether the attachment ends because its last attempt failed; False if the runtime or the kernel ended its
     sandbox."""
     numbers_from: int = 0
-    """The sequence number of the kernel's newest device event when the numbers of the character devices were read."""
+    """The sequence number of the kernel's newest device event when the major and minor numbers of the character devices
+    were read."""
     looked_again: Future[None] | None = None
-    """The latest reread of names and numbers, running or done; None if there was none since the attach."""
+    """The latest reread of device names and of character device numbers, running or done; None if there was none since
+    the attach."""
     gids_are_old: bool = False
-    """Whether the next reread of names and numbers must read the GIDs, too."""
+    """Whether the next reread of device names and numbers must read the GIDs, too."""
 
     @property
     def phase(self) -> Phase:
@@ -111,8 +113,8 @@ class Now(NamedTuple):
 
 
 def unchanged(now: Now) -> Now:
-    """Return the fields of an attachment unchanged: the default of `Attachment.step`, which then changes only the
-    state."""
+    """Return `now` without a change. This is the default of the parameter `change` of `Attachment.step`, which then
+    replaces only the state."""
     return now
 
 
@@ -121,7 +123,8 @@ class Attachment:
 
     `part` is "" for the devices that were requested before the sandbox started; otherwise it names the container that
     brought further devices (CDI devices or shares). `attempts` is how often the attach is tried before it is given up.
-    `select` chooses the devices, in a planner thread; `again`, if given, does so from the second attempt on.
+    `select` chooses the devices, in a planner thread; if `again` is given, its `choose` replaces `select` from the
+    second attempt on.
     """
 
     def __init__(
@@ -150,11 +153,14 @@ class Attachment:
         self.attach_done: Future[None] = Future()
         """Done when the devices are attached and containers may start; its exception says why they never will be."""
         self.taken_up: Future[None] | None = Future() if state is State.LEFT else None
-        """Done when the attachment of an earlier daemon has been checked; None if this daemon began the attachment."""
+        """Done when the state of an earlier daemon's attachment has been checked; None if this daemon began the
+        attachment."""
         self.returned: Future[None] = Future()
-        """Done when the devices are on the host, perhaps not restored yet; the pod's namespace is no longer needed."""
+        """Done when the devices are on the host again, perhaps before their configuration is restored. From then on the
+        pod's namespace is no longer needed."""
         self.home: Future[None] = Future()
-        """Done when the host is as before the attach; the devices are still reserved."""
+        """Done when the host has its devices and their configuration as before the attach. The devices are still
+        reserved for the pod."""
         self.undo_done: Future[None] = Future()
         """Done when the devices are free for other pods and the attachment is forgotten."""
         cdi_devices = cdi_devices_of(record.attached) if record is not None else frozenset[str]()
@@ -183,11 +189,12 @@ class Attachment:
             return row[1]
 
     def remember(self, chosen: Selection) -> None:
-        """Use these devices in later attempts, too, unless `again` chooses others."""
+        """Make `chosen` the devices of later attempts. An attachment with an `Again` chooses anew instead."""
         self.select = lambda: chosen
 
     def change(self, **fields: Any) -> None:
-        """Replace fields of `now`; the state changes only in `step`."""
+        """Replace the named fields of `now`, the tuple that holds the attachment's state. Its field `state` is replaced
+        by `step` only."""
         with self._lock:
             self.now = self.now._replace(**fields)
 
@@ -198,8 +205,8 @@ class Attachment:
 
     @property
     def shown(self) -> Phase:
-        """Return the phase to show to people: that of the journal record while an earlier daemon's attachment is
-        unchecked, otherwise that of the state."""
+        """Return the phase to show to people. An attachment of an earlier daemon shows the phase in its journal record
+        until this daemon has checked it."""
         now = self.now
         return now.record.state if now.state in _NOT_SEEN and now.record is not None else now.phase
 
@@ -214,16 +221,17 @@ class Attachment:
             raise interrupted(self.pod)
 
     def settle_plan(self) -> None:
-        """Wake those who wait for the plan: it was not refused."""
+        """Set the future for the plan to success, which wakes those who wait for it."""
         self._settle((self.planned,), None)
 
     def settle(self, error: BaseException | None = None) -> None:
-        """Wake those who wait for the plan or the attach, with the error if there is one. A result that is already set
-        stays."""
+        """Set the results of the futures for the plan and for the attach: success, or `error` if given. A result that
+        is already set stays."""
         self._settle((self.planned, self.attach_done), error)
 
     def settle_returned(self) -> None:
-        """Wake those who wait for the devices to be on the host. Calling it again is harmless."""
+        """Set the future for the return of the devices, which wakes those who wait until the devices are on the host.
+        Further calls have no effect."""
         self._settle((self.returned,), None)
 
     def _settle(self, futures: tuple[Future[None], ...], error: BaseException | None) -> None:
@@ -237,8 +245,8 @@ class Attachment:
                 future.set_exception(error)
 
     def covers(self, name: str, container: str) -> bool:
-        """Return whether the container is to get everything attached for `name`, a CDI device or a share. False as long
-        as the attachment has no record."""
+        """Return whether the container is to get everything attached for `name`, a CDI device or a share. Return False
+        while the attachment has no record."""
         if self.now.record is None:
             return False
         requests = [item.admitted.request for item in self.now.record.attached]

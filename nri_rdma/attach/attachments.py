@@ -35,7 +35,7 @@ _UNDER_WAY: Final = frozenset({State.RETURNING, State.HOME})
 
 
 class Attachments:
-    """All attachments of the node. Public methods may be called by any thread and never block on the kernel."""
+    """All attachments of the node. Any thread may call the public methods. Only `is_there` blocks on the kernel."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class Attachments:
         schedule: Schedule = start_timer,
     ) -> None:
         """`on_gone` is called with the key of an attachment whose devices are restored on the host; if it raises, it is
-        called again after a pause. `planners` make the plans, so that a plan does not queue behind attaches; None:
-        `workers` do."""
+        called again after a pause. `planners` are the threads that make plans, so that a plan does not queue behind
+        attaches. If it is None, `workers` make the plans."""
         self._tasks = tasks
         self.lost = tasks.lost
         """Returns the netdevs that the host has lost in pods since the daemon's start."""
@@ -57,7 +57,7 @@ class Attachments:
         """Called with each attachment that begins and each that an earlier daemon left; a listener must not block."""
         self._lock = threading.Lock()
         self._attachments: dict[str, dict[str, Attachment]] = {}
-        """By sandbox id, then by part; a sandbox without attachments has no entry."""
+        """The attachments by sandbox id, then by `Attachment.part`. A sandbox without attachments has no entry."""
         self._machine = StateMachine(
             tasks,
             workers,
@@ -89,8 +89,8 @@ class Attachments:
             return tuple(attachment for parts in self._attachments.values() for attachment in parts.values())
 
     def held(self) -> int:
-        """Return how many network namespaces are held open. While one is open the kernel does not return its devices by
-        itself."""
+        """Return the number of network namespaces that the daemon holds open. While a namespace is open, the kernel
+        does not return its devices to the host."""
         return sum(1 for attachment in self.all() if attachment.now.namespace is not None)
 
     def is_there(self, pod: Pod) -> bool:
@@ -126,11 +126,11 @@ class Attachments:
         attempts: int = 1,
         again: Again | None = None,
     ) -> Attachment:
-        """Start to plan and attach the devices in `placed`. The returned attachment has a future for the plan
-        (`planned`), which raises the error that refuses the request, and one for the attach (`attach_done`).
+        """Start to plan and attach the devices in `placed`. Return the attachment at once: its future `planned` raises
+        the error that refuses the request, `attach_done` that of the attach.
 
-        An attach that fails after its plan was accepted is tried `attempts` times in all; `again` chooses the devices
-        of the later attempts.
+        `part` is "", or the container that brought these devices after the sandbox started. `attempts` is how often the
+        attach is tried in all; `again` chooses the devices for later attempts.
         """
         chosen = Selection(placed=placed, rdma_cm=rdma_cm)
         attachment = Attachment(pod, part=part, attempts=attempts, select=lambda: chosen, again=again)
@@ -148,21 +148,21 @@ class Attachments:
         attempts: int = 1,
         again: Again | None = None,
     ) -> Attachment:
-        """Start an attachment once the undos in `older` are done. Only then does a planner call `choose` to select its
-        devices; `attempts` and `again` are those of an Attachment."""
+        """Start an attachment once the undos in `older` are done. A planner thread then calls `choose`, which selects
+        the devices. `attempts` is how often the attach is tried in all; `again` selects the devices for later
+        attempts."""
         attachment = Attachment(pod, attempts=attempts, select=choose, again=again, state=State.WAITING)
         self._add(attachment)
         joined(older).add_done_callback(lambda _done: self._machine.feed(attachment, Event.OLDER_HOME))
         return attachment
 
     def recover(self, on_record: Callable[[SandboxRecord], None], *, later: bool = False) -> tuple[NriRdmaError, ...]:
-        """Recover the attachments that an earlier daemon left: adopt those that are attached, restart those that were
-        half attached, and undo those whose pod is gone or whose return had begun. Workers do this at once or, with
-        `later`, after `take_up`; until then containers of these sandboxes wait. A pod that no runtime lists is always
-        handled at once, because no call will report it.
+        """Recover the attachments in the journal of an earlier daemon. Workers keep a complete attach, repeat an
+        interrupted one, and return the devices of a pod that is gone.
 
-        Called once, before any door opens. `on_record` gets each record before anything else is done with it. Return
-        one error for each journal file that was set aside.
+        Call it once, before the daemon accepts requests. `on_record` is called first, with each journal record. With
+        `later`, recovery waits for a call of `take_up`, except for containers that no runtime lists as pods. Return one
+        error for each unreadable journal file.
         """
         records, errors = self._tasks.recorded()
         for record in sorted(records, key=lambda it: (it.pod.sandbox_id, it.part)):
@@ -174,23 +174,22 @@ class Attachments:
         return errors
 
     def take_up(self) -> None:
-        """Start to recover the attachments that an earlier daemon left. Called once, if `recover` was called with
-        `later`."""
+        """Start the recovery that `recover` postponed because of its parameter `later`. Call it once."""
         for attachment in self.all():
             self._machine.feed(attachment, Event.TAKE_UP)
 
     # -- while it is attached ----------------------------------------------------------------------------------------
 
     def cover(self, attachment: Attachment, name: str, container: str, *, is_covered: bool = True) -> Future[None]:
-        """Give a container of the sandbox the devices attached for `name`, a CDI device or a share; with
-        `is_covered=False`, withdraw them, because the container does not have `name`."""
+        """Give a container of the sandbox the devices attached for `name`, a CDI device or a share. With
+        `is_covered=False`, withdraw the devices from the container, because it does not have `name`."""
         return self._workers.submit(
             attachment.pod.sandbox_id, lambda: self._tasks.cover(attachment, name, container, is_covered)
         )
 
     def look_again(self, attachment: Attachment, *, gids: bool = True) -> Future[None]:
-        """Reread the names and character devices of an attachment in a worker and, with `gids`, its long GID tables.
-        The future raises AttachError if a device is gone."""
+        """Reread the names and character devices of an attachment in a worker and, with `gids`, its GID tables, which
+        may be long. The future raises AttachError if a device is gone."""
         with self._lock:
             if gids:
                 attachment.change(gids_are_old=True)
@@ -201,9 +200,9 @@ class Attachments:
     # -- ending ------------------------------------------------------------------------------------------------------
 
     def bring_home(self, sandbox_id: str, *, restored: bool) -> Future[None] | None:
-        """Undo all attachments of the sandbox. The returned future is done when their devices are on the host; with
-        `restored`, only when the host is as before, however often the undo is retried. Other pods can get the devices
-        shortly after. Return None if the sandbox has no attachment."""
+        """Undo all attachments of the sandbox; return None if it has none. The future is done when their devices are on
+        the host or, with `restored`, when their configuration is restored, too. A failed undo is retried, and the
+        future waits for it."""
         parts = self._end_parts(sandbox_id)
         return joined([it.home if restored else it.returned for it in parts]) if parts else None
 
@@ -214,13 +213,13 @@ class Attachments:
         return joined([it.undo_done for it in parts]) if parts else None
 
     def being_released(self) -> tuple[Future[None], ...]:
-        """Return the undos in progress whose devices are already on the host. Each future is done when other pods can
-        get them."""
+        """Return the futures of the undos in progress whose devices are already on the host. Each future is done when
+        other pods can get the devices."""
         return tuple(it.undo_done for it in self.all() if it.returned.done() and it.now.state in _UNDER_WAY)
 
     def end_older(self, pod: Pod) -> tuple[Future[None], ...]:
-        """End all other sandboxes of the pod's UID, since a pod has one sandbox at a time. Return their undos, done or
-        not."""
+        """End all other sandboxes of the pod, since a pod has one sandbox at a time. Return one future per ended
+        attachment, which is done when its devices are free."""
         older = [it for it in self.all() if it.pod.is_same_pod(pod) and it.pod.sandbox_id != pod.sandbox_id]
         for attachment in older:
             self._machine.end(attachment)
@@ -233,8 +232,8 @@ class Attachments:
         return parts
 
     def close(self, busy: Collection[str] = ()) -> None:
-        """Cancel all pauses and close all held namespaces; attached devices stay attached. Call it after Workers.close,
-        with the sandboxes whose tasks are still running (`busy`): their namespaces stay open for these tasks."""
+        """Cancel all pauses and close all held namespaces; attached devices stay attached. Call it after Workers.close
+        with `busy`, the sandboxes whose tasks still run. Their namespaces stay open for these tasks."""
         self._machine.close()
         self._tasks.close()
         for attachment in self.all():
@@ -243,7 +242,7 @@ class Attachments:
 
 
 def joined(futures: Collection[Future[None]]) -> Future[None]:
-    """Return a future that is done when all of `futures` are done. Errors are ignored if there are several."""
+    """Return a future that is done when all of `futures` are done. With several futures, their errors are ignored."""
     if len(futures) == 1:
         return next(iter(futures))
     done: Future[None] = Future()

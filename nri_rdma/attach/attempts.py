@@ -21,12 +21,12 @@ ATTEMPT_PAUSES_S = (0.5, 1.0)
 """Pauses in seconds before the second and the third attempt."""
 
 ANSWER_FIRST_S = 0.0005
-"""Pause in seconds between a plan and its attach. Meanwhile the runtime gets its answer and its next call is read.
-Without the pause both compete with the attach for the interpreter and a processor, and wait milliseconds."""
+"""Pause in seconds between a plan and its attach. Meanwhile the daemon answers the runtime and reads its next call.
+Without the pause the answer and the attach compete for the interpreter, and the answer is milliseconds late."""
 
 
 class Attempts:
-    """Carries out the effects that lead to an attach or, after a failed attempt, to the next one."""
+    """Carries out the actions (Effect) that plan and attach, and those that repeat an attach after a failed attempt."""
 
     def __init__(self, tasks: Tasks, workers: Workers, planners: Workers, timers: Timers, feed: Feed) -> None:
         self._tasks = tasks
@@ -85,8 +85,8 @@ class Attempts:
         attachment.settle_plan()
 
     def _note(self, attachment: Attachment, _error: BaseException | None) -> None:
-        """Write the plan to the journal, in a planner thread, if the runtime was answered after the plan. If somebody
-        waits for the whole attach, the runtime has no answer yet, so a restarted daemon would need no record."""
+        """Write the plan to the journal if the runtime was already answered, because a restarted daemon must know the
+        plan then. If the runtime still waits for the whole attach, write nothing."""
         if not attachment.is_awaited:
             time.sleep(ANSWER_FIRST_S)
             self._tasks.note_plan(attachment)
@@ -115,8 +115,8 @@ class Attempts:
         attachment.settle(error or interrupted(attachment.pod))
 
     def _failed(self, attachment: Attachment, error: BaseException) -> None:
-        """Feed the failure of an attempt to the table. It is the last attempt if the plan was refused, if `attempts`
-        are used up, or if the daemon is closing."""
+        """Feed the event FAILED or LAST_FAILED to the state machine after a failed attempt. It is the last attempt if
+        the plan was refused, if `attempts` are used up, or if the daemon is closing."""
         is_last = (
             self._timers.is_closed or attachment.now.attempt >= attachment.attempts or not attachment.planned.done()
         )

@@ -75,8 +75,8 @@ def _configs_of(
     rules_of_all: Same[tuple[RoutingRule, ...]],
     devices: int,
 ) -> tuple[NetworkConfig, ...]:
-    """Implement `configs_of` with a cache. It hits often: the pods of a job share these objects, because their
-    annotation is parsed once."""
+    """Return the configurations of `configs_of`, from a cache where possible. The pods of a job share these objects,
+    because their annotation is parsed once."""
     interface = of_interface.value
     addresses = interface.addresses or ((),) * devices
     config = NetworkConfig(
@@ -111,9 +111,8 @@ def _configs_of(
 
 
 def ops_before_addresses(config: NetworkConfig) -> tuple[Op, ...]:
-    """Return the operations to be applied before the link is up and has addresses. Drivers refuse to change the MAC of
-    a link that is up, joining a VRF moves the routes of existing addresses, and IPv6 must be enabled for IPv6
-    addresses."""
+    """Return the operations that must come before the link is up and has addresses. Drivers refuse to change the MAC of
+    a link that is up, joining a VRF moves the routes of existing addresses, and IPv6 addresses need IPv6 enabled."""
     return _ops_before_addresses(Same(config))
 
 
@@ -147,8 +146,8 @@ def _ops_after_up(same: Same[NetworkConfig]) -> tuple[Op, ...]:
 
 
 def refuse_unfit(device: str, link: LinkState, mtu: int | None, config: NetworkConfig) -> None:
-    """Raise PlacementError if the configuration asks for something that this link is known not to support. Called
-    before anything on the host changes."""
+    """Raise PlacementError if the link is known not to support a setting in `mtu` or `config`. Called before anything
+    on the host changes."""
     if mtu is not None and link.max_mtu and mtu > link.max_mtu:
         raise _unfit(
             device, link, f"takes an MTU of at most {link.max_mtu}, not {mtu}", "write a smaller interface.mtu"
@@ -229,7 +228,8 @@ _Named: TypeAlias = Iterable[tuple[str, int | bool | None]]
 
 
 def _sysctls(interface: InterfaceConfig) -> Iterator[tuple[str, str]]:
-    """Yield the sysctls of the netdev. The one that enables or disables IPv6 comes first."""
+    """Yield the sysctls of the netdev as pairs of key and value. The sysctl that enables or disables IPv6 comes
+    first."""
     disable_ipv6 = None if interface.enable_ipv6 is None else not interface.enable_ipv6
     forwarding = [("ipv4/conf/forwarding", interface.forwarding)]
     forwarding += [("ipv6/conf/forwarding", interface.forwarding)] if interface.enable_ipv6 is not False else []
@@ -254,8 +254,8 @@ def _in_vrf(route: RouteConfig, vrf: VrfConfig | None) -> RouteConfig:
 def _is_of_an_address(
     route: RouteConfig, own: tuple[IPv4Interface | IPv6Interface, ...], vrf: VrfConfig | None
 ) -> bool:
-    """Return whether the kernel adds this route by itself with one of the `own` addresses. Adding it again would
-    fail."""
+    """Return whether the kernel adds this route by itself for one of the netdev's own addresses `own`. The daemon must
+    not add such a route again, because the kernel would refuse it."""
     if not any(it.network == route.destination and route.source in {None, it.ip} for it in own):
         return False
     usual = MAIN_TABLE if vrf is None else vrf.table

@@ -1,4 +1,8 @@
-"""The containers of a sandbox as far as later calls need them: cgroups, starts without a guard, and proofs of RDMA."""
+"""Facts about a sandbox's containers that later calls need: cgroups, starts that no guard checked, and the results of
+RDMA tests.
+
+The guard is an OCI hook that keeps a container from starting without its devices.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,9 @@ long as a pod lives."""
 
 
 class Unstarted:
-    """A container whose CreateContainer was answered and which has not started: how often it was answered, when for the
-    first time (in seconds of `time.monotonic`), and whether the guard has verified it since the last answer."""
+    """A container whose CreateContainer was answered and which has not started. `answers` counts the answers, and
+    `since` is the time of the first one, in seconds of `time.monotonic`. `verified` is whether the guard, an OCI hook
+    that keeps a container from starting without its devices, has checked it since the last answer."""
 
     __slots__ = ("answers", "since", "verified")
 
@@ -27,8 +32,8 @@ class Unstarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerProof:
-    """The result of proving, before a container starts, that RDMA works in it. `ports` has one sentence per port;
-    `code` and `why` say why the proof failed, and are "" if it succeeded. `at` is in seconds since the epoch."""
+    """The result of the test, made before a container starts, that RDMA works in it. `ports` has one sentence per port;
+    `code` and `why` say why the test failed, and are "" if it succeeded. `at` is in seconds since the epoch."""
 
     container_id: str
     ports: tuple[str, ...]
@@ -48,18 +53,21 @@ class SandboxContainers:
         self.unstarted: dict[str, Unstarted] = {}
         """The containers whose CreateContainer was answered and whose StartContainer has not come."""
         self.unguarded: set[str] = set()
-        """The containers that should have a guard, but started without being verified by it."""
+        """The containers that started without a check by the guard, although they should have one. The guard is an OCI
+        hook that keeps a container from starting without its devices."""
 
         self.proofs: dict[str, ContainerProof] = {}
-        """The last proof of each container. A container that is created again has another id and needs a new proof."""
+        """The result of each container's last RDMA test, by container name. A container that is created again has
+        another id and is tested anew."""
 
     def is_proven(self, name: str, container_id: str) -> bool:
-        """Return whether RDMA was proven to work in the container with this name and id."""
+        """Return whether the RDMA test of the container with this name and id succeeded."""
         known = self.proofs.get(name)
         return known is not None and known.container_id == container_id and not known.code
 
     def remember_proof(self, name: str, proof: ContainerProof) -> None:
-        """Remember the result of a proof. Beyond KEPT_CONTAINERS the oldest is forgotten."""
+        """Remember whether RDMA worked in the container when it was tested before its start. Beyond KEPT_CONTAINERS
+        results the oldest is forgotten."""
         self.proofs.pop(name, None)
         self.proofs[name] = proof
         if len(self.proofs) > KEPT_CONTAINERS:
@@ -83,8 +91,9 @@ class SandboxContainers:
         return 1
 
     def started(self, name: str, attached: Iterable[AttachedRequest]) -> None:
-        """Record that StartContainer came for this container. A guard asks the daemon before this call, so a container
-        that should have a guard and was not verified by now counts as unguarded."""
+        """Record that the runtime called StartContainer for this container. If the guard, an OCI hook that keeps a
+        container from starting without its devices, should have checked the container and did not, the container counts
+        as unguarded."""
         answered = self.unstarted.pop(name, None)
         if answered is None or not _is_guarded(name, attached):
             return
@@ -95,7 +104,8 @@ class SandboxContainers:
 
 
 def _is_guarded(container: str, attached: Iterable[AttachedRequest]) -> bool:
-    """Return whether the container has a guard, on a node that uses guards. The guard of a runtime handler checks pods
-    with annotations only; the guard of shares runs in containers that have shares."""
+    """Return whether the guard hook should check the container; it keeps a container from starting without its devices.
+    The hook of a runtime handler checks pods with annotations. The hook of device plugin resources checks containers
+    that have shares."""
     requests = [item.admitted.request for item in attached]
     return any(not it.cdi_device and (not it.shares or it.scope.covers(container)) for it in requests)

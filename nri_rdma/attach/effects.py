@@ -9,14 +9,15 @@ from nri_rdma.attach.attachment import Attachment, Now, unchanged
 from nri_rdma.attach.states import Effect, Event
 
 Handler = Callable[[Attachment, BaseException | None], None]
-"""Carries out one effect for an attachment. The error, if there is one, is passed on to those who wait for the
-attachment."""
+"""Carries out one effect, an action that follows a state transition, for an attachment. The error, if there is one, is
+passed on to those who wait for the attachment."""
 
 Handlers = Mapping[Effect, Handler]
 
 
 class Feed(Protocol):
-    """Feeds an event to an attachment and carries out the resulting effects in the calling thread."""
+    """Feeds an event to an attachment's state machine, and carries out the resulting actions (Effect) in the calling
+    thread."""
 
     def __call__(
         self,

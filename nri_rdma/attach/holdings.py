@@ -1,7 +1,7 @@
 """All attachments of one sandbox at one moment: which devices they gave to which containers, read from their records.
 
-A sandbox has one attachment of its own, made when it started, if its pod asked for something. Each later one was made
-for a container that brought a CDI device or shares that were unknown when the sandbox started.
+A sandbox has one attachment from its start if its pod asked for devices. A late attachment is made for a container that
+brings further devices afterwards: a CDI device, or shares of a device plugin resource.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Holdings(tuple[Attachment, ...]):
 
     @property
     def containers(self) -> SandboxContainers:
-        """The facts about the sandbox's containers, which the oldest attachment has. Raises IndexError if there are no
-        attachments."""
+        """The facts about the sandbox's containers, such as their cgroups. They are stored in the oldest attachment.
+        Raises IndexError if there are no attachments."""
         return self[0].containers
 
     @property
@@ -60,12 +60,12 @@ class Holdings(tuple[Attachment, ...]):
 
     @property
     def held(self) -> tuple[Held, ...]:
-        """The devices that each attachment has for containers, attached or about to be attached."""
+        """The devices that each attachment gives to containers now, or will give once it is attached."""
         return tuple([_held(it) for it in self])
 
     @property
     def by_cdi_device(self) -> dict[str, frozenset[DeviceId]]:
-        """The CDI devices for which something is attached, with their RDMA devices."""
+        """The CDI devices for which something is attached, each with the ids of its RDMA devices."""
         found: dict[str, frozenset[DeviceId]] = {}
         for item in _requests(self):
             name = item.admitted.request.cdi_device
@@ -75,7 +75,7 @@ class Holdings(tuple[Attachment, ...]):
 
     @property
     def share_devices(self) -> dict[str, str]:
-        """The shares for which something is attached, each with the name of its device."""
+        """The shares of device plugin resources for which something is attached, each with the name of its device."""
         return {
             share: attached.device.name
             for item in self.attached
@@ -84,8 +84,9 @@ class Holdings(tuple[Attachment, ...]):
         }
 
     def with_late(self, now: Holdings) -> Holdings:
-        """Return the sandbox's own attachment from here with the late attachments from `now`. The own attachment stays
-        even if it has ended since, because a container that waits for it must not start without it."""
+        """Return the first attachment of these holdings together with the late attachments of `now`. A late attachment
+        is one made after the sandbox started. The first one stays even if it has ended, because containers that wait
+        for it must not start without its devices."""
         own = tuple([it for it in self if not it.part])
         return Holdings((*own, *(it for it in now if it.part)))
 
@@ -95,20 +96,20 @@ class Holdings(tuple[Attachment, ...]):
         return frozenset(it.device.id for item in covering for it in item.devices)
 
     def concerning(self, container: str, cdi_devices: Collection[str]) -> Holdings:
-        """Return the attachments for which a container with these CDI devices has to wait. Attachments that were made
-        only for other containers are left out."""
+        """Return the attachments for which a container with these CDI devices must wait. Attachments that serve only
+        other containers are left out."""
         return Holdings(tuple([it for it in self if _concerns(it, container, cdi_devices)]))
 
     def moved_netdevs(self, names: Collection[str]) -> tuple[str, ...]:
-        """Return those of these host netdevs that the attachments moved into the pod, so that the runtime must not move
-        them."""
+        """Return the netdevs in `names` that attachments have moved into the pod. The runtime must not move these
+        netdevs again."""
         records = [record for record in [it.now.record for it in self] if record is not None]
         moved = [move.link.name for record in records for move in record.plan.moves]
         return tuple([name for name in moved if name in names])
 
     def free_key(self, sandbox_id: str, container: str) -> tuple[str, str]:
-        """Return a name for a new attachment for a container that no attachment here has, and its key in the journal
-        and in the reservations."""
+        """Return a free name for a new attachment of this container, and the attachment's key in the journal and in the
+        reservations."""
         taken = {it.part for it in self}
         name = free = late_name(container)
         number = 0
@@ -118,8 +119,8 @@ class Holdings(tuple[Attachment, ...]):
         return free, attach_key(sandbox_id, free)
 
     def _records(self) -> list[SandboxRecord]:
-        """Return the records of the attachments that are not being returned to the host. The record of a single
-        attachment is returned in any case."""
+        """Return the records of the attachments whose devices are not being returned to the host. If the sandbox has a
+        single attachment, its record is returned in any case."""
         nows = [it.now for it in self]
         return [now.record for now in nows if now.record is not None and (len(nows) == 1 or not now.ends)]
 
@@ -128,14 +129,14 @@ NOTHING = Holdings()
 
 
 def held_by_id(attachments: Iterable[Attachment], pool: str) -> tuple[RdmaDevice, ...]:
-    """Return the devices of a pool that these attachments have because the kubelet allocated the devices' ids."""
+    """Return the devices of a pool that these attachments have because the kubelet allocated them by their ids."""
     requests = (item for item in _requests(attachments) if item.admitted.request.pool == pool)
     return tuple(it.device for item in requests if item.admitted.request.match.id is not None for it in item.devices)
 
 
 def late_name(container: str) -> str:
-    """Return the name of the first late attachment for a container: the container's name, or a hash of it if the name
-    cannot be that of a file."""
+    """Return the name of a container's first late attachment, which is one made after the sandbox started. It is the
+    container's name, or a hash of a name that cannot be a file name."""
     if LABEL.fullmatch(container):
         return container
     return "c." + hashlib.sha256(container.encode(errors="surrogatepass")).hexdigest()[:16]

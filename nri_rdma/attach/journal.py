@@ -124,10 +124,10 @@ def _bytes_of(path: Path) -> bytes:
 
 _NAMES = tuple(field.name for field in fields(SandboxRecord) if field.name != "gids")
 _KEPT = 16
-"""The number of cached texts of plans and of attached devices. An attach writes its record two or three times, but plan
-and devices change once at most."""
+"""The number of cached JSON texts of plans and of attached devices. An attach writes its record two or three times, but
+plan and devices change at most once."""
 _KEPT_OF_JOBS = 64
-"""The number of cached texts of request fields. The pods of a job share the objects in these fields."""
+"""The number of cached JSON texts of request fields. The pods of a job share the objects in these fields."""
 _OF_THE_CHOICE = ("gpus_from", "gpus_problem", "cpus", "if_free", "per_gpu")
 """The fields of a request that matter for its placement only. Records leave them out, so that the daemon's previous
 version, which does not know them, can still read the record and return the devices."""
@@ -217,7 +217,8 @@ def _interface_text(interface: Same[InterfaceConfig]) -> bytes:
 
 
 def _told(values: Mapping[str, object]) -> dict[str, msgspec.Raw]:
-    """Return the texts of request fields that the pods of a job share. Empty fields are left out."""
+    """Return the fields that are not empty, each encoded as JSON. The encoded values are cached, because the pods of a
+    job share their objects."""
     texts = {name: _text(Same(value)) for name, value in values.items()}
     return {name: msgspec.Raw(text) for name, text in texts.items() if text not in _NOTHING_TOLD}
 
@@ -237,9 +238,8 @@ def _plain(value: object) -> Any:  # Any: plain JSON values
 
 
 def _leave_inheritance(move: dict[str, Any]) -> None:
-    """Remove from a move what its return does not need. Of the inherited configuration only the rules stay, because
-    they outlive the netdev in the pod, and `left_out`, which people are shown. The rest is part of the captured link. A
-    move with neither can be read by the daemon's previous version."""
+    """Remove from an encoded move the fields that the return of the netdev does not need. The inherited rules stay,
+    because they outlive the netdev in the pod; `left_out` stays for people to read."""
     if not any(move["takes"].values()):  # always so once the attach has begun
         del move["takes"]
     inherited = move.pop("inherited")
@@ -283,7 +283,7 @@ def _canonical(body: object) -> str:
 
 
 def _value_of(written: msgspec.Raw) -> object:
-    """Return the value of a field that is encoded already."""
+    """Return the value of a field that is already encoded as JSON."""
     return json.loads(bytes(written))
 
 

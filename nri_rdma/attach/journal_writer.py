@@ -1,4 +1,5 @@
-"""The journal as attachments use it. A failed write refuses an attach, but never stops the return of devices."""
+"""Reads and writes journal records for attachments. A failed write refuses an attach, but never stops the return of
+devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The last look at host and pod before anything moves: who uses the devices now, and what their links carry."""
+"""The last check of host and pod before anything moves: who uses the devices, and which addresses and routes their
+links have."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ from nri_rdma.model.usage import Lifelines
 
 
 def last_look(kernel: Kernel, lifelines: Lifelines, attachment: Attachment, planned: SandboxRecord) -> Plan:
-    """Return the decided plan, completed with everything that its links carry. Raises the error that refuses the
-    attachment: its devices are used by the host, or their links cannot be read. Blocks on the kernel."""
+    """Return the decided plan, completed with the present addresses, routes and settings of its links. `lifelines` are
+    the addresses that the node cannot do without. Raises the error that refuses the attachment: the host uses a device,
+    or a link cannot be read."""
     try:
         refuse_held(kernel, planned)
         return completed(

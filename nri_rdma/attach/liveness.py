@@ -1,6 +1,6 @@
-"""How the end of a sandbox is noticed without an event of the runtime: its namespace's path or its process is gone.
+"""The detection of a sandbox's end without an event of the runtime: its namespace's path or its process is gone.
 
-The next Synchronize reports the end of a sandbox that cannot be watched. So a failed watch is only logged, and no pod
+If neither can be watched, the runtime's next Synchronize reports the end. So a failed watch is only logged, and no pod
 is refused for it.
 """
 
@@ -24,15 +24,15 @@ class Ends:
     """Watches the namespaces and processes of sandboxes, and checks whether they still exist."""
 
     def __init__(self, kernel: Kernel, on_held: Callable[[str], None], processes: Processes | None) -> None:
-        """`on_held` starts to watch the path of a namespace."""
+        """`on_held` is a function that starts to watch the path of a network namespace. `processes` watches processes
+        for their end; None: no process can be watched."""
         self._kernel = kernel
         self._on_held = on_held
         self._processes = processes or NoProcesses()
 
     def watch(self, pod: Pod) -> None:
-        """Watch the path of the pod's namespace, unless the pod's end is seen by its process. Called before the
-        namespace is opened, so that no removal is missed: an earlier one makes opening fail, a later one is
-        reported."""
+        """Watch the path of the pod's namespace, unless the pod ends with its process (`lives_by_process`). Call it
+        before the namespace is opened: an earlier removal makes opening fail, and a later one is reported."""
         if not pod.netns_path or lives_by_process(pod):
             return
         try:
@@ -74,9 +74,9 @@ class Ends:
         return namespace
 
     def is_there(self, record: SandboxRecord, namespace: Namespace | None) -> bool:
-        """Return whether the pod of a record still exists. `namespace` is its namespace as `open_again` returned it. If
-        the pod's end is seen by its process, the process must run. If no namespace was opened because nothing was moved
-        into it, the pod's path must lead to one."""
+        """Return whether the pod of a record still exists: its watched process runs, and its network namespace exists.
+        `namespace` is the result of `open_again` for this record. Raises KernelError if the kernel does not let us find
+        out."""
         if not self._process_is_there(record.process):
             return False
         if not record.pod.netns_path or (not record.pod.is_listed and record.namespace is None):
@@ -120,6 +120,6 @@ class NoProcesses:
 
 
 def lives_by_process(pod: Pod) -> bool:
-    """Return whether the pod's end is seen by its process. That is so if the pod is on the host's network, or if it is
-    a container that no runtime lists, since it may have another container's namespace."""
+    """Return whether the pod ends when its process `pid` ends. That holds for a pod on the host's network, and for a
+    container that no runtime lists, because such a container may use another container's namespace."""
     return pod.pid != 0 and (not pod.netns_path or not pod.is_listed)

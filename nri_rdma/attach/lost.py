@@ -58,7 +58,7 @@ class LostNetdevs:
             return tuple(reversed(self._rows.values()))
 
     def note(self, pod: Pod, move: NetdevMove, why: str) -> None:
-        """Log and list a lost netdev. A retried undo reports it again; it still counts once."""
+        """Log a lost netdev and add it to the list. A retried undo reports a netdev again; it still counts once."""
         row = LostNetdev(
             device=move.device,
             netdev=move.link.name,

@@ -1,6 +1,6 @@
-"""What the kernel's events mean for attachments: a device was removed or renamed, a netdev changed, a pod ended.
+"""The reactions to the kernel's events: a device was removed or renamed, a netdev changed, a pod ended.
 
-Each function may be called by any thread, and leaves slow work to workers.
+Any thread may call the functions, which leave slow work to workers.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 
 
 def node_removed(attachments: Attachments, number: tuple[int, int], sequence: int) -> None:
-    """Handle the removal of a character device. Attachments that may have it reread their numbers: its RDMA device has
-    moved or its driver was reloaded, and the old number may belong to another device now. `number` is major and minor,
-    `sequence` the number of the kernel's event."""
+    """Handle the removal of a character device: attachments that may have it reread their device numbers. The old
+    number may belong to another device now. `number` is major and minor, `sequence` the sequence number of the kernel's
+    event."""
     for attachment in attachments.all():
         if sequence > attachment.now.numbers_from and (number in _numbers(attachment) or _is_being_read(attachment)):
             log.info("character device is gone", extra={"pod": str(attachment.pod), "number": list(number)})
@@ -29,16 +29,16 @@ def node_removed(attachments: Attachments, number: tuple[int, int], sequence: in
 
 
 def look_at_all_again(attachments: Attachments) -> None:
-    """Make all attachments reread their names and numbers, because events were lost, or a renamed device may belong to
-    any of them."""
+    """Make all attachments reread the names of their RDMA devices and the numbers of their character devices. Called
+    when events were lost, or when a renamed device may belong to any attachment."""
     for attachment in attachments.all():
         attachments.look_again(attachment)
 
 
 def netdevs_changed(attachments: Attachments, ifindexes: frozenset[int]) -> None:
-    """Make attachments of shared devices reread their GIDs if one of these netdevs is theirs, because its addresses may
-    have changed. An attachment that is being reread already is skipped, so that a flapping link does not keep all
-    workers busy."""
+    """Make attachments of shared devices reread their GIDs if one of their netdevs is in `ifindexes`, because its
+    addresses may have changed. A reread that already runs is not queued again, so that a flapping link does not keep
+    all workers busy."""
     for attachment in attachments.all():
         record, looked = attachment.now.record, attachment.now.looked_again
         if record is None or attachment.state is not Phase.ATTACHED or (looked is not None and not looked.done()):
@@ -50,7 +50,7 @@ def netdevs_changed(attachments: Attachments, ifindexes: frozenset[int]) -> None
 
 
 def process_ended(attachments: Attachments, process: ProcessIdentity) -> None:
-    """End the sandboxes whose end is seen by the end of this process."""
+    """End the sandboxes that live as long as this process."""
     for attachment in attachments.all():
         record = attachment.now.record
         known = record.process if record is not None else None  # None while the attach is under way
@@ -68,7 +68,8 @@ def namespace_removed(attachments: Attachments, path: str) -> None:
 
 
 def look_at_all_namespaces(attachments: Attachments) -> None:
-    """End the sandboxes without a network namespace at their path, because events of removals were lost."""
+    """End the sandboxes whose network namespace no longer exists. Called when events about removed namespaces were
+    lost."""
     for attachment in attachments.all():
         path = attachment.pod.netns_path
         if path and not Path(path).exists():
@@ -76,7 +77,8 @@ def look_at_all_namespaces(attachments: Attachments) -> None:
 
 
 def _is_being_read(attachment: Attachment) -> bool:
-    """Return whether a worker is rereading the attachment's numbers now, so that they are unknown."""
+    """Return whether a worker is rereading the numbers of the attachment's character devices now. Until it is done, the
+    numbers are unknown."""
     looked = attachment.now.looked_again
     is_confirming = attachment.state is Phase.ATTACHING and attachment.now.numbers_from > 0
     return is_confirming or (looked is not None and not looked.done())

@@ -1,7 +1,7 @@
 """The character devices of an attach, as they are at its end.
 
-The kernel creates them anew when an RDMA device changes its namespace, so their numbers are read last. If a requested
-character device is missing then, the attach fails: no container may start without it.
+The kernel creates them anew when an RDMA device changes its namespace, so their major and minor numbers are read last.
+If a requested character device is missing then, the attach fails, because no container may start without it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nri_rdma.model.request import Mode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """Devices with their character devices, and the node's rdma_cm, at one time.
+    """Devices with their present character devices, and the node's rdma_cm device.
 
     `has_nodes` is whether the node has any RDMA device nodes; without them a missing rdma_cm is not an error.
     """
@@ -29,14 +29,14 @@ class Resolved:
 
 
 Resolve = Callable[[Resolved], Resolved]
-"""Returns the present character devices of devices that were placed earlier. Called once per attach. Raises
-AttachError."""
+"""Takes RDMA devices that were chosen earlier, and returns them with their present character devices. Called at the end
+of an attach and at each reread. Raises AttachError."""
 
 _MODULES = {CharKind.UVERBS: "ib_uverbs", CharKind.UMAD: "ib_umad", CharKind.ISSM: "ib_umad"}
 
 
 def with_char_devices(record: SandboxRecord, resolve: Resolve) -> SandboxRecord:
-    """Return the record with the present character devices, or the same object if nothing has changed, because its
+    """Return the record with the present character devices. If nothing has changed, return `record` itself, because its
     journal text is cached. Raises AttachError if a requested character device is missing."""
     known = tuple(item.device for request in record.attached for item in request.devices)
     now = resolve(Resolved(devices=known, rdma_cm=record.rdma_cm))
@@ -56,8 +56,9 @@ def _with_devices(record: SandboxRecord, now: Resolved) -> tuple[AttachedRequest
 
 
 def with_names(record: SandboxRecord, names: Mapping[int, str]) -> SandboxRecord:
-    """Return the record with its RDMA devices' present names, given by kernel index. A pod with NET_ADMIN can rename
-    its own devices, and the host those that it shares; rdma.max accepts only the present name."""
+    """Return the record with the present names of its RDMA devices; `names` maps kernel indexes to names. A pod with
+    NET_ADMIN can rename its own devices, and the host can rename shared ones; rdma.max accepts only the present
+    name."""
 
     def named(device: RdmaDevice) -> RdmaDevice:
         name = names.get(device.kernel_index, device.name) if device.kernel_index is not None else device.name
@@ -73,8 +74,9 @@ def with_names(record: SandboxRecord, names: Mapping[int, str]) -> SandboxRecord
 
 
 def with_netdev_names(record: SandboxRecord, in_pod: Callable[[RdmaDevice], tuple[str, ...]]) -> SandboxRecord:
-    """Return the record with the names of netdevs that were in the pod before the attach. They are the netdevs of
-    exclusive devices that have none on the host; `in_pod` returns their names, or raises."""
+    """Return the record with the names of netdevs that were in the pod before the attach. Only exclusive devices
+    without a netdev on the host have such netdevs. `in_pod` returns a device's netdev names; it may raise
+    PlacementError or AttachError, which this function passes on."""
     alone = (request for request in record.attached if request.admitted.mode is Mode.EXCLUSIVE)
     if not any(item.device.lacks_netdev for request in alone for item in request.devices):
         return record

@@ -28,7 +28,7 @@ class GoneWith(StrEnum):
     RESTORE = "restore"
     """The restore on the host: the captured state has the old value in `fields`."""
     NOTHING = "nothing"
-    """Nothing does; the docstring of the operation says why this is right."""
+    """The change stays; the docstring of the operation says why this is right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,8 @@ class SetLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddAltName:
-    """Add an alternative name after those that the link has. EEXIST: a link of the namespace has this name."""
+    """Add an alternative name; it becomes the last one in the link's list. EEXIST: a link of the namespace has this
+    name."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.RESTORE
     fields: ClassVar[frozenset[str]] = frozenset({"alt_names"})
@@ -103,14 +104,14 @@ class SetSysctl:
     value: str = field(repr=False)
 
     def describe(self) -> str:
-        """Leave out the value, as repr() does: the value of stable_secret is a secret."""
+        """Return ``set`` and the key of the sysctl, without the value: the value of stable_secret is a secret."""
         return f"set {self.key}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetFeatures:
-    """Set some of LinkState.features, in one request. EOPNOTSUPP: the link's driver lacks one of them or cannot change
-    it."""
+    """Set some of LinkState.features, in one request. EOPNOTSUPP: the link's driver lacks one of the features or cannot
+    change it."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.RESTORE
     fields: ClassVar[frozenset[str]] = frozenset({"features"})
@@ -123,7 +124,8 @@ class SetFeatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetPrivateFlags:
-    """Set some of LinkState.private_flags, in one request. EOPNOTSUPP, EINVAL: the link's driver lacks one of them."""
+    """Set some of LinkState.private_flags, in one request. EOPNOTSUPP, EINVAL: the link's driver lacks one of the
+    flags."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.RESTORE
     fields: ClassVar[frozenset[str]] = frozenset({"private_flags"})
@@ -136,8 +138,8 @@ class SetPrivateFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTuning:
-    """Set some sizes of LinkState.tuning: one request each for rings, channels and coalescing. It may take the link
-    down and up. EOPNOTSUPP, EINVAL: the link's driver refuses one of the sizes."""
+    """Set some sizes of LinkState.tuning: one request each for rings, channels and coalescing. The driver may take the
+    link down and up. EOPNOTSUPP, EINVAL: the link's driver refuses one of the sizes."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.RESTORE
     fields: ClassVar[frozenset[str]] = frozenset({"tuning"})
@@ -150,8 +152,8 @@ class SetTuning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetachXdp:
-    """Detach all XDP programs; succeeds if there are none. EBUSY: a program belongs to a bpf_link, and ends with its
-    process."""
+    """Detach all XDP programs from the link; succeeds if there are none. EBUSY: a program belongs to a bpf_link, which
+    keeps it until the owning process ends."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.RESTORE
     fields: ClassVar[frozenset[str]] = frozenset({"xdp"})
@@ -227,8 +229,8 @@ class AddAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inherit:
-    """Recreate an address, a neighbour or a route of the host in a pod; an IPv6 address is usable at once. EEXIST: it
-    exists."""
+    """Recreate an address, a neighbour or a route of the host in a pod. An IPv6 address is usable at once. EEXIST: the
+    pod already has it."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.MOVE
     fields: ClassVar[frozenset[str]] = frozenset({"addresses", "neighbours", "routes"})
@@ -241,8 +243,8 @@ class Inherit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restore:
-    """Add a captured address, neighbour, route, queueing discipline or forwarding entry to the link; succeeds if it
-    exists."""
+    """Add a captured address, neighbour, route, queueing discipline or forwarding entry to the link; succeeds if the
+    link already has it."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.MOVE
     fields: ClassVar[frozenset[str]] = frozenset({"addresses", "forwarding", "neighbours", "queues", "routes"})
@@ -256,7 +258,7 @@ class Restore:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remove:
     """Remove a captured address, neighbour, route, queueing discipline or forwarding entry from the link; succeeds if
-    it does not exist."""
+    the link does not have it."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.MOVE
     fields: ClassVar[frozenset[str]] = frozenset({"addresses", "forwarding", "neighbours", "queues", "routes"})
@@ -406,8 +408,9 @@ OP_TYPES: Final[frozenset[type[Op]]] = frozenset(get_args(Op))
 
 
 def inverses_of(ops: Iterable[Op]) -> tuple[Op, ...]:
-    """Return the operations that undo the changes which `ops` made to the namespace, last change first; rules with more
-    conditions come before others (see RemoveRule). Changes to the link are left out: they end when the link leaves."""
+    """Return the operations that undo the changes which `ops` made to the namespace, last change first. Rules with more
+    conditions come before others (see RemoveRule). Changes to the link need no inverse: they end when the link leaves
+    the pod."""
     done = (AddRejectRoute, AddRule, JoinVrf)
     found = [op.inverse() for op in ops if isinstance(op, done)]
     found.reverse()

@@ -49,17 +49,18 @@ class NetdevMove:
     addresses: tuple[IPv4Interface | IPv6Interface, ...]
     config: NetworkConfig = NO_CONFIG
     takes: Takes = field(default_factory=Takes)
-    """The parts of the host's configuration to be taken along; empty once `inherited` is decided."""
+    """The parts of the host's configuration that the netdev is to keep in the pod; empty once `inherited` is
+    decided."""
     inherited: Inherited = field(default_factory=Inherited)
     leads_away: tuple[str, ...] = ()
-    """The parts of the pod's cluster network that the request's routes lead over this netdev, as far as known. This is
-    permitted, and reported."""
+    """The parts of the pod's cluster network whose packets the request's routes send over this netdev, as far as known.
+    Such routes are permitted, and reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaMove:
-    """An RDMA device that moves into the pod, as it was on the host. `parent` is its PCI address, "" for a soft
-    device."""
+    """An RDMA device that moves into the pod, described as it was on the host. `parent` is its PCI address, "" for a
+    soft device."""
 
     device: str
     index: int
@@ -80,7 +81,7 @@ def ops_of(move: NetdevMove) -> tuple[Op, ...]:
     the link up. The operations of the request come after the inherited ones, so that the request wins where both set a
     value.
 
-    The undo uses the same list: it reverses only the operations that neither the move nor the restore reverses.
+    The undo reads this list, too, and reverses the changes that stay in the namespace when the netdev leaves.
     """
     inherited = move.inherited
     return (
@@ -98,7 +99,7 @@ def ops_of(move: NetdevMove) -> tuple[Op, ...]:
 
 
 def moving_netdevs(placed: tuple[Placed, ...]) -> tuple[Netdev, ...]:
-    """Return the netdevs that leave the host with these devices."""
+    """Return the netdevs that move into the pod: those of the exclusive devices in `placed`."""
     return tuple(
         netdev
         for item in placed
@@ -165,8 +166,9 @@ def names_in_pod(placed: tuple[Placed, ...], taken: Iterable[str]) -> Mapping[in
 
 
 def taken_by(request: DeviceRequest) -> Takes:
-    """Return which parts of the host's configuration the netdevs of a request take along: those that the request does
-    not set itself. With a VRF, no routes and rules: the host's were not made for the VRF's table."""
+    """Return which parts of the host's configuration the netdevs of a request keep in the pod: those that the request
+    does not set itself. With a VRF they keep no routes and rules, because the host's were not made for the VRF's
+    table."""
     interface = request.interface
     if not interface.inherit:
         return Takes()
@@ -181,8 +183,9 @@ def taken_by(request: DeviceRequest) -> Takes:
 def with_inherited(
     moves: tuple[NetdevMove, ...], host_rules: tuple[KnownRule, ...], pod: Routing, lifelines: Lifelines
 ) -> tuple[NetdevMove, ...]:
-    """Return the moves with the configuration that each netdev takes along from the host. The links must have been
-    captured. `pod` is the present routing of the pod's namespace."""
+    """Return the moves with the host configuration that each netdev keeps in the pod. The links must have been
+    captured. `pod` is the pod's present routing; `lifelines` are addresses that must stay reachable, such as the node's
+    and the API server's."""
     arrivals = [
         Arrival(
             link=it.link,
@@ -208,7 +211,7 @@ def with_inherited(
 
 
 def plan_rdma_moves(placed: tuple[Placed, ...], present: Iterable[RdmaDeviceState]) -> tuple[RdmaMove, ...]:
-    """Return the moves of RDMA devices for `placed`, for a kernel that shows each RDMA device in one namespace only.
+    """Return the moves of the RDMA devices in `placed`, for a kernel that shows each RDMA device in one namespace only.
 
     `present` are the host's RDMA devices now. Raises PlacementError if a device is no longer the one in the inventory.
     """
@@ -246,8 +249,8 @@ def _same_link(device: RdmaDevice, netdev: Netdev, links: Mapping[int, LinkState
 
 
 def with_carried(move: NetdevMove, carried: Mapping[int, LinkState]) -> NetdevMove:
-    """Return the move with its link as captured just now. Raises PlacementError if it is another netdev by now, or if
-    the host has begun to use it."""
+    """Return the move with its link's present state from `carried`, by ifindex. Raises PlacementError if another netdev
+    has the ifindex now, or if the host has begun to use the netdev."""
     link = carried.get(move.link.ifindex)
     if link is None or link.mac != move.link.mac:
         raise _another(move.device, move.link.name, move.link.ifindex, move.link.mac)
@@ -288,7 +291,8 @@ def _refuse_tied(device: str, link: LinkState) -> None:
 
 
 class _NumberSource:
-    """Gives interface numbers inside one pod: the number that the netdev has on the host, if it is free in the pod."""
+    """Gives interface numbers inside one pod. A netdev keeps the number that it has on the host if the number is free
+    in the pod."""
 
     def __init__(self, taken: AbstractSet[int], wished: AbstractSet[int]) -> None:
         self._taken = taken

@@ -29,9 +29,9 @@ GID_WAIT_S = 1.0
 of its own, usually within milliseconds. A GID that is still missing then is reported."""
 _PAUSE_S = 0.02
 GAP, GAP_LATER = 32, 128
-"""The number of consecutive unused entries that end a GID table: GAP at the end of an attach, GAP_LATER in later reads.
-The kernel puts a new GID into the first free entry, so at the attach's end the pod's GIDs are near the start. Later,
-the entries before them may have become unused."""
+"""The number of consecutive unused entries after which a reader takes a GID table as ended: GAP at the end of an
+attach, GAP_LATER in later reads. The kernel puts a new GID into the first free entry, so a pod's new GIDs are near the
+start. Later the entries before them may become unused."""
 _WITH_GIDS = (Protocol.IB, Protocol.ROCE)
 
 _Given = list[tuple[AttachedRequest, AttachedDevice]]
@@ -39,7 +39,7 @@ _Tables = Mapping[tuple[str, int], tuple[Gid, ...]]
 
 
 class PodGids:
-    """Reads the GIDs of attachments. Blocks on the kernel: only for workers."""
+    """Reads the GIDs of attachments. Its methods block on the kernel, so only workers may call them."""
 
     def __init__(self, kernel: Kernel, spans: Recorder, wait_s: float) -> None:
         """`wait_s` is GID_WAIT_S if the kernel fills the GID tables, and 0 for a saved sysfs tree, which gets no new
@@ -50,7 +50,7 @@ class PodGids:
 
     def again(self, attachment: Attachment, record: SandboxRecord) -> SandboxRecord:
         """Return the record with the present GIDs, which are reread only if they may have changed. A changed GID is
-        logged: the environment variables of the pod's running containers may name the old one."""
+        logged, because the environment of the pod's running containers may name the old one."""
         if not attachment.now.gids_are_old:
             return record
         attachment.change(gids_are_old=False)
@@ -60,8 +60,8 @@ class PodGids:
         return replace(record, gids=gids)
 
     def at_the_end(self, attachment: Attachment, record: SandboxRecord) -> Gids:
-        """Return the GIDs of an attach whose steps are done. Polls for the GIDs of the pod's addresses for at most
-        `wait_s`, because the kernel does not report when it adds one. Raises NotReadyError if the attachment ends
+        """Return the GIDs of an attach whose steps are done. Polls at most `wait_s` seconds for the GIDs of the pod's
+        addresses, because the kernel does not report new GIDs. Raises NotReadyError if the attachment ends
         meanwhile."""
         until = time.monotonic() + self._wait_s
         with self._spans.span("gids") as span:
@@ -77,7 +77,8 @@ class PodGids:
         return gids
 
     def _seen(self, record: SandboxRecord, namespace: Namespace | None, gap: int) -> tuple[Gids, bool]:
-        """Return the GIDs, and whether one of the pod's netdevs has an address whose GID is still missing."""
+        """Return the GIDs of the record's ports, and whether the GID of one of the pod's addresses is still missing.
+        `gap` is the number of consecutive unused entries after which a GID table counts as read."""
         given = [(request, item) for request in record.attached for item in request.devices if _has_gids(request, item)]
         if not given:
             return NO_GIDS, False
@@ -107,7 +108,9 @@ class PodGids:
         return Gids.of(ports.values(), _computing(given)), is_awaited
 
     def _tables(self, record: SandboxRecord, namespace: Namespace | None, given: _Given, gap: int) -> _Tables:
-        """Read the GID tables: in the pod for devices that moved there, on the host for the others."""
+        """Return the GID tables by device name and port: read in the pod for devices that moved there, on the host for
+        the others. `given` are the devices to read; `gap` is the number of consecutive unused entries that ends a
+        table."""
         moved = {move.index for move in record.plan.rdma_moves}
         here = {place for it, item in given if item.device.kernel_index not in moved for place in _places(it, item)}
         there = {place for it, item in given for place in _places(it, item)} - here
@@ -117,8 +120,8 @@ class PodGids:
         )
 
     def _foreign(self, given: _Given, tables: _Tables) -> Collection[str]:
-        """Return the netdevs of GIDs that belong neither to these devices nor to the host: they are in this pod or in
-        another one."""
+        """Return the names of netdevs that are neither on the host nor known as netdevs of the devices in `given`,
+        although a GID in `tables` names them. They are in this pod or in another one."""
         known = {"", *(name for _, item in given for name in item.netdev_names)}
         known.update(netdev.name for _, item in given for netdev in item.device.netdevs)
         others = {gid.netdev for table in tables.values() for gid in table} - known
@@ -144,8 +147,8 @@ class PodGids:
 
 
 def _has_gids(request: AttachedRequest, item: AttachedDevice) -> bool:
-    """Return whether containers can send with a GID of the device: they get its uverbs node, and its protocol has
-    GIDs."""
+    """Return whether containers can send with a GID of the device. They can if they get its uverbs node and its
+    protocol has GIDs."""
     return CharKind.UVERBS in request.admitted.request.char_kinds and item.device.protocol in _WITH_GIDS
 
 
@@ -157,5 +160,5 @@ def _computing(given: _Given) -> set[str]:
 
 
 def _places(request: AttachedRequest, item: AttachedDevice) -> Iterator[tuple[str, int]]:
-    """Yield the ports of a device that its containers are told to use."""
+    """Yield the device name and the number of each port that the device's containers are told to use."""
     return ((item.device.name, number) for number in usable_ports(item.device, request.admitted.mode))

@@ -44,8 +44,8 @@ class NamespaceError(KernelError):
 
 
 def explained(error: KernelError, *, device: str, where: str, path: str = "", what: str = "") -> AttachError:
-    """Return a kernel error as an AttachError with a hint that says what to do. `path` is that of the pod's network
-    namespace, `what` the step that was refused."""
+    """Return a kernel error as an AttachError with a hint. `path` is that of the pod's network namespace; `what` names
+    the refused step."""
     words, code = str(error), ErrorCode.ATTACH_FAILED
     if _is_of_powerless(error):
         words, code = f"the daemon lacks CAP_SYS_ADMIN: {words}", ErrorCode.PRIVILEGE
@@ -125,8 +125,8 @@ class NamespaceIdentity:
 
 
 class Namespace(Protocol):
-    """An open network namespace. It stays alive, with everything in it, until it is closed; close it as soon as
-    possible."""
+    """An open network namespace. Until it is closed, the namespace stays alive with everything in it, so close it as
+    soon as possible."""
 
     @property
     def identity(self) -> NamespaceIdentity: ...
@@ -157,8 +157,9 @@ class Namespace(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """A snapshot of how the host uses some links, with these links by ifindex: enough to refuse an attach. Their
-    addresses, routes and neighbours are not included. `use.sockets` is empty unless sockets were requested."""
+    """A snapshot of how the host uses some links, and `links`, the state of these links by ifindex. It is enough to
+    refuse an attach, but has no addresses, routes and neighbours. `use.sockets` is empty unless sockets were
+    requested."""
 
     use: HostUse
     links: Mapping[int, LinkState]
@@ -180,14 +181,14 @@ class Kernel(Protocol):
         ...
 
     def link(self, namespace: Namespace, ifindex: int) -> LinkState | None:
-        """Return the link with this number, or None if the namespace has none. EPROTO: the kernel's description of it
-        cannot be parsed."""
+        """Return the link with this number, or None if the namespace has none. EPROTO: the kernel's description of the
+        link cannot be parsed."""
         ...
 
     def hangs_on(self, namespace: Namespace, ifindex: int, link: LinkState) -> bool:
-        """Return whether the virtual link `ifindex` of a namespace has the same counterpart as `link` had on the host:
-        a veth the same other end, a child the same lower link. True if `link` had no counterpart. ENODEV: there is no
-        such link."""
+        """Return whether the virtual link `ifindex` still has the counterpart that `link` had on the host: the other
+        end of a veth, or the lower link of a child. True if `link` had no counterpart. ENODEV: the link does not
+        exist."""
         ...
 
     def has_bus_device(self, parent: str) -> bool:
@@ -196,9 +197,9 @@ class Kernel(Protocol):
         ...
 
     def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
-        """Return how the host uses these links. `use.links` has these links and those tied to them (masters, slaves,
-        children); links that do not exist are left out. The start of a pod waits for this call, except with `sockets`,
-        because the kernel then searches its whole socket table."""
+        """Return how the host uses these links. `use.links` has them and the links tied to them (masters, slaves,
+        children); missing links are left out. It is fast enough to delay a pod's start, unless `sockets` makes the
+        kernel search its whole socket table."""
         ...
 
     def capture(
@@ -208,7 +209,7 @@ class Kernel(Protocol):
         out.
 
         With `unreturnable`, also determine LinkState.unreturnable: what on the host depends on a link and could not be
-        restored. This reads the routes of all links once; they may be many.
+        restored. This reads the routes of all links once, which may be many.
         """
         ...
 
@@ -222,7 +223,7 @@ class Kernel(Protocol):
         ...
 
     def may_change_links(self) -> bool:
-        """Return whether this process may change the host's links (CAP_NET_ADMIN). Nothing changes."""
+        """Return whether this process may change the host's links (CAP_NET_ADMIN). The check changes nothing."""
         ...
 
     def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:
@@ -248,20 +249,21 @@ class Kernel(Protocol):
         ...
 
     def rdma_devices(self, namespace: Namespace) -> tuple[RdmaDeviceState, ...]:
-        """Return the RDMA devices that the namespace sees: all of the machine in netns mode `shared`, none without
-        RDMA."""
+        """Return the RDMA devices that the namespace sees. In netns mode `shared` these are all of the machine; without
+        an RDMA subsystem there are none."""
         ...
 
     def rdma_ports(self, namespace: Namespace, index: int) -> tuple[RdmaPortState, ...]:
-        """Return the ports of an RDMA device that the namespace sees; a port has its netdev if that is in the
-        namespace."""
+        """Return the ports of an RDMA device that the namespace sees. A port names its netdev only if the netdev is in
+        this namespace."""
         ...
 
     def gid_tables(
         self, namespace: Namespace, ports: Collection[tuple[str, int]], gap: int
     ) -> Mapping[tuple[str, int], tuple[Gid, ...]]:
-        """Return the used GIDs of each port, given as device name and port number; the namespace must see the devices.
-        A table is read until `gap` consecutive entries are unused. Ports without a readable table are left out."""
+        """Return the used GIDs of each port in `ports`, which are pairs of device name and port number. The namespace
+        must see the devices. A table is read until `gap` consecutive entries are unused; an unreadable table is left
+        out."""
         ...
 
     def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]:
@@ -270,25 +272,26 @@ class Kernel(Protocol):
         ...
 
     def can_move_rdma(self, index: int, target: Namespace) -> bool:
-        """Return whether the kernel would move an RDMA device of the host to the target. Nothing changes.
+        """Return whether the kernel would move an RDMA device of the host to the target. The check changes nothing.
 
         EINVAL: the target is the host itself.
         """
         ...
 
     def move_rdma(self, source: Namespace, index: int, target: Namespace) -> None:
-        """Move an RDMA device to another namespace. Its character devices get new names and numbers, and processes that
-        have them open lose them.
+        """Move an RDMA device to another namespace. Its character devices get new names and numbers, and processes lose
+        those that they have open.
 
-        EOPNOTSUPP: the driver cannot move it, or the netns mode is shared. EINVAL: it is not in the source namespace.
+        EOPNOTSUPP: the driver cannot move it, or the netns mode is shared. EINVAL: the device is not in the source
+        namespace.
         """
         ...
 
     def char_device(
         self, namespace: Namespace, index: int | None, kind: CharKind, port: int | None
     ) -> CharNumber | None:
-        """Return a character device of an RDMA device that the namespace has, or None if there is none of this kind.
-        `port` is None for kinds with one character device per RDMA device."""
+        """Return a character device of an RDMA device in the namespace, or None if there is none of this kind. `index`
+        is the RDMA device's. `port` is None for kinds with one character device per RDMA device."""
         ...
 
 

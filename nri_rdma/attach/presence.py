@@ -1,4 +1,5 @@
-"""The present names and numbers of an attach's devices, and the netdevs that were in the pod before the attach.
+"""The present device names and character device numbers of an attach, and the netdevs that were in the pod before the
+attach.
 
 The kernel creates character devices anew when an RDMA device changes its namespace, and a pod with NET_ADMIN can rename
 its devices. So names and numbers are read at the end of an attach, and again when the kernel reports a change.
@@ -20,10 +21,11 @@ from nri_rdma.model.device import RdmaDevice
 
 
 class Presence:
-    """Reads the current names and numbers of devices: over netlink in the pod for those that moved, through `resolve`
-    on the host for the others.
+    """Reads the present names of devices and the numbers of character devices. Devices that moved are read over netlink
+    in the pod, the others through `resolve` on the host.
 
-    Blocks on the kernel: only for workers. Raises AttachError, and PlacementError if a netdev belongs to another pod.
+    Blocks on the kernel, so only workers may call it. Raises AttachError, and PlacementError if a netdev belongs to
+    another pod.
     """
 
     def __init__(self, kernel: Kernel, resolve: Resolve) -> None:
@@ -31,8 +33,8 @@ class Presence:
         self._resolve = resolve
 
     def refuse_elsewhere(self, record: SandboxRecord, namespace: Namespace | None) -> None:
-        """Raise PlacementError if a device that stays on the host has its netdev in another pod. Called before anything
-        moves. Devices that will move cannot be checked yet: the pod does not show them."""
+        """Raise PlacementError if a requested device has its netdev in another pod. Called before anything moves.
+        Devices that will move are not checked, because the pod does not show them yet."""
         moved = {move.index for move in record.plan.rdma_moves}
 
         def in_pod(device: RdmaDevice) -> tuple[str, ...]:
@@ -42,13 +44,14 @@ class Presence:
 
     def at_the_end(self, record: SandboxRecord, namespace: Namespace | None) -> SandboxRecord:
         """Return the record of an attach whose steps are done, completed with what its containers get. Raises
-        AttachError if a netdev has left the pod meanwhile: a pod with less than it asked for must not start."""
+        AttachError if a netdev has left the pod meanwhile: a pod must not start without a device that it asked for."""
         self._refuse_lost(record, namespace)
         numbered = with_char_devices(record, lambda known: self._char_devices(record, namespace, known))
         return with_netdev_names(numbered, lambda device: self._netdev_names(record, namespace, device))
 
     def again(self, record: SandboxRecord, namespace: Namespace | None) -> SandboxRecord:
-        """Return the record of an attached sandbox with the present names and numbers."""
+        """Return the record of an attached sandbox with the present names of its RDMA devices and the present numbers
+        of their character devices."""
         named = with_names(record, self._names(record, namespace))
         return with_char_devices(named, lambda known: self._char_devices(named, namespace, known))
 
@@ -66,8 +69,8 @@ class Presence:
             )
 
     def _names(self, record: SandboxRecord, namespace: Namespace | None) -> dict[int, str]:
-        """Return the present names of RDMA devices by kernel index, in the namespaces where the record's devices can
-        be."""
+        """Return the present names of RDMA devices by kernel index, read on the host and, if RDMA devices moved, in the
+        pod."""
         places = [self._kernel.host, *([namespace] if namespace is not None and record.plan.rdma_moves else [])]
         with _told_as(record, record.device_names):
             return {state.index: state.name for place in places for state in self._kernel.rdma_devices(place)}

@@ -10,8 +10,8 @@ from nri_rdma.attach.transaction import Boundary
 
 
 def counting(attachment: Attachment, steps: tuple[Step, ...], boundary: Boundary) -> Boundary:
-    """Return a Boundary, which is called before and after each step. It calls `boundary`, counts the devices whose
-    steps are all done, and raises NotReadyError if the attachment is ending, which stops the attach."""
+    """Return a function to be called before and after each step. It calls `boundary`, the tests' hook, and counts the
+    devices whose steps are all done. It stops the attach with NotReadyError if the attachment is ending."""
     left = Counter(step.device for step in steps)
     attachment.change(devices_done=0, devices_total=len(left))
 

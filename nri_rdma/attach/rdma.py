@@ -25,11 +25,9 @@ _ISSM_AFTER_UMAD = 64
 
 
 def bring_rdma_home(kernel: Kernel, namespace: Namespace | None, move: RdmaMove) -> None:
-    """Return the RDMA device to the host, under its old name.
-
-    A device with a PCI parent exists as long as the parent. If it is found nowhere, it may be on its way: raises
-    KernelError, and the caller tries again. A soft device ends with its netdev, so it may be missing.
-    """
+    """Return the RDMA device to the host, under its old name. Raises KernelError, after which the caller retries, if
+    the machine has the device's PCI parent but no namespace shows the device yet. A soft device without a PCI parent
+    may be missing."""
     home = find_rdma(kernel.rdma_devices(kernel.host), move)
     if home is None and namespace is not None:
         there = find_rdma(kernel.rdma_devices(namespace), move)
@@ -46,8 +44,8 @@ def bring_rdma_home(kernel: Kernel, namespace: Namespace | None, move: RdmaMove)
 
 
 def find_rdma(devices: Iterable[RdmaDeviceState], move: RdmaMove) -> RdmaDeviceState | None:
-    """Return the moved device from those of a namespace, or None. It has the move's node GUID and its index or its
-    name."""
+    """Return the moved device from the devices of a namespace, or None. A device matches if it has the move's node
+    GUID, and the move's index or name."""
     alike = [device for device in devices if device.node_guid == move.node_guid]
     return next(
         (it for it in alike if it.index == move.index), next((it for it in alike if it.name == move.device), None)
@@ -70,8 +68,8 @@ def with_numbers_in_pod(kernel: Kernel, namespace: Namespace, device: RdmaDevice
 
 
 def netdevs_in_pod(kernel: Kernel, namespace: Namespace, device: RdmaDevice) -> tuple[str, ...]:
-    """Return the names, in the pod, of the netdevs of the device's ports. Raises PlacementError if there are none: the
-    host does not have them either, so another pod does."""
+    """Return the names, in the pod, of the netdevs of the device's ports. Raises PlacementError if there are none. The
+    netdev is then in another pod, because the host does not have it either."""
     states = kernel.rdma_devices(namespace)
     index = next((it.index for it in states if (it.name, it.node_guid) == (device.name, device.node_guid)), None)
     ports = kernel.rdma_ports(namespace, index) if index is not None else ()
@@ -87,8 +85,8 @@ def netdevs_in_pod(kernel: Kernel, namespace: Namespace, device: RdmaDevice) -> 
 
 
 def issm_beside(umad: CharNumber) -> CharNumber | None:
-    """Return the issm device of the port that has this umad device: its minor is 64 higher
-    (Documentation/admin-guide/devices.txt of Linux, 231 char). None after the first 64 ports of the machine, whose
+    """Return the issm device of the port that has this umad device; its minor is 64 higher
+    (Documentation/admin-guide/devices.txt of Linux, 231 char). Return None after the machine's first 64 ports, whose
     numbers are not documented."""
     number = umad.name.removeprefix("umad")
     if not number.isdecimal() or int(number) >= _ISSM_AFTER_UMAD:
@@ -97,9 +95,9 @@ def issm_beside(umad: CharNumber) -> CharNumber | None:
 
 
 def _number(kernel: Kernel, namespace: Namespace, index: int, kind: CharKind, port: int | None) -> CharNumber | None:
-    """Return a character device in the pod, or None. The kernel does not report issm: it answers EOPNOTSUPP even for a
-    port that has one (seen on 6.1; in ib_issm_get_nl_info of drivers/infiniband/core/user_mad.c at least until 7.2). So
-    issm is derived from umad."""
+    """Return a character device in the pod, or None. The number of an issm device is derived from umad, because the
+    kernel answers EOPNOTSUPP for issm even if the port has one (ib_issm_get_nl_info of
+    drivers/infiniband/core/user_mad.c, seen on 6.1 and in the source of 7.2)."""
     if kind is not CharKind.ISSM:
         return kernel.char_device(namespace, index, kind, port)
     umad = kernel.char_device(namespace, index, CharKind.UMAD, port)
@@ -107,8 +105,8 @@ def _number(kernel: Kernel, namespace: Namespace, index: int, kind: CharKind, po
 
 
 def _wanted(nodes: tuple[CharDevice, ...], ports: tuple[int, ...]) -> Iterator[tuple[CharKind, int | None]]:
-    """Yield the kinds of the device's character devices in order. A kind that belongs to a port comes once for each
-    port; any other kind comes once, with None."""
+    """Yield the kinds of the device's character devices in order, each with a port number. A kind with one character
+    device per RDMA device comes once, with None."""
     for kind in dict.fromkeys(node.kind for node in nodes):
         for port in ports if kind in _OF_A_PORT else (None,):
             yield kind, port

@@ -29,8 +29,8 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxRecord:
-    """The journal record of one attach. `namespace` is None if nothing moves. `process` is known only if the pod's end
-    is seen by its process (liveness.lives_by_process)."""
+    """The journal record of one attach. `namespace` is None if nothing moves. `process` is set only if the pod ends
+    when its process ends (liveness.lives_by_process)."""
 
     pod: Pod
     state: Phase
@@ -75,8 +75,8 @@ class SandboxRecord:
         return Isolation.HARD if all(index in moved for index in alone) else Isolation.SOFT
 
     def covering(self, name: str, container: str, is_covered: bool) -> SandboxRecord:
-        """Return the record with `container` added to the containers that get the devices of `name` (a CDI device or
-        share), or removed from them if not `is_covered`."""
+        """Return the record with `container` among the containers that get the devices of `name`, a CDI device or a
+        share. If not `is_covered`, the container is removed from them."""
         return replace(
             self,
             attached=tuple(
@@ -96,13 +96,13 @@ class SandboxRecord:
 
 
 def attach_key(sandbox_id: str, part: str) -> str:
-    """Return the key of an attachment: the sandbox id. If a container brought the devices later, "+" and the
-    container's name (`part`) follow."""
+    """Return the key of an attachment: the sandbox id. If a container brought devices after the sandbox started, "+"
+    and the container's name (`part`) follow."""
     return f"{sandbox_id}+{part}" if part else sandbox_id
 
 
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
-"""Keys that are safe as file names, also with a suffix."""
+"""Keys that can safely be file names, also with a suffix."""
 
 
 def refuse_unusable(key: str) -> None:

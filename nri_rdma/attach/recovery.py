@@ -23,7 +23,8 @@ TAKE_UP_PAUSE_S = 1.0
 
 
 class Recovery:
-    """Carries out the effects that find out the state of an earlier daemon's attachments."""
+    """Checks the attachments that an earlier daemon left, in workers, and retries after a pause a check that the kernel
+    refused."""
 
     def __init__(
         self,
@@ -52,7 +53,8 @@ class Recovery:
             self._feed(attachment, Event.SEEK_PICKED)
 
     def _seek(self, attachment: Attachment, _error: BaseException | None) -> None:
-        """Determine, in a worker, the state of an earlier daemon's attachment."""
+        """Determine, in a worker, the state of an earlier daemon's attachment, and feed it as an event to the state
+        machine."""
         try:
             found = self._tasks.find(attachment)
         except Exception as failure:
@@ -83,7 +85,8 @@ class Recovery:
 
 
 def _of_ending(now: Now, words: str) -> str:
-    """Return `words`, the reason why an attachment that is ending is not undone yet; "" if it is not ending."""
+    """Return `words` if the attachment is ending, otherwise "". `words` say why the undo of the attachment is
+    delayed."""
     return words if now.ends else ""
 
 

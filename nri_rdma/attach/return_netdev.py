@@ -38,21 +38,19 @@ _OF_DRIVERS = (SetFeatures, SetPrivateFlags, SetTuning)
 _NOT_A_DRIVERS: Final = frozenset(
     {errno.ENODEV, errno.ENOBUFS, errno.ENOMEM, errno.EINTR, errno.ETIMEDOUT, errno.EPERM, errno.EACCES, errno.EPROTO}
 )
-"""Errors with a cause other than a refusal by the driver: after them the restore is tried again."""
+"""Errors that are not a refusal by the driver. After one of them the restore is tried again."""
 _ADDR_GEN_MODE = "addr_gen_mode"
 _ADDR_GEN_MODE_NONE = 1  # IN6_ADDR_GEN_MODE_NONE, include/uapi/linux/if_link.h
 
 
 class LostError(Exception):
-    """A netdev that does not exist any more, so that it cannot be returned to the host. The text says why."""
+    """A netdev that no longer exists, so that it cannot be returned to the host. The text says why."""
 
 
 def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) -> int:
-    """Move the netdev back to the host unless it is there, and return its interface number. Raises LostError.
-
-    A physical netdev exists as long as its bus device. If it is found nowhere, it may be on its way: raises
-    KernelError, and the caller tries again.
-    """
+    """Move the netdev back to the host unless it is there, and return its interface number. Raises LostError if the
+    netdev no longer exists. Raises KernelError, after which the caller retries, if its bus device exists but the netdev
+    has not appeared in a namespace yet."""
     links = kernel.links(kernel.host)
     home = find_on_host(links, move)
     ifindex = home.ifindex if home is not None else None
@@ -73,8 +71,8 @@ def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) ->
 
 
 def capture_one(kernel: Kernel, ifindex: int) -> LinkState:
-    """Return the host's link with everything that it carries. Raises KernelError with ENODEV if the host does not have
-    it."""
+    """Return the host's link with its addresses, routes, neighbours and settings. Raises KernelError with ENODEV if the
+    host does not have the link."""
     found = kernel.capture(kernel.host, (ifindex,)).get(ifindex)
     if found is None:
         raise KernelError(f"read link {ifindex}", errno.ENODEV)
@@ -82,7 +80,7 @@ def capture_one(kernel: Kernel, ifindex: int) -> LinkState:
 
 
 def restore(kernel: Kernel, ifindex: int, wanted: LinkState) -> None:
-    """Restore the host's link `ifindex` to the state `wanted`. An error does not stop the other phases.
+    """Restore the host's link `ifindex` to the state `wanted`. An error does not stop the later phases.
 
     The order of the phases matters: see PHASES. Each phase starts from the link as the earlier phases have left it.
     """
@@ -98,15 +96,15 @@ def restore(kernel: Kernel, ifindex: int, wanted: LinkState) -> None:
 
 
 def departures(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
-    """Return what differs between the host's link and `wanted`, as the operations of all phases of `restore`; empty if
-    nothing does."""
+    """Return the operations that would restore the host's link from `found` to `wanted`; empty if they do not
+    differ."""
     return tuple(op for phase in PHASES for op in phase(found, wanted))
 
 
 def find_on_host(links: tuple[LinkState, ...], move: NetdevMove) -> LinkState | None:
-    """Return the netdev from the host's links, or None. A virtual one has its old MAC when it arrives (`_move_home`
-    sets it) and its old counterpart (the other end of a veth, the lower link of a child). Its number alone proves
-    nothing, because CNI plugins move links to the host, too, and these keep a number that is free."""
+    """Return the moved netdev from the host's links, or None. A virtual netdev must have its old kind, its old
+    counterpart (a veth's other end, a child's lower link), and its old MAC or the name for parked netdevs. The
+    interface number alone proves nothing, because CNI plugins also move links to the host."""
     wanted, parked = move.link, parked_name(move.link)
     if wanted.parent:
         return _physical(links, wanted, wanted.ifindex, {wanted.name, move.pod_name, parked})
@@ -119,14 +117,14 @@ def find_on_host(links: tuple[LinkState, ...], move: NetdevMove) -> LinkState | 
 
 
 def _hangs_alike(link: LinkState, wanted: LinkState) -> bool:
-    """Return whether both states of a link name the same counterpart. True if `wanted` names none, as in old
-    journals."""
+    """Return whether both states of a link name the same counterpart: the other end of a veth, or the lower link of a
+    child. True if `wanted` names none, as records of older daemons do."""
     return not wanted.peer or (link.peer, link.peer_netns) == (wanted.peer, wanted.peer_netns)
 
 
 def look_in_pod(kernel: Kernel, namespace: Namespace, move: NetdevMove) -> LinkState | None:
-    """Return the netdev as the pod has it, or None if the pod does not have it. The kernel is first asked for its
-    number alone, because the pod may have many links, or links that cannot be parsed."""
+    """Return the moved netdev as the pod has it, or None if the pod does not have it. It is first looked up by its
+    number, because the pod may have many links, or links that cannot be parsed."""
     try:
         link = kernel.link(namespace, move.pod_ifindex)
     except KernelError as error:
@@ -140,19 +138,18 @@ def look_in_pod(kernel: Kernel, namespace: Namespace, move: NetdevMove) -> LinkS
 
 
 def remove_foreign_names(kernel: Kernel, namespace: Namespace, move: NetdevMove) -> None:
-    """Remove the alternative names that the pod gave to its netdev, if the pod still has it. Otherwise the netdev takes
-    them to the host when the pod's namespace ends."""
+    """Remove the alternative names that the pod gave to its netdev. Otherwise the netdev takes the names to the host
+    when the pod's namespace ends. Does nothing if the pod no longer has the netdev."""
     there = look_in_pod(kernel, namespace, move)
     if there is not None:
         _remove_names(kernel, namespace, there, set(there.alt_names) - set(move.link.alt_names))
 
 
 def find_in_pod(links: tuple[LinkState, ...], move: NetdevMove) -> LinkState | None:
-    """Return the netdev from the pod's links, or None. It is recognised by what a pod cannot change: parent, permanent
-    MAC, number and kind.
+    """Return the moved netdev from the pod's links, or None. It is recognised by what a pod cannot change: parent,
+    permanent MAC, number and kind.
 
-    A virtual netdev is recognised by number and kind only: by MAC or name, a pod could pass off another link as this
-    one.
+    A virtual netdev is recognised by number and kind only. The pod could give another link its MAC or name.
     """
     wanted = move.link
     if wanted.parent:
@@ -161,8 +158,8 @@ def find_in_pod(links: tuple[LinkState, ...], move: NetdevMove) -> LinkState | N
 
 
 def parked_name(wanted: LinkState) -> str:
-    """Return a name on the host for a netdev whose own name is taken there. Nothing else uses such names. At most 15
-    characters."""
+    """Return a name for a netdev whose own name is taken on the host. No other program uses such names. The name has at
+    most 15 characters."""
     return f"nrirdma-{wanted.ifindex}"[:15]
 
 
@@ -189,10 +186,10 @@ def _first(links: Iterator[LinkState] | list[LinkState], *tests: Callable[[LinkS
 def _move_home(
     kernel: Kernel, namespace: Namespace, there: LinkState, move: NetdevMove, host_links: tuple[LinkState, ...]
 ) -> int | None:
-    """Move the netdev to the host and return its number there, or None if it does not arrive.
+    """Move the netdev from the pod to the host. Return its number on the host, or None if it does not arrive.
 
-    Its name or number may be taken on the host by now, or the pod gave it an alternative name that is. The kernel would
-    refuse the move, so it moves without them; restore() reports what it cannot restore.
+    The kernel refuses a move if the host has a link with the netdev's name, alternative name or number. Such a name or
+    number is given up first, and restore() reports what it cannot restore.
     """
     wanted = move.link
     taken = {name for link in host_links for name in (link.name, *link.alt_names)}
@@ -220,10 +217,9 @@ def _remove_names(kernel: Kernel, namespace: Namespace, there: LinkState, names:
 
 
 def identity_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
-    """Return the operations for names, MAC and MTU. XDP is detached first, because it limits the MTU; a link with XDP
-    is never moved into a pod, so the program is the pod's. The pod's TCX programs are detached, too. The MAC comes
-    before the name. Each alternative name is an operation of its own, so that a name which is taken does not stop the
-    others."""
+    """Return the operations for XDP, TCX, MAC, names and MTU, in this order. XDP and TCX programs that the pod attached
+    are detached; XDP would limit the MTU. Each alternative name is one operation, so that a name which is taken does
+    not stop the others."""
     ops: list[Op] = [DetachXdp()] if found.xdp else []
     if wanted.tcx is not None and set(found.tcx or ()) - set(wanted.tcx):
         ops.append(DetachTcx(keep=wanted.tcx))
@@ -242,15 +238,15 @@ def identity_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
 
 def sysctl_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
     """Return the operations for the order of alternative names, for the driver's settings, and for the sysctls. Sysctls
-    come after the MTU, which changes one of them (and IPv6 needs an MTU of 1280), and before the link goes up, which
-    would start what they forbid."""
+    come after the MTU, because setting the MTU changes one of them. They come before the link goes up, because some
+    forbid what the kernel does then."""
     return (*_alt_name_order(found, wanted), *driver_ops(found, wanted), *_other_sysctls(found, wanted))
 
 
 def driver_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
-    """Return the operations for ethtool settings, then for queueing disciplines, some of which depend on the number of
-    channels. They come after XDP, which may forbid them, and before the link goes up: changing them may take it down,
-    and a link that goes up without a discipline gets the kernel's default."""
+    """Return the operations for ethtool settings, then for queueing disciplines, which may depend on the number of
+    channels. They come after XDP is detached, because XDP may forbid them. They come before the link goes up, because
+    changing settings may take it down."""
     return (
         *_other_features(found, wanted),
         *_other_private_flags(found, wanted),
@@ -260,7 +256,7 @@ def driver_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
 
 
 def left_changed(found: LinkState, wanted: LinkState) -> tuple[str, ...]:
-    """Return the driver's settings that are not as before, as texts: ``ring rx 64 (was 1024)``."""
+    """Return the driver's settings that differ from `wanted`, as texts: ``ring rx 64 (was 1024)``."""
     pairs = (
         (found.features, wanted.features),
         (found.private_flags, wanted.private_flags),
@@ -278,8 +274,8 @@ def _changed_lines(found: str, wanted: str) -> Iterator[str]:
 
 
 def settings_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
-    """Return the operations for settings that come before the link goes up. If it is to go up, IPv6 address generation
-    is off for now, so that the kernel adds no address afterwards; `rest_ops` sets the wanted value."""
+    """Return the operations for settings that come before the link goes up. If the link is to go up, IPv6 address
+    generation is switched off, so that the kernel adds no address; `rest_ops` sets the wanted value later."""
     settings = wanted.settings
     if wanted.up and not found.up:
         settings = tuple((name, _ADDR_GEN_MODE_NONE if name == _ADDR_GEN_MODE else value) for name, value in settings)
@@ -298,8 +294,8 @@ def address_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
 
 
 def rest_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
-    """Return the operations for neighbours, forwarding entries and routes, then for settings whose value was different
-    while the link went up."""
+    """Return the operations for neighbours, forwarding entries and routes, then for settings. One setting, IPv6 address
+    generation, was off while the link went up, and gets its wanted value here."""
     return (
         *_other_captured(found.neighbours, wanted.neighbours),
         *_other_captured(found.forwarding, wanted.forwarding),
@@ -317,8 +313,8 @@ PHASES: Final[tuple[RestorePhase, ...]] = (
     address_ops,
     rest_ops,
 )
-"""The phases of `restore` in their order: pure functions of the found and the wanted state. sysctl_ops runs a second
-time after way_up_ops."""
+"""The phases of `restore` in their order: pure functions of the link's present state and its wanted state. `restore`
+runs sysctl_ops a second time after way_up_ops."""
 
 
 def _alt_name_order(found: LinkState, wanted: LinkState) -> Iterator[Op]:
@@ -334,9 +330,8 @@ def _alt_name_order(found: LinkState, wanted: LinkState) -> Iterator[Op]:
 
 
 def _other_sysctls(found: LinkState, wanted: LinkState) -> tuple[SetSysctl, ...]:
-    """Return the operations for sysctls that differ. A sysctl that the link lacks now cannot be set, since the address
-    family is gone. The secret of stable addresses is listed only if one is set; it is set first, because it changes
-    addr_gen_mode."""
+    """Return the operations for sysctls that differ. A sysctl that the link lacks now is left out, since its address
+    family is gone. The secret of stable addresses is set first, because setting it changes addr_gen_mode."""
     here = sysctls_of(found.sysctls)
     changes = [
         SetSysctl(key=name, value=value)
@@ -348,7 +343,7 @@ def _other_sysctls(found: LinkState, wanted: LinkState) -> tuple[SetSysctl, ...]
 
 def _other_features(found: LinkState, wanted: LinkState) -> tuple[SetFeatures, ...]:
     """Return the operation for features that differ. A netdev keeps its features when it changes its namespace, so the
-    pod's changes are still there."""
+    pod's changes have stayed."""
     here = features_of(found.features)
     changes = tuple((name, on) for name, on in features_of(wanted.features).items() if here.get(name, on) != on)
     return (SetFeatures(features=changes),) if changes else ()
@@ -361,8 +356,8 @@ def _other_private_flags(found: LinkState, wanted: LinkState) -> tuple[SetPrivat
 
 
 def _other_tuning(found: LinkState, wanted: LinkState) -> tuple[SetTuning, ...]:
-    """Return the operation for ring, channel and coalescing sizes that differ. A missing size counts as different: the
-    driver hides it while it adapts coalescing itself, which setting another size switches off."""
+    """Return the operation for ring, channel and coalescing sizes that differ. A size that the driver does not report
+    now is set, too: a driver hides sizes while adaptive coalescing is on, and setting sizes switches it off."""
     here = tuning_of(found.tuning)
     changes = tuple((name, value) for name, value in tuning_of(wanted.tuning).items() if here.get(name) != value)
     return (SetTuning(sizes=changes),) if here and changes else ()
@@ -374,9 +369,9 @@ def _other_settings(found: LinkState, wanted: tuple[tuple[str, int], ...]) -> tu
 
 
 def _other_captured(found: tuple[Captured, ...], wanted: tuple[Captured, ...]) -> tuple[Op, ...]:
-    """Return the operations that remove extra things, last one first, and add missing ones. The kernel removes
-    secondary addresses with their primary one, and child queueing disciplines with their parent; so after any removal
-    all wanted things are added, which succeeds for those that exist."""
+    """Return the operations that remove extra things, last one first, and add missing ones. If anything is removed, all
+    wanted things are added again, because the kernel removes secondary addresses with their primary one, and child
+    queueing disciplines with their parent. Adding an existing thing succeeds."""
     texts = {thing.text for thing in wanted}
     extra = [Remove(thing=thing) for thing in reversed(found) if thing.text not in texts and not thing.kernel_made]
     here = set() if extra else {thing.text for thing in found}
@@ -392,14 +387,14 @@ class _Returned:
         self._is_current = True
         self._errors: list[KernelError] = []
         self._read_only: set[str] = set()
-        """Sysctls that this process can never write. A retry would hold the device for ever, so they are only
-        logged."""
+        """Sysctls that this process can never write. They are only logged, because endless retries would hold the
+        device for ever."""
         self._driver_refused: dict[str, None] = {}
-        """Errors of settings that the driver refuses. A retry would not help, so they are only logged."""
+        """Errors of settings that the driver refuses. They are only logged, because a retry would not help."""
 
     def run(self, phase: RestorePhase, *, capture: bool = True) -> bool:
-        """Apply the operations of a phase, and return whether none was refused. With `capture`, first read the link
-        again if an earlier phase has changed it. Raises KernelError if that fails."""
+        """Apply the operations of a phase, and return whether the kernel accepted all of them. With `capture`, first
+        read the link again if an earlier phase has changed it. Raises KernelError if the link cannot be read."""
         if capture and not self._is_current:
             self._found, self._is_current = capture_one(self._kernel, self._ifindex), True
         ops = phase(self._found, self._wanted)
@@ -415,8 +410,8 @@ class _Returned:
         return not refused
 
     def finish(self) -> None:
-        """Raise the first error, with the others in its text. Only log what a retry cannot mend: sysctls that cannot be
-        written, and settings that the driver refuses."""
+        """Raise KernelError for the first error, with the others in its text. Log the failures that a retry cannot
+        mend: sysctls that cannot be written, and settings that the driver refuses."""
         if self._read_only:
             facts = {"link": self._wanted.name, "sysctls": ", ".join(sorted(self._read_only))}
             log.warning("sysctls are not restored: /proc/sys is read-only for the daemon", extra=facts)

@@ -1,12 +1,12 @@
-"""The second look at netdevs that returned to the host, after udev and networkd (or NetworkManager) have configured
+"""The second restore of netdevs that returned to the host, after udev and networkd (or NetworkManager) have configured
 them.
 
 To these programs a returning netdev is a new one. udev applies its .link file (MTU, queue length, MAC, alias). networkd
-applies its .network file, and removes addresses that it did not add. The host may have had more configuration than
-these files describe, and the programs remove it after the daemon has restored it. So the netdev is restored once more.
+applies its .network file, and removes addresses that it did not add. So they remove configuration that the daemon has
+just restored. A second look compares the netdev with its old state a few seconds later, and restores what differs.
 
-If a pod needs the netdev earlier, the look is taken at once, before the pod's attach reads anything. Otherwise the
-attach would capture a half-configured netdev.
+If a pod needs the netdev earlier, the second look happens at once, before the pod's attach reads anything. Otherwise
+the attach would capture a half-configured netdev.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from nri_rdma.tasks.workers import Workers
 log = logging.getLogger(__name__)
 
 PAUSES_S = (2.0, 4.0, 8.0)
-"""Pauses in seconds: from the return to the look, and before its retries after a failure. udev and networkd were done
-after 1.0 s on an emulated machine (systemd 262)."""
+"""Pauses in seconds: from the return of a netdev to its second restore, and before the retries of a failed one. udev
+and networkd were done after 1.0 s on an emulated machine (systemd 262)."""
 
 _LOGGED_MAX = 20
 """The number of operations that a log line names, because a link may have lost thousands of routes."""
 
 
 class SecondLooks:
-    """Schedules second looks. Safe for use by several threads; looks are taken in a worker."""
+    """Restores returned netdevs a second time, some seconds after their return, because udev or networkd may have
+    changed their configuration. Safe for use by several threads; a worker does the restore."""
 
     def __init__(
         self, kernel: Kernel, workers: Workers, schedule: Callable[[float, Callable[[], None]], Callable[[], None]]
@@ -43,13 +44,15 @@ class SecondLooks:
         self._due: dict[int, tuple[NetdevMove, Callable[[], None]]] = {}
 
     def expect(self, moves: Iterable[NetdevMove], attempt: int = 0) -> None:
-        """Schedule a look at netdevs that have just returned to the host."""
+        """Schedule a second restore of netdevs that have just returned to the host, because udev or networkd may
+        reconfigure them. `attempt` is the number of failed tries so far; it selects the pause from PAUSES_S."""
         with self._lock:
             for move in moves:
                 self._expect(move, attempt)
 
     def take_now(self, ifindexes: Collection[int]) -> None:
-        """Take the scheduled looks at these netdevs now, because they are about to leave the host."""
+        """Do the scheduled second restores of these netdevs now, because the netdevs are about to move into a pod. The
+        restore removes what udev or networkd changed after the netdev's return."""
         with self._lock:
             for ifindex in self._due.keys() & set(ifindexes):
                 move, cancel = self._due.pop(ifindex)
@@ -57,7 +60,7 @@ class SecondLooks:
                 self._look(move, len(PAUSES_S))
 
     def close(self) -> None:
-        """Cancel all scheduled looks."""
+        """Cancel all scheduled second restores of returned netdevs."""
         with self._lock:
             for _, cancel in self._due.values():
                 cancel()
@@ -79,8 +82,8 @@ class SecondLooks:
                 self._look(self._due.pop(key)[0], attempt)
 
     def _look(self, move: NetdevMove, attempt: int) -> None:
-        """Restore the netdev if it has changed; the caller holds the lock. A netdev that is not on the host is left
-        alone: another pod has it."""
+        """Restore the netdev if it differs from its old state; the caller holds the lock. A netdev that is not on the
+        host belongs to another pod now and is left alone."""
         facts = {"device": move.device, "netdev": move.link.name}
         try:
             home = find_on_host(self._kernel.links(self._kernel.host), move)

@@ -1,9 +1,9 @@
-"""The state machine of all attachments: events go in, and the effects that TABLE (nri_rdma.attach.states) gives are
-carried out.
+"""The state machine of all attachments: it takes events, and carries out the actions (Effect) that TABLE in
+nri_rdma.attach.states gives for them.
 
-`attempts` carries out the effects from the plan to the attach, `recovery` those for an earlier daemon's attachments,
-and `undo` those from the end to the release. An attachment has one timer, because it waits for one thing at a time. The
-attachment holds its state and the lock for changing it; effects run without that lock.
+`attempts` carries out the actions from the plan to the attach, `recovery` those for an earlier daemon's attachments,
+and `undo` those from the end to the release. An attachment has at most one timer. The attachment holds its state and a
+lock for changing it; actions run without that lock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nri_rdma.tasks.workers import Workers
 
 
 class StateMachine:
-    """Feeds events to attachments. Safe for use by several threads."""
+    """Feeds events to attachments and carries out the actions that follow. Safe for use by several threads."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class StateMachine:
         on_gone: Callable[[str], None],
         forget: Callable[[Attachment], None],
     ) -> None:
-        """`look_again` queues a reread of an attachment's names and numbers. `on_gone` is called with the key of an
-        attachment whose devices are restored; if it raises, it is called again after a pause. `forget` is called once,
-        after `on_gone` succeeded."""
+        """`look_again` queues a reread of an attachment's device names and numbers. `on_gone` is called with the key of
+        an attachment whose devices are restored; if it raises, it is called again after a pause. `forget` is called
+        once, after `on_gone` succeeded."""
         self._timers = Timers(schedule)
         self._handlers: Handlers = {
             **Attempts(tasks, workers, planners, self._timers, self.feed).handlers,
@@ -54,8 +54,8 @@ class StateMachine:
         error: BaseException | None = None,
         change: Callable[[Now], Now] = unchanged,
     ) -> None:
-        """Feed an event, and carry out its effects in this thread; if the table has no row for the event, nothing
-        happens.
+        """Feed an event to the attachment, and carry out the actions that TABLE gives for it, in this thread. If TABLE
+        has no row for the event, nothing happens.
 
         `error` is passed on to those who wait for the attachment.
         """
@@ -63,7 +63,7 @@ class StateMachine:
             self._handlers[effect](attachment, error)
 
     def carry_out(self, effect: Effect, attachment: Attachment) -> None:
-        """Carry out the first effect of a new attachment, to which no event leads."""
+        """Carry out an action (Effect) without an event: the first action of a new attachment."""
         self._handlers[effect](attachment, None)
 
     def end(self, attachment: Attachment) -> None:

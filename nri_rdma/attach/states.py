@@ -1,17 +1,20 @@
-"""The life of one attachment as a table: states x events -> next state, effects. Pure.
+"""The life of one attachment as a table: state and event -> next state and effects. Pure.
 
 An attachment is one attach of a sandbox: of the devices that its pod requested, or of devices that a container brought
 later. This file alone decides what happens to an attachment next; docs/architecture.md prints TABLE.
 
-Theory of operation. Whoever has news about an attachment feeds one event to `Attachment.step`, the only writer of the
-state. Then the same thread carries out the effects of the row, in their order and without a lock. An event without a
-row for the present state comes too late and has no effect: a timer that was cancelled too late, or a task whose
-attachment has ended. So nothing has to be removed from a queue. Two rules make this safe. A queued task first feeds the
-event that names it (PLAN_PICKED, ATTACH_PICKED, UNDO_PICKED, SEEK_PICKED), so it never does another task's work. And
-while a task is at work (PLANNING, NOTING, ATTACHING, ROLLING_BACK, SEEKING), END changes only the state: the task stops
-at its next step, and its own last event queues the undo. So one thread at a time works on an attachment.
+A thread with news about an attachment feeds an event to `Attachment.step`, which looks up the row, sets the state, and
+returns the effects, which are actions. The thread then carries out these actions in order, without a lock.
 
-An effect with `queue` hands the work to a thread pool; the effect of the same name without `queue` does it in this
+An event without a row for the present state comes too late and is ignored. Examples are a timer that was cancelled too
+late, and a queued task whose attachment has ended. So nothing must be removed from a queue.
+
+Only one thread at a time works on an attachment. A queued task begins with its own event (PLAN_PICKED, ATTACH_PICKED,
+UNDO_PICKED, SEEK_PICKED), and stops if that event has no row. While a task runs (PLANNING, NOTING, ATTACHING,
+ROLLING_BACK, SEEKING), the event END changes only the state. The task sees this at its next step and stops, and its
+last event queues the undo.
+
+An effect with `queue` in its name hands the work to a thread pool; the effect without `queue` does the work in this
 thread.
 """
 
@@ -53,8 +56,8 @@ class State(StrEnum):
     STOPPING = "stopping"
     """The attachment ends, but the thread that works on it has not stopped yet."""
     UNSEEN = "unseen"
-    """An earlier daemon's attachment ends, but its namespace must be found first: an undo without it would lose virtual
-    netdevs."""
+    """An earlier daemon's attachment ends, but its namespace must be found first: an undo without the namespace would
+    lose virtual netdevs."""
     UNSEEN_PAUSED = "unseen, paused"
     """An earlier daemon's attachment ends, and the search for its namespace pauses before the next try."""
     RETURNING = "returning"
@@ -62,24 +65,25 @@ class State(StrEnum):
     UNDO_PAUSED = "undo paused"
     """The undo failed; it is retried after a pause."""
     HOME = "home"
-    """The host is as before the attach; the devices are not released yet."""
+    """The devices are on the host and configured as before the attach. They are not released for other pods yet."""
     RELEASE_PAUSED = "release paused"
     """The release failed; it is retried after a pause."""
     GONE = "gone"
 
 
 class Event(StrEnum):
-    """An event in the life of an attachment."""
+    """The events that change an attachment's state, such as the end of a queued task, a failure, or the end of its
+    sandbox."""
 
     OLDER_HOME = "older home"
-    """The older sandbox of the same pod has returned its devices."""
+    """The older sandbox of the same pod has returned its devices to the host."""
     PLAN_PICKED = "plan picked"
     MADE = "plan made"
     NOTED = "plan noted"
-    """The plan was written to the journal, or the write failed. In the second case the attach will fail."""
+    """The plan was written to the journal, or the write failed. After a failed write the attach will fail."""
     ATTACH_PICKED = "attach picked"
     CONFIRMED = "confirmed"
-    """All steps are done, the numbers are read, and the journal is written."""
+    """All steps are done, the numbers of the character devices are read, and the journal is written."""
     FAILED = "failed"
     """A plan or an attach failed, and attempts are left."""
     LAST_FAILED = "last failed"
@@ -100,7 +104,7 @@ class Event(StrEnum):
     """The pod does not exist, or the return of its devices had begun, or the interrupted attach was for a container's
     further devices."""
     UNSEEABLE = "unseeable"
-    """The state could not be checked, because the kernel refused (no descriptors, no memory)."""
+    """The state of the attachment could not be checked, because the kernel refused (no descriptors, no memory)."""
 
     END = "end"
     """The runtime stopped the sandbox, or its namespace or its process is gone."""
@@ -134,7 +138,7 @@ class Effect(StrEnum):
     UNDO = "undo"
     PAUSE_UNDO = "pause undo"
     TELL_HOME = "tell home"
-    """Wake those who wait until the host is as before."""
+    """Wake those who wait until the host has its devices back as before the attach."""
     RELEASE = "release"
     TELL_ERROR = "tell error"
     """Wake those who still wait for the plan or the attach, with the error."""

@@ -31,7 +31,7 @@ def nobody_counts(_move: NetdevMove, _why: str) -> None:
 
 
 Restoring: TypeAlias = Callable[[], None]
-"""Restores the configuration of a device that is on the host again. Raises AttachError."""
+"""A function that restores the configuration of a device after its return to the host. Raises AttachError."""
 
 _KEPT = 512
 """The number of operations whose descriptions are cached. The pods of a job share the operation objects."""
@@ -40,7 +40,7 @@ _TOLD_MAX = 50
 
 
 class Step(Protocol):
-    """One change of the host."""
+    """One change of the host by an attach, with its undo."""
 
     @property
     def name(self) -> str: ...
@@ -53,9 +53,9 @@ class Step(Protocol):
     def do(self, kernel: Kernel, namespace: Namespace) -> None: ...
 
     def undo(self, kernel: Kernel, namespace: Namespace | None) -> Restoring | None:
-        """Return to the host what the step took from it; `namespace` is None if it no longer exists. Return a function
-        that restores the device's configuration, for which the namespace is no longer needed; None if nothing is left
-        to do."""
+        """Return to the host the device that the step took; `namespace` is None if it no longer exists. Return a
+        function that restores the device's configuration, or None if nothing is left to do. That function does not need
+        the namespace."""
         ...
 
 
@@ -63,7 +63,7 @@ def steps_of(plan: Plan, on_lost: OnLost = nobody_counts) -> tuple[Step, ...]:
     """Return the steps of a plan in order. `on_lost` is called for each netdev that no longer exists when it is to be
     returned to the host.
 
-    Netdevs come first, so that the undo, in opposite order, returns them last: when a netdev goes up, its RDMA device
+    Netdevs come first, so that the undo, in opposite order, returns them last. When a netdev goes up, its RDMA device
     reads its addresses, so the RDMA device must be on the host by then.
     """
     steps: list[Step] = []
@@ -116,7 +116,7 @@ class MoveNetdev:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigureNetdev:
-    """Sets MTU and addresses in the pod, takes the link up, and adds routes, neighbours and rules.
+    """Sets MTU and addresses of a netdev in the pod, takes the link up, and adds routes, neighbours and rules.
 
     The undo removes the rules, VRFs and reject routes, because they belong to the namespace and stay when the netdev
     leaves. Everything else leaves with the netdev.

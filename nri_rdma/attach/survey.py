@@ -1,4 +1,4 @@
-"""The work before an attach: look at the host and the pod, refuse what must be refused, decide the plan.
+"""The work before an attach: read the state of host and pod, refuse what must be refused, decide the plan.
 
 Nothing on the host changes here. This module asks the kernel; plan.py and inventory.py make the decisions.
 """
@@ -35,7 +35,7 @@ _LOOPBACK = "lo"
 
 
 class Host(Protocol):
-    """The calls of nri_rdma.attach.port.Kernel that a survey makes; none of them changes anything."""
+    """The read-only calls of nri_rdma.attach.port.Kernel that this module makes."""
 
     @property
     def host(self) -> Namespace: ...
@@ -58,8 +58,8 @@ class Host(Protocol):
 
 
 def needs_namespace(kernel: Host, placed: tuple[Placed, ...]) -> bool:
-    """Return whether the attach needs the pod's namespace: to move netdevs or RDMA devices there, or to find a device's
-    netdev."""
+    """Return whether the attach needs the pod's network namespace: to move netdevs or RDMA devices into it, or to find
+    a device's netdev in it."""
     alone = [device for item in placed if item.admitted.mode is Mode.EXCLUSIVE for device in item.devices]
     if any(device.netdevs or device.lacks_netdev for device in alone):
         return True
@@ -67,8 +67,8 @@ def needs_namespace(kernel: Host, placed: tuple[Placed, ...]) -> bool:
 
 
 def refuse_powerless(kernel: Kernel, where: str = "") -> None:
-    """Raise PlacementError if this process lacks the capability to move devices: it could not undo what it began,
-    either."""
+    """Raise PlacementError if this process lacks the capability to move devices. Without it the daemon could not undo a
+    begun attach, either."""
     if not kernel.may_change_links():
         raise PlacementError(
             ErrorCode.PRIVILEGE,
@@ -109,9 +109,9 @@ def prepare(
     process: ProcessIdentity | None = None,
     part: str = "",
 ) -> SandboxRecord:
-    """Return the record of a decided attach; `namespace` is None if nothing moves. The links in its moves lack
-    addresses, routes and neighbours: `completed` must add them before anything moves. The start of the pod waits for
-    this."""
+    """Return the record of a planned attach; `namespace` is None if nothing moves. `part` is "", or the container that
+    brought these devices after the sandbox started. The links in the plan lack addresses, routes and neighbours, which
+    `completed` adds before anything moves."""
     survey = kernel.survey(_ifindexes(placed))
     _refuse_use(_uses_by_host(placed, survey.use))
     rdma_netns = kernel.rdma_netns()
@@ -135,9 +135,9 @@ def prepare(
 
 
 def refuse_held(kernel: Host, record: SandboxRecord) -> None:
-    """Raise PlacementError if the host uses a device through sockets, or if somebody holds its RDMA objects. The kernel
-    reports no change of these, and searching for them is slow on a busy host, so no start of a pod waits for this
-    check."""
+    """Raise PlacementError if the host uses a device through sockets, or if processes or the kernel use its RDMA
+    objects. The search is slow on a busy host, so it runs in the attach, after the runtime's call to start the pod was
+    answered."""
     placed = placed_of(record)
     ifindexes = _ifindexes(placed)
     if any(device.link_layer is LinkLayer.INFINIBAND for item in placed for device in item.devices):
@@ -153,9 +153,9 @@ def completed(
     lifelines: Lifelines = _NO_LIFELINES,
     netdevs: frozenset[int] = frozenset(),
 ) -> Plan:
-    """Return the plan with all that its links carry now, for their restore, and with what they take along into the pod.
-    `netdevs` are the pod's interface numbers of netdevs from earlier attaches. Raises PlacementError if a link has
-    changed so that it must not be moved."""
+    """Return the plan with the present state of its links, and with the host configuration that each netdev keeps in
+    the pod. `netdevs` are the interface numbers, in the pod, of netdevs from earlier attaches. Raises PlacementError if
+    a link has changed so that it must not be moved."""
     moving = {move.link.ifindex for move in plan.moves}
     if namespace is None or not moving:
         return plan
@@ -168,8 +168,8 @@ def completed(
 
 
 def _needs_routing(move: NetdevMove) -> bool:
-    """Return whether the routing of host and pod must be read. It is needed for a request with routes and for a link
-    with something to take along."""
+    """Return whether the routing of host and pod must be read. It is needed if the request has routes, or if the netdev
+    keeps host configuration in the pod."""
     if move.config.routes:
         return True
     link = move.link
@@ -180,8 +180,8 @@ def _needs_routing(move: NetdevMove) -> bool:
 def _rdma_moves(
     kernel: Host, namespace: Namespace, placed: tuple[Placed, ...], rdma_netns: RdmaNetns
 ) -> tuple[RdmaMove, ...]:
-    """Return the moves of RDMA devices: none if network namespaces share the RDMA devices, or if there is no RDMA
-    subsystem."""
+    """Return the moves of RDMA devices. There are none if network namespaces share the RDMA devices, or if the kernel
+    has no RDMA subsystem."""
     if rdma_netns is not RdmaNetns.EXCLUSIVE:
         return ()
     moves = plan_rdma_moves(placed, kernel.rdma_devices(kernel.host))
@@ -201,8 +201,8 @@ def _ifindexes(placed: tuple[Placed, ...]) -> set[int]:
 
 
 def _uses_by_host(placed: tuple[Placed, ...], use: HostUse) -> tuple[str, ...]:
-    """Return how the host uses these links by now. Such a device is refused in both modes. Sockets count only for
-    exclusive devices: on the addresses of a shared device they may belong to other pods."""
+    """Return the reasons why the host needs the netdevs of these devices. Sockets count only for exclusive devices.
+    Sockets on the addresses of a shared device may belong to other pods."""
     modes = {
         netdev.ifindex: item.admitted.mode for item in placed for device in item.devices for netdev in device.netdevs
     }
@@ -215,8 +215,8 @@ def _uses_by_host(placed: tuple[Placed, ...], use: HostUse) -> tuple[str, ...]:
 
 
 def _rdma_uses(kernel: Host, placed: tuple[Placed, ...], use: HostUse) -> Iterator[str]:
-    """Yield who uses these RDMA devices by now. Processes that have a device open count only if the device is
-    exclusive: otherwise, and if a pod with admin access only observes the device, they may belong to other pods."""
+    """Yield the reasons why these RDMA devices are in use. Processes that have a device open count only if the device
+    is exclusive and the pod does more than observe it. In any other case the processes may belong to other pods."""
     numbered = [
         (item.admitted, device, device.kernel_index)
         for item in placed
@@ -243,8 +243,8 @@ def _refuse_use(reasons: tuple[str, ...]) -> None:
 
 
 def placed_of(record: SandboxRecord) -> tuple[Placed, ...]:
-    """Return the placement that a record was made of. An RDMA device that moved has its kernel index at the time of the
-    attach."""
+    """Return the placement from which a record was made. An RDMA device that moved has the kernel index from the time
+    of the attach."""
     return tuple(
         Placed(admitted=request.admitted, devices=tuple(item.device for item in request.devices), reasons=())
         for request in record.attached
@@ -252,8 +252,9 @@ def placed_of(record: SandboxRecord) -> tuple[Placed, ...]:
 
 
 def pod_interface(links: Iterable[LinkState], routing: Callable[[], Routing]) -> str:
-    """Return the name of the pod's interface to other pods, of the links that the pod had before the attach; "" if
-    there is none. Among several links the one with the default route is taken; only then is `routing` called."""
+    """Return the name of the interface by which the pod reaches other pods, or "" if it has none. `links` are the links
+    that the pod had before the attach. If several are up, `routing` is called, and the link with the default route is
+    taken."""
     own = [link for link in links if link.up and link.name != _LOOPBACK]
     if len(own) < 2:
         return own[0].name if own else ""
@@ -271,8 +272,8 @@ def pod_interface(links: Iterable[LinkState], routing: Callable[[], Routing]) ->
 def attached_requests(
     placed: tuple[Placed, ...], plan: Plan, pod_interface: str | None = USUAL_INTERFACE
 ) -> tuple[AttachedRequest, ...]:
-    """Return the pod's requests with their devices, as they will be after the attach: with the netdev names in the
-    pod."""
+    """Return the pod's requests, each with its devices as they will be after the attach. The devices have the netdev
+    names that they get in the pod."""
     in_pod = {move.link.ifindex: move.pod_name for move in plan.moves}
     indexes = {move.device: move.index for move in plan.rdma_moves}
     return expected_requests(placed, in_pod, pod_interface, indexes)
@@ -284,9 +285,9 @@ def expected_requests(
     pod_interface: str | None,
     indexes: Mapping[str, int] = _NO_INDEXES,
 ) -> tuple[AttachedRequest, ...]:
-    """Return the pod's requests with their devices, as they will be after the attach. `in_pod` has the netdevs' names
-    in the pod by ifindex on the host, `indexes` the kernel indexes of RDMA devices that move, by name. `pod_interface`
-    has the meaning of AttachedRequest.pod_interface."""
+    """Return the pod's requests, each with its devices as they will be after the attach. `in_pod` maps a netdev's
+    ifindex on the host to its name in the pod, `indexes` the names of RDMA devices that move to their kernel indexes.
+    `pod_interface` is the interface by which the pod reaches other pods; None: its network does not exist yet."""
     return tuple(
         AttachedRequest(
             admitted=item.admitted,

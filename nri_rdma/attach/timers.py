@@ -1,4 +1,5 @@
-"""The pauses of attachments: an attachment has at most one at a time."""
+"""Timers for retries: an attachment pauses before a failed attach, undo or check is tried again. An attachment has at
+most one timer."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Callable
 from nri_rdma.attach.attachment import Attachment
 
 Schedule = Callable[[float, Callable[[], None]], Callable[[], None]]
-"""Calls a function after a number of seconds; returns a function that cancels this."""
+"""Calls a function after a number of seconds. Returns a function that cancels the call."""
 
 
 def start_timer(pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
@@ -20,17 +21,18 @@ def start_timer(pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
 
 
 class Timers:
-    """The running pauses by attachment. Safe for use by several threads."""
+    """The running timers by attachment, each of which ends the pause before a retry. Safe for use by several
+    threads."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
         self._lock = threading.Lock()
         self._cancels: dict[Attachment, Callable[[], None]] = {}
         self.is_closed = False
-        """Whether all pauses are cancelled and none can begin."""
+        """Whether all timers are cancelled and no timer can start."""
 
     def start(self, attachment: Attachment, pause_s: float, work: Callable[[], None]) -> None:
-        """Call `work` after the pause, unless the pause is cancelled or the timers are closed before."""
+        """Call `work` after `pause_s` seconds, unless the timer is cancelled or all timers are closed before."""
 
         def due() -> None:
             with self._lock:
@@ -42,7 +44,7 @@ class Timers:
                 self._cancels[attachment] = self._schedule(pause_s, due)
 
     def cancel(self, attachment: Attachment) -> None:
-        """Cancel the pause of an attachment, if there is one. If the pause is just ending, its function may still be
+        """Cancel the timer of an attachment, if there is one. If the timer is just ending, its function may still be
         called."""
         with self._lock:
             cancel = self._cancels.pop(attachment, None)
@@ -50,7 +52,7 @@ class Timers:
             cancel()
 
     def close(self) -> None:
-        """Cancel all pauses and begin no further one."""
+        """Cancel all timers, and start no further one."""
         with self._lock:
             self.is_closed = True
             cancels = list(self._cancels.values())

@@ -23,7 +23,8 @@ creates a Daemon can pass a boundary: no setting, variable or socket leads here.
 
 
 def no_boundary(_place: str) -> None:
-    """Do nothing: the Boundary that is used outside tests."""
+    """Do nothing. It is the default for a Boundary, the hook by which tests interrupt an attach before or after a
+    step."""
 
 
 def _nobody_waits() -> None:
@@ -53,7 +54,7 @@ def undo_steps(
     unexpected exception, does not stop the other steps, so that as many devices as possible return.
 
     `on_returned` is called once all devices are on the host: from then on the namespace may end. Return the errors; an
-    empty tuple means that the host is as before.
+    empty tuple means that the host is as before the attach.
     """
     undoing = _Undoing(spans, boundary)
     restoring: list[tuple[str, Restoring]] = []
@@ -69,7 +70,7 @@ def undo_steps(
 
 
 class _Undoing:
-    """Runs the parts of an undo, and collects their errors."""
+    """Runs the undo and the restore of each device, and collects their errors."""
 
     def __init__(self, spans: Recorder, boundary: Boundary) -> None:
         self._spans = spans
@@ -77,7 +78,8 @@ class _Undoing:
         self.errors: list[NriRdmaError] = []
 
     def attempt(self, what: str, device: str, work: Callable[[], T]) -> T | None:
-        """Run `work` between two boundaries and return its result; None if it fails."""
+        """Run `work` and return its result; if it fails, record the error and return None. The hook for tests
+        (`Boundary`) is called before and after `work`."""
         try:
             self._boundary(f"before {what} {device}")
             with self._spans.span(what, {"rdma.device": device}):

@@ -1,5 +1,5 @@
-"""The undo of an attachment: restore its devices, release them, forget the attachment; retry after a pause what
-fails."""
+"""The undo of an attachment: restore its devices, release them, forget the attachment. A failed action is retried after
+a pause."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from nri_rdma.tasks.workers import Workers
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
-"""Pauses in seconds before a failed undo is retried. After the last one (30 s in all) a namespace with stuck physical
-devices is closed, so that the kernel returns them to the host when it destroys the namespace."""
+"""Pauses in seconds before a failed undo is retried. After the last one (30 s in all) the namespace is closed if all
+netdevs in it are physical, so that the kernel returns them when it destroys the namespace."""
 
 
 class Undo:
-    """Carries out the effects from the end of an attachment until it is forgotten."""
+    """Carries out the actions (Effect) from the end of an attachment until it is forgotten."""
 
     def __init__(
         self,
@@ -60,7 +60,8 @@ class Undo:
         self._workers.submit(attachment.pod.sandbox_id, work, urgent=True)
 
     def _undo(self, attachment: Attachment, error: BaseException | None) -> None:
-        """Restore the devices, in a worker, or in the thread whose attempt was the last one."""
+        """Return the devices to the host and restore them. A worker calls this, or the thread in which the last attempt
+        failed. `error` is why the attach failed, if it did; it is passed on to those who wait for the attach."""
         try:
             self._tasks.bring_home(attachment)
         except Exception as failure:  # noqa: BLE001 - hardware is at stake, so any error leads to a retry
@@ -86,7 +87,8 @@ class Undo:
         self._feed(attachment, event, error, lambda now: now._replace(undo_error=words))
 
     def _pause_undo(self, attachment: Attachment, _error: BaseException | None) -> None:
-        """Keep the devices reserved and retry the undo after a pause, as often as needed, with growing pauses."""
+        """Start the pause before the undo is retried; the devices stay reserved. Pauses grow, and the number of retries
+        is not limited."""
         failures = attachment.now.undo_failures
         if failures >= len(RETRY_SECONDS):
             self._tasks.leave_to_kernel(attachment)
@@ -95,7 +97,7 @@ class Undo:
         self._timers.start(attachment, pause_s, partial(self._feed, attachment, Event.UNDO_DUE))
 
     def _forget(self, attachment: Attachment, _error: BaseException | None) -> None:
-        """Forget the attachment, and notify those who wait for its end."""
+        """Forget the attachment, and set its future `undo_done`, which wakes those who wait for its end."""
         self._remove(attachment)
         attachment.undo_done.set_result(None)
         if attachment.now.record is not None:

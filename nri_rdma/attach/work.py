@@ -1,7 +1,8 @@
 """The tasks of an attachment on a host: plan, attach, reread names and numbers, return the devices.
 
-Law: the journal has what will be done before anything on the host changes, and keeps it until everything is restored.
-All of this blocks on the kernel. attach/state_machine.py ensures that one thread at a time works on an attachment.
+Law: before anything on the host changes, the journal says what will be done, and it says so until everything is
+restored. All tasks block on the kernel. attach/state_machine.py ensures that one thread at a time works on an
+attachment.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """The host on which tasks are done, and the functions to call on certain events."""
+    """The host on which tasks are done, with its kernel and journal, and functions that tasks call."""
 
     kernel: Kernel
     journal: Journal
@@ -78,7 +79,7 @@ class Work:
         self._lost = LostNetdevs()
 
     def recorded(self) -> tuple[tuple[SandboxRecord, ...], tuple[NriRdmaError, ...]]:
-        """Return the journal's records of this boot, and an error for each that was set aside."""
+        """Return the journal's records of this boot, and an error for each record that was set aside."""
         return self._journal.load(self._kernel.host.identity.boot_id)
 
     def lost(self) -> LostNetdevs:
@@ -86,8 +87,8 @@ class Work:
         return self._lost
 
     def find(self, attachment: Attachment) -> Event:
-        """Open the namespace of an earlier daemon's attachment, and return the attachment's state. Raises KernelError
-        if the kernel does not let us find out."""
+        """Open the namespace of an earlier daemon's attachment, and return its state as an event: THERE, HALF or
+        ABSENT. Raises KernelError if the kernel does not let us find out."""
         record = attachment.now.record
         assert record is not None  # an earlier daemon wrote it
         with self._spans.span("recover", _names(attachment.pod)):
@@ -109,7 +110,7 @@ class Work:
         self._ends.watch(pod)
 
     def close(self) -> None:
-        """Cancel the scheduled second looks at returned netdevs."""
+        """Cancel the scheduled second restores of returned netdevs, which undo later changes by udev or networkd."""
         self._second_looks.close()
 
     def plan(self, attachment: Attachment, chosen: Selection) -> None:
@@ -132,8 +133,8 @@ class Work:
         self._journal.note_plan(attachment)
 
     def attach(self, attachment: Attachment) -> None:
-        """Carry out the plan; afterwards the record has what the containers get. Raises AttachError, or NotReadyError
-        if the attachment ends meanwhile; the caller then undoes the attach."""
+        """Carry out the plan, and put what the containers get into the attachment's record. Raises AttachError, or
+        NotReadyError if the attachment ends meanwhile. The caller then undoes the attach."""
         facts = _names(attachment.pod) | {"rdma.attempt": attachment.now.attempt}
         with self._kernel.host.keeping(), self._spans.span("attach", facts) as span:
             record = self._begun(attachment)
@@ -145,7 +146,8 @@ class Work:
             span.attributes["rdma.isolation"] = str(confirmed.isolation or "")
 
     def _begun(self, attachment: Attachment) -> SandboxRecord:
-        """Write the whole plan to the journal, with all that the links carry, so that it can be undone from now on."""
+        """Write the whole plan, with the state of all its links, to the journal, and return the record. From now on the
+        attach can be undone."""
         planned = attachment.now.record
         assert planned is not None  # it is planned
         with self._spans.span("capture"):
@@ -157,7 +159,8 @@ class Work:
         return record
 
     def look_again(self, attachment: Attachment) -> None:
-        """Reread names and numbers of attached devices. Raises AttachError if a device is gone."""
+        """Reread the names of attached RDMA devices and the numbers of their character devices. Raises AttachError if a
+        device is gone."""
         record = attachment.now.record
         if record is None or attachment.state is not Phase.ATTACHED:
             return  # no container gets numbers of an attachment in another state
@@ -175,8 +178,8 @@ class Work:
         attachment.change(numbers_from=newest)
 
     def cover(self, attachment: Attachment, name: str, container: str, is_covered: bool) -> None:
-        """Give the container the devices that were attached for `name` (a CDI device or a share) or, if not
-        `is_covered`, withdraw them. Raises NotReadyError if the attachment is not in the phase ATTACHED."""
+        """Give the container the devices that were attached for `name`, a CDI device or a share. If not `is_covered`,
+        withdraw the devices. Raises NotReadyError if the attachment is not in the phase ATTACHED."""
         record = attachment.now.record
         if record is None or attachment.state is not Phase.ATTACHED:
             raise interrupted(attachment.pod)
@@ -185,7 +188,8 @@ class Work:
         attachment.change(record=covering)
 
     def bring_home(self, attachment: Attachment) -> None:
-        """Undo what the journal's record says. Raises an ExceptionGroup if anything on the host is not as before."""
+        """Undo the attach that the journal's record describes. Raises an ExceptionGroup with one error for each failed
+        step; the record then stays."""
         if attachment.now.record is not None:
             if attachment.ends:  # otherwise another attempt follows, also in a restarted daemon
                 self._journal.note_returning(attachment, attachment.now.record)
@@ -209,9 +213,9 @@ class Work:
         self.let_go(attachment)
 
     def leave_to_kernel(self, attachment: Attachment) -> None:
-        """Close the namespace of an attachment whose undo keeps failing, but only if all netdevs in it are physical:
-        the kernel moves these to the host when the namespace ends, and destroys virtual ones. First remove the
-        alternative names that the pod gave them, as far as possible, because a netdev keeps them."""
+        """Close the namespace of an attachment whose undo keeps failing, if all its netdevs are physical: the kernel
+        moves physical netdevs to the host when the namespace ends, but destroys virtual ones. First remove the
+        alternative names that the pod gave to the netdevs, because a netdev keeps its names."""
         if attachment.now.record is None or not all(move.link.parent for move in attachment.now.record.plan.moves):
             return
         if attachment.now.namespace is not None:
@@ -254,8 +258,9 @@ class Work:
             return record
 
     def _confirm(self, attachment: Attachment, record: SandboxRecord) -> SandboxRecord:
-        """Reread the numbers, which the moves have changed. Write and return the record that CreateContainer uses from
-        now on."""
+        """Reread the numbers of the character devices, which change when an RDMA device moves. Write the record of the
+        finished attach, which CreateContainer reads from now on, and return it. Raises NotReadyError if the sandbox
+        ends meanwhile."""
         with self._spans.span("resolve-numbers"):
             attachment.change(numbers_from=self._event_sequence())
             self._boundary(f"before resolve-numbers {attachment.key}")

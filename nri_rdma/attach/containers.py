@@ -104,8 +104,8 @@ class SandboxContainers:
 
 
 def _is_guarded(container: str, attached: Iterable[AttachedRequest]) -> bool:
-    """Return whether the guard hook should check the container; it keeps a container from starting without its devices.
-    The hook of a runtime handler checks pods with annotations. The hook of device plugin resources checks containers
-    that have shares."""
+    """Return whether the guard hook should check the container, on a node that has it; the guard keeps a container from
+    starting without its devices. The hook of a runtime handler checks pods with annotations. The hook of device plugin
+    resources checks containers that have shares."""
     requests = [item.admitted.request for item in attached]
     return any(not it.cdi_device and (not it.shares or it.scope.covers(container)) for it in requests)

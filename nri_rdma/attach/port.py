@@ -198,8 +198,8 @@ class Kernel(Protocol):
 
     def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
         """Return how the host uses these links. `use.links` has them and the links tied to them (masters, slaves,
-        children); missing links are left out. It is fast enough to delay a pod's start, unless `sockets` makes the
-        kernel search its whole socket table."""
+        children); missing links are left out. Only `sockets` makes the call slow: the kernel then searches its whole
+        socket table."""
         ...
 
     def capture(

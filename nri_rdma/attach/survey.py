@@ -136,8 +136,8 @@ def prepare(
 
 def refuse_held(kernel: Host, record: SandboxRecord) -> None:
     """Raise PlacementError if the host uses a device through sockets, or if processes or the kernel use its RDMA
-    objects. The search is slow on a busy host, so it runs in the attach, after the runtime's call to start the pod was
-    answered."""
+    objects. The search is slow on a busy host, so the attach calls this, not the planning that a pod's start waits
+    for."""
     placed = placed_of(record)
     ifindexes = _ifindexes(placed)
     if any(device.link_layer is LinkLayer.INFINIBAND for item in placed for device in item.devices):

@@ -1,4 +1,4 @@
-"""The administrator's settings for RDMA devices that other programs gave to containers."""
+"""The administrator's settings for RDMA devices that other programs, not nri-rdma, gave to containers."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaCapacity:
     """The greatest number of objects of each kind that a device can have at once, as its driver answers
-    `ibv_query_device`; 0 means none of this kind. The rdma cgroup counts all these kinds together as hca_object. It
-    also counts flows, XRC domains and counters, but drivers report no maximum for them."""
+    `ibv_query_device`; 0 means that it can have none. The rdma cgroup counts all these kinds together as hca_object."""
 
     qp: int = 0
     cq: int = 0
@@ -21,6 +20,7 @@ class RdmaCapacity:
 
     @property
     def scarcest(self) -> tuple[str, int]:
-        """Return the kind with the lowest maximum, and this maximum. Kinds with 0 are ignored; ("", 0) if all are 0."""
+        """Return the kind with the lowest maximum, and this maximum. Kinds with 0 are ignored; the result is ("", 0) if
+        all are 0."""
         told = [(item.name, getattr(self, item.name)) for item in fields(self)]
         return min((it for it in told if it[1] > 0), key=lambda it: it[1], default=("", 0))

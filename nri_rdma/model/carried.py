@@ -15,8 +15,9 @@ _KERNEL = "2"
 
 @dataclass(frozen=True, slots=True)
 class CarriedAddress:
-    """An address of a link: the address itself, the network that it or its peer is in, whether the kernel adds no route
-    to that network for it (noprefixroute), and whether it is valid on this host only (scope host)."""
+    """An address of a link. `own` is the address with its prefix length. `network` is its network, or that of its peer
+    if it has one. `has_no_route`: the kernel adds no route to `network` (noprefixroute). `is_hosts`: the address is
+    valid on this host only (scope host)."""
 
     own: IpInterface
     network: IpNetwork
@@ -26,8 +27,8 @@ class CarriedAddress:
 
 @dataclass(frozen=True, slots=True)
 class CarriedRoute:
-    """A route over a link, outside the table `local`. `is_kernels`: the kernel added it with an address, and removes it
-    with the address."""
+    """A route over a link, outside the table `local`. `is_kernels`: the kernel added the route with an address, and
+    removes both together."""
 
     route: RouteConfig
     is_onlink: bool

@@ -26,8 +26,8 @@ class ClaimName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenProof:
-    """The result of proving that RDMA works in a claim's containers. `code` is the error code if it does not, "" if it
-    does; `words` is a sentence for people."""
+    """The result of the test whether RDMA works in a claim's containers. `code` is "" if RDMA works, otherwise an error
+    code; `words` is a sentence for people."""
 
     code: str
     words: str
@@ -47,7 +47,7 @@ class GivenDevice:
     mac: str = ""
     addresses: tuple[str, ...] = ()
     proof: GivenProof | None = None
-    """None if no proof was requested, or none has been made yet."""
+    """The result of the RDMA test; None if no test was requested, or if none has ended yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

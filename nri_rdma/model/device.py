@@ -61,7 +61,7 @@ class RdmaNetns(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CharDevice:
-    """A character device node of the host. `mode` is its permission bits; `path` is the same on the host and in
+    """A character device node of the host. `mode` is its permission bits. `path` is its path on the host and in
     containers."""
 
     kind: CharKind
@@ -103,9 +103,9 @@ class EbpfPrograms:
     """The names of the eBPF programs on a netdev; a name may be empty."""
 
     filters: tuple[str, ...] = ()
-    """The programs that are TC filters, by the name that they were added with: ``prog.o:[classifier]``."""
+    """The programs that are TC filters, by the name under which they were added: ``prog.o:[classifier]``."""
     tcx: tuple[str, ...] = ()
-    """The programs attached by TCX, by the kernel's name of the program: ``handle_ingress``."""
+    """The programs attached by TCX, by the kernel's name of the program, such as ``handle_ingress``."""
 
     @property
     def are_there(self) -> bool:
@@ -125,8 +125,8 @@ class Netdev:
     max_mtu: int = 0
     """The greatest MTU that the driver accepts; 0 if unknown."""
     unreturnable: tuple[str, ...] = ()
-    """Why the netdev must not leave the host: what depends on it and could not be restored (LinkState.unreturnable).
-    Its device may still be shared."""
+    """The reasons why the netdev must not leave the host: something on the host depends on it and could not be restored
+    (LinkState.unreturnable). Pods may still share its device."""
     kind: str = ""
     """The link kind that the kernel reports for a virtual link (``ipoib``, ``veth``); "" for a hardware netdev."""
     alias: str = ""
@@ -182,18 +182,18 @@ class RdmaDevice:
     max_vf_count: int = 0
     """The greatest number of virtual functions that it supports."""
     used_by_some: tuple[str, ...] = ()
-    """Reasons that count like `in_use` only while no pod holds the device: processes that have it open, and sockets on
-    its addresses. While pods hold the device, these are assumed to be the pods' own."""
+    """Reasons that count like `in_use`, but only while no pod has the device: processes that have it open, and sockets
+    on its addresses. While pods have the device, such processes and sockets are assumed to be the pods' own."""
 
     @property
     def uses(self) -> tuple[str, ...]:
-        """The reasons why no pod may get the device as long as no pod holds it."""
+        """The reasons why a pod is refused the device if no pod has it yet: `in_use` and `used_by_some` together."""
         return (*self.in_use, *self.used_by_some)
 
     @property
     def ties(self) -> tuple[str, ...]:
-        """The reasons why no pod can have the device exclusively: what on the host depends on its netdevs and could not
-        be restored afterwards. Pods may still share the device."""
+        """The reasons why no pod can have the device exclusively: something on the host depends on its netdevs and
+        could not be restored afterwards. Pods may still share the device."""
         return tuple(f"{netdev.name} {reason}" for netdev in self.netdevs for reason in netdev.unreturnable)
 
     @property
@@ -203,8 +203,8 @@ class RdmaDevice:
 
     @property
     def protocol(self) -> Protocol | None:
-        """The protocol of the device; None if it is neither InfiniBand nor RoCE nor iWARP (EFA, usNIC). An RNIC is an
-        iWARP adapter."""
+        """The protocol of the device; None if it is neither InfiniBand nor RoCE nor iWARP (EFA and usNIC, for example).
+        The kernel's node type RNIC means iWARP."""
         if self.node_type == "RNIC":
             return Protocol.IWARP
         if self.node_type != "CA" or self.link_layer is None:
@@ -219,13 +219,14 @@ class RdmaDevice:
 
     @property
     def lacks_netdev(self) -> bool:
-        """Return whether the device needs a netdev that is not on the host: it is in another network namespace then."""
+        """Return whether the device needs a netdev and the host does not have it. The netdev is then in another network
+        namespace."""
         return not self.netdevs and self.link_layer is not LinkLayer.INFINIBAND
 
     @property
     def is_silent(self) -> bool:
-        """Return whether the kernel reports no changes of the device's ports, because the device is InfiniBand and has
-        no netdev."""
+        """Return whether the kernel reports no changes of the device's ports. That is so for an InfiniBand device
+        without a netdev."""
         return not self.netdevs and self.link_layer is LinkLayer.INFINIBAND
 
     @property
@@ -301,9 +302,9 @@ class Node:
     """Whether the node can limit RDMA resources of containers: it has cgroup v2 with the rdma controller."""
     numa_nodes: tuple[NumaNode, ...] = ()
     capacities: Mapping[DeviceId, RdmaCapacity] = field(default_factory=dict)
-    """The capacity of each device that answered the query for it."""
+    """The capacity of each device whose driver answered the query for its capacity."""
     capacity_problems: Mapping[DeviceId, str] = field(default_factory=dict)
-    """For each device that was queried without success, why its capacity is unknown."""
+    """For each device whose capacity could not be queried, the reason."""
 
     def device(self, device_id: DeviceId) -> RdmaDevice | None:
         """Return the device with this identity, or None."""

@@ -10,10 +10,10 @@ from nri_rdma.model.registration import Registration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """The state of the node's ResourceSlices at the API server. The numbers are those of the last time when the slices
-    were up to date; `slices` is 0 if they never were.
+    """The state of the node's ResourceSlices at the API server. `devices`, `slices` and `generation` are from the last
+    time when the slices were up to date; `slices` is 0 if they never were.
 
-    `written` is when this daemon last wrote them, in seconds since the epoch; 0 if it found them up to date. `error`
+    `written` is when this daemon last wrote slices, in seconds since the epoch; 0 if it found them up to date. `error`
     says why they are not up to date, "" if they are; `error_since` is when the failure began, in seconds since the
     epoch.
     """
@@ -43,9 +43,9 @@ class PreparedClaims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverView:
-    """The state of the DRA driver, as `status` shows it. `rivals` are other drivers that publish devices which this
-    driver publishes, too, with the names of these devices in their slices. `withheld` are devices that are not
-    published, because their netdevs are not on the host."""
+    """The state of the DRA driver, as `status` shows it. `rivals` maps another driver to the devices that both drivers
+    publish, by the names in the other driver's slices. `withheld` are devices that are not published, because their
+    netdevs are not on the host."""
 
     name: str
     registration: Registration

@@ -31,5 +31,5 @@ class ContainerEdits:
     memlock: int | None = None
     rdma_max: tuple[str, ...] = ()
     moved_netdevs: tuple[str, ...] = ()
-    """Host netdevs that the container's spec asks the runtime to move, and that nri-rdma has already moved into the
-    pod."""
+    """Host netdevs that nri-rdma has already moved into the pod, although the container's spec asks the runtime to move
+    them."""

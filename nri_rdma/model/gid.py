@@ -37,7 +37,7 @@ class Gid:
 
     @property
     def is_routable(self) -> bool:
-        """Return whether routers forward packets to this GID: only those of RoCE v2, unless the address is
+        """Return whether routers forward packets to this GID. They forward only to RoCE v2 GIDs whose address is not
         link-local."""
         return self.type is GidType.ROCE_V2 and not self.address.is_link_local
 
@@ -50,7 +50,7 @@ class PortGid:
     port: int
     gid: Gid | None
     is_own: bool = False
-    """Whether the GID belongs to an address of the pod. False if only the host has its address."""
+    """Whether the GID's address is an address of the pod. False if only the host has the address."""
     others: tuple[IPv4Address | IPv6Address, ...] = ()
     """The other addresses that have GIDs on this port, without link-local ones; a program may choose one of these."""
 

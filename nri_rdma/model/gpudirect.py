@@ -76,8 +76,8 @@ class GpuWay:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
     """The position of a GPU and a NIC below one root complex. `bridge` is the nearest bridge above both, "" if there is
-    none. Of the bridges between them, `redirecting` send peer traffic up to the root complex; the settings of `unread`
-    could not be read."""
+    none. `redirecting` are the bridges between them that send peer traffic up to the root complex; `unread` are those
+    whose settings could not be read."""
 
     gpu: PciAddress
     device: str

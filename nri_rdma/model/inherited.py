@@ -1,4 +1,4 @@
-"""The host configuration that a netdev takes along into a pod."""
+"""The configuration of a netdev on the host that the netdev keeps when it moves into a pod."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from nri_rdma.model.network import RouteConfig, RoutingRule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Takes:
-    """The parts of the host configuration that a netdev is to take along, as far as the pod's cluster network
-    permits."""
+    """The parts of its host configuration that a netdev is to keep in a pod. A part that would divert packets of the
+    pod's cluster network is left out nevertheless."""
 
     addresses: bool = False
     routes: bool = False
@@ -20,23 +20,21 @@ class Takes:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Return the names of the parts that the netdev takes along."""
+        """Return the names of the parts that the netdev is to keep, such as ``addresses``."""
         return tuple(item.name for item in fields(self) if getattr(self, item.name))
 
     @property
     def anything(self) -> bool:
-        """Return whether the netdev takes any part along."""
+        """Return whether the netdev is to keep any part of its host configuration in the pod."""
         return self != Takes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brought:
-    """An address, a route or a neighbour of the host that is recreated in the pod, and how it differs there.
-
-    `is_sourceless`: the route loses its preferred source, which is not an address of the link in the pod. `is_alone`:
-    the address gets no route to its network, because that would draw the pod's cluster network to this link. `table`:
-    the routing table in the pod if it is another one, otherwise 0.
-    """
+    """An address, a route or a neighbour of the host that is recreated in the pod, perhaps with a difference.
+    `is_sourceless`: the route has no preferred source in the pod, because the link does not have that address there.
+    `is_alone`: the address gets no route to its network, because the route would take over packets of the pod's cluster
+    network. `table`: the routing table in the pod; 0 if it is that of the host."""
 
     thing: Captured
     is_sourceless: bool = False
@@ -53,10 +51,11 @@ class Brought:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inherited:
-    """The configuration that a netdev gets in a pod because it had it on the host.
+    """The configuration that nri-rdma derives for a netdev in a pod from its configuration on the host. `addresses` are
+    added before the link goes up, `things` (routes and neighbours) afterwards.
 
-    `addresses` are added before the link goes up, `things` (routes and neighbours) afterwards. `routes`, `sysctls` and
-    some of `rules` were not on the host: they make each address of a pod with several netdevs use its own netdev.
+    `routes`, `sysctls` and some of `rules` are new: in a pod with several netdevs they make packets of an address leave
+    by the address's own netdev.
     """
 
     addresses: tuple[Brought, ...] = ()
@@ -65,4 +64,4 @@ class Inherited:
     rules: tuple[RoutingRule, ...] = ()
     sysctls: tuple[tuple[str, str], ...] = ()
     left_out: tuple[str, ...] = ()
-    """The parts that are not taken along into the pod, each with the reason."""
+    """The parts of the host configuration that the netdev does not keep in the pod, each with the reason."""

@@ -1,7 +1,8 @@
-"""Captured addresses, routes and neighbours as iproute2 writes them (`ip address`, `ip route`, `ip neighbour`).
+"""Addresses, routes and neighbours in the words of iproute2 (`ip address`, `ip route`, `ip neighbour`).
 
-The text of a captured thing has the kernel's numbers, and identifies it (nri_rdma.model.link.Captured). People know the
-words of iproute2. A number without a word in these tables stays a number.
+nri-rdma identifies an address, a route or a neighbour by a text with the kernel's numbers
+(nri_rdma.model.link.Captured). For people this module replaces the numbers by the words of iproute2. A number without a
+word in the tables stays a number.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ _PROXY = 0x08
 
 
 def ip_words(text: str) -> str:
-    """Return a captured thing's text as iproute2 would write it. Texts of queueing disciplines and forwarding entries
-    are written that way already."""
+    """Return `text`, the text of a Captured (an address or a route with the kernel's numbers, for example), as iproute2
+    would write it: ``10.0.0.0/24 type 1 proto 2`` becomes ``10.0.0.0/24 proto kernel``. Texts of queueing disciplines
+    and forwarding entries are returned unchanged."""
     first, *rest = text.split()
     match rest[:1]:
         case ["type"]:
@@ -74,7 +76,8 @@ def _route(destination: str, words: list[str]) -> Iterator[str]:
 
 
 def _metrics(text: str) -> Iterator[str]:
-    """Yield the metrics in the nested attributes, such as ``mtu 4200``; a metric without a name has its number."""
+    """Yield the route metrics in `text`, which is the hexadecimal text of a netlink attribute: ``mtu 4200``, for
+    example. A metric without a name is written with its number."""
     data = bytes.fromhex(text)
     while len(data) >= _METRIC.size:
         length, kind, value = _METRIC.unpack_from(data)
@@ -108,8 +111,9 @@ def _neighbour(address: str, said: dict[str, str]) -> Iterator[str]:
 
 
 def _word(key: str, said: dict[str, str], names: Mapping[str, str] | None = None, name: str = "") -> str:
-    """Remove a pair from `said` and return it as words; "" if it is missing or is the default, which iproute2 does not
-    show."""
+    """Remove the key and its value from `said`, and return them as text, such as ``proto kernel``. `names` maps kernel
+    numbers to words; `name` is iproute2's name for the key, if it differs. Return "" if the key is missing or if
+    iproute2 does not show the value."""
     value = said.pop(key, "")
     shown = (names or {}).get(value, value)
     return f"{name or key} {shown}" if shown else ""

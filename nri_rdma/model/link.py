@@ -19,15 +19,15 @@ also sets addr_gen_mode to 2 (stable-privacy)."""
 class Captured:
     """An address, a route, a neighbour, a queueing discipline or a forwarding entry, as the kernel reported it.
 
-    `raw` is the kernel's netlink message with all attributes, even unknown ones; sending it again restores the thing.
-    Two things are equal if their `text` is: it has the identity and all known attributes.
+    `raw` is the kernel's netlink message with all attributes, even unknown ones; sending it again restores the object.
+    `text` has the object's identity and all known attributes. Two objects are equal if their texts are equal.
     """
 
     text: str
     raw: bytes
     kernel_made: bool
-    """Whether the kernel adds it by itself, perhaps late (IPv6 link-local addresses): restore it if it is missing,
-    never remove it."""
+    """Whether the kernel adds the object by itself, perhaps late (IPv6 link-local addresses). Such an object is
+    restored if it is missing, but never removed."""
 
     @property
     def words(self) -> str:
@@ -40,8 +40,8 @@ class LinkState:
     """A link with everything that a move loses or a pod can change.
 
     `parent` is its bus device (``pci/0000:11:00.0``), "" for a virtual link. `permanent_mac` is "" if it has none.
-    `master` is the ifindex of the link that it is enslaved to, `lower` that of the link that it is a child of, both in
-    the same namespace; 0 if there is none.
+    `master` is the ifindex of the link that this link is enslaved to, `lower` that of the link of which this link is a
+    child. Both are in the link's namespace; 0 if there is none.
     """
 
     ifindex: int
@@ -61,7 +61,7 @@ class LinkState:
     addresses: tuple[Captured, ...] = ()
     routes: tuple[Captured, ...] = ()
     neighbours: tuple[Captured, ...] = ()
-    """The permanent neighbours; the kernel learns others again."""
+    """The permanent neighbours. Other neighbours are learned by the kernel, which learns them again."""
     queues: tuple[Captured, ...] = ()
     """The queueing disciplines and classes that were configured (not the kernel's default ones), parents first."""
     forwarding: tuple[Captured, ...] = ()
@@ -86,8 +86,8 @@ class LinkState:
     """The private flags of the driver: lines like ``rx_cqe_moder on``. Only captured links have it; "" if the driver
     has none, and in journals of daemons that did not record it."""
     dcb: str = ""
-    """The data center bridging settings that the driver reports: lines like ``pfc enabled 0x08``. They are compared and
-    reported, but never set."""
+    """The data center bridging settings that the driver reports: lines like ``pfc enabled 0x08``. Changes are reported,
+    but the daemon never sets them."""
     tcx: tuple[int, ...] | None = None
     """The ids of the eBPF programs attached by TCX, which stay on a link in all namespaces. Only captured links have
     it; None if they cannot be listed, and in journals of daemons that did not record it."""
@@ -95,10 +95,10 @@ class LinkState:
     """The ifindex of a virtual link's counterpart: a veth's other end, a child's lower link. 0 if there is none, and in
     journals of daemons that did not record it."""
     peer_netns: int = -1
-    """The number by which the link's namespace knows the namespace of `peer`; -1 if both are in the same one."""
+    """The number by which the link's namespace knows the namespace of `peer`; -1 if both links are in one namespace."""
     unreturnable: tuple[str, ...] = ()
-    """What on the host depends on this link and could not be restored. A link with any of these is not moved into a
-    pod."""
+    """The reasons why the host could not be restored if the link moved away: something depends on the link. A link with
+    any reason is not moved into a pod."""
 
 
 def sysctls_text(values: Mapping[str, str]) -> str:

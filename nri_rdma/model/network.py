@@ -61,7 +61,7 @@ class RouteConfig:
 
     @property
     def identity(self) -> tuple[IpNetwork, int, int]:
-        """Return destination, table and metric. No two routes of a namespace have the same."""
+        """Return destination, table and metric. No two routes of a namespace agree in all three."""
         return (self.destination, self.table, self.metric)
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ class RouteConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingRule:
     """A routing rule of the pod's network namespace: packets that meet its conditions are looked up in `table`.
-    `version` is 4 or 6, or, in a request, 0 for both."""
+    `version` is 4 or 6; in a request it may be 0, which means both."""
 
     priority: int
     table: int
@@ -164,6 +164,7 @@ class NetworkConfig:
     vrf: VrfConfig | None = None
     neighbours: tuple[NeighbourConfig, ...] = ()
     routes: tuple[RouteConfig, ...] = ()
-    """In the order of adding them: a route that reaches a gateway comes before the routes over that gateway."""
+    """The routes in the order in which they are added: a route that reaches a gateway comes before the routes over that
+    gateway."""
     rules: tuple[RoutingRule, ...] = ()
     """Each rule is for one IP version."""

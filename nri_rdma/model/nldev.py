@@ -44,8 +44,8 @@ class RdmaPortState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaNetdevs:
-    """An RDMA device with the interface numbers of its ports' netdevs, in the order of the ports, as far as they are in
-    the namespace that reads them."""
+    """An RDMA device with the interface numbers of its ports' netdevs, in the order of the ports. Netdevs outside the
+    reader's network namespace are left out."""
 
     index: int
     name: str
@@ -55,8 +55,8 @@ class RdmaNetdevs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CharNumber:
-    """A character device: its name under /dev/infiniband, the version of its interface, and its number. Name and number
-    change when the RDMA device moves."""
+    """A character device: its name under /dev/infiniband, the version of its interface, and its major and minor number.
+    Name and number change when the RDMA device moves to another namespace."""
 
     name: str
     abi: int
@@ -95,8 +95,8 @@ class RdmaObject:
     """An object on an RDMA device, with its creator: a process, or a part of the kernel (``ib_core``, ``nvme_rdma``).
 
     `pid` is None for an object of the kernel, and 0 for a process outside this process's PID namespace. `type` is the
-    kernel's number of the queue pair's type; None for other objects. `process` is the name of the process if it was
-    looked up; netlink does not report it.
+    kernel's number of a queue pair's type; None for other objects. `process` is the process's name; netlink does not
+    report it, so it is "" until the name is looked up.
     """
 
     kind: ObjectKind
@@ -122,7 +122,7 @@ class RdmaEventKind(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaEvent:
     """An event about an RDMA device. `port` and `netdev_index` are None for events without them. `device_index` is None
-    if a netdev was renamed or is in another namespace: the event may then concern any device."""
+    if a netdev was renamed or is in another namespace. The event may then concern any device."""
 
     kind: RdmaEventKind
     device_index: int | None

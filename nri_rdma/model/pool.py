@@ -16,23 +16,27 @@ from nri_rdma.model.userspace import UserspaceCheck
 
 DEFAULT_POOL = "default"
 GUARD_POOL = "0-guard"
-"""The name, among the pools that the device plugin serves, of the guard resource: it has no devices, and brings only
-the guard hook into a container. Other pools cannot have the name, because theirs begin with a letter."""
+"""The name of the pool that stands for the guard resource. A container with this resource gets no devices, only the
+guard, an OCI hook that keeps a container from starting without its devices. No configured pool can have this name,
+because their names begin with a letter."""
 GUARD_SHARES = 1024
-"""The number of guard resources that a node offers: more than it can have containers that ask for devices."""
+"""The number of guard resources that a node offers to the kubelet: more than it can have containers that request
+devices."""
 HANDLER_CHARACTER = "[-A-Za-z0-9_.*?]"
 """A regular expression for one character of a pattern for runtime handlers, where ``*`` and ``?`` are wildcards."""
 RESOURCE = re.compile(
     r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
-"""The names of resources that Kubernetes permits to device plugins, apart from those that `is_kubernetes_own`."""
+"""The names of resources that Kubernetes permits to device plugins. `is_kubernetes_own` finds names among them that are
+reserved."""
 LEAST_OBJECTS = 1024
-"""The smallest limit of RDMA objects that a share gets. A usual job fails with fewer, so if a share's part of the
-device's objects is smaller, the share gets no limit."""
+"""The smallest limit of RDMA objects for a share. A usual job fails with fewer objects. So a share that would get less
+gets no limit at all."""
 
 
 class PoolDoor(StrEnum):
-    """The interface through which pods ask for a pool. A pool has only one, so that no device is given away twice."""
+    """The interface through which pods request devices of a pool: annotations, a device plugin's resource, or DRA
+    claims. A pool has only one interface, so that no device is given twice."""
 
     ANNOTATIONS = "annotations"
     RESOURCE = "resource"
@@ -40,9 +44,8 @@ class PoolDoor(StrEnum):
 
 
 class ShareGives(StrEnum):
-    """The devices that one share of a pool gives. ONE: the best aligned device. ALL: every device of the pool, whatever
-    the number of shares. DEVICE: the pool has no shares; the kubelet allocates its devices by their ids, each to one
-    pod at a time."""
+    """The devices that a pod gets for one share of a pool. ONE: the best aligned device. ALL: every device of the pool.
+    DEVICE: the pool has no shares; the kubelet allocates its devices by their ids, each to one pod at a time."""
 
     ONE = "one"
     ALL = "all"
@@ -58,15 +61,13 @@ class DownPorts(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """A named set of devices that pods can ask for, and the modes in which they get them. The first mode is for
+    """A named set of devices that pods can request, and the modes in which they get them. The first mode is for
     requests without one.
 
-    The pool has the devices that at least one of `select` selects (all devices if there is none) and that none of
-    `exclude` selects. `limits` are for requests without limits; `max_limits` bound all requests. `where` is the pool's
-    place in the configuration, for error messages. With door RESOURCE, pods ask for `resource`; the node offers
-    `shares` of it, and each share gives what `gives` says. If `gives` is DEVICE, the node offers as many as the pool
-    has devices, and `shares` is 0. `closed` says why the pool's configuration cannot be read, "" if it can: a closed
-    pool has no devices, and requests for it are refused.
+    A device belongs to the pool if at least one of `select` selects it (or `select` is empty) and none of `exclude`
+    does. `limits` are for requests without limits; `max_limits` bound all requests. `where` is the pool's place in the
+    configuration, for error messages. `closed` says why the pool's configuration cannot be read, "" if it can; a closed
+    pool has no devices.
     """
 
     name: str
@@ -79,9 +80,9 @@ class Pool:
     use: Use | None = None
     """The use for requests that do not set it."""
     prove: bool = False
-    """Whether RDMA is proven in containers before they start, for requests that do not set it."""
+    """Whether RDMA is tested in containers before they start, for requests that do not set `prove`."""
     userspace: UserspaceCheck | None = None
-    """The check of the image's libraries, for requests that do not set it."""
+    """The check of the RDMA libraries in a container's image, for requests that do not set it."""
     roce_version: int | None = None
     """The RoCE version for requests that do not set it."""
     env: tuple[tuple[str, str], ...] = ()
@@ -90,20 +91,23 @@ class Pool:
     max_limits: RdmaLimits | None = None
     where: str = ""
     resource: str = ""
-    """PREFIX/NAME, as containers write it in `resources.limits`; "" if the door is not RESOURCE."""
+    """The name PREFIX/NAME of the device plugin resource, as containers write it in `resources.limits`; "" if pods do
+    not request the pool as a resource."""
     shares: int = 0
+    """The number of `resource` that the node offers. 0 if `gives` is DEVICE: the node then offers one for each device."""
     gives: ShareGives = ShareGives.ONE
     down_ports: DownPorts = DownPorts.LAST
     closed: str = ""
 
     @property
     def is_guard(self) -> bool:
-        """Return whether this is the guard resource, which has no devices."""
+        """Return whether this is the guard resource. It gives a container no devices, only the guard, an OCI hook that
+        keeps a container from starting without its devices."""
         return self.name == GUARD_POOL
 
     def has(self, device: RdmaDevice) -> bool:
-        """Return whether the pool has the device. If a name that `exclude` needs is unknown now, the device counts as
-        excluded."""
+        """Return whether the pool has the device. If it is unknown now whether `exclude` selects the device, the device
+        counts as excluded."""
         if self.closed:
             return False
         is_selected = not self.select or any(selector.selects(device) for selector in self.select)
@@ -116,8 +120,9 @@ def is_kubernetes_own(resource: str) -> bool:
 
 
 def guard_pool(resource: str) -> Pool:
-    """Return the guard resource in the form of a pool, as the device plugin serves it beside pools with door
-    RESOURCE."""
+    """Return a pool without devices for the resource named `resource`, so that the device plugin serves it like other
+    pools. A container that requests it gets the guard, an OCI hook that keeps a container from starting without its
+    devices."""
     return Pool(
         name=GUARD_POOL,
         modes=(Mode.SHARED,),
@@ -130,7 +135,7 @@ def guard_pool(resource: str) -> Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asker:
-    """The runtime's description of a pod that asks for devices: all that rules can use."""
+    """The facts about a pod that rules can use, as the runtime describes it."""
 
     namespace: str = ""
     runtime_handler: str = ""
@@ -140,12 +145,12 @@ class Asker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A rule of the administrator: which pods may ask for what from which pools.
+    """A rule of the administrator: which pods may request what from which pools.
 
     A rule applies to pods that meet all of `namespaces`, `runtime_handlers` and `pod_labels`; one matching value of
     each suffices, ``*`` and ``?`` are wildcards, and an empty condition is met by every pod. It applies to requests for
-    `pools` (empty: all). They may ask for `modes` (empty: all of the pool's), `char_kinds`, `interface` (None: the
-    default rights) and at most `max_limits`.
+    `pools` (empty: all). Such requests may have `modes` (empty: all of the pool's), `char_kinds`, `interface` (None:
+    the default rights) and at most `max_limits`.
     """
 
     name: str
@@ -161,7 +166,7 @@ class Rule:
     max_limits: RdmaLimits | None = None
 
     def concerns(self, asker: Asker, pool: str) -> bool:
-        """Return whether the rule applies to this pod's requests for this pool."""
+        """Return whether the rule applies to the requests of the pod `asker` for this pool."""
         labels = dict(asker.labels)
         return (
             (not self.pools or pool in self.pools)

@@ -1,4 +1,4 @@
-"""The proof that RDMA works in a container, made before its program starts: the task and the answer."""
+"""The test whether RDMA works in a container, made before the container's program starts: its task and its result."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ipaddress import IPv4Address, IPv6Address
 
 
 class ProofStep(StrEnum):
-    """The steps of the proof for one device, in order. `pyverbs` stands for a missing or broken library, before the
-    first step."""
+    """The steps of the test whether RDMA works on a device, in order. PYVERBS comes first: the failure of this step
+    means that the Python library pyverbs is missing or broken."""
 
     PYVERBS = "pyverbs"
     OPEN = "open"
@@ -22,7 +22,7 @@ class ProofStep(StrEnum):
 
 
 class ProofEnd(StrEnum):
-    """The way in which the process that makes the proof ended."""
+    """The way in which the process that tests RDMA for a container ended."""
 
     ANSWERED = "answered"
     LATE = "late"
@@ -35,7 +35,7 @@ class ProofEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofProblem:
-    """The failed step, with the library's words, and errno if the kernel reported one."""
+    """The step of the RDMA test that failed, with the library's error text, and errno if the kernel reported one."""
 
     step: ProofStep
     text: str
@@ -44,7 +44,8 @@ class ProofProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTask:
-    """A port in which to prove RDMA. If `gid_index` is None, the proof chooses the GID (nri_rdma.decide.gids)."""
+    """A port on which to test whether RDMA works. If `gid_index` is None, the test chooses the GID
+    (nri_rdma.decide.gids)."""
 
     device: str
     port: int = 1
@@ -54,10 +55,10 @@ class DeviceTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofTask:
-    """The task to prove RDMA for a container that is created but does not run yet.
+    """The task to test RDMA for a container that is created but does not run yet.
 
-    `pid` is its first process: the proof is made in this process's network namespace and cgroup. `memlock` is the
-    RLIMIT_MEMLOCK of the proof in bytes; None means that of the process. `addresses` are those of the pod.
+    `pid` is the container's first process: the test runs in the network namespace and cgroup of that process. `memlock`
+    is the RLIMIT_MEMLOCK of the test in bytes; None means that of the process. `addresses` are the pod's addresses.
     """
 
     where: str
@@ -70,8 +71,8 @@ class ProofTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceProof:
-    """The result for one port: which GID was used and how much data was moved. RDMA works there if `problem` is
-    None."""
+    """The result of the RDMA test for one port: which GID was used and how much data was moved. RDMA works there if
+    `problem` is None."""
 
     device: str
     port: int
@@ -86,7 +87,8 @@ class DeviceProof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofAnswer:
-    """The answer for a container. It has a proof for each device of the task only if `end` is ANSWERED."""
+    """The result of the RDMA test for a container. `proofs` has a result for each device of the task if `end` is
+    ANSWERED; otherwise it may be incomplete."""
 
     end: ProofEnd
     took_ms: float

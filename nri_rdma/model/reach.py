@@ -1,4 +1,4 @@
-"""Finds the netdev of a request that a route or a neighbour belongs to: the one whose addresses can reach it."""
+"""Finds the netdev of a request to which a route or a neighbour belongs: the netdev whose addresses can reach it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ NetdevAddresses: TypeAlias = Sequence[Sequence[IPv4Interface | IPv6Interface]]
 
 
 class Reach:
-    """Finds the netdevs of an address by a lookup table, so that many netdevs do not make it slow."""
+    """Finds the netdevs of a request that can reach an address. A lookup table keeps this fast with many netdevs.
+    Methods return a netdev as its position, which is its index in the list given to the constructor."""
 
     def __init__(self, netdevs: NetdevAddresses) -> None:
         self._every = frozenset(range(len(netdevs)))
         self._networks: dict[tuple[int, int], dict[int, set[int]]] = {}
-        """For each IP version and number of host bits, the positions of the netdevs by network, which is written as the
-        address without its host bits."""
+        """The netdevs of each network, as indexes in the constructor's list. Keys are the IP version with the number of
+        host bits, then the network's address without its host bits."""
         self._hosts: dict[IpAddress, set[int]] = {}
         for position, addresses in enumerate(netdevs):
             for it in addresses:
@@ -31,7 +32,7 @@ class Reach:
                 self._hosts.setdefault(it.ip, set()).add(position)
 
     def reaching(self, address: IpAddress) -> frozenset[int]:
-        """Return the positions of the netdevs with the address in one of their networks."""
+        """Return the netdevs that have a network with this address in it, as indexes in the constructor's list."""
         number = int(address)
         found: set[int] = set()
         for (version, host_bits), networks in self._networks.items():
@@ -40,11 +41,12 @@ class Reach:
         return frozenset(found)
 
     def having(self, address: IpAddress) -> frozenset[int]:
-        """Return the positions of the netdevs that have the address itself."""
+        """Return the netdevs to which this very address is assigned, as indexes in the constructor's list."""
         return frozenset(self._hosts.get(address, ()))
 
     def netdev_of_route(self, route: RouteConfig) -> int | None:
-        """Return the position of the netdev that the route belongs to; None if no netdev fits, or several."""
+        """Return the index, in the constructor's list, of the netdev that has the route's source and reaches its
+        gateways. Return None if no netdev or several netdevs do."""
         fitting = self._every
         if len(fitting) == 1:
             return 0
@@ -56,14 +58,15 @@ class Reach:
         return next(iter(fitting)) if len(fitting) == 1 else None
 
     def netdev_of_neighbour(self, address: IpAddress) -> int | None:
-        """Return the position of the netdev that the neighbour belongs to; None if no netdev fits, or several."""
+        """Return the index, in the constructor's list, of the netdev that has a network with the neighbour's address in
+        it. A single netdev is always returned. Return None if no netdev or several netdevs have such a network."""
         fitting = self._every if len(self._every) == 1 else self.reaching(address)
         return next(iter(fitting)) if len(fitting) == 1 else None
 
 
 def request_of_one(request: DeviceRequest, number: int) -> DeviceRequest:
-    """Return the part of a request that concerns one of its devices. Rules and reject routes belong to the namespace;
-    they are in the part of the first device."""
+    """Return the part of a request that concerns its device number `number`. Rules and reject routes belong to the
+    namespace; they are in the part of the first device."""
     netdevs = request.interface.addresses
     reach = Reach(netdevs)
     interface = replace(

@@ -14,6 +14,6 @@ class Registration:
     since: float
 
     def then(self, error: str, now: float) -> Registration:
-        """Return the registration after another attempt at `now`. If it failed before and fails again, `since`
-        stays."""
+        """Return the registration after another attempt at the time `now`; `error` is "" if it succeeded. `since`
+        changes only if the attempt succeeds after a failure, or fails after a success."""
         return Registration(error=error, since=self.since if bool(self.error) == bool(error) else now)

@@ -68,7 +68,7 @@ class Align:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """Conditions on a device; it must meet all of them. A condition with several values is met by any of them; None or
+    """Conditions on a device, all of which it must meet. A condition with several values is met by any of them. None or
     an empty tuple is no condition."""
 
     device: str | tuple[str, ...] | None = None
@@ -86,7 +86,7 @@ class Match:
     numa_node: int | tuple[int, ...] | None = None
     min_speed_gbps: int | None = None
     exclude: tuple[Selector, ...] = ()
-    """The device must meet none of these selectors, as in a pool."""
+    """Selectors of which the device must meet none."""
     id: DeviceId | None = None
     """The id of a device that the kubelet allocated. Such a device is given to no other pod, whatever the mode."""
 
@@ -99,24 +99,25 @@ class InterfaceConfig:
     mtu: int | None = None
     addresses: tuple[tuple[IPv4Interface | IPv6Interface, ...], ...] = ()
     macs: tuple[str, ...] = ()
-    """One for each device, or empty."""
+    """One MAC address for each device, or empty."""
     gso_max_size: int | None = None
     gro_max_size: int | None = None
     gso_ipv4_max_size: int | None = None
     gro_ipv4_max_size: int | None = None
     disables_ebpf: bool = False
     forwarding: bool | None = None
-    """None means the default of the pod's namespace, for this field and the next three."""
+    """Whether the netdev forwards packets. Here and in the next three fields, None means the default of the pod's
+    namespace."""
     arp_ignore: int | None = None
     arp_announce: int | None = None
     enable_ipv6: bool | None = None
     vrf: VrfConfig | None = None
     inherit: bool = True
-    """Whether the netdev takes along its configuration on the host, where the request does not replace it."""
+    """Whether the netdev keeps its configuration on the host, as far as the request does not replace it."""
 
     @property
     def is_empty(self) -> bool:
-        """Return whether the request leaves the interface as it is."""
+        """Return whether the request sets nothing about the interface."""
         return self == InterfaceConfig()
 
 
@@ -145,8 +146,8 @@ def _lower(one: int | None, other: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """The containers that get the character devices: those in `only` (None: all), except those in `but`, which have
-    request lists of their own."""
+    """The containers that get the character devices: those in `only` (None: all), except those in `but`. The containers
+    in `but` have request lists of their own."""
 
     only: frozenset[str] | None = None
     but: frozenset[str] = frozenset()
@@ -188,16 +189,17 @@ class DeviceRequest:
     `per_gpu` times their number."""
     scope: Scope = field(default_factory=Scope)
     align: Align | None = None
-    """None means close to the GPUs if `gpus` is not empty, otherwise anywhere."""
+    """The hardware to which the devices should be close. None means the GPUs if `gpus` is not empty, otherwise no
+    hardware."""
     gpus: tuple[PciAddress, ...] = ()
     gpus_from: str = ""
     """The source that named the GPUs, for messages: "the kubelet"; "" if the request itself did."""
     gpus_problem: str = ""
-    """Why the pod's GPUs are uncertain: the source does not answer, or two sources contradict each other. Then a strict
-    request is refused, and any other is placed by the NUMA nodes of the GPUs that are known."""
+    """The reason why the pod's GPUs are uncertain: the source does not answer, or two sources contradict each other.
+    Then a strict request is refused; any other request is placed by the NUMA nodes of the known GPUs."""
     cpus: tuple[int, ...] = ()
-    """The CPUs that only its containers use, as the kubelet reports them. Set only if the devices should be close to a
-    NUMA node."""
+    """The CPUs that only the request's containers use, as the kubelet reports them. Set only if the devices should be
+    close to a NUMA node."""
     mode: Mode | None = None
     """None means the first mode of the pool."""
     isolation: Isolation = Isolation.SOFT
@@ -205,7 +207,7 @@ class DeviceRequest:
     use: Use | None = None
     """None means the pool's setting, or COMPUTE if it has none."""
     prove: bool | None = None
-    """Whether its containers may start only if RDMA works in them. None means the pool's setting."""
+    """Whether its containers may start only if a test shows that RDMA works in them. None means the pool's setting."""
     userspace: UserspaceCheck | None = None
     """None means the pool's setting, or CHECK if it has none."""
     roce_version: int | None = None
@@ -224,21 +226,21 @@ class DeviceRequest:
     cdi_device: str = ""
     """The qualified name of the CDI device that the request was made from; "" for a request of an annotation."""
     admin_access: bool = False
-    """Whether the pod only observes (admin access of a claim): it gets the device nodes of devices that others hold,
-    and holds none."""
+    """Whether the pod only observes devices (admin access of a claim). It gets the device nodes of devices that other
+    pods have, and reserves none itself."""
     shares: tuple[str, ...] = ()
     """The ids of the pool's shares that the kubelet allocated; empty for a request of another kind."""
 
     @property
     def count_words(self) -> str:
-        """The number of devices as a request writes it."""
+        """The number of devices in the words of a request, such as ``2 per GPU`` or ``all``."""
         if self.per_gpu is not None and self.count is None:
             return f"{self.per_gpu} per GPU"
         return "free" if self.if_free else "all" if self.count is None else str(self.count)
 
     def shares_of(self, index: int, devices: int) -> frozenset[str]:
-        """Return the ids of the shares that the device at position `index` of `devices` devices serves: the shares are
-        dealt out to the devices in turn."""
+        """Return the ids of the shares that belong to the device at position `index` of `devices` devices. The shares
+        are dealt out to the devices in turn."""
         return frozenset(self.shares[index::devices])
 
     def is_for(self, name: str) -> bool:
@@ -246,8 +248,8 @@ class DeviceRequest:
         return name in self.shares or name == self.cdi_device
 
     def covering(self, container: str, is_covered: bool) -> DeviceRequest:
-        """Return the request with the container added to its scope, or removed from it. Unchanged if the scope has all
-        containers."""
+        """Return the request with the container added to its scope or, if not `is_covered`, removed from it. A scope
+        without a list of containers stays unchanged."""
         one = frozenset({container})
         only = self.scope.only
         if only is not None:

@@ -42,8 +42,8 @@ DEFAULT_RIGHTS: Final = frozenset(
         InterfaceRight.OFFLOAD,
     }
 )
-"""The rights of pods without a rule that grants others. None of these can divert packets of the pod's cluster network,
-impersonate another station, or outlive the pod."""
+"""The rights of pods to which no rule grants other rights. A pod with these rights cannot divert packets of its cluster
+network or impersonate another station, and its changes end with the pod."""
 
 
 def keys_of(rights: Collection[InterfaceRight]) -> tuple[str, ...]:

@@ -19,8 +19,8 @@ SHARED_TABLES: Final = frozenset({DEFAULT_TABLE, MAIN_TABLE, LOCAL_TABLE})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownRule:
-    """A routing rule of a namespace. `foreign` is "" if `rule` expresses it completely; otherwise it has the attributes
-    that `rule` lacks, and the rule cannot be copied."""
+    """A routing rule of a namespace. `foreign` lists the attributes of the kernel's rule that RoutingRule cannot
+    express; "" if there are none. A rule with such attributes cannot be copied."""
 
     rule: RoutingRule
     foreign: str = ""
@@ -31,8 +31,8 @@ class KnownRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """The routing of a network namespace: its rules, and the addresses and routes of its links by ifindex, without the
-    table `local`."""
+    """The routing of a network namespace: its rules, and the addresses and routes of its links by ifindex. Routes in
+    the table `local` are left out."""
 
     rules: tuple[KnownRule, ...] = ()
     addresses: Mapping[int, tuple[IpInterface, ...]] = field(default_factory=dict)

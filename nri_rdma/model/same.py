@@ -1,5 +1,5 @@
-"""Cache keys that compare by identity, because hashing or comparing what 16 links carry takes as long as the work that
-the cache saves."""
+"""Cache keys that compare by identity. To compare the values themselves would take as long as the work that the cache
+saves, because a plan may contain all addresses and routes of 16 links."""
 
 from __future__ import annotations
 

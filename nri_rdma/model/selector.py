@@ -1,6 +1,6 @@
 """Conditions on devices, as pools write them.
 
-A field with several values is met by a device that has any of them; a selector is met by a device that meets all of its
+A field with several values is met by a device that has any of them. A selector is met by a device that meets all of its
 fields. The words are those of a request's `match`, of sysfs, and of the SR-IOV tools.
 """
 
@@ -39,7 +39,7 @@ class FunctionsOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """Conditions on a device; it must meet all of them. An empty condition, or None, is met by every device."""
+    """Conditions on a device, all of which it must meet. Every device meets an empty condition, or None."""
 
     device: tuple[str, ...] = ()
     netdev: tuple[str, ...] = ()
@@ -63,8 +63,8 @@ class Selector:
         return all(holds(self, device) for _, _, holds in self._conditions())
 
     def may_select(self, device: RdmaDevice) -> bool:
-        """Return whether the device meets all conditions that can be checked now; a condition on an unknown name counts
-        as met. Used for devices that must be excluded. The netdev of a device that is in a pod has an unknown name."""
+        """Return whether the device may meet all conditions. A condition on a name that is unknown now counts as met,
+        such as the name of a netdev that is in a pod. Used to exclude devices."""
         return all(holds(self, device) or _is_unknown(word, device) for word, _, holds in self._conditions())
 
     def __str__(self) -> str:
@@ -103,8 +103,8 @@ def _is_function_of_netdev(selector: Selector, device: RdmaDevice) -> bool:
 
 
 def _is_below_root(selector: Selector, device: RdmaDevice) -> bool:
-    """Return whether the device is behind one of these bridges, root ports or root complexes, or is one of these
-    functions."""
+    """Return whether the device is below a bridge, root port or root complex in the selector's `root_device`, or is a
+    PCI function in it."""
     own = {device.pci_root, *device.pci_path, str(device.pci or "")}
     return any(
         _is_virtual_of(wanted, device, (str(device.virtual.pf),) if device.virtual is not None else ())

@@ -19,7 +19,7 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """One problem of the daemon. `why` is a sentence with the next step."""
+    """One problem of the daemon. `why` is a sentence that also says what to do."""
 
     part: Part
     why: str

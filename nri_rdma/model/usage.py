@@ -40,8 +40,8 @@ class HostSocket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifelines:
-    """The addresses that the node and its pods cannot do without, as the administrator configures them: those of the
-    node, of the API server, and of the cluster's services."""
+    """The addresses that the node and its pods cannot do without: those of the node, of the API server, and of the
+    cluster's services. The administrator configures them."""
 
     node_ips: tuple[Address, ...] = ()
     api_server: Address | None = None
@@ -50,14 +50,13 @@ class Lifelines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostUse:
-    """The host's links, with the addresses, sockets and routes on them.
+    """The host's links, with the addresses, sockets and routes on them. Each map has a link's ifindex as its key.
 
-    `programs` are the eBPF programs of RDMA devices' netdevs by ifindex; netdevs without programs are left out.
-    `default_route_links` are the links with a default route that any packet may take. `routing` has the default routes
-    of other tables, the host's rules, and the addresses of all links; it is empty if there is no such route.
-    `addresses` are those of each link by ifindex, `networks` the same with prefix lengths, as texts. `sockets` are
-    those bound to one of these addresses or links; others, of which a busy host has thousands, are left out.
-    `api_server_links` are the links that the route to the API server uses.
+    `programs` are the eBPF programs of RDMA devices' netdevs. `default_route_links` are the links with a default route
+    that any packet may take. `routing` has the default routes that only some packets take, with the host's rules and
+    addresses; it is empty if there is none of these routes. `networks` are the addresses with prefix lengths, as texts.
+    `sockets` are those bound to an address or link of this value. `api_server_links` are the links that the route to
+    the API server uses.
     """
 
     links: tuple[LinkState, ...] = ()
@@ -73,13 +72,13 @@ class HostUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A report of the kernel that links, addresses or routes of the host changed: it names the objects, not their new
+    """A report of the kernel that links, addresses or routes of the host changed. It names the objects, not their new
     state.
 
-    `ifindexes` are the link itself, the link that it is a child of, and the link that it is enslaved to. `is_physical`:
-    the link has a bus device. `address` is an address that the link has, in binary form: a new one, or one with a new
-    state (the kernel reports a second or two after adding an IPv6 address that it is unique). `rule_table` is the table
-    of an added or removed rule, 0 if the rule names none, and None if the change is not about a rule.
+    `ifindexes` are the link itself, the link of which it is a child, and the link that it is enslaved to.
+    `is_physical`: the link has a bus device. `address` is an address that was added or whose state changed, in binary
+    form. `rule_table` is the table of an added or removed rule, 0 if the rule names none, and None if the change is not
+    about a rule.
     """
 
     ifindexes: frozenset[int] = frozenset()
@@ -92,8 +91,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """The links of RDMA devices: those on the host by ifindex, with their addresses, and all of them by their names in
-    sysfs. `tables` are the routing tables in which these links have a default route, apart from SHARED_TABLES."""
+    """The links of RDMA devices, whose changes matter. `ifindexes` and `addresses` have the links that are on the host.
+    `names` has the names in sysfs of all links, even of those in pods. `tables` are the routing tables with a default
+    route of these links, without SHARED_TABLES."""
 
     ifindexes: frozenset[int] = frozenset()
     names: frozenset[str] = frozenset()

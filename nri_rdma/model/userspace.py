@@ -16,8 +16,8 @@ class UserspaceCheck(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lack:
-    """Something that a library needs and the image lacks: a library, one version of it ("": any version), or one symbol
-    of that version ("": all symbols that are needed)."""
+    """Something that a library needs and the image lacks. It is a library, one version of it (`version`), or one symbol
+    of that version (`symbol`). "" stands for any version, or for all needed symbols."""
 
     library: str
     version: str = ""
@@ -30,11 +30,11 @@ class Provider:
 
     name: str
     path: str = ""
-    """Its file; "" if libibverbs would find none."""
+    """The path of its file; "" if libibverbs would find none."""
     is_listed: bool = False
     """Whether a file in libibverbs.d names it; libibverbs loads no other provider."""
     others: tuple[str, ...] = ()
-    """Provider files with this name for other releases of libibverbs, if there is none for this release."""
+    """Files of this provider for other releases of libibverbs, if there is none for the image's release."""
     abi: tuple[int, int] | None = None
     """The lowest and highest version of the kernel's interface that it supports; None if they cannot be read."""
     lacks: tuple[Lack, ...] = ()
@@ -51,13 +51,13 @@ class Userspace:
     distribution: str = ""
     """The name of the distribution, for messages."""
     path: str = ""
-    """The path of libibverbs.so.1; "" if no program would find it."""
+    """The path of libibverbs.so.1; "" if the dynamic loader would not find it."""
     release: str = ""
     """The version of the interface between libibverbs and its providers, for example ``34``."""
     lacks: tuple[Lack, ...] = ()
     """What libibverbs needs and the image lacks."""
     foreign: tuple[tuple[str, str], ...] = ()
-    """If libibverbs was found only for other architectures: those files, each with its architecture."""
+    """The files of libibverbs for other architectures, each with its architecture, if there is none for this one."""
     has_musl: bool = False
     """Whether the image has the loader of musl, a C library other than glibc."""
     has_glibc: bool = False
@@ -82,11 +82,11 @@ class KernelDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """The place of a created container's root folder.
+    """The facts from which the root folder of a created container is found.
 
     It is the root of the container's first process: `pid` or, if that is 0, the first process of its cgroup. A process
-    that does not belong to `container_id` has reused the PID and is ignored. At createRuntime the process does not have
-    this root yet, so `bundle` is the folder with the OCI runtime's configuration. Later `bundle` is "", and
+    that does not belong to `container_id` has reused the PID and is ignored. `bundle` is the folder with the OCI
+    runtime's configuration. It is set only at the hook createRuntime, when the process does not have its root yet.
     `library_path` is the container's LD_LIBRARY_PATH.
     """
 

@@ -1,4 +1,4 @@
-"""How long a runtime's call waits for an attach. All other pods of the node wait meanwhile."""
+"""Time limits for a runtime's calls that wait for an attach. The runtime starts no other pod of the node meanwhile."""
 
 from __future__ import annotations
 

@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 
 class Burst:
-    """Decides when the next reading is due. One thread at a time notes changes; any thread may read `due_at`.
+    """Decides when the next reading of something that changes is due. One thread at a time notes changes; any thread
+    may read `due_at`.
 
-    A burst is over when no change is noted for `quiet_s`. A burst that does not end delays the reading by at most
-    `longest_s`. Two readings begin at least `interval_s` apart. Times are in seconds of `clock`.
+    A reading is due when no change was noted for `quiet_s`. Further changes delay it by at most `longest_s` after the
+    first one. Two readings begin at least `interval_s` apart. Times are in seconds of `clock`.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Burst:
         return max(min(self._last + self._quiet_s, first + self._longest_s), self._not_before)
 
     def take(self) -> bool:
-        """Return whether a reading is due now. If so, the caller must read, because the noted changes are dropped."""
+        """Return whether a reading is due now. If it is, the noted changes are dropped, and the caller must read."""
         due_at, now = self.due_at, self._clock()
         if due_at is None or now < due_at:
             return False

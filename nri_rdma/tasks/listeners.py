@@ -1,8 +1,8 @@
 """One thread that listens to several file descriptors, and calls the reader of each one.
 
-A source takes short turns, so that none keeps the others waiting. If a source raises, the error is logged, and the
-source pauses while the others go on. Meanwhile its events stay in the kernel's buffer; the source handles an overflow
-of that buffer itself.
+A source is a file descriptor with its reader. A turn is one call of that reader. Turns are short, so that no source
+keeps the others waiting. If a reader raises, the error is logged, and the source pauses while the others go on.
+Meanwhile its events stay in the kernel's buffer; the source handles an overflow of that buffer itself.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from dataclasses import dataclass
 log = logging.getLogger(__name__)
 
 TURN_S = 0.05
-"""The longest turn of a source in seconds. Its remaining events wait until the other sources have had their turns."""
+"""The longest time that one call of a source's reader may take, in seconds. The remaining events of the source wait
+until the readers of the other sources were called."""
 REST_S = 1.0
-"""The pause of a source after it raised, in seconds; doubled after each further failure in a row."""
+"""The pause of a source after its reader raised, in seconds; doubled after each further failure in a row."""
 LONGEST_REST_S = 60.0
-"""The longest pause after failures, in seconds. A source that keeps failing is tried, and reported to the owner, this
-often."""
+"""The longest pause of a source after failures, in seconds. A source that keeps failing is tried again, and reported
+again, after each such pause."""
 
 
 def _never() -> float | None:
@@ -52,15 +53,16 @@ class Source:
     due_at: Callable[[], float | None] = _never
     """Returns when `settle` must be called next, in seconds of `time.monotonic`; None if no call is due."""
     settle: Callable[[], None] = _nothing
-    """Called at the time that `due_at` returns, whether or not the descriptor is readable."""
+    """Called at the time that `due_at` returns, even if the descriptor is not readable."""
     pause_s: float = 0.0
-    """For this many seconds after a call of `read` the descriptor is not listened to; what comes meanwhile is read
-    afterwards in one go. Otherwise the thread would wake for each event, and slow down the thread that causes the
-    events."""
+    """After a call of `read`, the time in seconds for which the descriptor is not listened to. Events that come
+    meanwhile are read afterwards in one go. Without the pause the thread would wake for each event, and slow down the
+    thread that causes the events."""
 
 
 class _Listened:
-    """A source that is listened to, with its pauses."""
+    """A source (a file descriptor and its reader), with the times until which it is not listened to: after a reading,
+    and after a failure."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -72,7 +74,8 @@ class _Listened:
         return now < self.rests_until
 
     def wakes_at(self, now: float) -> float:
-        """Return when the source next needs a turn even if its descriptor is not readable."""
+        """Return when the thread must next wake for this source if no event comes: for its `settle`, or at the end of a
+        pause. Times are in seconds of `time.monotonic`."""
         if self.is_resting(now):
             return self.rests_until
         due_at = self.source.due_at()
@@ -80,11 +83,13 @@ class _Listened:
         return hears_at if due_at is None else min(due_at, hears_at)
 
     def hears(self, now: float) -> bool:
-        """Return whether the source takes a turn when its descriptor is readable: not while it pauses."""
+        """Return whether the source's descriptor is listened to now. It is not while the source pauses after a reading
+        or a failure."""
         return not self.is_resting(now) and now >= self._pauses_until
 
     def turn(self, events: int) -> None:
-        """Call `read` and `settle` as far as needed. Raises what they raise."""
+        """Call the source's `read` if its descriptor has `events`, and its `settle` if that is due. Their exceptions
+        reach the caller."""
         if events & select.POLLNVAL:
             raise OSError(errno.EBADF, f"the descriptor of {self.source.name} was closed by somebody else")
         if events:
@@ -98,7 +103,7 @@ class _Listened:
             self._failures = 0
 
     def fail(self, rest_s: float) -> float:
-        """Begin the pause after a failure, and return its length in seconds."""
+        """Begin the source's pause after a failure, and return the length of the pause in seconds."""
         rest: float = min(rest_s * 2**self._failures, LONGEST_REST_S)
         self._failures = min(self._failures + 1, 16)  # 2**16 s is far beyond the longest rest
         self.rests_until = time.monotonic() + rest
@@ -106,10 +111,10 @@ class _Listened:
 
 
 class Listeners:
-    """The owner of the listening thread: `close` ends and joins it.
+    """The thread that listens to sources; `close` ends and joins it.
 
-    `on_failure` is called in that thread with the name of a source that raised. Events that the source had already read
-    may be lost, so the owner must rescan everything. After its pause the source is listened to again.
+    `on_failure` is called in that thread with the name of a source whose reader raised. Events that the reader had
+    already taken may be lost, so `on_failure` must cause a rescan. After a pause the source is listened to again.
     """
 
     def __init__(self, on_failure: Callable[[str], None] = _nobody, *, rest_s: float = REST_S) -> None:
@@ -131,8 +136,8 @@ class Listeners:
                 os.eventfd_write(self._wake, 1)
 
     def remove(self, source: Source) -> None:
-        """Stop listening to a source; if it was removed before, do nothing. When this returns, the source's last turn
-        is over, unless the source itself is the caller."""
+        """Stop listening to a source; if it was removed before, do nothing. Waits until a running call of the source's
+        reader has returned, unless the reader itself is the caller."""
         with self._changed:
             self._listened = [it for it in self._listened if it.source is not source]
             if not self._closed:
@@ -161,7 +166,8 @@ class Listeners:
                 self._give_turn(it, ready.get(it.source.fd, 0))
 
     def _wait(self, listened: list[_Listened]) -> dict[int, int]:
-        """Wait until a descriptor is readable or a source needs a turn. Return the poll events by descriptor."""
+        """Wait until a descriptor is readable, a source's `settle` is due, or a source's pause ends. Return the poll
+        events by descriptor."""
         now, poll = time.monotonic(), select.poll()
         poll.register(self._wake, select.POLLIN)
         wakes_at = min((self._wakes_at(it, now) for it in listened), default=math.inf)

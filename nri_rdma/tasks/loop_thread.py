@@ -11,8 +11,8 @@ _T = TypeVar("_T")
 
 
 class LoopThread:
-    """Runs coroutines for other threads. The thread starts with the first coroutine; whoever creates the object closes
-    it."""
+    """Runs coroutines for other threads, in a thread of its own. The thread starts with the first coroutine. The
+    creator of the object closes it."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -30,8 +30,8 @@ class LoopThread:
             done.cancel()
 
     def close(self, within_s: float) -> None:
-        """Cancel all coroutines and end the thread. A second call does nothing. A coroutine that does not end within
-        `within_s` seconds ends with the process."""
+        """Cancel all coroutines and end the thread. A second call does nothing. After `within_s` seconds a coroutine
+        that has not ended is left running until the process ends."""
         if self._loop.is_closed():
             return
         if self._thread.ident is not None:

@@ -10,8 +10,8 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 
 
 def wait(future: Future[None], timeout_s: float) -> bool:
-    """Wait for a task and raise its error, if any. Return False if the task does not end in time; the caller then goes
-    on, because the barrier holds back the pod's containers."""
+    """Wait for a task and raise its error, if any. Return False if the task does not end within `timeout_s` seconds.
+    The caller may then go on, because the pod's containers wait for the task again before they start."""
     if timeout_s <= 0 and not future.done():
         return False
     try:
@@ -22,7 +22,8 @@ def wait(future: Future[None], timeout_s: float) -> bool:
 
 
 def settled(future: Future[None], timeout_s: float) -> bool:
-    """Wait until a task has ended, with or without an error. Return False if it does not end in time."""
+    """Wait until a task has ended, with or without an error. Return False if it does not end within `timeout_s`
+    seconds."""
     try:
         future.exception(max(0.0, timeout_s))
     except FutureTimeoutError:
@@ -33,5 +34,6 @@ def settled(future: Future[None], timeout_s: float) -> bool:
 
 
 def all_settled(futures: Collection[Future[None]], by: float) -> bool:
-    """Wait until all tasks have ended. Return False if they have not by `by`, a time in seconds of `time.monotonic`."""
+    """Wait until all tasks have ended. Return False if some task runs longer than `by`, a time in seconds of
+    `time.monotonic`."""
     return all(settled(future, by - time.monotonic()) for future in futures)

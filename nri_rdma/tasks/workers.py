@@ -95,17 +95,17 @@ class Workers:
                     self._pass_on(key)
 
     def _pass_on(self, key: str) -> None:
-        """Make the key's next task available; the caller holds the lock. No thread needs to be woken: the calling
-        thread takes a task next, and each submitted task has already woken a thread. Waking another would take the
-        interpreter from the thread that waits for the finished task."""
+        """Make the key's next task available, after a task has ended; the caller holds the lock. It wakes no thread:
+        the calling thread takes the next task itself, and a woken thread would only delay whoever waits for the ended
+        task."""
         if self._closed:
             self._changed.notify_all()  # wakes `close`
         elif not self._queues[key]:
             del self._queues[key]
 
     def _next_key(self) -> str | None:
-        """Return the key to serve next: a key with an urgent task anywhere in its queue, otherwise the oldest; None if
-        all wait."""
+        """Return the key whose task comes next: a key with an urgent task, otherwise the oldest key. None if no key is
+        ready."""
         ready = [key for key, queue in self._queues.items() if queue and key not in self._running]
         urgent = (key for key in ready if any(task.urgent for task in self._queues[key]))
         return next(urgent, ready[0] if ready else None)

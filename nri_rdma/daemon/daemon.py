@@ -1,4 +1,5 @@
-"""The daemon. Only this module connects adapters with doors."""
+"""The daemon. Only this module connects the code for the host with the interfaces for runtime, kubelet, podman, Docker
+and administrators."""
 
 from __future__ import annotations
 
@@ -71,10 +72,10 @@ from nri_rdma.tasks.workers import Workers
 log = logging.getLogger(__name__)
 
 TAKE_UP_S = 2.0
-"""How long the runtime may take to list its pods.
+"""How long the runtime may take to list its pods, in seconds.
 
-The attachments of an earlier daemon are taken over when it has, or after this time. The daemon's start does not wait
-for them, because there may be a thousand.
+The attachments of an earlier daemon are recovered when the runtime has listed its pods, or after this time. The
+daemon's start does not wait for the recovery, because there may be a thousand attachments.
 """
 
 PLANNERS = 2
@@ -93,18 +94,20 @@ CLOSE_WORKERS_S = 5.0
 
 
 LAST_LOOK_S = 2.0
-"""How long the daemon's end waits until the remains of the last refused sandboxes are removed from containerd."""
+"""How long the daemon's end waits, in seconds, until containerd has removed what the last refused sandboxes left
+there."""
 
 
 class Daemon:
     """The daemon of a node. `run` blocks until SIGTERM or SIGINT; attached devices stay attached after it.
 
-    The daemon connects to the runtime. If `door` is given, the runtime has started this process instead, and the door's
-    owner calls `open`, `make_plugin` and `close`. If another daemon holds the locks, wait until `by` (seconds of
-    `time.monotonic`), then raise StateError.
+    If the runtime started this process, `door` is the object that serves the runtime's sessions, and the caller uses
+    `open`, `make_plugin` and `close` instead of `run`. Otherwise `door` is None, and the daemon connects to the
+    runtime. If another daemon holds the locks, wait until `by` (seconds of `time.monotonic`), then raise StateError.
 
     `reread` returns the new settings at SIGHUP. `troubles` are problems with the settings. `closed` is the reason why
-    every pod that asks is refused; "": none.
+    every pod with a request is refused, "" if none is. `boundary` is a hook for tests, called before and after each
+    step of an attach.
     """
 
     def __init__(
@@ -211,7 +214,7 @@ class Daemon:
         self._sockets = LocalSockets.make(facts, self._kernel, self._listeners, self._tally)
 
     def run(self) -> None:
-        """Take over what an earlier daemon left, open the doors, and serve until the end."""
+        """Recover what an earlier daemon left, open the interfaces, and serve until SIGTERM or SIGINT."""
         self.open()
         self._service_manager.serving(alone=self._sessions.view().link == Link.NONE)
         try:
@@ -220,8 +223,8 @@ class Daemon:
             self.close()
 
     def open(self) -> None:
-        """Take over what an earlier daemon left, and get ready for the runtime. Only for the main thread, because it
-        handles SIGTERM and SIGINT."""
+        """Recover what an earlier daemon left, open the local sockets, and get ready for the runtime. Only the main
+        thread may call it, because it handles SIGTERM and SIGINT."""
         self._signals = Signals(
             {
                 signal.SIGTERM: partial(self._stop, "SIGTERM"),
@@ -250,8 +253,8 @@ class Daemon:
         self._take_up = start_timer(TAKE_UP_S, self._attachments.take_up)
 
     def close(self) -> None:
-        """Close everything: first the doors, so that no new work begins, then the workers, then the parts that workers
-        use."""
+        """Close everything: first the interfaces, so that no new work begins, then the workers, then the objects that
+        workers use."""
         signals, self._signals = self._signals, None
         if signals is not None:
             signals.close()
@@ -290,7 +293,8 @@ class Daemon:
         return plugin if self._tally is None else CountedPlugin(plugin, self._tally.event_counts)
 
     def _begin_later(self) -> None:
-        """Have workers do what no starting pod must wait for. Called when the runtime has listed its pods."""
+        """Start work in workers, so that no starting pod waits for it: import modules, read CDI specs, register device
+        plugins, recover attachments. Called when the runtime has listed its pods."""
         self._kubelet_doors.runtime_reported()
         loaded = self._workers.submit("preload", partial(_load, self._kubelet_doors, self._settings, self._host.prover))
         loaded.add_done_callback(partial(_was_loaded, self._service_manager))
@@ -307,7 +311,7 @@ class Daemon:
 
 
 def _load(doors: KubeletDoors, settings: Settings, prover: Prover) -> None:
-    """Import modules and start processes that the first pods would otherwise wait for."""
+    """Import modules and start processes in advance, so that the first pods do not wait for them."""
     preload_grammar()
     doors.begin()
     if any(pool.prove for pool in settings.pools):
@@ -331,7 +335,7 @@ def _site(
     processes: ProcessWatcher,
     boundary: Boundary,
 ) -> Site:
-    """Return what attaches need of this host: the kernel, the journal, spans and watchers."""
+    """Return the objects that attaches on this host use: the kernel, the journal, spans and watchers."""
     return Site(
         kernel=kernel,
         journal=Journal(settings.state_dir / "journal"),
@@ -348,7 +352,8 @@ def _site(
 
 
 def _runner(settings: Settings, make_plugin: Callable[[int], Answers]) -> Door:
-    """Return the door for a runtime to which the daemon connects."""
+    """Return the object that connects to the runtime's NRI socket and serves its sessions. `make_plugin` returns the
+    handlers of a session; its argument is the runtime's process id, 0 if unknown."""
     identity = identify(
         name=settings.plugin_name, index=settings.plugin_index, environment=os.environ, program=sys.argv[0]
     )
@@ -356,7 +361,8 @@ def _runner(settings: Settings, make_plugin: Callable[[int], Answers]) -> Door:
 
 
 def _was_loaded(service_manager: ServiceManager, done: Future[None]) -> None:
-    """Report that the daemon is ready, even if an import failed: it is repeated where it is needed."""
+    """Report to the service manager that the daemon is ready. If importing modules in advance failed, log the error;
+    the daemon is ready nevertheless, because a module is imported again where it is needed."""
     service_manager.ready()
     error = None if done.cancelled() else done.exception()
     if error is not None:
@@ -364,7 +370,8 @@ def _was_loaded(service_manager: ServiceManager, done: Future[None]) -> None:
 
 
 def _log_reload_bug(done: Future[None]) -> None:
-    """Log an exception that the reloader did not handle, a bug. The old configuration stays in use."""
+    """Log an exception that the reloader of the configuration did not handle, which is a bug. The old configuration
+    stays in use."""
     error = None if done.cancelled() else done.exception()
     if error is not None:
         log.error("the configuration was not read again", exc_info=error)

@@ -20,8 +20,8 @@ from nri_rdma.tasks.workers import Workers
 
 
 class KubeletDoors:
-    """The device plugins and the DRA driver, until the creator closes them. Without pools that use them, nothing
-    happens."""
+    """The device plugins and the DRA driver, until the creator closes them. Without a pool that needs the kubelet,
+    neither runs."""
 
     def __init__(
         self,
@@ -41,24 +41,24 @@ class KubeletDoors:
         self._grpc: Any = None
 
     def begin(self) -> None:
-        """Initialise grpc if any pool needs it. Done early, because later there may be no file descriptor left. Blocks
-        for 0.1 s."""
+        """Initialise grpc if any pool needs it; blocks for 0.1 s. Called early, because later the process may have no
+        file descriptor left."""
         if self._is_asked and self._grpc is None:
             self._grpc = begin_grpc()
 
     def register_later(self) -> None:
-        """Have a worker register the DRA driver. The earlier the better: a pod that the kubelet starts before waits a
-        minute for the next attempt."""
+        """Have a worker register the DRA driver. Call it early: a pod that the kubelet starts before the registration
+        waits a minute for its next attempt."""
         if self._claims is not None:
             self._claims.open_later()
 
     def runtime_reported(self) -> None:
-        """Note that the container runtime has listed its pods. After the first call claims are prepared."""
+        """Note that the container runtime has listed its pods. Claims are prepared only after the first call."""
         if not self._reported.done():
             self._reported.set_result(None)
 
     def open_later(self) -> None:
-        """Have a worker serve and register the device plugins, where that is not done yet."""
+        """Have a worker serve the device plugins and register them with the kubelet, unless that is done already."""
         self._device_plugins.open_later()
 
     def driver(self) -> Mapping[str, Any] | None:

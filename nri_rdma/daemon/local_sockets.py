@@ -45,7 +45,8 @@ class LocalSockets:
 
     @classmethod
     def make(cls, facts: DaemonFacts, kernel: LinuxKernel, listeners: Listeners, tally: Tally | None) -> Self:
-        """Create the servers for a daemon. `tally` has the counts for metrics; None: metrics are switched off."""
+        """Create the servers for a daemon. `tally` has the counts for the metrics page; None if metrics are switched
+        off."""
         default = default_given(facts.settings.memlock)
         containers = Containers(
             facts.engine,
@@ -60,8 +61,8 @@ class LocalSockets:
         return cls(facts.settings, ControlServer(facts), hooks, _metrics_server(facts, tally))
 
     def serve(self) -> tuple[Trouble, ...]:
-        """Start to listen, and return a Trouble for each socket that is not available. The others are served. Does not
-        block."""
+        """Start to listen, and return a Trouble for each socket that is not available; the other sockets are served.
+        Does not block."""
         if self._metrics is not None:
             self._metrics.start()
         return (
@@ -102,16 +103,17 @@ def _metrics_server(facts: DaemonFacts, tally: Tally | None) -> MetricsServer | 
 
 
 def _interface_of(kernel: LinuxKernel, namespace: int) -> str:
-    """Return the name of a container's own interface; `namespace` is a descriptor of its network namespace. Raises
-    KernelError."""
+    """Return the name of the network interface by which a container reaches other hosts: the only one besides lo that
+    is up or, of several, the one with the default route. `namespace` is a file descriptor of its network namespace.
+    Raises KernelError."""
     path = f"/proc/self/fd/{namespace}"
     with closing(kernel.open_namespace(path)) as opened:
         return pod_interface(kernel.links(opened), lambda: kernel.routing(opened))
 
 
 def default_given(memlock: Memlock) -> Given:
-    """Return the RLIMIT_MEMLOCK for a container that asks for none: the setting's, or with `auto` unlimited, if the
-    engine may set it."""
+    """Return the RLIMIT_MEMLOCK that the OCI hook sets for a container whose request has none. It is the value of the
+    setting `memlock`; `auto` means unlimited, if the container engine may set that."""
     if memlock.automatic:
         return Given(memlock=UNLIMITED)
     return Given(memlock=memlock.bytes, must=memlock.bytes is not None)

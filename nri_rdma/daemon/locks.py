@@ -25,8 +25,9 @@ _LOOK_AGAIN_S = 0.02
 class Sole:
     """The locks of the state directory and of the runtime, held until `release` or the end of the process.
 
-    If another daemon still holds a lock at `by` (seconds of `time.monotonic`), raises RuntimeAnsweredError for the
-    runtime's lock and StateError for that of the state directory. Raises OSError if the state directory cannot be used.
+    `by` is in seconds of `time.monotonic`. If another daemon still holds a lock then, raises RuntimeAnsweredError for
+    the runtime's lock and StateError for the lock of the state directory. Raises OSError if the state directory cannot
+    be used.
     """
 
     def __init__(self, state_dir: Path, nri_socket: Path, by: float = 0.0) -> None:
@@ -44,8 +45,8 @@ class Sole:
             os.close(self._fds.pop())
 
     def _lock_runtime(self, nri_socket: Path, by: float) -> None:
-        """Lock the runtime. Its folder is created if the runtime has not started yet, with the mode that the runtime
-        would use."""
+        """Take the lock of the runtime. If the runtime has not started yet, create the folder of its socket, with the
+        mode that the runtime would use."""
         try:
             nri_socket.resolve().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fds.append(_open(runtime_lock(nri_socket)))
@@ -74,7 +75,8 @@ def _open_state(state_dir: Path) -> int:
 
 
 def _refuse_foreign(state_dir: Path) -> None:
-    """Raise StateError if users other than root could write the journal, whose steps the daemon carries out as root."""
+    """Raise StateError if users other than root can write to the state directory. The daemon carries out the steps in
+    its journal as root."""
     found = state_dir.stat()
     if found.st_uid in {0, os.geteuid()} and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return
@@ -101,7 +103,8 @@ def _open(path: Path) -> int:
 
 
 def _lock(fd: int, by: float) -> bool:
-    """Take the lock and write our process id into the file; False if another process still holds it at `by`."""
+    """Take the lock and write our process id into its file. Return False if another process still holds the lock at
+    `by`."""
     while not _is_locked(fd):
         if time.monotonic() >= by:
             return False

@@ -15,7 +15,8 @@ log = logging.getLogger(__name__)
 
 
 class News:
-    """Reacts to events in the thread of the listener that reports them. Slow work is left to workers."""
+    """Reacts to events such as a removed device, in the thread of the listener that reports the event. Slow work is
+    left to workers."""
 
     def __init__(
         self,
@@ -24,15 +25,17 @@ class News:
         rescans: tuple[Callable[[], None], ...],
         on_namespace_removed: Callable[[str], None],
     ) -> None:
-        """`rescans` start rescans in workers of everything whose changes a listener reports. `on_namespace_removed`
-        gets the path of a removed namespace, after its attachments began to end."""
+        """`rescans` are functions that start a rescan in a worker: one of the node, one of the CDI specs. They are
+        called when a listener fails, because its events are lost. `on_namespace_removed` gets the path of a removed
+        network namespace, after the attachments in it have begun to end."""
         self._attachments = attachments
         self._limits = limits
         self._rescans = rescans
         self._on_namespace_removed = on_namespace_removed
 
     def uevent(self, event: Uevent) -> None:
-        """Handle a uevent of an RDMA device."""
+        """Make attachments reread their devices if the event removes a character device or renames a device. Other
+        events are ignored."""
         if event.action == "remove" and event.number is not None:
             news.node_removed(self._attachments, event.number, event.sequence)
         elif event.action == "move":  # the kernel's name for a rename
@@ -43,7 +46,7 @@ class News:
         news.look_at_all_again(self._attachments)
 
     def netdevs_changed(self, ifindexes: frozenset[int]) -> None:
-        """Reread the attachments that share the RDMA devices of these netdevs."""
+        """Make the attachments that share the RDMA devices of these netdevs reread their GIDs."""
         news.netdevs_changed(self._attachments, ifindexes)
 
     def namespace_removed(self, path: str) -> None:
@@ -52,18 +55,19 @@ class News:
         self._on_namespace_removed(path)
 
     def removals_lost(self) -> None:
-        """Check whether each pod's network namespace still exists, because lost events may have reported its
-        removal."""
+        """End the sandboxes whose network namespace no longer exists. Called when events about removed namespaces were
+        lost."""
         news.look_at_all_namespaces(self._attachments)
 
     def process_ended(self, process: ProcessIdentity) -> None:
-        """Remove the limits of a container whose process has ended, and end the sandboxes whose first process it
-        was."""
+        """Remove the RDMA limits of the container whose process has ended, and end the sandboxes that live as long as
+        this process."""
         self._limits.process_gone(process)  # first, because the runtime removes the cgroup
         news.process_ended(self._attachments, process)
 
     def listener_failed(self, name: str) -> None:
-        """Rescan everything that any listener reports, because the events of the failed one are lost."""
+        """Start all rescans, and check all attachments, because the events of the failed listener are lost. `name` is
+        the name of the listener."""
         log.error("changes may have been missed, rescanning everything", extra={"listener": name})
         for rescan in self._rescans:
             rescan()

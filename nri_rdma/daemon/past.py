@@ -1,8 +1,8 @@
 """Stores spans and refusals for the next daemon, so that `trace` and `status` also show the time before a restart.
 
-A thread writes what is new to the state directory, twice a second, and logs it with log_level = debug. Threads that
-serve pods do nothing for it, and a killed daemon loses the last half second. Counters are not stored; they restart at
-0, as Prometheus expects (docs/adr/0058-what-a-daemon-did-outlives-it.md).
+A thread writes new spans and refusals to the state directory, twice a second, and logs the spans with log_level =
+debug. Threads that serve pods do nothing for it. A killed daemon loses the last half second. Counters are not stored;
+they restart at 0, as Prometheus expects (docs/adr/0058-what-a-daemon-did-outlives-it.md).
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ log = logging.getLogger(__name__)
 
 PAUSE_S = 0.5
 _BATCH = 64
-"""Number of spans that are written at once: it takes a third of a millisecond, and other threads run in between."""
+"""Number of spans that are written at once. Writing them takes a third of a millisecond, and other threads run between
+two batches."""
 _LOGGED = frozenset({"rdma.device", "rdma.devices", "k8s.container.name", "reason"})
-"""The attributes of spans that are logged."""
+"""The attributes of spans that appear in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,8 @@ class Past:
         self._thread = threading.Thread(target=self._run, name="past", daemon=True)
 
     def begin(self) -> None:
-        """Load the spans and refusals of the daemon before, then start the thread. Call it before the first span is
-        recorded."""
+        """Load the spans and refusals of the daemon before, then start the thread that stores new ones. Call it before
+        the first span is recorded."""
         self._take_up()
         self._thread.start()
 
@@ -86,7 +87,8 @@ class Past:
         self._last_span, self._rows = self._spans.newest, frozenset(self._refused.rows())
 
     def close(self) -> None:
-        """Store the rest and end the thread. Calling it twice is allowed."""
+        """Store the spans and refusals that are not in the file yet, and end the thread. Calling it twice is
+        allowed."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -121,13 +123,13 @@ class Past:
         return recent[known:]
 
     def _new_rows(self) -> Sequence[RefusalRow]:
-        """Return refusals that are new or have occurred again, oldest first."""
+        """Return the refusals that are new or have occurred again since the last call, oldest first."""
         rows, before = self._refused.rows(), self._rows
         self._rows = frozenset(rows)
         return [row for row in reversed(rows) if row not in before]
 
     def _decoded(self, text: bytes) -> Span | RefusalRow | None:
-        """Return the span or refusal of a line; None if this release cannot read the line."""
+        """Return the span or refusal in a line of the file; None if this release cannot read the line."""
         try:
             line = _line(text)
             return line.refusal if line.span is None else _span(line.span, self._spans)
@@ -152,7 +154,7 @@ def _text(line: _Line) -> bytes:
 
 
 def _line(text: bytes) -> _Line:
-    """Parse a line. Raises MsgspecError or ValueError."""
+    """Parse a line of the file. Raises MsgspecError or ValueError."""
     try:
         return msgspec.json.decode(text, type=_Line)
     except msgspec.DecodeError:  # surrogates, as in _text
@@ -160,8 +162,8 @@ def _line(text: bytes) -> _Line:
 
 
 def _log_steps(spans: Sequence[Span], recorder: Recorder) -> None:
-    """Log each span with the facts that `trace` shows. The pod's name comes from the span of the runtime's call in the
-    same trace."""
+    """Log each span with the facts that the command `trace` shows. The pod's name comes from the span of the runtime's
+    call in the span's trace."""
     if not spans or not log.isEnabledFor(logging.DEBUG):
         return
     pods = {it.trace_id: it.attributes["k8s.pod.name"] for it in recorder.recent() if "k8s.pod.name" in it.attributes}

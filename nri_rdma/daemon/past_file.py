@@ -1,6 +1,7 @@
-"""A log of lines of which the newest one to two megabytes are kept, in a folder that a reboot empties.
+"""A file of lines, of which the newest one to two megabytes are kept, in a folder that a reboot empties. The lines are
+the spans and refusals of a daemon.
 
-It has two files: when the first is full, it replaces the second, older one. A line is appended by one system call,
+There are two files: when the first is full, it replaces the second, older one. A line is appended by one system call,
 without a sync. A killed process loses at most the line that it was writing.
 """
 
@@ -23,7 +24,8 @@ ASIDE: Final = ".unreadable"
 
 
 class PastFile:
-    """The file with the newest lines, and the one with older lines. Not thread-safe."""
+    """Appends lines (spans and refusals as JSON) to a file, and keeps the file with older lines beside it. Not
+    thread-safe."""
 
     def __init__(self, folder: Path, *, file_bytes: int = FILE_BYTES) -> None:
         self.path = folder / "past.jsonl"
@@ -31,10 +33,10 @@ class PastFile:
         self._file_bytes = file_bytes
 
     def read(self, decode: Callable[[bytes], T | None]) -> Iterator[T]:
-        """Yield the decoded lines, oldest first. Raises OSError.
+        """Yield the decoded lines, oldest first. Raises OSError if a file cannot be read.
 
-        `decode` returns None for a line that this release cannot read. A file with such lines is renamed and the
-        renaming logged. A last line that was cut off by the end of its process is removed.
+        `decode` returns None for a line that this release cannot read. A file with such a line is renamed, and the
+        renaming is logged. An incomplete last line, from a process that was killed while it wrote, is removed.
         """
         for path in (self._older, self.path):
             with suppress(FileNotFoundError):
@@ -49,7 +51,7 @@ class PastFile:
                 yield from known
 
     def append(self, lines: Sequence[bytes]) -> None:
-        """Append lines. Raises OSError; the file is then as before."""
+        """Append lines. Raises OSError if they cannot be written; the file is then as before."""
         data = b"".join(line + b"\n" for line in lines)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self.path, flags, 0o600)

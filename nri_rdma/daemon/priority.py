@@ -13,8 +13,8 @@ _AS_STARTED_BY_MOST = 0
 
 
 def prefer(nice: int) -> None:
-    """Give all threads this nice value, unless the daemon was started with one. Threads that are created later inherit
-    it."""
+    """Give all threads of the daemon this nice value, unless the daemon was started with a nice value of its own.
+    Threads that are created later inherit it."""
     if nice == _AS_STARTED_BY_MOST or os.getpriority(os.PRIO_PROCESS, 0) != _AS_STARTED_BY_MOST:
         return
     try:

@@ -22,7 +22,7 @@ from nri_rdma.observe.logs import set_log_level
 log = logging.getLogger(__name__)
 
 RELOADABLE = frozenset({"pools", "rules", "adopt", "allow_default_pool", "sandboxed_handlers", "log_level"})
-"""The settings that can change while the daemon runs. The others fix its files, sockets and names."""
+"""The settings that can change while the daemon runs. All other settings determine its files, sockets and names."""
 
 
 class Reloader:
@@ -41,8 +41,8 @@ class Reloader:
         """Whether a reload has replaced the configuration of the daemon's start."""
 
     def run(self) -> None:
-        """Read the configuration and use it, or keep the old one. No content of a configuration file makes this
-        raise."""
+        """Read the configuration and use it. If it is invalid, keep the old one and log the reason. No content of a
+        configuration file makes this raise."""
         try:
             settings = self._read()
             self._take(settings)
@@ -64,7 +64,7 @@ class Reloader:
 
 
 def refuse_fixed(old: Settings, new: Settings) -> None:
-    """Raise SettingError if settings differ that only a restart can change. The error names them."""
+    """Raise SettingError if `new` changes settings that only a restart can change. The error names the settings."""
     changed = [
         item.name
         for item in fields(Settings)
@@ -83,7 +83,8 @@ def refuse_fixed(old: Settings, new: Settings) -> None:
 
 
 def _resource_pools(settings: Settings) -> frozenset[tuple[str, str, int, str]]:
-    """Return the facts that the kubelet got about pools that are served as a resource."""
+    """Return name, resource, shares and `gives` of each pool that is served as a device plugin resource. The kubelet
+    got these facts when the resource was registered."""
     return frozenset((it.name, it.resource, it.shares, it.gives) for it in settings.pools if it.resource)
 
 
@@ -92,7 +93,8 @@ def _has_claims(settings: Settings) -> bool:
 
 
 def refuse_contested(policy: Policy, node: Node) -> None:
-    """Raise SettingError if several pools select the same device of this node. The error names the devices."""
+    """Raise SettingError if several pools select a device of this node, since a device belongs to one pool only. The
+    error names the devices."""
     contested = contested_words(policy, node)
     if contested:
         raise SettingError(
@@ -103,13 +105,15 @@ def refuse_contested(policy: Policy, node: Node) -> None:
 
 
 class Contested:
-    """Logs devices that no pod can get because several pools select them. An unchanged list is not logged again."""
+    """Logs contested devices, which no pod can get because several pools select them. An unchanged list is not logged
+    again."""
 
     def __init__(self) -> None:
         self._told = ""
 
     def tell(self, policy: Policy, node: Node) -> None:
-        """Log the contested devices of this node, if they have changed."""
+        """Log the devices of this node that several pools select, if their list has changed since the last call. No pod
+        can get such devices."""
         contested = contested_words(policy, node)
         if contested not in {"", self._told}:
             log.error("devices that several pools select are in none", extra={"contested": contested})
@@ -117,7 +121,8 @@ class Contested:
 
 
 def contested_words(policy: Policy, node: Node) -> str:
-    """Return a text with the devices that several pools select, and these pools; "" if there are none."""
+    """Return a text that names the devices which several pools select, with these pools; "" if there are no such
+    devices."""
     contested = offer(policy, node).contested
     names = {device.id: device.name for device in node.devices}
     by_pools = groupby(sorted((pools, names[device_id]) for device_id, pools in contested.items()), lambda it: it[0])

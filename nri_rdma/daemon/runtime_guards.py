@@ -1,8 +1,9 @@
-"""Asks the container runtime which of its handlers add the guard's OCI hook, which refuses a container without its
-devices.
+"""Asks the container runtime which of its handlers add the guard, an OCI hook that keeps a container from starting
+without its devices.
 
-The metrics page needs it, and so do pods on whose devices RDMA must be proven. The runtime is asked again when someone
-needs the answer and the last one is old. Its configuration changes only when it restarts.
+The metrics page shows the answer. Pods whose containers must pass an RDMA test need the guard, so the daemon asks for
+them, too. The runtime is asked again when the answer is needed and the last one is old, because a restarted runtime may
+have another configuration.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ from nri_rdma.text.share_annotations import GUARD_OFF, guard_label
 log = logging.getLogger(__name__)
 
 AGAIN_S = 15.0
-"""Age in seconds up to which an answer is used again."""
+"""Age in seconds up to which the runtime's answer is reused."""
 UNGUARDED_AGAIN_S = 1.0
-"""Age up to which an answer is used again to refuse a pod. It is short, because the guard may have been set up a moment
-ago."""
+"""Age in seconds up to which the runtime's answer is reused to refuse a pod. It is short, because the guard hook may
+have been set up a moment ago."""
 
 
 class RuntimeGuards:
-    """The runtime handlers, and whether they add the guard's OCI hook to their containers. Thread-safe."""
+    """The runtime's handlers, and whether each adds the guard to its containers. The guard is an OCI hook that keeps a
+    container from starting without its devices. Thread-safe."""
 
     def __init__(
         self,
@@ -54,20 +56,16 @@ class RuntimeGuards:
         self._setups: tuple[Setup, ...] = ()
 
     def told(self) -> Mapping[str, bool]:
-        """Return the last known answer: runtime handler to whether its containers have the guard. Handlers where this
-        is unknown are left out.
-
-        If the answer is old, a worker asks again. Does not block.
-        """
+        """Return for each runtime handler whether its containers have the guard, an OCI hook that keeps a container
+        from starting without its devices. Handlers where this is unknown are left out. The answer comes from memory; if
+        it is old, a worker asks the runtime for the next call."""
         self._ask_again(AGAIN_S)
         return {it.name: not it.fault for it in self._setups if it.is_known}
 
     def is_guarded(self, asker: Asker, by: float) -> bool | None:
-        """Return whether the containers of a pod have the guard; None if this is unknown. `asker` describes the pod.
-
-        If the last answer is old, wait for a new one until `by` (seconds of `time.monotonic`). Raises NotReadyError at
-        `by`.
-        """
+        """Return whether the containers of the pod `asker` have the guard, an OCI hook that keeps a container from
+        starting without its devices; None if this is unknown. If the last answer of the runtime is old, wait for a new
+        one. Raises NotReadyError if none has come at `by`, in seconds of `time.monotonic`."""
         handler, prefix = asker.runtime_handler, self._settings.annotation_prefix
         is_left_out = (guard_label(prefix), GUARD_OFF) in asker.labels
         if self._settings.guard_resource and not is_left_out:
@@ -86,8 +84,8 @@ class RuntimeGuards:
         return False if found is not None and found.is_known else None
 
     def _ask_again(self, new_s: float) -> Future[None]:
-        """Have a worker ask the runtime, unless the last answer is at most `new_s` seconds old. Return a future that is
-        done when there is an answer."""
+        """Have a worker ask the runtime for its handlers, unless the last answer is at most `new_s` seconds old. Return
+        a future that is done when there is an answer."""
         with self._lock:
             now, last = self._clock(), self._asking
             if last is not None and (not last.done() or now < self._asked_at + new_s):

@@ -17,13 +17,14 @@ log = logging.getLogger(__name__)
 NOTIFY_SOCKET: Final = "NOTIFY_SOCKET"
 
 READY_WITHIN_S = 10.0
-"""Time after which the daemon counts as ready even if the runtime has not listed its pods.
+"""Time in seconds after which the daemon counts as ready even if the runtime has not listed its pods.
 
 Units that wait for the daemon must start even on a node whose runtime starts later.
 """
 
 _SEND_S = 1.0
-"""How long a report waits for a service manager that does not read. After that it is dropped."""
+"""How long a report waits, in seconds, for a service manager that does not read its socket. After that the report is
+dropped."""
 
 
 class ServiceManager:
@@ -42,7 +43,7 @@ class ServiceManager:
     def serving(self, *, alone: bool = False) -> None:
         """Schedule the report READY=1 for READY_WITHIN_S from now; `ready` may send it earlier.
 
-        `alone`: there is no runtime whose list of pods is awaited, so report at once.
+        With `alone` the report is sent at once, because there is no runtime whose list of pods is awaited.
         """
         if alone:
             self.ready()
@@ -50,14 +51,14 @@ class ServiceManager:
             self._schedule(READY_WITHIN_S, self.ready)
 
     def ready(self) -> None:
-        """Report that the daemon is ready."""
+        """Report READY=1 to the service manager, unless READY=1 or STOPPING=1 was sent before."""
         with self._lock:
             first, self._is_ready = not self._is_ready, True
         if first:
             self._send(b"READY=1")
 
     def stopping(self) -> None:
-        """Report that the daemon is about to end."""
+        """Report STOPPING=1 to the service manager, unless it was sent before. READY=1 is not sent after it."""
         with self._lock:
             first, self._is_stopping = not self._is_stopping, True
             self._is_ready = True  # READY=1 must not follow

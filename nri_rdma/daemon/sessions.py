@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 
 
 class Sessions:
-    """Creates the plugin of each session, and keeps the description of the present session's runtime."""
+    """Creates the plugin of each session with the runtime, and keeps the description of the runtime in the present
+    session."""
 
     def __init__(
         self,
@@ -44,7 +45,8 @@ class Sessions:
         self._engines = engines
         self._runtime = RuntimeFacts()
         self._was_heard = False
-        """Whether any runtime has ever registered us. From then on a runtime is expected."""
+        """Whether any runtime has ever registered this plugin. From then on the runtime's absence counts as a
+        problem."""
 
     def make_plugin(self, runtime_pid: int) -> Plugin:
         """Return the handlers of a new session; `runtime_pid` is the runtime's process (0: unknown)."""
@@ -53,7 +55,7 @@ class Sessions:
         return Plugin(self._engine, self._spans, self._synchronized, self._configured, self._refusals)
 
     def view(self) -> RuntimeView:
-        """Return the runtime's state, for `status`."""
+        """Return the state of the runtime and of the connection to it, for `status`."""
         runtime, door = self._runtime, self._door()
         waits_alone = door.link is Link.DISCONNECTED and not (door.launched or self._was_heard)
         if waits_alone and (engines := self._engines()):
@@ -88,7 +90,8 @@ class Sessions:
 
 
 def set_memlock(engine: Engine, setting: Memlock, runtime: RuntimeFacts) -> None:
-    """Set the default RLIMIT_MEMLOCK of containers for this session. Called once, before its first event."""
+    """Set the default RLIMIT_MEMLOCK of containers for this session with the runtime. Called once, before the session's
+    first event."""
     applied = runtime.abilities.applies_rlimits
     wanted = default_memlock(setting, engine.offering.memlock.ceiling)
     dropped_by = "" if applied else f"{runtime.name} {runtime.version}".strip()
@@ -102,12 +105,14 @@ def set_memlock(engine: Engine, setting: Memlock, runtime: RuntimeFacts) -> None
 
 
 def default_memlock(setting: Memlock, ceiling: int) -> int | None:
-    """Return the RLIMIT_MEMLOCK in bytes for containers whose pods ask for none; None: keep the runtime's own."""
+    """Return the RLIMIT_MEMLOCK in bytes for containers whose pods request none; None: keep the runtime's own.
+    `ceiling` is the highest limit in bytes that the runtime may set; the setting `auto` means unlimited if `ceiling` is
+    unlimited."""
     if setting.automatic:
         return UNLIMITED if ceiling == UNLIMITED else None
     return setting.bytes
 
 
 def preload_grammar() -> None:
-    """Import the YAML parser, which takes 8 ms, so that the first pod that asks does not wait for it."""
+    """Import the YAML parser, which takes 8 ms, so that the first pod with a request does not wait for it."""
     importlib.import_module("nri_rdma.text.requests")

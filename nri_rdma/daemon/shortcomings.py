@@ -18,7 +18,8 @@ log = logging.getLogger(__name__)
 
 
 class Lacking:
-    """The problems with which the daemon goes on. They are added while it starts; any thread may read them."""
+    """The problems with which the daemon goes on. Problems are added while the daemon starts; any thread may read
+    them."""
 
     def __init__(self, of_settings: Iterable[Trouble]) -> None:
         self._troubles: tuple[Trouble, ...] = ()
@@ -31,15 +32,13 @@ class Lacking:
             self._troubles = (*self._troubles, it)
 
     def told(self, *, settings_are_others: bool) -> tuple[Mapping[str, str], ...]:
-        """Return all problems as the fields of Trouble.
-
-        `settings_are_others`: a reload has replaced the settings of the start, so problems with those are left out.
-        """
+        """Return all problems as dictionaries with the fields of Trouble. `settings_are_others`: a reload has replaced
+        the settings of the start, so problems with the settings of the start are left out."""
         return tuple(asdict(it) for it in self._troubles if not (it.part is Part.SETTINGS and settings_are_others))
 
 
 def warn_of_variables(environment: Mapping[str, str]) -> None:
-    """Log environment variables whose names are similar to a setting's variable but are read by nothing."""
+    """Log environment variables that nothing reads although their names are similar to a setting's variable."""
     for written, near in misnamed_variables(environment):
         log.warning(
             "this environment variable is not used, its name may be wrong", extra={"variable": written, "meant": near}

@@ -1,8 +1,8 @@
 """Handles signals at once, even while the main thread is blocked.
 
-Python runs signal handlers in the main thread, between two instructions. If that thread blocks in a system call, a
+Python runs signal handlers in the main thread, between two instructions. If the main thread blocks in a system call, a
 handler may wait for the end of the call: until the runtime's next event, perhaps for hours. But the interpreter writes
-the signal's number to a file descriptor at once, and a thread of ours waits for that.
+the signal's number to a file descriptor at once. A thread of this module reads that descriptor and calls the handler.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _PIPE_BYTES = 64
 
 
 class Signals:
-    """Calls a function for each signal, in a thread of its own, until closed. Only the main thread may create and close
-    it."""
+    """Calls a function for each signal, in a thread of its own, until it is closed. Only the main thread may create and
+    close the object."""
 
     def __init__(self, answers: Mapping[signal.Signals, Callable[[], None]]) -> None:
         self._answers = answers
@@ -31,7 +31,7 @@ class Signals:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread. From now on these signals do nothing, because the process is about to end."""
+        """End the thread. From now on the signals have no effect, because the process is about to end."""
         signal.set_wakeup_fd(-1)
         os.close(self._writing)  # the thread ends after the remaining numbers
         self._thread.join()
@@ -46,4 +46,5 @@ class Signals:
 
 
 def _written(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing. The interpreter writes a signal's number only if the signal has a handler."""
+    """Do nothing. The signal needs a handler, because only then Python writes its number to the pipe that the thread of
+    Signals reads."""

@@ -1,5 +1,5 @@
-"""Reads what other programs give to containers, the CDI specs and the kubelet's allocations, and creates the engine's
-evidence from it."""
+"""The programs other than nri-rdma that give RDMA devices to containers, as seen in CDI specs and in the kubelet's
+allocations. The engine uses them to explain a container's devices."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ log = logging.getLogger(__name__)
 
 _NO_SPECS = Registry(devices={})
 UNWATCHED_S = 5.0
-"""Pause between two readings of the CDI directories while the kernel cannot watch them, because no inotify instance is
-left."""
+"""Pause in seconds between two readings of the CDI directories while the kernel cannot watch them, because no inotify
+instance is left."""
 
 
 class Sources:
-    """The CDI specs and the kubelet, which say where a container's RDMA devices come from if we did not give them.
+    """The CDI specs and the kubelet, which say where a container's RDMA devices come from if nri-rdma did not give
+    them.
 
     The creator closes it. A worker opens it, because importing YAML and grpc would delay the first pod. Until it is
     open, containers with RDMA devices from other drivers wait.
@@ -49,8 +50,8 @@ class Sources:
         listeners: Listeners,
         readers: Workers | None = None,
     ) -> None:
-        """`listeners` report changes of specs, and `workers` read them. `readers` rescan the node for a waiting
-        container, so that it does not wait for attaches; default: the workers."""
+        """`listeners` report changes of CDI specs, and `workers` read the specs. `readers` rescan the node for a
+        waiting container, so that it does not wait for attaches; None: `workers` do."""
         self._settings = settings
         serves_claims = any(pool.door is PoolDoor.CLAIMS for pool in settings.pools)
         self._checkpoint = str(settings.kubelet_plugins_dir.parent / CHECKPOINT_FILE) if serves_claims else ""
@@ -73,11 +74,12 @@ class Sources:
             is_ready=False,
         )
         self.rereads: tuple[Read, ...] = (self.reread, lambda: node.refresh_in(readers or workers))
-        """Start every reading that may explain a container's devices: of the specs, and of the node."""
+        """Functions that start each scan which may explain a container's devices: one of the CDI specs, one of the
+        node."""
         node.on_read.append(self.specs.read_again)
 
     def open_later(self) -> None:
-        """Have a worker read the specs, watch them for changes, and connect to the kubelet if it is there.
+        """Have a worker read the CDI specs, watch them for changes, and connect to the kubelet if the node has one.
 
         Calling it twice is allowed, because the runtime may connect more than once.
         """
@@ -86,29 +88,28 @@ class Sources:
             self._opening.add_done_callback(_log_bug)
 
     def reread(self) -> Future[None]:
-        """Have a worker read the specs again, before it goes on with attaches, and return a future of the end.
-
-        A call while a reading is queued returns the future of that reading. Readings come before attaches, because a
-        container of a pod whose devices are attached may wait for one.
-        """
+        """Have a worker read the CDI specs again, and return a future that is done afterwards. If a reading is already
+        queued, return its future. A reading comes before queued attaches, because a container that is about to start
+        may wait for it."""
         with self._queue_lock:
             if self._queued is None:
                 self._queued = self._workers.submit("specs", self._read_now, urgent=True)
             return self._queued
 
     def changes_were_lost(self) -> None:
-        """Have a worker read the specs again, if they were read before."""
+        """Have a worker read the CDI specs again, because reports of changes were lost. Does nothing before the specs
+        were first read."""
         if self._specs is not None:
             self._reread_later()
 
     @property
     def is_there(self) -> bool:
-        """Return whether there is a kubelet on this node."""
+        """Return whether the node has a kubelet."""
         return self._kubelet.is_there if self._kubelet is not None else self._settings.kubelet_socket.exists()
 
     @property
     def tells(self) -> bool:
-        """Return whether a kubelet has answered a query of its allocations."""
+        """Return whether the kubelet has ever answered a query about its allocations."""
         return self._kubelet is not None and self._kubelet.tells
 
     def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
@@ -126,7 +127,8 @@ class Sources:
         return read_checkpoint(self._checkpoint) if self._checkpoint else b""
 
     def close(self) -> None:
-        """Stop watching and disconnect. Call it after the workers are closed; calling it twice is allowed."""
+        """Stop watching the CDI specs, and disconnect from the kubelet. Call it after the workers are closed; calling
+        it twice is allowed."""
         self._is_closed = True
         self._cancel()
         if self._specs is not None:
@@ -144,8 +146,8 @@ class Sources:
         log.info("CDI specs were read", extra={"devices": len(self._registry().devices)})
 
     def _watch(self) -> None:
-        """Read the specs, and watch them for changes. If the kernel cannot watch them, read them every UNWATCHED_S
-        until it can."""
+        """Read the CDI specs, and watch them for changes. If the kernel cannot watch them, read them every UNWATCHED_S
+        seconds until it can."""
         with self._watch_lock:
             if self._specs is not None:  # a container that waited for a spec has opened it already
                 self._specs.refresh()
@@ -192,8 +194,8 @@ class Sources:
 
 
 def _log_bug(done: Future[None]) -> None:
-    """Log an exception that the reader of specs did not handle, a bug. Until it is repaired, containers with RDMA
-    devices from other drivers are refused."""
+    """Log an exception that the reader of CDI specs did not handle, which is a bug. Until it is repaired, containers
+    with RDMA devices from other drivers are refused."""
     error = None if done.cancelled() else done.exception()
     if error is not None:
         log.error("the CDI specs were not read", exc_info=error)

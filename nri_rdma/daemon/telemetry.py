@@ -22,7 +22,7 @@ KEPT_SPANS = 4096
 
 
 class Telemetry:
-    """The recorder of spans, the tally for metrics, and the threads that export and store spans, until `close`."""
+    """The recorder of spans, the counts for metrics, and the threads that export and store spans, until `close`."""
 
     def __init__(self, settings: Settings, lacking: Lacking) -> None:
         self._exporter = _exporter(lacking) if settings.tracing else None
@@ -36,13 +36,14 @@ class Telemetry:
         )
 
     def begin(self, refused: RefusedLately) -> None:
-        """Load the spans and refusals of the daemon before, and store those of this one. Call it before the first span
-        is recorded."""
+        """Load the spans and refusals of the daemon before, and start to store those of this daemon. Call it before the
+        first span is recorded."""
         self._past = Past(self._state_dir, self.spans, refused)
         self._past.begin()
 
     def traces(self) -> Mapping[str, Any] | None:
-        """Return the fields of ExportCounts: how many spans were sent to a collector; None if none are sent."""
+        """Return the fields of ExportCounts, such as the number of spans that were sent to a collector; None if spans
+        are not exported."""
         return asdict(self._exporter.counts()) if self._exporter else None
 
     def close(self) -> None:

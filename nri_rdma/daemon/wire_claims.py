@@ -32,17 +32,17 @@ from nri_rdma.tasks.waiting import settled
 from nri_rdma.tasks.workers import Workers
 
 REPORTED_S = 30.0
-"""How long claims and slices wait until the runtime has listed its pods. The kubelet waits 45 s for an answer, and
-deletes the slices of a driver that has been away for 30 s."""
+"""How long claims and ResourceSlices wait, in seconds, until the runtime has listed its pods. The kubelet waits 45 s
+for an answer, and deletes the slices of a driver that has been away for 30 s."""
 
 
 def make_claims_door(
     settings: Settings, engine: Engine, workers: Workers, spans: Recorder, reported: Future[None]
 ) -> ClaimsDoor | None:
-    """Return the DRA driver for the pools with door = claims; None without such pools. The caller closes it.
+    """Return the DRA driver for the pools with door = claims; None without such pools. The caller closes the driver.
 
     `reported` is done when the runtime has listed its pods. Before that no claim is prepared, and for up to REPORTED_S
-    no slices are written.
+    no ResourceSlices are written.
     """
     if not any(pool.door is PoolDoor.CLAIMS for pool in settings.pools):
         return None
@@ -100,11 +100,8 @@ def missing_package(settings: Settings) -> tuple[Trouble, ...]:
 
 
 def _get_when_reported(reported: Future[None], api: ApiServer, path: str) -> Mapping[str, Any]:
-    """Read an object from the API server after the runtime has listed its pods.
-
-    Raises NotReadyError if that takes too long. No claim is prepared earlier, because its pod could then start without
-    its devices.
-    """
+    """Read an object from the API server after the runtime has listed its pods. No claim is prepared earlier, because
+    its pod could start without its devices. Raises NotReadyError if the runtime takes longer than REPORTED_S."""
     if not settled(reported, REPORTED_S):
         hint = "see that the container runtime runs with NRI: `nri-rdma status` says why it is not connected"
         raise NotReadyError(ErrorCode.NOT_READY, "the runtime has not reported its pods yet", where=path, hint=hint)

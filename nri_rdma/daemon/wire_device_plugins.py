@@ -1,5 +1,5 @@
-"""Creates the device plugins of a daemon, and writes the CDI spec that adds the guard's OCI hook to their
-containers."""
+"""Creates the device plugins of a daemon, and writes the CDI spec that adds the guard to containers with shares. The
+guard is an OCI hook that keeps a container from starting without its devices."""
 
 from __future__ import annotations
 
@@ -63,12 +63,10 @@ def _supply(engine: Engine) -> Supply:
 
 
 def _write_guard(settings: Settings, shares: ShareBook, runtime: Callable[[], str]) -> Guarding:
-    """Write the CDI spec that adds the guard's OCI hook, unless the hook is not on this host or the runtime does not
-    read specs.
-
-    Raises CdiError; raises OSError if it is unknown whether the runtime reads specs. The file stays when the daemon
-    ends, so that a container that is created again does not start without the guard.
-    """
+    """Write the CDI spec by which containers with shares get the guard, an OCI hook that keeps a container from
+    starting without its devices. Return a reason instead if this host has no hook, or if the runtime, named by
+    `runtime`, does not read CDI specs. The file stays after the daemon's end. Raises CdiError, and OSError if
+    containerd does not answer."""
     hook = settings.guard_hook
     if hook is None or not hook.is_file():
         return Guarding.NO_HOOK
@@ -80,10 +78,8 @@ def _write_guard(settings: Settings, shares: ShareBook, runtime: Callable[[], st
 
 
 def _reads_cdi_specs(settings: Settings) -> bool:
-    """Return whether containerd reads CDI specs; True if it does not say. Raises OSError if containerd does not answer.
-
-    If True is wrong, a container without the guard is refused with the name of containerd's setting.
-    """
+    """Return whether containerd reads CDI specs; True if its answer does not say so. Raises OSError if containerd does
+    not answer."""
     try:
         return reads_cdi_specs(settings.containerd_socket) is not False
     except ContainerdError as error:
@@ -91,7 +87,8 @@ def _reads_cdi_specs(settings: Settings) -> bool:
 
 
 def hook_options(settings: Settings) -> Iterator[str]:
-    """Yield the flags of the guard's hook for settings that differ from the hook's defaults."""
+    """Yield the command-line flags of the guard, an OCI hook that keeps a container from starting without its devices.
+    There is a flag for each setting that differs from the hook's default."""
     plain = Settings()
     if settings.control_path != plain.control_path:
         yield from ("--control-socket", str(settings.control_path))

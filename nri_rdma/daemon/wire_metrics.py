@@ -31,10 +31,7 @@ def make_metrics_server(address: ListenAddress, facts: DaemonFacts, tally: Tally
 
 
 def _health(facts: DaemonFacts) -> str:
-    """Return the reason why the daemon does not serve pods; "" while it does. It depends only on the session with the
-    runtime.
-
-    The state of an earlier daemon needs no check, because it is read before the page is served.
-    """
+    """Return the reason why the daemon does not serve pods, "" if it does. It serves pods while its session with the
+    runtime is synchronized."""
     runtime = facts.runtime()
     return unsynchronized(runtime.link, str(facts.settings.nri_socket), runtime.error)

@@ -94,7 +94,7 @@ class Pool:
     """The name PREFIX/NAME of the device plugin resource, as containers write it in `resources.limits`; "" if pods do
     not request the pool as a resource."""
     shares: int = 0
-    """The number of `resource` that the node offers. 0 if `gives` is DEVICE: the node then offers one for each device."""
+    """The number of `resource` that the node offers. 0 if `gives` is DEVICE: the node then offers one per device."""
     gives: ShareGives = ShareGives.ONE
     down_ports: DownPorts = DownPorts.LAST
     closed: str = ""

@@ -1,6 +1,7 @@
-"""Converts recorded spans to the names of OpenTelemetry's semantic conventions, which exporters and dashboards expect.
+"""Converts recorded spans to the attribute names of OpenTelemetry's semantic conventions, which exporters and
+dashboards expect.
 
-The conversion is done when a span is exported. The hot path records plain texts.
+The conversion is done when a span is exported, because the code that serves pods must be fast and records plain texts.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ KUBELET_CALLS: Final[Mapping[str, str]] = {
     "NodeUnprepareResources": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
     "Allocate": "v1beta1.DevicePlugin",
 }
-"""Names of the spans for the kubelet's calls, with their gRPC service. They have kind SERVER, too."""
+"""Names of the spans for the kubelet's calls, with their gRPC service. They have kind SERVER."""
 _RPC: Final[Mapping[str, str]] = {"rpc.system.name": "ttrpc", "rpc.service": "nri.pkg.api.v1alpha1.Plugin"}
 _LISTS = frozenset(
     {"rdma.devices", "rdma.shares", "rdma.cdi_devices", "rdma.cdi_source", "rdma.gpus", "rdma.kubelet.containers"}

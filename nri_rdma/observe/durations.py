@@ -1,9 +1,9 @@
-"""Histograms of durations by labels, for the metrics page. Recording is cheap enough for the hot path.
+"""Histograms of durations by labels, for the metrics page. Recording is cheap enough for each call of the runtime.
 
 Recording a duration only appends it to a queue (0.05 us; a span 0.01 us). The thread that serves the page counts the
 queues' content from time to time, and for each page.
 
-The duration of a runtime's call is that of its span. A call about a pod that asks for nothing has no span and is only
+The duration of a runtime's call is that of its span. A call about a pod that requests nothing has no span and is only
 counted: measuring it would take 2 to 4 % of its 22 us.
 """
 
@@ -34,8 +34,8 @@ runtime drops a plugin after 2 s."""
 REFUSAL: Final = "nri-rdma: "
 """The prefix of the text of every error that has a code."""
 CAPACITY: Final = 8192
-"""Maximum number of durations in a queue; beyond it the oldest are not counted. Six hundred pods that start within a
-second produce as many spans."""
+"""Maximum number of durations in a queue. If more come before the queue is counted, the oldest are dropped. Six hundred
+pods that start within a second produce as many spans."""
 _BOUNDS_NS: Final = tuple(round(bound * 1e9) for bound in BOUNDS_S)
 
 
@@ -55,8 +55,8 @@ class CallOutcome(StrEnum):
 class Histogram:
     """The durations of one kind of operation.
 
-    `buckets` are the numbers of durations between each bound and the one before; the last bucket is for those above all
-    bounds.
+    `buckets` are the numbers of durations between each bound and the bound before it. The last bucket is for durations
+    above all bounds.
     """
 
     buckets: tuple[int, ...]
@@ -70,7 +70,8 @@ class Histogram:
 
 
 class Durations:
-    """Histograms of durations by labels, of which there must be few. Thread-safe."""
+    """A histogram of durations for each combination of labels. Label values must come from a small fixed set, because
+    every combination is kept. Thread-safe."""
 
     def __init__(self) -> None:
         self._noted: deque[tuple[Labels, int]] = deque(maxlen=CAPACITY)
@@ -80,7 +81,7 @@ class Durations:
         self._rows: dict[Labels, list[int]] = {}
 
     def settle(self) -> None:
-        """Count the durations in the queue. A negative one, from a clock that was set back, counts as 0."""
+        """Count the durations in the queue. A negative duration, after a clock was set back, counts as 0."""
         with self._lock:
             for labels, duration_ns in taken(self._noted):
                 row = self._rows.setdefault(labels, [0] * (len(_BOUNDS_NS) + 2))
@@ -105,7 +106,8 @@ class Tally:
         self.steps = Durations()
         """Durations of the spans that are not calls, by name and outcome."""
         self.event_counts: Counter[Labels] = Counter()
-        """Number of the runtime's calls, by NRI's name and outcome. Only the thread that answers them writes it."""
+        """Number of the runtime's calls, by NRI's name of the call and outcome. Only the thread that answers the calls
+        writes it."""
         self.events = Durations()
         """Durations of the runtime's calls about pods that ask for devices, by name and outcome."""
         self.kubelet_calls = Durations()
@@ -136,7 +138,7 @@ def _labels(span: Span) -> Labels:
 
 
 def taken(queue: deque[T]) -> Iterator[T]:
-    """Take and yield the items that are in the queue now. Items that are added meanwhile stay."""
+    """Remove and yield the items that are in the queue at the time of the call. Items that are added later stay."""
     for _ in range(len(queue)):
         yield queue.popleft()
 
@@ -149,7 +151,8 @@ def outcome_of(error: BaseException | None) -> CallOutcome:
 
 
 def measured(durations: Durations | None, method: str, call: Callable[[], T]) -> T:
-    """Call the function, return its result or raise its error, and record its duration by method and outcome."""
+    """Call the function, and record its duration by method and outcome. Return its result or raise its error. If
+    `durations` is None, nothing is recorded."""
     if durations is None:
         return call()
     begin = perf_counter_ns()

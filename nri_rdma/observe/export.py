@@ -1,6 +1,6 @@
 """Exports recorded spans with OpenTelemetry's SDK, in a thread of its own.
 
-The hot path only puts a span into a bounded queue; if the queue is full, the span is dropped and counted.
+Threads that serve pods only put a span into a bounded queue; if the queue is full, the span is dropped and counted.
 OpenTelemetry's own environment variables say whether and how spans are exported. The SDK is imported only if they are.
 """
 
@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 CAPACITY = 4096
 BATCH = 512
 PAUSE_S = 0.5
-"""Pause between two checks of the queue. Waking the thread for every span would take the interpreter from the hot
-path."""
+"""Pause in seconds between two checks of the queue. Waking the thread for every span would slow down the threads that
+serve pods."""
 CLOSE_S = 2.0
 MAX_REASON = 300
 """Maximum length of an exporter's error text, in characters."""
@@ -52,7 +52,7 @@ _OTLP_MODULES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportCounts:
-    """The numbers of spans since the start, by what became of them."""
+    """The numbers of spans since the start, by their fate: waiting, exported, dropped or failed."""
 
     waiting: int
     exported: int
@@ -65,7 +65,7 @@ class ExportCounts:
 
 
 class SpanExportThread:
-    """A thread that passes spans to an exporter. The creator closes it. Any thread may call `put`, which never
+    """A thread that passes spans to an exporter. The object's creator closes it. Any thread may call `put`, which never
     blocks."""
 
     def __init__(self, exporter: SpanExporter, resource: Resource, *, capacity: int = CAPACITY) -> None:
@@ -88,7 +88,8 @@ class SpanExportThread:
     def put(self, span: Span) -> None:
         """Queue a finished span for export; drop it if the queue is full.
 
-        Takes no lock, which would cost a hundredth of an answer. A span that is queued during `close` counts as lost.
+        It takes no lock, because callers serve pods and must be fast. A span that is queued during `close` counts as
+        lost.
         """
         waiting = len(self._queue)
         if waiting >= self._capacity or self._closing:
@@ -169,7 +170,7 @@ class SpanExportThread:
 
 
 class Losses:
-    """Logs when spans begin to be lost, and when they are exported again, but not each batch."""
+    """Logs when spans begin to be lost, and when they are exported again. It does not log each batch."""
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -178,7 +179,8 @@ class Losses:
         self._silent_until = 0.0
 
     def tell(self, counts: ExportCounts, now: float) -> None:
-        """Log a change after a batch. `now` is in seconds of `time.monotonic`."""
+        """Log a warning if spans were lost in the last batch, or a line that export works again after a loss. `counts`
+        are the totals since the start; `now` is in seconds of `time.monotonic`."""
         dropped, failed = counts.dropped - self.dropped, counts.failed - self.failed
         self.dropped, self.failed = counts.dropped, counts.failed
         totals = {"dropped": counts.dropped, "failed": counts.failed}
@@ -193,7 +195,7 @@ class Losses:
 
 
 class _Overheard(logging.Handler):
-    """Captures the log lines of OpenTelemetry's exporters until `end`; otherwise each failed batch would log several
+    """Captures the log lines of OpenTelemetry's exporters until `end`. Otherwise each failed batch would log several
     long lines."""
 
     def __init__(self) -> None:
@@ -205,7 +207,8 @@ class _Overheard(logging.Handler):
         self._logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the text of a record."""
+        """Keep the text of a log record of OpenTelemetry's exporters, from which `why` takes the reason of a failed
+        batch."""
         self.messages.append(record.getMessage())
 
     def why(self) -> str:
@@ -222,7 +225,7 @@ class _Overheard(logging.Handler):
         return self._before
 
     def end(self) -> None:
-        """Let the exporters log normally again."""
+        """Stop capturing: the exporters' log lines are logged normally again."""
         self._logger.removeHandler(self)
         self._logger.propagate = True
 
@@ -233,7 +236,7 @@ _ERRNO = re.compile(r"\[Errno -?[0-9]+\] ([^\"')]+)")
 def make_exporter(environment: Mapping[str, str]) -> SpanExportThread | None:
     """Return the exporter that OTEL_TRACES_EXPORTER names; None if it names none.
 
-    Raises SettingError for a wrong value of this or any other variable of OpenTelemetry.
+    Raises SettingError if this variable or another variable of OpenTelemetry has a wrong value.
     """
     kind = environment.get("OTEL_TRACES_EXPORTER", "").strip().lower() or "none"
     if kind == "none" or environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
@@ -265,7 +268,7 @@ def make_resource(environment: Mapping[str, str]) -> Resource:
 
 
 def readable_span(span: Span, resource: Resource) -> ReadableSpan:
-    """Convert a recorded span to one of OpenTelemetry's SDK."""
+    """Return the recorded span as a span of OpenTelemetry's SDK."""
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
     from opentelemetry.trace import Link, SpanKind, Status, StatusCode

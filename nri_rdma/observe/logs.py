@@ -28,11 +28,11 @@ memory."""
 def set_up_logging(
     level: str, style: str, file: Path | None = None, *, launched: bool = False, fallback: Path | None = None
 ) -> str:
-    """Log from this level on; `style` is `text` or `json`. No other function configures logging.
+    """Configure logging; no other function does. Lines from `level` on are logged in the `style` `text` or `json`.
 
-    Lines go to `file`, otherwise to stderr. If a runtime started the plugin (`launched`), it has no stderr, so lines go
-    to syslog, and to `fallback` if syslog does not take them. If `file` cannot be written, it is ignored and the reason
-    is returned; otherwise "".
+    Lines go to `file`, otherwise to stderr. A plugin that a runtime started (`launched`) has no stderr, so its lines go
+    to syslog, and to the file `fallback` if syslog refuses them. If `file` cannot be written, it is ignored, and the
+    reason is returned; otherwise "".
     """
     why = ""
     try:
@@ -76,8 +76,8 @@ class _Held(logging.Handler):
 
 
 class LogFile(logging.Handler):
-    """A log handler that appends lines to a file of mode 0600. With the renamed older file it stays below twice
-    FILE_BYTES.
+    """A log handler that appends lines to a file of mode 0600. A full file is renamed, so that both files together stay
+    below twice FILE_BYTES.
 
     The file is opened at once, or with `later` at the first line.
     """
@@ -121,8 +121,8 @@ class LogFile(logging.Handler):
 class Syslog(logging.Handler):
     """A log handler that sends lines to the socket of syslog or journald, and reconnects after their restart.
 
-    A line that cannot be sent at once goes to the handler `otherwise`: if logging blocked, our answers would be late,
-    and the runtime would drop us.
+    A line that cannot be sent at once goes to `otherwise`, another log handler. The handler never blocks, because then
+    the daemon's answers would be late and the runtime would disconnect it.
     """
 
     def __init__(self, path: Path, otherwise: logging.Handler) -> None:
@@ -132,12 +132,13 @@ class Syslog(logging.Handler):
         self._socket: socket.socket | None = None
 
     def setFormatter(self, fmt: logging.Formatter | None) -> None:  # noqa: N802 - logging's own name
-        """Set the same format for both destinations."""
+        """Set the format for lines to syslog, and for lines that the handler `otherwise` writes because syslog refused
+        them."""
         super().setFormatter(fmt)
         self._otherwise.setFormatter(fmt)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send a record, or pass it to `otherwise`."""
+        """Send a record to syslog. If that fails, pass it to `otherwise`, the log handler for such lines."""
         priority = _FACILITY_DAEMON << 3 | _SEVERITIES.get(record.levelno, 5)
         line = f"<{priority}>nri-rdma[{os.getpid()}]: {self.format(record)}".encode(errors="backslashreplace")
         try:
@@ -146,7 +147,7 @@ class Syslog(logging.Handler):
             self._otherwise.handle(record)
 
     def close(self) -> None:
-        """Close the socket, and `otherwise`."""
+        """Close the socket, and close `otherwise`, the log handler for lines that syslog refused."""
         self._disconnect()
         self._otherwise.close()
         super().close()
@@ -175,11 +176,11 @@ class Syslog(logging.Handler):
 
 
 _NAMES = {"uid": "k8s.pod.uid", "container": "k8s.container.name", "sandbox": "rdma.sandbox", "code": "error.type"}
-"""The attribute names of spans for the fields of a log line about a pod."""
+"""The fields of a log line about a pod, with the attribute names that spans use for the same facts."""
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
-    """Return the fields of a record, and the ids of the span in which it was logged."""
+    """Return the extra fields of a log record, and the ids of the span in which it was logged."""
     fields = {key: value for key, value in vars(record).items() if key not in _KNOWN}
     span = current_span()
     if span is not None:
@@ -188,7 +189,8 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _named(fields: dict[str, object]) -> dict[str, object]:
-    """Return the fields under the attribute names of spans, if the line is about a pod; otherwise unchanged."""
+    """Return the fields with the names that span attributes have: `uid` becomes `k8s.pod.uid`, for example. Fields of a
+    line that is not about a pod are returned unchanged."""
     if "pod" not in fields:
         return fields
     rest = {_NAMES.get(key, key): value for key, value in fields.items() if key != "pod"}

@@ -1,4 +1,4 @@
-"""Records spans cheaply enough for the hot path.
+"""Records trace spans cheaply enough for every call of the runtime.
 
 Making a span with OpenTelemetry's SDK takes tens of microseconds, and the whole answer to CreateContainer about a
 hundred. So plain values are recorded here, and nri_rdma.observe.export converts them in a thread of its own
@@ -24,7 +24,7 @@ _current: ContextVar[Span | None] = ContextVar("nri_rdma_span", default=None)
 _random_bits = random.Random().getrandbits  # ids need to be distinct, not secret
 
 SLOW_NS: Final = 1_000_000_000
-"""Duration from which a span counts as slow: half of the time that runtimes give a plugin to answer."""
+"""Duration in nanoseconds from which a span counts as slow: half of the time that runtimes give a plugin to answer."""
 
 _SAMPLED: Final = 0x01
 
@@ -32,7 +32,7 @@ _SAMPLED: Final = 0x01
 class Unsampled:
     """The state that all spans of one event share if the caller's trace is not sampled.
 
-    They are kept in memory, and are exported only if one of them fails or is slow.
+    Such spans are kept in memory. They are exported only if one of them fails or is slow.
     """
 
     __slots__ = ("is_exported", "since_ns")
@@ -82,7 +82,7 @@ class Span:
         self.error = ""
 
     def link(self, traceparents: Iterable[str]) -> None:
-        """Add links to the spans of these W3C traceparents. Invalid ones are ignored."""
+        """Add links to the spans of these W3C traceparents. Invalid texts are ignored."""
         callers = filter(None, map(parse_traceparent, traceparents))
         self.links += tuple((caller.trace_id, caller.span_id) for caller in callers)
 
@@ -113,7 +113,7 @@ class _Dropped(dict[str, AttributeValue]):
 
 
 class _UnrecordedSpan(Span):
-    """The span of a recorder that is switched off. All callers share it, and it ignores attributes."""
+    """A span that records nothing, for a recorder that is switched off. All callers share one such span."""
 
     __slots__ = ()
 
@@ -138,10 +138,10 @@ _UNRECORDED = _UnrecordedSpan()
 class Recorder:
     """Creates spans, and keeps the most recent finished ones. Thread-safe.
 
-    `sink` is called with each finished span, in the thread that finished it, and must not block. It does not get spans
-    of callers whose traces are not sampled, unless one of the event's spans failed or was slow. `counter` is called
-    with every finished span. If `capacity` is 0 and both are None, the recorder is off: a span then takes 0.2 us
-    instead of 1 to 3.
+    `sink` is called with each finished span, in the thread that finished it, and must not block. Spans of a trace that
+    the caller does not sample are passed to `sink` only if one of the event's spans failed or was slow. `counter` is
+    called with every finished span. If `capacity` is 0 and both functions are None, nothing is recorded, and a span
+    takes 0.2 us instead of 1 to 3.
     """
 
     def __init__(
@@ -165,10 +165,10 @@ class Recorder:
         traceparent: str = "",
         origin: Span | None = None,
     ) -> Span:
-        """Start a span. Its parent is this thread's current span, otherwise the one of `traceparent`; without both it
-        begins a new trace, with a link to `origin` if given.
+        """Start a span. Its parent is this thread's current span, otherwise the span of `traceparent`. Without both the
+        span begins a new trace, with a link to `origin` if given.
 
-        If `traceparent` says that its trace is not sampled, the span begins a new trace with a link to it.
+        If `traceparent` says that its trace is not sampled, the span begins a new trace with a link to `traceparent`.
         """
         if not self.enabled:
             return _UNRECORDED
@@ -200,8 +200,8 @@ class Recorder:
             self._sink(span)
 
     def _finish_unsampled(self, span: Span, event: Unsampled) -> None:
-        """Keep a finished span of an unsampled trace. If it failed or was slow, pass it to `sink`, together with the
-        other spans of its event."""
+        """Keep a finished span whose trace the caller does not sample. If it failed or was slow, pass it to `sink`,
+        together with the other spans of its event."""
         with self._lock:
             if self._sink is not None and not event.is_exported and (span.error or _is_slow(span)):
                 event.is_exported = True
@@ -220,7 +220,8 @@ class Recorder:
                 yield span
 
     def take_up(self, spans: Iterable[Span]) -> None:
-        """Keep finished spans of an earlier daemon. Call it before the first span is recorded."""
+        """Keep finished spans of an earlier daemon, so that `trace` shows them. Call it before the first span is
+        recorded."""
         self._ring.extend(spans)
 
     @property
@@ -250,7 +251,8 @@ def traceparent() -> str:
 
 @contextmanager
 def under(span: Span | None) -> Iterator[None]:
-    """Make spans of this thread children of a span from another thread: `with under(span): ...`."""
+    """Make `span`, which another thread started, the parent of the spans that this thread starts in the block: `with
+    under(span): ...`."""
     token = _current.set(span)
     try:
         yield

@@ -20,8 +20,8 @@ class Call:
     payload: bytes
     metadata: tuple[tuple[str, str], ...]
     deadline: float | None
-    """When the caller stops waiting, in seconds of `time.monotonic`; None: never. The server does not enforce it; the
-    handler may."""
+    """When the caller stops waiting, in seconds of `time.monotonic`; None: never. The server does not enforce the
+    deadline; the handler may."""
     cancelled: threading.Event = field(default_factory=threading.Event, compare=False)
     """Set when nobody waits for the answer any more: the caller has disconnected, or the server is closing at once."""
 
@@ -49,11 +49,12 @@ class Stream(Protocol):
     def send(self, payload: bytes) -> None:
         """Send a message to the caller. Blocks while the caller does not read.
 
-        Raises RpcError if the message is too long or the stream ended early, and ConnectionClosed.
+        Raises RpcError if the message is too long or the stream ended early, and ConnectionClosed if the caller has
+        disconnected.
         """
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the caller's messages up to the last one."""
+        """Yield the caller's messages; ends after the last one."""
 
 
 Handler = Callable[[Call], bytes]
@@ -62,7 +63,8 @@ StreamHandler = Callable[[Call, Stream], bytes | None]
 """A function that answers a streaming call. Returns the only answer, or None if it sent its messages with
 `Stream.send`."""
 Interceptor = Callable[[Call, Callable[[Call], bytes | None]], bytes | None]
-"""A function that wraps handlers. It gets the call and the next handler, and returns that handler's result, or raises.
+"""A function that wraps handlers. It gets the call and the next handler, and returns the result of that handler, or
+raises.
 
 It may pass on a changed Call. It does not see the messages of a stream.
 """
@@ -70,7 +72,8 @@ It may pass on a changed Call. It does not see the messages of a stream.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streaming:
-    """A streaming method: its handler, and whether the client and the server may send any number of messages."""
+    """A streaming method of a server. `client_streams` and `server_streams` say whether client and server may send any
+    number of messages."""
 
     handler: StreamHandler
     client_streams: bool
@@ -78,7 +81,7 @@ class Streaming:
 
 
 class Methods:
-    """The methods of a server, and the interceptors around them."""
+    """The handlers of a server's methods, and the interceptors that wrap each call."""
 
     def __init__(
         self, handlers: Mapping[tuple[str, str], Handler | Streaming], interceptors: Sequence[Interceptor]

@@ -1,11 +1,12 @@
 """The client's end of a connection: writing, reading and closing.
 
-The connection has no thread of its own. One of the waiting callers reads at a time, and passes the others their events.
-So a single caller needs no thread switch, and no thread has to be joined. A caller that cannot write reads meanwhile,
-because the server may be waiting for that. A message that was sent only in part closes the connection, and so does any
-protocol error; a closed connection is not reopened.
+The connection has no thread of its own. One of the waiting callers reads at a time, and passes the other callers their
+events. So a single caller needs no thread switch, and no thread has to be joined. A caller that cannot write reads
+meanwhile, because the server may be waiting until its messages are read. A message that was sent only in part closes
+the connection, and so does any protocol error; a closed connection is not reopened.
 
-Received messages wait for their caller up to a bound (inbox.py). Beyond it their stream fails, not the connection.
+Received messages wait for their caller up to a bound (inbox.py). Beyond the bound their stream fails, not the
+connection.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from .wire.error import ProtocolError
 
 _RECEIVE_SIZE = 64 << 10
 _LOOK_AGAIN_S = 0.05
-"""How long a caller that is writing relies on another caller to read. Then it checks again."""
+"""How long, in seconds, a caller that waits to write relies on another caller to read. Then it checks again whether
+somebody reads."""
 
 
 class Pending:
-    """A call in progress: its received messages and its outcome."""
+    """A call in progress: its received messages, and its outcome once it has ended."""
 
     __slots__ = ("inbox", "outcome", "server_streams", "stream_id")
 
@@ -60,7 +62,8 @@ class Channel:
         self._watcher: threading.Thread | None = None
 
     def watch(self, on_close: Callable[[], None]) -> None:
-        """Start a thread that calls on_close once, when the connection has ended. close() waits for this thread."""
+        """Start a thread that calls `on_close` once, when the connection has ended. The method `close` waits for this
+        thread."""
         self._watcher = threading.Thread(target=self._watch, args=(on_close,), name="ttrpc-watch", daemon=True)
         self._watcher.start()
 
@@ -73,8 +76,8 @@ class Channel:
     ) -> Pending:
         """Write the request that `make` builds, and return the call.
 
-        Raises RpcError if the request is too long or the deadline passes, ConnectionClosed, and ProtocolError from
-        `make`.
+        Raises RpcError if the request is too long or the deadline passes, ConnectionClosed if the connection has ended,
+        and ProtocolError from `make`. `deadline` is in seconds of `time.monotonic`; None: none.
         """
         self._take_turn(deadline)
         try:
@@ -95,7 +98,8 @@ class Channel:
         return pending
 
     def send(self, pending: Pending, payload: bytes | None, deadline: float | None) -> None:
-        """Write a message of the call; with None, the end of its messages. Raises the errors of ClientStream.send()."""
+        """Write a message of the call. If `payload` is None, write the mark that no more messages come. Raises the
+        errors of ClientStream.send()."""
         self._take_turn(deadline)
         try:
             with self._state:
@@ -106,9 +110,10 @@ class Channel:
             self._sending.release()
 
     def wait(self, pending: Pending, deadline: float | None) -> bool:
-        """Wait until the call is ready; returns False at the deadline. Reads from the socket if no other caller does.
+        """Wait until a message has arrived or the call has ended; return False at the deadline. Reads from the socket
+        if no other caller does.
 
-        Raises ConnectionClosed.
+        Raises ConnectionClosed if the connection has ended.
         """
         with self._state:
             try:
@@ -138,7 +143,7 @@ class Channel:
             return payload
 
     def drop(self, pending: Pending, code: Code, text: str) -> None:
-        """End the call locally with this status, unless it has already ended. Later events of it are dropped."""
+        """End the call locally with this status, unless it has already ended. Later frames of the call are dropped."""
         with self._state:
             if pending.outcome is None:
                 self._connection.forget(pending.stream_id)
@@ -155,7 +160,8 @@ class Channel:
             self._socket.close()
 
     def _take_turn(self, deadline: float | None) -> None:
-        """Acquire the lock for sending. Raises RpcError with DEADLINE_EXCEEDED."""
+        """Acquire the lock for sending. Raises RpcError with DEADLINE_EXCEEDED if another caller holds it until the
+        deadline."""
         remaining = _remaining_s(deadline)
         if not self._sending.acquire(timeout=-1 if remaining is None else max(remaining, 0)):
             raise RpcError(Code.DEADLINE_EXCEEDED, "not sent in time: another message is being written")
@@ -207,8 +213,8 @@ class Channel:
         _poll(self._socket, select.POLLOUT, soon if deadline is None else min(soon, deadline))
 
     def _read_once(self, events: int, deadline: float | None) -> None:
-        """Wait for one of the poll events, receive once, and pass the events to their calls. Releases the lock while it
-        waits."""
+        """Wait for one of the poll events, receive once, and pass each received event to its call. The state's lock is
+        released during the wait."""
         self._reading = True
         self._state.release()
         data: bytes | None = None
@@ -249,7 +255,7 @@ class Channel:
         self._full.pop(pending.stream_id, None)
 
     def _patience_s(self) -> float | None:
-        """Return how long to wait before reading again, because a stream is full; None: read now.
+        """Return how many seconds to wait before reading again, because a stream is full; None: read now.
 
         Streams that have been full for too long fail here.
         """
@@ -259,7 +265,7 @@ class Channel:
         return min(self._full.values()) - now if self._full else None
 
     def _watch(self, on_close: Callable[[], None]) -> None:
-        """Wait until either side closes, have the remaining bytes read, and call on_close."""
+        """Wait until client or server closes the connection, have the remaining bytes read, and call `on_close`."""
         poller = select.poll()
         poller.register(self._socket, select.POLLRDHUP)
         poller.poll()
@@ -286,7 +292,7 @@ class Channel:
 
 
 def _poll(connection: socket.socket, events: int, deadline: float | None) -> bool:
-    """Wait until the socket has one of the poll events or an error; returns False at the deadline."""
+    """Wait until the socket has one of the poll events or an error; return False at the deadline."""
     poller = select.poll()
     poller.register(connection, events)
     remaining = _remaining_s(deadline)

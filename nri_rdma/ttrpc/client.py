@@ -24,7 +24,7 @@ class Client:
     owns. Connecting raises OSError.
 
     If `on_close` is given, a thread calls it once when the connection has ended for any reason, and close() waits for
-    that thread. A client without `on_close` notices the end of the connection only at the next call.
+    that thread. A client without `on_close` notices the end of the connection only at its next call.
     """
 
     def __init__(
@@ -140,6 +140,6 @@ def _deadline(call: Outgoing) -> float | None:
 
 
 def _remaining_ns(deadline: float | None) -> int:
-    """Return the timeout to send, in nanoseconds. 0 means "no deadline" there, so a deadline that has passed becomes
-    1."""
+    """Return the timeout to send, in nanoseconds. In the protocol 0 means "no deadline", so a deadline that has passed
+    becomes 1."""
     return 0 if deadline is None else max(1, int((deadline - time.monotonic()) * 1e9))

@@ -17,7 +17,8 @@ from .wire.error import ProtocolError
 class ClientStream:
     """The messages of a streaming call, to and from the server. One thread may send, and another one may receive.
 
-    As a context manager, it ends the client's messages on exit, and drops messages that still come from the server.
+    As a context manager, it abandons the stream on exit, unless the stream has ended: no more messages are sent, and
+    messages that still come from the server are dropped.
     """
 
     def __init__(self, channel: Channel, pending: Pending, deadline: float | None) -> None:
@@ -29,8 +30,8 @@ class ClientStream:
         """Send a message. Blocks while the server does not read.
 
         Raises RpcError if the message is too long, at the deadline, and with the server's status if the server ended
-        the stream with an error. Raises EOFError if the server ended the stream normally. Raises ConnectionClosed.
-        Raises ProtocolError after close_send(), and on a stream without client_streams.
+        the stream with an error. Raises EOFError if the server ended the stream normally. Raises ConnectionClosed if
+        the connection ends. Raises ProtocolError after close_send(), and on a stream without client_streams.
         """
         self._channel.send(self._pending, payload, self._deadline)
 
@@ -43,7 +44,7 @@ class ClientStream:
         first.
 
         Raises TimeoutError after timeout_s seconds; the stream stays usable. Raises RpcError with the server's status,
-        or with DEADLINE_EXCEEDED at the stream's deadline. Raises ConnectionClosed.
+        or with DEADLINE_EXCEEDED at the stream's deadline. Raises ConnectionClosed if the connection ends.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         if not self._wait(until):
@@ -60,7 +61,7 @@ class ClientStream:
     def result(self, timeout_s: float | None = None) -> bytes:
         """Tell the server that no more messages come, and return its only answer; b"" if the server streams.
 
-        Messages that nobody has received are dropped. Raises the errors of receive().
+        Messages that were not received before are dropped. Raises the errors of receive().
         """
         with contextlib.suppress(ProtocolError, EOFError):  # already sent, or no longer needed
             self.close_send()
@@ -87,8 +88,8 @@ class ClientStream:
         self.close()
 
     def _wait(self, until: float | None) -> bool:
-        """Wait for an event; returns False at `until`. At the stream's own deadline it ends the stream and returns
-        True."""
+        """Wait until a message has arrived or the stream has ended; return False at the time `until`. If the stream's
+        own deadline comes first, end the stream and return True."""
         own = self._deadline is not None and (until is None or self._deadline <= until)
         if self._channel.wait(self._pending, self._deadline if own else until):
             return True

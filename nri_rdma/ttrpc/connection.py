@@ -2,14 +2,14 @@
 
 The threads take turns. One thread reads. When it has read a unary call, it lets the next thread read and answers the
 call itself, so no call is passed between threads. There are at most `max_calls` + 1 threads. While `max_calls` calls
-run, the last thread still reads, to serve streams and to notice the end; when a further call comes, it stops, and the
-caller's bytes wait in the kernel.
+run, the last thread still reads, to serve streams and to notice the end of the connection. When a further call comes,
+this thread stops reading, and the caller's bytes wait in the kernel.
 
 A streaming call has a thread of its own, because a handler that waits for messages must not stop the reading. Beyond
 `max_streams` it is refused.
 
-Memory is bounded. A connection holds at most the longest message for each unary call and two for the reader. Each
-stream holds what inbox.py says.
+Memory is bounded. For each running unary call, a connection holds at most one message of the greatest length. The
+reader holds at most two more. Each stream holds at most what inbox.py says.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _SEND_TIMEOUT_S = 10  # a caller that does not read its answer loses the connect
 
 
 class Connection:
-    """Answers the calls of one client, until it disconnects or drain() or cut() is called. Owns the socket."""
+    """Answers the calls of one client, until the client disconnects or drain() or cut() is called. It owns the
+    socket."""
 
     def __init__(
         self,
@@ -73,21 +74,21 @@ class Connection:
         self._draining = False
 
     def start(self) -> None:
-        """Start to answer calls. Raises OSError, or RuntimeError if no thread can be started; then nothing is left
-        running."""
+        """Start to answer calls. Raises OSError, or RuntimeError if no thread can be started. After an error no thread
+        runs."""
         self._socket.setblocking(True)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@qq", _SEND_TIMEOUT_S, 0))
         self._start_turns()
 
     def drain(self) -> None:
-        """Refuse further calls, and end when the running ones are answered."""
+        """Refuse further calls, and end the connection when the running calls are answered."""
         with self._lock:
             self._draining = True
             self._room.notify()
             self._end_if_drained()
 
     def cut(self) -> None:
-        """End at once. Handlers see it in Call.cancelled; their answers are lost."""
+        """End the connection at once. Running handlers see this in Call.cancelled; their answers are lost."""
         with self._lock, contextlib.suppress(OSError):  # the caller has already disconnected
             self._socket.shutdown(socket.SHUT_RDWR)  # before _lose(), so that no handler can still answer
         self._lose()
@@ -174,7 +175,8 @@ class Connection:
         return None
 
     def _open(self, request: Request, method: Streaming) -> None:
-        """Start the thread of a streaming call. Raises RpcError."""
+        """Start the thread of a streaming call. Raises RpcError if the call is not allowed, or if there are too many
+        streams or threads."""
         if request.is_unary and method.server_streams:
             raise RpcError(Code.INVALID_ARGUMENT, f"method {request.method} streams, and the request is a unary one")
         call = self._call(request, threading.Event())
@@ -234,7 +236,8 @@ class Connection:
             self._reply(partial(self._protocol.respond, stream.stream_id, answer))
 
     def _attempt(self, call: Call, run: Callable[[], R]) -> R | RpcError:
-        """Return the handler's result; if it raises, return the status for the exception."""
+        """Return the handler's result. If the handler raises, return the status that its caller gets for the
+        exception."""
         try:
             return run()
         except (RpcError, ConnectionClosed) as exc:

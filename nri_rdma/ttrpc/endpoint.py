@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Endpoint:
-    """A listening socket and its file, both of which close() removes. Owns the socket."""
+    """A listening socket, which it owns, with the file of its path. close() closes the socket and removes the file."""
 
     def __init__(self, listener: socket.socket, path: str | None = None) -> None:
         self.listener = listener
@@ -67,7 +67,7 @@ class Endpoint:
 
 
 def listen_unix(path: str, mode: int) -> Endpoint:
-    """Listen on a Unix socket, whose file has the mode before anyone can connect. A socket without a listener is
+    """Listen on a Unix socket, whose file has the mode before anyone can connect. A socket file without a listener is
     replaced.
 
     Raises OSError: EADDRINUSE if another server listens there, EEXIST if the path is not a socket, or the error of
@@ -87,7 +87,7 @@ def listen_unix(path: str, mode: int) -> Endpoint:
 
 
 def adopted(given: socket.socket | int) -> socket.socket:
-    """Return the socket, or the one with this file descriptor, and make it close-on-exec. The caller owns it from now
+    """Return the socket, or a socket for the file descriptor, and make it close-on-exec. The caller owns it from now
     on."""
     if isinstance(given, int):
         given = socket.socket(fileno=given)
@@ -96,7 +96,7 @@ def adopted(given: socket.socket | int) -> socket.socket:
 
 
 def listens(given: socket.socket) -> bool:
-    """Return whether the socket is a listening one; False for a connection."""
+    """Return whether the socket is a listening socket; False for a connection."""
     return bool(given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
 
@@ -106,8 +106,8 @@ def _identity(path: str) -> tuple[int, int]:
 
 
 def _remove_stale(path: str) -> None:
-    """Remove a socket file without a listener. Raises OSError if a server listens there, or if the path is something
-    else."""
+    """Remove a socket file without a listener. Raises OSError if a server listens there, or if the path is not a
+    socket."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:

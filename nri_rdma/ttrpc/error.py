@@ -1,4 +1,4 @@
-"""The two exceptions of a call, and the status for a handler's exception."""
+"""The two exceptions of a call, and the status that a caller gets for a handler's exception."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .wire import Code
 
 
 class RpcError(Exception):
-    """A status other than OK. Calls raise it; a handler raises it to choose the status that its caller gets."""
+    """A status other than OK. A call raises it; a handler raises it to choose the status that the caller gets."""
 
     def __init__(self, code: int, message: str) -> None:
         self.code: int = Code(code) if code in Code.__members__.values() else code
@@ -27,7 +27,7 @@ class ConnectionClosed(ConnectionError):  # noqa: N818 - the protocol's word
 
 
 NIL_ANSWER: Final = "ttrpc: marshal called with nil"
-"""The text of the status UNKNOWN if a handler returned nothing. It is that of the Go server."""
+"""The text of the status UNKNOWN if a handler returned nothing. The Go server uses this text."""
 
 _CODES: tuple[tuple[type[Exception], Code], ...] = (
     (CancelledError, Code.CANCELED),
@@ -38,13 +38,13 @@ _CODES: tuple[tuple[type[Exception], Code], ...] = (
     (BrokenPipeError, Code.FAILED_PRECONDITION),
     (EOFError, Code.OUT_OF_RANGE),
 )
-"""Status codes for Python exceptions that correspond to errors with a code of their own in the Go server. All others
-are UNKNOWN."""
+"""The status codes of Python exceptions. The exceptions are those whose Go counterparts have a code of their own in the
+Go server; every other exception is UNKNOWN."""
 
 
 def status_of(error: Exception) -> RpcError:
-    """Return the status for a handler's exception: an RpcError unchanged, for others a code and the exception's
-    text."""
+    """Return the status that a caller gets for a handler's exception. An RpcError is returned unchanged; for another
+    exception the status has a code and the exception's text."""
     if isinstance(error, RpcError):
         return error
     text = str(error) or type(error).__name__

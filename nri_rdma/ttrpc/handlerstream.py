@@ -20,7 +20,8 @@ class Sender(Protocol):
 
 
 class HandlerStream:
-    """The Stream (calls.py) that a handler gets. Only the connection calls put(), end() and fail()."""
+    """The Stream (calls.py) that a handler gets. Handlers use receive() and send(); the connection uses put(), end()
+    and fail()."""
 
     def __init__(self, sender: Sender, stream_id: int, call: Call, *, sends: bool) -> None:
         self.stream_id = stream_id
@@ -59,7 +60,7 @@ class HandlerStream:
             yield payload
 
     def put(self, payload: bytes) -> bool:
-        """Add a received message. If the stream stays full for PATIENCE_S, return False."""
+        """Add a received message and return True. Return False if the stream stays full for PATIENCE_S."""
         with self._changed:
             if self._inbox.is_full and not self._changed.wait_for(self._has_room, PATIENCE_S):
                 return False
@@ -74,7 +75,7 @@ class HandlerStream:
             self._changed.notify_all()
 
     def fail(self, failure: Exception) -> None:
-        """End the stream early with this error. If it failed before, the first error stays."""
+        """End the stream early with this error. If the stream has failed before, its first error stays."""
         with self._changed:
             if self._failure is None:
                 self._failure = failure
@@ -82,7 +83,7 @@ class HandlerStream:
         self._call.cancelled.set()
 
     def failure(self) -> Exception | None:
-        """Return the error with which the stream ended early; None if it did not."""
+        """Return the error with which the stream ended early; None if it runs or ended normally."""
         with self._changed:
             return self._failure
 

@@ -1,8 +1,8 @@
-"""The received messages of one stream that nobody has taken yet.
+"""The received messages of one stream that the program has not taken yet.
 
 With ttrpc a peer cannot be told to wait with one stream only. So the reader of a connection waits up to PATIENCE_S for
-a full stream, and then fails that stream, not the connection. The Go implementation does the same with 64 messages;
-here the bound is in bytes.
+a full stream, and then fails that stream, not the connection. The Go implementation does this with 64 messages; here
+the bound is in bytes.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections import deque
 from typing import Final
 
 FULL: Final = 1 << 20
-"""Size in bytes from which a stream is full, counting OVERHEAD for each message. One more message may be in transit, so
-a stream holds at most this size plus the longest message."""
+"""Size in bytes from which a stream is full, counting OVERHEAD for each message. A message that makes it full is still
+accepted, so a stream holds at most this size plus the longest message."""
 OVERHEAD: Final = 64
 """Bytes that are counted for each message in addition to its payload."""
 PATIENCE_S: Final = 1.0
-"""How long the reader of a connection waits for a full stream before the stream fails."""
+"""How long, in seconds, the reader of a connection waits for a full stream before the stream fails."""
 
 
 class Inbox:
-    """A queue of messages that reports when it is full. It accepts messages even then, and has no lock; its owner cares
-    for both."""
+    """A queue of messages that reports when it is full. It still accepts messages then, and it has no lock: its owner
+    must stop adding messages, and must use a lock."""
 
     __slots__ = ("_messages", "_size")
 

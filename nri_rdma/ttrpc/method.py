@@ -44,8 +44,8 @@ class Method:
     def encode_reply(self, reply: Message | None) -> bytes:
         """Return a handler's result as bytes.
 
-        Raises RpcError with UNKNOWN for None, as the Go server does, and with INTERNAL for a value of another type,
-        after logging it.
+        Raises RpcError with UNKNOWN for None, like the Go server. Raises RpcError with INTERNAL for a value of another
+        type, and logs the types.
         """
         if reply is None:
             raise RpcError(Code.UNKNOWN, NIL_ANSWER)

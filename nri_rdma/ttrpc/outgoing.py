@@ -11,7 +11,8 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A client's call before it is sent. `payload` is the request; for a streaming call its first message, or empty."""
+    """A client's call before it is sent. `payload` is the request of a unary call. For a streaming call it is the first
+    message, or empty."""
 
     service: str
     method: str
@@ -26,8 +27,8 @@ class Outgoing:
 
 
 class ClientInterceptor(Protocol):
-    """Wraps the client's calls. It may change a call (dataclasses.replace), and gets the answer or the opened
-    stream."""
+    """Wraps the client's calls. It may change a call with dataclasses.replace. It gets the answer of a unary call, or
+    the opened stream."""
 
     def __call__(self, call: Outgoing, proceed: Callable[[Outgoing], R], /) -> R:
         """Call proceed(call) and return its result, or raise."""

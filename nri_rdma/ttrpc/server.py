@@ -30,9 +30,9 @@ class Server:
     exceptions error.status_of() chooses the code. Handlers of one connection run at the same time, unless max_calls is
     1: then its calls are answered one after the other. Handlers must not close the server.
 
-    max_calls is the maximum number of unary calls that run for one connection; further ones wait in its socket.
-    max_streams is the maximum number of its streaming calls; a further one is refused. max_connections is the maximum
-    number of connections; a further one is closed.
+    max_calls is the maximum number of unary calls that run for one connection; further calls wait in its socket.
+    max_streams is the maximum number of its streaming calls; a further call is refused. max_connections is the maximum
+    number of connections; a further connection is closed.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class Server:
         """Listen on a Unix socket, whose file has the mode before anyone can connect. Returns at once; threads serve
         until close().
 
-        A socket without a listener is replaced. Raises OSError: EADDRINUSE if another server listens there, EEXIST if
-        the path is not a socket, or the error of bind.
+        A socket file without a listener is replaced. Raises OSError: EADDRINUSE if another server listens there, EEXIST
+        if the path is not a socket, or the error of bind.
         """
         self._raise_if_serving()
         self._listen(listen_unix(os.fspath(path), mode))
@@ -70,8 +70,8 @@ class Server:
     def serve(self, given: socket.socket | int) -> None:
         """Serve a listening socket or a single connection. Returns at once; threads serve until close().
 
-        `given` is a socket or its file descriptor; the server owns it from now on. Raises OSError if it is not a socket
-        or not connected.
+        `given` is a socket or its file descriptor; the server owns it from now on. Raises OSError if `given` is not a
+        socket, or is neither listening nor connected.
         """
         owned = adopted(given)
         if listens(owned):
@@ -82,13 +82,13 @@ class Server:
             self._take(owned)
 
     def wait(self) -> None:
-        """Block until another thread calls close(). A server that does not listen also returns when its connections
+        """Block until another thread calls close(). A server that only serves given connections also returns when they
         have ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._closing or not (self._acceptor or self._connections))
 
     def close(self, grace_s: float = 2.0) -> None:
-        """Stop listening, refuse further calls, wait up to grace_s seconds for the running ones, then cut all
+        """Stop listening, refuse further calls, and wait up to grace_s seconds for the running calls. Then cut all
         connections.
 
         Joins every thread. A thread whose handler still runs is named in the log instead.
@@ -167,7 +167,8 @@ class Server:
         return [thread for connection in self._open_connections() for thread in connection.threads()]
 
     def _join(self, patience_s: float) -> None:
-        """Wait up to patience_s for the threads of all connections, including threads that start meanwhile."""
+        """Wait up to `patience_s` seconds for the threads of all connections, including threads that start
+        meanwhile."""
         deadline = time.monotonic() + patience_s
         while (threads := self._threads()) and time.monotonic() < deadline:
             for thread in threads:

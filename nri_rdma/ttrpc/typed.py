@@ -32,7 +32,7 @@ from .method import Method
 
 
 class Stub:
-    """An object with one method for each method of the service. Any other name raises AttributeError."""
+    """An object with one method for each method of the service. Access to any other name raises AttributeError."""
 
     def __init__(self, client: Client, service: ServiceDescriptor) -> None:
         self._client = client
@@ -83,8 +83,8 @@ class Stub:
 
 
 class TypedStream:
-    """A ClientStream (clientstream.py) of decoded messages. For bytes that cannot be decoded, its methods raise
-    RpcError with INTERNAL."""
+    """A ClientStream (clientstream.py) that encodes and decodes protobuf messages. If received bytes cannot be decoded,
+    its methods raise RpcError with INTERNAL."""
 
     def __init__(self, stream: ClientStream, method: Method) -> None:
         self._stream = stream
@@ -125,7 +125,7 @@ def stub(client: Client, service: ServiceDescriptor) -> Stub:
 
 
 def handlers(service: ServiceDescriptor, implementation: object) -> dict[tuple[str, str], Handler | Streaming]:
-    """Return the handlers of the service's methods that the implementation has."""
+    """Return the handlers of those methods of the service that `implementation` has."""
     return {
         (service.full_name, it.name): _handler(Method(it), getattr(implementation, it.name))
         for it in service.methods

@@ -1,7 +1,8 @@
-"""The NRI connection multiplexer: two byte streams over one socket.
+"""The multiplexer of an NRI connection: two byte streams over one socket.
 
-A frame is `conn id u32 | length u32 | payload`, big endian. The decoder accepts any split into frames; the encoder
-splits messages only in the way that Go peers can read. The streams carry ttrpc, which this module does not parse.
+On one stream the runtime calls the plugin, on the other one the plugin calls the runtime. A frame is `conn id u32 |
+length u32 | payload`, big endian. The decoder accepts any split into frames; the encoder splits messages only in the
+way that Go peers can read. The streams carry ttrpc, which this module does not parse.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ FIRST_FRAME_MAX = 4096
 """The longest frame that may hold the start of a message. A Go peer reads the start through a 4096-byte buffer; for a
 longer frame its mux answers ENOMEM and closes the connection (nri issue 102)."""
 HOSTILE_LENGTH = 16 << 20
-"""The longest frame that is accepted. NRI <= 0.6 wrote up to 1 << 24 bytes, and no other version more, so a greater
-length is an attack or a lost synchronisation."""
+"""The longest frame that is accepted. No version of NRI writes more than the 1 << 24 bytes of NRI 0.6 and older. So a
+greater length is an attack or a lost synchronisation."""
 
 _HEADER = struct.Struct(">II")
 _HEADER_SIZE = _HEADER.size
@@ -30,10 +31,11 @@ _CONNS = (PLUGIN_SERVICE_CONN, RUNTIME_SERVICE_CONN)
 
 
 class MuxDecoder:
-    """Splits the bytes of the connection into pieces of the two streams.
+    """Splits the bytes of an NRI connection into pieces of its two streams, which share one socket. On one stream the
+    runtime calls the plugin, on the other one the plugin calls the runtime.
 
-    Payload is passed on as it arrives, so no memory is allocated for a length that the peer only claims; at most a
-    header is kept between calls. Empty frames and frames with other conn ids are dropped, as Go does.
+    A piece is passed on as it arrives, so memory use does not depend on the length that a frame's header claims. Empty
+    frames and frames of unknown streams are dropped, as in Go.
     """
 
     __slots__ = ("_conn", "_error", "_header", "_remaining")
@@ -45,10 +47,10 @@ class MuxDecoder:
         self._error: WireError | None = None
 
     def receive_data(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Return (conn id, piece) for each piece of payload in `data`, in order.
+        """Return (conn id, bytes) for each piece of a stream in `data`, in order.
 
-        Raises WireError for a hostile length. If there were pieces before it, they are returned first, and the next
-        call raises; that call needs no data. After that every call raises.
+        Raises WireError if a frame's header claims more than HOSTILE_LENGTH bytes. If pieces come before that header,
+        this call returns them, and each later call raises.
         """
         if not self._remaining and not self._header and len(data) > _HEADER_SIZE:
             # The common case, one receive that holds exactly one frame, costs one slice.

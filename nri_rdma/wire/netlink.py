@@ -32,7 +32,7 @@ _REASON = 1  # NLMSGERR_ATTR_MSG
 
 
 class Message(NamedTuple):
-    """A netlink message; `whole` are its bytes with the header."""
+    """A netlink message; `whole` has all its bytes, including the header."""
 
     kind: int
     flags: int
@@ -41,7 +41,7 @@ class Message(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The result of a request: the kernel's errno, 0 on success, and the kernel's message, "" if there is none."""
+    """The result of a request: the kernel's errno (0 on success) and its message (`reason`, "" if there is none)."""
 
     errno: int
     reason: str
@@ -78,7 +78,7 @@ def read_messages(datagram: bytes) -> Iterator[Message]:
 
 def read_attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield number and value of each attribute; flags for nesting and byte order are removed from the number. Raises
-    WireError."""
+    WireError if an attribute is longer than `data`."""
     position, end = 0, len(data)
     while position + _ATTRIBUTE.size <= end:
         length, kind = _ATTRIBUTE.unpack_from(data, position)
@@ -89,7 +89,7 @@ def read_attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def read_answer(message: Message) -> Answer:
-    """Return the result in a message of kind ERROR or DONE. Raises WireError."""
+    """Return the result in a message of kind ERROR or DONE. Raises WireError if the message breaks the protocol."""
     end = HEADER.size + _CODE.size
     if len(message.whole) < end:
         return Answer(0, "")  # DONE of an empty list
@@ -103,7 +103,8 @@ def read_answer(message: Message) -> Answer:
 
 
 def _repeated_bytes(answer: bytes) -> int:
-    """Return how many bytes of the request the error message repeats. The kernel does so unless it was asked not to."""
+    """Return how many bytes of the request the error message repeats. The kernel repeats the request unless the socket
+    asked it not to."""
     if len(answer) < HEADER.size + _CODE.size + 4:
         raise WireError(f"an error message of {len(answer)} bytes is too short")
     (length,) = _U32.unpack_from(answer, HEADER.size + _CODE.size)

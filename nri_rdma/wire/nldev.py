@@ -1,9 +1,8 @@
 """nldev, the RDMA subsystem's part of NETLINK_RDMA: requests as bytes, the kernel's replies as values.
 
-A request has its bytes and the reader of its reply; Replies takes the reply datagram by datagram. A netlink datagram
-holds whole messages; the kernel chooses how many, and the result does not depend on it. Messages with other sequence
-numbers and unknown attributes are skipped, because newer kernels add some. host/netlink/rdma.py handles sockets and
-namespaces, and interprets errno.
+A request has its bytes and the reader of its reply; the class Replies reads the reply datagram by datagram. Messages
+with other sequence numbers and unknown attributes are skipped, because newer kernels add some. host/netlink/rdma.py
+handles sockets and namespaces, and interprets errno.
 """
 
 from __future__ import annotations
@@ -65,8 +64,8 @@ class NldevCommand(IntEnum):
 
 
 class Attribute(IntEnum):
-    """RDMA_NLDEV_ATTR_*, RDMA_NLDEV_SYS_ATTR_* and RDMA_NLDEV_NET_NS_FD of include/uapi/rdma/rdma_netlink.h, with their
-    types."""
+    """RDMA_NLDEV_ATTR_*, RDMA_NLDEV_SYS_ATTR_* and RDMA_NLDEV_NET_NS_FD of include/uapi/rdma/rdma_netlink.h. A comment
+    gives the type of each."""
 
     DEV_INDEX = 1  # u32
     DEV_NAME = 2  # string
@@ -137,8 +136,8 @@ def get_ports(index: int) -> NldevRequest[RdmaPortState]:
 
 
 def get_char_device(kind: CharKind, index: int | None, port: int | None) -> NldevRequest[CharNumber]:
-    """Return the request for a character device. uverbs needs the index of a device, umad and issm a port, too; rdma_cm
-    needs neither."""
+    """Return the request for a character device. The kind uverbs needs the index of a device, umad and issm also a
+    port; rdma_cm needs neither."""
     place = [] if index is None else [_u32(Attribute.DEV_INDEX, index)]
     place += [] if port is None else [_u32(Attribute.PORT_INDEX, port)]
     return _request(NldevCommand.GET_CHARDEV, _read_char, *place, _string(Attribute.CHARDEV_TYPE, kind.value))
@@ -172,7 +171,8 @@ def set_name(index: int, name: str) -> NldevRequest[None]:
 
 
 def get_resources(index: int) -> NldevRequest[tuple[Count, ...]]:
-    """Return the request for the number of objects of each kind on a device, including the kernel's own."""
+    """Return the request for the number of objects of each kind on a device. The kernel's own objects are counted,
+    too."""
     return _request(NldevCommand.RES_GET, _read_resources, _u32(Attribute.DEV_INDEX, index))
 
 
@@ -188,7 +188,7 @@ def get_objects(kind: ObjectKind, index: int) -> NldevRequest[tuple[RdmaObject, 
 
 def get_kernel_objects(kind: ObjectKind, index: int) -> NldevRequest[tuple[RdmaObject, ...]]:
     """Return the request for the objects of one kind that a part of the kernel created. Objects of processes are
-    skipped without decoding, because a busy node has hundreds of thousands of memory regions."""
+    skipped without decoding, because a busy node has hundreds of thousands of them."""
     command, table, entry = _OBJECTS[kind]
 
     def read(fields: NldevFields) -> tuple[RdmaObject, ...]:
@@ -219,7 +219,8 @@ class Replies(Generic[T]):
         """Whether the list changed while the kernel sent it, so that an entry may be missing."""
 
     def receive_data(self, datagram: bytes) -> None:
-        """Take one datagram. Raises WireError if it breaks the protocol; the results must not be used then."""
+        """Read one datagram of the reply. Raises WireError if it breaks the protocol; the results must not be used
+        then."""
         for kind, flags, sequence, payload in _messages(datagram):
             if sequence != self._sequence or self.done:
                 continue
@@ -242,8 +243,8 @@ def read_events(datagram: bytes) -> tuple[RdmaEvent, ...]:
 
 
 class NldevFields:
-    """The attributes of a message or of a nested table. Each read raises WireError if the value has the wrong size, or
-    if it is missing and has no default."""
+    """The attributes of a message or of a nested table. Each method raises WireError if the value has the wrong size,
+    or if the attribute is missing and has no default."""
 
     __slots__ = ("_items",)
 
@@ -251,7 +252,7 @@ class NldevFields:
         self._items = tuple(_attributes(payload))
 
     def number(self, attribute: Attribute, size: struct.Struct, default: int | None = None) -> int:
-        """Return an unsigned number."""
+        """Return the value of an attribute as an unsigned number; `default` if the attribute is missing."""
         value = self.optional(attribute, size)
         if value is not None:
             return value
@@ -269,7 +270,7 @@ class NldevFields:
         return int(size.unpack(data)[0])
 
     def text(self, attribute: Attribute, default: str | None = None) -> str:
-        """Return a string; it ends at its first NUL."""
+        """Return the value of an attribute as text, up to its first NUL; `default` if the attribute is missing."""
         data = self._first(attribute)
         if data is not None:
             return data.partition(b"\0")[0].decode(errors="replace")
@@ -278,11 +279,11 @@ class NldevFields:
         return default
 
     def table(self, table: Attribute, entry: Attribute) -> Iterator[NldevFields]:
-        """Return the decoded entries of a table; none if the table is missing."""
+        """Return the decoded entries of a nested table; none if the table is missing."""
         return map(NldevFields, self.entries(table, entry))
 
     def entries(self, table: Attribute, entry: Attribute) -> Iterator[bytes]:
-        """Return the entries of a table without decoding them."""
+        """Return the entries of a nested table as bytes."""
         return (data for kind, data in _attributes(self._first(table) or b"") if kind == entry)
 
     def _first(self, attribute: Attribute) -> bytes | None:
@@ -403,7 +404,7 @@ def _read_event(fields: NldevFields) -> RdmaEvent:
 
 
 def _read_nothing(_fields: NldevFields) -> None:
-    """Read nothing: the reply to a change is empty."""
+    """Return None for the reply to a change, which is empty."""
 
 
 def _request(
@@ -454,8 +455,8 @@ def _attributes(payload: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _errno(kind: int, payload: bytes) -> int:
-    """Return the positive errno in an error, in an acknowledgement (0), or at the end of a dump, which may lack it
-    (0)."""
+    """Return the positive errno in a message of kind ERROR or DONE; 0 means success. At the end of a list the kernel
+    may leave errno out; the result is then 0."""
     if len(payload) < _S32.size:
         if kind == _NLMSG_DONE:
             return 0

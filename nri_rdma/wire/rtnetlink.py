@@ -33,7 +33,8 @@ _U32 = struct.Struct("=I")
 
 
 def read_changes(datagram: bytes) -> Iterator[Change]:
-    """Yield the changes that a datagram reports. Messages of other kinds are skipped. Raises WireError."""
+    """Yield the changes that a datagram reports. Messages of other kinds are skipped. Raises WireError for a broken
+    message."""
     for message in read_messages(datagram):
         read = _READERS.get(message.kind)
         if read is not None:
@@ -53,7 +54,7 @@ def _link(payload: bytes) -> Change:
 
 
 def _address(payload: bytes) -> Change:
-    """Return the changed address: the link's own end of it, as in captured addresses."""
+    """Return the change of an address. For an address with a peer, this is the link's own address, not the peer's."""
     *_, ifindex = _fields(_IFADDRMSG, payload)
     told = dict(read_attributes(payload[_IFADDRMSG.size :]))
     return Change(ifindexes=frozenset({ifindex}), address=told.get(_IFA_LOCAL, told.get(_IFA_ADDRESS, b"")))
@@ -64,7 +65,8 @@ def _address_gone(payload: bytes) -> Change:
 
 
 def _queue(payload: bytes) -> Change:
-    """Return the changed link. A filter shared by several links has no link number; it is read at the next change."""
+    """Return the change of a link's queueing discipline or TC filter. A filter shared by several links has no link
+    number, so its change names no link; the next rescan sees it."""
     _, ifindex, *_ = _fields(_TCMSG, payload)
     return Change(ifindexes=frozenset({ifindex}) if ifindex > 0 else frozenset())
 
@@ -75,7 +77,8 @@ def _route(payload: bytes) -> Change:
 
 
 def _rule(payload: bytes) -> Change:
-    """Return the table of the changed rule; a table number above 255 is in an attribute."""
+    """Return the change of a routing rule, with the rule's table. A table number above 255 is in an attribute of the
+    message."""
     table = _fields(_RTMSG, payload)[4]
     return Change(rule_table=_number(dict(read_attributes(payload[_RTMSG.size :])), _FRA_TABLE) or table)
 

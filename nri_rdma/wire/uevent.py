@@ -14,7 +14,8 @@ from nri_rdma.wire.error import WireError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uevent:
-    """A uevent. `number` is major and minor of a device with a device node; `sequence` grows with every event."""
+    """A uevent. `number` is major and minor of the device's node, None if it has no node; `sequence` grows with every
+    event."""
 
     action: str
     subsystem: str
@@ -24,7 +25,7 @@ class Uevent:
 
 
 def read_uevent(data: bytes) -> Uevent:
-    """Return the event in a datagram of the kernel. Raises WireError."""
+    """Return the event in a datagram of the kernel. Raises WireError if the datagram is not a uevent."""
     head, *rest = data.split(b"\0")
     action, at, path = head.decode(errors="replace").partition("@")
     if not at or not path.startswith("/"):

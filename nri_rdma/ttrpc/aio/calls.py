@@ -15,7 +15,7 @@ class AsyncStream(Protocol):
     """The messages of a streaming call, as its handler uses them. One task may receive; any task may send."""
 
     async def receive(self) -> bytes | None:
-        """Return the caller's next message; None after the last one. If it is cancelled, no message is lost.
+        """Return the caller's next message; None after the last one. A cancelled call loses no message.
 
         Raises RpcError with the stream's status if the stream ended early, and ConnectionClosed if the caller has
         disconnected.
@@ -24,11 +24,12 @@ class AsyncStream(Protocol):
     async def send(self, payload: bytes) -> None:
         """Send a message to the caller. Waits while the caller does not read.
 
-        Raises RpcError if the message is too long or the stream ended early, and ConnectionClosed.
+        Raises RpcError if the message is too long or the stream ended early, and ConnectionClosed if the caller has
+        disconnected.
         """
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """Yield the caller's messages up to the last one."""
+        """Yield the caller's messages; ends after the last one."""
 
 
 AsyncHandler = Callable[[Call], Awaitable[bytes]]
@@ -38,13 +39,14 @@ AsyncStreamHandler = Callable[[Call, AsyncStream], Awaitable[bytes | None]]
 """A coroutine function that answers a streaming call. Returns the only answer, or None if it sent its messages with
 `AsyncStream.send`."""
 AsyncInterceptor = Callable[[Call, Callable[[Call], Awaitable[bytes | None]]], Awaitable[bytes | None]]
-"""A coroutine function that wraps handlers. It gets the call and the next handler, and returns that handler's result,
-or raises."""
+"""A coroutine function that wraps handlers. It gets the call and the next handler, and returns the result of that
+handler, or raises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncStreaming:
-    """A streaming method: its handler, and whether the client and the server may send any number of messages."""
+    """A streaming method of a server. `client_streams` and `server_streams` say whether client and server may send any
+    number of messages."""
 
     handler: AsyncStreamHandler
     client_streams: bool
@@ -52,7 +54,7 @@ class AsyncStreaming:
 
 
 class AsyncMethods:
-    """The methods of a server, and the interceptors around them."""
+    """The handlers of a server's methods, and the interceptors that wrap each call."""
 
     def __init__(
         self,

@@ -21,8 +21,8 @@ R = TypeVar("R")
 
 
 class AsyncClientInterceptor(Protocol):
-    """Wraps the client's calls. It may change a call (dataclasses.replace), and gets the answer or the opened
-    stream."""
+    """Wraps the client's calls. It may change a call with dataclasses.replace. It gets the answer of a unary call, or
+    the opened stream."""
 
     async def __call__(self, call: Outgoing, proceed: Callable[[Outgoing], Awaitable[R]], /) -> R:
         """Call proceed(call) and return its result, or raise."""
@@ -48,7 +48,8 @@ class AsyncClient:
         self._link = ClientLink(on_close)
 
     async def connect(self) -> None:
-        """Connect to the server, once. Raises OSError with the path."""
+        """Connect to the server. A second call raises RuntimeError. Raises OSError, with the path, if the connection
+        fails."""
         if self._link.is_connected or self._link.closed is not None:
             raise RuntimeError("an AsyncClient connects once")
         given, loop = self._given, asyncio.get_running_loop()
@@ -70,8 +71,8 @@ class AsyncClient:
         timeout_s: float | None,
         metadata: Iterable[tuple[str, str]] = (),
     ) -> bytes:
-        """Make a unary call, and return the payload of the answer. Cancelling it abandons the call; the protocol has no
-        message that would tell the server.
+        """Make a unary call, and return the payload of the answer. If the task is cancelled, the client forgets the
+        call; the server is not told, because the protocol has no message for it.
 
         Raises RpcError with the server's status, with DEADLINE_EXCEEDED after timeout_s seconds (None: wait for ever),
         or with RESOURCE_EXHAUSTED if the request is too long. Raises ConnectionClosed if the connection ends. Raises
@@ -118,7 +119,7 @@ class AsyncClient:
 
 
 class ClientLink(Link[Response | Data | End]):
-    """The connection of a client, and the calls that wait for an answer."""
+    """The connection of a client to its server, with the calls that wait for an answer and the open streams."""
 
     def __init__(self, on_close: Callable[[], None] | None) -> None:
         self._connection = ClientConnection()
@@ -162,7 +163,7 @@ class ClientLink(Link[Response | Data | End]):
         return stream
 
     def forget(self, stream_id: int) -> None:
-        """Abandon a stream: its later frames are dropped."""
+        """Abandon a stream: frames that still come for it are dropped."""
         self._connection.forget(stream_id)
         self._streams.pop(stream_id, None)
 
@@ -210,7 +211,8 @@ class ClientLink(Link[Response | Data | End]):
                 self._connection.forget(stream_id)
 
     async def _ready(self, deadline: float | None) -> None:
-        """Wait until a frame may be written. The caller must then build and write it without an `await` in between."""
+        """Wait until a frame may be written. The caller must then build and write the frame without an `await` in
+        between."""
         if not self.is_connected:
             raise ConnectionClosed("ttrpc connection: connect() has not been called")
         await before(deadline, self.drained())
@@ -226,6 +228,6 @@ async def through(
 
 
 def _timeout_ns(deadline: float | None) -> int:
-    """Return the timeout to send, in nanoseconds. 0 means "no deadline" there, so a deadline that has passed becomes
-    1."""
+    """Return the timeout to send, in nanoseconds. In the protocol 0 means "no deadline", so a deadline that has passed
+    becomes 1."""
     return 0 if deadline is None else max(1, int((deadline - time.monotonic()) * 1e9))

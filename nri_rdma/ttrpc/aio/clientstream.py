@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class Owner(Protocol):
-    """The connection of a stream."""
+    """The connection to which a stream belongs."""
 
     closed: str | None
 
@@ -31,7 +31,8 @@ class Owner(Protocol):
 class AsyncClientStream:
     """The messages of a streaming call, to and from the server. One task may send, and another one may receive.
 
-    As an asynchronous context manager, it ends the client's messages on exit, and drops messages that still come.
+    As an asynchronous context manager, it abandons the stream on exit, unless the stream has ended: no more messages
+    are sent, and messages that still come from the server are dropped.
     """
 
     def __init__(
@@ -49,8 +50,8 @@ class AsyncClientStream:
         """Send a message. Waits while the server does not read.
 
         Raises RpcError if the message is too long, at the deadline, and with the server's status if the server ended
-        the stream with an error. Raises EOFError if the server ended the stream normally. Raises ConnectionClosed.
-        Raises ProtocolError after close_send(), and on a stream without client_streams.
+        the stream with an error. Raises EOFError if the server ended the stream normally. Raises ConnectionClosed if
+        the connection ends. Raises ProtocolError after close_send(), and on a stream without client_streams.
         """
         await self._in_time(self._owner.drained())
         self._write(payload)
@@ -61,10 +62,10 @@ class AsyncClientStream:
         self._write(None)
 
     async def receive(self) -> bytes | None:
-        """Return the server's next message; None after the last one. If it is cancelled, no message is lost.
+        """Return the server's next message; None after the last one. A cancelled call loses no message.
 
-        Raises RpcError with the server's status, or with DEADLINE_EXCEEDED at the stream's deadline, and
-        ConnectionClosed. Messages that arrived before the error are returned first.
+        Raises RpcError with the server's status, or with DEADLINE_EXCEEDED at the stream's deadline. Raises
+        ConnectionClosed if the connection ends. Messages that arrived before an error are returned first.
         """
         return await self._in_time(self._queue.take())
 
@@ -75,7 +76,7 @@ class AsyncClientStream:
     async def result(self) -> bytes:
         """Tell the server that no more messages come, and return its only answer; b"" if the server streams.
 
-        Messages that nobody has received are dropped. Raises the errors of receive().
+        Messages that were not received before are dropped. Raises the errors of receive().
         """
         with contextlib.suppress(ProtocolError, EOFError):  # already sent, or no longer needed
             await self.close_send()
@@ -99,7 +100,7 @@ class AsyncClientStream:
         self.close()
 
     def take_event(self, event: Response | Data | End) -> bool:
-        """Process an event of this stream; False if the stream is full. Only the connection calls it."""
+        """Process an event of this stream. Return False if the stream is full. Only the connection calls this."""
         if isinstance(event, Data):
             return self._queue.put(event.payload)
         if isinstance(event, Response):
@@ -115,7 +116,7 @@ class AsyncClientStream:
         return True
 
     def fail(self, failure: ConnectionClosed) -> None:
-        """Note that the connection has ended. Only the connection calls it."""
+        """End the stream with an error, because the connection has ended. Only the connection calls this."""
         self._queue.fail(failure)
 
     def _write(self, payload: bytes | None) -> None:
@@ -154,8 +155,8 @@ class AsyncClientStream:
 
 
 async def before(deadline: float | None, wait: Awaitable[R]) -> R:
-    """Await `wait` and return its result. Raises RpcError with DEADLINE_EXCEEDED at the deadline, in seconds of
-    `time.monotonic`."""
+    """Await `wait` and return its result. Raises RpcError with DEADLINE_EXCEEDED if it takes until `deadline`, in
+    seconds of `time.monotonic`."""
     if deadline is None:
         return await wait
     try:

@@ -1,7 +1,8 @@
 """One connection of an asyncio server: its calls, which run as tasks, and how it ends.
 
-Memory is bounded. A connection holds at most the longest message for each unary call and two for reading and writing.
-Each stream holds what inbox.py says. While a peer does not read its answers, nothing is read from it.
+Memory is bounded. For each running unary call, a connection holds at most one message of the greatest length. It holds
+at most one more for reading, and one for writing. Each stream holds at most what inbox.py says. While a peer does not
+read its answers, the server reads nothing from it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Limits:
 
 
 class ServerLink(Link[Event]):
-    """Answers the calls of one client, until it disconnects or drain() or cut() is called."""
+    """Answers the calls of one client, until the client disconnects or drain() or cut() is called."""
 
     def __init__(
         self,
@@ -62,13 +63,13 @@ class ServerLink(Link[Event]):
         return len(self._tasks)
 
     def drain(self) -> None:
-        """Refuse further calls, and end when the running ones are answered."""
+        """Refuse further calls, and end the connection when the running calls are answered."""
         self._draining = True
         self.go_on()  # also refuses a call that waits to run
         self._end_if_drained()
 
     def cut(self) -> None:
-        """End at once. Handlers are cancelled; their answers are lost."""
+        """End the connection at once. Running handlers are cancelled; their answers are lost."""
         self.hang_up("closed by the server", at_once=True)
 
     async def ended(self) -> None:
@@ -111,7 +112,8 @@ class ServerLink(Link[Event]):
         return self._may_write is None
 
     def _admit(self, request: Request) -> bool:
-        """Start a call, or answer it with an error; False if it has to wait until another call ends."""
+        """Start a call, or answer it with an error, and return True. Return False if the call has to wait until another
+        call ends."""
         try:
             handler = self._methods.find(request.service, request.method)
             if self._draining:
@@ -177,7 +179,8 @@ class ServerLink(Link[Event]):
         await self._reply(request.stream_id, answer, ends=not method.server_streams)
 
     async def _reply(self, stream_id: int, answer: bytes | RpcError | None, *, ends: bool = False) -> None:
-        """Write the last frame of a call: an error, the answer (if `ends`), or the end of its messages."""
+        """Write the last frame of a call. An RpcError becomes an error frame. With `ends`, `answer` is the only answer;
+        without, the frame says that no more messages come."""
         try:
             if isinstance(answer, RpcError):
                 frame = self._protocol.fail(stream_id, answer.code, answer.message)
@@ -205,7 +208,7 @@ class ServerLink(Link[Event]):
 
 
 class HandlerStream:
-    """The AsyncStream (calls.py) that a handler gets. The connection fills its queue."""
+    """The AsyncStream (calls.py) that a handler gets. The connection puts received messages into its queue."""
 
     def __init__(
         self, link: ServerLink, protocol: ServerConnection, stream_id: int, call: Call, *, sends: bool
@@ -239,7 +242,7 @@ class HandlerStream:
             yield payload
 
     def fail(self, failure: Exception) -> None:
-        """End the stream early with this error. Only the connection calls it."""
+        """End the stream early with this error. Only the connection calls this."""
         self.queue.fail(failure)
         self._call.cancelled.set()
 
@@ -256,7 +259,7 @@ async def _attempt(
     *,
     may_be_none: bool = False,
 ) -> bytes | RpcError | None:
-    """Return the handler's result; if it raises, return the status for the exception."""
+    """Return the handler's result. If the handler raises, return the status that its caller gets for the exception."""
     try:
         if call.deadline is None:
             return _checked(call, await run(call, handler), may_be_none)
@@ -278,7 +281,7 @@ async def _attempt(
 
 
 def _checked(call: Call, payload: object, may_be_none: bool) -> bytes | None:
-    """Return the handler's answer. Raises RpcError for a None that is not allowed, and TypeError for any other value
+    """Return the handler's answer. Raises RpcError for None, unless `may_be_none`, and TypeError for any other value
     that is not bytes."""
     if payload is None and not may_be_none:
         raise RpcError(Code.UNKNOWN, NIL_ANSWER)

@@ -1,7 +1,8 @@
 """One connection in an event loop: turns received bytes into events, sends frames, and limits both.
 
 Events are processed one at a time. An event that cannot be processed yet (a message for a full stream, or a call beyond
-the maximum) is kept, and reading stops: the peer's bytes wait in the kernel. Writers wait while the peer does not read.
+the maximum) is kept, and reading stops: the peer's bytes wait in the kernel. Tasks that send wait while the peer does
+not read.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)
 
 HIGH_WATER: Final = 1 << 20
-"""Number of unsent bytes from which writers wait."""
+"""Number of unsent bytes from which tasks that send must wait."""
 WRITE_PATIENCE_S: Final = 10.0
-"""The connection is closed if the peer reads nothing for this long."""
+"""The connection is closed if the peer reads nothing for this many seconds."""
 
 _RECEIVE_SIZE = 64 << 10
 """Size of the receive buffer, which is reused. A plain asyncio.Protocol gets a new buffer of 256 KiB for each read,
@@ -25,7 +26,7 @@ which takes 50 us."""
 
 
 class Source(Protocol[E_co]):
-    """The protocol's state: a ServerConnection or a ClientConnection of the package wire."""
+    """Parses received bytes into events: a ServerConnection or a ClientConnection of the package wire."""
 
     def receive_data(self, data: bytes) -> None: ...
     def next_event(self) -> E_co | None: ...
@@ -52,16 +53,16 @@ class Link(asyncio.BufferedProtocol, Generic[E]):
 
     @property
     def is_connected(self) -> bool:
-        """Return whether the connection was made. It stays True after its end."""
+        """Return whether the connection was made. It stays True after the connection's end."""
         return self._transport is not None
 
     def take(self, event: E) -> bool:
-        """Process an event, and return True; if it cannot be processed yet, return False, and go_on() passes it
+        """Process an event, and return True. Return False if it cannot be processed yet; go_on() then passes it
         again."""
         raise NotImplementedError
 
     def lost(self) -> None:
-        """Handle the end of the connection; `closed` has the reason."""
+        """Handle the end of the connection; the attribute `closed` has the reason."""
         raise NotImplementedError
 
     def go_on(self) -> None:
@@ -74,10 +75,10 @@ class Link(asyncio.BufferedProtocol, Generic[E]):
         self._read_as_we_take()
 
     def write(self, frame: bytes) -> None:
-        """Send a frame, or keep it until the peer reads. Wait for drained() before building the next one.
+        """Send a frame, or keep it until the peer reads. Await drained() before building the next frame.
 
-        While the transport has unsent bytes, frames are kept here, because each write to it would sum up the sizes of
-        all its buffers.
+        While the transport has unsent bytes, frames are kept here, because each write to the transport would sum up the
+        sizes of all its buffers.
         """
         if self._transport is None or self.closed is not None:
             return
@@ -89,15 +90,15 @@ class Link(asyncio.BufferedProtocol, Generic[E]):
             self._stop_writers_if_full()
 
     async def drained(self) -> None:
-        """Wait until there are few unsent bytes. Raises ConnectionClosed."""
+        """Wait until fewer than HIGH_WATER bytes are unsent. Raises ConnectionClosed if the connection ends."""
         while self._may_write is not None and self.closed is None:
             await asyncio.shield(self._may_write)
         if self.closed is not None:
             raise ConnectionClosed(f"ttrpc connection: {self.closed}")
 
     def hang_up(self, reason: str, *, at_once: bool) -> None:
-        """Close the connection. Frames that are already written are still sent, unless `at_once` or the peer does not
-        read them."""
+        """Close the connection. With `at_once`, frames that wait to be sent are lost; otherwise they are sent first, if
+        the peer reads them."""
         self._close(reason)
         if self._transport is None or self._gone is None or self._gone.done():
             return

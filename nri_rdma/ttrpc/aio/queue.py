@@ -23,10 +23,11 @@ class Queue:
         self._changed: asyncio.Future[None] | None = None
         self._ended = False
         self.failure: Exception | None = None
-        """The error with which the stream ended early; None if it did not."""
+        """The error with which the stream ended early; None if it runs or ended normally."""
 
     def put(self, payload: bytes) -> bool:
-        """Add a message, and return True; if the queue is full, return False, and the caller tries again at on_room."""
+        """Add a message and return True. If the queue is full, return False; the caller puts the message again when
+        `on_room` is called."""
         if self._inbox.is_full and not self.is_over:
             if self._overflow is None:
                 self._overflow = asyncio.get_running_loop().call_later(PATIENCE_S, self._on_overflow)
@@ -42,7 +43,7 @@ class Queue:
         self._wake()
 
     def fail(self, failure: Exception) -> None:
-        """End the stream early with this error. If it failed before, the first error stays."""
+        """End the stream early with this error. If the stream has failed before, its first error stays."""
         if self.failure is None:
             self.failure = failure
         self._wake()
@@ -54,8 +55,8 @@ class Queue:
         return self._ended or self.failure is not None
 
     async def take(self) -> bytes | None:
-        """Wait for the next message and return it; None at the end. Raises the stream's error. If it is cancelled, no
-        message is lost."""
+        """Wait for the next message and return it; None at the end. Raises the error with which the stream ended early.
+        A cancelled call loses no message."""
         while (payload := self._inbox.take()) is None:
             if self.failure is not None:
                 raise self.failure

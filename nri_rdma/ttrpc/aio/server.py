@@ -23,12 +23,12 @@ class AsyncServer:
     """A server of ttrpc methods in one event loop. `handlers` maps (full service name, method name) to a handler.
 
     A handler returns the payload of its answer, or raises. An RpcError is sent with its code and text; for other
-    exceptions error.status_of() chooses the code. Each call is a task. It is cancelled at the call's deadline, which is
-    answered with DEADLINE_EXCEEDED, and if its caller disconnects. Handlers must not close the server.
+    exceptions error.status_of() chooses the code. Each call is a task. The task is cancelled if the caller disconnects,
+    and at the call's deadline; the caller then gets DEADLINE_EXCEEDED. Handlers must not close the server.
 
-    max_calls is the maximum number of unary calls that run for one connection; further ones wait in its socket.
-    max_streams is the maximum number of its streaming calls; a further one is refused. max_connections is the maximum
-    number of connections; a further one is closed.
+    max_calls is the maximum number of unary calls that run for one connection; further calls wait in its socket.
+    max_streams is the maximum number of its streaming calls; a further call is refused. max_connections is the maximum
+    number of connections; a further connection is closed.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class AsyncServer:
         """Listen on a Unix socket, whose file has the mode before anyone can connect. Returns at once; the event loop
         serves until close().
 
-        A socket without a listener is replaced. Raises OSError: EADDRINUSE if another server listens there, EEXIST if
-        the path is not a socket, or the error of bind.
+        A socket file without a listener is replaced. Raises OSError: EADDRINUSE if another server listens there, EEXIST
+        if the path is not a socket, or the error of bind.
         """
         self._raise_if_serving()
         await self._listen(listen_unix(os.fspath(path), mode))
@@ -62,8 +62,8 @@ class AsyncServer:
     async def serve(self, given: socket.socket | int) -> None:
         """Serve a listening socket or a single connection. Returns at once; the event loop serves until close().
 
-        `given` is a socket or its file descriptor; the server owns it from now on. Raises OSError if it is not a socket
-        or not connected.
+        `given` is a socket or its file descriptor; the server owns it from now on. Raises OSError if `given` is not a
+        socket, or is neither listening nor connected.
         """
         owned = adopted(given)
         if listens(owned):
@@ -74,14 +74,15 @@ class AsyncServer:
             await asyncio.get_running_loop().connect_accepted_socket(self._accept, owned)
 
     async def wait(self) -> None:
-        """Wait until close() is called. A server that does not listen also returns when its connections have ended."""
+        """Wait until close() is called. A server that only serves given connections also returns when they have
+        ended."""
         while not self._closing and (self._listening is not None or self._connections):
             self._idle.clear()
             await self._idle.wait()
 
     async def close(self, grace_s: float = 2.0) -> None:
-        """Stop listening, refuse further calls, wait up to grace_s seconds for the running ones, then cancel the
-        rest."""
+        """Stop listening, refuse further calls, and wait up to grace_s seconds for the running calls. Then cancel the
+        calls that still run."""
         self._closing = True
         self._idle.set()
         if self._listening is not None:
@@ -129,7 +130,7 @@ class AsyncServer:
         self._idle.set()
 
     async def _gone(self, patience_s: float) -> None:
-        """Wait up to patience_s until all connections are closed and their calls have ended."""
+        """Wait up to patience_s seconds until all connections are closed and their calls have ended."""
         waits = [asyncio.ensure_future(connection.ended()) for connection in self._connections]
         if waits:
             _done, late = await asyncio.wait(waits, timeout=patience_s)

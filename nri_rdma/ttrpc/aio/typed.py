@@ -33,7 +33,7 @@ from .clientstream import AsyncClientStream
 
 
 class AsyncStub:
-    """An object with one coroutine for each method of the service. Any other name raises AttributeError."""
+    """An object with one coroutine for each method of the service. Access to any other name raises AttributeError."""
 
     def __init__(self, client: AsyncClient, service: ServiceDescriptor) -> None:
         self._client = client
@@ -84,8 +84,8 @@ class AsyncStub:
 
 
 class AsyncTypedStream:
-    """An AsyncClientStream (clientstream.py) of decoded messages. For bytes that cannot be decoded, its methods raise
-    RpcError with INTERNAL."""
+    """An AsyncClientStream (clientstream.py) that encodes and decodes protobuf messages. If received bytes cannot be
+    decoded, its methods raise RpcError with INTERNAL."""
 
     def __init__(self, stream: AsyncClientStream, method: Method) -> None:
         self._stream = stream
@@ -130,7 +130,7 @@ def stub(client: AsyncClient, service: ServiceDescriptor) -> AsyncStub:
 def handlers(
     service: ServiceDescriptor, implementation: object
 ) -> dict[tuple[str, str], AsyncHandler | AsyncStreaming]:
-    """Return the handlers of the service's methods that the implementation has."""
+    """Return the handlers of those methods of the service that `implementation` has."""
     return {
         (service.full_name, it.name): _handler(Method(it), getattr(implementation, it.name))
         for it in service.methods

@@ -63,7 +63,7 @@ class ClientConnection(StreamTable):
         """Return the stream id of a new unary call and the bytes to write. A Response will end the call.
 
         Raises OversizedMessage if the request does not fit into a frame, and ProtocolError if a text is not valid
-        Unicode or the connection has used all stream ids. Then nothing has changed.
+        Unicode or the connection has used all stream ids. The connection is unchanged after an error.
         """
         return self._open(_SEND_REQUEST, 0, service, method, payload, timeout_ns, metadata)
 
@@ -80,8 +80,8 @@ class ClientConnection(StreamTable):
     ) -> tuple[int, bytes]:
         """Return the id of a new stream and the bytes to write. An End or a Response will end the stream.
 
-        client_streams: the client may use send_data() and close_send(), and a payload that is not empty is its first
-        message. server_streams: the server may send Data; otherwise Data is a protocol error. Raises the errors of
+        client_streams: the client may use send_data() and close_send(); a payload that is not empty is then its first
+        message. server_streams: the server may send Data; without it, Data is a protocol error. Raises the errors of
         request().
         """
         if client_streams:
@@ -94,8 +94,8 @@ class ClientConnection(StreamTable):
     def send_data(self, stream_id: int, payload: bytes) -> bytes:
         """Return the frame of a message to the server.
 
-        Raises OversizedMessage; the stream stays usable. Raises ProtocolError if the stream has ended, or if the client
-        may not send on it (any more).
+        Raises OversizedMessage if the message is too long; the stream stays usable. Raises ProtocolError if the stream
+        has ended, or if the client may not send messages on it.
         """
         frame = data_frame(stream_id, payload)
         if self._step(stream_id, _SEND_DATA) is None:
@@ -115,7 +115,8 @@ class ClientConnection(StreamTable):
     def next_event(self) -> Response | Data | End | None:
         """Return the next answer, message or end of an open stream; None if more bytes are needed.
 
-        An invalid frame (too long, not decodable, or not allowed in the stream's state) fails only its own stream.
+        An invalid frame (too long, not decodable, or not allowed in the stream's state) ends only its own stream, with
+        a Response that has an error code.
         """
         while (frame := self._next_frame()) is not None:
             stream_id, kind, data, length, flags = frame
@@ -169,7 +170,7 @@ class ClientConnection(StreamTable):
         return self._failed(stream_id, Code.INTERNAL, "protocol error: data where one answer was due")
 
     def _failed(self, stream_id: int, code: Code, text: str) -> Response:
-        """End a stream with an error, as if the server had sent it."""
+        """End a stream, and return a Response with this error, as if the server had sent it."""
         self._step(stream_id, _RECEIVE_RESPONSE)
         return Response(stream_id, code, text, b"")
 

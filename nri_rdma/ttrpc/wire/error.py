@@ -1,10 +1,10 @@
-"""The exception for violations of the protocol by this end."""
+"""The exception for a message that this end of the connection must not send."""
 
 from __future__ import annotations
 
 
 class ProtocolError(Exception):
-    """Sending this message would violate the protocol, for example because the peer has ended the stream meanwhile.
+    """A message to be sent would violate the protocol, for example because the peer has ended the stream meanwhile.
 
     There is nothing to send, and the connection is unchanged.
     """

@@ -14,8 +14,8 @@ REQUEST: Final = 1
 RESPONSE: Final = 2
 DATA: Final = 3
 AFTER_MESSAGE: Final = 0x100
-"""A frame type that is not sent: the end of a stream that came in the same frame as a message, which are two events.
-Its length is that of the message."""
+"""The type of a pseudo-frame that is never sent. A received frame with a message may also end its stream; the reader
+then returns the message, and after it this pseudo-frame for the end. Its length is that of the message."""
 
 REMOTE_CLOSED: Final = 1
 """Flag: the sender sends no more data on this stream."""
@@ -27,8 +27,8 @@ NO_DATA: Final = 4
 HEADER: Final = struct.Struct(">IIBB")
 _HEADER_SIZE = HEADER.size
 _PIECE_MIN = 4096
-"""Minimum size of a received piece that is kept as its own object. Shorter pieces are joined, because an object costs
-more than their bytes."""
+"""Minimum size of a received piece that is kept as its own bytes object. Shorter pieces are joined, because a bytes
+object costs more memory than their content."""
 
 Frame = tuple[int, int, "bytes | None", int, int]
 """Stream id, type, data, length, flags. Data is None if the length exceeds MESSAGE_MAX, and for AFTER_MESSAGE."""
@@ -44,12 +44,12 @@ class OversizedMessage(ProtocolError):  # noqa: N818 - the protocol's word
 
 
 def oversize_text(length: int, maximum: int = MESSAGE_MAX) -> str:
-    """Return the error text for a message that is too long. Client and server use the same one."""
+    """Return the error text for a message that is too long. Both client and server use this text."""
     return f"message length {length} exceed maximum message size of {maximum}"
 
 
 def data_frame(stream_id: int, payload: bytes) -> bytes:
-    """Return the frame of a message on a stream. Raises OversizedMessage."""
+    """Return the frame of a message on a stream. Raises OversizedMessage if the message is longer than MESSAGE_MAX."""
     if len(payload) > MESSAGE_MAX:
         raise OversizedMessage(len(payload))
     return HEADER.pack(len(payload), stream_id, DATA, 0) + payload
@@ -61,7 +61,7 @@ def end_frame(stream_id: int) -> bytes:
 
 
 class FrameReader:
-    """Splits received bytes into frames; the base class of both ends.
+    """Splits received bytes into frames; the base class of ClientConnection and ServerConnection.
 
     It stores only the bytes of incomplete frames. The data of an oversized frame is discarded as it arrives.
     """
@@ -126,7 +126,8 @@ class FrameReader:
             self._buffer, self._pieces = rest, []
 
     def _hold_end(self, stream_id: int, length: int) -> None:
-        """Make AFTER_MESSAGE the next frame."""
+        """Make the end of a stream the next result of the reader, after a message that came in one frame with the end.
+        The result is a pseudo-frame of type AFTER_MESSAGE; `length` is the length of the message."""
         self._held = stream_id, AFTER_MESSAGE, None, length, REMOTE_CLOSED
 
     def _release(self) -> Frame | None:

@@ -53,8 +53,8 @@ class ServerConnection(StreamTable):
     from its Request until respond(), fail() or close_send(). If the peer violates the protocol, the stream ends with a
     Rejected event, and a later answer to it raises ProtocolError.
 
-    respond() and fail() may be called from another thread than the reader's. To use the other methods from several
-    threads, hold one lock around them and next_event().
+    respond() and fail() may be called from a thread that does not read. To use the other methods from several threads,
+    hold one lock around them and next_event().
     """
 
     __slots__ = ("_last_stream_id",)
@@ -86,7 +86,8 @@ class ServerConnection(StreamTable):
         return None
 
     def respond(self, stream_id: int, payload: bytes) -> bytes:
-        """Return the frame of the answer. If the payload does not fit into a frame, it is the error RESOURCE_EXHAUSTED.
+        """Return the frame of the answer. If the payload does not fit into a frame, return the frame of the error
+        RESOURCE_EXHAUSTED.
 
         Raises ProtocolError if the stream is unknown or already answered.
         """
@@ -110,8 +111,8 @@ class ServerConnection(StreamTable):
     def send_data(self, stream_id: int, payload: bytes) -> bytes:
         """Return the frame of a message to the caller.
 
-        Raises OversizedMessage; the stream stays usable. Raises ProtocolError if the stream is not open, or is a unary
-        call.
+        Raises OversizedMessage if the message is too long; the stream stays usable. Raises ProtocolError if the stream
+        is not open, or is a unary call.
         """
         frame = data_frame(stream_id, payload)
         if self._step(stream_id, _SEND_DATA) is None:
@@ -161,10 +162,9 @@ class ServerConnection(StreamTable):
         return Data(stream_id, data)
 
     def _without_data(self, stream_id: int, kind: int, length: int) -> Data | End | Rejected | None:
-        """Return the event of a frame that is too long, or of an end that came in the same frame as a message.
-
-        As in the Go server, such a message is accepted and its end is rejected, unless the message is empty.
-        """
+        """Return the event of a frame that has no data here: one that is too long, or the end of a stream in one frame
+        with a message. A stream may not end in one frame with a message that is not empty, so that end is rejected,
+        like in the Go server. `length` is the length of the message."""
         if kind != AFTER_MESSAGE:
             return self._reject(stream_id, Code.RESOURCE_EXHAUSTED, oversize_text(length))
         if length:
@@ -172,7 +172,8 @@ class ServerConnection(StreamTable):
         return End(stream_id) if stream_id in self._states else None
 
     def _reject(self, stream_id: int, code: Code, text: str) -> Rejected:
-        """Return the error for a frame that violates the protocol. If its stream was open, it ends."""
+        """Return the event for a frame that violates the protocol, with the error to send. If the frame's stream was
+        open, it ends."""
         self._step(stream_id, _SEND_RESPONSE)
         return Rejected(stream_id, failed_response(stream_id, code, text))
 

@@ -1,9 +1,10 @@
 """The effect of each frame on its stream, as one table for the client and one for the server; docs/ttrpc.md prints
 them.
 
-A stream that is not yet open and one that has ended are both in the state `none`; stream ids only grow, which tells
-them apart. A frame that is not in the table violates the protocol: sending it raises, and receiving it ends the stream
-with an error. As in the Go implementation, a repeated end and a Data frame without message or end change nothing.
+The state `none` stands for streams that are not yet open and for those that have ended. Stream ids only grow, which
+distinguishes the two. A frame that is not in the table violates the protocol: sending it raises, and receiving it ends
+the stream with an error. A repeated end changes nothing, and neither does a Data frame without message or end; the Go
+implementation does the same.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 
 
 class State(StrEnum):
-    """The state of a stream, as one end sees it."""
+    """The state of a stream, as seen by one end of the connection."""
 
     NONE = "none"
     """The stream is not open; the next Request may open it."""
@@ -36,7 +37,7 @@ class State(StrEnum):
 
 
 class Event(StrEnum):
-    """The sending or receiving of a kind of frame, as one end sees it."""
+    """The sending or receiving of a kind of frame, as seen by one end of the connection."""
 
     SEND_REQUEST = "send Request"
     SEND_REQUEST_FOR_MESSAGES = "send Request, remote closed"
@@ -58,7 +59,7 @@ class Event(StrEnum):
 
 Table = Mapping[tuple[State, Event], State]
 Row = Mapping[State, State]
-"""For one event: each state in which it is allowed, and the next state."""
+"""The transitions of one event: each state in which the event is allowed, with the next state."""
 
 CLIENT: Final[Table] = MappingProxyType(
     {
@@ -110,5 +111,5 @@ SERVER: Final[Table] = MappingProxyType(
 
 
 def row(table: Table, event: Event) -> Row:
-    """Return the transitions of one event: each state in which it is allowed, and the next state."""
+    """Return the transitions of one event: each state in which the event is allowed, with the next state."""
     return {before: after for (before, what), after in table.items() if what is event}

@@ -11,7 +11,8 @@ _NONE: Final = State.NONE  # bound once, because access to an enum's member is s
 
 
 class StreamTable(FrameReader):
-    """The common base of client and server: a reader of frames, and the state of each open stream."""
+    """The base class of ClientConnection and ServerConnection: a reader of frames, with the state of each open
+    stream."""
 
     __slots__ = ("_states",)
 
@@ -21,14 +22,14 @@ class StreamTable(FrameReader):
 
     @property
     def open_streams(self) -> int:
-        """The number of open streams, with which a caller can bound the calls that it has not answered yet."""
+        """The number of open streams. A caller can use it to bound the number of unanswered calls."""
         return len(self._states)
 
     def _step(self, stream_id: int, event: Row) -> State | None:
-        """Change the state of a stream by an event, and return the new state; None if the event is not allowed, and
-        nothing changes.
+        """Change the state of a stream by an event, and return the new state. If the event is not allowed, change
+        nothing and return None.
 
-        If two threads end the same stream, one of them gets None.
+        If two threads end a stream at once, one of them gets None.
         """
         states = self._states
         state = event.get(states.get(stream_id, _NONE))

@@ -178,9 +178,9 @@ class Attachment:
         return self.attempts == 1
 
     def step(self, event: Event, change: Callable[[Now], Now] = unchanged) -> tuple[Effect, ...] | None:
-        """Enter the state that TABLE gives for the event, and let `change` replace the other fields. Return the
-        effects, which the caller carries out in this order. Return None, and change nothing, if TABLE has no row for
-        the event."""
+        """Enter the state that TABLE gives for the event, and let `change` replace the other fields. Return the actions
+        (Effect) that the caller must carry out, in order. Return None, and change nothing, if TABLE has no row for the
+        event."""
         with self._lock:
             row = TABLE.get((self.now.state, event))
             if row is None:

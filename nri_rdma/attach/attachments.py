@@ -1,7 +1,8 @@
-"""The attachments of the node: which sandbox has which, how they begin and how they end.
+"""All attachments of the node: they begin and end here.
 
-What happens in between follows the table in nri_rdma.attach.states; nri_rdma.attach.state_machine carries out its
-effects. Attachments are keyed by sandbox id, because two sandboxes of one pod UID may exist at once.
+An attachment is one attach of a sandbox's devices. Its states and events are in the table of nri_rdma.attach.states,
+and nri_rdma.attach.state_machine carries out the actions that follow. Attachments are keyed by sandbox id, because two
+sandboxes of one pod UID may exist at once.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ further call."""
 
 
 _UNDER_WAY: Final = frozenset({State.RETURNING, State.HOME})
-"""The states in which the return of devices is running or queued; after a failure it pauses in another state."""
+"""The states in which the return of devices runs or is queued. While it waits for a retry, an attachment is in another
+state."""
 
 
 class Attachments:
@@ -54,7 +56,8 @@ class Attachments:
         """Returns the netdevs that the host has lost in pods since the daemon's start."""
         self._workers = workers
         self.on_begun: list[Callable[[Attachment], None]] = []
-        """Called with each attachment that begins and each that an earlier daemon left; a listener must not block."""
+        """Functions that are called with each new attachment, and with each one that an earlier daemon left. They must
+        not block."""
         self._lock = threading.Lock()
         self._attachments: dict[str, dict[str, Attachment]] = {}
         """The attachments by sandbox id, then by `Attachment.part`. A sandbox without attachments has no entry."""

@@ -49,8 +49,8 @@ class Attempts:
         }
 
     def _queue_plan(self, attachment: Attachment, _error: BaseException | None) -> None:
-        """Queue the plan for the planner threads. If somebody waits for the whole attach, queue it for the worker
-        threads instead: the same thread attaches right after the plan."""
+        """Queue the plan for the planner threads. If the caller waits for the whole attach, queue the plan for the
+        worker threads instead, so that one thread plans and attaches."""
         pool = self._workers if attachment.is_awaited else self._planners
         task = pool.submit(attachment.pod.sandbox_id, lambda: self._picked(attachment, Event.PLAN_PICKED))
         task.add_done_callback(lambda done: _settle_cancelled(attachment, done))

@@ -160,9 +160,9 @@ def refuse_unfit(device: str, link: LinkState, mtu: int | None, config: NetworkC
 
 
 def with_features_of(device: str, link: LinkState, config: NetworkConfig) -> NetworkConfig:
-    """Return the configuration with ethtool features under the kernel's names. The link must have been captured. A
-    feature that the driver fixes at the requested value is left out. Raises PlacementError for a feature or a private
-    flag that the link cannot change; nothing on the host has changed then."""
+    """Return the configuration with ethtool features under the kernel's names. `link` must be a captured link, because
+    only such a link lists its features. A feature that the driver fixes at the requested value is left out. Raises
+    PlacementError for a feature or a private flag that the link cannot change."""
     _refuse_unknown_flags(device, link, config)
     known, fixed = features_of(link.features), features_of(link.fixed_features)
     found: dict[str, bool] = {}
@@ -214,8 +214,8 @@ _ETHTOOL_WORDS: Final = {
     )
     for word in words
 }
-"""The names that `ethtool -k` and `-K` use for one or several kernel features (off_flag_def in ethtool's common.c). As
-in ethtool, such a name means only those of its features that the driver can change."""
+"""The names that `ethtool -k` and `-K` use for one or several kernel features (off_flag_def in ethtool's common.c). A
+name sets only the features that the driver can change; ethtool does so, too."""
 
 
 def _unfit(device: str, link: LinkState, what: str, hint: str) -> PlacementError:
@@ -247,7 +247,7 @@ def _given(named: _Named) -> Iterator[tuple[str, int]]:
 
 
 def _in_vrf(route: RouteConfig, vrf: VrfConfig | None) -> RouteConfig:
-    """Return the route in the VRF's table; unchanged if there is no VRF."""
+    """Return the route with the VRF's table; without a VRF return it unchanged."""
     return replace(route, table=vrf.table) if vrf is not None else route
 
 

@@ -1,4 +1,4 @@
-"""The types that the state machine shares with those who carry out its effects."""
+"""The types that the state machine shares with the classes that carry out its actions (Effect)."""
 
 from __future__ import annotations
 

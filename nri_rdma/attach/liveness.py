@@ -52,11 +52,9 @@ class Ends:
             return None
 
     def open_again(self, record: SandboxRecord) -> Namespace | None:
-        """Open the namespace of a record. Return None if the record has none, or if it is gone; the cookie tells
-        whether another namespace has its path now.
-
-        Raises KernelError if the kernel does not let us find out.
-        """
+        """Open the namespace of a record. Return None if the record has none, or if the namespace no longer exists; its
+        cookie shows whether another namespace is at its path now. Raises KernelError if the kernel does not let us find
+        out."""
         self.watch(record.pod)
         if record.namespace is None:
             return None
@@ -110,7 +108,8 @@ class Ends:
 
 
 class NoProcesses:
-    """Watches no process: the end of a sandbox without a namespace is then known from the runtime's events only."""
+    """Watches no process: every call raises OSError. The end of a sandbox without a namespace is then known from the
+    runtime's events only."""
 
     def watch(self, pid: int) -> ProcessIdentity:
         raise OSError(errno.EOPNOTSUPP, f"process {pid} cannot be watched")

@@ -1,4 +1,4 @@
-"""Frozen values from plain JSON values, by the types of their fields.
+"""Converts plain JSON values into frozen dataclasses, by the types of their fields.
 
 msgspec writes the plain values, but it cannot read a union of two types of the standard library (an IPv4 or an IPv6
 address). Reading checks everything: a missing, unknown or mistyped field is a ValueError that names the field.
@@ -31,10 +31,9 @@ from typing import Any, TypeVar  # Any: types are values here
 T = TypeVar("T")
 
 _Where = tuple[Any, ...]
-"""The name of the field being read, then the place of the value that contains it; it is turned into text only for
-errors."""
+"""The name of the field being read, then the names of the fields around it. It is turned into text only for errors."""
 _Read = Callable[[Any, _Where], Any]
-"""Returns the typed value for a plain one, or raises ValueError."""
+"""Converts a plain JSON value into a typed value, or raises ValueError."""
 
 _PLAIN: tuple[type, ...] = (str, int, bool, type(None))
 _OF_IP: dict[type, Callable[[str], Any]] = {
@@ -48,7 +47,8 @@ _OF_IP: dict[type, Callable[[str], Any]] = {
 
 
 def from_plain(kind: type[T], value: object) -> T:
-    """Return `value` as a value of the type `kind`. Raises ValueError."""
+    """Return the plain JSON value as a value of the type `kind`. Raises ValueError if a field is missing, unknown or of
+    another type."""
     typed: Any = kind
     result: T = _reader(typed)(value, (kind.__name__,))
     return result
@@ -155,6 +155,6 @@ def _unfit(where: _Where, value: object) -> ValueError:
 
 
 def _rendered(where: _Where) -> str:
-    """Return the place as text, such as ``SandboxRecord.plan.moves``."""
+    """Return the place of a field as text, such as ``SandboxRecord.plan.moves``."""
     name, *outer = where
     return f"{_rendered(outer[0])}.{name}" if outer else str(name)

@@ -141,12 +141,13 @@ class Namespace(Protocol):
         ...
 
     def keeping(self) -> AbstractContextManager[None]:
-        """Keep sockets in the namespace open inside the `with` block. The kernel frees a closed socket later, and
-        moving a link would wait for that."""
+        """Keep the daemon's sockets in the namespace open inside the `with` block. If they were closed, moving a link
+        would wait until the kernel has freed them."""
         ...
 
     def rest(self) -> None:
-        """Close the sockets in the namespace, but keep it open: no call is expected for a long time."""
+        """Close the sockets in the namespace, but keep the namespace open. Called when the namespace is not needed for
+        a long time."""
         ...
 
     def close(self) -> None:

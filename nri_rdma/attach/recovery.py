@@ -91,8 +91,8 @@ def _of_ending(now: Now, words: str) -> str:
 
 
 def _tell_taken_up(attachment: Attachment, error: BaseException | None) -> None:
-    """Wake those who wait until an earlier daemon's attachment has been checked. If the check has failed, they get the
-    error."""
+    """Set the future `taken_up`, which wakes those who wait until an earlier daemon's attachment has been checked. If
+    the check has failed, they get `error`."""
     assert attachment.taken_up is not None  # an earlier daemon left it
     if attachment.taken_up.done():
         return

@@ -27,7 +27,7 @@ OnLost = Callable[[NetdevMove, str], None]
 
 
 def nobody_counts(_move: NetdevMove, _why: str) -> None:
-    """Ignore the lost netdev: the default for callers that do not count lost netdevs."""
+    """Do nothing with a lost netdev: the default for callers that do not count them."""
 
 
 Restoring: TypeAlias = Callable[[], None]

@@ -35,7 +35,7 @@ class Tasks(Protocol):
         meanwhile."""
 
     def rest(self, attachment: Attachment) -> None:
-        """Close the sockets that an attach had in the namespace. Containers need not wait for this."""
+        """Close the sockets that the attach opened in the pod's namespace. Containers may start before that."""
 
     def bring_home(self, attachment: Attachment) -> None:
         """Undo the attach: return the devices to the host and restore their configuration. Raises an ExceptionGroup

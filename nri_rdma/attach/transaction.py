@@ -1,4 +1,5 @@
-"""The transaction: do all steps or none. One undo serves for rollback, detach and recovery."""
+"""The transaction: do all steps or none. One undo serves a failed attach, the end of a sandbox, and the recovery after
+a crash."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Site:
     resolve: Resolve
     """Finds the present character devices of RDMA devices on the host."""
     on_held: Callable[[str], None]
-    """Starts to watch the path of a namespace; called before the namespace is opened."""
+    """Starts to watch the path of a network namespace; called before the namespace is opened."""
     processes: Processes | None = None
     event_sequence: Callable[[], int] = lambda: 0
     """Returns the sequence number of the kernel's newest device event."""
@@ -224,7 +224,8 @@ class Work:
         self.let_go(attachment)
 
     def rest(self, attachment: Attachment) -> None:
-        """Close the sockets in the namespace of an attached sandbox, but keep the namespace open."""
+        """Close the sockets that the daemon has in the namespace of an attached sandbox, but keep the namespace
+        open."""
         if attachment.now.namespace is not None:
             attachment.now.namespace.rest()
 

@@ -1,1 +1,2 @@
-"""The daemon: the only place that wires adapters, engine and doors together."""
+"""The daemon. Only this package connects the engine with the code for the host and with the interfaces for runtime,
+kubelet, podman and Docker."""

@@ -90,7 +90,8 @@ UDEV_CONTROL = Path("/run/udev/control")
 after it."""
 
 CLOSE_WORKERS_S = 5.0
-"""How long the daemon's end waits for workers. Moving a netdev takes milliseconds, but a driver may hang."""
+"""How long the daemon's end waits for workers, in seconds. Moving a netdev takes milliseconds, but a driver may
+hang."""
 
 
 LAST_LOOK_S = 2.0

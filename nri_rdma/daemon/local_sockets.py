@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from nri_rdma.doors.metrics.metrics_server import MetricsServer
 
 CLOSE_HOOKS_S = 1.0
-"""How long the daemon's end waits for answers to OCI hooks. An attach takes milliseconds, and a hook repeats its
-question."""
+"""How long the daemon's end waits for answers to OCI hooks, in seconds. An attach takes milliseconds, and a hook
+without an answer asks again."""
 
 
 class LocalSockets:
@@ -71,8 +71,8 @@ class LocalSockets:
         )
 
     def metrics(self) -> Mapping[str, Any] | None:
-        """Return the fields of MetricsView: the address of the metrics page, and why it is not served; None if it is
-        switched off."""
+        """Return the fields of MetricsView, such as the address of the metrics page and why it is not served. None if
+        the page is switched off."""
         return asdict(self._metrics.view()) if self._metrics is not None else None
 
     def close(self) -> None:

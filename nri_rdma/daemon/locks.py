@@ -19,7 +19,7 @@ from nri_rdma.errors import ErrorCode, RuntimeAnsweredError, StateError
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S = 0.02
-"""Pause between two attempts to take a lock that another process holds. flock has no timeout."""
+"""Pause in seconds between two attempts to take a lock that another process holds. flock has no timeout."""
 
 
 class Sole:

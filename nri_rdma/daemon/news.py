@@ -1,4 +1,4 @@
-"""The events that listeners report to a running daemon, such as removed devices, and the reaction to each."""
+"""The reactions of a running daemon to events that listeners report, such as removed devices."""
 
 from __future__ import annotations
 

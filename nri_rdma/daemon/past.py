@@ -190,7 +190,8 @@ def _kept(span: Span) -> _KeptSpan:
 
 
 def _span(kept: _KeptSpan, recorder: Recorder) -> Span:
-    """Return the recorded span for a stored one. Raises ValueError if its ids are not hexadecimal numbers."""
+    """Return the recorded span for a span read from the file. Raises ValueError if its ids are not hexadecimal
+    numbers."""
     span = Span(recorder, kept.name, int(kept.trace, 16), int(kept.parent, 16), kept.attributes)
     span.span_id, span.start_ns, span.end_ns, span.error = int(kept.span, 16), kept.start, kept.end, kept.error
     span.links = tuple((int(trace, 16), int(linked, 16)) for trace, linked in kept.links)

@@ -1,4 +1,5 @@
-"""Reserves the devices of attachments after a restart, and releases them when they are returned to the host."""
+"""Reserves the devices of earlier daemons' attachments after a restart, and releases devices that are back on the
+host."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ from nri_rdma.engine.reservations import Reservations
 from nri_rdma.tasks.workers import Workers
 
 COLLECT_PAUSE_S = 1.0
-"""Minimum time between two garbage collections, however many pods end."""
+"""Minimum time in seconds between two garbage collections, however many pods end."""
 COLLECT_AFTER_S = 0.1
-"""Pause between a release and the garbage collection. A collection stops all threads, even the one that answers the
-runtime."""
+"""Pause in seconds between a release and the garbage collection. A collection stops all threads, even the one that
+answers the runtime."""
 
 
 class Releases:
@@ -34,7 +35,7 @@ class Releases:
         self._modules = 0
 
     def hold(self, record: SandboxRecord) -> None:
-        """Reserve the devices of an attachment that an earlier daemon made. Called before the first event."""
+        """Reserve the devices of an attachment that an earlier daemon made. Called before the runtime's first event."""
         self._reservations.hold(record.key, record.holdings)
 
     def release(self, key: str) -> None:

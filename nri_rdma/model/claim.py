@@ -69,7 +69,8 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A claim with allocated devices. `label` is the prefix of its requests' names in the environment of containers."""
+    """A claim with allocated devices. `label` is the prefix of its requests' names in the environment variables of
+    containers."""
 
     namespace: str
     name: str

@@ -31,7 +31,7 @@ class Captured:
 
     @property
     def words(self) -> str:
-        """The text as iproute2 would write it."""
+        """The text as iproute2 would write it, for people."""
         return ip_words(self.text)
 
 
@@ -70,30 +70,31 @@ class LinkState:
     """Numbers by name (flags, group, GSO and GRO sizes, addr_gen_mode), as far as this kernel has them."""
     sysctls: str = ""
     """The link's own settings under /proc/sys/net, for its address families: lines like ``ipv4/conf/rp_filter 1``. It
-    is one text because a daemon may read thousands of journal records at its start. Only captured links have it; "" in
-    journals of daemons that did not record it."""
+    is one text because a daemon may read thousands of journal records at its start. Only `Kernel.capture` reads it; ""
+    in journals of older daemons."""
     features: str = ""
     """The changeable features, as ``ethtool -k`` names them, with their wanted values: lines like ``tx-tcp-segmentation
-    on``. Only captured links have it; "" if the driver has none, and in journals of daemons that did not record it."""
+    on``. Only `Kernel.capture` reads it; "" if the driver has none, and in journals of older daemons."""
     fixed_features: str = ""
-    """The unchangeable features with their actual values, in the format of `features`; "" in a journal."""
+    """The features that cannot be changed, with their actual values: lines like those of `features`. "" in a
+    journal."""
     tuning: str = ""
-    """The sizes of rings, channels and coalescing, as ethtool names them: lines like ``ring rx 1024``. Only captured
-    links have it; "" if the driver has none, and in journals of daemons that did not record it."""
+    """The sizes of rings, channels and coalescing, as ethtool names them: lines like ``ring rx 1024``. Only
+    `Kernel.capture` reads it; "" if the driver has none, and in journals of older daemons."""
     max_mtu: int = 0
     """The greatest MTU that the driver accepts; 0 if the kernel does not report it, and in a journal."""
     private_flags: str = ""
-    """The private flags of the driver: lines like ``rx_cqe_moder on``. Only captured links have it; "" if the driver
-    has none, and in journals of daemons that did not record it."""
+    """The private flags of the driver: lines like ``rx_cqe_moder on``. Only `Kernel.capture` reads it; "" if the driver
+    has none, and in journals of older daemons."""
     dcb: str = ""
     """The data center bridging settings that the driver reports: lines like ``pfc enabled 0x08``. Changes are reported,
     but the daemon never sets them."""
     tcx: tuple[int, ...] | None = None
-    """The ids of the eBPF programs attached by TCX, which stay on a link in all namespaces. Only captured links have
-    it; None if they cannot be listed, and in journals of daemons that did not record it."""
+    """The ids of the eBPF programs attached by TCX, which stay on a link in all namespaces. Only `Kernel.capture` reads
+    it; None if they cannot be listed, and in journals of older daemons."""
     peer: int = 0
     """The ifindex of a virtual link's counterpart: a veth's other end, a child's lower link. 0 if there is none, and in
-    journals of daemons that did not record it."""
+    journals of older daemons."""
     peer_netns: int = -1
     """The number by which the link's namespace knows the namespace of `peer`; -1 if both links are in one namespace."""
     unreturnable: tuple[str, ...] = ()

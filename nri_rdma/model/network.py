@@ -26,7 +26,7 @@ class RouteType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextHop:
-    """One gateway of a route that has several."""
+    """One gateway of a route that has several gateways."""
 
     gateway: IpAddress
     weight: int = 1
@@ -139,7 +139,7 @@ class VrfConfig:
     name: str
     table: int
     ifindex: int = 0
-    """The interface number for a newly created VRF, which no netdev of the pod gets. 0 in a request."""
+    """The interface number for the VRF if it must be created. No netdev of the pod gets this number. 0 in a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +156,7 @@ class NetworkConfig:
 
     mac: str = ""
     settings: tuple[tuple[str, int], ...] = ()
-    """Numbers from LinkState.settings: GSO and GRO sizes."""
+    """GSO and GRO sizes by name, such as ``gso_max_size``."""
     sysctls: tuple[tuple[str, str], ...] = ()
     features: tuple[tuple[str, bool], ...] = ()
     private_flags: tuple[tuple[str, bool], ...] = ()

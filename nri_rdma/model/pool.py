@@ -78,7 +78,7 @@ class Pool:
     requires_isolation: bool = False
     """Whether the pool refuses to give a device that the kernel does not hide from other pods."""
     use: Use | None = None
-    """The use for requests that do not set it."""
+    """The purpose of the devices (compute or storage), for requests that do not set it."""
     prove: bool = False
     """Whether RDMA is tested in containers before they start, for requests that do not set `prove`."""
     userspace: UserspaceCheck | None = None

@@ -26,11 +26,11 @@ class ProofEnd(StrEnum):
 
     ANSWERED = "answered"
     LATE = "late"
-    """It did not answer in time and was killed."""
+    """The process did not answer in time and was killed."""
     ENDED = "ended"
-    """It ended without an answer: it was killed by others, or a library crashed."""
+    """The process ended without an answer: another program killed it, or a library crashed."""
     UNAVAILABLE = "unavailable"
-    """It could not be started, or could not enter the container."""
+    """The process could not be started, or could not enter the container."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

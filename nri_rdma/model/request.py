@@ -1,4 +1,4 @@
-"""A pod's request, parsed."""
+"""The values of a pod's request for RDMA devices, after parsing."""
 
 from __future__ import annotations
 
@@ -180,13 +180,13 @@ class DeviceRequest:
     pool: str = "default"
     match: Match = field(default_factory=Match)
     count: int | None = 1
-    """None means all devices that match."""
+    """The number of devices; None means all devices that match."""
     if_free: bool = False
-    """Only if `count` is None: take the matching devices that are free and can carry data, at least one. Otherwise all
-    matching devices must be available."""
+    """Whether a request for all matching devices takes only those that are free and can carry data, at least one.
+    Otherwise each matching device must be available. Used only if `count` is None."""
     per_gpu: int | None = None
     """The number of devices for each GPU of the containers. `count` is None until the GPUs are known; then it becomes
-    `per_gpu` times their number."""
+    `per_gpu` times the number of GPUs."""
     scope: Scope = field(default_factory=Scope)
     align: Align | None = None
     """The hardware to which the devices should be close. None means the GPUs if `gpus` is not empty, otherwise no
@@ -201,17 +201,18 @@ class DeviceRequest:
     """The CPUs that only the request's containers use, as the kubelet reports them. Set only if the devices should be
     close to a NUMA node."""
     mode: Mode | None = None
-    """None means the first mode of the pool."""
+    """The use of the devices, exclusive or shared. None means the first mode of the pool."""
     isolation: Isolation = Isolation.SOFT
     """HARD refuses a device that the kernel does not hide from other pods."""
     use: Use | None = None
-    """None means the pool's setting, or COMPUTE if it has none."""
+    """The purpose of the devices. None means the pool's setting, or COMPUTE if the pool has none."""
     prove: bool | None = None
     """Whether its containers may start only if a test shows that RDMA works in them. None means the pool's setting."""
     userspace: UserspaceCheck | None = None
-    """None means the pool's setting, or CHECK if it has none."""
+    """The check of the RDMA libraries in the container's image. None means the pool's setting, or CHECK if the pool has
+    none."""
     roce_version: int | None = None
-    """1 or 2. None means the pool's setting, or 2 if it has none."""
+    """The RoCE version of the GIDs to use, 1 or 2. None means the pool's setting, or 2 if the pool has none."""
     interface: InterfaceConfig = InterfaceConfig()
     routes: tuple[RouteConfig, ...] = ()
     rules: tuple[RoutingRule, ...] = ()
@@ -219,17 +220,17 @@ class DeviceRequest:
     ethtool: EthtoolConfig = _NO_ETHTOOL
     char_kinds: frozenset[CharKind] = DEFAULT_CHAR_KINDS
     memlock: int | None = None
-    """In bytes, or UNLIMITED; None means the node's default."""
+    """The RLIMIT_MEMLOCK of the containers in bytes, or UNLIMITED; None means the node's default."""
     limits: RdmaLimits | None = None
     word: bool = False
-    """Whether the request was written as a single word. It then names no containers."""
+    """Whether the annotation wrote the request as a single word. Such a request names no containers."""
     cdi_device: str = ""
     """The qualified name of the CDI device that the request was made from; "" for a request of an annotation."""
     admin_access: bool = False
     """Whether the pod only observes devices (admin access of a claim). It gets the device nodes of devices that other
     pods have, and reserves none itself."""
     shares: tuple[str, ...] = ()
-    """The ids of the pool's shares that the kubelet allocated; empty for a request of another kind."""
+    """The ids of the pool's shares that the kubelet allocated; empty if the request was not made from shares."""
 
     @property
     def count_words(self) -> str:

@@ -1,4 +1,4 @@
-"""The host's use of its links at one time: the facts that decide whether a netdev may be given away."""
+"""The host's use of its links at one time. It decides whether a netdev may move into a pod."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def parse_address(text: str) -> Address | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSocket:
-    """A socket of the host that is bound to one of the host's addresses or links.
+    """A socket of the host that is bound to an address or a link of the host.
 
-    `protocol` is ``tcp`` or ``udp``. `address` is the local address, None for any address; an IPv6 socket may have an
-    IPv4 address. `ifindex` is the link that it is bound to (SO_BINDTODEVICE), or 0.
+    `protocol` is ``tcp`` or ``udp``. `address` is the local address; None means any address. An IPv6 socket may have an
+    IPv4 address. `ifindex` is the link to which the socket is bound (SO_BINDTODEVICE), or 0.
     """
 
     protocol: str

@@ -44,7 +44,7 @@ class CallOutcome(StrEnum):
 
     DONE = "done"
     NOTHING_ASKED = "nothing_asked"
-    """The pod asks for no devices."""
+    """The pod has no request for devices."""
     REFUSED = "refused"
     """The call failed with an error that has a code; the caller got its text."""
     FAILED = "failed"
@@ -104,7 +104,7 @@ class Tally:
         self.span_ended: Callable[[Span], object] = self._spans.append
         """Puts a finished span into the queue; `settle` counts its duration."""
         self.steps = Durations()
-        """Durations of the spans that are not calls, by name and outcome."""
+        """Durations of the spans that are no calls of the runtime or the kubelet, by name and outcome."""
         self.event_counts: Counter[Labels] = Counter()
         """Number of the runtime's calls, by NRI's name of the call and outcome. Only the thread that answers the calls
         writes it."""
@@ -116,7 +116,8 @@ class Tally:
         """Durations of the answers to OCI hooks of podman and Docker, by the hook's OCI name and outcome."""
 
     def settle(self) -> None:
-        """Count the content of all queues. Must be called before CAPACITY durations have come."""
+        """Count the content of all queues. Must be called often enough: a queue that holds more than CAPACITY items
+        drops the oldest."""
         for span in taken(self._spans):
             self._durations_of(span.name).note((_labels(span), span.end_ns - span.start_ns))
         for each in (self.steps, self.events, self.kubelet_calls, self.hook_calls):

@@ -40,7 +40,7 @@ CLOSE_S = 2.0
 MAX_REASON = 300
 """Maximum length of an exporter's error text, in characters."""
 SILENCE_S = 60.0
-"""Minimum time between two warnings that spans were lost."""
+"""Minimum time in seconds between two warnings that spans were lost."""
 _SLOW = "the collector is slower than spans come"
 
 _OTLP_MODULES = {

@@ -49,7 +49,7 @@ class Source:
     """The name of the source in log lines."""
     fd: int
     read: Callable[[], None]
-    """Called when the descriptor is readable. It reads what is there, for at most TURN_S."""
+    """Called when the descriptor is readable. Must read the events that are there, for at most TURN_S."""
     due_at: Callable[[], float | None] = _never
     """Returns when `settle` must be called next, in seconds of `time.monotonic`; None if no call is due."""
     settle: Callable[[], None] = _nothing
@@ -202,7 +202,7 @@ class Listeners:
                 self._changed.notify_all()
 
     def _fail(self, it: _Listened, error: Exception) -> None:
-        """Log the error of a source, begin its pause, and report it to the owner."""
+        """Log the error of a source, begin the source's pause, and call `on_failure`."""
         name, rest_s = it.source.name, it.fail(self._rest_s)
         log.error("a listener failed", extra={"listener": name, "rest_s": rest_s}, exc_info=error)
         try:

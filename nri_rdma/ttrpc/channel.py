@@ -282,7 +282,8 @@ class Channel:
             raise ConnectionClosed(f"ttrpc connection: {self._closed}")
 
     def _fail(self, reason: str) -> None:
-        """Mark the connection as closed and wake all callers. If it was closed before, the first reason stays."""
+        """Mark the connection as closed and wake all callers. If the connection was closed before, the first reason
+        stays."""
         with self._state:
             if self._closed is None:
                 self._closed = reason

@@ -279,10 +279,10 @@ class Connection:
         return Call(request.service, request.method, request.payload, request.metadata, deadline, cancelled)
 
     def _end_if_drained(self) -> None:
-        """If drain() was called and no call runs, let the reader see the end of the connection. The caller holds the
+        """If drain() was called and no call runs, make the reader see the end of the connection. The caller holds the
         lock.
 
-        Sending stays possible, because a stream's last frame may not be written yet.
+        Sending stays possible, because the last frame of a stream may not be written yet.
         """
         if self._draining and not self._calls and not self._streams:
             with contextlib.suppress(OSError):  # the caller has already disconnected
@@ -330,7 +330,7 @@ class Connection:
             self._leave()
 
     def _leave(self) -> None:
-        """Remove this thread from the connection's threads. The last one closes the socket."""
+        """Remove this thread from the connection's threads. If it was the last thread, close the socket."""
         with self._lock:
             self._threads.discard(threading.current_thread())
             if self._threads:

@@ -128,6 +128,6 @@ def _remove_stale(path: str) -> None:
 
 
 def name_path(error: OSError, path: str | os.PathLike[str]) -> None:
-    """Add the path to an error of connect(2), which comes without one."""
+    """Add the path to an error of connect(2). Python's error for a Unix socket does not name the path."""
     if error.errno is not None:  # an error without errno is Python's own, such as for a path that is too long
         error.filename = os.fspath(path)

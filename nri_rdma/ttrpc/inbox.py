@@ -20,8 +20,8 @@ PATIENCE_S: Final = 1.0
 
 
 class Inbox:
-    """A queue of messages that reports when it is full. It still accepts messages then, and it has no lock: its owner
-    must stop adding messages, and must use a lock."""
+    """A queue of messages that reports when it is full. It accepts messages even then, so its owner must stop adding
+    them. It has no lock."""
 
     __slots__ = ("_messages", "_size")
 

@@ -3,15 +3,15 @@
 `stub(client, descriptor)` returns an object with the service's methods; `handlers(descriptor, implementation)` returns
 the handlers for a Server. The descriptor says which methods stream:
 
-| client streams | server streams | the stub's method                  | the implementation's                         |
-|----------------|----------------|------------------------------------|----------------------------------------------|
-| no             | no             | `stub.M(request, timeout_s=)` reply | `M(request, call)` returns the reply         |
-| no             | yes            | the same, a TypedStream            | `M(request, call)` returns or yields replies |
-| yes            | no             | `stub.M(timeout_s=)` TypedStream   | `M(requests, call)` returns the reply        |
-| yes            | yes            | the same                           | `M(requests, call)` returns or yields replies |
+| client streams | server streams | a call of the stub's method M           | the implementation's method M                 |
+|----------------|----------------|-----------------------------------------|-----------------------------------------------|
+| no             | no             | `M(request, timeout_s=)`: the reply     | `M(request, call)` returns the reply          |
+| no             | yes            | `M(request, timeout_s=)`: a TypedStream | `M(request, call)` returns or yields replies  |
+| yes            | no             | `M(timeout_s=)`: a TypedStream          | `M(requests, call)` returns the reply         |
+| yes            | yes            | `M(timeout_s=)`: a TypedStream          | `M(requests, call)` returns or yields replies |
 
-A message of the wrong type raises TypeError before anything is sent; otherwise its bytes would often decode to
-something else. If an implementation returns a message of the wrong type, its call fails with INTERNAL, and the server
+If a caller passes a message of the wrong type, TypeError is raised before anything is sent, because the bytes would
+often decode to something else. If an implementation returns a message of the wrong type, its call fails with INTERNAL, and the server
 logs it.
 """
 

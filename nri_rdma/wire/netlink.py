@@ -11,7 +11,7 @@ from nri_rdma.wire.error import WireError
 REQUEST: Final = 0x1  # NLM_F_*, include/uapi/linux/netlink.h
 ACK: Final = 0x4
 REPLACE: Final = 0x100
-"""For a request that adds: replace an existing object."""
+"""A flag of a request that adds an object: an existing object is replaced."""
 EXCL: Final = 0x200
 DUMP: Final = 0x300
 CREATE: Final = 0x400

@@ -110,8 +110,8 @@ class Attribute(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NldevRequest(Generic[T]):
-    """A request to the RDMA subsystem: its bytes, and the function that reads its reply. The reply to a change is
-    empty."""
+    """A request to the RDMA subsystem: its bytes, and the function that reads its reply. A request that changes
+    something has an empty reply."""
 
     command: NldevCommand
     attributes: bytes

@@ -92,8 +92,8 @@ class AsyncClient:
         timeout_s: float | None,
         metadata: Iterable[tuple[str, str]] = (),
     ) -> AsyncClientStream:
-        """Open a streaming call. client_streams and server_streams say who may send any number of messages, as in the
-        method's declaration.
+        """Open a streaming call. client_streams and server_streams say who may send any number of messages; they must
+        agree with the method's declaration.
 
         payload is the request if the client sends exactly one message; otherwise leave it empty. Raises the errors of
         call(), except for the server's status, which the stream raises.

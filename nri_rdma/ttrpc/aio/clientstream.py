@@ -147,7 +147,7 @@ class AsyncClientStream:
         self._drop(Code.RESOURCE_EXHAUSTED, "nobody takes the stream's messages")
 
     def _drop(self, code: Code, text: str) -> None:
-        """End the stream locally with this status, unless it has already ended."""
+        """End the stream on this side with the given status, unless it has already ended. The server is not told."""
         if self._outcome is None:
             self._outcome = Response(self._stream_id, code, text, b"")
             self._owner.forget(self._stream_id)

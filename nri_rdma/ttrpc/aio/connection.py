@@ -29,7 +29,7 @@ Event = Request | Data | End | Rejected
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The maximum numbers of unary calls and of streaming calls that run for one connection."""
+    """The maximum number of unary calls, and that of streaming calls, that run for one connection."""
 
     max_calls: int
     max_streams: int

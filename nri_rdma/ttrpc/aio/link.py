@@ -33,7 +33,8 @@ class Source(Protocol[E_co]):
 
 
 class Link(asyncio.BufferedProtocol, Generic[E]):
-    """The asyncio protocol of a connection. Subclasses implement take() and lost()."""
+    """The asyncio protocol of a connection. Subclasses implement take() for events and lost() for the connection's
+    end."""
 
     def __init__(self, source: Source[E]) -> None:
         self._source = source

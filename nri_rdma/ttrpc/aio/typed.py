@@ -4,14 +4,14 @@ generated.
 `stub(client, descriptor)` returns an object with a coroutine for each of the service's methods; `handlers(descriptor,
 implementation)` returns the handlers for an AsyncServer. The descriptor says which methods stream:
 
-| client streams | server streams | the stub's method                     | the implementation's                  |
-|----------------|----------------|---------------------------------------|---------------------------------------|
-| no             | no             | `await stub.M(request, timeout_s=)`   | `async def M(request, call)` returns  |
-| no             | yes            | the same, returns an AsyncTypedStream | `async def M(request, call)` yields   |
-| yes            | no             | `await stub.M(timeout_s=)`, a stream  | `async def M(requests, call)` returns |
-| yes            | yes            | the same                              | `async def M(requests, call)` yields  |
+| client streams | server streams | `await` of the stub's method M                | the implementation's `async def M`    |
+|----------------|----------------|-----------------------------------------------|---------------------------------------|
+| no             | no             | `M(request, timeout_s=)`: the reply           | `M(request, call)` returns the reply  |
+| no             | yes            | `M(request, timeout_s=)`: an AsyncTypedStream | `M(request, call)` yields replies     |
+| yes            | no             | `M(timeout_s=)`: an AsyncTypedStream          | `M(requests, call)` returns the reply |
+| yes            | yes            | `M(timeout_s=)`: an AsyncTypedStream          | `M(requests, call)` yields replies    |
 
-`requests` is an asynchronous iterator. Messages of the wrong type are refused as in typed.py of the blocking library.
+`requests` is an asynchronous iterator. A message of the wrong type raises TypeError before anything is sent.
 """
 
 from __future__ import annotations

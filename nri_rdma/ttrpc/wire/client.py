@@ -41,8 +41,8 @@ _GIVE_UP: Final = row(CLIENT, Event.GIVE_UP)
 class ClientConnection(StreamTable):
     """The client's end of a connection.
 
-    Stream ids must be written in increasing order, so hold one lock around request() or open_stream() and the writing
-    of its bytes. After each receive_data(), call next_event() until it returns None.
+    Stream ids must be written in increasing order. So hold one lock while you call request() or open_stream() and write
+    the returned bytes. After each receive_data(), call next_event() until it returns None.
     """
 
     __slots__ = ("_next_stream_id",)

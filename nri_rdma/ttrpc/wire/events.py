@@ -88,7 +88,7 @@ class Rejected(NamedTuple):
 
 
 class Response(NamedTuple):
-    """The server's answer, which ends the call. Code 0 is OK; its payload may be empty."""
+    """The server's answer, which ends the call. Code 0 means success; the payload may be empty."""
 
     stream_id: int
     code: int

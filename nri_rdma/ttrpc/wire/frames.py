@@ -27,11 +27,12 @@ NO_DATA: Final = 4
 HEADER: Final = struct.Struct(">IIBB")
 _HEADER_SIZE = HEADER.size
 _PIECE_MIN = 4096
-"""Minimum size of a received piece that is kept as its own bytes object. Shorter pieces are joined, because a bytes
-object costs more memory than their content."""
+"""Minimum size of a received piece that is kept as its own bytes object. Shorter pieces are joined, because an object
+costs more than their content."""
 
 Frame = tuple[int, int, "bytes | None", int, int]
-"""Stream id, type, data, length, flags. Data is None if the length exceeds MESSAGE_MAX, and for AFTER_MESSAGE."""
+"""Stream id, type, data, length, flags. The data is None if the length exceeds MESSAGE_MAX, and if the type is
+AFTER_MESSAGE."""
 
 
 class OversizedMessage(ProtocolError):  # noqa: N818 - the protocol's word

@@ -66,8 +66,8 @@ class ServerConnection(StreamTable):
     def next_event(self) -> Request | Data | End | Rejected | None:
         """Return the next event; None if more bytes are needed.
 
-        An event is a call, a message of a stream, the end of a caller's messages, or a protocol error with the answer
-        to write.
+        An event is a call, a message of a stream, the end of a caller's messages, or a protocol error with the reply to
+        write.
         """
         while (frame := self._next_frame()) is not None:
             stream_id, kind, data, length, flags = frame
@@ -120,7 +120,7 @@ class ServerConnection(StreamTable):
         return frame
 
     def close_send(self, stream_id: int) -> bytes:
-        """Return the frame that ends the messages to the caller, and with them the call.
+        """Return the frame that ends the messages to the caller, which also ends the call.
 
         Raises ProtocolError if the stream is not open, or is a unary call.
         """
@@ -162,9 +162,9 @@ class ServerConnection(StreamTable):
         return Data(stream_id, data)
 
     def _without_data(self, stream_id: int, kind: int, length: int) -> Data | End | Rejected | None:
-        """Return the event of a frame that has no data here: one that is too long, or the end of a stream in one frame
-        with a message. A stream may not end in one frame with a message that is not empty, so that end is rejected,
-        like in the Go server. `length` is the length of the message."""
+        """Return the event of a frame that is too long, or of the end of a stream that came in one frame with a
+        message. If that message is not empty, the end is rejected; the Go server does so, too. `length` is the length
+        of the frame's data or of the message."""
         if kind != AFTER_MESSAGE:
             return self._reject(stream_id, Code.RESOURCE_EXHAUSTED, oversize_text(length))
         if length:

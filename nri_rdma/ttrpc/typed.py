@@ -1,18 +1,18 @@
 """Calls and handlers with protobuf messages instead of bytes, from a service's descriptor. No code is generated.
 
 `stub(client, descriptor)` returns an object with the service's methods; `handlers(descriptor, implementation)` returns
-the handlers for a Server. The descriptor says which methods stream:
+the handlers for a Server. The descriptor says who sends how many messages:
 
-| client streams | server streams | a call of the stub's method M           | the implementation's method M                 |
-|----------------|----------------|-----------------------------------------|-----------------------------------------------|
-| no             | no             | `M(request, timeout_s=)`: the reply     | `M(request, call)` returns the reply          |
-| no             | yes            | `M(request, timeout_s=)`: a TypedStream | `M(request, call)` returns or yields replies  |
-| yes            | no             | `M(timeout_s=)`: a TypedStream          | `M(requests, call)` returns the reply         |
-| yes            | yes            | `M(timeout_s=)`: a TypedStream          | `M(requests, call)` returns or yields replies |
+| client sends | server sends | a call of the stub's method M         | the implementation's method M                 |
+|--------------|--------------|---------------------------------------|-----------------------------------------------|
+| one          | one          | `M(request, timeout_s=)`: reply       | `M(request, call)` returns the reply          |
+| one          | any number   | `M(request, timeout_s=)`: TypedStream | `M(request, call)` returns or yields replies  |
+| any number   | one          | `M(timeout_s=)`: TypedStream          | `M(requests, call)` returns the reply         |
+| any number   | any number   | `M(timeout_s=)`: TypedStream          | `M(requests, call)` returns or yields replies |
 
 If a caller passes a message of the wrong type, TypeError is raised before anything is sent, because the bytes would
-often decode to something else. If an implementation returns a message of the wrong type, its call fails with INTERNAL, and the server
-logs it.
+often decode to something else. If an implementation returns a message of the wrong type, its call fails with INTERNAL,
+and the server logs the types.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 generated.
 
 `stub(client, descriptor)` returns an object with a coroutine for each of the service's methods; `handlers(descriptor,
-implementation)` returns the handlers for an AsyncServer. The descriptor says which methods stream:
+implementation)` returns the handlers for an AsyncServer. The descriptor says who sends how many messages:
 
-| client streams | server streams | `await` of the stub's method M                | the implementation's `async def M`    |
-|----------------|----------------|-----------------------------------------------|---------------------------------------|
-| no             | no             | `M(request, timeout_s=)`: the reply           | `M(request, call)` returns the reply  |
-| no             | yes            | `M(request, timeout_s=)`: an AsyncTypedStream | `M(request, call)` yields replies     |
-| yes            | no             | `M(timeout_s=)`: an AsyncTypedStream          | `M(requests, call)` returns the reply |
-| yes            | yes            | `M(timeout_s=)`: an AsyncTypedStream          | `M(requests, call)` yields replies    |
+| client sends | server sends | `await` of the stub's method M             | the implementation's `async def M`    |
+|--------------|--------------|--------------------------------------------|---------------------------------------|
+| one          | one          | `M(request, timeout_s=)`: reply            | `M(request, call)` returns the reply  |
+| one          | any number   | `M(request, timeout_s=)`: AsyncTypedStream | `M(request, call)` yields replies     |
+| any number   | one          | `M(timeout_s=)`: AsyncTypedStream          | `M(requests, call)` returns the reply |
+| any number   | any number   | `M(timeout_s=)`: AsyncTypedStream          | `M(requests, call)` yields replies    |
 
 `requests` is an asynchronous iterator. A message of the wrong type raises TypeError before anything is sent.
 """

@@ -144,8 +144,7 @@ class Attachment:
         self.select = select
         self.again = again
         self.waits_for_older = state is State.WAITING
-        """Whether an older sandbox of the same pod had to return its devices before this attachment could be
-        planned."""
+        """Whether an older sandbox of this pod had to return its devices before this attachment could be planned."""
         self.parent: Span | None = current_span()
         """The trace span in which the attachment was created."""
         self.planned: Future[None] = Future()

@@ -129,8 +129,8 @@ class Attachments:
         attempts: int = 1,
         again: Again | None = None,
     ) -> Attachment:
-        """Start to plan and attach the devices in `placed`. Return the attachment at once: its future `planned` raises
-        the error that refuses the request, `attach_done` that of the attach.
+        """Start to plan and attach the devices in `placed`, and return the attachment at once. Its future `planned`
+        raises the error that refuses the request; its future `attach_done` is done when the devices are attached.
 
         `part` is "", or the container that brought these devices after the sandbox started. `attempts` is how often the
         attach is tried in all; `again` chooses the devices for later attempts.

@@ -67,7 +67,7 @@ class Attempts:
             self._feed(attachment, event)
 
     def _plan(self, attachment: Attachment, _error: BaseException | None) -> None:
-        """Select the devices and plan their steps."""
+        """Select the devices and plan the steps of the attach, and feed the result to the state machine."""
         again = attachment.again
         select = again.choose if again is not None and attachment.now.attempt > 1 else attachment.select
         assert select is not None  # whoever makes an attachment gives it `select`, also for an earlier daemon's record
@@ -93,7 +93,7 @@ class Attempts:
         self._feed(attachment, Event.NOTED)
 
     def _attach(self, attachment: Attachment, _error: BaseException | None) -> None:
-        """Carry out the plan, in a worker thread."""
+        """Carry out the plan in a worker thread, and feed the result to the state machine."""
         try:
             self._tasks.attach(attachment)
         except BaseException as error:  # noqa: BLE001 - after any error the host must be restored
@@ -129,7 +129,7 @@ class Attempts:
         )
 
     def _roll_back(self, attachment: Attachment, error: BaseException | None) -> None:
-        """Undo what a failed attempt did."""
+        """Undo the steps of a failed attempt, and feed the result to the state machine."""
         try:
             self._tasks.bring_home(attachment)
         except Exception:  # noqa: BLE001 - the final undo follows, and reports the error if it fails as well

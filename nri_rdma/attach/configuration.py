@@ -254,8 +254,8 @@ def _in_vrf(route: RouteConfig, vrf: VrfConfig | None) -> RouteConfig:
 def _is_of_an_address(
     route: RouteConfig, own: tuple[IPv4Interface | IPv6Interface, ...], vrf: VrfConfig | None
 ) -> bool:
-    """Return whether the kernel adds this route by itself for one of the netdev's own addresses `own`. The daemon must
-    not add such a route again, because the kernel would refuse it."""
+    """Return whether the kernel adds this route by itself for one of the netdev's addresses, `own`. Adding such a route
+    again would fail."""
     if not any(it.network == route.destination and route.source in {None, it.ip} for it in own):
         return False
     usual = MAIN_TABLE if vrf is None else vrf.table

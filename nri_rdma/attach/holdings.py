@@ -28,7 +28,7 @@ class Holdings(tuple[Attachment, ...]):
 
     @property
     def own(self) -> Attachment | None:
-        """The attachment that was made when the sandbox started; None if the pod asked for nothing then."""
+        """The attachment that was made when the sandbox started; None if the pod requested nothing then."""
         first = next(iter(self), None)
         return first if first is not None and not first.part else None
 

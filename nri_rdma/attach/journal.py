@@ -49,7 +49,8 @@ class Journal:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def write(self, record: SandboxRecord) -> None:
-        """Store the record in place of the one with the same key. Raises OSError; the old record is then unchanged."""
+        """Store the record; it replaces an older record with its key. Raises OSError; the older record is then
+        unchanged."""
         path = self._path(record.key)
         beside = f"{path.removesuffix('.json')}.new"
         try:
@@ -127,7 +128,8 @@ _KEPT = 16
 """The number of cached JSON texts of plans and of attached devices. An attach writes its record two or three times, but
 plan and devices change at most once."""
 _KEPT_OF_JOBS = 64
-"""The number of cached JSON texts of request fields. The pods of a job share the objects in these fields."""
+"""The number of cached JSON texts of request fields. Caching pays, because the pods of a job share the objects in these
+fields."""
 _OF_THE_CHOICE = ("gpus_from", "gpus_problem", "cpus", "if_free", "per_gpu")
 """The fields of a request that matter for its placement only. Records leave them out, so that the daemon's previous
 version, which does not know them, can still read the record and return the devices."""

@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 
 
 def node_removed(attachments: Attachments, number: tuple[int, int], sequence: int) -> None:
-    """Handle the removal of a character device: attachments that may have it reread their device numbers. The old
-    number may belong to another device now. `number` is major and minor, `sequence` the sequence number of the kernel's
-    event."""
+    """Handle the removal of a character device, because its old number may belong to another device now. Attachments
+    that use the number reread their device numbers. `number` is major and minor; `sequence` is the sequence number of
+    the kernel's event."""
     for attachment in attachments.all():
         if sequence > attachment.now.numbers_from and (number in _numbers(attachment) or _is_being_read(attachment)):
             log.info("character device is gone", extra={"pod": str(attachment.pod), "number": list(number)})

@@ -1,8 +1,8 @@
 """Operations on one link or RDMA device, as values; Kernel.apply (attach/port.py) applies them in order.
 
-Pure. An operation does not name its link: the caller of `apply` does. One table (host/netlink/codec.py) holds the
-kernel request of each operation, another (tests/fakes/kernel.py) what it changes in the fake kernel. The journal never
-stores operations, only the values that they are made from.
+Pure. An operation does not name its link; the caller of `apply` passes the link. One table (host/netlink/codec.py)
+holds the kernel request of each operation. Another one (tests/fakes/kernel.py) says how the operation changes the fake
+kernel. The journal never stores operations, only the values that they are made from.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from nri_rdma.model.network import NeighbourConfig, RouteConfig, RoutingRule, Vr
 
 
 class GoneWith(StrEnum):
-    """The event that reverses the change which an operation made to a link in a pod."""
+    """The event that reverses what an operation changed on a link in a pod."""
 
     MOVE = "move"
-    """The move back to the host: the kernel drops the change."""
+    """The move back to the host reverses the change, because the kernel drops it."""
     INVERSE = "inverse"
-    """The operation that `inverse()` returns; the undo of the step must apply it."""
+    """The operation that `inverse()` returns reverses the change. The undo of the step must apply it."""
     RESTORE = "restore"
-    """The restore on the host: the captured state has the old value in `fields`."""
+    """The restore on the host reverses the change: it sets the old values of the link's fields that `fields` names."""
     NOTHING = "nothing"
     """The change stays; the docstring of the operation says why this is right."""
 

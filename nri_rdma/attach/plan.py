@@ -1,7 +1,7 @@
 """The plan of an attach: pure data, decided before anything on the host changes.
 
-A request that cannot be served is refused here. The journal stores the plan, and the steps are made from it; so a
-restarted daemon undoes exactly what the daemon before it intended.
+A request that cannot be served is refused here. The journal stores the plan, and the steps are made from it. So a
+restarted daemon undoes exactly the steps that the daemon before it intended.
 """
 
 from __future__ import annotations

@@ -158,8 +158,8 @@ class Namespace(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """A snapshot of how the host uses some links, and `links`, the state of these links by ifindex. It is enough to
-    refuse an attach, but has no addresses, routes and neighbours. `use.sockets` is empty unless sockets were
+    """How the host uses some links at one moment (`use`), and the state of these links by ifindex (`links`). It
+    suffices to refuse an attach, but lacks addresses, routes and neighbours. `use.sockets` is empty unless sockets were
     requested."""
 
     use: HostUse
@@ -240,7 +240,7 @@ class Kernel(Protocol):
         """Try all operations in order, on the link (or, for RDMA operations, the RDMA device) with this number in the
         namespace. Return the refused ones; never raises KernelError.
 
-        Consecutive operations that use the same kernel interface are sent together.
+        Consecutive operations that use one kernel interface are sent together.
         """
         ...
 

@@ -43,8 +43,9 @@ class Presence:
         with_netdev_names(record, in_pod)
 
     def at_the_end(self, record: SandboxRecord, namespace: Namespace | None) -> SandboxRecord:
-        """Return the record of an attach whose steps are done, completed with what its containers get. Raises
-        AttachError if a netdev has left the pod meanwhile: a pod must not start without a device that it asked for."""
+        """Return the record of an attach whose steps are done, completed with the device names and numbers for its
+        containers. Raises AttachError if a netdev has left the pod meanwhile: a pod must not start without a device
+        that it requested."""
         self._refuse_lost(record, namespace)
         numbered = with_char_devices(record, lambda known: self._char_devices(record, namespace, known))
         return with_netdev_names(numbered, lambda device: self._netdev_names(record, namespace, device))

@@ -30,7 +30,7 @@ class State(StrEnum):
     """A stage in the life of an attachment. From STOPPING on, it never returns to an earlier stage."""
 
     WAITING = "waiting"
-    """An older sandbox of the same pod still returns its devices."""
+    """An older sandbox of this pod still returns its devices."""
     QUEUED = "queued"
     """The plan is queued: for a planner thread, or for a worker thread if somebody waits for the whole attach."""
     PLANNING = "planning"
@@ -76,7 +76,7 @@ class Event(StrEnum):
     sandbox."""
 
     OLDER_HOME = "older home"
-    """The older sandbox of the same pod has returned its devices to the host."""
+    """The older sandbox of this pod has returned its devices to the host."""
     PLAN_PICKED = "plan picked"
     MADE = "plan made"
     NOTED = "plan noted"
@@ -101,8 +101,8 @@ class Event(StrEnum):
     HALF = "half"
     """The pod exists, but its attach was interrupted."""
     ABSENT = "absent"
-    """The pod does not exist, or the return of its devices had begun, or the interrupted attach was for a container's
-    further devices."""
+    """The pod does not exist, or the return of its devices had begun. Or the interrupted attach was one of devices that
+    a container brought after the sandbox started."""
     UNSEEABLE = "unseeable"
     """The state of the attachment could not be checked, because the kernel refused (no descriptors, no memory)."""
 

@@ -65,7 +65,7 @@ class Tasks(Protocol):
         """Watch the path of the pod's namespace. Never raises."""
 
     def let_go(self, attachment: Attachment) -> None:
-        """Close the namespace, if it is open."""
+        """Close the pod's network namespace, if the attachment holds it open."""
 
     def close(self) -> None:
         """Cancel the tasks that were scheduled for later, which restore returned netdevs a second time. Called when the

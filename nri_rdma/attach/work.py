@@ -133,8 +133,8 @@ class Work:
         self._journal.note_plan(attachment)
 
     def attach(self, attachment: Attachment) -> None:
-        """Carry out the plan, and put what the containers get into the attachment's record. Raises AttachError, or
-        NotReadyError if the attachment ends meanwhile. The caller then undoes the attach."""
+        """Carry out the plan, and store in the attachment's record the devices as its containers get them. Raises
+        AttachError, or NotReadyError if the attachment ends meanwhile. The caller then undoes the attach."""
         facts = _names(attachment.pod) | {"rdma.attempt": attachment.now.attempt}
         with self._kernel.host.keeping(), self._spans.span("attach", facts) as span:
             record = self._begun(attachment)
@@ -230,7 +230,7 @@ class Work:
             attachment.now.namespace.rest()
 
     def let_go(self, attachment: Attachment) -> None:
-        """Close the namespace, if it is open."""
+        """Close the pod's network namespace, if the attachment holds it open."""
         namespace = attachment.now.namespace
         attachment.change(namespace=None)
         if namespace is not None:

@@ -95,8 +95,8 @@ hang."""
 
 
 LAST_LOOK_S = 2.0
-"""How long the daemon's end waits, in seconds, until containerd has removed what the last refused sandboxes left
-there."""
+"""How long the daemon's end waits, in seconds, until the leftovers of the last refused sandboxes are removed from
+containerd."""
 
 
 class Daemon:

@@ -58,7 +58,7 @@ class RuntimeGuards:
     def told(self) -> Mapping[str, bool]:
         """Return for each runtime handler whether its containers have the guard, an OCI hook that keeps a container
         from starting without its devices. Handlers where this is unknown are left out. The answer comes from memory; if
-        it is old, a worker asks the runtime for the next call."""
+        it is old, a worker asks the runtime again, for later calls."""
         self._ask_again(AGAIN_S)
         return {it.name: not it.fault for it in self._setups if it.is_known}
 

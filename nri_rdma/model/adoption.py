@@ -41,7 +41,8 @@ class Adoption:
     vendors: Mapping[str, VendorAdoption] = field(default_factory=lambda: MappingProxyType({}))
 
     def of(self, vendor: str) -> VendorAdoption:
-        """Return the handling of this vendor's devices; with "", of device nodes that belong to no CDI device."""
+        """Return the handling of this vendor's devices. The vendor "" stands for device nodes that belong to no CDI
+        device."""
         return self.vendors.get(vendor, self.others)
 
     @property

@@ -54,8 +54,8 @@ class GivenDevice:
 class ClaimRequest:
     """One request of a claim, with its allocated `devices`, by their names in the ResourceSlice.
 
-    `parameters` are those of the device class merged with those of the claim. `from_claim` are only the claim's: for
-    these the pod needs the same rights as for an annotation.
+    `parameters` are those of the device class merged with those of the claim. `from_claim` are the parameters of the
+    claim alone; they need the rights that an annotation with them would need.
     """
 
     name: str

@@ -167,4 +167,4 @@ class NetworkConfig:
     """The routes in the order in which they are added: a route that reaches a gateway comes before the routes over that
     gateway."""
     rules: tuple[RoutingRule, ...] = ()
-    """Each rule is for one IP version."""
+    """The routing rules to add, each for one IP version."""

@@ -1,4 +1,4 @@
-"""PCI addresses."""
+"""The address of a PCI function, and its parser."""
 
 from __future__ import annotations
 

@@ -16,18 +16,18 @@ class InterfaceRight(StrEnum):
     MTU = "mtu"
     ADDRESSES = "addresses"
     ARP = "arp"
-    """For the keys `arpIgnore` and `arpAnnounce`."""
+    """The right to set the keys `arpIgnore` and `arpAnnounce`."""
     IPV6 = "ipv6"
-    """For the key `enableIPv6`."""
+    """The right to set the key `enableIPv6`."""
     OFFLOAD = "offload"
-    """For the keys of GSO and GRO sizes."""
+    """The right to set the keys of GSO and GRO sizes."""
     ROUTES = "routes"
     RULES = "rules"
     NEIGHBORS = "neighbors"
     MAC = "mac"
     FORWARDING = "forwarding"
     EBPF = "ebpf"
-    """For the key `disableEbpfPrograms`."""
+    """The right to set the key `disableEbpfPrograms`."""
     ETHTOOL = "ethtool"
     VRF = "vrf"
 
@@ -85,5 +85,5 @@ _OF_REQUEST: Final = (
     (InterfaceRight.NEIGHBORS, "neighbours", "neighbors"),
     (InterfaceRight.ETHTOOL, "ethtool", "ethtool"),
 )
-"""The right, the field of DeviceRequest, and the key as pod authors write it. A key without a row here would need no
-right; a test that reads a request with every key finds such a key."""
+"""Rows of right, field of DeviceRequest, and key as pod authors write it. A key without a row would need no right, so a
+test ensures that every key has one."""

@@ -9,8 +9,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Same(Generic[T_co]):
-    """A cache key for a value: two keys are equal if they hold the same object. The key keeps the object alive, so no
-    other object can get its id."""
+    """A cache key for a value: two keys are equal if they hold one and the same object. A key keeps its object alive,
+    so no other object can get the object's id."""
 
     __slots__ = ("value",)
 

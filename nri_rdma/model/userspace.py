@@ -55,7 +55,7 @@ class Userspace:
     release: str = ""
     """The version of the interface between libibverbs and its providers, for example ``34``."""
     lacks: tuple[Lack, ...] = ()
-    """What libibverbs needs and the image lacks."""
+    """The libraries, versions and symbols that libibverbs needs and the image lacks."""
     foreign: tuple[tuple[str, str], ...] = ()
     """The files of libibverbs for other architectures, each with its architecture, if there is none for this one."""
     has_musl: bool = False
@@ -63,7 +63,7 @@ class Userspace:
     has_glibc: bool = False
     providers: tuple[Provider, ...] = ()
     unseen: str = ""
-    """Why the image could not be read; the other fields are then empty."""
+    """The reason why the image could not be read, "" if it could; the other fields are then empty."""
 
     def provider(self, name: str) -> Provider | None:
         """Return the provider with this name, or None if it was not looked for."""
@@ -84,10 +84,10 @@ class KernelDevice:
 class Made:
     """The facts from which the root folder of a created container is found.
 
-    It is the root of the container's first process: `pid` or, if that is 0, the first process of its cgroup. A process
-    that does not belong to `container_id` has reused the PID and is ignored. `bundle` is the folder with the OCI
-    runtime's configuration. It is set only at the hook createRuntime, when the process does not have its root yet.
-    `library_path` is the container's LD_LIBRARY_PATH.
+    The root folder is that of the container's first process: `pid` or, if that is 0, the first process of its cgroup. A
+    process that does not belong to `container_id` has reused the PID and is ignored. `bundle` is the folder with the
+    OCI runtime's configuration. It is set only at the hook createRuntime, when the process does not have its root
+    folder yet. `library_path` is the container's LD_LIBRARY_PATH.
     """
 
     container_id: str = ""

@@ -109,7 +109,7 @@ class Tally:
         """Number of the runtime's calls, by NRI's name of the call and outcome. Only the thread that answers the calls
         writes it."""
         self.events = Durations()
-        """Durations of the runtime's calls about pods that ask for devices, by name and outcome."""
+        """Durations of the runtime's calls about pods with requests for devices, by name and outcome."""
         self.kubelet_calls = Durations()
         """Durations of the kubelet's calls, by gRPC method and outcome."""
         self.hook_calls = Durations()

@@ -176,7 +176,7 @@ class Syslog(logging.Handler):
 
 
 _NAMES = {"uid": "k8s.pod.uid", "container": "k8s.container.name", "sandbox": "rdma.sandbox", "code": "error.type"}
-"""The fields of a log line about a pod, with the attribute names that spans use for the same facts."""
+"""The attribute names that spans use, by the names of the fields in a log line about a pod."""
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:

@@ -34,8 +34,8 @@ class MuxDecoder:
     """Splits the bytes of an NRI connection into pieces of its two streams, which share one socket. On one stream the
     runtime calls the plugin, on the other one the plugin calls the runtime.
 
-    A piece is passed on as it arrives, so memory use does not depend on the length that a frame's header claims. Empty
-    frames and frames of unknown streams are dropped, as in Go.
+    A piece is passed on when it arrives, so memory use does not depend on the length that a frame's header claims.
+    Empty frames and frames of unknown streams are dropped; Go peers drop them, too.
     """
 
     __slots__ = ("_conn", "_error", "_header", "_remaining")

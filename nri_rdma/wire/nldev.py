@@ -261,7 +261,7 @@ class NldevFields:
         return default
 
     def optional(self, attribute: Attribute, size: struct.Struct) -> int | None:
-        """Return an unsigned number; None if the attribute is missing."""
+        """Return the value of an attribute as an unsigned number; None if the attribute is missing."""
         data = self._first(attribute)
         if data is None:
             return None

@@ -164,8 +164,8 @@ class Attachments:
         interrupted one, and return the devices of a pod that is gone.
 
         Call it once, before the daemon accepts requests. `on_record` is called first, with each journal record. With
-        `later`, recovery waits for a call of `take_up`, except for containers that no runtime lists as pods. Return one
-        error for each unreadable journal file.
+        `later`, recovery waits for a call of `take_up`, and the sandboxes' containers wait for it; a container that no
+        runtime lists as a pod is recovered at once. Return one error for each unreadable journal file.
         """
         records, errors = self._tasks.recorded()
         for record in sorted(records, key=lambda it: (it.pod.sandbox_id, it.part)):

@@ -65,8 +65,8 @@ class JournalWriter:
             log.warning("journal not written", extra={"pod": str(attachment.pod), "error": str(error)})
 
     def note_returning(self, attachment: Attachment, record: SandboxRecord) -> None:
-        """Record that the devices are being returned, so that a restarted daemon does not adopt them. A failed write is
-        only logged: the devices are returned in any case."""
+        """Record that the devices are being returned, so that a restarted daemon goes on with the return. A failed
+        write is only logged, because the devices are returned in any case."""
         if record.state is Phase.RETURNING:
             return
         returning = replace(record, state=Phase.RETURNING)

@@ -52,9 +52,9 @@ class Ends:
             return None
 
     def open_again(self, record: SandboxRecord) -> Namespace | None:
-        """Open the namespace of a record. Return None if the record has none, or if the namespace no longer exists; its
-        cookie shows whether another namespace is at its path now. Raises KernelError if the kernel does not let us find
-        out."""
+        """Open the namespace of a record. Return None if the record has none, or if its namespace no longer exists. A
+        namespace with another cookie at the path is another namespace. Raises KernelError if the kernel does not let us
+        find out."""
         self.watch(record.pod)
         if record.namespace is None:
             return None

@@ -158,7 +158,7 @@ class Namespace(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """How the host uses some links at one moment (`use`), and the state of these links by ifindex (`links`). It
+    """The host's use of some links at one moment (`use`), and the state of these links by ifindex (`links`). It
     suffices to refuse an attach, but lacks addresses, routes and neighbours. `use.sockets` is empty unless sockets were
     requested."""
 

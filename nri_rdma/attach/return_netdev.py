@@ -123,8 +123,8 @@ def _hangs_alike(link: LinkState, wanted: LinkState) -> bool:
 
 
 def look_in_pod(kernel: Kernel, namespace: Namespace, move: NetdevMove) -> LinkState | None:
-    """Return the moved netdev as the pod has it, or None if the pod does not have it. It is first looked up by its
-    number, because the pod may have many links, or links that cannot be parsed."""
+    """Return the moved netdev as the pod has it, or None if the pod does not have it. First only the link with its
+    number is read, because the pod may have many links, or links that cannot be parsed."""
     try:
         link = kernel.link(namespace, move.pod_ifindex)
     except KernelError as error:

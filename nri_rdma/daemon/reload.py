@@ -112,8 +112,8 @@ class Contested:
         self._told = ""
 
     def tell(self, policy: Policy, node: Node) -> None:
-        """Log the devices of this node that several pools select, if their list has changed since the last call. No pod
-        can get such devices."""
+        """Log the contested devices of this node, which no pod can get because several pools select them. If their list
+        has not changed since the last call, log nothing."""
         contested = contested_words(policy, node)
         if contested not in {"", self._told}:
             log.error("devices that several pools select are in none", extra={"contested": contested})

@@ -1,4 +1,4 @@
-"""The edits of a container before it is created."""
+"""The changes that nri-rdma makes to a container before it is created."""
 
 from __future__ import annotations
 

@@ -92,8 +92,8 @@ class Change:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
     """The links of RDMA devices, whose changes matter. `ifindexes` and `addresses` have the links that are on the host.
-    `names` has the names in sysfs of all links, even of those in pods. `tables` are the routing tables with a default
-    route of these links, without SHARED_TABLES."""
+    `names` has the names in sysfs of all links. `tables` are the routing tables with a default route of these links,
+    without SHARED_TABLES."""
 
     ifindexes: frozenset[int] = frozenset()
     names: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""An event loop in its own thread, for calls that may wait long and that their callers may give up."""
+"""An event loop in a thread of its own. It runs calls that may take long, and that their callers may abandon."""
 
 from __future__ import annotations
 

@@ -42,6 +42,10 @@ class Evidence:
     """The ids of nri-rdma's pools that the kubelet allocated to the container."""
 
 
+NO_EVIDENCE = Evidence(container="", is_concerned=False)
+"""The evidence of every container that has nothing from other programs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """An attachment of a sandbox: RDMA devices that nri-rdma attached, with the requests that say for which containers.

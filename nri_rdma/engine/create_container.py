@@ -12,7 +12,7 @@ from nri_rdma.attach.attachments import Attachments
 from nri_rdma.attach.holdings import Holdings
 from nri_rdma.decide.granted import lacks
 from nri_rdma.decide.inject import AttachedRequest, inject, refuse_conflicts, refuse_two_pools
-from nri_rdma.decide.lacking import Evidence
+from nri_rdma.decide.lacking import NO_EVIDENCE, Evidence
 from nri_rdma.engine.alignment_check import AlignmentCheck
 from nri_rdma.engine.barrier import Barrier
 from nri_rdma.engine.container import Container
@@ -78,14 +78,14 @@ class ContainerCreation:
         holdings = holdings.concerning(container.name, [grant.name for grant in evidence.grants])
         self._barrier.await_all(holdings, container.name, by)
         attached = holdings.attached
-        requests = [it.admitted.request for it in attached]
-        if lacks(evidence.grants, requests, self._offering.adoption):  # an attach may have failed a moment ago
+        requests = (it.admitted.request for it in attached)
+        if evidence.grants and lacks(evidence.grants, requests, self._offering.adoption):  # an attach has just failed
             raise being_attached(container.pod, container.name)
         if not holdings:
             return ContainerEdits()
-        if container.pod.is_listed:  # otherwise it is podman's or Docker's, and the hook door's own hook asks
+        if holdings.pod.is_listed:  # otherwise it is podman's or Docker's, and the hook door's own hook asks
             refuse_unasked(container, attached, self._prefix)
-        self._alignment.refuse_far(container.pod, attached, container.name, lambda: container.gpus)
+        self._alignment.refuse_far(holdings.pod, attached, container.name, lambda: container.gpus)
         edits = self._injected(container, holdings, attached)
         if not evidence.is_concerned:
             return edits
@@ -103,7 +103,7 @@ class ContainerCreation:
     def _adopt(self, container: Container, holdings: Holdings, deadline: float, by: float) -> tuple[Evidence, Holdings]:
         """Return what other programs gave to the container, and what its sandbox has once that is attached."""
         if not self._evidence.await_concerned(container, deadline):
-            return Evidence(container=container.name, is_concerned=False), holdings
+            return NO_EVIDENCE, holdings
         with self._spans.span("adopt") as span:
             evidence = self._evidence.of(container, holdings, by)
             span.attributes["rdma.cdi_devices"] = ",".join(grant.name for grant in evidence.grants)
@@ -120,7 +120,7 @@ class ContainerCreation:
         present = container.devices
         with self._spans.span("inject") as span:
             # For a container of podman or Docker the OCI hook door sets the limit, and knows the engine's default.
-            memlock = self._offering.memlock.default if container.pod.is_listed else None
+            memlock = self._offering.memlock.default if holdings.pod.is_listed else None
             rdma_cm, gids = holdings.rdma_cm, holdings.gids
             edits = inject(attached, rdma_cm, container.name, container.env, present, memlock, gids)
             if edits.rdma_max:

@@ -82,7 +82,7 @@ ROWS = (
     Row(
         what="`hostPID`",
         take=_key("hostPID"),
-        doctor="the runtime's process cannot be seen: it is taken to give containers any RLIMIT_MEMLOCK",
+        doctor="the runtime's process cannot be seen: the daemon assumes that it may set any RLIMIT_MEMLOCK",
     ),
     Row(
         what="`/var/run/netns`",

@@ -63,7 +63,7 @@ def test_where_a_folder_is_imported_the_main_file_is_left_alone(
         done = nri_rdma(fresh, "install", "containerd")
         if fresh.release == cache.CONTAINERD_1_7:
             assert (done.returncode, files(fresh)) == (1, before)
-            assert "before 2.0 takes a drop-in for the whole configuration of pods" in done.stderr
+            assert "before 2.0, containerd reads a drop-in as the whole configuration of pods" in done.stderr
             return
         assert done.returncode == 0, done.stderr
         made = files(fresh)

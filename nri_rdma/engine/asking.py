@@ -17,7 +17,7 @@ from nri_rdma.observe.spans import Recorder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Everything that a pod asks for."""
+    """Everything that a pod asks for: by annotations, claims, CDI devices and device-plugin shares."""
 
     request: PodRequest = field(default_factory=lambda: PodRequest(requests=()))
     """The requests of its annotations and of its device-plugin shares."""

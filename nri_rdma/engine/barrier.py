@@ -34,12 +34,13 @@ class Barrier:
         self.waits = waits
 
     def by(self, deadline: float) -> float:
-        """Return the time until which a CreateContainer that begins now may wait. It is short, because all other pods
-        of the node wait meanwhile."""
+        """Return the time until which a CreateContainer call that begins now may wait, at most `deadline`. It is short,
+        because all other pods of the node wait meanwhile."""
         return min(deadline, time.monotonic() + self.waits.barrier_s)
 
     def await_all(self, attachments: Holdings, container: str, deadline: float) -> None:
-        """Wait until all these attachments are attached and verified for a container. Raise NotReadyError otherwise."""
+        """Wait until all `attachments` are attached, and their devices are verified to be still in the pod. Raise
+        NotReadyError if this is not so by `deadline`."""
         for it in attachments:
             self.await_attached(it, deadline)
             self.await_present(it, container, deadline)

@@ -29,7 +29,8 @@ from nri_rdma.model.request import Mode
 
 
 class Claims:
-    """The interface of the engine for the DRA driver. Thread-safe."""
+    """The part of the engine that the DRA driver calls: it lists the devices that claims can get, and admits claims.
+    Thread-safe."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -66,7 +67,8 @@ class Claims:
         return [it for it in self._offering.policy.pools.values() if it.door is PoolDoor.CLAIMS]
 
     def _unused(self) -> Iterator[tuple[RdmaDevice, Pool]]:
-        """Yield the devices of the pools for claims that the host itself does not use, each with its pool."""
+        """Yield the devices of the pools for claims, each with its pool; without the devices that the host itself
+        uses."""
         offer = self._offering.offer
         return ((it, pool) for pool in self._pools() for it in offer.by_pool[pool.name] if not it.in_use)
 

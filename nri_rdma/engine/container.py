@@ -72,35 +72,41 @@ class Container(Protocol):
 
     @property
     def shares(self) -> frozenset[tuple[str, str]]:
-        """The shares of nri-rdma's pools that the kubelet allocated to the container, as (resource, share)."""
+        """The container's device-plugin allocation: a pair of the resource and the device id for each unit that the
+        kubelet allocated from nri-rdma's pools."""
 
     @property
     def guards(self) -> frozenset[str]:
-        """The pools with whose shares the container got a guard: its hook verifies the container before it runs."""
+        """The pools for whose shares the container got the guard, an OCI hook that keeps a container from starting
+        without its devices."""
 
     @property
     def guarded_devices(self) -> tuple[str, ...]:
-        """The CDI devices with which the container got a guard: its hook verifies the container before it runs."""
+        """The CDI devices whose specs gave the container the guard, an OCI hook that keeps a container from starting
+        without its devices."""
 
     @property
     def given_guards(self) -> frozenset[str]:
-        """The pools for which the device plugin gave a guard to the container, together with shares. If the runtime
-        does not read CDI specs, the container does not have the hook, and `guards` lacks the pool."""
+        """The pools for whose shares the device plugin gave the container a guard, the OCI hook that keeps it from
+        starting without its devices. `guards` lacks such a pool if the runtime did not add the hook because it does not
+        read CDI specs."""
 
     @property
     def has_guard_resource(self) -> bool:
-        """Whether the container has the guard resource. Then its hook asks in any case, and lets the container run only
-        if this daemon answered its CreateContainer."""
+        """Whether the container requests the guard resource, which brings the guard: an OCI hook that keeps a container
+        from starting without its devices. This hook always asks the daemon. It lets the container run only if this
+        daemon answered the container's CreateContainer call."""
 
     @property
     def has_handlers_guard(self) -> bool:
-        """Whether the runtime handler of the container brings the guard. Its hook asks if the pod has one of nri-rdma's
-        annotations, or a claim of nri-rdma's DRA driver."""
+        """Whether the container's runtime handler brings the guard, an OCI hook that keeps a container from starting
+        without its devices. This hook asks the daemon only about pods that have an annotation of nri-rdma or a claim of
+        its DRA driver."""
 
     @property
     def is_privileged(self) -> bool:
-        """Whether the container may use all devices of the host. Then its device nodes do not show what it was
-        given."""
+        """Whether the container may use all devices of the host. The device nodes of such a container do not show which
+        devices were allocated to it."""
 
     @property
     def net_devices(self) -> frozenset[str]:
@@ -112,8 +118,8 @@ class Container(Protocol):
 
     @property
     def was_there(self) -> bool:
-        """Whether the container is in the runtime's list of existing containers and is not being created now. No later
-        reading of specs is expected to explain its devices."""
+        """Whether the container is in the runtime's list of existing containers, and is not being created now. CDI
+        specs are not read again to explain the device nodes of such a container."""
 
     def has_major(self, majors: Collection[int] | None) -> bool:
         """Return whether the container has a device node with one of these major numbers; None: any number."""
@@ -203,7 +209,7 @@ class Listed:
     asker: Asker = field(default_factory=Asker)
 
     def container(self, listed: ListedContainer) -> KnownContainer:
-        """Return one of this pod's containers as a `Container` that existed before."""
+        """Return one of this pod's containers as a `Container` whose `was_there` is true."""
         return KnownContainer(
             pod=self.pod,
             name=listed.name,

@@ -62,11 +62,9 @@ class ContainerCreation:
         self._spans = spans
 
     def create(self, container: Container, deadline: float) -> ContainerEdits:
-        """Return a container's edits, from memory. Raise an error if its pod asked for devices and nothing is attached.
-
-        If the container's CDI devices or shares ask for more than was attached at the pod's start, the missing devices
-        are attached here. GPUs are checked here only if a request is strict; otherwise when the container starts.
-        """
+        """Return a container's edits, from memory. Attach devices for those of its CDI devices and shares that the
+        pod's start did not know. Raise NriRdmaError if its pod asked for devices and has none, or if a device cannot be
+        attached by `deadline` (seconds of `time.monotonic`)."""
         holdings = self._attachments.of(container.sandbox_id)
         self._refuse_unserved(container, holdings)  # before CDI devices and shares of the container are attached
         by = self._barrier.by(deadline)  # one deadline for all waits of this call
@@ -92,7 +90,8 @@ class ContainerCreation:
         return replace(edits, moved_netdevs=holdings.moved_netdevs(container.net_devices))
 
     def _refuse_unserved(self, container: Container, holdings: Holdings) -> None:
-        """Raise the error for a pod whose attach failed, or for a pod that asks for devices and has none."""
+        """Raise NotReadyError for a container whose pod asks for devices, if the pod has none or their attach
+        failed."""
         known = self._known.get(container.sandbox_id)
         if known is not None and known.failure is not None:
             raise failed_late(known.failure.pod, known.failure.why)
@@ -101,7 +100,9 @@ class ContainerCreation:
             raise refusal(container.pod_name)
 
     def _adopt(self, container: Container, holdings: Holdings, deadline: float, by: float) -> tuple[Evidence, Holdings]:
-        """Return what other programs gave to the container, and what its sandbox has once that is attached."""
+        """Find out which RDMA devices other programs gave to the container, and attach those that its sandbox lacks.
+        Return what was found, and the sandbox's attachments afterwards. Both deadlines are in seconds of
+        `time.monotonic`: `deadline` for the first reading of CDI specs, `by` for the rest."""
         if not self._evidence.await_concerned(container, deadline):
             return NO_EVIDENCE, holdings
         with self._spans.span("adopt") as span:

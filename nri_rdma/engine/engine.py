@@ -153,8 +153,8 @@ class Engine:
         return asks(annotations, self.prefix)
 
     def may_ask(self, annotations: Mapping[str, str], pod_uid: str) -> bool:
-        """Return whether a pod may get devices: by its annotations, CDI devices, shares or claims. True also while it
-        is not known yet whether the pod has a claim."""
+        """Return whether a pod may get devices: by its annotations, CDI devices, device-plugin shares or claims. True
+        also while it is not known yet whether the pod has a claim. False means that `run_pod` has nothing to do."""
         kubelet = self.kubelet
         asks_others = kubelet.asks_about_devices or kubelet.asks_about_shares or self._placer.waits_for_specs
         return self.asks(annotations) or asks_others or kubelet.claims.may_have(pod_uid)
@@ -185,17 +185,16 @@ class Engine:
 
     def concerns(self, container: Container) -> bool:
         """Return whether `create_container` may have anything to do: the pod requests devices or has attachments, or
-        the container has RDMA devices from other programs, or the guard's hook will ask about the container."""
+        the container has RDMA devices from other programs or requests the guard resource. The guard is an OCI hook that
+        keeps a container from starting without its devices."""
         if self.attachments.knows(container.sandbox_id) or self.asks(container.annotations) or container.shares:
             return True
         return self._evidence.concerns(container) or container.has_guard_resource
 
     def create_container(self, container: Container, deadline: float) -> ContainerEdits:
-        """Return a container's edits, from memory. Raise an error if its pod asked for devices and nothing is attached.
-
-        If the container's CDI devices or shares ask for more than was attached at the pod's start, the missing devices
-        are attached here.
-        """
+        """Return a container's edits, from memory. Attach devices for those of its CDI devices and shares that the
+        pod's start did not know. Raise NriRdmaError if its pod asked for devices and has none, or if a device cannot be
+        attached by `deadline`."""
         try:
             return self._containers.create(container, deadline)
         except Exception as error:
@@ -261,8 +260,8 @@ class Engine:
         self.sandboxes.step(sandbox_id, LifeEvent.STOP)
 
     def recovered(self) -> None:
-        """Handle that the journals of an earlier daemon were read; call it before their attachments are adopted. If an
-        attach of that daemon is retried and finally fails, the failure is reported to its containers."""
+        """Take notice that the journals of an earlier daemon were read; call it before their attachments are adopted.
+        If an attach of that daemon is retried and finally fails, the pod's containers are refused with the reason."""
         for it in self.attachments.all():
             it.attach_done.add_done_callback(partial(self._pods.remember_failure, it.pod))
         self.starts.journals_read()

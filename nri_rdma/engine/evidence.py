@@ -88,8 +88,8 @@ class EvidenceCollector:
         return evidence
 
     def read(self, container: Container, holdings: Holdings = NOTHING) -> Evidence:
-        """Return a container's evidence according to the last reading of specs, kubelet and runtime. `holdings` are the
-        attachments of its sandbox."""
+        """Return the RDMA devices that other programs gave to a container (its evidence), according to the last
+        readings of specs, kubelet and runtime. `holdings` are the attachments of its sandbox."""
         now, sandbox = self._specs.now, self._sandboxes.get(container.sandbox_id)
         named = _reported(container, sandbox)
         withheld = _withheld(now.index, container, _listed(container, sandbox))
@@ -157,8 +157,9 @@ class EvidenceCollector:
         return not now.index.is_empty and any(map(now.index.knows, _reported(container, sandbox)))
 
     def _await_specs(self, container: Container, unread: tuple[str, ...], until: float) -> None:
-        """Wait until the specs are read again. Raise CdiError if some spec is unreadable, one of these CDI devices is
-        in none of the readable specs, and nothing else explains the container's RDMA nodes."""
+        """Wait until the specs are read again, until `until` (seconds of `time.monotonic`). Raise CdiError if a CDI
+        device in `unread` is in no readable spec, a spec is unreadable, and nothing else explains the container's RDMA
+        nodes."""
         try:
             self._specs.reading_for([*unread]).result(max(0.0, until - time.monotonic()))
         except FutureTimeoutError as error:
@@ -176,8 +177,8 @@ class EvidenceCollector:
     def _bare(
         self, container: Container, grants: Iterable[CdiGrant], own: frozenset[DeviceId] = frozenset()
     ) -> tuple[str, ...]:
-        """Return the names of the RDMA devices whose nodes the container has, without the devices in `own` and without
-        those that these grants give."""
+        """Return the names of the RDMA devices whose nodes the container has, but which neither nri-rdma (`own`) nor a
+        CDI device (`grants`) gave to it."""
         explained = own | devices_of(grants)
         shown = shown_devices(self._specs.now.node, container.devices)
         return tuple(device.name for device in shown if device.id not in explained)
@@ -192,8 +193,8 @@ def _listed(container: Container, sandbox: Sandbox | None) -> tuple[str, ...]:
 
 def _reported(container: Container, sandbox: Sandbox | None) -> dict[str, Origin]:
     """Return the CDI devices that the runtime and the kubelet report for the container or its whole pod, each with its
-    surest origin. CDI devices that brought a guard's hook are among them, even if the runtime reports none: the hook
-    will ask for them."""
+    surest origin. CDI devices that gave the container the guard (an OCI hook) are among them, even if the runtime
+    reports none: the hook refuses a container that lacks them."""
     named = dict.fromkeys((*container.cdi_devices, *container.guarded_devices), Origin.RUNTIME)
     whole = sandbox.unnamed if sandbox is not None else ()
     return named | dict.fromkeys((*_listed(container, sandbox), *whole), Origin.KUBELET)
@@ -215,11 +216,13 @@ def _withheld(index: Index, container: Container, listed: tuple[str, ...]) -> tu
 
 
 def _telling_nodes(container: Container) -> dict[str, DeviceNumbers]:
-    """Return the container's device nodes; none for a privileged container, which has all nodes of the host."""
+    """Return the container's device nodes as evidence of its devices; none for a privileged container, because it has
+    all nodes of the host."""
     return {} if container.is_privileged else dict(container.devices)
 
 
 def _handling(grant: CdiGrant, adoption: Adoption) -> str:
-    """Return what nri-rdma does with the CDI device, as `status` shows it."""
+    """Return what nri-rdma does with the CDI device, as `status` shows it: the setting `adopt` for its vendor, or "its
+    own keys" if its spec has nri-rdma's annotations."""
     asks = grant.problem is not None or bool(grant.meaning and grant.meaning.asked)
     return "its own keys" if asks else str(adoption.of(grant.vendor).adopt)

@@ -59,7 +59,8 @@ class NoProver:
 
 
 def _nobody_knows(_asker: Asker, _by: float) -> bool | None:
-    """Return None: nobody can know whether the hook runs."""
+    """Return None: it is not known whether the guard's OCI hook runs for the pod's containers. The default of
+    `Gating.guarded`."""
     return None
 
 
@@ -97,12 +98,13 @@ class ChecksImages(Protocol):
     nri_rdma.engine.image_check."""
 
     def await_check(self, holdings: Holdings, created: Created, within_s: float) -> bool:
-        """Begin the check of a container's image, and wait for it; return whether it is done within `within_s`. An
-        unfinished check goes on: a slow image does not stop a container that needs no proof."""
+        """Begin the check of a container's image and wait for it at most `within_s` seconds; return whether it is done.
+        A check that is not done continues in the background."""
 
     def refusal(self, holdings: Holdings, created: Created, within_s: float) -> NriRdmaError | None:
-        """Return the error for a container that needs a proof, and whose image cannot use its devices or was not read
-        within `within_s`; None if the image can use them."""
+        """Return the error that refuses a container in which RDMA has to be tested before it starts; None if nothing is
+        wrong. The errors: its image was not read within `within_s` seconds, the check failed, or the image lacks a
+        library that its RDMA devices need."""
 
 
 class NoImages:
@@ -116,7 +118,8 @@ class NoImages:
 
 
 class Gate:
-    """Decides which containers need a proof, has RDMA proven in them, and refuses those without proof. Thread-safe."""
+    """Decides which containers need a proof (a test that RDMA works in them before their program starts), has it made,
+    and refuses containers without it. Thread-safe."""
 
     def __init__(self, gating: Gating, limiter: Limiter, refused: RefusedLately, spans: Recorder) -> None:
         self._gating = gating
@@ -128,9 +131,9 @@ class Gate:
         """Listeners: called with a container's CDI devices after its proof succeeded or failed; they must not block."""
 
     def refuse_unhooked(self, pod: Pod, where: str, asker: Asker, deadline: float) -> None:
-        """Raise ProofError for a pod that requests a proof, if no hook runs for its containers, because then nothing
-        would be proven. Raise NotReadyError as long as this is not known. `where` is the place of the request that says
-        `prove`."""
+        """Raise ProofError for a pod that requests a proof (a test of RDMA before its containers start), if no OCI hook
+        runs for its containers to ask for it. Raise NotReadyError if it is not known in time whether a hook runs;
+        `deadline` is in seconds of `time.monotonic`. `where` is the place of the request that says `prove`."""
         is_guarded = self._gating.guarded(asker, min(deadline, time.monotonic() + HOOK_WAIT_S))
         if is_guarded:
             return
@@ -144,7 +147,8 @@ class Gate:
         raise ProofError(ErrorCode.PROOF_NO_HOOK, what, where=f"{pod}, {where}", hint=SET_UP)
 
     def asks(self, holdings: Holdings, container: str) -> bool:
-        """Return whether RDMA has to be proven in the container before it starts."""
+        """Return whether a request of the container says `prove`: then RDMA is tested in the container before it
+        starts."""
         return bool(proven_of(holdings.attached, container))
 
     def is_due(self, holdings: Holdings, container: str, container_id: str) -> bool:
@@ -185,8 +189,9 @@ class Gate:
         bundle: str,
         within_s: float,
     ) -> None:
-        """Check the image of a container of podman or Docker, which has no pod, and prove RDMA in the container if its
-        proof is due. Raise NriRdmaError if the proof fails."""
+        """Check the image of a container of podman or Docker, which has no pod, and test RDMA in it if a request says
+        `prove`. `indexes`: its variables that choose an entry of the GID table; `bundle`: the folder of its OCI
+        configuration. Raise NriRdmaError if the test fails or is not done within `within_s` seconds."""
         created = Created(
             where=str(pod),
             name=pod.name,
@@ -202,8 +207,8 @@ class Gate:
             self.prove(holdings, created, within_s)
 
     def refuse_unproven(self, holdings: Holdings, container: str, container_id: str, cgroups_path: str) -> None:
-        """Kill a container that is about to start without its proof, and raise ProofError. An error alone is not
-        enough: CRI-O starts the container in spite of it."""
+        """Kill a container that is about to start although the required test of RDMA in it was not made, and raise
+        ProofError. An error alone is not enough: CRI-O starts the container in spite of it."""
         if not self.is_due(holdings, container, container_id):
             return
         where = f"{holdings.pod}, container {container}"
@@ -223,7 +228,8 @@ class Gate:
         within_s: float,
         span: Span,
     ) -> tuple[ProofAnswer, NriRdmaError | None]:
-        """Return the result of the proof, and the error that refuses the container; None if it may run."""
+        """Test RDMA in the container within `within_s` seconds. Return the result, and the error that refuses the
+        container; the error is None if it may run. `proven` are the attached requests that require the test."""
         unasked = ProofAnswer(end=ProofEnd.UNAVAILABLE, took_ms=0.0)
         if not created.pid:
             what, hint = "the guard's hook is of an older release, which does not ask for a proof", "install it again"
@@ -249,8 +255,9 @@ class Gate:
 
 
 def refuse_unasked(container: Container, attached: tuple[AttachedRequest, ...], prefix: str) -> None:
-    """Raise ProofError for a container that is being created, if RDMA has to be proven in it and none of its hooks will
-    ask for the proof. Not for containers of podman and Docker: the OCI hook door brings its own hook."""
+    """Raise ProofError for a container that is being created, if RDMA has to be tested in it before its start and it
+    has no OCI hook that asks the daemon for the test. Not called for containers of podman and Docker, which bring their
+    own hook."""
     if not proven_of(attached, container.name) or container.was_there:
         return
     if container.guards or container.guarded_devices or container.has_guard_resource:

@@ -91,7 +91,7 @@ class Contacts:
 
 
 class Guard:
-    """Answers the questions of the guard's hooks. Thread-safe."""
+    """Answers the guard's OCI hooks, which keep a container from starting without its devices. Thread-safe."""
 
     def __init__(
         self,
@@ -126,13 +126,14 @@ class Guard:
         return self._refusal("verify", subject, lambda holdings: self._refuse(subject, holdings, by), asked=1)
 
     def is_to_be_proven(self, subject: Subject) -> bool:
-        """Return whether a complete container must not run before `prove` was called for it."""
+        """Return whether RDMA has to be tested in the container before its program runs, and was not tested yet. Then
+        the OCI hook has to call `prove`."""
         holdings = self._sandboxes(subject.sandbox_id)
         return bool(holdings) and self._gate.is_due(holdings, subject.container, subject.container_id)
 
     def prove(self, subject: Subject, within_s: float) -> str:
-        """Prove RDMA in the container within `within_s` seconds. Return the error text with which the hook refuses the
-        container; "" if it is complete and RDMA works in it."""
+        """Test RDMA in the container within `within_s` seconds, if a request says `prove`. Return the error text with
+        which the OCI hook refuses the container; "" if it has all its devices and RDMA works in it."""
 
         def refuse(holdings: Holdings) -> None:
             self._refuse(subject, holdings, 0.0)
@@ -143,7 +144,7 @@ class Guard:
 
     def _refusal(self, name: str, subject: Subject, refuse: Callable[[Holdings], None], *, asked: int) -> str:
         """Call `refuse`, and return the text of the error that it raises; "" if it raises none. The call is recorded as
-        a span with this name. `asked` is added to the number of containers about which hooks asked."""
+        a span called `name`. `asked` (0 or 1) is added to the count of containers about which OCI hooks asked."""
         attributes = {
             "k8s.pod.name": subject.pod,
             "k8s.container.name": subject.container,
@@ -169,7 +170,8 @@ class Guard:
         return refusal
 
     def _refuse(self, subject: Subject, holdings: Holdings, by: float) -> None:
-        """Raise NriRdmaError if the container is not complete. Write its rdma limits if the runtime leaves them to the
+        """Raise NriRdmaError if the container lacks anything that its pod asked for; wait until `by` (seconds of
+        `time.monotonic`) for unfinished attaches. Write the container's rdma limits if the runtime leaves them to the
         daemon, and check its image."""
         _await_end(subject, holdings, by)
         refuse_incomplete(subject, holdings, self._prefix, self._named)
@@ -199,8 +201,8 @@ class Guard:
             )
 
     def _was_answered(self, subject: Subject, holdings: Holdings) -> bool:
-        """Return whether this daemon answered CreateContainer for the container, so that it saw what the pod asks
-        for."""
+        """Return whether this daemon answered CreateContainer for the container. Only then did it compare the container
+        with everything that the pod asks for."""
         known = self._known(subject.sandbox_id)
         path = known.answered.get(subject.container, "") if known is not None else ""
         return _answered(subject, holdings) is not None or bool(subject.container_id and subject.container_id in path)
@@ -238,7 +240,8 @@ def _created(subject: Subject, holdings: Holdings) -> Created:
 
 
 def _await_end(subject: Subject, holdings: Holdings, by: float) -> None:
-    """Wait until `by` for the container's unfinished attaches, and for the unfinished checks of attached devices."""
+    """Wait until `by` (seconds of `time.monotonic`) for the container's unfinished attaches, and for the unfinished
+    checks of its attached devices."""
     for sandbox in holdings.concerning(subject.container, ()):
         settled(sandbox.attach_done, by - time.monotonic())
         looked = sandbox.now.looked_again
@@ -248,7 +251,8 @@ def _await_end(subject: Subject, holdings: Holdings, by: float) -> None:
 
 def refuse_incomplete(subject: Subject, holdings: Holdings, prefix: str, named: Named) -> None:
     """Raise NriRdmaError if the container lacks anything that its pod asked for. `holdings` are all attachments of its
-    sandbox. `named` is called only if a claim of the pod is not attached for the container."""
+    sandbox. `named` returns the CDI devices that the pod's containers name; it asks the kubelet, and is called only if
+    a claim of the pod is not attached for this container."""
     where = f"{subject.pod}, container {subject.container}"
     if holdings.own is None and asks_for_devices(subject.annotations, prefix):
         raise NotReadyError(
@@ -305,8 +309,9 @@ def _has(cdi_device: str, attached: tuple[AttachedRequest, ...], subject: Subjec
 
 
 def _refuse_unattached_claim(subject: Subject, attached: tuple[AttachedRequest, ...], named: Named, where: str) -> None:
-    """Raise NotReadyError for a claim of the pod that no container names and that is not attached for this container. A
-    claim that a container names brings a hook of its own to that container."""
+    """Raise NotReadyError if a claim that no container of the pod names, and that is therefore for all containers, is
+    not attached for this one; or if the kubelet has not reported which claims are named. A claim that a container names
+    is checked by the OCI hook that the claim's CDI device brings."""
     lacking = [name for name in subject.claims if not _has(name, attached, subject)]
     if not lacking:
         return

@@ -77,14 +77,15 @@ class ImageCheck:
         return begun
 
     def await_check(self, holdings: Holdings, created: Created, within_s: float) -> bool:
-        """Begin the check of a container whose hook asks, and wait for it; return whether it is done within
-        `within_s`."""
+        """Begin the check of a container's image and wait for it at most `within_s` seconds; return whether it is done.
+        Called when the guard, an OCI hook, asks whether the container may start."""
         begun = self._begin_created(holdings, created)
         return begun is None or settled(begun, within_s)
 
     def refusal(self, holdings: Holdings, created: Created, within_s: float) -> NriRdmaError | None:
-        """Return the error for a container that needs a proof, and whose image cannot use its devices or was not read
-        within `within_s`; None if the image can use them."""
+        """Return the error that refuses a container in which RDMA has to be tested before it starts; None if nothing is
+        wrong. The errors: its image was not read within `within_s` seconds, the check failed, or the image lacks a
+        library that its RDMA devices need."""
         begun = self._begin_created(holdings, created)
         if begun is not None and (not settled(begun, within_s) or begun.cancelled()):
             what = f"the files of its image were not read within {within_s:g} s"
@@ -101,7 +102,8 @@ class ImageCheck:
         return checked.problems if checked is not None else ()
 
     def _begin_created(self, holdings: Holdings, created: Created) -> Future[None] | None:
-        """Begin the check of a container whose hook asks; return the same as `begin`."""
+        """Begin the check of a created container's image; return a future that is done with the check. Return None if
+        there is nothing to check, or if the OCI hook did not report the container's process and bundle."""
         if not (created.pid and created.bundle):
             return None  # the hook is of an older release
         image = partial(Made, container_id=created.container_id, pid=created.pid, bundle=created.bundle)

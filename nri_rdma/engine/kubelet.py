@@ -39,7 +39,7 @@ class Kubelet(Protocol):
 
     @property
     def tells(self) -> bool:
-        """Whether the kubelet has ever answered."""
+        """Whether the kubelet has answered at least one question about allocations."""
 
     def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
         """Return the pod's allocation; None: the kubelet does not know the pod. Raise KubeletError if the kubelet does
@@ -52,7 +52,8 @@ class Kubelet(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletWord:
-    """The answer of the kubelet about a pod. Without `allocation` and `problem` there is no kubelet."""
+    """The answer of the kubelet about a pod. If `allocation` is None and `problem` is empty, there is no kubelet that
+    can be asked."""
 
     allocation: PodAllocation | None = None
     problem: str = ""
@@ -75,7 +76,7 @@ class KubeletEvidence:
 
     @property
     def tells(self) -> bool:
-        """Whether a kubelet has reported its allocations."""
+        """Whether the kubelet has answered at least one question about allocations."""
         return self.kubelet is not None and self.kubelet.tells
 
     @property
@@ -96,12 +97,13 @@ class KubeletEvidence:
 
     @property
     def asks_about_shares(self) -> bool:
-        """Whether the kubelet has allocated shares of nri-rdma's pools, and it is not known yet to which pod."""
+        """Whether the kubelet has allocated shares (units of nri-rdma's device-plugin resources), and it is not known
+        yet to which pod. Then the kubelet has to be asked about each new pod."""
         return self.shares.is_pending
 
     def share_requests(self, allocation: PodAllocation | None) -> tuple[DeviceRequest, ...]:
-        """Return the requests that the shares in the kubelet's answer make. Ids that the pool does not have are
-        ignored."""
+        """Return the requests that follow from the device-plugin shares in a pod's allocation. Share ids that the pool
+        does not have are ignored."""
         if allocation is None or not self.shares.pools:
             return ()
         return share_requests(self.shares.pools, known_shares(self.shares.pools, allocation))
@@ -122,8 +124,9 @@ class KubeletEvidence:
         return KubeletWord(allocation=allocation)
 
     def gpus_told(self, word: KubeletWord) -> PodGpus | None:
-        """Return a pod's GPUs according to the kubelet's answer; None: there is no kubelet. If the answer names CDI
-        devices that are in no spec, wait briefly until the specs are read again: a driver may just have written one."""
+        """Return a pod's GPUs according to the kubelet's answer `word`; None: there is no kubelet. If the answer names
+        CDI devices that are in no spec, wait briefly until the specs are read again: a driver may just have written
+        one."""
         if word.allocation is None:
             return PodGpus(unanswered=word.problem, is_unknown_pod=word.is_unknown_pod) if word.problem else None
         claimed = (name for container in word.allocation.containers for name in container.cdi_devices)

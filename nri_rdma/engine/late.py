@@ -64,8 +64,9 @@ class LateAttach:
         self._kubelet = kubelet
 
     def refuse_unclear_shares(self, container: Container) -> None:
-        """Raise NotReadyError if the pod's author forged shares in an annotation, or if the container got shares
-        without their guard, the OCI hook that keeps a container from starting without its devices."""
+        """Raise NotReadyError if the pod's author set the annotation that only the kubelet may set, or if the container
+        got device-plugin shares without the guard. The guard is an OCI hook that keeps a container from starting
+        without its devices."""
         key = forged(container.annotations)
         if key:
             raise forged_shares(container.pod, container.name, key)
@@ -74,8 +75,9 @@ class LateAttach:
             raise lacks_guard(container.pod, container.name, unguarded)
 
     def complete(self, container: Container, evidence: Evidence, holdings: Holdings, by: float) -> Holdings:
-        """Attach the devices that the container lacks according to its evidence; return the attachments that its
-        sandbox has then. Raise an error if this fails, and NotReadyError if it is not done by the deadline."""
+        """Attach the devices that other programs gave to the container (`evidence`) and that its sandbox lacks
+        (`holdings`: its attachments). Return the sandbox's attachments afterwards. Raise NriRdmaError if a device
+        cannot be attached, and NotReadyError if it is not attached by `by` (seconds of `time.monotonic`)."""
         if container.shares:  # the shares of an attachment are known only when it is attached
             for it in holdings:
                 self._barrier.await_attached(it, by)
@@ -95,8 +97,9 @@ class LateAttach:
                 self._attach(need, container, holdings, by)
 
     def _cover(self, holder: Attachment, need: Cover, container: str, by: float) -> None:
-        """Add the container to those that get the devices of the attachment `holder`, or remove it (`need.is_given`
-        false). Raise NotReadyError while a failed late attachment is being undone; the sandbox goes on then."""
+        """Add the container to those that get the devices of the attachment `holder`, or remove it if `need.is_given`
+        is false. Raise NotReadyError if this is not done by `by` (seconds of `time.monotonic`), or if `holder` is being
+        undone after a failure."""
         if holder.part and holder.now.ends and not self._known.has_ended(holder.pod.sandbox_id):
             raise being_attached(holder.pod, container)
         self._barrier.await_attached(holder, by)
@@ -107,8 +110,10 @@ class LateAttach:
             raise being_attached(holder.pod, container)
 
     def _attach(self, need: Attach, container: Container, holdings: Holdings, by: float) -> None:
-        """Select and attach the missing devices, as a further attachment of the sandbox. Nothing is attached if the
-        administrator only has CDI devices observed (setting `adopt`)."""
+        """Select devices for the CDI devices and shares of the step `need`, and attach them as a further attachment of
+        the sandbox. Attach nothing if the setting `adopt` says that CDI devices are only reported. Raise PlacementError
+        if no device can be selected, and NotReadyError if the attach is not done by `by` (seconds of `time.monotonic`)
+        or an earlier one failed."""
         pod, name, own = container.pod, container.name, holdings.own
         self._refuse_unknown(container, need.shares)
         if (own is not None and own.now.ends) or self._known.has_ended(pod.sandbox_id):
@@ -134,13 +139,14 @@ class LateAttach:
             self._kubelet.shares.told(container.shares)
 
     def _bare_now(self, container: Container) -> tuple[CdiGrant, ...]:
-        """Return the CDI devices of the container that have no attachment, according to a new reading."""
+        """Read the container's CDI devices again, and return those for which nothing is attached."""
         holdings = self._attachments.of(container.sandbox_id)
         grants = self._evidence.read(container, holdings).grants
         return tuple(grant for grant in grants if not any(grant.name in it.now.cdi_devices for it in holdings))
 
     def _asked(self, container: Container, shares: Collection[Share]) -> Asked:
-        """Return the request that a container's shares make, with the pod's GPUs as the kubelet reports them."""
+        """Return the request that follows from the container's `shares`: pairs of a resource and a device id that the
+        kubelet allocated. The request has the pod's GPUs if the kubelet reports them."""
         if not shares:
             return NOTHING_ASKED
         given = self._attachments.of(container.sandbox_id).share_devices
@@ -159,14 +165,16 @@ class LateAttach:
                 raise unknown_share(container.pod, container.name, share, pool)
 
     def _remember(self, pod: Pod, container: str, done: Future[None]) -> None:
-        """Remember the failure of an attach that went on after its container was refused as not ready."""
+        """Remember why a late attach failed, so that the container's next attempt is refused with this reason. The
+        attach had gone on in the background after its container was refused as not ready; `done` is its future."""
         error = None if done.cancelled() else done.exception()
         if error is not None and not self._known.has_ended(pod.sandbox_id):
             self._known.take(pod.sandbox_id).remember_late_failure(container, str(error))
 
     def _report_failure(self, pod: Pod, container: str) -> None:
-        """Raise the error of the last failed attempt, once for each attempt. After the last attempt that is allowed,
-        raise it every time, so that no further attempt begins."""
+        """Raise NotReadyError with the reason for which the container's last late attach failed. Each failure is raised
+        once; then the container may try again. After ATTEMPTS failures it is raised every time, and nothing more is
+        attached."""
         known = self._known.get(pod.sandbox_id)
         failed = known.late_failures.get(container) if known is not None else None
         if failed is None or (failed.is_told and failed.times < ATTEMPTS):

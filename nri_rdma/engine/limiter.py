@@ -19,10 +19,10 @@ class Limits(Protocol):
 
     def enable(self, cgroups_path: str, pid: int | None, where: str) -> None:
         """Enable the rdma controller in the cgroup of a container. `pid` is its first process; None: not known. Raise
-        LimitsError."""
+        LimitsError if the controller cannot be enabled."""
 
     def write(self, cgroups_path: str, lines: Sequence[str], where: str) -> None:
-        """Write lines to rdma.max in the container's cgroup. Raise LimitsError."""
+        """Write lines to rdma.max in the container's cgroup. Raise LimitsError if a line cannot be written."""
 
     def kill(self, cgroups_path: str, where: str) -> None:
         """Kill the container's processes. Never raises."""
@@ -64,16 +64,16 @@ class Limiter:
 
     def limit_created(self, holdings: Holdings, container: str, cgroups_path: str, container_id: str) -> bool:
         """Write the limits of a container that was created and does not run yet, if they were not given to its OCI
-        runtime. Return whether they were written. Raise LimitsError."""
+        runtime. Return whether they were written. Raise LimitsError if a limit cannot be written."""
         if not _lines(holdings, container) or self.left_to_runtime(cgroups_path, container_id, holdings.pod.sandbox_id):
             return False
         self.limit_alone(holdings, container, cgroups_path, None)
         return True
 
     def limit_starting(self, holdings: Holdings, container: str, cgroups_path: str, container_id: str) -> None:
-        """Write the limits that the OCI runtime of a starting container was not given, or may have mixed up. If this
-        fails for a container whose OCI runtime was given no limits, kill the container, because CRI-O starts it in
-        spite of an error. Raise LimitsError."""
+        """Write the limits that the OCI runtime of a starting container was not given, or may have mixed up. Raise
+        LimitsError if a limit cannot be written. If the OCI runtime was given no limits, kill the container then,
+        because CRI-O starts it in spite of an error."""
         try:
             if self.limit_created(holdings, container, cgroups_path, container_id):
                 return
@@ -87,9 +87,9 @@ class Limiter:
         self._limits.kill(cgroups_path, _where(holdings, container))
 
     def limit_alone(self, holdings: Holdings, container: str, cgroups_path: str, pid: int | None) -> None:
-        """Write all limits of a container whose OCI runtime was given none, and enable the rdma controller first, which
-        the OCI runtime may not have done. `pid` is the container's first process; None: not known. Raise
-        LimitsError."""
+        """Write all limits of a container whose OCI runtime was given none; enable the rdma controller first, because
+        the OCI runtime may not have done it. `pid` is the container's first process; None: not known. Raise LimitsError
+        if a limit cannot be written."""
         if _lines(holdings, container):
             self._limits.enable(cgroups_path, pid, _where(holdings, container))
         self.limit_all(holdings, container, cgroups_path, also_one=True)

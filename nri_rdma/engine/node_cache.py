@@ -54,8 +54,8 @@ class NodeCache:
             self.refresh()
 
     def look_for_unannounced(self) -> None:
-        """Look for changes that the kernel does not announce, and have the node rescanned if there are any. Blocks, so
-        only a worker may call it."""
+        """Look for hardware changes for which the kernel sends no event, and request a rescan of the node if there are
+        any. Blocks, so only a worker may call it."""
         for look in self.unannounced:
             look()
 
@@ -180,8 +180,8 @@ class NodeReader:
         all_settled(tuple(self._releases()), min(by, time.monotonic() + RELEASE_S))
 
     def look_again(self) -> None:
-        """Request a rescan because something is missing that may have come without an announcement of the kernel. The
-        caller does not wait: the next pod uses the result."""
+        """Request a rescan of the node, because a device that a pod needs may have come without an event of the kernel.
+        The caller does not wait: the next pod uses the result."""
         now = time.monotonic()
         if now - self._looked >= _LOOK_PAUSE_S:
             self._looked = now

@@ -60,13 +60,14 @@ class Offering:
         return bool(self.policy.closed) or any(pool.door is PoolDoor.CLAIMS for pool in self.policy.pools.values())
 
     def proven(self, asked: Asked) -> str:
-        """Return the place (for example an annotation) of the pod's first own request that requires a proof; "" if none
-        does."""
+        """Return the place (for example an annotation) of the pod's first own request that says `prove`: RDMA has to be
+        tested in its containers before they start. Return "" if no request says so."""
         request = asks_proof(self.policy, asked.request.requests)
         return request.where if request is not None else ""
 
     def question(self, owner: str, asker: Asker, asked: Asked, grants: tuple[CdiGrant, ...]) -> Question:
-        """Return the input for `decide`: what `owner` asks for, and the present state of node, policy and runtime."""
+        """Return the input for `decide`: what the pod or container `owner` asks for (`asked`, and its CDI devices
+        `grants`), and the present state of node, policy and runtime."""
         offered = self._offered_on(self._node.current)
         return Question(
             owner=owner,

@@ -60,17 +60,18 @@ class Placer:
             self._specs.await_ready(pod, deadline)
 
     def asked(self, pod: Pod, request: PodRequest) -> Asked | None:
-        """Return everything that a pod asks for: `request`, which is that of its annotations, and its shares, claims
-        and CDI devices. Return None if it asks for nothing. Raise KubeletError or NotReadyError if this is not known
+        """Return everything that a pod asks for: the `request` of its annotations, its device-plugin shares, claims and
+        CDI devices. Return None if it asks for nothing. Raise KubeletError or NotReadyError if this is not known
         yet."""
         claimed = self._kubelet.claims.of(pod.uid)
         asked = gather(pod, request, self._kubelet, self._spans, claimed)
         return asked if asked.request.requests or self._grants(pod, asked) else None
 
     def choose(self, pod: Pod, asked: Asked, asker: Asker, by: float | None) -> Selection:
-        """Select and reserve devices for a pod. Nothing is selected if the pod's devices from other programs are only
-        observed (setting `adopt`). `by` is the deadline of a rescan before a refusal; None: do not rescan, because the
-        node was scanned just now. Raise PlacementError or NotReadyError."""
+        """Select and reserve devices for a pod; none if the setting `adopt` says that devices from other programs are
+        only reported. Before a refusal the node is rescanned until `by` (seconds of `time.monotonic`); None: it was
+        scanned just now. Raise PlacementError if devices are missing, and NotReadyError if the rescan is not done in
+        time."""
         with self._spans.span("place") as span:
             chosen = self.place(pod.sandbox_id, pod, lambda: self._question(pod, asked, asker), by)
             span.attributes["rdma.devices"] = ",".join(it.name for item in chosen.placed for it in item.devices)
@@ -81,12 +82,10 @@ class Placer:
         return chosen
 
     def place(self, key: str, pod: Pod, ask: Callable[[], Question], by: float | None) -> Selection:
-        """Decide the question that `ask` returns, and reserve the selected devices under `key`.
-
-        Before a refusal the node is rescanned and `ask` is called again, so that no pod is refused for a cause that has
-        gone. Devices that are back on the host but not free yet are waited for. `by` is the deadline of both; None: the
-        node was scanned just now. Raise PlacementError or NotReadyError.
-        """
+        """Decide the question that `ask` returns, and reserve the selected devices under `key`. Before a refusal wait
+        for devices that are being returned, rescan the node and call `ask` again, until `by` (seconds of
+        `time.monotonic`); None: the node was scanned just now. Raise the error that refuses the request:
+        PlacementError, or NotReadyError if a retry helps."""
         if by is not None:
             self._node.await_ports(by)
             self._node.await_releases(by)

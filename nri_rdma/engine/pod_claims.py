@@ -50,7 +50,7 @@ class PodClaims:
         return claimed(self._read() or b"", pod_uid, DRIVER)
 
     def grants(self, pod: Pod, claimed: tuple[str, ...], allocation: PodAllocation | None) -> tuple[CdiGrant, ...]:
-        """Return those of a pod's claimed CDI devices that no container names; they are for all containers of the pod.
+        """Return the CDI devices that are for all containers of the pod: those in `claimed` that no container names.
         Raise NotReadyError if the kubelet has not reported which containers name claims, or if a spec was not read
         yet."""
         unnamed = _unnamed(pod, claimed, allocation)
@@ -98,8 +98,8 @@ class PodClaims:
         return _named_in(allocation) if allocation is not None else None
 
     def refuse_untold(self, claim: Claim) -> None:
-        """Raise KubeletError if the checkpoint lacks a claim that the kubelet is having prepared now. Then the daemon
-        does not see the kubelet's present checkpoint, and would not find the claim's pods."""
+        """Raise KubeletError if the kubelet's checkpoint file lacks a claim that the kubelet is having prepared now.
+        Then the daemon does not see the present file, and would not find the claim's pods."""
         checkpoint = self._read()
         if checkpoint is not None and claim.uid.encode() not in checkpoint:
             raise KubeletError(

@@ -33,7 +33,8 @@ def not_ready(pod: Pod, why: str, last_error: str = "") -> NotReadyError:
 
 
 def being_attached(pod: Pod, container: str) -> NotReadyError:
-    """Return the error for a container as long as the devices of its claims or shares are not attached."""
+    """Return the error for a container as long as the devices of its claims or device-plugin shares are not
+    attached."""
     return not_ready(pod, f"the RDMA devices of container {container} are being attached")
 
 
@@ -51,14 +52,16 @@ def not_attached(pod_name: str) -> NotReadyError:
 
 
 def failed_late(pod: Pod, why: str) -> NotReadyError:
-    """Return the error for a container of a sandbox whose attach failed after RunPodSandbox was answered."""
+    """Return the error for a container whose pod's devices could not be attached; the failure came after RunPodSandbox
+    was answered. `why` is its reason."""
     what = "the attach failed after the sandbox had started, and was undone"
     return NotReadyError(ErrorCode.ATTACH_FAILED, what, where=str(pod), hint=_NEW_SANDBOX, detail=why)
 
 
 def lacks_guard(pod: Pod, container: str, resource: str) -> NotReadyError:
-    """Return the error for a container that has shares of a resource, but lacks the guard that the device plugin gave
-    with them, because the runtime does not read CDI specs."""
+    """Return the error for a container that has shares of a resource, but not the guard that the device plugin gave
+    with them, because the runtime does not read CDI specs. The guard is an OCI hook that keeps a container from
+    starting without its devices."""
     return NotReadyError(
         ErrorCode.GUARD_MISSING,
         f"container {container} has shares of {resource} without the guard that was given with them",
@@ -69,8 +72,8 @@ def lacks_guard(pod: Pod, container: str, resource: str) -> NotReadyError:
 
 
 def forged_shares(pod: Pod, container: str, key: str) -> NotReadyError:
-    """Return the error for a container whose pod has an annotation that only the kubelet may give, and only to
-    containers."""
+    """Return the error for a container whose pod has the annotation `key`, which lists device-plugin shares. Only the
+    kubelet may set it, and only on containers."""
     return NotReadyError(
         ErrorCode.NOT_ATTACHED,
         f"the pod of container {container} has the annotation {bounded(key)}, which only the kubelet may give",
@@ -80,7 +83,8 @@ def forged_shares(pod: Pod, container: str, key: str) -> NotReadyError:
 
 
 def unknown_shares(pod: Pod, container: str, resource: str) -> NotReadyError:
-    """Return the error for a container with shares of a resource that belongs to no pool of this node."""
+    """Return the error for a container that has device-plugin shares of a resource that belongs to no pool of this
+    node."""
     return NotReadyError(
         ErrorCode.NOT_ATTACHED,
         f"container {container} has shares of {bounded(resource)}, which is the resource of no pool of this node",
@@ -90,7 +94,8 @@ def unknown_shares(pod: Pod, container: str, resource: str) -> NotReadyError:
 
 
 def unknown_share(pod: Pod, container: str, share: str, pool: Pool) -> NotReadyError:
-    """Return the error for a container with a share id that its pool does not have."""
+    """Return the error for a container with a device-plugin share (a device id that the kubelet allocated) that its
+    pool does not have."""
     return NotReadyError(
         ErrorCode.NOT_ATTACHED,
         f"container {container} has {quoted(share)}, which is no share of {pool.resource}: pool {pool.name} has"
@@ -101,8 +106,8 @@ def unknown_share(pod: Pod, container: str, share: str, pool: Pool) -> NotReadyE
 
 
 def late_attach_failed(pod: Pod, container: str, why: str, *, is_over: bool) -> NotReadyError:
-    """Return the error for a container whose late attach, for its claims or shares, failed. `is_over`: there is no
-    further attempt."""
+    """Return the error for a container whose devices could not be attached when it was created; `why` is the reason.
+    `is_over`: no further attempt is made in this sandbox."""
     return NotReadyError(
         ErrorCode.ATTACH_FAILED,
         "the RDMA devices of this container could not be attached, and what was done was undone",

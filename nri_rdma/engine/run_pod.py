@@ -84,8 +84,8 @@ class PodStart:
             self._await_start(sandbox, deadline)
 
     def _begin(self, start: Start, asked: Asked, deadline: float) -> Attachment | None:
-        """Select devices and begin to attach them. Return None if no device is to be attached, because what the kubelet
-        allocated is only observed (setting `adopt`)."""
+        """Select devices and begin to attach them. Return None if no device is to be attached, because the setting
+        `adopt` says that devices which the kubelet allocated are only reported."""
         pod = start.pod
         where = self._offering.proven(asked)
         if where and pod.is_listed:  # a container of podman or Docker has a hook that asks for the proof

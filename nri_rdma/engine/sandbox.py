@@ -142,8 +142,8 @@ class Begun:
 
 @dataclass(slots=True)
 class LateFailure:
-    """The failed late attaches of a container. They had gone on in the background after the container was refused as
-    not ready."""
+    """The attaches for a container that failed after the container was refused as not ready; they had gone on in the
+    background."""
 
     times: int = 0
     why: str = ""
@@ -194,8 +194,8 @@ class Sandbox:
             del self.answered[next(iter(self.answered))]
 
     def remember_late_failure(self, container: str, why: str) -> None:
-        """Remember why a late attach for a container failed, so that the container's next attempt is refused with this
-        reason."""
+        """Remember why devices could not be attached for a container when it was created, so that the container's next
+        attempt is refused with this reason."""
         failed = self.late_failures.setdefault(container, LateFailure())
         failed.times, failed.why, failed.is_told = failed.times + 1, why, False
         if len(self.late_failures) > KEPT_CONTAINERS:
@@ -224,11 +224,9 @@ class Sandboxes:
             return self._take(sandbox_id)
 
     def step(self, sandbox_id: str, event: LifeEvent) -> bool:
-        """Apply an event to the life of a sandbox according to LIFE. Return False if LIFE has no row for the event;
-        nothing has changed then.
-
-        STOP drops everything but the id. No other event drops an object, because a worker may be about to write to it.
-        """
+        """Apply an event to the life of a sandbox according to the table LIFE. Return False, and change nothing, if
+        LIFE has no row for the event. STOP drops everything but the id; no other event drops an object, because a
+        worker may be about to write to it."""
         with self._lock:
             after = LIFE.get((self._life(sandbox_id), event))
             if after is None:
@@ -251,21 +249,21 @@ class Sandboxes:
 
     def is_missed(self, sandbox_id: str) -> bool:
         """Return whether the sandbox started while the daemon was not connected to the runtime, and no worker has
-        decided about it yet."""
+        selected its devices yet."""
         known = self._known.get(sandbox_id)
         return known is not None and known.life in {Life.MISSED, Life.DECIDING}
 
     def keep(self, sandbox_ids: Collection[str]) -> None:
-        """Forget all sandboxes except these ids and those that a thread is deciding about. The others ended without an
-        event."""
+        """Forget all sandboxes except `sandbox_ids` and those for which a thread is selecting devices now. The
+        forgotten ones ended without an event."""
         with self._lock:
             for sandbox in self._all():
                 if sandbox.sandbox_id not in sandbox_ids and sandbox.life not in {Life.STARTING, Life.DECIDING}:
                     del self._known[sandbox.sandbox_id]
 
     def namespace_removed(self, path: str) -> None:
-        """Mark as stopped the sandboxes without the devices that they ask for, if this was the path of their network
-        namespace. Their end may come without an event, and no attachment of theirs would show it."""
+        """Mark a sandbox as stopped if `path` was its network namespace and it lacks the devices that it asks for. Its
+        end may come without an event of the runtime, and it has no attachment that would show the end."""
         for sandbox in self.all():
             if any(it is not None and it.pod.netns_path == path for it in (sandbox.unserved, sandbox.failure)):
                 self.step(sandbox.sandbox_id, LifeEvent.STOP)

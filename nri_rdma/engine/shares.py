@@ -32,7 +32,8 @@ NOT_TRIED = "the runtime has not reported its pods yet"
 
 
 class Guarding(StrEnum):
-    """The state of the guard for containers with shares: ON, or the reason why they get no hook."""
+    """The state of the guard, an OCI hook that keeps a container from starting without its devices: ON, or the reason
+    why containers with shares get no hook."""
 
     ON = "on"
     NO_HOOK = "the hook is not at guard_hook on the host"
@@ -51,12 +52,14 @@ class SharesView:
 
     @property
     def are_guarded(self) -> bool:
-        """Whether the kubelet gives the guard's hook to containers with shares."""
+        """Whether containers with shares (units of a device-plugin resource) get the guard, an OCI hook that keeps a
+        container from starting without its devices."""
         return self.guarding is Guarding.ON
 
     @property
     def of_guard(self) -> Registration | None:
-        """The state of the guard resource at the kubelet; None if the guard resource is not configured."""
+        """The registration at the kubelet of the guard resource, which a container requests to get the guard (an OCI
+        hook). None if the guard resource is not configured."""
         return self.registrations.get(GUARD_POOL)
 
     def counted(self, pool: Pool, devices: Iterable[RdmaDevice]) -> tuple[int, int]:
@@ -80,7 +83,8 @@ class _Pending:
 
 
 class ShareBook:
-    """The pools with shares, their registration at the kubelet, and the pending shares. Thread-safe."""
+    """The pools whose units (shares) pods request by a device-plugin resource, the registration of these resources at
+    the kubelet, and the pending shares. A share is pending while its pod is not known. Thread-safe."""
 
     def __init__(
         self, pools: Iterable[Pool] = (), clock: Callable[[], float] = time.monotonic, guard_resource: str = ""
@@ -105,12 +109,14 @@ class ShareBook:
 
     @property
     def is_guarded(self) -> bool:
-        """Whether the kubelet gives the guard's hook to containers with shares."""
+        """Whether containers with shares (units of a device-plugin resource) get the guard, an OCI hook that keeps a
+        container from starting without its devices."""
         return self.guarding is Guarding.ON
 
     @property
     def is_pending(self) -> bool:
-        """Whether shares were allocated lately to a pod that is not known yet."""
+        """Whether the kubelet allocated shares (units of a device-plugin resource) within the last PENDING_S seconds,
+        and it is not known yet to which pod."""
         if not self._pending:
             return False
         with self._lock:
@@ -120,8 +126,9 @@ class ShareBook:
         return bool(self._pending)
 
     def unguarded(self, container: Container) -> str:
-        """Return a resource of which the container has shares, but not the guard that the device plugin gave with them;
-        "" if there is none. Shares that were allocated before the guard was configured need no guard."""
+        """Return a resource from which the container has shares without the guard that the device plugin gave with
+        them; "" if there is none. The guard is an OCI hook that keeps a container from starting without its devices.
+        Shares that were allocated before the guard was configured need none."""
         lacking = {
             self.pools[name].resource for name in container.given_guards - container.guards if name in self.pools
         }
@@ -139,31 +146,33 @@ class ShareBook:
         )
 
     def allocated(self, resource: str, shares: Iterable[str]) -> None:
-        """Make these shares pending: the kubelet allocated them in a call that does not name the container."""
+        """Make shares (device ids of a resource) pending: the kubelet allocated them in a call that does not name the
+        pod. They stay pending until their pod is known, at most PENDING_S seconds."""
         with self._lock:
             pending = _Pending(until=self._clock() + PENDING_S, trace=traceparent())
             for share in shares:
                 self._pending[resource, share] = pending
 
     def traces(self, allocation: PodAllocation) -> frozenset[str]:
-        """Return the `traceparent` of each call that allocated shares in a pod's allocation, as long as the shares are
-        pending."""
+        """Return the `traceparent` of each Allocate call that allocated a share in a pod's allocation. Shares that are
+        not pending any more are left out."""
         with self._lock:
             found = (self._pending.get(pair) for pair in _pairs(allocation))
             return frozenset(it.trace for it in found if it is not None and it.trace)
 
     def matched(self, allocation: PodAllocation) -> None:
-        """Note that the pod of this allocation is known: its shares are not pending any more."""
+        """Note that the pod of this allocation is known: the shares in it (units of a device-plugin resource) do not
+        wait for their pod any more."""
         self.told(_pairs(allocation))
 
     def told(self, shares: Iterable[tuple[str, str]]) -> None:
-        """Note that the container of each of these shares is known: they are not pending any more. A share is given as
-        (resource, id)."""
+        """Note that the container of each of these shares is known: they do not wait for their pod any more. A share is
+        a pair of a resource and a device id."""
         with self._lock:
             for pair in shares:
                 self._pending.pop(pair, None)
 
 
 def _pairs(allocation: PodAllocation) -> Iterator[tuple[str, str]]:
-    """Return the shares in a pod's allocation, each as (resource, id)."""
+    """Yield the shares in a pod's allocation, each as a pair of a resource and a device id."""
     return ((ids.resource, share) for it in allocation.containers for ids in it.resources for share in ids.ids)

@@ -80,7 +80,7 @@ class ContainerStart:
 
     def start_alone(self, pod: Pod) -> None:
         """Write the rdma limits of a container of podman or Docker, whose OCI runtime was given no limits. Raise
-        LimitsError."""
+        LimitsError if a limit cannot be written."""
         holdings = self._attachments.of(pod.sandbox_id)
         if holdings:
             holdings.containers.remember(pod.name, pod.cgroups_path)
@@ -94,8 +94,8 @@ class ContainerStart:
                 it.taken_up.add_done_callback(partial(self._taken_up, it))
 
     def _taken_up(self, attachment: Attachment, _done: Future[None]) -> None:
-        """Remember the cgroup of an earlier daemon's attachment, once the attachment was adopted; do nothing if it was
-        undone."""
+        """Remember the cgroup of a container of podman or Docker that an earlier daemon had attached devices to. Do
+        nothing if the attachment was undone instead of adopted."""
         pod = attachment.pod
         if not attachment.ends:
             attachment.containers.remember(pod.name, pod.cgroups_path)

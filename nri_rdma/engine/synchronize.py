@@ -70,7 +70,7 @@ class Synchronizer:
         started."""
 
     def _decide_no_more(self) -> None:
-        """End the decision about all missed sandboxes, so that their containers stop waiting for it."""
+        """Mark all sandboxes whose start was missed as decided, so that their containers stop waiting for devices."""
         for known in self._known.all():
             self._known.step(known.sandbox_id, LifeEvent.DECIDED)
 
@@ -95,8 +95,8 @@ class Synchronizer:
         return done
 
     def _ended(self, done: Future[None]) -> None:
-        """End the decision about missed sandboxes after a comparison, so that no container waits for it. Log the error
-        if the comparison failed."""
+        """Mark the sandboxes whose start was missed as decided once the comparison `done` has ended, so that no
+        container waits for it. Log the error if the comparison failed."""
         self._decide_no_more()
         error = None if done.cancelled() else done.exception()
         if error is not None:

@@ -110,7 +110,8 @@ class Verifier:
         attached: tuple[AttachedRequest, ...],
         rdma_cm: CharDevice | None,
     ) -> bool:
-        """Return whether a running container lacks devices or variables that CreateContainer would have given to it."""
+        """Return whether a running container lacks device nodes or variables that CreateContainer would give to it now.
+        `rdma_cm` is the node of the RDMA connection manager."""
         if inject(attached, rdma_cm, container.name, (), container.devices, None).char_devices:
             return True
         covering = [it for it in attached if it.admitted.request.scope.covers(container.name)]

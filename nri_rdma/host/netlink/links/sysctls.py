@@ -122,8 +122,9 @@ def read_neighbour_tables(route: RouteSocket, ifindexes: Collection[int]) -> Map
 
 @lru_cache(_KEPT)
 def _neighbour_table(family: int, data: bytes) -> tuple[int, tuple[str, ...]]:
-    """Return the ifindex and the lines of a neighbour table; no lines for a family other than IPv4 and IPv6. `data` are
-    the table's netlink attributes."""
+    """Return the ifindex of a link and the settings of its neighbour table, one line per setting (`ipv4/neigh/NAME
+    VALUE`). There are no lines for a family other than IPv4 and IPv6. `data` are the netlink attributes of the table's
+    parameters."""
     parameters = dict(read_attributes(data))
     (ifindex,) = _U32.unpack(parameters.get(_NDTPA_IFINDEX, bytes(4)))
     words = _TABLES.get(family)

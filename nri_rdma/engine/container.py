@@ -194,9 +194,11 @@ class ListedContainer:
     env: frozenset[str] = frozenset()
     gpus: GpuEvidence = GpuEvidence()  # noqa: RUF009 - frozen
     shares: frozenset[tuple[str, str]] = frozenset()
-    """The shares of nri-rdma's pools that the kubelet allocated to the container, as (resource, share)."""
+    """The container's device-plugin allocation: a pair of the resource and the device id for each unit that the kubelet
+    allocated from nri-rdma's pools."""
     has_run: bool = True
-    """Whether its program may have started. False: it was only created, and the guard's hook may still refuse it."""
+    """Whether its program may have started. False: it was only created, and the guard (an OCI hook) may still keep it
+    from starting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

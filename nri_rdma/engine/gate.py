@@ -35,8 +35,8 @@ IMAGE_WAIT_S = 0.5
 """How long a container waits for the check of its image. The check takes milliseconds if the image's files are on this
 host."""
 HOOK_WAIT_S = 0.5
-"""How long RunPodSandbox waits until it is known which runtime handlers have the guard. All other pods of the node wait
-meanwhile."""
+"""How long RunPodSandbox waits until it is known for which runtime handlers the guard's OCI hook runs, in seconds. All
+other pods of the node wait meanwhile."""
 
 
 class Proving(Protocol):
@@ -128,7 +128,8 @@ class Gate:
         self._spans = spans
         self.images: ChecksImages = NoImages()
         self.on_proven: list[Callable[[frozenset[str]], None]] = []
-        """Listeners: called with a container's CDI devices after its proof succeeded or failed; they must not block."""
+        """Listeners: called with a container's CDI devices after RDMA was tested in it, whether the test succeeded or
+        failed; they must not block."""
 
     def refuse_unhooked(self, pod: Pod, where: str, asker: Asker, deadline: float) -> None:
         """Raise ProofError for a pod that requests a proof (a test of RDMA before its containers start), if no OCI hook

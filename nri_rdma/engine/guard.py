@@ -54,14 +54,14 @@ class Subject:
     env: frozenset[str]
     """The names of the environment variables in its OCI configuration."""
     pool: str = ""
-    """The pool of which it has shares, if shares brought the hook."""
+    """The pool of whose device-plugin resource it has units (shares), if they brought the hook."""
     cdi_device: str = ""
-    """The CDI device that brought the hook: of a claim of nri-rdma's DRA driver, or of another driver's spec with
-    nri-rdma's key."""
+    """The CDI device whose spec brought the hook. It belongs to a claim of nri-rdma's DRA driver, or to another driver
+    whose spec has nri-rdma's annotations."""
     claims: tuple[str, ...] = ()
     """The CDI devices of all claims of nri-rdma's DRA driver that its pod has."""
     resource: str = ""
-    """The guard resource, if the container has it."""
+    """The guard resource, which a container requests only to get this hook; "" if the container does not have it."""
     pid: int = 0
     """Its first process; 0 if the hook does not report it."""
     memlock: int | None = None
@@ -82,7 +82,7 @@ class Contacts:
     """The calls of guard hooks since the daemon's start."""
 
     asked: int = 0
-    """The number of containers about which a hook asked."""
+    """The number of containers about which an OCI hook of the guard asked this daemon."""
     refused: int = 0
     """The number of calls that ended in a refusal."""
     last: float = 0.0

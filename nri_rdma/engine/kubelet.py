@@ -68,7 +68,8 @@ class KubeletEvidence:
     def __init__(self, kubelet: Kubelet | None, shares: ShareBook, specs: SpecCache, sandboxes: Sandboxes) -> None:
         self.kubelet = kubelet
         self.shares = shares
-        """The shares of the pools from which pods request by an extended resource."""
+        """The pools from which pods request by a device-plugin resource, and their shares (the allocated units) whose
+        pod is not known yet."""
         self.claims = PodClaims(self._checkpoint, lambda pod: self.ask(pod).allocation, specs, sandboxes)
         """The claims of nri-rdma's DRA driver that pods have."""
         self._specs = specs

@@ -40,7 +40,8 @@ from nri_rdma.tasks.waiting import all_settled, wait
 from nri_rdma.text.share_annotations import forged
 
 ATTEMPTS = 3
-"""How often a late attach is tried for a container. After that the container is refused with the last error."""
+"""How often it is tried to attach devices for a container that is being created. After that the container is refused
+with the last error."""
 
 
 class LateAttach:

@@ -149,7 +149,7 @@ class LateFailure:
     why: str = ""
     """The last error."""
     is_told: bool = True
-    """Whether the container was refused with the last error already."""
+    """Whether a later attempt to create the container was refused with the last error already."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -177,8 +177,8 @@ class Sandbox:
     waited_at: float = 0.0
     """When a container last waited at the barrier, in seconds of `time.monotonic`."""
     answered: dict[str, str] = field(default_factory=dict)
-    """The cgroups paths of containers whose CreateContainer was answered while nothing was attached. The guard asks
-    whether there was an answer."""
+    """The cgroups paths of containers whose CreateContainer was answered while nothing was attached. The guard (an OCI
+    hook) lets some containers start only if there was such an answer."""
     late_failures: dict[str, LateFailure] = field(default_factory=dict)
     readings: dict[str, Begun] = field(default_factory=dict)
     sightings: dict[str, tuple[Sighting, ...]] = field(default_factory=dict)

@@ -25,8 +25,8 @@ from nri_rdma.model.registration import Registration
 from nri_rdma.observe.spans import traceparent
 
 PENDING_S = 120.0
-"""How long shares are pending after their allocation, in seconds. Usually the pod's sandbox starts within half a
-second; volumes may take longer."""
+"""How long shares wait for their pod to be known after their allocation, in seconds. Usually the pod's sandbox starts
+within half a second; volumes may take longer."""
 NOT_TRIED = "the runtime has not reported its pods yet"
 """Why a resource is not registered right after the daemon's start."""
 
@@ -77,7 +77,7 @@ class _Pending:
     """A share that was allocated to a pod that is not known yet."""
 
     until: float
-    """The time at which it stops being pending, in seconds of the clock."""
+    """The time at which it stops being pending, in seconds of `ShareBook`'s clock (`time.monotonic`)."""
     trace: str
     """The `traceparent` of the Allocate call."""
 
@@ -93,11 +93,12 @@ class ShareBook:
         """The pools that pods request by a resource, by name."""
         self.served = (*self.pools.values(), *([guard_pool(guard_resource)] if guard_resource else []))
         """The pools whose resources the device plugin registers at the kubelet: `pools`, and one for the guard
-        resource."""
+        resource, which a container requests to get the guard (an OCI hook)."""
         self.pools_by_id = frozenset(it.name for it in self.pools.values() if it.gives is ShareGives.DEVICE)
-        """The names of the pools in which an id stands for one whole device."""
+        """The names of the pools in which each device id of the resource stands for one whole RDMA device."""
         self.guarding = Guarding.NO_HOOK
-        """Whether the kubelet gives the guard's hook to containers with shares."""
+        """Whether containers with shares get the guard, an OCI hook that keeps a container from starting without its
+        devices; if not, the reason."""
         started = Registration(error=NOT_TRIED, since=time.time())
         self.registrations = dict.fromkeys((it.name for it in self.served), started)
         """The state of each resource at the kubelet, by the name of its pool."""

@@ -47,7 +47,7 @@ class Snapshot:
     """The major numbers that the node's RDMA devices have or had. Earlier numbers are kept, because devices that moved
     into pods are not in the node's list."""
     majors: frozenset[int] | None
-    """The same as `rdma_majors`; None until the specs are read for the first time."""
+    """The major numbers of RDMA devices (`rdma_majors`); None until the specs are read for the first time."""
 
 
 class SpecCache:

@@ -34,7 +34,7 @@ class View:
     """How many network namespaces the daemon holds open."""
     specs_are_read: bool
     kubelet_tells: bool
-    """Whether a kubelet has reported what it allocated."""
+    """Whether the kubelet has answered at least one question about allocations."""
     shares: SharesView
     sightings: tuple[Sighting, ...]
     """The RDMA devices that containers have from other programs."""

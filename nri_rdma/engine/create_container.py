@@ -76,14 +76,15 @@ class ContainerCreation:
         holdings = holdings.concerning(container.name, [grant.name for grant in evidence.grants])
         self._barrier.await_all(holdings, container.name, by)
         attached = holdings.attached
-        requests = (it.admitted.request for it in attached)
+        requests = [it.admitted.request for it in attached] if evidence.grants else []
         if evidence.grants and lacks(evidence.grants, requests, self._offering.adoption):  # an attach has just failed
             raise being_attached(container.pod, container.name)
         if not holdings:
             return ContainerEdits()
-        if holdings.pod.is_listed:  # otherwise it is podman's or Docker's, and the hook door's own hook asks
+        pod = holdings.pod
+        if pod.is_listed:  # otherwise it is podman's or Docker's, and the hook door's own hook asks
             refuse_unasked(container, attached, self._prefix)
-        self._alignment.refuse_far(holdings.pod, attached, container.name, lambda: container.gpus)
+        self._alignment.refuse_far(pod, attached, container.name, lambda: container.gpus)
         edits = self._injected(container, holdings, attached)
         if not evidence.is_concerned:
             return edits
@@ -107,9 +108,10 @@ class ContainerCreation:
             return NO_EVIDENCE, holdings
         with self._spans.span("adopt") as span:
             evidence = self._evidence.of(container, holdings, by)
-            span.attributes["rdma.cdi_devices"] = ",".join(grant.name for grant in evidence.grants)
-            span.attributes["rdma.cdi_source"] = ",".join(str(grant.origin) for grant in evidence.grants)
-            span.link(self._specs.traces(grant.name for grant in evidence.grants))
+            names = [grant.name for grant in evidence.grants]
+            span.attributes["rdma.cdi_devices"] = ",".join(names)
+            span.attributes["rdma.cdi_source"] = ",".join([str(grant.origin) for grant in evidence.grants])
+            span.link(self._specs.traces(names))
             self._evidence.refuse_unallocated(container, holdings, evidence.grants)  # what is attached now is allocated
             return evidence, self._late.complete(container, evidence, holdings, by)
 

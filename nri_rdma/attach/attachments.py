@@ -184,8 +184,10 @@ class Attachments:
     # -- while it is attached ----------------------------------------------------------------------------------------
 
     def cover(self, attachment: Attachment, name: str, container: str, *, is_covered: bool = True) -> Future[None]:
-        """Give a container of the sandbox the devices attached for `name`, a CDI device or a share. With
-        `is_covered=False`, withdraw the devices from the container, because it does not have `name`."""
+        """Record that a container of the sandbox has `name` (a CDI device, or a share of a pool), and so gets what is
+        attached for it. With `is_covered=False`, record that the container does not have it. The future is done when
+        the journal has the change. It raises NotReadyError if the attachment ends, AttachError if the journal cannot be
+        written."""
         return self._workers.submit(
             attachment.pod.sandbox_id, lambda: self._tasks.cover(attachment, name, container, is_covered)
         )

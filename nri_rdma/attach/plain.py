@@ -114,7 +114,8 @@ def _union_reader(kinds: tuple[Any, ...]) -> _Read:
 
 
 def _many_reader(origin: Any, kinds: tuple[Any, ...]) -> _Read:
-    """Return the reader of a tuple of any length, a tuple of a fixed length, or a frozenset."""
+    """Return the function that makes a value of the type `origin[*kinds]` from a JSON list: a tuple of any length, a
+    tuple of a fixed length, or a frozenset."""
     readers = [_reader(kind) for kind in kinds if kind is not Ellipsis]
     one = readers[0]
 

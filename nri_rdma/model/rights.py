@@ -52,7 +52,8 @@ def keys_of(rights: Collection[InterfaceRight]) -> tuple[str, ...]:
 
 
 def rights_needed(request: DeviceRequest) -> Iterator[tuple[InterfaceRight, str]]:
-    """Yield each right that the request needs, with the key that needs it."""
+    """Yield each right that a pod needs for this request, with the key of the request that needs it (`interface.mtu`).
+    Which rights a pod has is up to the administrator's rules."""
     for right, field, key in _OF_INTERFACE:
         if getattr(request.interface, field) != getattr(_PLAIN.interface, field):
             yield right, f"interface.{key}"

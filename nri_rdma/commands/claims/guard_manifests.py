@@ -1,9 +1,9 @@
 """The admission policy that adds the guard resource to the containers of pods that may request our devices. Pure.
 
 The guard resource is an extended resource for which the kubelet adds the guard, an OCI hook that keeps a container from
-starting without its devices. The policy sees only the pod: it recognizes our annotations, and it sees whether no
-container names a claim. It cannot see to which driver a claim belongs, so it treats such a claim as ours
-(docs/adr/0053).
+starting without its devices. The policy sees only the pod. It adds the resource to a pod with our annotations, and to
+a pod with a claim that none of its containers names. It cannot see whose driver serves such a claim, so it treats the
+claim as ours (docs/adr/0053).
 
 Applying the policy twice changes nothing, so Kubernetes can apply it again after a webhook has added a container.
 """

@@ -493,8 +493,8 @@ def _netdevs(moves: tuple[NetdevMove, ...], facts: Facts) -> tuple[ExplainedNetd
 
 
 def _word_notes(pod: PodManifest, request: PodRequest, facts: Facts) -> Iterator[str]:
-    """Yield a sentence for each request that is one word (a number or a pool's name), if it would be for other
-    containers on a node with other settings."""
+    """Yield a sentence for each request that is written as one word (a number or a pool's name), if its containers
+    depend on the node: on a node with other settings, other containers of the pod would get the devices."""
     allocated = _allocated(pod, facts).named
     for item in request.requests:
         covered = [container.name for container in pod.containers if item.scope.covers(container.name)]

@@ -18,7 +18,7 @@ from nri_rdma.attach.port import KernelError
 from nri_rdma.host.netlink.links.link_state import parse_link, read_links
 from nri_rdma.host.netlink.linux_kernel import LinuxKernel
 from nri_rdma.host.netlink.namespaces import netns_visit
-from nri_rdma.host.netlink.namespaces.namespace import Held, HeldNamespace, inside
+from nri_rdma.host.netlink.namespaces.namespace import HeldNamespace, OpenCounts, inside
 from nri_rdma.host.netlink.sockets.route_socket import RouteSocket
 from nri_rdma.host.netlink.sockets.route_sockets import IDLE_MAX
 from nri_rdma.host.netlink.sockets.spare_sockets import momentary
@@ -117,10 +117,10 @@ def test_a_namespace_at_rest_is_one_descriptor(kernel: LinuxKernel, linux: Linux
     before, held = _descriptors(), kernel.held()
     pod = kernel.open_namespace(linux.pod_path)
     kernel.links(pod)
-    assert kernel.held() == Held(namespaces=held.namespaces + 1, sockets=held.sockets + 1, closing=0)
+    assert kernel.held() == OpenCounts(namespaces=held.namespaces + 1, sockets=held.sockets + 1, closing=0)
     pod.rest()
     assert _descriptors() == before + 1
-    assert kernel.held() == Held(namespaces=held.namespaces + 1, sockets=held.sockets)
+    assert kernel.held() == OpenCounts(namespaces=held.namespaces + 1, sockets=held.sockets)
     kernel.links(pod)
     pod.close()
     assert (_descriptors(), kernel.held()) == (before, held)
@@ -278,7 +278,7 @@ def test_many_callers_at_once_leave_nothing(linux: LinuxMachine) -> None:
             assert set(callers.map(come_and_go, range(200))) == {1}
         assert kernel.held().namespaces == 1
         kernel.host.close()
-        assert kernel.held() == Held()
+        assert kernel.held() == OpenCounts()
 
 
 def test_a_namespace_that_cannot_be_opened_leaves_nothing(kernel: LinuxKernel, tmp_path: Path) -> None:

@@ -39,7 +39,15 @@ from nri_rdma.host.netlink.links.sysctls import (
 from nri_rdma.host.netlink.links.tcx import read_tcx
 from nri_rdma.host.netlink.links.ties import hangs_on
 from nri_rdma.host.netlink.namespaces.handed import HandedNamespaces
-from nri_rdma.host.netlink.namespaces.namespace import Held, HeldNamespace, Holdings, asked, held, inside, read_boot_id
+from nri_rdma.host.netlink.namespaces.namespace import (
+    HeldNamespace,
+    OpenCounts,
+    OpenNamespaces,
+    asked,
+    held,
+    inside,
+    read_boot_id,
+)
 from nri_rdma.host.netlink.namespaces.proc_sys import mount_unseen
 from nri_rdma.host.netlink.qos.dcb import read_dcb
 from nri_rdma.host.netlink.qos.disciplines import read_queues
@@ -85,7 +93,7 @@ class LinuxKernel:
         `is_as_read` returns whether the host's links are unchanged since `host_use` last read them.
         """
         self._boot_id = read_boot_id()
-        self._holdings = Holdings()
+        self._open = OpenNamespaces()
         self.handed = HandedNamespaces()
         """Maps paths of namespaces to descriptors that another process has sent. A namespace with a descriptor here is
         opened by it, because the daemon may lack the right to open the path."""
@@ -101,9 +109,9 @@ class LinuxKernel:
     def host(self) -> HeldNamespace:
         return self._host
 
-    def held(self) -> Held:
+    def held(self) -> OpenCounts:
         """Return the numbers of open namespaces and of sockets in them, the host's namespace included."""
-        return self._holdings.count()
+        return self._open.count()
 
     def open_namespace(self, path: str) -> HeldNamespace:
         namespace = self._hold(path)
@@ -118,7 +126,7 @@ class LinuxKernel:
         return HeldNamespace(
             path,
             boot_id=self._boot_id,
-            holdings=self._holdings,
+            open_namespaces=self._open,
             handed=self.handed,
             are_sockets_kept=are_sockets_kept,
         )

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class OpenCounts:
     """The number of open namespaces and of sockets in them, including the host's namespace.
 
     `closing` counts namespaces that were closed while a call used them. Each is released when its last call returns.
@@ -39,7 +39,7 @@ class Held:
     closing: int = 0
 
 
-class Holdings:
+class OpenNamespaces:
     """The set of all namespaces that this process has open. Safe for use by several threads."""
 
     def __init__(self) -> None:
@@ -56,11 +56,11 @@ class Holdings:
         with self._lock:
             self._held.discard(namespace)
 
-    def count(self) -> Held:
+    def count(self) -> OpenCounts:
         """Return the present numbers of open namespaces and sockets."""
         with self._lock:
             held = tuple(self._held)
-        return Held(
+        return OpenCounts(
             namespaces=len(held),
             sockets=sum(it.sockets for it in held),
             closing=sum(1 for it in held if it.is_closed),
@@ -79,7 +79,7 @@ class HeldNamespace:
         path: str,
         *,
         boot_id: str,
-        holdings: Holdings,
+        open_namespaces: OpenNamespaces,
         handed: HandedNamespaces | None = None,
         are_sockets_kept: bool = True,
     ) -> None:
@@ -99,7 +99,7 @@ class HeldNamespace:
         self._users = 0
         self._are_sockets_kept = are_sockets_kept
         self._spare = SpareSockets(are_kept=are_sockets_kept)
-        self._holdings = holdings
+        self._open_namespaces = open_namespaces
         self._path = path
         self.is_closed = False
         self.is_host = False
@@ -115,7 +115,7 @@ class HeldNamespace:
         """The kernel's number of this namespace, the boot for which the number is valid, and the path at which the
         namespace was found."""
         self._routes = RouteSockets(first)
-        holdings.add(self)
+        open_namespaces.add(self)
 
     @property
     def sockets(self) -> int:
@@ -259,7 +259,7 @@ class HeldNamespace:
             fd, self._fd = (self._fd, -1) if is_last else (-1, self._fd)
         if is_last:
             os.close(fd)
-            self._holdings.discard(self)
+            self._open_namespaces.discard(self)
 
 
 def _cookie_of(route: RouteSocket) -> int:

@@ -5,7 +5,8 @@ The device's nodes below /dev/infiniband name RDMA devices of the node. A reques
 
 - an annotation of the device, or else of the spec, under nri-rdma's key: a request as in a pod's annotation, without
   the keys that choose devices;
-- the netdevs of CDI 1.1 (``netDevices``): each moves into the pod under the name that is given there.
+- the netdevs of CDI 1.1 (``netDevices``): each moves into the pod under the name that is given there. A netdev that
+  belongs to no RDMA device is left to the runtime.
 
 A CDI device without RDMA devices of the node and without a request does not concern nri-rdma.
 """
@@ -81,14 +82,16 @@ def meaning(device: ResolvedDevice, hardware: Hardware, prefix: str) -> CdiMeani
     the key of nri-rdma's annotations.
 
     Raise RequestError if a request cannot be read. Raise PlacementError if the spec has a request and the node lacks
-    one of its RDMA devices or netdevs. In a spec without a request unknown devices are ignored.
+    one of its RDMA devices or netdevs. In a spec without a request unknown devices are ignored. But an unknown netdev
+    next to an RDMA device that is not on the host with its netdev is a request: the netdev is in another pod.
     """
     where = f"CDI device {bounded(device.name)} ({_printable(device.file)})"
     text = device.annotation(prefix)
     in_pod = _netdevs_in_pod(device, hardware, where)
-    asks = text is not None or bool(in_pod)
+    away = _away(device, hardware) if text is None else _unknown_netdevs(device, hardware)
+    asks = text is not None or bool(in_pod) or bool(away)
     if asks:
-        _refuse_unknown(device, hardware, where, netdevs=text is not None)
+        _refuse_unknown(device, hardware, where, away)
     devices = _devices(device, hardware, in_pod)
     if devices:
         _refuse_other_keys(device, prefix, where)
@@ -158,13 +161,25 @@ def _devices(device: ResolvedDevice, hardware: Hardware, in_pod: Mapping[DeviceI
     return tuple({item.id: item for item in (*by_nodes, *by_netdevs)}.values())
 
 
-def _refuse_unknown(device: ResolvedDevice, hardware: Hardware, where: str, *, netdevs: bool) -> None:
+def _unknown_netdevs(device: ResolvedDevice, hardware: Hardware) -> tuple[str, ...]:
+    names = (net.host_interface_name for net in device.net_devices)
+    return tuple(name for name in names if name not in hardware.by_netdev)
+
+
+def _away(device: ResolvedDevice, hardware: Hardware) -> tuple[str, ...]:
+    """Return the unknown netdevs of a spec that has a uverbs node of an RDMA device without its netdev on the host."""
+    found = [hardware.device_at(node) for node in device.rdma_nodes if is_uverbs(node)]
+    return _unknown_netdevs(device, hardware) if any(it is None or it.lacks_netdev for it in found) else ()
+
+
+def _refuse_unknown(device: ResolvedDevice, hardware: Hardware, where: str, netdevs: tuple[str, ...]) -> None:
+    """Raise PlacementError if the node has no RDMA device for a uverbs node of the spec, or if there are unknown
+    `netdevs`."""
     for node in device.rdma_nodes:
         if is_uverbs(node) and hardware.device_at(node) is None:
             raise _unknown(where, f"no RDMA device of this node has {quoted(host_path(node))}")
-    for net in device.net_devices if netdevs else ():
-        if net.host_interface_name not in hardware.by_netdev:
-            raise _unknown(where, f"no RDMA device of this node has the netdev {quoted(net.host_interface_name)}")
+    if netdevs:
+        raise _unknown(where, f"no RDMA device of this node has the netdev {quoted(netdevs[0])}")
 
 
 def _refuse_other_keys(device: ResolvedDevice, prefix: str, where: str) -> None:

@@ -309,6 +309,15 @@ def test_a_netdev_that_is_no_rdma_devices_is_the_runtimes_business() -> None:
     assert in_pod(told) == [("mlx5_0", Mode.EXCLUSIVE, "net1")]
 
 
+def test_a_netdev_that_is_away_is_not_left_to_the_runtime() -> None:
+    in_a_pod = node((replace(nic(0), netdevs=()), nic(1)))
+    moved_with_its_device = node((nic(1),))
+    for on in (in_a_pod, moved_with_its_device):
+        error = problem(one(uverbs_path(0), netdevs={"eth0": "net1"}), on)
+        assert error.code is ErrorCode.DEVICE_UNKNOWN
+        assert means(one(uverbs_path(0)), on).asked == ()
+
+
 def test_with_a_key_a_netdev_that_the_node_does_not_have_is_refused() -> None:
     error = problem(one(uverbs_path(0), key="{}", netdevs={"ens9": "net0"}))
     assert (error.code, "ens9" in error.what) == (ErrorCode.DEVICE_UNKNOWN, True)

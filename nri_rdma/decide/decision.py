@@ -99,8 +99,8 @@ def decide(question: Question, taken: Taken) -> Decision:
     try:
         items = tuple(_informed(item, question.gpus) for item in requests_of(question.grants, question.adoption))
         asked = PodRequest(requests=(*request.requests, *(item.request for item in items)))
-        refuse_handler(question.policy, asked, question.asker)
         refuse_uncounted(request.requests)
+        refuse_handler(question.policy, asked, question.asker)
         refuse_memlock(asked, question.memlock.ceiling, question.memlock.dropped_by)
         admitted = admit(question.policy, question.node, request, question.asker)
         is_tied = question.has_ties and any(item.mode is Mode.EXCLUSIVE for item in admitted)
@@ -136,8 +136,8 @@ def _placed(
 ) -> tuple[Placed, ...]:
     given = place_granted(question.node, taken, items, question.asker, question.owner)
     given = with_pools(question.policy, question.offer, given)
-    refuse_two_values((*admitted, *(item.admitted for item in given)))
     free = with_grants(taken, given, question.owner) if given else taken
+    refuse_two_values((*admitted, *(item.admitted for item in given)))
     placed = place(question.node, question.offer, free, admitted)
     pools = question.policy.pools.values()
     items_placed = (*with_share_limits(question.node, question.offer, pools, placed), *given)

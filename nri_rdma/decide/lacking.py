@@ -41,6 +41,11 @@ class Evidence:
     shares: frozenset[Share] = frozenset()
     """The ids of nri-rdma's pools that the kubelet allocated to the container."""
 
+    @property
+    def cdi_devices(self) -> tuple[str, ...]:
+        """The names of the container's CDI devices that concern nri-rdma."""
+        return tuple([grant.name for grant in self.grants])
+
 
 NO_EVIDENCE = Evidence(container="", is_concerned=False)
 """The evidence of every container that has nothing from other programs."""

@@ -23,7 +23,7 @@ from nri_rdma.model.edits import HINT_PREFIXES
 from nri_rdma.model.pool import DEFAULT_POOL, Asker, DownPorts, Pool, PoolDoor, Rule, ShareGives, any_matches
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, DeviceRequest, Isolation, Mode, PodRequest, RdmaLimits, Use
 from nri_rdma.model.rights import DEFAULT_RIGHTS, keys_of, rights_needed
-from nri_rdma.text.modefit import interface_misfit, isolation_misfit
+from nri_rdma.text.modefit import misfits
 
 __all__ = [
     "DEFAULT_POOL",
@@ -572,12 +572,8 @@ def _pod_has_a_network_of_its_own(question: _Question) -> NriRdmaError | None:
     )
 
 
-def _interface_moves(question: _Question) -> NriRdmaError | None:
-    return interface_misfit(question.request, question.mode)
-
-
-def _isolation_fits_the_mode(question: _Question) -> NriRdmaError | None:
-    return isolation_misfit(question.request, question.mode)
+def _keys_fit_the_mode(question: _Question) -> NriRdmaError | None:
+    return next(misfits(question.request, question.mode), None)
 
 
 def _kernel_setting_fits(question: _Question) -> NriRdmaError | None:
@@ -626,8 +622,7 @@ def _limits_are_kept(question: _Question) -> NriRdmaError | None:
 
 _KERNEL_CHECKS: tuple[Callable[[_Question], NriRdmaError | None], ...] = (
     _pod_has_a_network_of_its_own,
-    _interface_moves,
-    _isolation_fits_the_mode,
+    _keys_fit_the_mode,
     _kernel_setting_fits,
     _limits_are_kept,
 )

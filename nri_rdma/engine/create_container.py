@@ -73,7 +73,7 @@ class ContainerCreation:
             shares = Evidence(container=container.name, shares=container.shares)
             holdings = self._late.complete(container, shares, holdings, by)
         evidence, holdings = self._adopt(container, holdings, deadline, by)
-        holdings = holdings.concerning(container.name, [grant.name for grant in evidence.grants])
+        holdings = holdings.concerning(container.name, evidence.cdi_devices)
         self._barrier.await_all(holdings, container.name, by)
         attached = holdings.attached
         requests = [it.admitted.request for it in attached] if evidence.grants else []
@@ -108,7 +108,7 @@ class ContainerCreation:
             return NO_EVIDENCE, holdings
         with self._spans.span("adopt") as span:
             evidence = self._evidence.of(container, holdings, by)
-            names = [grant.name for grant in evidence.grants]
+            names = evidence.cdi_devices
             span.attributes["rdma.cdi_devices"] = ",".join(names)
             span.attributes["rdma.cdi_source"] = ",".join([str(grant.origin) for grant in evidence.grants])
             span.link(self._specs.traces(names))

@@ -115,15 +115,15 @@ class LateAttach:
         the sandbox. Attach nothing if the setting `adopt` says that CDI devices are only reported. Raise PlacementError
         if no device can be selected, and NotReadyError if the attach is not done by `by` (seconds of `time.monotonic`)
         or an earlier one failed."""
-        pod, name, own = container.pod, container.name, holdings.own
         self._refuse_unknown(container, need.shares)
+        pod, name, own = container.pod, container.name, holdings.own
         if (own is not None and own.now.ends) or self._known.has_ended(pod.sandbox_id):
             raise returning(pod)
         self._report_failure(pod, name)
         older = self._attachments.end_older(pod)
         if older and not all_settled(older, by):
             raise being_attached(pod, name)
-        asked = self._asked(container, need.shares)
+        asked = self._asked(container, need.shares) if need.shares else NOTHING_ASKED
 
         def ask() -> Question:  # CDI devices are read anew: an older sandbox's devices, or a port, may be back
             grants = self._bare_now(container) if need.grants else ()
@@ -148,8 +148,6 @@ class LateAttach:
     def _asked(self, container: Container, shares: Collection[Share]) -> Asked:
         """Return the request that follows from the container's `shares`: pairs of a resource and a device id that the
         kubelet allocated. The request has the pod's GPUs if the kubelet reports them."""
-        if not shares:
-            return NOTHING_ASKED
         given = self._attachments.of(container.sandbox_id).share_devices
         requests = requests_for(self._kubelet.shares.pools, container.name, shares, given)
         gpus = self._kubelet.gpus_told(self._kubelet.ask(container.pod)) if self._kubelet.asks_about_gpus else None

@@ -53,7 +53,7 @@ from nri_rdma.text.forms import (
     word_of,
 )
 from nri_rdma.text.links import INTERFACE_ADDRESS, IPV6, IPV6_MTU, MAC, NETDEV, Address, interface_address, netdev_name
-from nri_rdma.text.modefit import interface_misfit, isolation_misfit
+from nri_rdma.text.modefit import misfits
 from nri_rdma.text.network import (
     ARP_IGNORE,
     ETHTOOL,
@@ -219,9 +219,7 @@ def _misfits(request: DeviceRequest) -> Iterator[RequestError]:
         what = "perGPU needs the number of GPUs, which is unknown with align: none"
         yield refused(f"{where}.perGPU", what, "write count, or another align")
     if request.mode is not None:  # otherwise the pool decides the mode
-        for misfit in (interface_misfit(request, request.mode), isolation_misfit(request, request.mode)):
-            if misfit is not None:
-                yield misfit
+        yield from misfits(request, request.mode)
 
 
 # Mappings

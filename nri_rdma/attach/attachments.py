@@ -31,9 +31,9 @@ ATTEMPTS = 3
 further call."""
 
 
-_UNDER_WAY: Final = frozenset({State.RETURNING, State.HOME})
-"""The states in which the return of devices runs or is queued. While it waits for a retry, an attachment is in another
-state."""
+_UNDER_WAY: Final = frozenset({State.RETURNING, State.HOME, State.GONE})
+"""The states in which the return of devices runs or is queued, or has just ended and the attachment is not forgotten
+yet. While it waits for a retry, an attachment is in another state."""
 
 
 class Attachments:

@@ -2,6 +2,7 @@
 
 import errno
 import threading
+from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import replace
 from ipaddress import ip_interface
@@ -132,6 +133,17 @@ def test_a_release_is_under_way_while_devices_are_home_and_not_free_yet(start: S
     attachment.undo_done.result(SOON)
     assert rig.sandboxes.being_released() == ()
     assert rig.sandboxes.bring_home("sandbox-1", restored=True) is None
+
+
+def test_a_release_is_under_way_until_the_attachment_is_forgotten(start: Start) -> None:
+    rig, seen = start(make_world()), []
+    waiting = rig.sandboxes.begin_after((Future(),), make_pod(), lambda: Selection(placed=(), rdma_cm=None), 1)
+    waiting.attach_done.add_done_callback(  # it is called a moment before the attachment is forgotten
+        lambda _done: seen.append((rig.sandboxes.of("sandbox-1"), rig.sandboxes.being_released()))
+    )
+    rig.sandboxes.end("sandbox-1")
+    waiting.undo_done.result(SOON)
+    assert seen == [((waiting,), (waiting.undo_done,))]
 
 
 def test_everybody_who_ends_a_sandbox_joins_one_undo(start: Start) -> None:

@@ -130,7 +130,7 @@ def test_a_client_that_sends_byte_by_byte_is_ended_when_its_time_is_over(
 def test_a_client_that_does_not_read_is_ended_when_its_time_is_over(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics_server, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(metrics_server, "PATIENCE_S", 2.0)
     before = descriptors()
     with served.connect() as deaf:
         deaf.sendall(b"GET /large HTTP/1.1\r\n\r\n")

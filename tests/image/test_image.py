@@ -38,8 +38,8 @@ import json, sys
 from pathlib import Path
 from nri_rdma.host.kubernetes.api import ApiServer
 server = ApiServer(Path("/tmp/kubeconfig"))
-print(json.dumps(server.create(sys.argv[1], {"metadata": {"generateName": "one-"}})))
-print(json.dumps(server.items(sys.argv[1])))
+print(json.dumps(server.create(sys.argv[1], {"metadata": {"generateName": "one-"}}, timeout_s=60)))
+print(json.dumps(server.items(sys.argv[1], timeout_s=60)))
 """
 
 LIST = """

@@ -377,7 +377,7 @@ def test_a_collector_that_is_away_is_one_line_in_the_log_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Over http the exporter has two lines for each batch, and its last one gives no reason."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1.5")  # it tries again after a second, and says why
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2.5")  # it tries again after a second, and says why
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")  # the port of `discard`: nobody listens
     exporter = make_exporter({"OTEL_TRACES_EXPORTER": "otlp"})
     assert exporter is not None

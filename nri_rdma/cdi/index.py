@@ -53,7 +53,7 @@ class Index:
                 found, nodes = before._meanings[name], before._nodes[name]
             else:
                 found, nodes = _meaning(device, hardware, prefix), _nodes(device, hardware)
-                if isinstance(found, CdiMeaning) and not found.devices:
+                if isinstance(found, CdiMeaning) and not (found.devices or found.away):
                     continue
             self._meanings[name], self._nodes[name] = found, nodes
             self.is_for_any |= device.annotation(CLAIM_KEY) is None

@@ -5,8 +5,8 @@ The device's nodes below /dev/infiniband name RDMA devices of the node. A reques
 
 - an annotation of the device, or else of the spec, under nri-rdma's key: a request as in a pod's annotation, without
   the keys that choose devices;
-- the netdevs of CDI 1.1 (``netDevices``): each moves into the pod under the name that is given there. A netdev that
-  belongs to no RDMA device is left to the runtime.
+- the netdevs of CDI 1.1 (``netDevices``): each moves into the pod under the name that is given there. Netdevs that
+  belong to no RDMA device are left to the runtime.
 
 A CDI device without RDMA devices of the node and without a request does not concern nri-rdma.
 """
@@ -41,6 +41,9 @@ class CdiMeaning:
     name: str
     devices: tuple[RdmaDevice, ...]
     asked: tuple[AskedPart, ...] = ()
+    away: PlacementError | None = None
+    """The error for a container that gets this CDI device now, because a netdev of its spec is not on the host; None if
+    none is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,25 +85,25 @@ def meaning(device: ResolvedDevice, hardware: Hardware, prefix: str) -> CdiMeani
     the key of nri-rdma's annotations.
 
     Raise RequestError if a request cannot be read. Raise PlacementError if the spec has a request and the node lacks
-    one of its RDMA devices or netdevs. In a spec without a request unknown devices are ignored. But an unknown netdev
-    next to an RDMA device that is not on the host with its netdev is a request: the netdev is in another pod.
+    one of its RDMA devices or netdevs. In a spec without a request unknown devices are ignored.
     """
     where = f"CDI device {bounded(device.name)} ({_printable(device.file)})"
     text = device.annotation(prefix)
     in_pod = _netdevs_in_pod(device, hardware, where)
-    away = _away(device, hardware) if text is None else _unknown_netdevs(device, hardware)
-    asks = text is not None or bool(in_pod) or bool(away)
+    asks = text is not None or bool(in_pod)
     if asks:
-        _refuse_unknown(device, hardware, where, away)
+        _refuse_unknown(device, hardware, where, netdevs=text is not None)
     devices = _devices(device, hardware, in_pod)
     if devices:
         _refuse_other_keys(device, prefix, where)
+    away = _away(device, hardware, where)
     if not asks or not devices:
-        return CdiMeaning(name=device.name, devices=devices)
+        return CdiMeaning(name=device.name, devices=devices, away=away)
     base = _request(device, len(devices), text, f"{where} {prefix}")
     if not in_pod:
         return CdiMeaning(name=device.name, devices=devices, asked=(AskedPart(request=base, devices=devices),))
-    return CdiMeaning(name=device.name, devices=devices, asked=_asked(base, devices, in_pod, only_named=text is None))
+    asked = _asked(base, devices, in_pod, only_named=text is None)
+    return CdiMeaning(name=device.name, devices=devices, asked=asked, away=away)
 
 
 def host_path(node: DeviceNode) -> str:
@@ -161,25 +164,26 @@ def _devices(device: ResolvedDevice, hardware: Hardware, in_pod: Mapping[DeviceI
     return tuple({item.id: item for item in (*by_nodes, *by_netdevs)}.values())
 
 
-def _unknown_netdevs(device: ResolvedDevice, hardware: Hardware) -> tuple[str, ...]:
-    names = (net.host_interface_name for net in device.net_devices)
-    return tuple(name for name in names if name not in hardware.by_netdev)
-
-
-def _away(device: ResolvedDevice, hardware: Hardware) -> tuple[str, ...]:
-    """Return the unknown netdevs of a spec that has a uverbs node of an RDMA device without its netdev on the host."""
-    found = [hardware.device_at(node) for node in device.rdma_nodes if is_uverbs(node)]
-    return _unknown_netdevs(device, hardware) if any(it is None or it.lacks_netdev for it in found) else ()
-
-
-def _refuse_unknown(device: ResolvedDevice, hardware: Hardware, where: str, netdevs: tuple[str, ...]) -> None:
-    """Raise PlacementError if the node has no RDMA device for a uverbs node of the spec, or if there are unknown
-    `netdevs`."""
+def _refuse_unknown(device: ResolvedDevice, hardware: Hardware, where: str, *, netdevs: bool) -> None:
     for node in device.rdma_nodes:
         if is_uverbs(node) and hardware.device_at(node) is None:
             raise _unknown(where, f"no RDMA device of this node has {quoted(host_path(node))}")
-    if netdevs:
-        raise _unknown(where, f"no RDMA device of this node has the netdev {quoted(netdevs[0])}")
+    for net in device.net_devices if netdevs else ():
+        if net.host_interface_name not in hardware.by_netdev:
+            raise _unknown(where, f"no RDMA device of this node has the netdev {quoted(net.host_interface_name)}")
+
+
+def _away(device: ResolvedDevice, hardware: Hardware, where: str) -> PlacementError | None:
+    """Return the error for a spec with an unknown netdev and with a uverbs node of an RDMA device that is not on the
+    host, or is there without its netdev. The netdev is then in a pod or on its way back from one. None for any other
+    spec."""
+    netdevs = [it.host_interface_name for it in device.net_devices if it.host_interface_name not in hardware.by_netdev]
+    owners = [hardware.device_at(node) for node in device.rdma_nodes if is_uverbs(node)]
+    if not netdevs or not any(it is None or (it.lacks_netdev and it.protocol is not None) for it in owners):
+        return None
+    what = f"the netdev {quoted(netdevs[0])} is not on the host: it is in a pod, or on its way back from one"
+    hint = "nothing, if that pod ends; else the device's driver has to write the spec again"
+    return PlacementError(ErrorCode.DEVICE_UNKNOWN, what, where=where, hint=hint)
 
 
 def _refuse_other_keys(device: ResolvedDevice, prefix: str, where: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from nri_rdma.cdi.grants import CdiGrant
+from nri_rdma.cdi.grants import CdiGrant, Origin
 from nri_rdma.cdi.meaning import label_of
 from nri_rdma.decide.advertised import DRIVER
 from nri_rdma.decide.placement import Holding, Placed, Taken
@@ -33,7 +33,9 @@ def requests_of(grants: Iterable[CdiGrant], adoption: Adoption) -> tuple[Wanted,
     """Return the requests of CDI devices that containers have (`grants`). A CDI device of several containers makes one
     request for all of them.
 
-    Raise the error of a spec whose request cannot be read, because a container must not start without its devices.
+    Raise the error of a spec whose request cannot be read or whose netdev is away, because a container must not start
+    without its devices. That a netdev is away does not matter if only the container's device nodes show the CDI device:
+    the nodes may come from another program.
     """
     by_name: dict[str, list[CdiGrant]] = {}
     for grant in grants:
@@ -46,6 +48,8 @@ def _wanted_for(same: list[CdiGrant], adoption: Adoption) -> Iterator[Wanted]:
     if first.problem is not None:
         raise first.problem
     meaning = first.meaning
+    if meaning is not None and meaning.away is not None and first.origin is not Origin.NODES:
+        raise meaning.away.with_traceback(None)  # otherwise its traceback would grow with every raise
     if meaning is None or not meaning.devices:
         return
     names = frozenset(grant.container for grant in same)

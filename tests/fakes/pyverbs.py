@@ -47,8 +47,7 @@ class PortAttr:
 
 @dataclass
 class Hca:
-    """A device. `refuses` has the errno of operations: open, register, qp, connect. `unfound` is how often the way to
-    its GID is not found yet."""
+    """A device. `refuses` has the errno of operations: open, register, qp, connect."""
 
     name: str
     port: PortAttr = field(default_factory=PortAttr)
@@ -59,7 +58,6 @@ class Hca:
     loses: bool = False
     garbles: bool = False
     refuses: Mapping[str, int] = field(default_factory=dict)
-    unfound: int = 0
 
 
 class PyverbsRDMAError(Exception):
@@ -104,11 +102,6 @@ class Context:
     def refuse(self, operation: str) -> None:
         if operation in self.hca.refuses:
             raise PyverbsRDMAError(f"Failed to {operation}", self.hca.refuses[operation])
-
-    def look_up(self) -> None:
-        if self.hca.unfound:
-            self.hca.unfound -= 1
-            raise PyverbsRDMAError("Failed to look up", 110)
 
     def query_device(self) -> DeviceAttr:
         return DeviceAttr()
@@ -188,9 +181,7 @@ class GlobalRoute(Values): ...
 class AHAttr(Values): ...
 
 
-class AH:
-    def __init__(self, domain: PD, attr: AHAttr) -> None:
-        domain.context.look_up()
+class AH(Values): ...
 
 
 class GID(Values): ...
@@ -223,8 +214,7 @@ class QP:
     def __init__(self, domain: PD, attributes: Any) -> None:
         self.context, self._queue = domain.context, attributes.scq
         self.context.refuse("qp")
-        self._is_reliable = attributes.qp_type == RC
-        if self._is_reliable and not self.context.hca.has_rc:
+        if attributes.qp_type == RC and not self.context.hca.has_rc:
             raise PyverbsRDMAError("Failed to create QP", 95)
         self.qp_num = len(PAIRS) + 1
         self._received: list[RecvWR] = []
@@ -232,8 +222,6 @@ class QP:
 
     def to_rts(self, attributes: Any) -> None:
         self.context.refuse("connect")
-        if self._is_reliable:
-            self.context.look_up()
         self.attributes = attributes
 
     def post_recv(self, request: RecvWR) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
+from pathlib import Path
 from socket import ntohs
 from typing import Any  # Any: pyverbs has no types
 
@@ -12,6 +14,13 @@ from nri_rdma.decide import gids
 from nri_rdma.host.verbs import library, numbers
 from nri_rdma.host.verbs.steps import StepError, failing
 from nri_rdma.model.gid import Gid, GidType
+
+ADDRESSES = Path("/proc/net/if_inet6")
+"""The IPv6 addresses of this network namespace."""
+_TENTATIVE = 0x40
+"""The flag of an address that is still tested for duplicates (IFA_F_TENTATIVE in the kernel's if_addr.h)."""
+_TEST_S, _POLL_S = 2.2, 0.02
+"""The longest wait for the end of this test, which takes at most two seconds by default. Then the pause between looks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +41,7 @@ class SendingPort:
 
 def look_at(context: Any, task: Mapping[str, Any], answer: dict[str, Any]) -> SendingPort:
     """Check the port of the open device `context` that a self-check task names, and return it with the GID to send
-    with. Raises StepError if the port cannot carry data.
+    with. Waits while the GID's address is tested for duplicates. Raises StepError if the port cannot carry data.
 
     Also writes the port's transport into `answer`, even if the port cannot carry data.
     """
@@ -47,6 +56,8 @@ def look_at(context: Any, task: Mapping[str, Any], answer: dict[str, Any]) -> Se
         pkey_index = _full_membership(context, number, told.pkey_tbl_len) if transport == "ib" else 0
     with failing("gid"):
         gid = None if transport == "iwarp" else _gid(context, number, told.gid_tbl_len, task)
+        if gid is not None and gid.type is GidType.ROCE_V2:
+            _await_tested(gid.value)
     return SendingPort(
         number=number,
         transport=transport,
@@ -109,3 +120,17 @@ def _gid(context: Any, port: int, length: int, task: Mapping[str, Any]) -> Gid:
         entries = ", ".join(f"{it.index} {written(it)} ({it.type})" for it in table) or "nothing"
         raise StepError("gid", f"{lacks}; it has {entries}")
     return gid
+
+
+def _await_tested(address: IPv6Address) -> None:
+    """Wait while the kernel tests a new IPv6 address for duplicates: it leads no packets to the address before."""
+    until = time.monotonic() + _TEST_S
+    while _is_tentative(address) and time.monotonic() < until:
+        time.sleep(_POLL_S)
+
+
+def _is_tentative(address: IPv6Address) -> bool:
+    """Return whether the kernel still tests the address for duplicates. False if this namespace does not have it."""
+    lines = ADDRESSES.read_text().splitlines() if ADDRESSES.exists() else []  # a kernel without IPv6 has no such file
+    found = [words for words in map(str.split, lines) if words[0] == address.packed.hex()]
+    return any(int(words[4], 16) & _TENTATIVE for words in found)

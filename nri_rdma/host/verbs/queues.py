@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from ipaddress import IPv6Address
 from typing import Any  # Any: pyverbs has no types
@@ -23,8 +23,6 @@ DEPTH = 16
 _TIMEOUT, _RETRIES = 14, 7
 """The codes for an acknowledgement timeout of 67 ms (4.096 us * 2^14), and for seven retries."""
 _MIN_RNR_TIMER = 12
-_LOOKUPS = 3
-"""How often the kernel is asked for the way to the device's own GID. Each time it looks for one second."""
 
 
 def prove(context: Any, port: SendingPort, task: Mapping[str, Any], steps: Steps, answer: dict[str, Any]) -> None:
@@ -39,15 +37,14 @@ def prove(context: Any, port: SendingPort, task: Mapping[str, Any], steps: Steps
         pair, is_reliable = pair_of(domain, queue)
     with steps.step("connect"):
         if is_reliable:
-            _looked_up(partial(connect, pair, port, pair.qp_num, _own_gid(port), port.lid))
+            connect(pair, port, pair.qp_num, _own_gid(port), port.lid)
         else:
             pair.to_rts(_datagram_attributes(port))
     with steps.step("transfer"):
         if is_reliable:
             most, send, header = port.max_message_bytes, partial(_write, pair, queue, memory), 0
         else:
-            way = route(port, _own_gid(port), port.lid)
-            handle = _looked_up(partial(library.part("addr").AH, domain, attr=way))
+            handle = library.part("addr").AH(domain, attr=route(port, _own_gid(port), port.lid))
             most, send, header = mtu_bytes(port), partial(_send_datagram, pair, queue, memory, handle), _GRH_BYTES
         answer["transferred_bytes"] = memory.move(task, most, send, header=header)
 
@@ -103,18 +100,6 @@ def words_of(gid: IPv6Address) -> str:
     Python's own text is not used, because Python 3.13 writes the last two groups of an IPv4-mapped address with dots.
     """
     return gid.packed.hex(":", 2)
-
-
-def _looked_up(call: Callable[[], Any]) -> Any:
-    """Return what `call` returns. It makes the kernel look up the way to the device's own GID, and is repeated if the
-    kernel finds none in time: a new IPv6 address is tested for duplicates first, which takes up to two seconds."""
-    for _ in range(_LOOKUPS - 1):
-        try:
-            return call()
-        except Exception as error:  # noqa: PERF203 - at most three times
-            if library.errno_of(error) != errno.ETIMEDOUT:
-                raise
-    return call()
 
 
 def _own_gid(port: SendingPort) -> str:

@@ -309,13 +309,19 @@ def test_a_netdev_that_is_no_rdma_devices_is_the_runtimes_business() -> None:
     assert in_pod(told) == [("mlx5_0", Mode.EXCLUSIVE, "net1")]
 
 
-def test_a_netdev_that_is_away_is_not_left_to_the_runtime() -> None:
+def test_a_netdev_that_is_away_is_told_beside_the_device() -> None:
     in_a_pod = node((replace(nic(0), netdevs=()), nic(1)))
     moved_with_its_device = node((nic(1),))
-    for on in (in_a_pod, moved_with_its_device):
-        error = problem(one(uverbs_path(0), netdevs={"eth0": "net1"}), on)
-        assert error.code is ErrorCode.DEVICE_UNKNOWN
-        assert means(one(uverbs_path(0)), on).asked == ()
+    for on, device in ((in_a_pod, ["mlx5_0"]), (moved_with_its_device, [])):
+        told = means(one(uverbs_path(0), netdevs={"eth0": "net1"}), on)
+        assert told.away is not None
+        assert (told.away.code, "eth0" in told.away.what, names(told)) == (ErrorCode.DEVICE_UNKNOWN, True, device)
+        assert means(one(uverbs_path(0)), on).away is None
+
+
+def test_a_netdev_beside_a_device_that_never_has_one_is_the_runtimes_business() -> None:
+    efa = replace(nic(0), netdevs=(), node_type="unspecified")
+    assert means(one(uverbs_path(0), netdevs={"ens6": "net1"}), node((efa,))).away is None
 
 
 def test_with_a_key_a_netdev_that_the_node_does_not_have_is_refused() -> None:

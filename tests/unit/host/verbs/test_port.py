@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nri_rdma.decide.proof import LIMITED_MEMBER
+from nri_rdma.host.verbs import port
 from nri_rdma.host.verbs.port import SendingPort, look_at
 from nri_rdma.host.verbs.steps import StepError
 from tests.fakes.pyverbs import Context, Hca, PortAttr, installed
@@ -27,21 +31,42 @@ def refusal(hca: Hca, **more: Any) -> tuple[str, str]:
 
 def test_a_pods_own_address_is_what_it_sends_by() -> None:
     table = (("fe80::1", 2), ("::ffff:192.0.2.1", 2), ("::ffff:10.0.0.2", 1), ("::ffff:10.0.0.2", 2))
-    port = looked_at(Hca("mlx5_0", gids=table), addresses=["10.0.0.2"])
-    assert (port.transport, port.gid and port.gid.index) == ("roce", 3)
+    found = looked_at(Hca("mlx5_0", gids=table), addresses=["10.0.0.2"])
+    assert (found.transport, found.gid and found.gid.index) == ("roce", 3)
     older = looked_at(Hca("mlx5_0", gids=table), addresses=["10.0.0.2"], roce_version=1)
     assert older.gid is not None
     assert older.gid.index == 2
 
 
+def test_an_address_that_is_tested_for_duplicates_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = tmp_path / "if_inet6"
+    monkeypatch.setattr(port, "ADDRESSES", listed)
+    hca = Hca("mlx5_0", gids=(("fe80::1", 2),))
+    table = (
+        "fe800000000000000000000000000001 02 40 20 {flags} eth0\nfe800000000000000000000000000002 03 40 20 c0 eth1\n"
+    )
+    listed.write_text(table.format(flags="c0"))
+    tested = threading.Timer(0.3, listed.write_text, [table.format(flags="80")])
+    began = time.monotonic()
+    tested.start()
+    looked_at(hca)
+    tested.join()
+    assert 0.3 <= time.monotonic() - began < 2
+    monkeypatch.setattr(port, "_TEST_S", 0.1)
+    listed.write_text(table.format(flags="c0"))
+    assert looked_at(hca).gid is not None, "a test that does not end is not waited for"
+
+
 def test_infiniband_sends_by_its_first_gid() -> None:
-    port = looked_at(Hca("mlx5_0", port=INFINIBAND, gids=(("fe80::1:2", 0),)))
-    assert (port.transport, port.lid, str(port.gid and port.gid.type)) == ("ib", 7, "IB")
+    found = looked_at(Hca("mlx5_0", port=INFINIBAND, gids=(("fe80::1:2", 0),)))
+    assert (found.transport, found.lid, str(found.gid and found.gid.type)) == ("ib", 7, "IB")
 
 
 def test_iwarp_has_no_use_for_gids() -> None:
-    port = looked_at(Hca("siw0", transport_type=1, gids=()))
-    assert (port.transport, port.gid) == ("iwarp", None)
+    found = looked_at(Hca("siw0", transport_type=1, gids=()))
+    assert (found.transport, found.gid) == ("iwarp", None)
 
 
 def test_a_port_that_is_down_cannot_send() -> None:

@@ -55,13 +55,6 @@ def test_what_the_kernel_refuses_is_an_answer_with_step_and_errno(operation: str
     assert problem(Hca("mlx5_0", refuses={operation: number})) == (step, number)
 
 
-@pytest.mark.parametrize("has_rc", [True, False])
-def test_a_gid_of_an_address_that_is_still_tested_for_duplicates_is_looked_up_again(has_rc: bool) -> None:
-    assert "problem" not in checked(Hca("mlx5_0", has_rc=has_rc, unfound=2))
-    step = "connect" if has_rc else "transfer"
-    assert problem(Hca("mlx5_0", has_rc=has_rc, unfound=3)) == (step, errno.ETIMEDOUT)
-
-
 def test_a_device_that_is_not_there_is_an_answer() -> None:
     assert problem(Hca("mlx5_1")) == ("open", None)
 

@@ -20,7 +20,7 @@ ADDRESSES = Path("/proc/net/if_inet6")
 _TENTATIVE = 0x40
 """The flag of an address that is still tested for duplicates (IFA_F_TENTATIVE in the kernel's if_addr.h)."""
 _TEST_S, _POLL_S = 2.2, 0.02
-"""The longest wait for the end of this test, which takes at most two seconds by default. Then the pause between looks."""
+"""The longest wait for the end of this test (it takes two seconds at most by default), and the pause between looks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

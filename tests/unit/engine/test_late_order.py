@@ -21,7 +21,6 @@ from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import Mode
 from nri_rdma.model.waits import Waits
 from tests.fakes.kernel import World
-from tests.rig.deadline import wait_until
 from tests.unit.attach.builders import make_pod
 from tests.unit.doors.deviceplugin.pools import NIC as RESOURCE
 from tests.unit.doors.deviceplugin.pools import pool_of_devices
@@ -95,23 +94,6 @@ def test_a_claim_whose_netdev_is_with_an_older_sandbox_of_the_pod_is_attached_or
             assert cdi_devices(node, "sandbox-2") == [NIC]
     finally:
         node.rig.gate.open.set()
-
-
-def test_a_claim_whose_netdev_is_on_its_way_back_from_another_pod_is_refused_until_it_is_back(node: Node) -> None:
-    node.specify(spec(NIC, 0, netDevices=RAIL0))
-    node.create("main", 0, cdi=(NIC,))
-    node.node.refresh()
-    node.rig.gate.stop_at = "before undo move-netdev"
-    node.engine.stop_pod("sandbox-1", time.monotonic() + 0.1)
-    other = replace(make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH), name="other")
-    try:
-        told = refusal(lambda: node.create("main", 0, pod=other, cdi=(NIC,), seconds=0.3))
-        assert (told.code, "rail0" in told.what) == (ErrorCode.DEVICE_UNKNOWN, True)
-    finally:
-        node.rig.gate.open.set()
-    wait_until(lambda: not node.rig.sandboxes.of("sandbox-1"), "the end of the other pod")
-    node.create("main", 0, pod=other, cdi=(NIC,))
-    assert cdi_devices(node, "sandbox-2") == [NIC]
 
 
 def test_a_share_that_waits_for_an_older_sandbox_does_not_hide_what_the_claims_ask_for_then(

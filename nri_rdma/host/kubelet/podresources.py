@@ -82,15 +82,17 @@ class PodResources:
         connection = self._connection
         if connection is None:
             raise self._unreachable("it is not connected yet", f"pod {bounded(f'{namespace}/{name}')}")
-        was_renewed = False
+        was_renewed = is_limited = False
         while True:
             try:
                 return _asked(connection, namespace, name, deadline)
             except _Failed as failed:
+                is_limited |= failed.is_rate_limit
                 if failed.is_lost and not was_renewed and not self._closed.is_set():
                     connection, was_renewed = self._renew(connection), True
                 elif not (failed.is_rate_limit and self._paused(deadline)):
-                    raise self._error(failed, f"pod {bounded(f'{namespace}/{name}')}") from failed
+                    where = f"pod {bounded(f'{namespace}/{name}')}"
+                    raise self._error(failed, where, is_limited=is_limited) from failed
 
     def close(self) -> None:
         """Close the connection. Callers that wait for an answer get KubeletError (KUBELET-UNREACHABLE). Closing twice
@@ -129,14 +131,19 @@ class PodResources:
         before the deadline, or if the client was closed."""
         return time.monotonic() + 2 * RATE_PAUSE_S < deadline and not self._closed.wait(RATE_PAUSE_S)
 
-    def _error(self, failed: _Failed, where: str) -> KubeletError:
+    def _error(self, failed: _Failed, where: str, *, is_limited: bool = False) -> KubeletError:
+        """Return the error for the last call that failed. `is_limited`: the rate limit refused a call before it."""
         detail = ascii(failed.text[:_MAX_DETAIL])[1:-1]
         if self._closed.is_set():
             return self._unreachable("the daemon is ending", where)
         if failed.is_lost:
             return self._unreachable("", where, detail)
         if failed.is_late or failed.is_rate_limit:
-            why = "too many calls" if failed.is_rate_limit else f"no answer within {self._budget_s * 1000:g} ms"
+            why = (
+                "too many calls"
+                if is_limited or failed.is_rate_limit
+                else f"no answer within {self._budget_s * 1000:g} ms"
+            )
             what = f"the kubelet did not report the pod's devices: {why}"
             hint = "nothing, the next attempt asks again; look at the load of the node when it goes on"
             return KubeletError(ErrorCode.KUBELET_LATE, what, where=where, hint=hint, detail=detail)

@@ -80,7 +80,7 @@ def test_a_pod_whose_attach_failed_leaves_status_with_its_end_though_nobody_tell
         wait_until(lambda: watched.status()["unserved"], "the failure of another attempt", 20)
     runtime.cri.delete_pod(pod)
     watched.wait_synchronized(times=2)
-    wait_until(lambda: watched.status()["unserved"] == [], "the pod to be forgotten", HOME_S)
+    wait_until(lambda: watched.status()["unserved"] == [], "the pod to be forgotten", 30)
     time.sleep(2)  # an attempt that was under way has ended
     assert watched.status()["unserved"] == []
 
@@ -98,7 +98,7 @@ def test_a_pod_that_runs_without_its_devices_leaves_status_with_its_end_though_n
     daemon.wait_synchronized(times=2)
     assert [it["pod"] for it in daemon.status()["unserved"]] == ["default/bare"]
     runtime.cri.delete_pod(pod)
-    wait_until(lambda: daemon.status()["unserved"] == [], "the pod to be forgotten", HOME_S)
+    wait_until(lambda: daemon.status()["unserved"] == [], "the pod to be forgotten", 30)
 
 
 def test_containers_that_are_refused_move_nothing_home(

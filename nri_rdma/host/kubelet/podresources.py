@@ -139,11 +139,8 @@ class PodResources:
         if failed.is_lost:
             return self._unreachable("", where, detail)
         if failed.is_late or failed.is_rate_limit:
-            why = (
-                "too many calls"
-                if is_limited or failed.is_rate_limit
-                else f"no answer within {self._budget_s * 1000:g} ms"
-            )
+            late = f"no answer within {self._budget_s * 1000:g} ms"
+            why = "too many calls" if is_limited or failed.is_rate_limit else late
             what = f"the kubelet did not report the pod's devices: {why}"
             hint = "nothing, the next attempt asks again; look at the load of the node when it goes on"
             return KubeletError(ErrorCode.KUBELET_LATE, what, where=where, hint=hint, detail=detail)

@@ -48,7 +48,8 @@ def _wanted_for(same: list[CdiGrant], adoption: Adoption) -> Iterator[Wanted]:
     if first.problem is not None:
         raise first.problem
     meaning = first.meaning
-    if meaning is not None and meaning.away is not None and first.origin is not Origin.NODES:
+    is_told = any(grant.origin is not Origin.NODES for grant in same)
+    if meaning is not None and meaning.away is not None and is_told:
         raise meaning.away.with_traceback(None)  # otherwise its traceback would grow with every raise
     if meaning is None or not meaning.devices:
         return

@@ -36,6 +36,7 @@ from tests.unit.rigs.engine_with_kubelet import (
     OTHER_PATH,
     SHARED,
     Node,
+    cdi_devices,
     daemon_on,
     node,
     refusal,
@@ -48,11 +49,6 @@ __all__ = ["node", "world"]  # fixtures
 RAIL0 = [{"hostInterfaceName": "rail0", "name": "net1"}]
 """A CDI device with this asks for a netdev; it asks for nothing while the host does not see that netdev."""
 BARRIER_S = 0.3
-
-
-def cdi_devices(node: Node, sandbox_id: str) -> list[str]:
-    """What the sandbox has attachments for."""
-    return sorted(name for it in node.rig.sandboxes.of(sandbox_id) for name in it.now.cdi_devices)
 
 
 def offer_ids(node: Node) -> None:

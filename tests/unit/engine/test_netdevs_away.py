@@ -24,6 +24,7 @@ from tests.unit.rigs.engine_with_kubelet import (
     OTHER_PATH,
     VENDOR,
     Node,
+    cdi_devices,
     names,
     node,
     refusal,
@@ -39,11 +40,6 @@ OTHER = replace(make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH), name="other
 
 def nodes_of(number: int) -> dict[str, DeviceNumbers]:
     return {it.path: (it.major, it.minor) for it in (uverbs(number), RDMA_CM)}
-
-
-def cdi_devices(node: Node, sandbox_id: str) -> list[str]:
-    """What the sandbox has attachments for."""
-    return sorted(name for it in node.rig.sandboxes.of(sandbox_id) for name in it.now.cdi_devices)
 
 
 def test_a_claim_whose_netdev_is_on_its_way_back_from_another_pod_is_refused_until_it_is_back(node: Node) -> None:

@@ -249,6 +249,11 @@ def daemon_on(
         rig.close()
 
 
+def cdi_devices(node: Node, sandbox_id: str) -> list[str]:
+    """What the sandbox has attachments for."""
+    return sorted(name for it in node.rig.sandboxes.of(sandbox_id) for name in it.now.cdi_devices)
+
+
 def refusal(work: Callable[[], object]) -> NriRdmaError:
     with pytest.raises(NriRdmaError) as caught:
         work()

@@ -20,6 +20,7 @@ TOOLS = {
 }
 
 
+@pytest.mark.timeout(600)  # without a cache and beside other work, mypy takes minutes
 @pytest.mark.parametrize(("step", "command"), TOOLS.values(), ids=TOOLS.keys())
 def test_the_tool_is_content(step: str, command: list[str]) -> None:
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)

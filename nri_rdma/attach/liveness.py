@@ -1,7 +1,7 @@
 """The detection of a sandbox's end without an event of the runtime: its namespace's path or its process is gone.
 
 If neither can be watched, the runtime's next Synchronize reports the end. So a failed watch is only logged, and no pod
-is refused for it.
+that a runtime lists is refused for it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from nri_rdma.model.pod import Pod
 
 log = logging.getLogger(__name__)
 
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC})
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ESTALE})
 """The errors for a path without a network namespace. EINVAL: the path leads to something else."""
 
@@ -42,12 +43,15 @@ class Ends:
 
     def watch_process(self, pod: Pod) -> ProcessIdentity | None:
         """Watch the process whose end is the end of the pod, and return it. Return None if the pod has a namespace to
-        watch instead, or if the process cannot be watched."""
+        watch instead, or if processes cannot be watched here. Raise KernelError if it cannot be watched for lack of
+        descriptors or memory and no runtime lists the pod, because then nobody would report its end."""
         if not lives_by_process(pod):
             return None
         try:
             return self._processes.watch(pod.pid)
         except OSError as error:  # perhaps the daemon has its own PID namespace; the next Synchronize reports the end
+            if not pod.is_listed and error.errno in _EXHAUSTED:
+                raise KernelError(f"watch process {pod.pid}", error.errno) from error
             log.warning("process is not watched", extra={"pod": str(pod), "pid": pod.pid, "error": str(error)})
             return None
 

@@ -3,21 +3,26 @@ most one timer."""
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 
 from nri_rdma.attach.attachment import Attachment
+from nri_rdma.tasks.clock import Clock
 
 Schedule = Callable[[float, Callable[[], None]], Callable[[], None]]
 """Calls a function after a number of seconds. Returns a function that cancels the call."""
 
 
 def start_timer(pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
-    """Start a thread that waits and then calls `work`: the Schedule that is used outside tests."""
-    timer = threading.Timer(pause_s, work)
-    timer.daemon = True
-    timer.start()
-    return timer.cancel
+    """Call `work` after a pause in the process's one clock thread: the Schedule that is used outside tests. `work` must
+    be short."""
+    return _clock().schedule(pause_s, work)
+
+
+@functools.cache
+def _clock() -> Clock:
+    return Clock()
 
 
 class Timers:

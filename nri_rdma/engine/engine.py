@@ -184,10 +184,13 @@ class Engine:
         return lacks or self.attachments.knows(sandbox_id)
 
     def concerns(self, container: Container) -> bool:
-        """Return whether `create_container` may have anything to do: the pod requests devices or has attachments, or
-        the container has RDMA devices from other programs or requests the guard resource. The guard is an OCI hook that
-        keeps a container from starting without its devices."""
+        """Return whether `create_container` may have anything to do: the pod requests devices, has attachments or lost
+        them by a failed attach, or the container has RDMA devices from other programs or requests the guard resource.
+        The guard is an OCI hook that keeps a container from starting without its devices."""
         if self.attachments.knows(container.sandbox_id) or self.asks(container.annotations) or container.shares:
+            return True
+        known = self.sandboxes.get(container.sandbox_id)
+        if known is not None and known.failure is not None:
             return True
         return self._evidence.concerns(container) or container.has_guard_resource
 
@@ -196,10 +199,14 @@ class Engine:
         pod's start did not know. Raise NriRdmaError if its pod asked for devices and has none, or if a device cannot be
         attached by `deadline`."""
         try:
-            return self._containers.create(container, deadline)
+            edits = self._containers.create(container, deadline)
         except Exception as error:
             self.refused.note("CreateContainer", container.pod, error, container.name)
             raise
+        known = self.sandboxes.get(container.sandbox_id)
+        if known is not None and known.unserved is not None:
+            known.unserved = known.unserved.without(container.name)
+        return edits
 
     def container_created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
         """Record that CreateContainer of this container is being answered. From now on `status` shows the RDMA usage of

@@ -47,7 +47,7 @@ class Kubelet(Protocol):
 
     def checkpoint(self) -> bytes:
         """Return the content of the kubelet's checkpoint file of claims; empty if there is no file, or if this node
-        serves no claims."""
+        serves no claims. Raise KubeletError if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ one of these sources cannot be read, the pods that may have a claim are refused,
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
@@ -20,6 +21,8 @@ from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.claim import Claim
 from nri_rdma.model.pod import Pod
 from nri_rdma.text.kubelet_checkpoint import FILE, claimed, may_have
+
+log = logging.getLogger(__name__)
 
 
 class PodClaims:
@@ -38,16 +41,21 @@ class PodClaims:
         self._ask = ask
         self._specs = specs
         self._sandboxes = sandboxes
+        self._has_claims = False
+        """Whether a claim of nri-rdma's driver was in the checkpoint when it was last read."""
 
     def may_have(self, pod_uid: str) -> bool:
         """Return whether the pod may have claims of nri-rdma's driver. Runs for every pod of a node that serves claims,
         so it is cheap."""
-        return may_have(self._read() or b"", pod_uid, DRIVER)
+        try:
+            return may_have(self._checkpoint(), pod_uid, DRIVER)
+        except KubeletError:
+            return True
 
     def of(self, pod_uid: str) -> tuple[str, ...]:
         """Return the CDI devices of the pod's claims. Raise KubeletError if the pod may have a claim, but the
         checkpoint cannot be read."""
-        return claimed(self._read() or b"", pod_uid, DRIVER)
+        return claimed(self._checkpoint(), pod_uid, DRIVER)
 
     def grants(self, pod: Pod, claimed: tuple[str, ...], allocation: PodAllocation | None) -> tuple[CdiGrant, ...]:
         """Return the CDI devices that are for all containers of the pod: those in `claimed` that no container names.
@@ -71,9 +79,13 @@ class PodClaims:
     def note_listed(self, pods: Iterable[Pod]) -> None:
         """Remember which pods of the runtime's list may have claims. `look_at` reads these claims later, when the next
         container of the pod is created."""
-        checkpoint = self._read() or b""
-        for pod in pods if checkpoint else ():
-            if may_have(checkpoint, pod.uid, DRIVER) and not self._sandboxes.has_ended(pod.sandbox_id):
+        try:
+            checkpoint = self._checkpoint()
+        except KubeletError:
+            checkpoint = None  # any pod may have some
+        for pod in pods if checkpoint != b"" else ():
+            has_some = checkpoint is None or may_have(checkpoint, pod.uid, DRIVER)
+            if has_some and not self._sandboxes.has_ended(pod.sandbox_id):
                 self._sandboxes.take(pod.sandbox_id).has_unseen_claims = True
 
     def look_at(self, pod: Pod, attached: Collection[str]) -> None:
@@ -98,8 +110,8 @@ class PodClaims:
         return _named_in(allocation) if allocation is not None else None
 
     def refuse_untold(self, claim: Claim) -> None:
-        """Raise KubeletError if the kubelet's checkpoint file lacks a claim that the kubelet is having prepared now.
-        Then the daemon does not see the present file, and would not find the claim's pods."""
+        """Raise KubeletError if the kubelet's checkpoint file cannot be read, or lacks a claim that the kubelet is
+        having prepared now. Then the daemon does not see the present file, and would not find the claim's pods."""
         checkpoint = self._read()
         if checkpoint is not None and claim.uid.encode() not in checkpoint:
             raise KubeletError(
@@ -108,6 +120,20 @@ class PodClaims:
                 where=f"claim {claim.namespace}/{claim.name}",
                 hint="mount the kubelet's folder /var/lib/kubelet into the daemon's container, as docs/claims.md says",
             )
+
+    def _checkpoint(self) -> bytes:
+        """Return the content of the kubelet's checkpoint file, empty if there is none. Raise KubeletError if it cannot
+        be read now and had claims of nri-rdma's driver before. If it had none, no claim counts as there: where the file
+        can never be read, `refuse_untold` lets no claim be prepared."""
+        try:
+            content = self._read() or b""
+        except KubeletError as error:
+            if self._has_claims:
+                raise
+            log.warning("the kubelet's claims are not known", extra={"error": str(error)})
+            return b""
+        self._has_claims = DRIVER.encode() in content
+        return content
 
 
 def _unnamed(pod: Pod, claimed: tuple[str, ...], allocation: PodAllocation | None) -> tuple[str, ...]:

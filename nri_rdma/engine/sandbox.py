@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -89,6 +89,13 @@ class Unserved:
 
     pod: Pod
     why: str
+    containers: tuple[str, ...] = ()
+    """The running containers without them."""
+
+    def without(self, container: str) -> Unserved | None:
+        """Return what is left after a container of this name was made again with its devices; None if nothing is."""
+        left = tuple(name for name in self.containers if name != container)
+        return replace(self, containers=left) if left else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,11 +123,7 @@ class Synchronizer:
         for item in pods:
             self._verifier.remember_alignments(item)
         self._report(
-            {
-                item.pod.sandbox_id: Unserved(pod=item.pod, why=why)
-                for item in pods
-                if (why := self._verifier.why_unserved(item))
-            }
+            {item.pod.sandbox_id: unserved for item in pods if (unserved := self._verifier.unserved(item)) is not None}
         )
 
     def _report(self, unserved: dict[str, Unserved]) -> None:
@@ -175,12 +171,16 @@ class Synchronizer:
     def _start_missed(self, item: Listed) -> None:
         """Give a missed pod the devices that it would have got at its start. If it is refused, its containers are
         refused when they are created."""
+        sandbox_id = item.pod.sandbox_id
+        missed = self._known.get(sandbox_id)
         try:
             if self._attachments.is_there(item.pod):
                 log.info("the pod started while nri-rdma was not connected", extra={"pod": str(item.pod)})
                 start = Start.of(item.pod, item.annotations, item.asker, self._prefix, self._spans)
                 self._start(start, time.monotonic() + _MISSED_S)
+                if self._known.get(sandbox_id) is not missed:  # it stopped meanwhile, and had nothing to return then
+                    self._attachments.end(sandbox_id)
         except NriRdmaError as error:
             log.warning("the pod gets no devices", extra={"pod": str(item.pod), "error": str(error)})
         finally:
-            self._known.step(item.pod.sandbox_id, LifeEvent.DECIDED)
+            self._known.step(sandbox_id, LifeEvent.DECIDED)

@@ -4,7 +4,7 @@ limits."""
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from nri_rdma.attach.attachment import Attachment
@@ -18,6 +18,7 @@ from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.limiter import Limiter
 from nri_rdma.engine.offering import Offering
 from nri_rdma.engine.pod_claims import PodClaims
+from nri_rdma.engine.sandbox import Unserved
 from nri_rdma.errors import LimitsError, NriRdmaError
 from nri_rdma.model.device import CharDevice
 from nri_rdma.model.request import env_name
@@ -54,11 +55,11 @@ class Verifier:
         self._limiter = limiter
         self._prefix = prefix
 
-    def why_unserved(self, item: Listed) -> str:
-        """Return the reason why a pod's containers lack devices that it asks for, or their limits; "" if they lack
+    def unserved(self, item: Listed) -> Unserved | None:
+        """Return which of a pod's containers lack devices that it asks for, or their limits, and why; None if they lack
         nothing. Missing limits are written first."""
         holdings = self._attachments.of(item.pod.sandbox_id)
-        return self._limit_again(item, holdings) or self._why_bare(item, holdings)
+        return self._limit_again(item, holdings) or self._bare(item, holdings)
 
     def remember_alignments(self, item: Listed) -> None:
         """Remember how near the devices of a pod's containers are to their GPUs. Otherwise this is remembered when
@@ -67,41 +68,40 @@ class Verifier:
         for container in item.containers if attached else ():
             self._remember_alignment(item, container, attached)
 
-    def _limit_again(self, item: Listed, holdings: Holdings) -> str:
-        """Write the rdma limits of a pod's containers; return the errors as text, "" if there are none.
+    def _limit_again(self, item: Listed, holdings: Holdings) -> Unserved | None:
+        """Write the rdma limits of a pod's containers; return which of them could not be limited, None if all were.
 
         A container has no limits yet if it started while the daemon was down, or if an earlier daemon ended before the
         container started.
         """
         attached = Holdings(tuple(it for it in holdings if it.now.phase is Phase.ATTACHED))
-        lacking = []
+        lacking: dict[str, str] = {}
         for container in item.containers:
             try:
                 self._limiter.limit_alone(attached, container.name, container.cgroups_path, None)
             except LimitsError as error:
                 if error.errno not in _NOT_RUNNING:
-                    lacking.append(str(error))
-        return " ".join(lacking)
+                    lacking[container.name] = str(error)
+        return _unserved(item, " ".join(lacking.values()), lacking)
 
-    def _why_bare(self, item: Listed, holdings: Holdings) -> str:
-        if holdings.own is None and item.containers and asks_for_devices(item.annotations, self._prefix):
-            return f"its containers were {_WHILE_AWAY}"
+    def _bare(self, item: Listed, holdings: Holdings) -> Unserved | None:
+        everyone = [it.name for it in item.containers]
+        if holdings.own is None and asks_for_devices(item.annotations, self._prefix):
+            return _unserved(item, f"its containers were {_WHILE_AWAY}", everyone)
         try:
             self._claims.look_at(item.pod, holdings.by_cdi_device)
         except NriRdmaError as error:
-            return f"it has claims that were not attached at its start; {error.what}" if item.containers else ""
+            return _unserved(item, f"it has claims that were not attached at its start; {error.what}", everyone)
         attached = holdings.attached
         given = {share for it in attached for share in it.admitted.request.shares}
         lacking = [it.name for it in item.containers if any(share not in given for _, share in it.shares)]
         if lacking:
-            return f"container {', '.join(lacking)} has shares and was {_WHILE_AWAY}"
+            return _unserved(item, f"container {', '.join(lacking)} has shares and was {_WHILE_AWAY}", lacking)
         early = [it.name for it in item.containers if any(_was_made_before(it.name, part) for part in holdings)]
-        if early:
-            return f"container {', '.join(early)} was {_WHILE_AWAY}"
-        if any(it.now.record is None or it.now.phase is not Phase.ATTACHED for it in holdings):
-            return ""
+        if early or any(it.now.record is None or it.now.phase is not Phase.ATTACHED for it in holdings):
+            return _unserved(item, f"container {', '.join(early)} was {_WHILE_AWAY}", early)
         bare = [it.name for it in item.containers if self._is_bare(item, it, attached, holdings.rdma_cm)]
-        return f"container {', '.join(bare)} was {_WHILE_AWAY}" if bare else ""
+        return _unserved(item, f"container {', '.join(bare)} was {_WHILE_AWAY}", bare)
 
     def _is_bare(
         self,
@@ -126,6 +126,12 @@ class Verifier:
         evidence = self._evidence.read(known)
         self._evidence.note(known, evidence, devices)
         return lacks(evidence.grants, (it.admitted.request for it in attached), self._offering.adoption)
+
+
+def _unserved(item: Listed, why: str, containers: Iterable[str]) -> Unserved | None:
+    """Return that these containers of a pod lack something; None if there are none."""
+    names = tuple(containers)
+    return Unserved(pod=item.pod, why=why, containers=names) if names else None
 
 
 def _was_made_before(container: str, attachment: Attachment) -> bool:

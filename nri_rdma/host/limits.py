@@ -12,7 +12,8 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from nri_rdma.attach.port import Processes, ProcessIdentity
@@ -98,8 +99,7 @@ class ContainerLimits:
             )
         with self._lock:
             try:
-                first = min((start_of(pid), pid) for pid in processes if pid)[1]
-                self._limited[self._processes.watch(first)] = cgroups_path
+                self._limited[self._processes.watch(_first(filter(None, processes)))] = cgroups_path
             except (ValueError, ProcessLookupError):  # it has ended
                 self._lift(cgroups_path)
 
@@ -113,3 +113,12 @@ class ContainerLimits:
                 )
             else:
                 log.info("the cgroup went before its rdma limits", extra={"cgroup": cgroups_path})
+
+
+def _first(pids: Iterable[int]) -> int:
+    """Return the process that started first. Raise ValueError if all have ended."""
+    started = []
+    for pid in pids:
+        with suppress(ProcessLookupError):  # it has ended since the cgroup was read, and others of the container run on
+            started.append((start_of(pid), pid))
+    return min(started)[1]

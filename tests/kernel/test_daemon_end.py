@@ -7,12 +7,12 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
 
-from nri_rdma.attach import recovery
+from nri_rdma.attach import recovery, timers
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.plan import Plan
 from nri_rdma.attach.record import Phase, SandboxRecord
@@ -151,28 +151,34 @@ def test_what_cannot_be_taken_up_is_not_looked_for_after_the_end(
 ) -> None:
     monkeypatch.setattr(module, "TAKE_UP_S", 0.01)
     monkeypatch.setattr(recovery, "TAKE_UP_PAUSE_S", 60)
-    before = set(threading.enumerate())
+    before = scheduled()
     (tmp_path / "loop").symlink_to("loop")
     left_by_earlier(tmp_path, tmp_path / "loop")  # nobody can see whether it is there
     daemon = _daemon(tmp_path)
     try:
         daemon.open()
-        wait_until(lambda: [it.interval for it in timers(before)] == [60], "the pause before the next look", SOON)
+        wait_until(lambda: [round(s, -1) for s in pauses(before)] == [60], "the pause before the next look", SOON)
         assert "earlier attachment not checked, trying again" in caplog.text
     finally:
         gc.unfreeze()
         daemon.close()
-    wait_until(lambda: not timers(before), "the end of the pause", SOON)
+    assert pauses(before) == []
 
 
-def timers(before: set[threading.Thread]) -> list[threading.Timer]:
-    """Return the threads that wait to do something, but for those of before."""
-    return [it for it in {*threading.enumerate()} - before if isinstance(it, threading.Timer)]
+def pauses(before: Collection[int] = ()) -> list[float]:
+    """Return the seconds until the scheduled calls of this process, but for those of before."""
+    clock = timers._clock()
+    return [at - time.monotonic() for at, number in [*clock._due] if number in clock._works.keys() - before]
+
+
+def scheduled() -> set[int]:
+    """Return the numbers of the scheduled calls of this process."""
+    return {*timers._clock()._works}
 
 
 def test_an_open_daemon_leaves_nothing_that_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """No timer, no server of a pool; and what an earlier daemon refused is looked at once more before the end."""
-    before = set(threading.enumerate())
+    before = scheduled()
     refused = Pod(sandbox_id="refused", uid="uid-1", name="train", namespace="ml", netns_path="")
     (tmp_path / "state").mkdir()
     RefusalNotes(tmp_path / "state/refused").add(refused)
@@ -190,7 +196,7 @@ def test_an_open_daemon_leaves_nothing_that_goes_on(tmp_path: Path, caplog: pyte
             gc.unfreeze()
             daemon.close()
         assert [it.name for it in (tmp_path / "plugins").iterdir()] == ["kubelet.sock"]
-    wait_until(lambda: not timers(before), "the end", SOON)
+    assert pauses(before) == []
     told = {it.getMessage(): vars(it) for it in caplog.records}
     absent = told["containerd cannot be asked to remove what it leaves of a refused sandbox: see containerd_socket"]
     assert absent["sandbox"] == "refused"
@@ -328,7 +334,7 @@ def test_a_daemon_listens_with_two_threads_and_ends_them(tmp_path: Path) -> None
     daemon = _daemon(tmp_path)
     daemon._host.listen(daemon._listeners, daemon._node, daemon._news)
     named = {thread.name for thread in set(threading.enumerate()) - before}
-    others = ("node-reader", "worker", "planner", "image-reader")
+    others = ("node-reader", "worker", "planner", "image-reader", "clock")
     assert {name for name in named if not name.startswith(others)} == {"listeners", "process-watcher"}
     assert {it.source.name for it in daemon._listeners._listened} == {"namespaces", "uevents", "link events"}
     daemon.close()

@@ -1,5 +1,6 @@
 """The end of a process is noticed, and another process of its number is not taken for it."""
 
+import errno
 import gc
 import os
 import queue
@@ -15,6 +16,7 @@ from nri_rdma.attach.port import ProcessIdentity
 from nri_rdma.host.watch.processes import ProcessWatcher
 
 SOON = 5.0
+DESCRIPTORS = Path("/proc/self/fd")
 
 
 class _Heard:
@@ -53,6 +55,27 @@ def _finish(child: subprocess.Popen[bytes]) -> None:
     assert child.stdin is not None
     child.stdin.close()
     child.wait(SOON)
+
+
+def test_a_process_that_could_not_be_watched_can_be_watched_later(
+    heard: _Heard, child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel has a limit for what an epoll listens to."""
+
+    class Full:
+        def register(self, _fd: int, _events: int) -> None:
+            raise OSError(errno.ENOSPC, "no space")
+
+    gc.collect()  # what earlier tests left open
+    before = len(list(DESCRIPTORS.iterdir()))
+    with monkeypatch.context() as full:
+        full.setattr(heard.watcher, "_epoll", Full())
+        with pytest.raises(OSError, match="no space"):
+            heard.watcher.watch(child.pid)
+    assert len(list(DESCRIPTORS.iterdir())) == before
+    process = heard.watcher.watch(child.pid)
+    _finish(child)
+    assert heard.told.get(timeout=SOON) == process
 
 
 def test_the_end_of_a_process_is_told_once_however_often_it_is_watched(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
-log = logging.getLogger(__name__)
+from nri_rdma.errors import ErrorCode, KubeletError
 
 
 def read_checkpoint(path: str) -> bytes:
-    """Return the content of the kubelet's checkpoint file of resource claims; b"" if it does not exist or cannot be
-    read.
+    """Return the content of the kubelet's checkpoint file of resource claims; b"" if it does not exist. Raises
+    KubeletError if it cannot be read.
 
     The kubelet replaces the file atomically. On a node that serves claims, the start of every pod waits for this
     function.
@@ -19,6 +17,10 @@ def read_checkpoint(path: str) -> bytes:
             return file.readall()
     except FileNotFoundError:
         return b""
-    except OSError as error:  # as if missing: no claim counts as prepared, and the guard refuses containers with claims
-        log.warning("the kubelet's checkpoint cannot be read", extra={"path": path, "error": str(error)})
-        return b""
+    except OSError as error:
+        raise KubeletError(
+            ErrorCode.KUBELET_STATE,
+            f"the kubelet's checkpoint of claims cannot be read: {error.strerror}",
+            where=path,
+            hint="nothing to do if it is readable again; else see why the daemon cannot read it",
+        ) from error

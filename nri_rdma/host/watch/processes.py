@@ -73,9 +73,14 @@ class ProcessWatcher:
         with self._lock:
             if self._closed or process in self._watched.values():
                 os.close(fd)
-            else:
-                self._watched[fd] = process
+                return
+            self._watched[fd] = process  # first: the thread may report the end at once
+            try:
                 self._epoll.register(fd, select.EPOLLIN)
+            except OSError:
+                del self._watched[fd]
+                os.close(fd)
+                raise
 
     def _serve(self) -> None:
         while True:
@@ -98,10 +103,10 @@ class ProcessWatcher:
 
 def start_of(pid: int) -> int:
     """Return the start time of a process, in clock ticks since boot. Raises ProcessLookupError if there is no such
-    process."""
+    process, OSError if it cannot be found out."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError as error:
+    except (FileNotFoundError, ProcessLookupError) as error:
         raise ProcessLookupError(errno.ESRCH, f"process {pid} has ended") from error
     return int(text.rpartition(")")[2].split()[_START_TIME])
 

@@ -123,6 +123,20 @@ def test_a_process_that_cannot_be_watched_is_not_known_and_not_called_gone(caplo
     assert [(it.getMessage(), vars(it)["pid"]) for it in caplog.records] == [("process is not watched", 4711)] * 2
 
 
+def test_a_container_that_no_runtime_lists_is_refused_if_its_end_would_not_be_noticed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Exhausted(FakeProcesses):
+        def watch(self, pid: int) -> ProcessIdentity:
+            raise OSError(errno.EMFILE, "too many open files")
+
+    ends = _ends(make_world(), processes=Exhausted())
+    with pytest.raises(KernelError, match="watch process 4711: EMFILE"):
+        ends.watch_process(replace(make_pod(pid=4711), is_listed=False))
+    assert ends.watch_process(ON_HOST) is None  # the runtime's next list shows its end
+    assert [it.getMessage() for it in caplog.records] == ["process is not watched"]
+
+
 def test_a_pod_whose_process_was_never_seen_is_not_called_gone() -> None:
     world = make_world()
     record = replace(_recorded(world), pod=ON_HOST, namespace=None, process=None)

@@ -1,6 +1,7 @@
 """What udev and networkd undo after a return is restored once more, and no pod takes home what they have half done."""
 
 import errno
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
@@ -83,6 +84,40 @@ def test_a_look_that_fails_is_taken_again_and_in_the_end_told(rig: Rig, caplog: 
     workers.close()
 
 
+def test_a_pod_whose_netdev_cannot_be_looked_at_waits_for_the_look(rig: Rig) -> None:
+    """Otherwise it would take home what others have half configured."""
+    moves = _moves_of_one_that_came_home(rig)
+    before = rig.world.snapshot()
+    kernel = _Blind(rig.world)
+    looks = SecondLooks(kernel, rig.workers, rig.clock)
+    looks.expect(moves)
+    _configure_as_others_do(rig.world)
+    with pytest.raises(KernelError, match="read link"):
+        looks.take_now({moves[0].link.ifindex})
+    assert len(rig.clock.pending) == 1
+    kernel.is_blind = False
+    looks.take_now({moves[0].link.ifindex})
+    assert (rig.world.snapshot(), rig.clock.pending) == (before, [])
+
+
+def test_a_pod_does_not_wait_for_the_look_at_another_netdev(rig: Rig) -> None:
+    moves = _moves_of_one_that_came_home(rig)
+    kernel = _Slow(rig.world)
+    looks = SecondLooks(kernel, rig.workers, rig.clock)
+    looks.expect(moves)
+    rig.clock.pass_one()
+    assert kernel.asked.wait(SOON)
+    others = threading.Thread(target=looks.take_now, args=({moves[0].link.ifindex + 1},))
+    own = threading.Thread(target=looks.take_now, args=({moves[0].link.ifindex},))
+    others.start()
+    own.start()
+    others.join(SOON)
+    assert (others.is_alive(), own.is_alive()) == (False, True)
+    kernel.answers.set()
+    own.join(SOON)
+    assert not own.is_alive()
+
+
 def test_a_netdev_that_is_expected_twice_is_looked_at_once(rig: Rig) -> None:
     moves = _moves_of_one_that_came_home(rig)
     looks = SecondLooks(rig.fake, rig.workers, rig.clock)
@@ -121,10 +156,29 @@ def test_where_nobody_else_configures_netdevs_there_is_no_second_look(tmp_path: 
 class _Blind(FakeKernel):
     """A kernel whose links cannot be read."""
 
+    is_blind = True
+
     def capture(
         self, namespace: Namespace, ifindexes: Collection[int], *, unreturnable: bool = False
     ) -> Mapping[int, LinkState]:
-        raise KernelError("read link", errno.ENOBUFS)
+        if self.is_blind:
+            raise KernelError("read link", errno.ENOBUFS)
+        return super().capture(namespace, ifindexes, unreturnable=unreturnable)
+
+
+class _Slow(FakeKernel):
+    """A kernel whose driver answers only when it is told to."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.asked, self.answers = threading.Event(), threading.Event()
+
+    def capture(
+        self, namespace: Namespace, ifindexes: Collection[int], *, unreturnable: bool = False
+    ) -> Mapping[int, LinkState]:
+        self.asked.set()
+        assert self.answers.wait(SOON)
+        return super().capture(namespace, ifindexes, unreturnable=unreturnable)
 
 
 class _Remembering(Workers):

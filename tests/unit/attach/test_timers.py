@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-
 from nri_rdma.attach.attachment import Attachment
-from nri_rdma.attach.timers import Timers, start_timer
+from nri_rdma.attach.timers import Timers
 from tests.unit.attach.builders import make_pod
-from tests.unit.rigs.attachments import SOON, Clock
+from tests.unit.rigs.attachments import Clock
 
 
 def test_what_is_due_is_called_once_and_nothing_is_kept_of_it() -> None:
@@ -35,13 +33,3 @@ def test_nothing_begins_after_the_end() -> None:
     timers.close()
     timers.start(waiting, 0.5, lambda: None)
     assert (clock.pending, timers.is_closed) == ([], True)
-
-
-def test_a_pause_does_not_keep_the_process_from_ending() -> None:
-    """Python waits at its end for threads that are no daemons."""
-    before = set(threading.enumerate())
-    cancel = start_timer(3600, lambda: None)
-    (timer,) = set(threading.enumerate()) - before
-    cancel()
-    timer.join(SOON)
-    assert (timer.daemon, timer.is_alive()) == (True, False)

@@ -27,6 +27,7 @@ from nri_rdma.tasks.workers import Workers
 from tests.rig.deadline import wait_until
 from tests.rig.kubelet import FakeKubelet
 from tests.unit.model.hardware import eight
+from tests.unit.rigs.attachments import Clock
 
 SOON = 5.0
 
@@ -139,19 +140,15 @@ def test_after_the_end_nothing_is_read_any_more(site: Site, monkeypatch: pytest.
 
     monkeypatch.setattr(watch, "CdiRegistry", refuse)
     monkeypatch.setattr(sources, "UNWATCHED_S", 60)
-    before = timers()  # of other tests
+    clock = Clock()
+    monkeypatch.setattr(sources, "start_timer", clock)
     site.others.open_later()
     _settle(site)
-    assert timers() - before
+    assert [pause_s for pause_s, _ in clock.pending] == [60]
     site.others.close()
-    wait_until(lambda: not timers() - before, "the timer to end", SOON)
+    assert clock.pending == []
     site.others.reread().result(SOON)  # as a worker that had begun
-    assert not timers() - before
-
-
-def timers() -> set[threading.Thread]:
-    """The threads that wait to do something."""
-    return {it for it in threading.enumerate() if isinstance(it, threading.Timer)}
+    assert clock.pending == []
 
 
 def test_a_reading_watches_nothing_twice(site: Site) -> None:

@@ -429,11 +429,13 @@ def test_nothing_is_given_twice_or_over_what_is_there(
     assert all(devices.get(char.path) != (char.major, char.minor) for char in result.char_devices)
 
 
-def test_injecting_one_device_takes_less_than_twenty_microseconds() -> None:
+def test_injecting_one_device_takes_no_longer_than_to_make_twenty_small_dicts() -> None:
+    """A machine may be slow or busy. It takes as long as ten of them on one where both were measured."""
     attached = having(nic(0))
     env = [f"VARIABLE_{number}" for number in range(30)]
-    fastest = min(timeit.repeat(lambda: edits(attached, env=env), number=200, repeat=20)) / 200
-    assert fastest < 20e-6
+    ours = min(timeit.repeat(lambda: edits(attached, env=env), number=200, repeat=20))
+    dicts = min(timeit.repeat(lambda: {name: name for name in env}, number=4000, repeat=20))
+    assert ours < dicts
 
 
 GIDS = Gids.of(

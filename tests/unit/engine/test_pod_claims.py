@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from nri_rdma.attach.attachments import ATTEMPTS
 from nri_rdma.cdi.grants import Origin
 from nri_rdma.cdi.index import CLAIM_KEY
 from nri_rdma.engine.container import KnownContainer, Listed, ListedContainer
@@ -15,7 +17,9 @@ from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.claim import Claim
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
+from nri_rdma.model.waits import Waits
 from tests.fakes.kernel import World
+from tests.rig.deadline import wait_until
 from tests.unit.attach.builders import make_pod
 from tests.unit.model.hardware import RDMA_CM, uverbs
 from tests.unit.rigs.attachments import SOON
@@ -24,11 +28,14 @@ from tests.unit.rigs.engine_with_kubelet import (
     DRIVER,
     NIC,
     OTHER_PATH,
+    Calls,
     Node,
+    container_message,
     names,
     node,
     on_host,
     refusal,
+    sandbox_message,
     spec,
     world,
 )
@@ -94,6 +101,47 @@ def test_a_node_without_a_kubelet_has_no_claims(node: Node) -> None:
     node.kubelet.claim(NIC, pods=(make_pod(),))
     node.engine.kubelet.kubelet = None
     assert (node.engine.kubelet.claims.may_have("uid-1"), node.engine.kubelet.claims.of("uid-1")) == (False, ())
+
+
+def test_while_the_checkpoint_cannot_be_read_no_pod_starts_that_may_have_a_claim(node: Node) -> None:
+    told, calls = node.engine.kubelet.claims, Calls(node)
+    node.kubelet.is_unreadable = True
+    assert (told.may_have(PLAIN.uid), told.of(PLAIN.uid)) == (False, ())  # no claim of ours was ever seen
+    node.kubelet.is_unreadable = False
+    prepare(node, SHARED, FIRST)
+    assert told.may_have(FIRST.uid)
+    node.kubelet.is_unreadable = True
+    for pod in (FIRST, PLAIN):
+        message = sandbox_message(pod)
+        assert refusal(partial(calls.run, message)).code is ErrorCode.KUBELET_STATE
+    node.engine.synchronize((listed(FIRST), listed(PLAIN))).result(SOON)
+    node.kubelet.is_unreadable = False
+    assert_complete(node.create("trainer", pod=FIRST))
+    assert node.create("trainer", pod=PLAIN) == ContainerEdits()
+
+
+def test_a_pod_is_told_as_unserved_until_each_bare_container_was_made_again(node: Node) -> None:
+    prepare(node, SHARED, FIRST)
+    node.engine.synchronize((listed(FIRST, "trainer", "sidecar"),)).result(SOON)
+    for container, bare in (("trainer", [("sidecar",)]), ("sidecar", [])):
+        assert_complete(node.create(container, pod=FIRST))
+        assert [it.containers for it in node.engine.unserved] == bare
+
+
+def test_a_container_of_a_pod_whose_claim_could_not_be_attached_is_refused(node: Node) -> None:
+    """Its attachment is forgotten by then, and the container itself shows nothing of the claim."""
+    node.engine.barrier.waits = Waits(barrier_s=0.2)
+    prepare(node, ALONE, FIRST)
+    node.rig.gate.fail_at = "after move-netdev"
+    calls = Calls(node)
+    calls.run(sandbox_message(FIRST))
+    done = node.sandbox().attach_done
+    for _ in range(ATTEMPTS - 1):
+        node.rig.clock.pass_one()
+    assert done.exception(SOON) is not None
+    wait_until(lambda: not node.engine.knows(FIRST.sandbox_id), "the end of the attachment")
+    refused = refusal(lambda: calls.create(sandbox_message(FIRST), container_message("trainer")))
+    assert refused.code is ErrorCode.ATTACH_FAILED
 
 
 def test_a_claim_that_the_checkpoint_does_not_have_is_not_prepared(node: Node) -> None:

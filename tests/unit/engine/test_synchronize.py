@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from tests.unit.attach.builders import make_pod
 from tests.unit.attach.sandbox_life import drop, occupy
 from tests.unit.engine.one_rail import OTHER_PATH, daemon, give_up, make_listed, overlapped, refusal, world
 from tests.unit.rigs.attachments import SOON, Rig, add_rail
-from tests.unit.rigs.engine import ONE, Daemon
+from tests.unit.rigs.engine import ONE, PREFIX, Daemon
 from tests.unit.rigs.engine_with_kubelet import Node, node
 
 __all__ = ["daemon", "node", "overlapped", "world"]  # fixtures
@@ -200,9 +201,27 @@ def test_a_missed_pod_whose_container_was_created_and_has_not_started_gets_its_d
     created = ListedContainer(name="main", devices={}, has_run=False)
     daemon.engine.synchronize((make_listed(make_pod(), containers=(created,)),)).result(SOON)
     assert daemon.sandbox().state is Phase.ATTACHED
-    assert daemon.edits().char_devices
     (told,) = daemon.engine.unserved  # without a guard that container runs bare
     assert told.why == "container main was made while nri-rdma was away"
+    assert daemon.edits().char_devices
+    assert daemon.engine.unserved == ()
+
+
+def test_a_missed_pod_that_ends_while_it_is_decided_about_holds_nothing(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a namespace that was opened nothing shows that it is gone."""
+    is_there = daemon.rig.sandboxes.is_there
+
+    def then_it_ends(pod: Pod) -> bool:
+        answer = is_there(pod)
+        daemon.engine.stop_pod(pod.sandbox_id, time.monotonic() + SOON)
+        return answer
+
+    monkeypatch.setattr(daemon.rig.sandboxes, "is_there", then_it_ends)
+    annotations = {f"{PREFIX}/pod": "{mode: shared}"}
+    daemon.engine.synchronize((make_listed(make_pod(), annotations, containers=()),)).result(SOON)
+    wait_until(lambda: daemon.rig.sandboxes.all() == (), "the end of the attachment")
 
 
 def test_what_an_earlier_list_left_undecided_is_decided_by_the_next_one(daemon: Daemon) -> None:

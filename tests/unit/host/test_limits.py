@@ -73,6 +73,18 @@ def test_limits_are_lifted_when_the_first_process_ends(container: Container, lim
     wait_until(lambda: container.rdma_max.read_text().startswith(LIFTED), "the limits to go", seconds=5)
 
 
+def test_limits_stay_when_another_process_of_the_container_ends_while_they_are_looked_at(
+    container: Container, limits: ContainerLimits
+) -> None:
+    child = subprocess.Popen(["true"])
+    child.wait()
+    container.procs.write_text(f"{child.pid}\n{container.procs.read_text()}")
+    limits.lift_at_end(PATH, WHERE)
+    assert container.rdma_max.read_text() == LIMITED
+    container.end()
+    wait_until(lambda: container.rdma_max.read_text().startswith(LIFTED), "the limits to go", seconds=5)
+
+
 def test_limits_of_a_container_that_has_ended_are_lifted_at_once(container: Container, limits: ContainerLimits) -> None:
     container.end()
     limits.lift_at_end(PATH, WHERE)

@@ -60,6 +60,8 @@ class Kubelet:
         """By uid: what its checkpoint has."""
         self.written = b""
         """What its checkpoint has instead."""
+        self.is_unreadable = False
+        """Whether its checkpoint cannot be read."""
 
     def give(self, pod: Pod, container: str, *names: str, resources: tuple[str, ...] = ()) -> None:
         claim = ClaimDevice(
@@ -91,6 +93,8 @@ class Kubelet:
         self.claims[uid] = ClaimState(uid=uid, name=uid, pods=uids, cdi_devices={DRIVER: names})
 
     def checkpoint(self) -> bytes:
+        if self.is_unreadable:
+            raise KubeletError(ErrorCode.KUBELET_STATE, "the checkpoint cannot be read", hint="wait")
         return self.written or checkpoint(self.claims.values())
 
 

@@ -158,6 +158,16 @@ def test_a_socket_that_somebody_removed_is_made_again(door: ClaimsDoor, registry
     wait_until(socket_of(registry).is_socket, "the socket again")
 
 
+def test_it_looks_again_after_an_error_that_nobody_expects(
+    door: ClaimsDoor, node: Claimed, registry: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.daemon.engine.node.unannounced.append([].pop)
+    door.open_later()
+    wait_until(lambda: "pop from empty list" in caplog.text, "the error in the log")
+    socket_of(registry).unlink()
+    wait_until(socket_of(registry).is_socket, "the socket again")
+
+
 def test_a_kubelet_that_comes_later_is_waited_for_and_said_once(
     door: ClaimsDoor, registry: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nri_rdma.errors import ErrorCode, KubeletError
 from nri_rdma.host.kubelet.checkpoint import read_checkpoint
 
 
@@ -16,6 +17,7 @@ def test_it_is_read_whole_and_what_is_not_there_has_nothing(tmp_path: Path) -> N
     assert read_checkpoint(str(file)) == b"x" * 300_000
 
 
-def test_what_cannot_be_read_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert read_checkpoint(str(tmp_path)) == b""
-    assert "the kubelet's checkpoint cannot be read" in caplog.text
+def test_what_cannot_be_read_is_not_called_empty(tmp_path: Path) -> None:
+    with pytest.raises(KubeletError, match="checkpoint of claims cannot be read: Is a directory") as caught:
+        read_checkpoint(str(tmp_path))
+    assert (caught.value.code, caught.value.where) == (ErrorCode.KUBELET_STATE, str(tmp_path))

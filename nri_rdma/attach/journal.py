@@ -279,7 +279,7 @@ def _canonical(body: object) -> str:
     try:
         text = msgspec.json.encode(body, order="deterministic")  # takes a quarter of json's time
         is_same = text.isascii() and _DEL not in text
-    except UnicodeEncodeError:  # a name that is not UTF-8 has surrogates in it (host/netlink/links.py)
+    except UnicodeEncodeError:  # a name that is not UTF-8 has surrogates in it (host/netlink/links/link_state.py)
         is_same = False
     return text.decode() if is_same else json.dumps(body, sort_keys=True, separators=(",", ":"), default=_value_of)
 

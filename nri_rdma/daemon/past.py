@@ -149,7 +149,7 @@ def _texts(lines: Sequence[_Line]) -> Iterator[bytes]:
 def _text(line: _Line) -> bytes:
     try:
         return msgspec.json.encode(line)
-    except UnicodeEncodeError:  # a name that is not UTF-8 is kept as surrogates (host/netlink/links.py)
+    except UnicodeEncodeError:  # a name that is not UTF-8 is kept as surrogates (host/netlink/links/link_state.py)
         return json.dumps(msgspec.to_builtins(line)).encode()
 
 

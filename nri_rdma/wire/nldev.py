@@ -1,8 +1,8 @@
 """nldev, the RDMA subsystem's part of NETLINK_RDMA: requests as bytes, the kernel's replies as values.
 
 A request has its bytes and the reader of its reply; the class Replies reads the reply datagram by datagram. Messages
-with other sequence numbers and unknown attributes are skipped, because newer kernels add some. host/netlink/rdma.py
-handles sockets and namespaces, and interprets errno.
+with other sequence numbers and unknown attributes are skipped, because newer kernels add some.
+host/netlink/rdma/subsystem.py handles sockets and namespaces, and interprets errno.
 """
 
 from __future__ import annotations

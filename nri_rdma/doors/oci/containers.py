@@ -209,7 +209,7 @@ class Containers:
         cannot be seen."""
         try:
             return self._start_of(pod.pid)
-        except ProcessLookupError as error:
+        except OSError as error:
             raise _ended(pod) from error
 
     def _end_earlier(self, pod: Pod, process: ProcessIdentity, deadline: float) -> None:

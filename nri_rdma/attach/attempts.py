@@ -116,10 +116,10 @@ class Attempts:
 
     def _failed(self, attachment: Attachment, error: BaseException) -> None:
         """Feed the event FAILED or LAST_FAILED to the state machine after a failed attempt. It is the last attempt if
-        the plan was refused, if `attempts` are used up, or if the daemon is closing."""
-        is_last = (
-            self._timers.is_closed or attachment.now.attempt >= attachment.attempts or not attachment.planned.done()
-        )
+        the plan was refused while the pod's start waits for it, if `attempts` are used up, or if the daemon is
+        closing."""
+        is_started = attachment.planned.done() or attachment.waits_for_older
+        is_last = self._timers.is_closed or attachment.now.attempt >= attachment.attempts or not is_started
         event = Event.LAST_FAILED if is_last else Event.FAILED
         self._feed(
             attachment,

@@ -50,8 +50,7 @@ class Ends:
         try:
             return self._processes.watch(pod.pid)
         except OSError as error:  # perhaps the daemon has its own PID namespace; the next Synchronize reports the end
-            if not pod.is_listed and error.errno in _EXHAUSTED:
-                raise KernelError(f"watch process {pod.pid}", error.errno) from error
+            self._refuse_exhausted(error, pod.pid, is_listed=pod.is_listed)
             log.warning("process is not watched", extra={"pod": str(pod), "pid": pod.pid, "error": str(error)})
             return None
 
@@ -79,7 +78,7 @@ class Ends:
         """Return whether the pod of a record still exists: its watched process runs, and its network namespace exists.
         `namespace` is the result of `open_again` for this record. Raises KernelError if the kernel does not let us find
         out."""
-        if not self._process_is_there(record.process):
+        if not self._process_is_there(record.process, is_listed=record.pod.is_listed):
             return False
         if not record.pod.netns_path or (not record.pod.is_listed and record.namespace is None):
             return True
@@ -98,8 +97,15 @@ class Ends:
             return False
         return True
 
-    def _process_is_there(self, process: ProcessIdentity | None) -> bool:
-        """Return whether the watched process still runs; True if none was watched."""
+    def _refuse_exhausted(self, error: OSError, pid: int, *, is_listed: bool) -> None:
+        """Raise KernelError if a process cannot be watched for lack of descriptors or memory, and no runtime lists its
+        pod."""
+        if not is_listed and error.errno in _EXHAUSTED:
+            raise KernelError(f"watch process {pid}", error.errno) from error
+
+    def _process_is_there(self, process: ProcessIdentity | None, *, is_listed: bool) -> bool:
+        """Return whether the watched process still runs; True if none was watched. Raise KernelError if it cannot be
+        watched for lack of descriptors or memory and no runtime lists its pod."""
         if process is None:
             return True
         try:
@@ -107,6 +113,7 @@ class Ends:
         except ProcessLookupError:
             return False
         except OSError as error:  # as in watch_process
+            self._refuse_exhausted(error, process.pid, is_listed=is_listed)
             log.warning("process is not watched", extra={"pid": process.pid, "error": str(error)})
         return True
 

@@ -7,7 +7,7 @@ just restored. A second look compares the netdev with its old state a few second
 
 If a pod needs the netdev earlier, the second look happens at once, before the pod's attach reads anything. Otherwise
 the attach would capture a half-configured netdev, and the host would get that back. So no attach goes on before the
-look has succeeded.
+look has succeeded or was given up.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 The kubelet's checkpoint file says which pods have a claim. The kubelet writes it before it starts the pod's sandbox; it
 also has the pods about which no call of the kubelet informs a driver, and it outlives the daemon. The kubelet's
 PodResources API says which containers name a claim. A claim that no container names belongs to the whole pod. Law: if
-one of these sources cannot be read, the pods that may have a claim are refused, and no other pods.
+one of these sources cannot be read, the pods that may have a claim are refused, and no other pods. While the checkpoint
+cannot be read, that is every pod, once this daemon has seen a claim.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class PodClaims:
         self._specs = specs
         self._sandboxes = sandboxes
         self._has_claims = False
-        """Whether a claim of nri-rdma's driver was in the checkpoint when it was last read."""
+        """Whether a claim of nri-rdma's driver was in the checkpoint when it was last read, or was prepared since."""
 
     def may_have(self, pod_uid: str) -> bool:
         """Return whether the pod may have claims of nri-rdma's driver. Runs for every pod of a node that serves claims,
@@ -120,6 +121,7 @@ class PodClaims:
                 where=f"claim {claim.namespace}/{claim.name}",
                 hint="mount the kubelet's folder /var/lib/kubelet into the daemon's container, as docs/claims.md says",
             )
+        self._has_claims = self._has_claims or checkpoint is not None
 
     def _checkpoint(self) -> bytes:
         """Return the content of the kubelet's checkpoint file, empty if there is none. Raise KubeletError if it cannot

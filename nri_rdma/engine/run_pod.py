@@ -99,7 +99,7 @@ class PodStart:
         older = self._attachments.end_older(pod)
         if older and not all_settled(older, self._barrier.by(deadline)):
             return self._attachments.begin_after(
-                older, pod, lambda: choose(time.monotonic() + _OLDER_S), attempts, again
+                older, pod, lambda: choose(time.monotonic() + _OLDER_S), ATTEMPTS, again
             )
         promised = self._promises.redeem(pod.sandbox_id)
         if promised is not None:  # its container was created for these devices: no attempt may choose other devices

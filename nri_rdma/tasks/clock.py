@@ -49,6 +49,7 @@ class Clock:
                 work()
             except Exception:  # an exception must not end the thread
                 log.exception("a scheduled call failed")
+            del work  # so that its objects are freed before the next call is due
 
     def _next(self) -> Callable[[], None]:
         """Wait for the next call that is due and was not cancelled, and return its function."""

@@ -114,7 +114,6 @@ class ClaimsDoor:
                 log.warning("claims are not served", extra={"error": str(error)})
             self._error = str(error)
         except Exception:  # a bug, or grpc cannot be imported: the next look may succeed
-            pause_s = TRY_AGAIN_S
             log.exception("claims are not served")
         with self._lock:
             if not self._is_closed:

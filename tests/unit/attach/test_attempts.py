@@ -202,6 +202,23 @@ def test_the_next_attempt_has_the_devices_of_the_first_unless_somebody_chooses_a
     assert_nothing_left(rig)
 
 
+def test_the_plan_of_a_sandbox_that_waited_for_an_older_one_is_made_again(start: Start) -> None:
+    """Its start was answered before the plan, so that the kubelet would not make another sandbox."""
+    world = make_world()
+    rig = start(world)
+    done = Future[None]()
+    done.set_result(None)
+    rig.gate.fail_at = "before plan"
+    selection = Selection(placed=placed_on(world, "rail0"), rdma_cm=None)
+    sandbox = rig.sandboxes.begin_after((done,), make_pod(), lambda: selection, attempts=ATTEMPTS)
+    rig.clock.wait_for_one()
+    rig.gate.fail_at = ""
+    rig.clock.pass_one()
+    sandbox.attach_done.result(SOON)
+    end_sandbox(rig)
+    assert_nothing_left(rig)
+
+
 def test_an_attempt_whose_undo_fails_is_the_last_one(start: Start) -> None:
     world = make_world()
     before = world.snapshot()

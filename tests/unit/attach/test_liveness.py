@@ -130,9 +130,16 @@ def test_a_container_that_no_runtime_lists_is_refused_if_its_end_would_not_be_no
         def watch(self, pid: int) -> ProcessIdentity:
             raise OSError(errno.EMFILE, "too many open files")
 
+        def watch_again(self, process: ProcessIdentity) -> None:
+            self.watch(process.pid)
+
     ends = _ends(make_world(), processes=Exhausted())
     with pytest.raises(KernelError, match="watch process 4711: EMFILE"):
         ends.watch_process(replace(make_pod(pid=4711), is_listed=False))
+    found = replace(make_pod(pid=4711), is_listed=False)
+    record = replace(_recorded(make_world()), pod=found, process=ProcessIdentity(pid=4711, start=100))
+    with pytest.raises(KernelError, match="watch process 4711: EMFILE"):  # after a restart
+        ends.is_there(record, None)
     assert ends.watch_process(ON_HOST) is None  # the runtime's next list shows its end
     assert [it.getMessage() for it in caplog.records] == ["process is not watched"]
 

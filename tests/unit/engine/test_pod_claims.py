@@ -120,6 +120,14 @@ def test_while_the_checkpoint_cannot_be_read_no_pod_starts_that_may_have_a_claim
     assert node.create("trainer", pod=PLAIN) == ContainerEdits()
 
 
+def test_the_first_claim_counts_as_seen_when_it_is_prepared(node: Node) -> None:
+    prepare(node, SHARED, FIRST)
+    told = node.engine.kubelet.claims
+    told.refuse_untold(Claim(namespace="team", name="rails", uid="c1", label="", requests=()))
+    node.kubelet.is_unreadable = True
+    assert told.may_have(FIRST.uid)
+
+
 def test_a_pod_is_told_as_unserved_until_each_bare_container_was_made_again(node: Node) -> None:
     prepare(node, SHARED, FIRST)
     node.engine.synchronize((listed(FIRST, "trainer", "sidecar"),)).result(SOON)

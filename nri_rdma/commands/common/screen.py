@@ -22,6 +22,7 @@ _GAP = "  "
 _LEAST_LAST_WIDTH = 24
 """The smallest width of a table's last column. If less room is left, the text of the last column goes on a line of its
 own below the row."""
+_NARROWEST_COLUMN = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,18 +69,24 @@ class Screen:
 
 
 def layout(table: TextTable, width: int) -> tuple[str, ...]:
-    """Return the lines of a table: the headings, then the rows. A line is at most `width` characters long, unless even
-    the narrowest columns need more."""
+    """Return the lines of a table: the headings, then the rows. A line is at most `width` characters long. If the
+    columns need more, the widest ones are narrowed, but none below _NARROWEST_COLUMN."""
     rows = [tuple(map(printable, row)) for row in table.rows]
     every = [table.headings, *rows] if table.headings else rows
-    widths = [min(width // 2, max(map(len, column))) for column in zip(*every, strict=True)][:-1]
+    widths = [min(width // 2, max(map(_longest_line, column))) for column in zip(*every, strict=True)][:-1]
+    room = width - len(_GAP) * len(widths) - len(table.headings[-1] if table.headings else "")
+    while sum(widths) > room and max(widths) > _NARROWEST_COLUMN:
+        widths[widths.index(max(widths))] -= 1
     rest = width - sum(widths) - len(_GAP) * len(widths)
     lines = [_GAP.join(f"{cell:<{size}}" for cell, size in zip(table.headings, [*widths, 0], strict=False))]
     for row in rows:
-        longest = max(map(len, row[-1].split("\n")))
-        fits = longest <= rest or rest >= _LEAST_LAST_WIDTH
+        fits = _longest_line(row[-1]) <= rest or rest >= _LEAST_LAST_WIDTH
         lines += _beside(row, [*widths, rest]) if fits else _below(row, widths, width)
     return tuple(lines)
+
+
+def _longest_line(cell: str) -> int:
+    return max(map(len, cell.split("\n")))
 
 
 def _beside(row: tuple[str, ...], widths: list[int]) -> Iterator[str]:

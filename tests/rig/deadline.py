@@ -1,11 +1,14 @@
 """The one way the rig waits: look again until something is so, or say what it waited for."""
 
+import os
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
 _POLL_SECONDS = 0.01
+_PATIENCE = float(os.environ.get("RIG_PATIENCE", "1"))
+"""How many times longer everything may take here: the lab's machines are emulated."""
 
 
 class DeadlineError(AssertionError):
@@ -17,6 +20,7 @@ def wait_until(look: Callable[[], T | None], what: str | Callable[[], str], seco
 
     The last look begins after that time, however long this process was kept from running. `what` was waited for; a
     function says what there was at the end."""
+    seconds *= _PATIENCE
     end = time.monotonic() + seconds
     while True:
         is_last = time.monotonic() > end

@@ -28,7 +28,6 @@ from tests.rig.image import IMAGE, PAUSE, write_image
 CRIO = next((it for it in cache.built() if it.is_crio), None)
 pytestmark = [
     pytest.mark.machine("systemd"),
-    pytest.mark.timeout(300),
     pytest.mark.skipif(CRIO is None, reason="CRI-O is not built. Next: python -m tests.rig.build_runtimes cri-o-1.36"),
 ]
 RUN = Path("/run/lab/crio")

@@ -18,7 +18,7 @@ from tests.kernel.journey import Attach
 from tests.lab.guest.conftest import MACHINE
 from tests.lab.guest.test_property import given_away
 
-pytestmark = [pytest.mark.timeout(200), pytest.mark.machine("sriov", "small")]
+pytestmark = pytest.mark.machine("sriov", "small")
 
 OPTIONS = ("--show-priv-flags", "-g", "-l", "-c", "-k")
 

@@ -18,7 +18,7 @@ from tests.rig.cri import Cri, Sandbox
 from tests.rig.deadline import DeadlineError, wait_until
 from tests.rig.systree import build_tree
 
-pytestmark = [pytest.mark.machine("systemd"), pytest.mark.outcome("managed-host"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.machine("systemd"), pytest.mark.outcome("managed-host")]
 NICS = ("fabric0", "eth2")  # one that udev renames, and one that keeps the kernel's name: guest/etc/systemd/network
 RUN = Path("/run/lab/managed")
 PREFIX = "managed.example"  # the other daemon of these tests has the usual one

@@ -22,7 +22,7 @@ from tests.lab.guest.test_property import VF, _make_vf_rich, given_away
 from tests.rig import hostlook
 from tests.unit.attach.networks import networks
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.machine("sriov")]
+pytestmark = pytest.mark.machine("sriov")
 
 STRIDE = 4
 """Every so many operations fail: the machine is emulated."""

@@ -35,7 +35,6 @@ from tests.unit.attach.meddlings import MEDDLINGS, Meddling
 
 __all__ = ["exclusive", "index"]
 
-pytestmark = pytest.mark.timeout(400)
 
 VF = "pf0v1"
 OF_A_VF = [act for act in MEDDLINGS if act.__name__ != "_new_mac"]

@@ -12,7 +12,7 @@ from tests.contract.machines import HOST, LinuxMachine, linux_machine
 from tests.kernel.journey import Attach, add_veth
 from tests.lab.guest.test_nldev import run
 
-pytestmark = [pytest.mark.timeout(200), pytest.mark.machine("sriov")]
+pytestmark = pytest.mark.machine("sriov")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from tests.lab.guest.test_nldev import run
 from tests.lab.guest.test_property import given_away
 from tests.rig.deadline import wait_until
 
-pytestmark = [pytest.mark.timeout(200), pytest.mark.machine("small")]
+pytestmark = pytest.mark.machine("small")
 
 PCI = Path("/sys/bus/pci")
 

@@ -178,7 +178,6 @@ def verify(cri: Cri, container: Container, *words: str, seconds: int = 120) -> E
     return done
 
 
-@pytest.mark.timeout(400)
 def test_the_command_proves_the_devices_of_its_container(cri: Cri, daemon: Server, rdma_device: str) -> None:
     ask = verbs.asks(f"mode: shared, match: {{device: {rdma_device}}}")
     with verbs.pod(cri, "verified", ask) as sandbox, verbs.pod(cri, "bare", {}) as without:

@@ -4,7 +4,7 @@ The kubelet's checkpoint file says which pods have a claim. The kubelet writes i
 also has the pods about which no call of the kubelet informs a driver, and it outlives the daemon. The kubelet's
 PodResources API says which containers name a claim. A claim that no container names belongs to the whole pod. Law: if
 one of these sources cannot be read, the pods that may have a claim are refused, and no other pods. While the checkpoint
-cannot be read, that is every pod, once this daemon has seen a claim.
+cannot be read, that is every pod, once there was a claim.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from nri_rdma.model.pod import Pod
 from nri_rdma.text.kubelet_checkpoint import FILE, claimed, may_have
 
 log = logging.getLogger(__name__)
+
+_OURS = f"{DRIVER}/claim="
+"""How the CDI devices of claims of nri-rdma's driver begin."""
 
 
 class PodClaims:
@@ -125,12 +128,14 @@ class PodClaims:
 
     def _checkpoint(self) -> bytes:
         """Return the content of the kubelet's checkpoint file, empty if there is none. Raise KubeletError if it cannot
-        be read now and had claims of nri-rdma's driver before. If it had none, no claim counts as there: where the file
-        can never be read, `refuse_untold` lets no claim be prepared."""
+        be read now and a claim of nri-rdma's driver may be in it: it had one before, or a CDI spec is there that this
+        or an earlier daemon wrote for one. Otherwise no claim counts as there: where the file can never be read,
+        `refuse_untold` lets no claim be prepared."""
         try:
             content = self._read() or b""
         except KubeletError as error:
-            if self._has_claims:
+            specs = self._specs
+            if self._has_claims or not specs.is_ready or any(it.startswith(_OURS) for it in specs.now.registry.devices):
                 raise
             log.warning("the kubelet's claims are not known", extra={"error": str(error)})
             return b""

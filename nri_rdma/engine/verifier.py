@@ -91,7 +91,7 @@ class Verifier:
         try:
             self._claims.look_at(item.pod, holdings.by_cdi_device)
         except NriRdmaError as error:
-            return _unserved(item, f"it has claims that were not attached at its start; {error.what}", everyone)
+            return _unserved(item, f"it may have claims that were not attached at its start; {error.what}", everyone)
         attached = holdings.attached
         given = {share for it in attached for share in it.admitted.request.shares}
         lacking = [it.name for it in item.containers if any(share not in given for _, share in it.shares)]

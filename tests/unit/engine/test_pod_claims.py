@@ -128,6 +128,13 @@ def test_the_first_claim_counts_as_seen_when_it_is_prepared(node: Node) -> None:
     assert told.may_have(FIRST.uid)
 
 
+def test_the_specs_of_an_earlier_daemon_tell_that_there_are_claims(node: Node) -> None:
+    node.kubelet.is_unreadable = True
+    assert not node.engine.kubelet.claims.may_have(FIRST.uid)
+    node.specify(spec(f"{DRIVER}/claim=c1-nic", 0))
+    assert node.engine.kubelet.claims.may_have(FIRST.uid)
+
+
 def test_a_pod_is_told_as_unserved_until_each_bare_container_was_made_again(node: Node) -> None:
     prepare(node, SHARED, FIRST)
     node.engine.synchronize((listed(FIRST, "trainer", "sidecar"),)).result(SOON)
@@ -237,7 +244,7 @@ def test_it_is_reported_also_while_the_kubelet_does_not_answer(node: Node) -> No
     node.kubelet.is_late = True
     node.engine.synchronize((listed(FIRST, "trainer"),)).result(SOON)
     (told,) = node.engine.unserved
-    assert told.why.startswith("it has claims that were not attached at its start; network is not ready")
+    assert told.why.startswith("it may have claims that were not attached at its start; network is not ready")
 
 
 def test_of_a_pod_that_has_all_its_claims_the_kubelet_is_not_asked_again(node: Node) -> None:

@@ -58,7 +58,7 @@ def test_two_pods_with_a_device_each_exchange_data(cri: Cri) -> None:
             verbs.Peer(sandbox=pod, container=verbs.start(cri, pod, "main"), device=f"{name}.0", gid_index=1)
             for name, pod in zip(names, (receivers, senders), strict=True)
         )
-        assert verbs.bandwidth(cri, receiver, sender) > 0
+        verbs.bandwidth(cri, receiver, sender)
 
 
 @pytest.fixture

@@ -131,7 +131,7 @@ def rate(cri: Cri, peer: verbs.Peer) -> float:
 
 def keeps(alone: float, beside: float) -> bool:
     """Return whether a rate is that of before, as far as can be told here."""
-    print(f"alone {alone} MiB/s, beside {SHARES - 1} exhausted shares {beside} MiB/s, ratio {beside / alone:.2f}")
+    print(f"alone {alone} MiB/s, beside {SHARES - 1} exhausted shares {beside} MiB/s")
     return beside >= LEAST_RATIO * alone
 
 

@@ -125,7 +125,7 @@ class Program:
 
 
 def bandwidth(cri: Cri, receiver: "Peer", sender: "Peer") -> float:
-    """The MiB/s that ib_send_bw moves between two pods. OutcomeError: no data arrives."""
+    """The MiB/s that ib_send_bw moves between two pods, see bandwidth_in. OutcomeError: not all data arrives."""
     listening = Program(cri, receiver.container, send_bw(receiver.device, receiver.gid_index), seconds=_TRANSFER_S)
     wait_until_listening(cri.container_status(receiver.container).pid, PORT)
     try:

@@ -16,21 +16,16 @@ from typing import Final, Generic, TypeVar
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.nldev import (
     CharNumber,
-    Count,
     ObjectKind,
     RdmaDeviceState,
-    RdmaEvent,
-    RdmaEventKind,
     RdmaObject,
     RdmaPortState,
-    RdmaSystem,
 )
 from nri_rdma.wire.error import WireError
 
 T = TypeVar("T")
 
 NETLINK_RDMA: Final = 20  # include/uapi/linux/netlink.h
-GROUP_NOTIFY: Final = 4  # RDMA_NL_GROUP_NOTIFY
 RESULTS_MAX: Final = 1 << 20
 """The greatest number of results of one request; a longer reply is broken. No node has so many objects: adapters offer
 at most 2^18 queue pairs."""
@@ -46,21 +41,17 @@ _U8, _U32, _U64, _S32 = struct.Struct("=B"), struct.Struct("=I"), struct.Struct(
 
 
 class NldevCommand(IntEnum):
-    """RDMA_NLDEV_CMD_*, include/uapi/rdma/rdma_netlink.h (Linux 7.2; MONITOR since 6.12)."""
+    """RDMA_NLDEV_CMD_*, include/uapi/rdma/rdma_netlink.h (Linux 7.2)."""
 
     GET = 1
     SET = 2
     PORT_GET = 5
     SYS_GET = 6
-    SYS_SET = 7
-    RES_GET = 9
     RES_QP_GET = 10
     RES_CM_ID_GET = 11
     RES_MR_GET = 13
     GET_CHARDEV = 15
-    STAT_GET = 17
     RES_CTX_GET = 22
-    MONITOR = 28
 
 
 class Attribute(IntEnum):
@@ -69,20 +60,10 @@ class Attribute(IntEnum):
 
     DEV_INDEX = 1  # u32
     DEV_NAME = 2  # string
-    PORT_INDEX = 3  # u32; of a device: how many it has
-    FW_VERSION = 5  # string
+    PORT_INDEX = 3  # u32
     NODE_GUID = 6  # u64, host byte order
-    LID = 9  # u32
-    PORT_STATE = 12  # u8
-    PORT_PHYS_STATE = 13  # u8
-    DEV_NODE_TYPE = 14  # u8
-    RES_SUMMARY = 15  # nested table
-    RES_SUMMARY_ENTRY = 16  # nested
-    RES_SUMMARY_ENTRY_NAME = 17  # string
-    RES_SUMMARY_ENTRY_CURR = 18  # u64
     RES_QP = 19  # nested table
     RES_QP_ENTRY = 20  # nested
-    RES_TYPE = 26  # u8
     RES_PID = 28  # u32
     RES_KERN_NAME = 29  # string
     RES_CM_ID = 30  # nested table
@@ -92,20 +73,12 @@ class Attribute(IntEnum):
     NDEV_INDEX = 50  # u32
     NDEV_NAME = 51  # string
     NETNS_MODE = 66  # u8: 1 is shared
-    DEV_PROTOCOL = 67  # string
     NET_NS_FD = 68  # u32
     CHARDEV_TYPE = 69  # string
     CHARDEV_NAME = 70  # string
-    CHARDEV_ABI = 71  # u64
     CHARDEV = 72  # u64
-    STAT_HWCOUNTERS = 80  # nested table
-    STAT_HWCOUNTER_ENTRY = 81  # nested
-    STAT_HWCOUNTER_ENTRY_NAME = 82  # string
-    STAT_HWCOUNTER_ENTRY_VALUE = 83  # u64
     RES_CTX = 86  # nested table
     RES_CTX_ENTRY = 87  # nested
-    EVENT_TYPE = 102  # u8
-    MONITOR_MODE = 103  # u8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,19 +116,9 @@ def get_char_device(kind: CharKind, index: int | None, port: int | None) -> Nlde
     return _request(NldevCommand.GET_CHARDEV, _read_char, *place, _string(Attribute.CHARDEV_TYPE, kind.value))
 
 
-def get_system() -> NldevRequest[RdmaSystem]:
-    """Return the request for the settings of the RDMA subsystem."""
-    return _request(NldevCommand.SYS_GET, _read_system)
-
-
-def set_netns_mode(mode: RdmaNetns) -> NldevRequest[None]:
-    """Return the request that sets the netns mode of the RDMA subsystem. The kernel answers EBUSY while other network
-    namespaces exist."""
-    if mode is RdmaNetns.NONE:
-        raise WireError("the RDMA subsystem can be shared or exclusive, it cannot be switched off")
-    return _request(
-        NldevCommand.SYS_SET, _read_nothing, _pack(Attribute.NETNS_MODE, _U8.pack(mode is RdmaNetns.SHARED))
-    )
+def get_netns_mode() -> NldevRequest[RdmaNetns]:
+    """Return the request for the netns mode of the RDMA subsystem."""
+    return _request(NldevCommand.SYS_GET, _read_netns_mode)
 
 
 def set_namespace(index: int, fd: int) -> NldevRequest[None]:
@@ -168,12 +131,6 @@ def set_name(index: int, name: str) -> NldevRequest[None]:
     return _request(
         NldevCommand.SET, _read_nothing, _u32(Attribute.DEV_INDEX, index), _string(Attribute.DEV_NAME, name)
     )
-
-
-def get_resources(index: int) -> NldevRequest[tuple[Count, ...]]:
-    """Return the request for the number of objects of each kind on a device. The kernel's own objects are counted,
-    too."""
-    return _request(NldevCommand.RES_GET, _read_resources, _u32(Attribute.DEV_INDEX, index))
 
 
 def get_objects(kind: ObjectKind, index: int) -> NldevRequest[tuple[RdmaObject, ...]]:
@@ -196,13 +153,6 @@ def get_kernel_objects(kind: ObjectKind, index: int) -> NldevRequest[tuple[RdmaO
         return tuple(found for item in likely if (found := _read_object(kind, item)).kernel_user)
 
     return _request(command, read, _u32(Attribute.DEV_INDEX, index), is_dump=True)
-
-
-def get_counters(index: int, port: int) -> NldevRequest[tuple[Count, ...]]:
-    """Return the request for the hardware counters of a port. The kernel answers EINVAL if the driver has none."""
-    return _request(
-        NldevCommand.STAT_GET, _read_counters, _u32(Attribute.DEV_INDEX, index), _u32(Attribute.PORT_INDEX, port)
-    )
 
 
 class Replies(Generic[T]):
@@ -234,12 +184,6 @@ class Replies(Generic[T]):
         if len(self.results) >= RESULTS_MAX:
             raise WireError(f"more than {RESULTS_MAX} answers to one {self._request.command.name}")
         self.results.append(self._request.read(NldevFields(payload)))
-
-
-def read_events(datagram: bytes) -> tuple[RdmaEvent, ...]:
-    """Return the events in a datagram of the notify group; other messages are skipped. Raises WireError."""
-    monitor = _CLIENT << 10 | NldevCommand.MONITOR
-    return tuple(_read_event(NldevFields(payload)) for kind, _, _, payload in _messages(datagram) if kind == monitor)
 
 
 class NldevFields:
@@ -290,22 +234,6 @@ class NldevFields:
         return next((data for kind, data in self._items if kind == attribute), None)
 
 
-_NODE_TYPES = {1: "CA", 2: "switch", 3: "router", 4: "RNIC", 5: "usNIC", 6: "usNIC UDP", 7: "unspecified"}
-_PORT_STATES = {0: "NOP", 1: "DOWN", 2: "INIT", 3: "ARMED", 4: "ACTIVE", 5: "ACTIVE_DEFER"}
-_PHYS_STATES = {
-    1: "Sleep",
-    2: "Polling",
-    3: "Disabled",
-    4: "PortConfigurationTraining",
-    5: "LinkUp",
-    6: "LinkErrorRecovery",
-    7: "Phy Test",
-}
-"""The names of physical port states in drivers/infiniband/core/sysfs.c."""
-
-_EVENTS = dict(enumerate(kind for kind in RdmaEventKind if kind is not RdmaEventKind.OTHER))
-"""The numbers of enum rdma_nl_notify_event_type, which has the order of RdmaEventKind."""
-
 _KERN_NAME = struct.pack("=H", Attribute.RES_KERN_NAME)
 """The number, as bytes, of an attribute that only objects of the kernel have. Other entries can contain these bytes by
 chance."""
@@ -319,28 +247,17 @@ _OBJECTS = {
 
 
 def _read_device(fields: NldevFields) -> RdmaDeviceState:
-    node_type = fields.number(Attribute.DEV_NODE_TYPE, _U8)
     guid = f"{fields.number(Attribute.NODE_GUID, _U64):016x}"
     return RdmaDeviceState(
         index=fields.number(Attribute.DEV_INDEX, _U32),
         name=fields.text(Attribute.DEV_NAME),
-        ports=fields.number(Attribute.PORT_INDEX, _U32),
-        node_type=_NODE_TYPES.get(node_type, str(node_type)),
         node_guid=":".join(guid[start : start + 4] for start in range(0, 16, 4)),
-        firmware=fields.text(Attribute.FW_VERSION, ""),
-        protocol=fields.text(Attribute.DEV_PROTOCOL, ""),
     )
 
 
 def _read_port(fields: NldevFields) -> RdmaPortState:
-    state = fields.number(Attribute.PORT_STATE, _U8)
-    phys_state = fields.number(Attribute.PORT_PHYS_STATE, _U8)
     return RdmaPortState(
-        device_index=fields.number(Attribute.DEV_INDEX, _U32),
         number=fields.number(Attribute.PORT_INDEX, _U32),
-        state=_PORT_STATES.get(state, str(state)),
-        phys_state=_PHYS_STATES.get(phys_state, str(phys_state)),
-        lid=fields.number(Attribute.LID, _U32, default=0),
         netdev_index=fields.optional(Attribute.NDEV_INDEX, _U32),
         netdev_name=fields.text(Attribute.NDEV_NAME, ""),
     )
@@ -350,29 +267,14 @@ def _read_char(fields: NldevFields) -> CharNumber:
     number = fields.number(Attribute.CHARDEV, _U64)
     return CharNumber(
         name=fields.text(Attribute.CHARDEV_NAME),
-        abi=fields.number(Attribute.CHARDEV_ABI, _U64),
         # huge_encode_dev(), include/linux/kdev_t.h: 12 bits of major between the 8 low and 12 high ones of minor
         major=number >> 8 & 0xFFF,
         minor=number & 0xFF | number >> 12 & 0xFFF00,
     )
 
 
-def _read_system(fields: NldevFields) -> RdmaSystem:
-    shared = fields.number(Attribute.NETNS_MODE, _U8)
-    return RdmaSystem(
-        netns=RdmaNetns.SHARED if shared else RdmaNetns.EXCLUSIVE,
-        monitor=bool(fields.number(Attribute.MONITOR_MODE, _U8, default=0)),
-    )
-
-
-def _read_resources(fields: NldevFields) -> tuple[Count, ...]:
-    return tuple(
-        Count(
-            name=entry.text(Attribute.RES_SUMMARY_ENTRY_NAME),
-            value=entry.number(Attribute.RES_SUMMARY_ENTRY_CURR, _U64),
-        )
-        for entry in fields.table(Attribute.RES_SUMMARY, Attribute.RES_SUMMARY_ENTRY)
-    )
+def _read_netns_mode(fields: NldevFields) -> RdmaNetns:
+    return RdmaNetns.SHARED if fields.number(Attribute.NETNS_MODE, _U8) else RdmaNetns.EXCLUSIVE
 
 
 def _read_object(kind: ObjectKind, fields: NldevFields) -> RdmaObject:
@@ -380,26 +282,6 @@ def _read_object(kind: ObjectKind, fields: NldevFields) -> RdmaObject:
         kind=kind,
         kernel_user=fields.text(Attribute.RES_KERN_NAME, ""),
         pid=fields.optional(Attribute.RES_PID, _U32),
-        type=fields.optional(Attribute.RES_TYPE, _U8),
-    )
-
-
-def _read_counters(fields: NldevFields) -> tuple[Count, ...]:
-    return tuple(
-        Count(
-            name=entry.text(Attribute.STAT_HWCOUNTER_ENTRY_NAME),
-            value=entry.number(Attribute.STAT_HWCOUNTER_ENTRY_VALUE, _U64),
-        )
-        for entry in fields.table(Attribute.STAT_HWCOUNTERS, Attribute.STAT_HWCOUNTER_ENTRY)
-    )
-
-
-def _read_event(fields: NldevFields) -> RdmaEvent:
-    return RdmaEvent(
-        kind=_EVENTS.get(fields.number(Attribute.EVENT_TYPE, _U8), RdmaEventKind.OTHER),
-        device_index=fields.optional(Attribute.DEV_INDEX, _U32),
-        port=fields.optional(Attribute.PORT_INDEX, _U32),
-        netdev_index=fields.optional(Attribute.NDEV_INDEX, _U32),
     )
 
 

@@ -654,11 +654,7 @@ class FakeKernel:
         here = [link for link in netns.links.values() if link is device.netdev]
         return (
             RdmaPortState(
-                device_index=index,
                 number=1,
-                state="ACTIVE",
-                phys_state="LinkUp",
-                lid=0,
                 netdev_index=here[0].ifindex if here else None,
                 netdev_name=name if here else "",
             ),
@@ -697,12 +693,12 @@ class FakeKernel:
         self, namespace: Namespace, index: int | None, kind: CharKind, port: int | None
     ) -> CharNumber | None:
         if index is None:
-            return CharNumber(name="rdma_cm", abi=1, major=10, minor=120)
+            return CharNumber(name="rdma_cm", major=10, minor=120)
         minor = self._rdma(namespace, index).minor
         if kind is CharKind.ISSM:
             return None  # which the kernel says of every device, also of those that have one
         first = {CharKind.UVERBS: 192, CharKind.UMAD: 0}[kind]
-        return CharNumber(name=f"{kind}{minor - 192}", abi=1, major=231, minor=minor - 192 + first)
+        return CharNumber(name=f"{kind}{minor - 192}", major=231, minor=minor - 192 + first)
 
     def _rdma(self, namespace: Namespace, index: int) -> Rdma:
         if self._world.rdma_netns is RdmaNetns.NONE:
@@ -1112,15 +1108,7 @@ def _links_to(links: Collection[Link], address: IPv4Address | IPv6Address) -> fr
 
 
 def _rdma_state(device: Rdma) -> RdmaDeviceState:
-    return RdmaDeviceState(
-        index=device.index,
-        name=device.name,
-        ports=1,
-        node_type="CA",
-        node_guid=device.node_guid,
-        firmware="",
-        protocol="roce",
-    )
+    return RdmaDeviceState(index=device.index, name=device.name, node_guid=device.node_guid)
 
 
 def _link_local(mac: str) -> IPv6Interface:

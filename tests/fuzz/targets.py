@@ -233,23 +233,15 @@ _QUESTIONS: tuple[Callable[[], nldev.NldevRequest[Any]], ...] = (
     nldev.get_devices,
     lambda: nldev.get_ports(1),
     lambda: nldev.get_char_device(CharKind.UVERBS, 1, None),
-    nldev.get_system,
-    lambda: nldev.get_resources(1),
+    nldev.get_netns_mode,
     lambda: nldev.get_objects(ObjectKind.QP, 1),
-    lambda: nldev.get_counters(1, 1),
 )
 
 
 def run_nldev(data: bytes, random: Random) -> None:
     sequence = struct.unpack_from("=I", data, 8)[0] if len(data) >= 12 else 1
-    for read in (
-        lambda: nldev.Replies(random.choice(_QUESTIONS)(), sequence).receive_data(data),
-        lambda: nldev.read_events(data),
-    ):
-        try:
-            read()
-        except (WireError, OSError):  # the kernel's own errors are OSError
-            continue
+    with contextlib.suppress(WireError):
+        nldev.Replies(random.choice(_QUESTIONS)(), sequence).receive_data(data)
 
 
 def run_rtnetlink(data: bytes, _random: Random) -> None:

@@ -83,9 +83,9 @@ def test_a_soft_device_that_is_nowhere_has_died_with_its_netdev_and_a_physical_o
 
 
 def test_beyond_the_64th_port_nobody_says_which_issm_belongs_to_a_umad() -> None:
-    last = CharNumber(name="umad63", abi=5, major=231, minor=63)
-    assert issm_beside(last) == CharNumber(name="issm63", abi=5, major=231, minor=127)
-    assert issm_beside(CharNumber(name="umad64", abi=5, major=239, minor=0)) is None
+    last = CharNumber(name="umad63", major=231, minor=63)
+    assert issm_beside(last) == CharNumber(name="issm63", major=231, minor=127)
+    assert issm_beside(CharNumber(name="umad64", major=239, minor=0)) is None
 
 
 class _WithoutUmad(FakeKernel):

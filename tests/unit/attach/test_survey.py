@@ -17,9 +17,9 @@ from tests.unit.attach.builders import POD_PATH
 from tests.unit.attach.rdma_life import attach, begin, device_of
 from tests.unit.rigs.attachments import SOON, Rig, add_rail, placed_on
 
-CONTEXT = RdmaObject(kind=ObjectKind.CTX, kernel_user="", pid=4711, type=None)
-MANAGEMENT = RdmaObject(kind=ObjectKind.QP, kernel_user="ib_core", pid=None, type=1)
-STORAGE = RdmaObject(kind=ObjectKind.QP, kernel_user="nvme_rdma", pid=None, type=2)
+CONTEXT = RdmaObject(kind=ObjectKind.CTX, kernel_user="", pid=4711)
+MANAGEMENT = RdmaObject(kind=ObjectKind.QP, kernel_user="ib_core", pid=None)
+STORAGE = RdmaObject(kind=ObjectKind.QP, kernel_user="nvme_rdma", pid=None)
 
 
 def test_a_shared_device_is_refused_where_the_kernel_has_come_to_hide_it(rig: Rig, world: World) -> None:

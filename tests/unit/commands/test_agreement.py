@@ -199,7 +199,7 @@ def _default_route(_inside: InsideDaemon, rail: Link) -> Use:
 
 def _held_by(kernel_user: str, pid: int | None) -> Callable[[InsideDaemon, Link], Use]:
     kind = ObjectKind.CTX if pid is not None else ObjectKind.QP
-    item = RdmaObject(kind=kind, kernel_user=kernel_user, pid=pid, type=None, process="opensm" if pid else "")
+    item = RdmaObject(kind=kind, kernel_user=kernel_user, pid=pid, process="opensm" if pid else "")
 
     def hold(inside: InsideDaemon, rail: Link) -> Use:
         return _set(_rdma_of(inside, rail), objects=(item,))

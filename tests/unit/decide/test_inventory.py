@@ -244,7 +244,7 @@ def test_other_sockets_do_not_use_it(item: HostSocket) -> None:
 
 
 def _object(kind: ObjectKind, kernel_user: str = "", pid: int | None = None, process: str = "") -> RdmaObject:
-    return RdmaObject(kind=kind, kernel_user=kernel_user, pid=pid, type=None, process=process)
+    return RdmaObject(kind=kind, kernel_user=kernel_user, pid=pid, process=process)
 
 
 def test_the_kernels_users_of_a_device_are_told_with_what_they_hold() -> None:

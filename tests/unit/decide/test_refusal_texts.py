@@ -138,10 +138,10 @@ USES: tuple[tuple[str, HostUse], ...] = (
     ),
 )
 OBJECTS: tuple[tuple[str, RdmaObject], ...] = (
-    ("a part of the kernel", RdmaObject(kind=ObjectKind.QP, kernel_user="nvme_rdma", pid=None, type=2)),
+    ("a part of the kernel", RdmaObject(kind=ObjectKind.QP, kernel_user="nvme_rdma", pid=None)),
     (
         "a process",
-        RdmaObject(kind=ObjectKind.CTX, kernel_user="", pid=4711, type=None, process="opensm"),
+        RdmaObject(kind=ObjectKind.CTX, kernel_user="", pid=4711, process="opensm"),
     ),
 )
 

@@ -21,13 +21,11 @@ from nri_rdma.host.netlink.sockets.patience import PATIENCE_S, be_patient
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.nldev import (
     CharNumber,
-    Count,
     ObjectKind,
     RdmaDeviceState,
     RdmaNetdevs,
     RdmaObject,
     RdmaPortState,
-    RdmaSystem,
 )
 from nri_rdma.wire import WireError, nldev
 
@@ -155,19 +153,7 @@ class RdmaSocket:
 
     def netns_mode(self) -> RdmaNetns:
         """Return the RDMA subsystem's netns mode: whether namespaces share the RDMA devices."""
-        return self.system().netns
-
-    def system(self) -> RdmaSystem:
-        """Return the RDMA subsystem's settings: the netns mode, and whether the kernel sends events about RDMA
-        devices."""
-        if not self.has_subsystem:
-            return RdmaSystem(netns=RdmaNetns.NONE, monitor=False)
-        return self._ask_one("read the RDMA subsystem's settings", nldev.get_system())
-
-    def set_netns_mode(self, mode: RdmaNetns) -> None:
-        """Set the RDMA subsystem's netns mode (whether namespaces share the RDMA devices). Raises KernelError: EBUSY
-        while other network namespaces exist."""
-        self._ask(f"set rdmaNetns {mode}", nldev.set_netns_mode(mode))
+        return self._ask_one("read rdmaNetns", nldev.get_netns_mode()) if self.has_subsystem else RdmaNetns.NONE
 
     def move(self, index: int, fd: int) -> None:
         """Move an RDMA device into the namespace of the descriptor `fd`. The calling thread must be in the socket's
@@ -177,10 +163,6 @@ class RdmaSocket:
     def rename(self, index: int, name: str) -> None:
         """Rename an RDMA device. Raises KernelError: EEXIST if another device of the machine has that name."""
         self._ask(f"rename RDMA device {index} to {name}", nldev.set_name(index, name))
-
-    def resources(self, index: int) -> tuple[Count, ...]:
-        """Return the number of objects of each kind on an RDMA device."""
-        return self._ask_one(f"count the objects of RDMA device {index}", nldev.get_resources(index))
 
     def objects(self, index: int, kind: ObjectKind) -> tuple[RdmaObject, ...]:
         """Return the objects of one kind on an RDMA device, each with the process or kernel user that made it."""
@@ -192,10 +174,6 @@ class RdmaSocket:
         without being decoded."""
         answers = self._ask(f"list the {kind} objects of RDMA device {index}", nldev.get_kernel_objects(kind, index))
         return tuple(item for answer in answers for item in answer)
-
-    def counters(self, index: int, port: int) -> tuple[Count, ...]:
-        """Return the hardware counters of a port of the RDMA device with this index, each with its value."""
-        return self._ask_one(f"read counters of RDMA device {index}", nldev.get_counters(index, port))
 
     def _ask_one(self, operation: str, request: nldev.NldevRequest[T]) -> T:
         answers = self._ask(operation, request)

@@ -19,20 +19,15 @@ class Kernel(RdmaSocket):
         self.pid = os.getpid()
 
     def devices(self) -> tuple[RdmaDeviceState, ...]:
-        return tuple(
-            RdmaDeviceState(
-                index=index, name=f"mlx5_{index}", ports=1, node_type="CA", node_guid="", firmware="", protocol="roce"
-            )
-            for index in (1, 2, 3)
-        )
+        return tuple(RdmaDeviceState(index=index, name=f"mlx5_{index}", node_guid="") for index in (1, 2, 3))
 
     def objects(self, index: int, kind: ObjectKind) -> tuple[RdmaObject, ...]:
         if index in self.gone:
             raise KernelError(f"list the {kind} objects of RDMA device {index}", errno.EINVAL)
-        return (RdmaObject(kind=kind, kernel_user="", pid=self.pid, type=None),)
+        return (RdmaObject(kind=kind, kernel_user="", pid=self.pid),)
 
     def kernel_objects(self, index: int, kind: ObjectKind) -> tuple[RdmaObject, ...]:
-        return (RdmaObject(kind=kind, kernel_user="nvme_rdma", pid=None, type=None),) if index == 3 else ()
+        return (RdmaObject(kind=kind, kernel_user="nvme_rdma", pid=None),) if index == 3 else ()
 
 
 def test_a_device_that_goes_while_it_is_asked_about_is_left_out() -> None:

@@ -21,12 +21,7 @@ class Changing(RdmaSocket):
         return True
 
     def devices(self) -> tuple[RdmaDeviceState, ...]:
-        return tuple(
-            RdmaDeviceState(
-                index=int(name[-1]), name=name, ports=1, node_type="CA", node_guid="", firmware="", protocol="roce"
-            )
-            for name in self._names
-        )
+        return tuple(RdmaDeviceState(index=int(name[-1]), name=name, node_guid="") for name in self._names)
 
     def ports(self, index: int) -> tuple[RdmaPortState, ...]:
         name = next(name for name in self._names if int(name[-1]) == index)
@@ -36,11 +31,7 @@ class Changing(RdmaSocket):
             raise KernelError(f"list ports of RDMA device {index}", errno.EINVAL)
         return (
             RdmaPortState(
-                device_index=index,
                 number=1,
-                state="ACTIVE",
-                phys_state="LinkUp",
-                lid=0,
                 netdev_index=10 + index,
                 netdev_name=f"eth{index}",
             ),

@@ -184,7 +184,7 @@ class Daemon:
         self._images = _image_check(settings, self._engine, self._spans)
         self._lacking.add(missing_right(self._engine.offering.policy, self._kernel))
         self._kubelet_doors = KubeletDoors(
-            settings, self._engine, self._workers, self._listeners, self._sources, self._runtime, self._spans
+            settings, self._engine, self._workers, self._listeners, self._runtime, self._spans
         )
         self._reloader = Reloader(settings, reread, self._engine)
         self._sessions = Sessions(

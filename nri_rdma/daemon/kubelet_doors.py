@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import Any  # Any: a document of JSON
 
 from nri_rdma.config.settings import Settings
-from nri_rdma.daemon.sources import Sources
 from nri_rdma.daemon.wire_claims import make_claims_door
 from nri_rdma.daemon.wire_device_plugins import make_device_plugins
 from nri_rdma.engine.engine import Engine
@@ -29,7 +28,6 @@ class KubeletDoors:
         engine: Engine,
         workers: Workers,
         listeners: Listeners,
-        sources: Sources,
         runtime: Callable[[], str],
         spans: Recorder,
     ) -> None:

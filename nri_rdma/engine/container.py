@@ -35,10 +35,6 @@ class Container(Protocol):
         """The id of the container's pod sandbox."""
 
     @property
-    def pod_uid(self) -> str:
-        """The uid of the pod; "" if the runtime does not report it."""
-
-    @property
     def pod_name(self) -> str:
         """The pod, as NAMESPACE/NAME."""
 
@@ -168,12 +164,10 @@ class KnownContainer:
     gpus: GpuEvidence = GpuEvidence()  # noqa: RUF009 - frozen
     was_there: bool = False
     sandbox_id: str = field(init=False)
-    pod_uid: str = field(init=False)
     pod_name: str = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sandbox_id", self.pod.sandbox_id)
-        object.__setattr__(self, "pod_uid", self.pod.uid)
         object.__setattr__(self, "pod_name", str(self.pod))
 
     def has_major(self, majors: Collection[int] | None) -> bool:

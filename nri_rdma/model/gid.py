@@ -35,12 +35,6 @@ class Gid:
         """Return the IP address of the GID. RoCE writes IPv4 as ``::ffff:A.B.C.D``."""
         return self.value.ipv4_mapped or self.value
 
-    @property
-    def is_routable(self) -> bool:
-        """Return whether routers forward packets to this GID. They forward only to RoCE v2 GIDs whose address is not
-        link-local."""
-        return self.type is GidType.ROCE_V2 and not self.address.is_link_local
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortGid:

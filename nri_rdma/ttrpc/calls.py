@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from .error import RpcError
 from .wire import Code
@@ -80,17 +80,24 @@ class Streaming:
     server_streams: bool
 
 
-class Methods:
-    """The handlers of a server's methods, and the interceptors that wrap each call."""
+Method = TypeVar("Method")
+Result = TypeVar("Result")
+
+
+class Methods(Generic[Method, Result]):
+    """The handlers of a server's methods, and the interceptors that wrap each call. A handler returns a Result: what is
+    answered, or in asyncio an awaitable of it."""
 
     def __init__(
-        self, handlers: Mapping[tuple[str, str], Handler | Streaming], interceptors: Sequence[Interceptor]
+        self,
+        handlers: Mapping[tuple[str, str], Method],
+        interceptors: Sequence[Callable[[Call, Callable[[Call], Result]], Result]],
     ) -> None:
         self._handlers = dict(handlers)
         self._services = frozenset(service for service, _method in self._handlers)
         self._interceptors = tuple(interceptors)
 
-    def find(self, service: str, method: str) -> Handler | Streaming:
+    def find(self, service: str, method: str) -> Method:
         """Return the method's handler. Raises RpcError with UNIMPLEMENTED if there is none."""
         handler = self._handlers.get((service, method))
         if handler is None:
@@ -98,11 +105,11 @@ class Methods:
             raise RpcError(Code.UNIMPLEMENTED, missing)
         return handler
 
-    def run(self, call: Call, handler: Callable[[Call], bytes | None]) -> bytes | None:
+    def run(self, call: Call, handler: Callable[[Call], Result]) -> Result:
         """Call the handler through all interceptors, the first one outermost, and return the result."""
         return self._through(0, call, handler) if self._interceptors else handler(call)
 
-    def _through(self, position: int, call: Call, handler: Callable[[Call], bytes | None]) -> bytes | None:
+    def _through(self, position: int, call: Call, handler: Callable[[Call], Result]) -> Result:
         if position == len(self._interceptors):
             return handler(call)
         return self._interceptors[position](call, lambda inner: self._through(position + 1, inner, handler))

@@ -45,7 +45,7 @@ class Connection:
     def __init__(
         self,
         connection: socket.socket,
-        methods: Methods,
+        methods: Methods[Handler | Streaming, bytes | None],
         *,
         name: str,
         max_calls: int,

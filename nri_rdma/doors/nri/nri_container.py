@@ -60,12 +60,6 @@ class NriContainer:
         self.annotations: Mapping[str, str] = message.pod.annotations
 
     @_lazy
-    def pod_uid(self) -> str:
-        """The UID of the pod; "" if the runtime does not report it."""
-        uid: str = self._message.pod.uid
-        return uid
-
-    @_lazy
     def pod_name(self) -> str:
         """The pod, as NAMESPACE/NAME."""
         return f"{self._message.pod.namespace}/{self._message.pod.name}"

@@ -42,8 +42,7 @@ from nri_rdma.ttrpc.wire import Request
 from nri_rdma.wire.error import WireError
 
 DEFAULT_REQUEST_TIMEOUT_S = 2.0
-DEFAULT_REGISTRATION_TIMEOUT_S = 5.0
-"""NRI's default timeouts, for runtimes before NRI 0.7, which send 0."""
+"""NRI's default, for runtimes before NRI 0.7, which send 0."""
 
 LONGEST_TIMEOUT_S = 60.0
 """Upper bound of a handler's time, even if the runtime allows more, because the runtime sends no other event
@@ -73,10 +72,8 @@ class RuntimeFacts:
 
     name: str = ""
     version: str = ""
-    nri_version: str = ""
     abilities: Abilities = field(default_factory=Abilities)
     request_timeout_s: float = DEFAULT_REQUEST_TIMEOUT_S
-    registration_timeout_s: float = DEFAULT_REGISTRATION_TIMEOUT_S
 
 
 class Refusals(Protocol):
@@ -320,10 +317,8 @@ def runtime_facts(message: Any) -> RuntimeFacts:
     return RuntimeFacts(
         name=message.runtime_name,
         version=message.runtime_version,
-        nri_version=message.NRI_version,
         abilities=abilities_in(message),
         request_timeout_s=message.request_timeout / 1000 or DEFAULT_REQUEST_TIMEOUT_S,
-        registration_timeout_s=message.registration_timeout / 1000 or DEFAULT_REGISTRATION_TIMEOUT_S,
     )
 
 

@@ -18,7 +18,7 @@ from typing import Protocol
 from google.protobuf.message import DecodeError
 
 from nri_rdma.doors.nri.messages import NRI_VERSION, PLUGIN_SERVICE, RUNTIME_SERVICE
-from nri_rdma.doors.nri.plugin import DEFAULT_REGISTRATION_TIMEOUT_S, UnknownMethodError
+from nri_rdma.doors.nri.plugin import UnknownMethodError
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError, PlacementError, RequestError
 from nri_rdma.pb import nri_pb2 as pb
 from nri_rdma.ttrpc.wire import ClientConnection, Code, Rejected, Request, Response, ServerConnection
@@ -33,7 +33,7 @@ _RECEIVE_SIZE = 64 << 10
 instead of 18 (bench/floor.py)."""
 QUIET_S = 1.0
 """Seconds without events after which a session is checked."""
-_REGISTER_TIMEOUT_NS = int(DEFAULT_REGISTRATION_TIMEOUT_S * 1e9)
+_REGISTER_TIMEOUT_NS = 5_000_000_000  # NRI's default
 
 
 class RegistrationError(Exception):

@@ -23,7 +23,6 @@ from nri_rdma.host.kubelet import podresources_messages
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.text.refusals import bounded
 
-DEFAULT_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 BUDGET_S = 0.05
 WARM_S = 5.0
 MAX_MESSAGE_BYTES = 16 << 20

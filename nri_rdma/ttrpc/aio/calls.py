@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..calls import Call
-from ..error import RpcError
-from ..wire import Code
+from ..calls import Call, Methods
 
 
 class AsyncStream(Protocol):
@@ -53,33 +51,4 @@ class AsyncStreaming:
     server_streams: bool
 
 
-class AsyncMethods:
-    """The handlers of a server's methods, and the interceptors that wrap each call."""
-
-    def __init__(
-        self,
-        handlers: Mapping[tuple[str, str], AsyncHandler | AsyncStreaming],
-        interceptors: Sequence[AsyncInterceptor],
-    ) -> None:
-        self._handlers = dict(handlers)
-        self._services = frozenset(service for service, _method in self._handlers)
-        self._interceptors = tuple(interceptors)
-
-    def find(self, service: str, method: str) -> AsyncHandler | AsyncStreaming:
-        """Return the method's handler. Raises RpcError with UNIMPLEMENTED if there is none."""
-        handler = self._handlers.get((service, method))
-        if handler is None:
-            missing = f"method {method}" if service in self._services else f"service {service}"
-            raise RpcError(Code.UNIMPLEMENTED, missing)
-        return handler
-
-    def run(self, call: Call, handler: Callable[[Call], Awaitable[bytes | None]]) -> Awaitable[bytes | None]:
-        """Call the handler through all interceptors, the first one outermost, and return the result."""
-        return self._through(0, call, handler) if self._interceptors else handler(call)
-
-    def _through(
-        self, position: int, call: Call, handler: Callable[[Call], Awaitable[bytes | None]]
-    ) -> Awaitable[bytes | None]:
-        if position == len(self._interceptors):
-            return handler(call)
-        return self._interceptors[position](call, lambda inner: self._through(position + 1, inner, handler))
+AsyncMethods = Methods[AsyncHandler | AsyncStreaming, Awaitable[bytes | None]]

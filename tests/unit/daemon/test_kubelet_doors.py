@@ -10,7 +10,6 @@ import pytest
 
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.kubelet_doors import KubeletDoors
-from nri_rdma.daemon.sources import Sources
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.engine.shares import ShareBook
 from nri_rdma.model.pool import Pool
@@ -64,9 +63,7 @@ def make(daemon: InsideDaemon, kubelet: Path, workers: Workers, tmp_path: Path) 
             )
             daemon.engine.kubelet.shares = ShareBook(pools)
             daemon.engine.offering.policy = policy_of(pools, (), allow_default_pool=False)
-            sources = Sources(settings, daemon.engine.node, workers, listeners)
-            doors = KubeletDoors(settings, daemon.engine, workers, listeners, sources, lambda: "cri-o", daemon.spans)
-            after.callback(sources.close)
+            doors = KubeletDoors(settings, daemon.engine, workers, listeners, lambda: "cri-o", daemon.spans)
             after.callback(doors.close)
             after.callback(workers.close, 5)
             return doors

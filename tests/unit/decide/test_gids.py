@@ -50,7 +50,3 @@ def test_an_empty_entry_is_no_gid() -> None:
 
 def test_infiniband_has_its_first_entry() -> None:
     assert index(choose(table(("fe80::2:c903", GidType.IB), ("fe80::2:c904", GidType.IB)))) == 0
-
-
-def test_an_entry_is_routable_with_roce_v2_and_no_link_local_address() -> None:
-    assert [gid.index for gid in ROCE if gid.is_routable] == [2, 4, 5]

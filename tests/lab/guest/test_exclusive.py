@@ -24,7 +24,7 @@ from tests.lab.workload import NAME as WORKLOAD
 from tests.rig.cri import Container, Cri
 from tests.rig.deadline import wait_until
 
-CYCLES, SIDE_BY_SIDE = 50, 3
+CYCLES, SIDE_BY_SIDE = 20, 3
 FACTS = Path("/run/lab/cni")
 JOURNAL = Path("/run/nri-rdma/journal")
 
@@ -134,9 +134,8 @@ def test_at_the_pods_end_the_devices_are_home_as_they_were(cri: Cri) -> None:
     wait_until(lambda: not before.differences_to(kernel.NodeState.take()), "the host to be as before", seconds=10)
 
 
-@pytest.mark.outcome("exclusive-fifty")
-@pytest.mark.timeout(500)
-def test_fifty_pods_some_side_by_side_leave_nothing_behind(cri: Cri, daemon: Server) -> None:
+@pytest.mark.outcome("exclusive-twenty")
+def test_twenty_pods_some_side_by_side_leave_nothing_behind(cri: Cri, daemon: Server) -> None:
     one_pod(cri, "rxe1-first")
     before = held(daemon)
     with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:

@@ -47,8 +47,7 @@ def exclusive(cri: Cri, daemon: Server, rdma_device: str) -> Iterator[None]:
         yield
 
 
-@pytest.mark.outcome("exclusive-fifty")
-@pytest.mark.timeout(500)
+@pytest.mark.outcome("exclusive-twenty")
 def test_every_device_is_home_whatever_was_killed(
     cri: Cri, containerd: Server, daemon: Server, pytestconfig: pytest.Config
 ) -> None:

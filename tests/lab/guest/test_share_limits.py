@@ -79,7 +79,6 @@ def device_with_shares(rdma_device: str, state: Path = STATE) -> Iterator[FakeDe
     wait_until(lambda: {it["name"] for it in _status(state)["devices"]} == {rdma_device}, "it to be gone", seconds=60)
 
 
-@pytest.mark.timeout(500)
 @pytest.mark.outcome("share-limits")
 def test_the_last_share_of_a_device_is_whole_while_all_others_hold_all_they_get(
     cri: Cri, kubelet: FakeDeviceManager

@@ -193,7 +193,6 @@ def test_the_command_proves_the_devices_of_its_container(cri: Cri, daemon: Serve
     assert none.stderr.startswith("nri-rdma: PROOF-DEVICE: no RDMA device was given to this container")
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.outcome("verify-pairs")
 def test_two_pods_are_measured_as_perftest_measures_them(cri: Cri, daemon: Server, rdma_device: str) -> None:
     ask = verbs.asks(f"mode: shared, match: {{device: {rdma_device}}}")

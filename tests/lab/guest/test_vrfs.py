@@ -17,7 +17,7 @@ from tests.rig.deadline import DeadlineError, wait_until
 from tests.rig.fabric import Fabric
 from tests.runtime.test_peer_behaviours import described, have_pods_in_vrfs_reach_each_other
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.machine("sriov")]
+pytestmark = pytest.mark.machine("sriov")
 
 FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 """CNI turns it on at the first pod, and with it the kernel turns LRO off on all links."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, ip_interface
 from typing import TypeAlias
 
+from nri_rdma.cdi.spec import Kind
 from nri_rdma.decide.share_requests import is_up, is_up_in
 from nri_rdma.model.device import DeviceId, LinkLayer, Node, RdmaDevice, RdmaNetns
 from nri_rdma.model.pool import Pool
@@ -22,6 +23,8 @@ from nri_rdma.model.request import Mode
 
 DRIVER = "rdma.noderesource.dev"
 """The name of nri-rdma's DRA driver, which is also the domain of its attributes."""
+CLAIM_KIND = Kind(vendor=DRIVER, device_class="claim")
+"""The kind of the CDI devices of claims."""
 MAX_TEXT = 64
 MAX_DEVICES = 128
 """The most devices that Kubernetes allows in one ResourceSlice."""

@@ -4,7 +4,7 @@ The kubelet's checkpoint file says which pods have a claim. The kubelet writes i
 also has the pods about which no call of the kubelet informs a driver, and it outlives the daemon. The kubelet's
 PodResources API says which containers name a claim. A claim that no container names belongs to the whole pod. Law: if
 one of these sources cannot be read, the pods that may have a claim are refused, and no other pods. While the checkpoint
-cannot be read, that is every pod, once there was a claim.
+cannot be read, that is every pod, unless the last reading had no claim and no CDI spec of one is on the node.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from nri_rdma.cdi.grants import CdiGrant, Origin, grants_of
-from nri_rdma.decide.advertised import DRIVER
+from nri_rdma.decide.advertised import CLAIM_KIND, DRIVER
 from nri_rdma.engine.sandbox import Sandboxes
 from nri_rdma.engine.specs import SpecCache
 from nri_rdma.errors import ErrorCode, KubeletError, NotReadyError
@@ -25,8 +25,8 @@ from nri_rdma.text.kubelet_checkpoint import FILE, claimed, may_have
 
 log = logging.getLogger(__name__)
 
-_OURS = f"{DRIVER}/claim="
-"""How the CDI devices of claims of nri-rdma's driver begin."""
+_OURS = CLAIM_KIND.qualified("")
+"""The beginning of the names of claims' CDI devices."""
 
 
 class PodClaims:
@@ -128,9 +128,9 @@ class PodClaims:
 
     def _checkpoint(self) -> bytes:
         """Return the content of the kubelet's checkpoint file, empty if there is none. Raise KubeletError if it cannot
-        be read now and a claim of nri-rdma's driver may be in it: it had one before, or a CDI spec is there that this
-        or an earlier daemon wrote for one. Otherwise no claim counts as there: where the file can never be read,
-        `refuse_untold` lets no claim be prepared."""
+        be read now and a claim of nri-rdma's driver may be in it: it had one when it was last read, or this or an
+        earlier daemon wrote a CDI spec for one, or the specs are not read yet. Otherwise no claim counts as there:
+        where the file can never be read, `refuse_untold` lets no claim be prepared."""
         try:
             content = self._read() or b""
         except KubeletError as error:

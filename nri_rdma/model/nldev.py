@@ -1,6 +1,6 @@
 """The kernel's netlink reports about RDMA devices, as values.
 
-They use the words of sysfs (GUIDs in groups of four digits), so that facts from both sources can be compared.
+GUIDs are written as in sysfs, in groups of four digits, so that facts from both sources can be compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ class RdmaDeviceState:
 class RdmaPortState:
     """A port of an RDMA device. `netdev_index` is None if the port has no netdev in the namespace that reads it."""
 
-    number: int
     netdev_index: int | None
     netdev_name: str
 
@@ -40,7 +39,7 @@ class RdmaNetdevs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CharNumber:
-    """A character device: its name under /dev/infiniband, and its major and minor number. Both change
+    """A character device: its name under /dev/infiniband, and its major and minor number. Name and number change
     when the RDMA device moves to another namespace."""
 
     name: str

@@ -188,21 +188,19 @@ class Replies(Generic[T]):
 
 class NldevFields:
     """The attributes of a message or of a nested table. Each method raises WireError if the value has the wrong size,
-    or if the attribute is missing and has no default."""
+    or if the attribute is missing and must be there."""
 
     __slots__ = ("_items",)
 
     def __init__(self, payload: bytes) -> None:
         self._items = tuple(_attributes(payload))
 
-    def number(self, attribute: Attribute, size: struct.Struct, default: int | None = None) -> int:
-        """Return the value of an attribute as an unsigned number; `default` if the attribute is missing."""
+    def number(self, attribute: Attribute, size: struct.Struct) -> int:
+        """Return the value of an attribute as an unsigned number."""
         value = self.optional(attribute, size)
-        if value is not None:
-            return value
-        if default is None:
+        if value is None:
             raise WireError(f"a reply lacks {attribute.name}")
-        return default
+        return value
 
     def optional(self, attribute: Attribute, size: struct.Struct) -> int | None:
         """Return the value of an attribute as an unsigned number; None if the attribute is missing."""
@@ -257,7 +255,6 @@ def _read_device(fields: NldevFields) -> RdmaDeviceState:
 
 def _read_port(fields: NldevFields) -> RdmaPortState:
     return RdmaPortState(
-        number=fields.number(Attribute.PORT_INDEX, _U32),
         netdev_index=fields.optional(Attribute.NDEV_INDEX, _U32),
         netdev_name=fields.text(Attribute.NDEV_NAME, ""),
     )

@@ -654,7 +654,6 @@ class FakeKernel:
         here = [link for link in netns.links.values() if link is device.netdev]
         return (
             RdmaPortState(
-                number=1,
                 netdev_index=here[0].ifindex if here else None,
                 netdev_name=name if here else "",
             ),

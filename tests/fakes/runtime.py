@@ -42,7 +42,6 @@ class FakeRuntime:
         version: str = "v2.1.9",
         nri_version: str = "",
         config: str = "",
-        registration_timeout_ms: int = 5000,
         request_timeout_ms: int = 2000,
         pods: Sequence[nri.PodSandbox] = (),
         containers: Sequence[nri.Container] = (),
@@ -54,7 +53,7 @@ class FakeRuntime:
             config=config,
             runtime_name=name,
             runtime_version=version,
-            registration_timeout=registration_timeout_ms,
+            registration_timeout=5000,
             request_timeout=request_timeout_ms,
             NRI_version=nri_version,
         )

@@ -181,6 +181,7 @@ class Cri:
         devices: Sequence[str] = (),
         cdi_devices: Sequence[str] = (),
         mounts: Mapping[str, str] = _NOTHING,
+        read_only: bool = False,
         annotations: Mapping[str, str] = _NOTHING,
         attempt: int = 0,
         privileged: bool = False,
@@ -190,7 +191,8 @@ class Cri:
         seconds: float = _SECONDS,
         retries: bool = True,
     ) -> Container:
-        """Creates a container; devices are host paths, mounts host path to container path; user None is the image's.
+        """Creates a container; devices are host paths, mounts host path to container path, with `read_only` as a
+        kubelet mounts `readOnly`; user None is the image's.
 
         Comes again while the network is not ready or the runtime has not read a new CDI spec, as the kubelet does, for
         `seconds` in all; with `retries` False that is an error like any other.
@@ -200,7 +202,9 @@ class Cri:
             image=pb.ImageSpec(image=image, user_specified_image=image),
             command=list(command),
             envs=[pb.KeyValue(key=key, value=value) for key, value in env.items()],
-            mounts=[pb.Mount(host_path=host, container_path=inside) for host, inside in mounts.items()],
+            mounts=[
+                pb.Mount(host_path=host, container_path=inside, readonly=read_only) for host, inside in mounts.items()
+            ],
             devices=[pb.Device(host_path=path, container_path=path, permissions="rwm") for path in devices],
             CDI_devices=[pb.CDIDevice(name=device) for device in cdi_devices],
             labels=_kubelet_labels(sandbox.name, sandbox.uid, sandbox.namespace)

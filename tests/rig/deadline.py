@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 _POLL_SECONDS = 0.01
 _PATIENCE = float(os.environ.get("RIG_PATIENCE", "1"))
-"""How many times longer everything may take here: the lab's machines are emulated."""
+"""How many times longer `wait_until` waits than it is told. The lab sets 3, because its machines are emulated."""
 
 
 class DeadlineError(AssertionError):

@@ -22,7 +22,6 @@ _GAP = "  "
 _LEAST_LAST_WIDTH = 24
 """The smallest width of a table's last column. If less room is left, the text of the last column goes on a line of its
 own below the row."""
-_NARROWEST_COLUMN = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +68,11 @@ class Screen:
 
 
 def layout(table: TextTable, width: int) -> tuple[str, ...]:
-    """Return the lines of a table: the headings, then the rows. A line is at most `width` characters long. If the
-    columns need more, the widest ones are narrowed, but none below _NARROWEST_COLUMN."""
+    """Return the lines of a table: the headings, then the rows. A line is at most `width` characters long, unless the
+    columns before the last one need more."""
     rows = [tuple(map(printable, row)) for row in table.rows]
     every = [table.headings, *rows] if table.headings else rows
     widths = [min(width // 2, max(map(_longest_line, column))) for column in zip(*every, strict=True)][:-1]
-    room = width - len(_GAP) * len(widths) - len(table.headings[-1] if table.headings else "")
-    while sum(widths) > room and max(widths) > _NARROWEST_COLUMN:
-        widths[widths.index(max(widths))] -= 1
     rest = width - sum(widths) - len(_GAP) * len(widths)
     lines = [_GAP.join(f"{cell:<{size}}" for cell, size in zip(table.headings, [*widths, 0], strict=False))]
     for row in rows:

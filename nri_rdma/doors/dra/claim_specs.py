@@ -15,9 +15,9 @@ from pathlib import Path
 
 from nri_rdma.cdi.guard import guard
 from nri_rdma.cdi.index import CLAIM_KEY, TRACE_KEY
-from nri_rdma.cdi.spec import Device, DeviceNode, Edits, Kind, NodeType, Spec, Version
+from nri_rdma.cdi.spec import Device, DeviceNode, Edits, NodeType, Spec, Version
 from nri_rdma.cdi.version import minimum_version
-from nri_rdma.decide.advertised import DRIVER
+from nri_rdma.decide.advertised import CLAIM_KIND
 from nri_rdma.decide.claim_admission import AdmittedClaim
 from nri_rdma.model.claim import Claim, ClaimName
 from nri_rdma.model.device import CharDevice, CharKind
@@ -30,7 +30,6 @@ ALLOCATION_KEY = "claims.noderesource.dev/allocation"
 
 A claim outlives its pods; its next allocation may have other devices or parameters.
 """
-KIND = Kind(vendor=DRIVER, device_class="claim")
 _SUFFIX = ".json"
 
 
@@ -70,19 +69,19 @@ def claim_spec(
         TRACE_KEY: trace,
     }
     annotations = tuple((key, value) for key, value in told.items() if value)
-    spec = Spec(version=next(iter(Version)), kind=KIND, annotations=annotations, devices=devices)
+    spec = Spec(version=next(iter(Version)), kind=CLAIM_KIND, annotations=annotations, devices=devices)
     return replace(spec, version=minimum_version(spec))
 
 
 def cdi_device(uid: str, request: str) -> str:
     """Return the qualified name of the CDI device for a request of the claim."""
-    return KIND.qualified(_name(uid, request))
+    return CLAIM_KIND.qualified(_name(uid, request))
 
 
 def spec_file(uid: str) -> str:
     """Return the file name of the claim's CDI spec. Raises ClaimError if `uid` is not a UID."""
     refuse_uid(uid)
-    return f"{KIND.vendor}-{KIND.device_class}-{uid}{_SUFFIX}"
+    return f"{CLAIM_KIND.vendor}-{CLAIM_KIND.device_class}-{uid}{_SUFFIX}"
 
 
 def allocation_of(claim: Claim) -> str:
@@ -105,14 +104,14 @@ def claim_of(file: str, spec: Spec) -> ClaimName | None:
     """Return the claim to which a CDI spec belongs; None if another program or an older release of ours wrote the
     spec."""
     namespace, slash, name = dict(spec.annotations).get(CLAIM_KEY, "").partition("/")
-    before, _, uid = file.removesuffix(_SUFFIX).rpartition(f"{KIND.vendor}-{KIND.device_class}-")
-    is_ours = spec.kind == KIND and not before and bool(slash)
+    before, _, uid = file.removesuffix(_SUFFIX).rpartition(f"{CLAIM_KIND.vendor}-{CLAIM_KIND.device_class}-")
+    is_ours = spec.kind == CLAIM_KIND and not before and bool(slash)
     return ClaimName(namespace=namespace, name=name, uid=uid) if is_ours else None
 
 
 def is_of(cdi_device: str, uid: str) -> bool:
     """Return whether the CDI device belongs to the claim with this UID."""
-    return cdi_device.startswith(KIND.qualified(f"{uid}-"))
+    return cdi_device.startswith(CLAIM_KIND.qualified(f"{uid}-"))
 
 
 def _name(uid: str, request: str) -> str:
@@ -123,7 +122,8 @@ def _device(uid: str, it: AdmittedClaim, rdma_cm: CharDevice | None, style: Spec
     chars = [char for device in it.devices for char in device.char_devices if char.kind is CharKind.UVERBS]
     nodes = [*chars, *([rdma_cm] if rdma_cm is not None else ())]
     name = _name(uid, it.request.name)
-    guards = () if style.hook is None else (guard(str(style.hook), style.options, "--device", KIND.qualified(name)),)
+    told = ("--device", CLAIM_KIND.qualified(name))
+    guards = () if style.hook is None else (guard(str(style.hook), style.options, *told),)
     return Device(
         name=name,
         annotations=((style.prefix, it.text),),

@@ -201,7 +201,7 @@ class LinuxKernel:
         return codec.apply(held(namespace), index, ops)
 
     def rdma_netns(self) -> RdmaNetns:
-        return visit(self._host, "read rdmaNetns", RdmaSocket.netns_mode)
+        return visit(self._host, "read the RDMA netns mode", RdmaSocket.netns_mode)
 
     def rdma_devices(self, namespace: Namespace) -> tuple[RdmaDeviceState, ...]:
         return visit(held(namespace), "list RDMA devices", RdmaSocket.devices)

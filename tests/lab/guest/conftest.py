@@ -74,7 +74,7 @@ BinaryName = "/usr/bin/crun"
 SystemdCgroup = true
 """
 # Handlers with the network operator's plugin in the chain (cni_rdma.py): its start costs each pod a second. Their pods
-# are many, and crun takes less time than runc where both are emulated: fifty pods took 154 s, not 250. Those of NOWHERE
+# are many, and crun takes less time than runc where both are emulated: 50 pods took 154 s, not 250. Those of NOWHERE
 # have it alone, as each plugin of Debian's costs a pod's start and end as much.
 WITH_OPERATOR = """[plugins."{plugin}".containerd.runtimes.{handler}]
 runtime_type = "io.containerd.runc.v2"

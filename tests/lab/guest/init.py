@@ -43,7 +43,7 @@ ENVIRONMENT = {
 READY = "lab: guest ready"
 TEST_LIMIT_S = 900
 """Three times what the longest test took on a slow host, where emulated machines are three times slower than elsewhere.
-Its first test takes longest: QEMU translates each program at its first run."""
+A machine's first test takes longest: QEMU translates each program at its first run."""
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import pytest
 from tests.lab.guest import kernel, verbs
 from tests.lab.guest.conftest import DAEMON, KUBEPODS, PTP, RESULTS, is_ready
 from tests.lab.guest.process import Server
-from tests.lab.guest.test_limits import another_device, lines
+from tests.lab.guest.test_limits import another_device, assert_cgroups_of_the_host, lines
 from tests.lab.guest.test_share_limits import HANDLES, OBJECTS, allocated, device_with_shares
 from tests.lab.workload import NAME as WORKLOAD
 from tests.rig import cache
@@ -126,6 +126,10 @@ def test_a_share_starts_with_its_part(cri: Cri, daemon: Server, rdma_device: str
         container = verbs.start(cri, sandbox, "main", annotations=allocated(kubelet, 0))
         limits = kernel.cgroup_file(cri.container_status(container).pid, "rdma.max")
         assert f"shared0 hca_handle={HANDLES} hca_object={OBJECTS}" in lines(limits)
+
+
+def test_a_pod_with_the_charts_mounts_reads_and_writes_the_hosts_cgroups(cri: Cri) -> None:
+    assert_cgroups_of_the_host(cri)
 
 
 def test_a_container_that_cannot_be_limited_does_not_run(cri: Cri, daemon: Server, rdma_device: str) -> None:

@@ -79,6 +79,21 @@ def test_a_container_at_its_limit_gets_no_object_more_while_its_neighbour_does(
         assert _got(cri, neighbour) == "16 OK"
 
 
+def test_a_pod_with_the_charts_mounts_reads_and_writes_the_hosts_cgroups(cri: Cri) -> None:
+    assert_cgroups_of_the_host(cri)
+
+
+def assert_cgroups_of_the_host(cri: Cri) -> None:
+    """The daemon's pod mounts /sys read-only (deploy/helm) and has a cgroup namespace of its own."""
+    with verbs.pod(cri, "chart", {}) as sandbox:
+        container = cri.create_container(sandbox, "daemon", mounts={"/sys": "/sys"}, read_only=True)
+        cri.start(container)
+        seen = cri.exec(container, ["ls", "/sys/fs/cgroup"]).stdout.split()
+        assert set(seen) == {path.name for path in Path("/sys/fs/cgroup").iterdir()}
+        enable = "echo +rdma >/sys/fs/cgroup/cgroup.subtree_control"
+        assert cri.exec(container, ["sh", "-c", enable]).exit_code == 0
+
+
 @pytest.mark.outcome("rdma-limits-two")
 def test_a_container_with_two_devices_has_the_limits_of_both_before_it_runs(
     cri: Cri, rdma_device: str, second_device: str

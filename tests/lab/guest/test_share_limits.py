@@ -88,12 +88,12 @@ def test_the_last_share_of_a_device_is_whole_while_all_others_hold_all_they_get(
         assert counted(cri, last, "rdma.max") == f"{DEVICE} hca_handle={HANDLES} hca_object={OBJECTS}"
         peer = verbs.Peer(sandbox=sandbox, container=last, device=DEVICE, gid_index=0)
         # Beside a busy machine, an emulated one may send nothing for the first seconds.
-        alone = wait_until(lambda: rate(cri, peer) or None, "any traffic", seconds=240)
+        alone = wait_until(lambda: rate(cri, peer) or None, "any traffic", seconds=80)
         for number in range(1, SHARES):
             taking = others.enter_context(verbs.pod(cri, f"share-{number}", {}))
             take_all(cri, taking, allocated(kubelet, number))
         assert_whole(cri, last)
-        wait_until(lambda: keeps(alone, rate(cri, peer)), "the rate of before", seconds=240)
+        wait_until(lambda: keeps(alone, rate(cri, peer)), "the rate of before", seconds=80)
 
 
 @pytest.mark.machine("systemd")
@@ -111,7 +111,7 @@ def take_all(cri: Cri, sandbox: Sandbox, annotations: dict[str, str]) -> None:
     container = verbs.start(cri, sandbox, "main", ("sh", "-c", TAKE_ALL), annotations=annotations)
     taken = Path(f"/proc/{cri.container_status(container).pid}/root/tmp")
     contexts = taken / "contexts"
-    wait_until(lambda: contexts.exists() and contexts.stat().st_size > 0, "it to take all", seconds=240)
+    wait_until(lambda: contexts.exists() and contexts.stat().st_size > 0, "it to take all", seconds=80)
     assert (taken / "ahs").read_text() == f"{OBJECTS - 1} EAGAIN\n"  # and its protection domain
     assert contexts.read_text() == f"{HANDLES - 2} EAGAIN\n"  # and its own, and the first program's
     assert counted(cri, container, "rdma.current") == f"{DEVICE} hca_handle={HANDLES} hca_object={OBJECTS}"
@@ -119,7 +119,7 @@ def take_all(cri: Cri, sandbox: Sandbox, annotations: dict[str, str]) -> None:
 
 def assert_whole(cri: Cri, container: Container) -> None:
     """Check that a container gets its part of everything: contexts, queue pairs, and of the scarcest kind all."""
-    told = cri.exec(container, ["sh", "-c", TAKE_AND_GIVE_BACK], seconds=240)
+    told = cri.exec(container, ["sh", "-c", TAKE_AND_GIVE_BACK], seconds=80)
     assert told.stdout.splitlines() == [f"{most} EAGAIN" for most in (HANDLES - 1, OBJECTS - 2, OBJECTS - 1)], told
 
 

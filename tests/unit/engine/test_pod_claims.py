@@ -11,7 +11,11 @@ import pytest
 from nri_rdma.attach.attachments import ATTEMPTS
 from nri_rdma.cdi.grants import Origin
 from nri_rdma.cdi.index import CLAIM_KEY
+from nri_rdma.cdi.registry import Registry
+from nri_rdma.doors.dra.claim_specs import cdi_device
 from nri_rdma.engine.container import KnownContainer, Listed, ListedContainer
+from nri_rdma.engine.pod_claims import PodClaims
+from nri_rdma.engine.specs import SpecCache
 from nri_rdma.errors import ErrorCode, KubeletError, NotReadyError
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.claim import Claim
@@ -131,8 +135,19 @@ def test_the_first_claim_counts_as_seen_when_it_is_prepared(node: Node) -> None:
 def test_the_specs_of_an_earlier_daemon_tell_that_there_are_claims(node: Node) -> None:
     node.kubelet.is_unreadable = True
     assert not node.engine.kubelet.claims.may_have(FIRST.uid)
-    node.specify(spec(f"{DRIVER}/claim=c1-nic", 0))
+    node.specify(spec(cdi_device("c1", "nic"), 0))
     assert node.engine.kubelet.claims.may_have(FIRST.uid)
+
+
+def test_before_the_specs_are_read_any_pod_may_have_a_claim_of_an_earlier_daemon(node: Node) -> None:
+    node.kubelet.is_unreadable = True
+    unread = SpecCache(
+        node=lambda: node.node.current, registry=lambda: Registry(devices={}), prefix=PREFIX, is_ready=False
+    )
+    told = PodClaims(node.kubelet.checkpoint, lambda _pod: None, unread, node.engine.sandboxes)
+    assert told.may_have(FIRST.uid)
+    unread.set_ready()
+    assert not told.may_have(FIRST.uid)
 
 
 def test_a_pod_is_told_as_unserved_until_each_bare_container_was_made_again(node: Node) -> None:

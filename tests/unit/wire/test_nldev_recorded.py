@@ -31,7 +31,6 @@ DEVICE = RdmaDeviceState(
     node_guid="b002:85ff:fe86:9e47",
 )
 PORT = RdmaPortState(
-    number=1,
     netdev_index=4,
     netdev_name="nldev0",
 )

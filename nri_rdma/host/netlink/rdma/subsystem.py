@@ -1,5 +1,5 @@
-"""Queries and changes RDMA devices over netlink (NETLINK_RDMA): devices, ports, character devices, the netns mode
-(whether namespaces share the RDMA devices), and the move of a device.
+"""Queries RDMA devices over netlink (NETLINK_RDMA), moves and renames them: devices, ports, character devices, objects,
+and the netns mode (whether namespaces share the RDMA devices).
 
 A socket sees the namespace of the thread that opened it, but the kernel moves a device out of the namespace of the
 thread that *sends*. A socket is therefore opened, used and closed while one thread is in one namespace, see visit(). No
@@ -153,7 +153,9 @@ class RdmaSocket:
 
     def netns_mode(self) -> RdmaNetns:
         """Return the RDMA subsystem's netns mode: whether namespaces share the RDMA devices."""
-        return self._ask_one("read rdmaNetns", nldev.get_netns_mode()) if self.has_subsystem else RdmaNetns.NONE
+        if not self.has_subsystem:
+            return RdmaNetns.NONE
+        return self._ask_one("read the RDMA netns mode", nldev.get_netns_mode())
 
     def move(self, index: int, fd: int) -> None:
         """Move an RDMA device into the namespace of the descriptor `fd`. The calling thread must be in the socket's

@@ -35,13 +35,13 @@ def test_a_request_without_an_answer_is_to_fail_and_the_plugin_to_be_dropped(doo
     runtime.close()
 
 
-def test_time_outs_come_from_the_runtime(door: Door) -> None:
-    connected(door, request_timeout_ms=700, registration_timeout_ms=900).close()
+def test_the_time_for_a_request_comes_from_the_runtime(door: Door) -> None:
+    connected(door, request_timeout_ms=700).close()
     assert door.facts[0].request_timeout_s == 0.7
 
 
-def test_a_runtime_that_tells_no_time_outs_has_the_usual_ones(door: Door) -> None:
-    connected(door, request_timeout_ms=0, registration_timeout_ms=0).close()
+def test_a_runtime_that_tells_no_time_has_the_usual_one(door: Door) -> None:
+    connected(door, request_timeout_ms=0).close()
     assert door.facts[0].request_timeout_s == 2.0
 
 

@@ -31,7 +31,6 @@ class Changing(RdmaSocket):
             raise KernelError(f"list ports of RDMA device {index}", errno.EINVAL)
         return (
             RdmaPortState(
-                number=1,
                 netdev_index=10 + index,
                 netdev_name=f"eth{index}",
             ),

@@ -19,6 +19,11 @@ later reads it; which pods have the claim is in the kubelet's checkpoint. The ke
 requests, so that it is not read as a request."""
 TRACE_KEY = "claims.noderesource.dev/trace"
 """The annotation with the `traceparent` of the call that wrote the spec."""
+ALLOCATION_KEY = "claims.noderesource.dev/allocation"
+"""The annotation with a digest of the allocation for which the spec was written.
+
+A claim outlives its pods; its next allocation may have other devices or parameters.
+"""
 NodesAt: TypeAlias = frozenset[tuple[str, DeviceNumbers]]
 """Device nodes of a container: each with its path and its major and minor number."""
 NO_NODES: NodesAt = frozenset()
@@ -81,8 +86,15 @@ class Index:
 
     def trace_of(self, name: str) -> str:
         """Return the `traceparent` of the call that wrote the CDI device's spec; "" if the spec has none."""
+        return self._told(name, TRACE_KEY)
+
+    def allocation_of(self, name: str) -> str:
+        """Return the digest of the allocation for which the CDI device's spec was written; "" if the spec has none."""
+        return self._told(name, ALLOCATION_KEY)
+
+    def _told(self, name: str, key: str) -> str:
         device = self._read.get(name)
-        return (device.annotation(TRACE_KEY) or "") if device is not None else ""
+        return (device.annotation(key) or "") if device is not None else ""
 
     def has_read(self, name: str) -> bool:
         """Return whether any spec has this CDI device, even if it does not concern nri-rdma."""

@@ -19,6 +19,7 @@ from nri_rdma.host.kubelet.checkpoint import read_checkpoint
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.pool import PoolDoor
 from nri_rdma.tasks.listeners import Listeners
+from nri_rdma.tasks.waiting import has_failed
 from nri_rdma.tasks.workers import Workers
 from nri_rdma.text.kubelet_checkpoint import FILE as CHECKPOINT_FILE
 
@@ -79,13 +80,14 @@ class Sources:
         node.on_read.append(self.specs.read_again)
 
     def open_later(self) -> None:
-        """Have a worker read the CDI specs, watch them for changes, and connect to the kubelet if the node has one.
+        """Have a worker read the CDI specs, watch them for changes, and connect to the kubelet if the node has one. If
+        that fails, it is done again every UNWATCHED_S seconds.
 
         Calling it twice is allowed, because the runtime may connect more than once.
         """
-        if self._opening is None:
+        if self._opening is None or has_failed(self._opening):
             self._opening = self._workers.submit("specs", self._open)
-            self._opening.add_done_callback(_log_bug)
+            self._opening.add_done_callback(self._opened)
 
     def reread(self) -> Future[None]:
         """Have a worker read the CDI specs again, and return a future that is done afterwards. If a reading is already
@@ -145,14 +147,37 @@ class Sources:
         self.specs.set_ready()
         log.info("CDI specs were read", extra={"devices": len(self._registry().devices)})
 
+    def _opened(self, done: Future[None]) -> None:
+        _log_failure(done)
+        if has_failed(done):
+            self._try_later()
+
+    def _try_later(self) -> None:
+        """Open or read the CDI specs again in UNWATCHED_S seconds."""
+        self._cancel()
+        if not self._is_closed:
+            self._cancel = start_timer(UNWATCHED_S, self._try_again)
+
+    def _try_again(self) -> None:
+        if self._opening is not None and has_failed(self._opening):
+            self.open_later()
+        else:
+            self._reread_later()
+
     def _watch(self) -> None:
-        """Read the CDI specs, and watch them for changes. If the kernel cannot watch them, read them every UNWATCHED_S
-        seconds until it can."""
+        """Read the CDI specs, and watch them for changes. If the kernel cannot watch them, or there is no descriptor or
+        memory to read them, read them every UNWATCHED_S seconds until it can."""
         with self._watch_lock:
-            if self._specs is not None:  # a container that waited for a spec has opened it already
-                self._specs.refresh()
-            else:
-                self._watch_first()
+            try:
+                if self._specs is not None:  # a container that waited for a spec has opened it already
+                    self._specs.refresh()
+                else:
+                    self._watch_first()
+            except OSError:
+                self._try_later()
+                raise
+            if self._specs is None or self._specs.unwatched:
+                self._try_later()
 
     def _watch_first(self) -> None:
         from nri_rdma.host.cdi.folder import read_registry
@@ -168,34 +193,25 @@ class Sources:
         except OSError as error:
             self._unwatched = read_registry(self._settings.cdi_dirs)
             log.warning("CDI specs are read now and then: the kernel does not watch them", extra={"error": str(error)})
-            if not self._is_closed:
-                self._cancel = start_timer(UNWATCHED_S, self._watch_later)
-
-    def _watch_later(self) -> None:
-        self._workers.submit("specs", self._watch_again)
-
-    def _watch_again(self) -> None:
-        self._watch()
-        self.specs.read_again()
 
     def _reread_later(self) -> None:
-        self.reread().add_done_callback(_log_bug)
+        self.reread().add_done_callback(_log_failure)
 
     def _read_now(self) -> None:
         with self._queue_lock:
             self._queued = None
-        if self._specs is not None:
-            self._specs.refresh()
-        else:
-            self._watch_again()
+        was_watched = self._specs is not None
+        self._watch()
+        if not was_watched:  # nobody has told of this reading
+            self.specs.read_again()
 
     def _registry(self) -> Registry:
         return self._specs.current if self._specs is not None else self._unwatched
 
 
-def _log_bug(done: Future[None]) -> None:
-    """Log an exception that the reader of CDI specs did not handle, which is a bug. Until it is repaired, containers
-    with RDMA devices from other drivers are refused."""
+def _log_failure(done: Future[None]) -> None:
+    """Log why the CDI specs were not read. Until they are, containers with RDMA devices from other drivers are
+    refused."""
     error = None if done.cancelled() else done.exception()
     if error is not None:
         log.error("the CDI specs were not read", exc_info=error)

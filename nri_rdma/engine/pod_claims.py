@@ -71,6 +71,8 @@ class PodClaims:
         index = self._specs.now.index
         unread = next((name for name in unnamed if not index.has_read(name)), None)
         if unread is not None:
+            if self._specs.unread([unread]):
+                self._specs.reading_for([unread])
             raise NotReadyError(
                 ErrorCode.NOT_READY,
                 f"network is not ready: no CDI spec has {unread}, which the pod has by a claim",

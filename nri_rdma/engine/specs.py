@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -19,7 +19,7 @@ from nri_rdma.decide.gpus import GpuNames
 from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.model.device import CharKind, Node
 from nri_rdma.model.pod import Pod
-from nri_rdma.tasks.waiting import settled
+from nri_rdma.tasks.waiting import has_failed, settled
 
 Read: TypeAlias = Callable[[], Future[None]]
 """Starts a reading in a worker when called. The reading is done when its result is known."""
@@ -73,7 +73,8 @@ class SpecCache:
         self._ready = threading.Event()
         self._readings: OrderedDict[str, tuple[Future[None], float]] = OrderedDict()
         """The reading that was begun for each name without a spec, with the time at which it was begun."""
-        self._expected: frozenset[str] = frozenset()
+        self._expected: Mapping[str, str] = {}
+        """The CDI devices whose specs were just written, each with the allocation for which that was done."""
         self.now = self._snapshot(registry(), frozenset({_UVERBS_MAJOR}), None, is_ready=is_ready)
         if is_ready:
             self._ready.set()
@@ -106,16 +107,21 @@ class SpecCache:
             raise specs_not_read(pod)
         expected = self._expected
         if expected:
-            if not settled(self.reading_for([*expected]), deadline - time.monotonic()):
+            reading = self.reading_for([*expected])
+            if not settled(reading, deadline - time.monotonic()) or has_failed(reading):
                 raise specs_not_read(pod)
-            with self._lock:
-                self._expected -= expected  # a device that is still in no spec is not waited for again
+            with self._lock:  # a device that is still in no spec is not waited for again
+                self._expected = dict(self._expected.items() - expected.items())
 
-    def expect(self, names: Iterable[str]) -> None:
-        """Expect these CDI devices, whose specs were just written: pods that come now wait until the specs are read.
-        They are read when the change of the files is noticed, or for the next pod."""
+    def expect(self, names: Iterable[str], allocation: str) -> None:
+        """Expect these CDI devices, whose specs were just written for a claim's allocation: pods that come now wait
+        until these specs are read, and not those of an earlier allocation, which have the same names. They are read
+        when the change of the files is noticed, or for the next pod."""
         with self._lock:
-            self._expected |= frozenset(self.unread(names))
+            expected = dict.fromkeys(names, allocation)
+            for name in expected:
+                self._readings.pop(name, None)  # it may have begun before the specs were written
+            self._expected = self._still({**self._expected, **expected})
 
     def unread(self, names: Iterable[str], now: Snapshot | None = None) -> list[str]:
         """Return those of these CDI devices that are in no spec of the snapshot `now` (None: of the last one); empty if
@@ -140,7 +146,13 @@ class SpecCache:
     def _take(self, *, is_ready: bool) -> None:
         """Make a snapshot from the last readings. The caller holds the lock."""
         self.now = self._snapshot(self._registry(), self.now.rdma_majors, self.now.index, is_ready=is_ready)
-        self._expected = frozenset(self.unread(self._expected))
+        self._expected = self._still(self._expected)
+
+    def _still(self, expected: Mapping[str, str]) -> Mapping[str, str]:
+        """Return those of the expected CDI devices that no spec has for the expected allocation; empty if the specs
+        are never read again."""
+        index = self.now.index
+        return {it: to for it, to in expected.items() if self._reread is not None and index.allocation_of(it) != to}
 
     def _snapshot(
         self, registry: Registry, majors: frozenset[int], before: Index | None, *, is_ready: bool

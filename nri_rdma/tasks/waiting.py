@@ -33,6 +33,11 @@ def settled(future: Future[None], timeout_s: float) -> bool:
     return True
 
 
+def has_failed(future: Future[None]) -> bool:
+    """Return whether a task has ended with an error. False while it runs, and if it was cancelled."""
+    return future.done() and not future.cancelled() and future.exception() is not None
+
+
 def all_settled(futures: Collection[Future[None]], by: float) -> bool:
     """Wait until all tasks have ended. Return False if some task runs longer than `by`, a time in seconds of
     `time.monotonic`."""

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from nri_rdma.cdi.guard import guard
-from nri_rdma.cdi.index import CLAIM_KEY, TRACE_KEY
+from nri_rdma.cdi.index import ALLOCATION_KEY, CLAIM_KEY, TRACE_KEY
 from nri_rdma.cdi.spec import Device, DeviceNode, Edits, NodeType, Spec, Version
 from nri_rdma.cdi.version import minimum_version
 from nri_rdma.decide.advertised import CLAIM_KIND
@@ -25,11 +25,6 @@ from nri_rdma.text.allocated_claim import main_request, refuse_uid
 
 BOOT_KEY = "claims.noderesource.dev/boot"
 """Annotation of a spec: the id of the boot in which it was written."""
-ALLOCATION_KEY = "claims.noderesource.dev/allocation"
-"""Annotation of a spec: a digest of the allocation for which it was written.
-
-A claim outlives its pods; its next allocation may have other devices or parameters.
-"""
 _SUFFIX = ".json"
 
 

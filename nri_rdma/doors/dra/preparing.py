@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 
 from nri_rdma.decide.advertised import DRIVER
 from nri_rdma.decide.claim_admission import AdmittedClaim
-from nri_rdma.doors.dra.claim_specs import SpecStyle, cdi_device, claim_spec, is_for, spec_file
+from nri_rdma.doors.dra.claim_specs import SpecStyle, allocation_of, cdi_device, claim_spec, is_for, spec_file
 from nri_rdma.doors.dra.reporting import StatusWriter
 from nri_rdma.engine.claims import Claims
 from nri_rdma.errors import ApiServerError, ClaimError, ErrorCode, NriRdmaError, PlacementError
@@ -91,14 +91,15 @@ class Preparer:
         folder: Path,
         style: Callable[[], SpecStyle],
         statuses: StatusWriter,
-        expect: Callable[[list[str]], None],
+        expect: Callable[[list[str], str], None],
         spans: Recorder,
     ) -> None:
         """`get` reads an object from the API server. `folder` is the directory of CDI specs. `style` returns the
         present options of the specs.
 
-        `expect` makes RunPodSandbox wait until the specs of the given CDI devices are read. The answer to the kubelet
-        does not wait for that, because the pod's sandbox is created more than a tenth of a second later.
+        `expect` makes RunPodSandbox wait until the specs of the given CDI devices are read, as they were written for
+        the given allocation. The answer to the kubelet does not wait for that, because the pod's sandbox is created
+        more than a tenth of a second later.
         """
         self._statuses = statuses
         self._get = get
@@ -153,7 +154,7 @@ class Preparer:
                 write_own_spec(spec, self._folder, spec_file(claim.uid))
             log.info("claim prepared", extra={"claim": str(name), "devices": given})
         answered = tuple(_answered(claim))
-        self._expect([it for device in answered for it in device.cdi_devices])
+        self._expect([it for device in answered for it in device.cdi_devices], allocation_of(claim))
         return answered
 
     async def _asked(self, name: ClaimName, turn: _Turn, by: float) -> Mapping[str, Any]:

@@ -30,7 +30,10 @@ from nri_rdma.tasks.waiting import settled
 NAMESPACE = "oci"
 """The Kubernetes namespace that rules see for containers of podman and Docker."""
 ATTACH_S = 8.0
-"""How long a container waits for its attach. The hook's own timeout is a little longer."""
+"""How long a container waits for its attach, in seconds."""
+ANSWER_S = 9.5
+"""How long a container waits until it is refused after a failed attach, in seconds. The hook waits half a second longer
+(its ATTACH_S), and then tells its user nothing of the reason."""
 RETURN_S = 5.0
 """How long the end of a container waits until its devices are returned to the host. If the return takes longer, it goes
 on in the background."""
@@ -100,13 +103,13 @@ class Containers:
         `namespace` is a descriptor of its network namespace. Raises NriRdmaError if the request is refused; after any
         exception nothing stays attached.
         """
-        pod = self._pod(question)
+        pod, begun = self._pod(question), time.monotonic()
         with self._spans.span("createRuntime", _attributes(pod)) as span:
             try:
                 return self._attach(question, pod, namespace)
             except Exception as error:
                 span.error = str(error)
-                self._engine.stop_pod(pod.sandbox_id, time.monotonic() + RETURN_S)
+                self._engine.stop_pod(pod.sandbox_id, min(time.monotonic() + RETURN_S, begun + ANSWER_S))
                 if not isinstance(error, NriRdmaError):
                     raise
                 if not error.is_logged:

@@ -1,8 +1,10 @@
 """Reads directories with CDI specs, without trusting their content.
 
 Only files ``*.json`` and ``*.yaml`` directly in a directory are read, which is also what container runtimes do. A file
-that cannot be used is reported as a problem; the other files still count. FIFOs, devices and sockets are never opened,
-because that could block. Symbolic links are followed only within the directory, which is how Kubernetes mounts files.
+that cannot be used is reported as a problem; the other files still count. But if the process has no file descriptor or
+memory left, the whole reading fails with OSError: a node must not look as if it had no specs. FIFOs, devices and
+sockets are never opened, because that could block. Symbolic links are followed only within the directory, which is how
+Kubernetes mounts files.
 """
 
 from __future__ import annotations
@@ -101,6 +103,7 @@ def _spec_entries(directory: Path, problems: list[CdiError]) -> list[FolderEntry
     return chosen[:MAX_FILES]
 
 
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _ONE_STEP = os.O_NOFOLLOW | _FLAGS
 
@@ -178,5 +181,8 @@ _KINDS = {
 
 
 def _unreadable(file: str, error: OSError) -> CdiError:
+    """Return the error for a file that cannot be read. Raises `error` itself if it is not about this file."""
+    if error.errno in _EXHAUSTED:
+        raise error
     what = f"it cannot be read: {error.strerror or error}"
     return CdiError(ErrorCode.CDI_FILE, what, file=file, hint="repair or remove it, or run as a user who may read it")

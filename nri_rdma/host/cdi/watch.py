@@ -93,7 +93,8 @@ class CdiRegistry:
         return self._read[1]
 
     def refresh(self) -> Registry:
-        """Read the directories now and return the CDI devices. Blocks: call it from a worker."""
+        """Read the directories now and return the CDI devices. Blocks: call it from a worker. Raises OSError if the
+        process has no file descriptor or memory left; then the devices of the reading before stay."""
         registry = self._look()
         if self._on_change is not None:
             try:

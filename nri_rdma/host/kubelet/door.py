@@ -11,7 +11,7 @@ from pathlib import Path
 from nri_rdma.errors import KubeletError
 from nri_rdma.host.kubelet.podresources import BUDGET_S, PodResources
 from nri_rdma.model.allocation import PodAllocation
-from nri_rdma.tasks.waiting import settled
+from nri_rdma.tasks.waiting import has_failed, settled
 from nri_rdma.tasks.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -32,9 +32,10 @@ class KubeletDoor:
         """True once the kubelet has answered a query."""
 
     def begin(self) -> None:
-        """Have a worker thread connect, if the kubelet's socket exists and no connection has begun."""
+        """Have a worker thread connect, if the kubelet's socket exists and no connection has begun, or the last one
+        failed for want of a file descriptor, for example."""
         with self._lock:
-            if self._warming is None and self._socket.exists():
+            if (self._warming is None or has_failed(self._warming)) and self._socket.exists():
                 self._warming = self._workers.submit("kubelet", self._warm)
 
     @property

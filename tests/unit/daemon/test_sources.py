@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,6 +21,8 @@ from nri_rdma.daemon.sources import Sources
 from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.errors import ErrorCode, KubeletError, NotReadyError
 from nri_rdma.host.cdi import watch
+from nri_rdma.host.kubelet.door import KubeletDoor
+from nri_rdma.host.watch import inotify
 from nri_rdma.model.pool import Pool, PoolDoor
 from nri_rdma.model.request import Mode
 from nri_rdma.tasks.listeners import Listeners
@@ -229,6 +232,67 @@ def test_directories_that_nobody_watches_are_read_now_and_then_until_they_are_wa
     wait_until(lambda: next(left, None) is None and inotify_descriptors() == 1, "the watch", SOON)
     told = [it for it in caplog.messages if it == "CDI specs are read now and then: the kernel does not watch them"]
     assert len(told) == 2
+
+
+def test_a_directory_that_cannot_be_watched_is_read_now_and_then(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user has as many watches as may be (fs.inotify.max_user_watches)."""
+
+    def full(*_arguments: object) -> int:
+        raise OSError(errno.ENOSPC, "no watch is left")
+
+    monkeypatch.setattr(inotify.Inotify, "add", full)
+    monkeypatch.setattr(sources, "UNWATCHED_S", 0.02)
+    site.others.open_later()
+    _settle(site)
+    site.write("late")
+    wait_until(lambda: site.devices() == {"a.example.com/nic=late"}, "the spec", SOON)
+
+
+def test_a_reading_without_a_descriptor_leaves_what_was_read_and_is_done_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.write("early")
+    site.others.open_later()
+    _settle(site)
+    site.listeners.close()  # nobody tells of changes
+    monkeypatch.setattr(sources, "UNWATCHED_S", 0.02)
+    left = iter([True, True])
+
+    def limited(path: Path) -> Any:
+        if next(left, False):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return os_scandir(path)
+
+    os_scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", limited)
+    site.write("late")
+    with pytest.raises(OSError, match="Too many open files"):
+        site.others.reread().result(SOON)
+    assert site.devices() == {"a.example.com/nic=early"}
+    wait_until(lambda: site.devices() == {"a.example.com/nic=early", "a.example.com/nic=late"}, "both specs", SOON)
+    assert "the CDI specs were not read" in caplog.messages
+
+
+@pytest.mark.parametrize("step", ["the specs", "the kubelet"])
+def test_an_opening_that_failed_is_done_again(site: Site, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    left, begin, scandir = iter([True, True]), KubeletDoor.begin, os.scandir
+
+    def fail() -> bool:
+        if next(left, False):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return False
+
+    if step == "the kubelet":
+        monkeypatch.setattr(KubeletDoor, "begin", lambda door: fail() or begin(door))
+    else:
+        monkeypatch.setattr(os, "scandir", lambda path: fail() or scandir(path))
+    monkeypatch.setattr(sources, "UNWATCHED_S", 0.02)
+    site.write("one")
+    site.others.open_later()
+    _settle(site)
+    assert not site.others.specs.is_ready
+    wait_until(lambda: site.others.specs.is_ready, "the opening", SOON)
+    assert site.devices() == {"a.example.com/nic=one"}
 
 
 def test_a_kubelet_that_is_not_connected_yet_is_told_with_its_socket(site: Site, tmp_path: Path) -> None:

@@ -190,7 +190,8 @@ def test_where_pods_may_have_claims_they_wait_for_the_specs_that_tell_it(world: 
         made.engine.specs.set_ready()
         assert not made.engine.may_ask({}, "u1")
         made.start(annotations={})
-        made.engine.specs.expect(["rdma.noderesource.dev/claim=one"])  # a claim is prepared, its spec is not read yet
+        # A claim is prepared, and its spec is not read yet.
+        made.engine.specs.expect(["rdma.noderesource.dev/claim=one"], "first allocation")
         assert made.engine.may_ask({}, "u1")
         assert refusal(NotReadyError, lambda: made.start(annotations={}, seconds=0.05)).code is ErrorCode.NOT_READY
         reading.set_result(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from concurrent.futures import Future
@@ -9,14 +10,16 @@ from dataclasses import replace
 
 import pytest
 
+from nri_rdma.cdi.index import ALLOCATION_KEY
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.engine.specs import SpecCache
 from nri_rdma.errors import NotReadyError
 from tests.unit.attach.builders import make_pod
-from tests.unit.cdi.specs import KEY, one, registry, uverbs_path
+from tests.unit.cdi.specs import KEY, edits, one, registry, spec_text, uverbs_path
 from tests.unit.model.hardware import eight, nic, node, umad, uverbs
 
 VF0, VF1 = "net.example/vf=vf0", "net.example/vf=vf1"
+FIRST, SECOND = "first allocation", "second allocation"
 
 
 class Drivers:
@@ -78,7 +81,7 @@ def test_a_pod_waits_for_the_first_reading(drivers: Drivers) -> None:
 
 def test_a_pod_waits_for_specs_that_are_expected_and_no_longer(drivers: Drivers) -> None:
     made = cache(drivers)
-    made.expect([VF0])
+    made.expect([VF0], FIRST)
     was_ready = [made.is_ready]
     with pytest.raises(NotReadyError, match="network is not ready"):
         made.await_ready(make_pod(), time.monotonic() + 0.05)
@@ -91,20 +94,56 @@ def test_a_pod_waits_for_specs_that_are_expected_and_no_longer(drivers: Drivers)
 
 def test_a_spec_that_was_read_is_expected_no_longer(drivers: Drivers) -> None:
     made = cache(drivers)
-    made.expect([VF0, VF1])
-    drivers.registry = registry(one(uverbs_path(0)))
+    made.expect([VF0, VF1], FIRST)
+    drivers.registry = registry(claimed("vf0", FIRST))
     made.read_again()
     was_ready = [made.is_ready]  # the other one is not
-    made.expect([VF0])
-    drivers.registry = registry(one(uverbs_path(0)), one(uverbs_path(1), name="vf1"))
+    made.expect([VF0], FIRST)
+    drivers.registry = registry(claimed("vf0", FIRST), claimed("vf1", FIRST))
     made.read_again()
     was_ready.append(made.is_ready)
     assert (was_ready, drivers.asked) == ([False, True], [])
 
 
+def test_the_spec_of_an_earlier_allocation_does_not_count(drivers: Drivers) -> None:
+    drivers.registry = registry(claimed("vf0", FIRST))
+    made = cache(drivers)
+    made.expect([VF0], SECOND)
+    made.read_again()  # the node has changed, and nobody has read the folder
+    with pytest.raises(NotReadyError):
+        made.await_ready(make_pod(), time.monotonic())
+    drivers.registry = registry(claimed("vf0", SECOND))
+    made.read_again()
+    made.await_ready(make_pod(), time.monotonic())
+
+
+def test_a_reading_of_before_the_spec_was_written_is_not_waited_for(drivers: Drivers) -> None:
+    drivers.registry = registry(claimed("vf0", FIRST))
+    made = cache(drivers)
+    made.reading_for([VF0]).set_result(None)
+    made.expect([VF0], SECOND)
+    with pytest.raises(NotReadyError):
+        made.await_ready(make_pod(), time.monotonic())
+    assert len(drivers.asked) == 2
+
+
+def test_after_a_reading_that_failed_a_spec_is_still_expected(drivers: Drivers) -> None:
+    made = cache(drivers)
+    made.expect([VF0], FIRST)
+    made.reading_for([VF0]).set_exception(OSError(errno.EMFILE, "Too many open files"))
+    with pytest.raises(NotReadyError):
+        made.await_ready(make_pod(), time.monotonic())
+    assert not made.is_ready
+
+
+def claimed(name: str, allocation: str) -> str:
+    """The spec that was written for an allocation of a claim."""
+    return spec_text({name: edits(uverbs_path(0))}, common_annotations={ALLOCATION_KEY: allocation})
+
+
 def test_where_nothing_can_be_read_again_no_spec_is_expected(drivers: Drivers) -> None:
     made = cache(drivers, rereads=False)
-    made.expect([VF0])
+    made.expect([VF0], FIRST)
     assert made.is_ready
 
 

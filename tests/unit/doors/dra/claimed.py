@@ -123,7 +123,7 @@ def claimed(daemon: InsideDaemon, folder: Path) -> Iterator[Claimed]:
             folder=folder / "cdi",
             style=lambda: SpecStyle(prefix=OURS, hook=None, boot="boot-1"),
             statuses=statuses,
-            expect=awaited.extend,
+            expect=lambda names, _allocation: awaited.extend(names),
             spans=daemon.spans,
         )
         specs = folder / "cdi"

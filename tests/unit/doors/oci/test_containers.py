@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from nri_rdma.attach.record import Phase
 from nri_rdma.doors.control.daemon_client import ask_status
+from nri_rdma.doors.oci import containers
 from nri_rdma.doors.oci.containers import Containers
 from nri_rdma.doors.oci.questions import Given, HookQuestion, Prepared, Verb, Wish
 from nri_rdma.engine.image_check import ImageCheck
-from nri_rdma.errors import ErrorCode, LimitsError, NriRdmaError
+from nri_rdma.errors import ErrorCode, LimitsError, NotReadyError, NriRdmaError
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.proof import ProofStep
 from nri_rdma.model.request import UNLIMITED
@@ -153,6 +155,21 @@ def test_after_a_bug_nothing_of_the_container_is_left_either(door: Door, monkeyp
     with pytest.raises(RuntimeError, match="a bug"):
         door.containers.attach(asks(), 9)
     assert (door.inside.world.snapshot(), door.state(), door.handing.now) == (before, None, {})
+
+
+def test_a_refusal_comes_before_the_hook_gives_up(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hook waits 10 s in all for its answer."""
+    now, ends = [1000.0], list[float]()
+
+    def hang(_start: object, deadline: float) -> None:
+        now[0] = deadline
+        raise NotReadyError(ErrorCode.NOT_READY, "the driver hangs", hint="wait")
+
+    monkeypatch.setattr(containers, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(door.inside.engine, "run_pod", hang)
+    monkeypatch.setattr(door.inside.engine, "stop_pod", lambda _sandbox, deadline: ends.append(deadline))
+    assert refusal(door, asks()).code is ErrorCode.NOT_READY
+    assert 1000.0 + 8.0 < ends[0] < 1000.0 + 10.0
 
 
 def test_status_shows_each_refusal_once(door: Door, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,5 +1,6 @@
 """The kubelet's door: whether there is a kubelet that tells."""
 
+import errno
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from nri_rdma.daemon.sources import Sources
 from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.errors import ErrorCode, KubeletError
 from nri_rdma.host.kubelet.door import KubeletDoor
+from nri_rdma.host.kubelet.podresources import PodResources
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.device import Node, RdmaNetns
 from nri_rdma.tasks.listeners import Listeners
@@ -47,6 +49,28 @@ def test_a_kubelet_that_failed_at_first_tells_as_soon_as_it_answers_for_a_pod(wo
         try:
             wait_until(answer, "an answer of the kubelet", SOON)
             assert door.tells
+        finally:
+            door.close()
+
+
+def test_a_connection_that_failed_for_want_of_a_descriptor_is_tried_again(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, warm = iter([True]), PodResources.warm
+
+    def limited(client: PodResources) -> None:
+        if next(left, False):
+            raise OSError(errno.EMFILE, "Too many open files")
+        warm(client)
+
+    monkeypatch.setattr(PodResources, "warm", limited)
+    with FakeKubelet() as kubelet:
+        populate(kubelet, 1)
+        door = KubeletDoor(kubelet.socket, workers, budget_s=SOON)
+        door.begin()
+        workers.submit("kubelet", lambda: None).result(SOON)
+        try:
+            assert door.of_pod("training", "job-0") is not None
         finally:
             door.close()
 

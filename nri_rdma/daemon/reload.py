@@ -7,7 +7,7 @@ nothing; the log and `status` say why. Pods keep their devices, whatever the new
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from itertools import groupby
 
@@ -16,7 +16,7 @@ from nri_rdma.decide.policy import Policy, configured_policy, offer
 from nri_rdma.engine.engine import Engine
 from nri_rdma.errors import ErrorCode, SettingError
 from nri_rdma.model.device import Node
-from nri_rdma.model.pool import PoolDoor
+from nri_rdma.model.pool import Pool, PoolDoor
 from nri_rdma.observe.logs import set_log_level
 
 log = logging.getLogger(__name__)
@@ -70,10 +70,11 @@ def refuse_fixed(old: Settings, new: Settings) -> None:
         for item in fields(Settings)
         if item.name not in RELOADABLE and getattr(old, item.name) != getattr(new, item.name)
     ]
-    if _resource_pools(old) != _resource_pools(new):
-        changed.append("pools with door = resource")  # the kubelet has registered them
-    if _has_claims(new) and not _has_claims(old):
-        changed.append("the first pool with door = claims")  # the driver is created only at the start
+    changed += [
+        f"pools with door = {door}"
+        for door in (PoolDoor.RESOURCE, PoolDoor.CLAIMS)
+        if _served_at(door, old) != _served_at(door, new)
+    ]
     if changed:
         raise SettingError(
             ErrorCode.SETTING,
@@ -82,14 +83,10 @@ def refuse_fixed(old: Settings, new: Settings) -> None:
         )
 
 
-def _resource_pools(settings: Settings) -> frozenset[tuple[str, str, int, str]]:
-    """Return name, resource, shares and `gives` of each pool that is served as a device plugin resource. The kubelet
-    got these facts when the resource was registered."""
-    return frozenset((it.name, it.resource, it.shares, it.gives) for it in settings.pools if it.resource)
-
-
-def _has_claims(settings: Settings) -> bool:
-    return any(pool.door is PoolDoor.CLAIMS for pool in settings.pools)
+def _served_at(door: PoolDoor, settings: Settings) -> Mapping[str, Pool]:
+    """Return the pools of a door, by name. The device plugins and the driver of claims are made from them at the start,
+    and the kubelet and the scheduler count by what these have told."""
+    return {pool.name: pool for pool in settings.pools if pool.door is door}
 
 
 def refuse_contested(policy: Policy, node: Node) -> None:

@@ -14,9 +14,9 @@ from nri_rdma.config.settings import Document, Loaded, Memlock, Settings, load
 from nri_rdma.daemon.reload import RELOADABLE, contested_words, refuse_fixed
 from nri_rdma.doors.control.daemon_client import ask_status
 from nri_rdma.errors import NriRdmaError, SettingError
-from nri_rdma.model.pool import Asker
+from nri_rdma.model.pool import Asker, Pool, PoolDoor
+from nri_rdma.model.request import Mode
 from tests.unit.commands.cli.program import nri_rdma
-from tests.unit.doors.deviceplugin.pools import pool
 from tests.unit.rigs.inside_daemon import InsideDaemon
 
 ONE = {"rdma.noderesource.dev": "1"}
@@ -107,10 +107,15 @@ def test_all_that_needs_a_start_is_named_at_once() -> None:
         refuse_fixed(Settings(), Settings(state_dir=Path("/a"), nri_socket=Path("/b"), log_level="debug"))
 
 
-def test_what_the_kubelet_counts_of_a_pool_needs_a_start() -> None:
-    with pytest.raises(SettingError, match="pools with door = resource cannot change while the daemon runs"):
-        refuse_fixed(Settings(pools=(pool(4),)), Settings(pools=(pool(5),)))
-    refuse_fixed(Settings(pools=(pool(4),)), Settings(pools=(pool(4),)))
+@pytest.mark.parametrize("door", [PoolDoor.RESOURCE, PoolDoor.CLAIMS])
+def test_pools_whose_devices_the_kubelet_or_the_scheduler_counts_need_a_start(door: PoolDoor) -> None:
+    """Their device plugins and ResourceSlices are made at the start."""
+    before = Pool(name="nics", modes=(Mode.SHARED,), door=door)
+    kept = Pool(name="rails", modes=(Mode.SHARED,))
+    for after in ((), (before, replace(before, name="other")), (replace(before, modes=(Mode.EXCLUSIVE,)),)):
+        with pytest.raises(SettingError, match=f"pools with door = {door} cannot change while the daemon runs"):
+            refuse_fixed(Settings(pools=(before, kept)), Settings(pools=(*after, kept)))
+    refuse_fixed(Settings(pools=(before, kept)), Settings(pools=(replace(kept, modes=(Mode.EXCLUSIVE,)), before)))
 
 
 def test_pools_that_contest_a_device_are_refused(daemon: InsideDaemon) -> None:
@@ -178,5 +183,5 @@ def test_a_bad_file_is_refused(tmp_path: Path, daemon: InsideDaemon) -> None:
 def test_the_first_pool_of_claims_needs_a_new_start(daemon: InsideDaemon) -> None:
     """There is no driver that the kubelet could ask."""
     reload_with(daemon, f'{POOLS}door = "claims"\n')
-    assert "the first pool with door = claims cannot change while the daemon runs" in daemon.reloader.error
+    assert "pools with door = claims cannot change while the daemon runs" in daemon.reloader.error
     assert not daemon.reloader.has_taken

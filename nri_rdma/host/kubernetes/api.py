@@ -196,6 +196,8 @@ class ApiServer:
         except ApiServerError:
             raise
         except Exception as error:
+            if _is_about_tls(error):  # the library keeps the CA in a file in /tmp, which may have been removed
+                self.close()
             raise self._unreachable("the API server does not answer", path, error) from error
 
     def _connected(self) -> Any:
@@ -225,6 +227,11 @@ class ApiServer:
 
     def _unreachable(self, what: str, path: str, error: Exception) -> ApiServerError:
         return ApiServerError(what, where=path, hint=_HINT, detail=f"{type(error).__name__}: {error}"[:300])
+
+
+def _is_about_tls(error: Exception) -> bool:
+    """Return whether the library's error is one of TLS, which the library tells in the text of `reason` only."""
+    return str(getattr(error, "reason", "")).startswith("SSLError")
 
 
 _FIRST_GOOD, _FIRST_BAD, _UNAUTHORIZED, _FORBIDDEN, _GONE = 200, 300, 401, 403, 404

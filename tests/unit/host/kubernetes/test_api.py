@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import json
 import sys
+import tempfile
 import threading
 import time
 import tracemalloc
@@ -171,6 +174,28 @@ def test_a_renewed_token_is_used_without_a_restart(server: Server, tmp_path: Pat
     assert [api.get("/a"), next(api.watch("/a", {}, 5))] == [{"message": "who?"}] * 2
     api.close()
     assert [it.token for it in server.seen] == ["Bearer old"] * 4 + ["Bearer new"] * 2
+
+
+def test_a_ca_whose_file_was_removed_is_written_again(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kubeconfig may have the CA in itself; the library writes it to a file in /tmp, which something may clean."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    kubeconfig = server.kubeconfig(tmp_path)
+    told = json.loads(kubeconfig.read_text())
+    told["clusters"][0]["cluster"] = {
+        "server": f"https://127.0.0.1:{server.port}",
+        "certificate-authority-data": base64.b64encode(b"no certificate").decode(),
+    }
+    kubeconfig.write_text(json.dumps(told))
+    api = ApiServer(kubeconfig)
+    for _ in range(2):
+        with pytest.raises(ApiServerError, match="NO_CERTIFICATE_OR_CRL_FOUND"):
+            api.get("/api")
+        (written,) = (tmp_path / "tmp").iterdir()
+        written.unlink()
+    api.close()
 
 
 def test_closing_twice_and_during_a_call_is_no_error(server: Server, api: ApiServer) -> None:

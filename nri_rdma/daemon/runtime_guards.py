@@ -97,7 +97,7 @@ class RuntimeGuards:
     def _ask(self) -> None:
         try:
             found = running_setups(self._sockets, self._settings)
-        except ContainerdError as error:  # it may be restarting with another configuration
+        except (ContainerdError, OSError) as error:  # it may be restarting with another configuration
             log.debug("the runtime does not say which handlers it has", extra={"error": str(error)})
             found = None
         self._setups = found or ()

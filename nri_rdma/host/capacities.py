@@ -105,7 +105,13 @@ class Capacities:
         return answer.capacity is not None or now < until
 
     def _ask(self, devices: Sequence[RdmaDevice]) -> None:
-        answers = self._process.ask([device.name for device in devices])
+        try:
+            answers = self._process.ask([device.name for device in devices])
+        except Exception:  # no descriptor is left, for example: after the next scan it is tried again
+            log.exception("the capacity of devices is not known")
+            with self._lock:
+                self._is_asking = False
+            return
         until = self._clock() + AGAIN_S
         with self._lock:
             self._is_asking = False

@@ -147,9 +147,10 @@ class DevicePlugins:
             if not self._servers:
                 self._servers = self._make_servers()
             if not self._is_guard_known:
+                self._is_guard_known = True  # before it is asked: a new runtime may connect meanwhile
                 self._set_guard(self._guard())
-                self._is_guard_known = True
         except (CdiError, OSError) as error:
+            self._is_guard_known = False
             errors.append(f"the guard of the shares cannot be written: {error}")
             self._none_is_registered(errors[0])
         for server in self._servers if self._is_guard_known else ():

@@ -63,9 +63,9 @@ class Publisher:
         before the kubelet knows the driver, and the kubelet would retry it only after a minute.
         """
         with self._changed:
-            if self._writer.ident is None and not self._is_closed:
-                self._writer.start()
-                self._watcher.start()
+            for thread in (self._writer, self._watcher):
+                if thread.ident is None and not self._is_closed:
+                    thread.start()
         self.look()
 
     def node_was_read(self) -> None:

@@ -183,7 +183,14 @@ class StatusWriter:
     # -- in the thread -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        self._take_up()
+        while not self._is_closed:
+            try:
+                self._take_up()
+                break
+            except Exception as error:  # noqa: BLE001 - as in _write
+                log.warning("the claims of the daemon before are not known yet", extra={"error": str(error)})
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_closed, FIRST_PAUSE_S)
         while due := self._await_due():
             try:
                 states = self._states()

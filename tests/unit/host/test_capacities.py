@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nri_rdma.host.capacities import AGAIN_S, Capacities
-from nri_rdma.host.verbs_process import VerbsProcess
+from nri_rdma.host.verbs_process import CapacityAnswer, VerbsProcess
 from nri_rdma.model.device import Node
 from nri_rdma.model.pool import Pool
 from nri_rdma.tasks.workers import Workers
@@ -65,6 +66,22 @@ def test_a_device_is_asked_once_and_a_failure_has_its_reason(asked: Asked) -> No
     assert asked.again(NODE) == known
     assert asked.capacities.settled.done()
     assert asked.answers == 1
+
+
+def test_a_query_that_could_not_be_made_is_made_after_the_next_scan(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, ask = iter([True]), VerbsProcess.ask
+
+    def limited(process: VerbsProcess, names: Sequence[str]) -> Mapping[str, CapacityAnswer]:
+        if next(left, False):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return ask(process, names)
+
+    monkeypatch.setattr(VerbsProcess, "ask", limited)
+    asked.capacities.node_was_read(NODE)
+    asked.workers.submit("capacities", lambda: None).result(5)
+    assert asked.read(NODE).capacities[FIRST.id].scarcest == ("ah", 32767)
 
 
 def test_a_device_that_is_removed_and_made_again_is_asked_again(asked: Asked) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from nri_rdma.doors.dra.claim_specs import SpecStyle, claim_spec, spec_file
 from nri_rdma.doors.dra.reporting import StatusWriter
 from nri_rdma.doors.dra.status_writing import ATTEMPTS
 from nri_rdma.engine.claim_states import CdiState
+from nri_rdma.host.cdi.folder import FolderScan, scan
 from nri_rdma.host.cdi.write import write_spec
 from nri_rdma.host.kubernetes.api import ApiServer
 from nri_rdma.model.claim import Claim, ClaimName, ClaimRequest, GivenDevice
@@ -347,6 +349,25 @@ def test_a_state_that_cannot_be_read_is_logged_with_its_trace_and_read_again(
     rig.await_reason("Attached")
     (said,) = [it for it in caplog.records if "claim status is not written" in it.message]
     assert said.exc_info is not None
+
+
+def test_specs_that_cannot_be_read_at_the_start_are_read_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.attach()
+    rig.await_reason("Attached")
+    rig.writer.close()
+    rig.states.clear()
+    specify(rig)
+    left = iter([True])
+
+    def limited(folders: list[Path]) -> FolderScan:
+        if next(left, False):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return scan(folders)
+
+    monkeypatch.setattr(reporting, "scan", limited)
+    rig.writer = rig.another()
+    rig.writer.start()
+    wait_until(lambda: rig.writer.known == ("u1",), "the claim of the daemon before")
 
 
 def test_what_is_unprepared_and_was_never_noted_is_no_longer_ready(rig: Rig) -> None:

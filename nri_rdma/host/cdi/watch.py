@@ -46,7 +46,7 @@ class CdiRegistry:
     """The CDI devices in some directories, kept up to date. A later directory has priority over an earlier one. Safe
     for use by several threads.
 
-    The constructor does the first reading, and raises OSError if the node has no inotify instances left. After a
+    The constructor does the first reading, and raises OSError if no inotify instance or descriptor is left. After a
     change, the listening thread calls `read_later`, which has a worker call `refresh`. `refresh` then calls
     `on_change`, whose exceptions are logged.
     """
@@ -70,7 +70,11 @@ class CdiRegistry:
         self._read = (Registry(devices={}), 0)
         self.unwatched: tuple[Path, ...] = ()
         """Directories whose changes are not noticed, because the kernel refused to watch them."""
-        self._look()
+        try:
+            self._look()
+        except OSError:
+            self._inotify.close()
+            raise
         self._burst = Burst(quiet_s=QUIET_S, longest_s=LONGEST_S)
         self._listeners = listeners
         self._source = Source(

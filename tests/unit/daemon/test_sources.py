@@ -292,7 +292,7 @@ def test_an_opening_that_failed_is_done_again(site: Site, monkeypatch: pytest.Mo
     _settle(site)
     assert not site.others.specs.is_ready
     wait_until(lambda: site.others.specs.is_ready, "the opening", SOON)
-    assert site.devices() == {"a.example.com/nic=one"}
+    assert (site.devices(), inotify_descriptors()) == ({"a.example.com/nic=one"}, 1)
 
 
 def test_a_kubelet_that_is_not_connected_yet_is_told_with_its_socket(site: Site, tmp_path: Path) -> None:

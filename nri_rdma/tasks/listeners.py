@@ -26,8 +26,8 @@ REST_S = 1.0
 """The pause of a source after its reader raised, in seconds; doubled after each further failure in a row."""
 LONGEST_REST_S = 10.0
 """The longest pause of a source after failures, in seconds. A source that keeps failing is tried again, and reported
-again, after each such pause. It is short, because containers of podman and Docker do not start while the source of their
-hooks pauses."""
+again, after each such pause. It is short, because containers of podman and Docker do not start while the source of
+their hooks pauses."""
 
 
 def _never() -> float | None:

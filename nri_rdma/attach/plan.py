@@ -154,15 +154,15 @@ def names_in_pod(placed: tuple[Placed, ...], taken: Iterable[str]) -> Mapping[in
     """Return the name in the pod of each netdev that moves, by its ifindex on the host. `taken` are the names that the
     pod's links have already. Raises PlacementError if a requested name is taken."""
     names = _NameSource(frozenset(taken))
-    return {
-        netdev.ifindex: names.take(
-            item.admitted.request.interface.name or DEFAULT_INTERFACE_NAME, item.admitted.request.where
-        )
+    wanted = [
+        (netdev.ifindex, item.admitted.request.interface.name or DEFAULT_INTERFACE_NAME, item.admitted.request.where)
         for item in placed
         if item.admitted.mode is Mode.EXCLUSIVE
         for device in item.devices
         for netdev in device.netdevs
-    }
+    ]
+    wanted.sort(key=lambda it: "%d" in it[1])  # whole names first: a number must not take one of them
+    return {ifindex: names.take(name, where) for ifindex, name, where in wanted}
 
 
 def taken_by(request: DeviceRequest) -> Takes:

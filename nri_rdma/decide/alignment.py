@@ -91,9 +91,15 @@ def alignment_of(
         pairs += own
         if is_other and _is_strict(item.admitted.request):
             refused += [pair for pair in own if pair.far > FARTHEST_ALIGNED]
+    if is_other:
+        strict = [item for item in covering if _is_strict(item.admitted.request)]
+        lonely = filter(None, (_far_from_all(strict, (gpu,), names) for gpu in sorted({*shown.gpus} - placed_for)))
+        far = [pair for pair in lonely if pair not in refused]
+        pairs, refused = [*pairs, *far], [*refused, *far]
     if not pairs:
         return None
-    if shown.gpus and placed_for.issuperset(shown.gpus) and (apart := _all_far(covering, shown, names)) is not None:
+    apart = _far_from_all(covering, shown.gpus, names) if placed_for.issuperset(shown.gpus) else None
+    if apart is not None:
         pairs = [apart]  # the devices are next to GPUs of the pod's other containers only
         refused = [apart] if any(_is_strict(request) for request in requests) else []
     told = ", ".join(dict.fromkeys(filter(None, map(source_words, requests))))
@@ -120,10 +126,10 @@ def is_strict(attached: Iterable[AttachedRequest], container: str) -> bool:
     return False
 
 
-def _all_far(covering: Iterable[AttachedRequest], shown: KnownGpus, names: GpuNames) -> Pair | None:
-    """Return the nearest pair of a device and a GPU of the container if even this pair is too far apart; otherwise
-    None."""
-    pairs = [pair for item in covering for pair in _pairs(item, shown.gpus, names)]
+def _far_from_all(covering: Iterable[AttachedRequest], gpus: Collection[PciAddress], names: GpuNames) -> Pair | None:
+    """Return the nearest pair of a device of these requests and one of these GPUs if even this pair is too far apart;
+    otherwise None."""
+    pairs = [pair for item in covering for pair in _pairs(item, gpus, names)]
     nearest = min(pairs, key=lambda pair: pair.far, default=None)
     return nearest if nearest is not None and nearest.far > FARTHEST_ALIGNED else None
 

@@ -167,15 +167,16 @@ def _pods_beside(taken: Taken, request: tuple[Admitted, ...]) -> Counter[DeviceI
 
 def _pickiest_first(offer: Offer, request: tuple[Admitted, ...]) -> list[int]:
     """Return the indexes of the requests in the order in which they choose devices. Requests that name a device are
-    first, then those that few devices match. Otherwise a request for any device could take one that another request
-    names."""
+    first, then strict ones, then those that few devices match. Otherwise a request for any device could take one that
+    another request names, or the only one that is near enough for a strict request."""
     if len(request) == 1:
         return [0]
 
-    def key(number: int) -> tuple[bool, bool, int, bool, int]:
+    def key(number: int) -> tuple[bool, bool, bool, int, bool, int]:
         item = request[number].request
+        is_strict = item.align is not None and item.align.strict
         choice = len(_matching(item.match, offer.by_pool[item.pool]))
-        return not _names_device(item.match), item.count is None, choice, not item.gpus, number
+        return not _names_device(item.match), item.count is None, not is_strict, choice, not item.gpus, number
 
     return sorted(range(len(request)), key=key)
 
@@ -232,7 +233,12 @@ _CONDITIONS: tuple[_Condition, ...] = (
     _Condition("vendor", lambda m: m.vendor, lambda m, it: _is(it.vendor, m.vendor), lambda it: it.vendor),
     _selected("deviceID", "device_id", lambda it: it.device_id),
     _Condition("driver", lambda m: m.driver, lambda m, it: _is(it.driver, m.driver), lambda it: it.driver),
-    _selected("pfName", "pf_name", _physical_names),
+    _Condition(
+        "pfName",
+        lambda m: m.pf_name or None,
+        lambda m, it: it.virtual is not None and Selector(pf_name=m.pf_name).selects(it),
+        _physical_names,
+    ),
     _Condition(
         "linkLayer", lambda m: m.link_layer, lambda m, it: _is(it.link_layer, m.link_layer), lambda it: it.link_layer
     ),
@@ -702,7 +708,8 @@ def _choose_on_numa(search: _Search) -> list[_Choice]:
     aligned = [device for device in chosen if device.numa_node in homes]
     home = f"NUMA node {_listed(sorted(str(number) for number in homes))}{_whose(search)}"
     if len(aligned) < len(chosen) and _is_numa_strict(search.request):
-        what = f"{len(aligned)} of {search.count} devices are free on {home}{_why_not(search)}"
+        what = f"{len(aligned)} of {search.count} devices are free on {home}"
+        what += f": {_why_not(search)}" if search.obstacles else ""
         raise _not_aligned(search, what, "ask for fewer devices, or leave strict out")
     return [
         _Choice(device=it, why=f"on {home}" if it in aligned else f"{home} has no other free device") for it in chosen

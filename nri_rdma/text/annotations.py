@@ -191,8 +191,12 @@ def _macs(request: DeviceRequest) -> _Places:
 
 
 def _routes(request: DeviceRequest) -> _Places:
+    vrf = request.interface.vrf  # all routes of the request go into its table
     return [
-        (f"{route.destination} metric {route.metric} table {route.table}", f"{request.where}.routes[{index}]")
+        (
+            f"{route.destination} metric {route.metric} table {route.table if vrf is None else vrf.table}",
+            f"{request.where}.routes[{index}]",
+        )
         for index, route in enumerate(request.routes)
     ]
 

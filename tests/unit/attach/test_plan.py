@@ -97,6 +97,11 @@ def test_two_devices_cannot_have_one_fixed_name() -> None:
     assert caught.value.code is ErrorCode.NAME_CONFLICT
 
 
+def test_a_number_does_not_take_the_name_that_a_later_request_has() -> None:
+    plan = plan_attach((make_placed(DEVICES[:1]), make_placed(DEVICES[1:2], name="rdma0")), CAPTURED, ())
+    assert [move.pod_name for move in plan.moves] == ["rdma1", "rdma0"]
+
+
 def test_numbers_are_the_hosts_where_they_are_free_in_the_pod() -> None:
     plan = plan_of(make_placed(DEVICES), CAPTURED, (_link(6, "eth0"),))
     numbers = [move.pod_ifindex for move in plan.moves]

@@ -75,6 +75,14 @@ def test_only_the_devices_that_are_far_from_other_gpus_are_refused() -> None:
     assert [str(pair) for pair in found.refused] == ["mlx5_0 is SYS from GPU 0001:14:00.0"]
 
 
+def test_a_further_gpu_that_is_far_from_all_devices_is_refused_beside_the_own_one() -> None:
+    found = _judged(_given(0, gpus=(0,), align=STRICT), shown=_shown(0, 7))
+    assert [str(pair) for pair in found.refused] == ["mlx5_0 is SYS from GPU 0001:17:00.0"]
+    assert found.words == "mlx5_0 is SYS from GPU 0001:17:00.0"
+    assert _judged(_given(0, gpus=(0,)), shown=_shown(0, 7)).refused == ()
+    assert _judged(_given(0, 7, gpus=(0,), align=STRICT), shown=_shown(0, 7)).refused == ()
+
+
 def test_devices_that_are_next_to_gpus_of_other_containers_only_are_refused_if_that_is_strict() -> None:
     for align, refused in ((None, []), (STRICT, ["mlx5_0 is SYS from GPU 0001:14:00.0"])):
         found = _judged(_given(0, gpus=(0, 4), align=align), shown=_shown(4))

@@ -14,7 +14,7 @@ from nri_rdma.decide.placement import Holding, Placed, mismatch, place
 from nri_rdma.decide.policy import Admitted, Policy, Pool, offer
 from nri_rdma.decide.topology import Distance, distance
 from nri_rdma.errors import ErrorCode, PlacementError
-from nri_rdma.model.device import CharKind, DeviceId, LinkLayer, Node, Protocol, RdmaDevice, RdmaNetns
+from nri_rdma.model.device import CharKind, DeviceId, LinkLayer, Node, Protocol, RdmaDevice, RdmaNetns, VirtualFunction
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import Align, AlignTo, Match, Mode, Use
 from nri_rdma.model.selector import FunctionsOf, Selector
@@ -207,7 +207,24 @@ def test_a_pod_that_asks_much_of_hundreds_of_functions_is_answered_soon() -> Non
 def test_strict_numa_alignment_that_does_not_fit_is_refused() -> None:
     error = refusal(eight(), asking(align=STRICT_NUMA, gpus=(0,), count=4), taken=held(0, 4))
     assert error.code is ErrorCode.NOT_ALIGNED
-    assert "3 of 4 devices are free on NUMA node 0" in error.what
+    assert "3 of 4 devices are free on NUMA node 0: mlx5_0, mlx5_4 are held by pod ns/other" in error.what
+
+
+@pytest.mark.parametrize("align", [STRICT_GPU, STRICT_NUMA])
+def test_a_strict_request_chooses_before_one_that_is_not(align: Align) -> None:
+    on = node((nic(0, numa=0), nic(1, numa=1)), (gpu(0, numa=0),))
+    assert chosen(on, asking("disk", gpus=(0,)), asking("rails", gpus=(0,), align=align)) == (["mlx5_1"], ["mlx5_0"])
+
+
+def test_the_virtual_functions_of_a_physical_one_are_without_itself() -> None:
+    physical = replace(nic(0, in_use=("it has 2 virtual functions",)), vf_count=2)
+    assert physical.pci is not None
+    virtual = (
+        replace(nic(it), virtual=VirtualFunction(pf=physical.pci, number=it - 1, pf_netdevs=("rail0",)))
+        for it in (1, 2)
+    )
+    match = Match(pf_name=(FunctionsOf(function="rail0"),))
+    assert chosen(node((physical, *virtual, nic(3))), asking(match=match, count=None)) == (["mlx5_1", "mlx5_2"],)
 
 
 @pytest.mark.parametrize(("count", "names"), [(2, [3, 4]), (3, [0, 1, 2]), (4, [0, 1, 2, 3])])

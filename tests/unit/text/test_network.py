@@ -199,6 +199,16 @@ def test_two_requests_have_no_route_of_the_same_destination_table_and_metric() -
     assert len(requests(f"[{{routes: [{route % ''}]}}, {{routes: [{route % ', metric: 5'}]}}]")) == 2
 
 
+def test_each_vrf_may_have_a_default_route() -> None:
+    rail = (
+        "{interface: {addresses: [10.%d.0.2/24], vrf: {name: rail%d}},"
+        " routes: [{destination: 0.0.0.0/0, gateway: 10.%d.0.1}]}"
+    )
+    assert len(requests(f"[{rail % (1, 1, 1)}, {rail % (2, 2, 2)}]")) == 2
+    twice = "{interface: {vrf: {name: red, table: 100}}, routes: [{destination: 10.0.0.0/8, scope: 253%s}]}"
+    assert "is taken by" in refusal(f"[{twice % ''}, {twice % ', table: 100'}]").what
+
+
 # Rules
 
 

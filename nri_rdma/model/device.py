@@ -11,8 +11,8 @@ from nri_rdma.model.capacity import RdmaCapacity
 from nri_rdma.model.pci import PciAddress
 
 DeviceId = NewType("DeviceId", str)
-"""The identity of an RDMA device on its node: its PCI address, with ``/name`` if the PCI function has several RDMA
-devices; or its name if it has no PCI parent (soft RoCE, soft iWARP)."""
+"""The identity of an RDMA device on its node: its PCI address, with ``/name`` if it is one of several RDMA devices of
+the PCI function, or of a scalable function; or its name if it has no PCI parent (soft RoCE, soft iWARP)."""
 
 DeviceNumbers: TypeAlias = tuple[int, int]
 """Major and minor number of a device node."""

@@ -84,6 +84,11 @@ class _Folder:
         path = pci_path(self.bus_device)
         return parse_pci_address(path[-1]) if path else None
 
+    @property
+    def is_of_function(self) -> bool:
+        """Return whether the bus device is a PCI function itself. That of a scalable function is a device below one."""
+        return function_of(self.bus_device) == self.bus_device and self.pci is not None
+
 
 def scan(sysfs_root: Path, dev_root: Path, proc_root: Path | None = None) -> Scan:
     """Read the hardware below `sysfs_root`. Raises InventoryError if it is no sysfs.
@@ -104,10 +109,12 @@ def scan(sysfs_root: Path, dev_root: Path, proc_root: Path | None = None) -> Sca
     names: dict[DeviceId, tuple[str, ...]] = {}
     found = (_Folder.of(f"{root}/class/infiniband", name) for name in in_order(entries(f"{root}/class/infiniband")))
     folders = [folder for folder in found if folder.path]
-    parents = [folder.pci for folder in folders]
+    functions = [folder.pci for folder in folders if folder.is_of_function]
     virtual = _virtual_functions(folders)
-    for index, (folder, parent) in enumerate(zip(folders, parents, strict=True)):
-        alone = parent is None or parents.count(parent) == 1
+    for index, folder in enumerate(folders):
+        parent = folder.pci
+        # Not by the scalable functions beside it: they come and go, and reservations are by this identity.
+        alone = parent is None or (folder.is_of_function and functions.count(parent) == 1)
         ports = _ports(folder.path)
         netdev_names = _netdev_names(folder, ports)
         place = _place(root, folder, netdev_names)

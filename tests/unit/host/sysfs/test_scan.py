@@ -320,6 +320,26 @@ def test_several_devices_on_one_function_are_told_apart_and_share_no_netdev(tree
     assert len(found.netdev_names[by_name[first.name].id]) == 1
 
 
+def test_a_device_keeps_its_identity_when_scalable_functions_come_and_go(tree: Path) -> None:
+    """Reservations are by identity: a device that got another one could be given twice."""
+    function, found = _function(tree), []
+    for number in (4, 5):
+        part = function / f"mlx5_core.sf.{number}"
+        shutil.copytree(_first(tree).resolve(), part / f"infiniband/mlx5_{number}", symlinks=True)
+        (part / f"infiniband/mlx5_{number}/device").unlink()
+        (part / f"infiniband/mlx5_{number}/device").symlink_to(part)
+    for names in ((), ("mlx5_4",), ("mlx5_4", "mlx5_5"), ("mlx5_5",)):
+        for name in ("mlx5_4", "mlx5_5"):
+            link = tree / "class/infiniband" / name
+            link.unlink(missing_ok=True)
+            if name in names:
+                link.symlink_to(function / f"mlx5_core.sf.{name[-1]}/infiniband/{name}")
+        found.append({it.name: it.id for it in scan(tree, tree).devices})
+    expected = {**found[0], "mlx5_4": f"{function.name}/mlx5_4", "mlx5_5": f"{function.name}/mlx5_5"}
+    assert all(told.items() <= expected.items() for told in found)
+    assert [len(told) - len(found[0]) for told in found] == [0, 1, 2, 1]
+
+
 def test_a_vf_is_a_device_of_its_own_beside_its_pf(tree: Path) -> None:
     function = _function(tree)
     vf = function.parent / (function.name[:-1] + "1")

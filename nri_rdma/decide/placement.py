@@ -377,7 +377,7 @@ class _Search:
             device.id: obstacle
             for device in suspect
             if (obstacle := _obstacle(device, admitted, node, taken.get(device.id, frozenset()), used.get(device.id)))
-            or (obstacle := _all_shares_given(shares.get(device.id, 0), most))
+            or (obstacle := _all_shares_given(shares.get(device.id, 0), most, admitted.request, taken.get(device.id)))
         }
         down = layout_of(node).down[admitted.mode]
         if down:
@@ -571,8 +571,12 @@ def _without_port(device: RdmaDevice, mode: Mode, instead: str) -> _Obstacle:
     )
 
 
-def _all_shares_given(given: int, most: int) -> _Obstacle | None:
-    if not most or given < most:
+def _all_shares_given(
+    given: int, most: int, request: DeviceRequest, holders: Collection[Holding] | None
+) -> _Obstacle | None:
+    """Return the obstacle that a device has no share left; None if it has some, and for shares that this pod already
+    has on it, because another of its containers had them before."""
+    if not most or given < most or {*request.shares} <= {share for it in holders or () for share in it.shares}:
         return None
     hint = "wait until a pod that has some has ended"
     what = f"with all of its {most} shares given"

@@ -65,18 +65,18 @@ def requests_for(
     `given` has the ids that the container's pod already has, with the names of their devices. The kubelet reuses ids of
     init containers for other containers, and a reused id must keep its device.
     """
+    give_all = {pool.resource for pool in pools.values() if pool.gives is ShareGives.ALL}
     new: dict[str, list[str]] = {}
-    again = []
+    again: dict[tuple[str, str], list[str]] = {}
     for resource, share in sorted(shares):
         if share in given:
-            again.append((resource, share))
+            again.setdefault((resource, "" if resource in give_all else given[share]), []).append(share)
         else:
             new.setdefault(resource, []).append(share)
     requests = [*_of_container(pools, container, new)]
-    for resource, share in again:
-        (request,) = _of_container(pools, container, {resource: [share]})
-        match = Match() if request.count is None else Match(device=given[share])
-        requests.append(replace(request, match=match))
+    for (resource, device), reused in again.items():
+        (request,) = _of_container(pools, container, {resource: reused})
+        requests.append(replace(request, match=Match(device=device), count=1) if device else request)
     return tuple(requests)
 
 

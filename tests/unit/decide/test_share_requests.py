@@ -9,7 +9,7 @@ import pytest
 
 from nri_rdma.decide.placement import Holding, Taken, place
 from nri_rdma.decide.policy import Admitted, admit, offer, policy_of
-from nri_rdma.decide.share_requests import known_shares, share_name, share_requests
+from nri_rdma.decide.share_requests import known_shares, requests_for, share_name, share_requests
 from nri_rdma.errors import PlacementError
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
 from nri_rdma.model.device import DeviceId, Node
@@ -153,6 +153,30 @@ def test_containers_of_one_pod_may_have_the_same_device_when_there_are_more_of_t
     on, of = eight(), pool(64)
     found = Counter(name for (name,) in placed(of, on, allocation(**{f"c{n}": 1 for n in range(16)}), {}))
     assert found == {f"mlx5_{number}": 2 for number in range(8)}
+
+
+def test_shares_that_an_init_container_had_stay_on_their_devices_also_where_none_is_left() -> None:
+    """The kubelet reuses them for the containers that come later."""
+    of, on = pool(shares=4), eight()
+    on = replace(on, devices=on.devices[:2])
+    first, second = (device.id for device in on.devices)
+    holdings = {first: ("hcas-0", "hcas-1", "hcas-2"), second: ("hcas-3",)}
+    taken = {
+        device: frozenset({Holding(owner="ns/pod", mode=Mode.SHARED, shares=frozenset(shares))})
+        for device, shares in holdings.items()
+    }
+    given = {"hcas-0": "mlx5_0", "hcas-1": "mlx5_0", "hcas-2": "mlx5_0", "hcas-3": "mlx5_1"}
+    again = requests_for({of.name: of}, "late", [(RESOURCE, it) for it in given], given)
+    assert [(it.match.device, it.count, it.shares) for it in again] == [
+        ("mlx5_0", 1, ("hcas-0", "hcas-1", "hcas-2")),
+        ("mlx5_1", 1, ("hcas-3",)),
+    ]
+    policy = policy_of((replace(of, shares=2),), (), allow_default_pool=False)  # fewer than were given before
+    admitted = admit(policy, on, PodRequest(requests=again), Asker())
+    assert [[it.name for it in item.devices] for item in place(on, offer(policy, on), taken, admitted)] == [
+        ["mlx5_0"],
+        ["mlx5_1"],
+    ]
 
 
 def test_an_annotation_cannot_ask_a_pool_of_shares() -> None:

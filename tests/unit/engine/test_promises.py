@@ -174,7 +174,8 @@ def test_what_is_for_other_containers_is_refused(rig: Rig) -> None:
 
 
 def test_an_interface_name_that_is_taken_releases_what_was_chosen(rig: Rig) -> None:
-    named = {"name": "second", "match": {"device": "mlx5_3"}, "mode": "exclusive", "interface": {"name": "rdma0"}}
+    rig.links = ("lo", "rail")
+    named = {"name": "second", "match": {"device": "mlx5_3"}, "mode": "exclusive", "interface": {"name": "rail"}}
     assert rig.refusal(pod=[SECOND, named]).code is ErrorCode.NAME_CONFLICT
     assert (rig.taken, rig.clock.due) == (set(), [])
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from tests.rig.deadline import wait_until
+from tests.rig.deadline import DeadlineError, wait_until
 from tests.rig.faults import Faults
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -149,10 +149,16 @@ class Daemon(AnyDaemon):
         return self._running().pid
 
     def start(self) -> None:
-        """Starts it and waits until the runtime has told it its pods, and it has read the CDI specs."""
+        """Starts it and waits until the runtime has told it its pods, and it has read the CDI specs. One that is not
+        ready in time is killed, so that the next test finds none."""
         self.start_process()
-        self.wait_synchronized()
-        wait_until(lambda: "CDI specs were read" in self.log, lambda: f"the specs to be read; its log:\n{self.log}", 15)
+        try:
+            self.wait_synchronized()
+            what = "CDI specs were read"
+            wait_until(lambda: what in self.log, lambda: f"the specs to be read; its log:\n{self.log}", 15)
+        except DeadlineError:
+            self.kill()
+            raise
 
     def another(self) -> subprocess.CompletedProcess[str]:
         """A second one with the same settings, which is to end by itself."""

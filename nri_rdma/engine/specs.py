@@ -135,13 +135,15 @@ class SpecCache:
         assert self._reread is not None  # otherwise `unread` returns nothing
         now = time.monotonic()
         known = [self._readings.get(name) for name in names]
-        if any(it is None or (it[0].done() and now - it[1] > _FRESH_S) for it in known):
-            reading = (self._reread(), now)
-            for name in names:
-                self._readings[name] = reading
-            while len(self._readings) > _KEPT_NAMES:
-                self._readings.popitem(last=False)
-        return self._readings[names[-1]][0]
+        fresh = [it[0] for it in known if it is not None and not (it[0].done() and now - it[1] > _FRESH_S)]
+        if len(fresh) == len(names):
+            return fresh[-1]  # not looked up again: `expect` may drop it meanwhile
+        reading = self._reread()
+        for name in names:
+            self._readings[name] = (reading, now)
+        while len(self._readings) > _KEPT_NAMES:
+            self._readings.popitem(last=False)
+        return reading
 
     def _take(self, *, is_ready: bool) -> None:
         """Make a snapshot from the last readings. The caller holds the lock."""

@@ -6,7 +6,7 @@ PYTEST := $(PYTHON) -m pytest
 # Tests make many small trees: in memory, where there is such a folder, they take half the time.
 export PYTEST_DEBUG_TEMPROOT := $(wildcard /dev/shm)
 
-.PHONY: help setup setup-venv containerd demo unit test test-one test-changed test-faults mutants runtimes rotation lab lab-shell cluster cluster-shell cluster-demo chart-test podman bench simulate ttrpc image image-test check generate format
+.PHONY: help setup setup-venv containerd demo unit test test-one test-changed test-faults mutants runtimes rotation lab lab-core lab-shell cluster cluster-shell cluster-demo chart-test podman bench simulate ttrpc image image-test check generate format
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -49,6 +49,9 @@ runtimes: setup ## the runtime tests on all runtimes that `make test` leaves out
 lab: setup ## the tests that need RDMA in the kernel, in a virtual machine (root); KERNEL=6.12: another one
 	@$(PYTHON) -m tests.lab $(if $(KERNEL),--kernel $(KERNEL))
 
+lab-core: setup ## the few tests of these that every run of CI has; the others come in turn (root; minutes)
+	@$(PYTHON) -m tests.lab --core
+
 lab-shell: setup ## a console in that virtual machine
 	@$(PYTHON) -m tests.lab --shell $(if $(KERNEL),--kernel $(KERNEL))
 
@@ -86,7 +89,7 @@ image-test: setup ## two images are equal byte by byte, and what is in them runs
 rotation: setup ## the turn that was green longest ago, by docs/rotation.md (root; minutes); TURN=KubeRay: that one
 	@$(PYTHON) -m tests.rotation $(if $(TURN),'$(TURN)')
 
-check: ttrpc test lab rotation ## what CI runs
+check: ttrpc test lab-core rotation ## what CI runs
 
 generate: setup-venv ## nri_rdma/pb, nri_rdma/ttrpc/pb, tests/rig/pb, the schemas of configuration and request, the tables of pages, the picture of a node
 	@$(PYTHON) api/generate.py

@@ -16,14 +16,16 @@ from datetime import UTC, datetime
 from os import environ
 from pathlib import Path
 
+from tests.lab.shares import CORE
+
 PROJECT = Path(__file__).resolve().parents[1]
 PAGE = PROJECT / "docs/rotation.md"
 BEGIN, END = "<!-- turns: begin -->", "<!-- turns: end -->"
 RUNTIMES = ("containerd-2.0", "containerd-2.4", "containerd-1.7", "containerd-2.1", "containerd-2.3", "cri-o-1.36")
 KERNELS = ("6.12", "6.1")
 """The kernels of tests/lab/recipe.py that `make lab` does not boot by itself."""
-GUEST_FILES = ("test_main_job.py", "test_limits.py", "test_rdma_moves.py", "test_traffic.py")
-"""What depends most on the kernel, of tests/lab/guest: about two minutes."""
+MACHINES = {"lab: small": ("small",), "lab: eight and sriov": ("eight", "sriov"), "lab: systemd": ("systemd",)}
+"""The machines of tests/lab/machine.py, by turn; each is in one."""
 CLUSTER = {
     "claims": (
         "test_claims",
@@ -125,13 +127,13 @@ def _turns() -> Iterator[Turn]:
         what=f"what the daemon's pod may do and sees, one thing less at a time: {PRIVILEGES[0]} of tests/cluster",
         commands=(_cluster(PRIVILEGES),),
     )
-    files = tuple(f"tests/lab/guest/{name}" for name in GUEST_FILES)
+    for name, machines in MACHINES.items():
+        chosen = (word for machine in machines for word in ("--machine", machine))
+        what = f"all tests of the lab in its virtual machine{'s' * (len(machines) > 1)} {' and '.join(machines)}"
+        yield Turn(name=name, what=what, commands=(("-m", "tests.lab", *chosen),))
     for kernel in KERNELS:
-        yield Turn(
-            name=f"kernel {kernel}",
-            what=f"the lab's virtual machine with kernel {kernel}: {', '.join(GUEST_FILES)} of tests/lab/guest",
-            commands=(("-m", "tests.lab", "--kernel", kernel, "--", "-v", "--tb=short", *files),),
-        )
+        what = f"the lab's virtual machine with kernel {kernel}: {', '.join(CORE)} of tests/lab/guest"
+        yield Turn(name=f"kernel {kernel}", what=what, commands=(("-m", "tests.lab", "--kernel", kernel, "--core"),))
 
 
 def _cluster(files: Sequence[str]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import rotation
+from tests.lab.machine import MODELS
 from tests.lab.recipe import DEFAULT_KERNEL, KERNELS
 from tests.rig import cache
 from tests.rig.build_runtimes import SOURCES
@@ -49,10 +50,13 @@ def test_the_page_has_each_turn_as_it_is_run() -> None:
     )
 
 
-def test_every_runtime_kernel_and_file_of_the_cluster_is_tested_by_make_test_make_lab_or_in_one_turn() -> None:
+def test_every_runtime_kernel_machine_and_file_of_the_cluster_is_tested_by_make_test_make_lab_core_or_in_one_turn() -> (
+    None
+):
     runtimes = {*SOURCES, *(it.name for it in cache.FETCHED)}
     assert sorted(rotation.RUNTIMES) == sorted(runtimes)
     assert set(rotation.KERNELS) == set(KERNELS) - {DEFAULT_KERNEL}
+    assert sorted(name for names in rotation.MACHINES.values() for name in names) == sorted(MODELS)
     there = [it.stem for it in (rotation.PROJECT / "tests/cluster").glob("test_*.py")]
     in_turns = (*rotation.CLUSTER.values(), rotation.CHART_FILES, rotation.PRIVILEGES)
     assert sorted(name for files in in_turns for name in files) == sorted(there)

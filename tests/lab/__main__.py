@@ -53,6 +53,8 @@ def main(arguments: list[str]) -> int:
     """The process's exit code."""
     own, _, selection = _split(arguments)
     options = _parser().parse_args(own)
+    if options.core:
+        selection = [*HOW_SHOWN, *(f"{shares.GUEST}/{name}" for name in shares.CORE), *selection]
     signal.signal(signal.SIGTERM, _end)
     try:
         with _only_run(CACHE):
@@ -186,6 +188,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog="example: python -m tests.lab -- -v -k memlock tests/lab/guest",
     )
     parser.add_argument("--shell", action="store_true", help="a shell on the machine's console instead of tests")
+    parser.add_argument(
+        "--core", action="store_true", help="only the tests of every run of CI, some minutes of the small machine"
+    )
     parser.add_argument(
         "--kernel", choices=KERNELS, default=DEFAULT_KERNEL, help="Debian's kernel to boot (default: %(default)s)"
     )

@@ -19,6 +19,8 @@ from tests.lab.recipe import CHECKOUT
 from tests.lab.reports import RESULTS, Case, part_name, read_cases
 
 GUEST = "tests/lab/guest"
+CORE = ("test_main_job.py", "test_limits.py", "test_rdma_moves.py", "test_traffic.py")
+"""The files that every run of CI has, and of other kernels the only ones: what depends most on the kernel's RDMA."""
 DURATIONS = Path(__file__).resolve().parent / "durations.toml"
 START_S = 30.0
 """From QEMU's start to containerd and the daemon, and off again: what a share more costs."""

@@ -1,17 +1,11 @@
 """Every test of the guest runs on each machine that it is for, and none twice, however its files are dealt out."""
 
-import os
-import subprocess
-import sys
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.lab import shares
 from tests.lab.machine import MODELS, SMALL, SRIOV, Model
-from tests.lab.recipe import CHECKOUT
 from tests.lab.reports import Case
 from tests.lab.shares import Part
 
@@ -27,26 +21,6 @@ def parts() -> tuple[Part, ...]:
 
 def test_every_machine_is_in_the_plan(parts: tuple[Part, ...]) -> None:
     assert {part.model.name for part in parts} == set(MODELS)
-
-
-def collected(machine: str, selection: Sequence[str], results: Path) -> list[str]:
-    """The ids of the tests that pytest collects in the guest for this selection."""
-    environment = {**os.environ, "RDMA_LAB_RESULTS": str(results), "RDMA_LAB_MACHINE": machine}
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *selection]
-    shown = subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False)
-    assert shown.returncode == 0, shown.stdout + shown.stderr
-    return [line for line in shown.stdout.splitlines() if "::" in line]
-
-
-def test_every_test_of_a_machine_is_in_one_of_its_parts_and_none_in_two(
-    parts: tuple[Part, ...], tmp_path: Path
-) -> None:
-    for model in ALL:
-        selections = [part.selection for part in parts if part.model is model]
-        if selections == [(shares.GUEST,)]:
-            continue  # that is all
-        run = Counter(name for selection in selections for name in collected(model.name, selection, tmp_path))
-        assert run == Counter(collected(model.name, (shares.GUEST,), tmp_path))
 
 
 def test_the_machine_that_takes_longest_is_in_both_slots(parts: tuple[Part, ...]) -> None:

@@ -2,7 +2,6 @@
 
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 
@@ -10,7 +9,7 @@ from tests.rig import cache, hoststate
 from tests.rig.containerd import Containerd
 from tests.rig.cri import Cri
 from tests.rig.crio import Crio
-from tests.rig.deadline import DeadlineError, wait_until
+from tests.rig.deadline import wait_until
 from tests.rig.fabric import Fabric
 from tests.rig.node import load
 from tests.rig.runtime import Runtime
@@ -66,10 +65,11 @@ def host_equal() -> Iterator[None]:
     before = hoststate.take()
     yield
     # Namespaces, and what is in them, end in the kernel's own time.
-    with suppress(DeadlineError):
-        wait_until(lambda: not hoststate.difference(before, hoststate.take()), "the host to be as before", 3)
-    found = hoststate.difference(before, hoststate.take())
-    assert not found, "\n".join(found)
+    wait_until(
+        lambda: not hoststate.difference(before, hoststate.take()),
+        lambda: "\n".join(["the host to be as before", *hoststate.difference(before, hoststate.take())]),
+        3,
+    )
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ In code that is not under test: `ip`, and the files of /proc/sys.
 """
 
 import json
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,12 @@ from tests.rig import hoststate, sysctls
 from tests.rig.deadline import wait_until
 
 SETTLED_S = 30
+_MORE = {
+    "links": "ip -j -d link show",
+    "proxies": "ip neighbour show proxy",
+    "tokens": "ip token show",
+    "sysctls": hoststate.READ_SYSCTLS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +31,14 @@ class Look:
 
 def take(netns: Path) -> Look:
     """The host now."""
-    links = json.loads(_ip(netns, "-j", "-d", "link", "show"))
+    texts = hoststate.shown(netns, _MORE)
     return Look(
         state=hoststate.take(netns),
-        more={link["ifname"]: (link.get("inet6_addr_gen_mode"), link["linkmode"]) for link in links}
-        | {"proxies": _ip(netns, "neighbour", "show", "proxy"), "tokens": _ip(netns, "token", "show")},
-        sysctls=sysctls.take(netns),
+        more={
+            link["ifname"]: (link.get("inet6_addr_gen_mode"), link["linkmode"]) for link in json.loads(texts["links"])
+        }
+        | {name: texts[name] for name in ("proxies", "tokens")},
+        sysctls=sysctls.read(texts["sysctls"]),
     )
 
 
@@ -39,8 +46,8 @@ def take_settled(netns: Path) -> Look:
     """The host once all that happens by itself is done: carrier there, no address tentative, and two looks agree."""
 
     def settled() -> Look | None:
-        look, shown = take(netns), _ip(netns, "-j", "address", "show")
-        under_way = "NO-CARRIER" in shown or '"tentative":true' in shown
+        look, addresses = take(netns), hoststate.shown(netns, {"addresses": "ip -j address show"})["addresses"]
+        under_way = "NO-CARRIER" in addresses or '"tentative":true' in addresses
         return look if not under_way and not difference(look, take(netns)) else None
 
     return wait_until(settled, "the host to settle", SETTLED_S)
@@ -50,8 +57,3 @@ def difference(before: Look, after: Look) -> list[str]:
     """What is not as it was, one sentence each; empty when the host is equal."""
     found = hoststate.difference(before.state, after.state) + sysctls.difference(before.sysctls, after.sysctls)
     return found if before.more == after.more else [*found, f"{before.more} became {after.more}"]
-
-
-def _ip(netns: Path, *arguments: str) -> str:
-    inside = ["nsenter", f"--net={netns}", "ip"]
-    return subprocess.run([*inside, *arguments], capture_output=True, text=True, check=True).stdout

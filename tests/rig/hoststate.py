@@ -38,7 +38,22 @@ _ADDRESS_VOLATILE = frozenset(
 _ROUTE_VOLATILE = frozenset({"expires", "users", "age", "used", "lastuse"})  # lifetimes and counters
 _NEIGHBOUR_VOLATILE = frozenset({"used", "confirmed", "updated", "probes", "refcnt"})
 _BRIDGE_TIMER = re.compile(r".*_timer$")
-_SYSCTLS = ("ipv4/conf", "ipv4/neigh", "ipv6/conf", "ipv6/neigh")
+_TUNING = ("-l", "-g", "-c", "--show-priv-flags")
+READ_SYSCTLS = (
+    f"grep -rs '' {' '.join(f'/proc/sys/net/ipv{it}' for it in ('4/conf', '4/neigh', '6/conf', '6/neigh'))} || true"
+)
+"""Every value with its file's name. grep says 2 when there is a file that nobody can read."""
+_COMMANDS = {
+    "links": "ip -j -d address show",
+    **{f"routes {family}": f"ip -j -{family} -d route show table all" for family in (4, 6)},
+    **{f"rules {family}": f"ip -j -{family} -d rule show" for family in (4, 6)},
+    "neighbours": "ip -j neighbour show nud permanent",
+    "forwarding": "bridge -j fdb show",
+    "qdiscs": "tc -j qdisc show",
+    **{f"ethtool {option}": f"ethtool {option} '*'" for option in ("-k", *_TUNING)},
+    "sysctls": READ_SYSCTLS,
+}
+_SEPARATOR = "\x1e"
 # CNI's ptp plugin turns forwarding on for the whole host at its first pod; `all` and `default` are no link's.
 _SYSCTL_VOLATILE = frozenset({"ipv4/conf/forwarding"})
 _QUEUE_COUNTERS = frozenset({"direct_packets_stat"})
@@ -69,17 +84,18 @@ class HostState:
 
 def take(netns: Path | None = None) -> HostState:
     """The state of the host now, or of another network namespace."""
-    raw_links = _ip(netns, "-d", "address", "show")
+    texts = shown(netns, _COMMANDS)
+    raw_links = _read(texts["links"])
     ignored = {link["ifname"] for link in raw_links if _is_cni_veth(link)}
     links = [link for link in raw_links if link["ifname"] not in ignored]
     routes = [
         route | {"family": family}
         for family in (4, 6)
-        for route in _ip(netns, f"-{family}", "-d", "route", "show", "table", "all")
+        for route in _read(texts[f"routes {family}"])
         if route.get("dev") not in ignored
     ]
-    rules = [rule | {"family": family} for family in (4, 6) for rule in _ip(netns, f"-{family}", "-d", "rule", "show")]
-    neighbours = [it for it in _ip(netns, "neighbour", "show", "nud", "permanent") if it.get("dev") not in ignored]
+    rules = [rule | {"family": family} for family in (4, 6) for rule in _read(texts[f"rules {family}"])]
+    neighbours = [it for it in _read(texts["neighbours"]) if it.get("dev") not in ignored]
     return HostState(
         links={link["ifindex"]: _link(link) for link in links},
         addresses=_keyed(
@@ -92,14 +108,26 @@ def take(netns: Path | None = None) -> HostState:
         routes=_keyed([_without(it, _ROUTE_VOLATILE) for it in routes], _route_name),
         rules=_keyed(rules, lambda it: f"{it['priority']} (IPv{it['family']}) from {it.get('src')}"),
         forwarding=_keyed(
-            [it for it in _json(netns, "bridge", "-j", "fdb", "show") if it.get("ifname") not in ignored],
+            [it for it in _read(texts["forwarding"]) if it.get("ifname") not in ignored],
             lambda it: f"{it['mac']} of {it['ifname']}",
         ),
-        queues=_queues(netns, ignored),
-        features=_ethtool(netns, ignored, "-k"),
-        tuning=_tuning(netns, ignored),
-        sysctls=_sysctls(netns, ignored),
+        queues=_queues(netns, [it for it in _read(texts["qdiscs"]) if it["dev"] not in ignored]),
+        features=_ethtool(texts["ethtool -k"], ignored),
+        tuning=_tuning(texts, ignored),
+        sysctls=_sysctls(texts["sysctls"], ignored),
     )
+
+
+def shown(netns: Path | None, commands: Mapping[str, str]) -> Mapping[str, str]:
+    """What commands print, by name; RuntimeError at the first that fails. One shell runs them all: to start a process
+    from one of pytest's size takes longer than most of them."""
+    inside = ["nsenter", f"--net={netns}"] if netns else []
+    script = f"\nprintf '{_SEPARATOR}'\n".join(commands.values())
+    done = subprocess.run([*inside, "sh", "-ec", script], capture_output=True, text=True, check=False)
+    texts = done.stdout.split(_SEPARATOR)
+    if done.returncode != 0:
+        raise RuntimeError(f"{list(commands.values())[len(texts) - 1]}: {done.stderr.strip()}")
+    return dict(zip(commands, texts, strict=True))
 
 
 def difference(before: HostState, after: HostState) -> list[str]:
@@ -195,18 +223,18 @@ def _is_cni_veth(link: _Fields) -> bool:
     return bool(own) and all(address in POD_NETWORK for address in own)
 
 
-def _queues(netns: Path | None, ignored: set[str]) -> Mapping[str, _Fields]:
-    """What `tc` shows of all links; classes and filters of those that have a qdisc which somebody has made."""
-    qdiscs = [it for it in _json(netns, "tc", "-j", "qdisc", "show") if it["dev"] not in ignored]
+def _queues(netns: Path | None, qdiscs: list[dict[str, Any]]) -> Mapping[str, _Fields]:
+    """These, and of links that have a qdisc which somebody has made the classes and filters, as `tc` shows them."""
     found = [it | {"what": "qdisc", "options": _options(it)} for it in qdiscs]
     for link in sorted({it["dev"] for it in qdiscs if it["handle"] != _KERNELS_HANDLE}):
+        filters = {side: f"tc -j filter show dev {link} {side}" for side in ("", "ingress", "egress")}
+        texts = shown(netns, {"class": f"tc class show dev {link}", **filters})
         found += [
             {"dev": link, "what": "class", "kind": line.split()[1], "handle": line.split()[2], "line": line}
-            for line in _run(netns, "tc", "class", "show", "dev", link).stdout.splitlines()
+            for line in texts["class"].splitlines()
         ]
-        for side in ((), ("ingress",), ("egress",)):
-            shown = _json(netns, "tc", "-j", "filter", "show", "dev", link, *side)
-            found += [it | {"dev": link, "what": "filter", "side": side} for it in shown]
+        for side in filters:
+            found += [it | {"dev": link, "what": "filter", "side": side} for it in _read(texts[side])]
     return _keyed(found, lambda it: f"{it['what']} {it['kind']} {it.get('handle', '')} of {it['dev']}")
 
 
@@ -217,22 +245,19 @@ def _options(qdisc: _Fields) -> _Fields:
     return _without(qdisc["options"], _QUEUE_COUNTERS | of_the_kernel)
 
 
-def _tuning(netns: Path | None, ignored: set[str]) -> Mapping[str, _Fields]:
+def _tuning(texts: Mapping[str, str], ignored: set[str]) -> Mapping[str, _Fields]:
     found: dict[str, dict[str, str]] = {}
-    for option in ("-l", "-g", "-c", "--show-priv-flags"):
-        for link, fields in _ethtool(netns, ignored, option).items():
+    for option in _TUNING:
+        for link, fields in _ethtool(texts[f"ethtool {option}"], ignored).items():
             found.setdefault(link, {}).update({f"{option} {name}": value for name, value in fields.items()})
     return found
 
 
-def _ethtool(netns: Path | None, ignored: set[str], option: str) -> Mapping[str, dict[str, str]]:
+def _ethtool(text: str, ignored: set[str]) -> Mapping[str, dict[str, str]]:
     """What `ethtool` says of all links; a second value of one name (a limit, and what is set) has a number."""
-    done = _run(netns, "ethtool", option, "*")
-    if done.returncode != 0:
-        raise RuntimeError(f"ethtool {option}: {done.stderr.strip()}")
     found: dict[str, dict[str, str]] = {}
     name = ""
-    for line in done.stdout.splitlines():
+    for line in text.splitlines():
         setting, _, value = line.partition(":")
         if headed := _ETHTOOL_HEADING.match(setting):
             name = headed[1]
@@ -245,12 +270,10 @@ def _ethtool(netns: Path | None, ignored: set[str], option: str) -> Mapping[str,
     return found
 
 
-def _sysctls(netns: Path | None, ignored: set[str]) -> Mapping[str, _Fields]:
+def _sysctls(text: str, ignored: set[str]) -> Mapping[str, _Fields]:
     """By link. What the kernel lets nobody read (a secret that is not set) is left out."""
     found: dict[str, dict[str, str]] = {}
-    # grep says 2 when there is a file that cannot be read.
-    done = _run(netns, "grep", "-rs", "", *(f"/proc/sys/net/{kind}" for kind in _SYSCTLS))
-    for line in done.stdout.splitlines():
+    for line in text.splitlines():
         path, _, value = line.removeprefix("/proc/sys/net/").partition(":")
         family, table, link, key = path.split("/")
         name = f"{family}/{table}/{key}"
@@ -259,18 +282,6 @@ def _sysctls(netns: Path | None, ignored: set[str]) -> Mapping[str, _Fields]:
     return found
 
 
-def _ip(netns: Path | None, *arguments: str) -> list[dict[str, Any]]:
-    return _json(netns, "ip", "-j", *arguments)
-
-
-def _json(netns: Path | None, *command: str) -> list[dict[str, Any]]:
-    done = _run(netns, *command)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
-    answer: list[dict[str, Any]] = json.loads(done.stdout or "[]")
-    return answer
-
-
-def _run(netns: Path | None, *command: str) -> subprocess.CompletedProcess[str]:
-    inside = ["nsenter", f"--net={netns}"] if netns else []
-    return subprocess.run([*inside, *command], capture_output=True, text=True, check=False)
+def _read(text: str) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = json.loads(text or "[]")
+    return entries

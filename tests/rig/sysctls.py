@@ -4,17 +4,18 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-TABLES = ("ipv4/conf", "ipv6/conf", "ipv4/neigh", "ipv6/neigh")
+from tests.rig.hoststate import READ_SYSCTLS, shown
 
 
 def take(netns: Path) -> Mapping[str, str]:
     """Every value of a namespace by ``ipv4/conf/eth0/rp_filter``; what nobody can read (a secret that is not set) is
     left out."""
-    folders = [f"/proc/sys/net/{table}" for table in TABLES]
-    done = subprocess.run(
-        ["nsenter", f"--net={netns}", "grep", "-rs", "", *folders], capture_output=True, text=True, check=False
-    )
-    lines = (line.removeprefix("/proc/sys/net/").partition(":") for line in done.stdout.splitlines())
+    return read(shown(netns, {"sysctls": READ_SYSCTLS})["sysctls"])
+
+
+def read(text: str) -> Mapping[str, str]:
+    """The same out of what READ_SYSCTLS printed."""
+    lines = (line.removeprefix("/proc/sys/net/").partition(":") for line in text.splitlines())
     return {name: value for name, _, value in lines}
 
 

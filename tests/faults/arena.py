@@ -21,7 +21,6 @@ from typing import Any
 from tests.faults.places import ROLLBACK_AFTER, Place, Way, is_between_the_steps
 from tests.faults.tally import Outcome, Tally
 from tests.rig import hoststate, netnamespaces
-from tests.rig.control import ask_status
 from tests.rig.cri import Container, Cri, CriError, Sandbox
 from tests.rig.daemon import Daemon
 from tests.rig.deadline import DeadlineError, wait_until
@@ -365,7 +364,7 @@ class Arena:
 
     def status(self) -> dict[str, Any]:
         """The daemon's own word."""
-        return ask_status(self.daemon.state_dir / "control.sock")
+        return self.daemon.status()
 
     def is_gone(self, netdev: Netdev) -> bool:
         """Whether a netdev of the node is not on the host."""

@@ -93,7 +93,6 @@ def test_what_changed_before_anybody_listened_is_known_once_it_is_open(tmp_path:
         daemon.open()
         wait_until(lambda: len(daemon._node.current.devices) == len(load("eight").rdma), "the new devices", SOON)
     finally:
-        gc.unfreeze()  # the daemon has it that all that is there lives as long as itself
         daemon.close()
 
 
@@ -108,7 +107,6 @@ def test_a_record_that_cannot_be_read_is_logged_with_its_file_and_the_daemon_ser
         daemon.open()
         assert ask_status(tmp_path / "state/control.sock")
     finally:
-        gc.unfreeze()
         daemon.close()
     (told,) = (vars(it) for it in caplog.records if it.message == "journal record set aside")
     assert str(record) in told["error"]
@@ -117,13 +115,13 @@ def test_a_record_that_cannot_be_read_is_logged_with_its_file_and_the_daemon_ser
 def test_an_open_daemon_collects_what_it_makes_and_not_what_it_is_made_of(tmp_path: Path) -> None:
     """The command that starts it has switched the collector off."""
     gc.disable()
+    frozen_before = gc.get_freeze_count()
     daemon = _daemon(tmp_path)
     try:
         daemon.open()
         assert gc.isenabled()
-        assert gc.get_freeze_count() > 0
+        assert gc.get_freeze_count() > frozen_before
     finally:
-        gc.unfreeze()
         gc.enable()
         daemon.close()
 
@@ -142,7 +140,6 @@ def test_what_an_earlier_daemon_left_is_taken_up_when_the_runtime_has_reported_i
         synchronize(daemon)
         wait_until(lambda: daemon._attachments.all() == (), "the end of what no pod has any more", SOON)
     finally:
-        gc.unfreeze()
         daemon.close()
 
 
@@ -160,7 +157,6 @@ def test_what_cannot_be_taken_up_is_not_looked_for_after_the_end(
         wait_until(lambda: [round(s, -1) for s in pauses(before)] == [60], "the pause before the next look", SOON)
         assert "earlier attachment not checked, trying again" in caplog.text
     finally:
-        gc.unfreeze()
         daemon.close()
     assert pauses(before) == []
 
@@ -193,7 +189,6 @@ def test_an_open_daemon_leaves_nothing_that_goes_on(tmp_path: Path, caplog: pyte
             os.kill(os.getpid(), signal.SIGHUP)
             wait_until(lambda: "configuration read again" in caplog.text, "the configuration", SOON)
         finally:
-            gc.unfreeze()
             daemon.close()
         assert [it.name for it in (tmp_path / "plugins").iterdir()] == ["kubelet.sock"]
     assert pauses(before) == []
@@ -219,7 +214,6 @@ def test_a_bug_in_reading_the_configuration_again_is_logged_with_its_trace_and_t
         wait_until(lambda: "the configuration was not read again" in caplog.messages, "the error", SOON)
         assert ask_status(tmp_path / "state/control.sock")["reload_error"] == ""
     finally:
-        gc.unfreeze()
         daemon.close()
     (told,) = (it for it in caplog.records if it.message == "the configuration was not read again")
     assert "RuntimeError: a bug" in str(told.exc_text)
@@ -240,7 +234,6 @@ def test_devices_that_several_pools_select_are_told_once_by_a_daemon_that_starts
         assert readings.acquire(timeout=SOON)
         daemon._readers.submit("after", lambda: None).result(SOON)
     finally:
-        gc.unfreeze()
         daemon.close()
     (error,) = (vars(it) for it in caplog.records if it.message == told)
     assert error["contested"].startswith("one and two both select ")
@@ -299,7 +292,6 @@ def test_a_daemon_that_ended_has_no_descriptor_open(tmp_path: Path) -> None:
             synchronize(kept[-1])
             kept[-1]._sources.specs.await_ready(None, time.monotonic() + SOON)
         finally:
-            gc.unfreeze()
             kept[-1].close()
         descriptors.append(len([*Path("/proc/self/fd").iterdir()]))
     assert descriptors[0] == descriptors[1]

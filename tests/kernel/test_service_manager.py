@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import socket
@@ -107,7 +106,6 @@ def test_without_a_runtime_it_is_ready_all_the_same(
     try:
         Daemon(settings, reread=lambda: settings).run()
     finally:
-        gc.unfreeze()  # the daemon has it that all that is there lives as long as itself
         watching.join()
     assert [*told, manager.recv(64)] == [b"READY=1", b"STOPPING=1"]
     Sole(settings.state_dir, settings.nri_socket).release()  # it has closed itself
@@ -124,5 +122,4 @@ def test_a_daemon_that_has_heard_of_the_pods_is_ready(
         daemon.make_plugin(0).answer(Request(1, call, 0))
         assert manager.recv(64) == b"READY=1"
     finally:
-        gc.unfreeze()
         daemon.close()

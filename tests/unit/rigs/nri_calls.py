@@ -24,6 +24,8 @@ from tests.unit.rigs.inside_daemon import InsideDaemon
 
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 SOON = 5.0
+PATIENCE_MS = 60_000
+"""What the runtime says that it waits, so that no test depends on the speed of its machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +87,10 @@ class Handlers:
         self.inside = inside
         self.refusals = Refusals()
         self._plugin = Plugin(inside.engine, inside.spans, lambda _runtime: None, refusals=self.refusals)
-        self._call("Configure", nri.ConfigureRequest(runtime_name="containerd", runtime_version=version))
+        configured = nri.ConfigureRequest(
+            runtime_name="containerd", runtime_version=version, request_timeout=PATIENCE_MS
+        )
+        self._call("Configure", configured)
         self._call("Synchronize", nri.SynchronizeRequest())
 
     def synchronize(self, *sandbox_ids: str, more: bool = False) -> None:

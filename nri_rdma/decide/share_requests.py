@@ -51,8 +51,9 @@ def known_shares(pools: Mapping[str, Pool], allocation: PodAllocation) -> PodAll
 
 def share_requests(pools: Mapping[str, Pool], allocation: PodAllocation) -> tuple[DeviceRequest, ...]:
     """Return the requests for the ids of these pools that the kubelet allocated to a pod's containers. `Pool.gives`
-    decides how many there are: one for each container; one for all containers if an id gives all devices of the pool;
-    or one for each id if an id stands for one device."""
+    decides how many there are: one for each container, in which ids that several containers have are a request of
+    their own; one for all containers if an id gives all devices of the pool; or one for each id if an id stands for one
+    device."""
     return tuple(request for pool in pools.values() for request in _requests(pool, _containers(pool, allocation)))
 
 
@@ -143,21 +144,23 @@ def _requests(pool: Pool, containers: Mapping[str, tuple[str, ...]]) -> Iterator
         yield _request(pool, frozenset(containers), tuple(share for ids in containers.values() for share in ids), None)
         return
     if pool.gives is ShareGives.DEVICE:
-        yield from _requests_by_id(pool, containers)
+        yield from (device_request(pool, it, names) for it, names in sorted(_names_by_id(containers).items()))
         return
-    for container, ids in containers.items():
-        yield _request(pool, frozenset({container}), ids, len(ids))
+    together: dict[frozenset[str], list[str]] = {}
+    for it, names in _names_by_id(containers).items():
+        together.setdefault(names, []).append(it)
+    for names, ids in together.items():
+        yield _request(pool, names, tuple(ids), len(ids))
 
 
-def _requests_by_id(pool: Pool, containers: Mapping[str, tuple[str, ...]]) -> Iterator[DeviceRequest]:
-    """Yield a request for each device id. Containers to which one id is allocated share the device: the kubelet reuses
-    the devices of an init container for other containers."""
-    by_id: dict[str, set[str]] = {}
+def _names_by_id(containers: Mapping[str, tuple[str, ...]]) -> dict[str, frozenset[str]]:
+    """Return, by id, the containers to which it is allocated: the kubelet allocates the ids of an init container again
+    to other containers."""
+    names: dict[str, set[str]] = {}
     for container, ids in containers.items():
         for it in ids:
-            by_id.setdefault(it, set()).add(container)
-    for it, names in sorted(by_id.items()):
-        yield device_request(pool, it, frozenset(names))
+            names.setdefault(it, set()).add(container)
+    return {it: frozenset(them) for it, them in names.items()}
 
 
 def _request(pool: Pool, containers: frozenset[str], ids: tuple[str, ...], count: int | None) -> DeviceRequest:

@@ -124,7 +124,7 @@ class Gate:
     def __init__(self, gating: Gating, limiter: Limiter, refused: RefusedLately, spans: Recorder) -> None:
         self._gating = gating
         self.limiter = limiter
-        self._refused = refused
+        self.refused = refused
         self._spans = spans
         self.images: ChecksImages = NoImages()
         self.on_proven: list[Callable[[frozenset[str]], None]] = []
@@ -174,7 +174,7 @@ class Gate:
             span.attributes["rdma.proof"] = "; ".join(proof.ports)
             span.attributes["rdma.proof.ms"] = proof.took_ms
             if refusal is not None:
-                self._refused.note("createRuntime", holdings.pod, refusal, created.name)
+                self.refused.note("createRuntime", holdings.pod, refusal, created.name)
             names = frozenset(it.admitted.request.cdi_device for it in proven) - {""}
             for listener in self.on_proven if names else ():
                 listener(names)

@@ -159,6 +159,7 @@ class Guard:
                 span.error = str(error)
                 refusal = error.for_author
                 if not error.is_logged:
+                    self._gate.refused.count(error)
                     log.warning(
                         "the guard keeps a container from starting",
                         extra={"pod": subject.pod, "container": subject.container, "error": span.error},

@@ -174,6 +174,11 @@ class RefusedLately:
         with self._lock:
             return dict(self._by_code)
 
+    def count(self, error: NriRdmaError) -> None:
+        """Count a refusal that the caller logs itself. Unlike `note`, it leaves no row."""
+        with self._lock:
+            self._by_code[str(error.code)] += 1
+
     def note(self, call: str, pod: Pod, error: Exception, container: str = "") -> None:
         """Log a refusal and remember it. Do nothing for an error that is no NriRdmaError: it is a bug, which the door
         logs."""

@@ -41,6 +41,11 @@ class ContainerManifest:
     written: Mapping[str, Any] = field(default_factory=dict)
     """The container's mapping in the manifest, for code that needs further fields."""
 
+    @property
+    def ends_first(self) -> bool:
+        """Whether it is an init container that ends before the next container starts; a sidecar does not."""
+        return "initContainers" in self.way and self.written.get("restartPolicy") != "Always"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodClaim:

@@ -145,12 +145,19 @@ def _vendors(node: Node, where: str) -> Mapping[str, VendorAdoption]:
 # Tables
 
 
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+"""A name of an object of Kubernetes: a DNS subdomain (RFC 1123)."""
+
+
 def _pool(name: str, node: Node, where: str) -> Pool:
     if not POOL_NAME.fullmatch(name):
         raise refused(where, f"{quoted(name)} is not allowed", POOL_NAME_HINT)
     fields = read_keys(node, where, POOL_KEYS)
     pool = Pool(name=name, where=where, **fields)
     _refuse_half_a_resource(pool, fields)
+    if pool.door is PoolDoor.CLAIMS and not _OBJECT_NAME.fullmatch(name):
+        what = f"with door = claims its name is that of a DeviceClass, and {quoted(name)} is none"
+        raise refused(where, what, "write lower case letters, digits, - and ., with a letter or digit at both ends")
     if pool.requires_isolation and Mode.SHARED in pool.modes:
         what = "a device in mode shared cannot be hidden from other pods"
         raise refused(f"{where}.requireIsolation", what, 'write modes = ["exclusive"], or leave requireIsolation out')

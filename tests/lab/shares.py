@@ -19,7 +19,14 @@ from tests.lab.recipe import CHECKOUT
 from tests.lab.reports import RESULTS, Case, part_name, read_cases
 
 GUEST = "tests/lab/guest"
-CORE = ("test_main_job.py", "test_limits.py", "test_rdma_moves.py", "test_traffic.py")
+CORE = (
+    "test_main_job.py",
+    "test_claims.py",
+    "test_exclusive.py",
+    "test_limits.py",
+    "test_rdma_moves.py",
+    "test_traffic.py",
+)
 """The files that every run of CI has, and of other kernels the only ones: what depends most on the kernel's RDMA."""
 DURATIONS = Path(__file__).resolve().parent / "durations.toml"
 START_S = 30.0

@@ -283,13 +283,19 @@ def _shares(pod: PodManifest, facts: Facts) -> tuple[DeviceRequest, ...]:
     pools = {name: pool for name, pool in facts.policy.pools.items() if pool.resource}
     by_resource = {pool.resource: pool for pool in pools.values() if pool.gives is ShareGives.DEVICE}
     numbers, used = numbered(), set[str]()
+    spare: dict[str, tuple[str, ...]] = {}
+    """By resource, the ids of init containers that have ended: the kubelet allocates these again."""
     containers = []
     for container in pod.containers:
         own = []
         for name, number in container.resources:
-            ids = _device_ids(by_resource[name], _whole(number), used, facts) if name in by_resource else ()
+            ids = spare.get(name, ())[: _whole(number)]
+            if name in by_resource:
+                ids += _device_ids(by_resource[name], _whole(number) - len(ids), used, facts)
             ids += tuple(f"#{next(numbers)}" for _ in range(_whole(number) - len(ids)))
             used.update(ids)
+            before = spare.get(name, ())
+            spare[name] = tuple(dict.fromkeys((*before, *ids))) if container.ends_first else before[len(ids) :]
             own.append(DeviceIds(resource=name, ids=ids))
         containers.append(ContainerAllocation(name=container.name, resources=tuple(it for it in own if it.ids)))
     return share_requests(pools, PodAllocation(containers=tuple(containers)))
@@ -373,7 +379,13 @@ def _for_gpus_of(pod: PodManifest, item: DeviceRequest, facts: Facts) -> DeviceR
     if item.per_gpu is None or item.gpus or not facts.gpus_are_reported:
         return item
     covered = (it for it in pod.containers if item.scope.covers(it.name))
-    gpus = sum(_whole(number) for it in covered for name, number in it.resources if is_gpu_resource(name))
+    gpus = sum(
+        _whole(number)
+        for it in covered
+        if not it.ends_first  # the kubelet gives its GPUs again, and never reports it
+        for name, number in it.resources
+        if is_gpu_resource(name)
+    )
     return replace(item, count=item.per_gpu * gpus or None)
 
 

@@ -41,7 +41,8 @@ def _claims(pod: Object) -> Iterator[str]:
     namespace = pod["metadata"]["namespace"]
     made = pod.get("status", {}).get("resourceClaimStatuses") or ()
     named = pod["spec"].get("resourceClaims") or ()
-    for it in (*made, *named):
+    by_resource = pod.get("status", {}).get("extendedResourceClaimStatus")  # the scheduler's, for a class's resource
+    for it in (*made, *named, *([by_resource] if by_resource else ())):
         yield f"{namespace}/{it.get('resourceClaimName')}"
 
 

@@ -20,6 +20,8 @@ DAEMON_ENDS_S = 20.0
 OWN_KINDS = (f"{DRIVER}-claim", f"shares.{DRIVER}-pool")
 """The beginnings of the file names of the CDI specs that daemons write. The files of `nri-rdma cdi generate` belong to
 the user and have other names."""
+BEFORE_JOURNAL = {"lock", "nri-rdma.log"}
+"""What a daemon makes in its state directory before its journal."""
 
 
 def leave_node(settings: Settings, host_dir: Path | None) -> Iterator[str]:
@@ -50,6 +52,11 @@ def leave_node(settings: Settings, host_dir: Path | None) -> Iterator[str]:
 
 
 def _refuse_held(state_dir: Path) -> None:
+    others = sorted({it.name for it in state_dir.iterdir()} - BEFORE_JOURNAL)
+    if others and "journal" not in others:
+        what = f"this is no state directory of nri-rdma: it has no journal, but {others[0]}"
+        hint = "give the --state-dir of the daemon (its `state_dir`)"
+        raise StateError(ErrorCode.INSTALL, what, where=str(state_dir), hint=hint)
     records, _errors = Journal(state_dir / "journal").load()
     if unread := sorted((state_dir / "journal").glob("*.unreadable")):  # set aside just now or by an earlier start
         what = "the journal has a record that cannot be read: a pod may have devices"
@@ -74,8 +81,9 @@ def _sockets(settings: Settings) -> Iterator[Path]:
 
 
 def _empty(folder: Path) -> Iterator[str]:
-    """Remove everything in the folder, but not the folder itself, which is a mount point in a container."""
-    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    """Remove everything in the folder, but not the folder itself, which is a mount point in a container. The journal is
+    last: by it a state directory is known when this is called again."""
+    found = sorted(folder.iterdir(), key=lambda it: (it.name == "journal", it.name)) if folder.is_dir() else []
     for path in found:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

@@ -72,7 +72,7 @@ def status(
     from nri_rdma.commands.status.document_check import look_through
     from nri_rdma.commands.status.guard_line import lacking_guard
 
-    document = _asked(context, settings, check=check and output != "json")
+    document = _asked(context, settings, check=check, as_json=output == "json")
     host = ThisHost(settings=replace(settings, annotation_prefix=document["annotation_prefix"]))
 
     def unguarded() -> Iterator[str]:
@@ -96,7 +96,7 @@ def status(
         screen.table(table)
 
 
-def _asked(context: click.Context, settings: Settings, *, check: bool) -> dict[str, Any]:
+def _asked(context: click.Context, settings: Settings, *, check: bool, as_json: bool) -> dict[str, Any]:
     """Return the daemon's status document. With `check`, the command prints a line and ends if the daemon does not
     answer."""
     from nri_rdma.doors.control.daemon_client import ask_status
@@ -106,7 +106,7 @@ def _asked(context: click.Context, settings: Settings, *, check: bool) -> dict[s
     except NotReadyError as error:
         if not check or error.code is ErrorCode.PRIVILEGE:
             raise
-        click.echo(printable(str(error)))
+        click.echo(printable(str(error)), err=as_json)
         context.exit(EXIT_ATTENTION)
 
 

@@ -16,7 +16,7 @@ from nri_rdma.config.settings import Settings
 if TYPE_CHECKING:
     from nri_rdma.commands.verify.checks import CheckedPort
     from nri_rdma.commands.verify.given import GivenPorts
-    from nri_rdma.commands.verify.measured_pairs import Own
+    from nri_rdma.commands.verify.measured_pairs import MeasuredPair, Own
     from nri_rdma.model.gpudirect import GpuDirect
 
 Addresses: TypeAlias = tuple[IPv4Address | IPv6Address, ...]
@@ -171,25 +171,34 @@ def _check(settings: Settings, found: GivenPorts, addresses: Addresses, timeout:
 def _measure(own: Own, pairs: dict[str, Any], output: str) -> bool:
     from nri_rdma.commands.verify.measured_pairs import call, serve
     from nri_rdma.commands.verify.pairs_output import document, matrix, show
+    from nri_rdma.errors import ProofError
 
     if pairs["server"]:
-        measured = list(serve(own, pairs["bind"], pairs["tcp_port"], _tell_listening))
+        results = serve(own, pairs["bind"], pairs["tcp_port"], _tell_listening)
     else:
-        measured = list(
-            call(
-                *(own, pairs["host"], pairs["tcp_port"]),
-                pairs=pairs["pairs"],
-                iterations=pairs["iterations"],
-                message_bytes=pairs["size"],
-                seconds=pairs["seconds"],
-            )
+        results = call(
+            *(own, pairs["host"], pairs["tcp_port"]),
+            pairs=pairs["pairs"],
+            iterations=pairs["iterations"],
+            message_bytes=pairs["size"],
+            seconds=pairs["seconds"],
         )
-    if pairs["svg"]:
-        pairs["svg"].write_text(matrix(measured))
+    measured: list[MeasuredPair] = []
+    broken: ProofError | None = None
+    try:
+        measured.extend(results)  # keeps what came before an error
+    except ProofError as error:
+        if not measured:
+            raise
+        broken = error
     if output == "json":
-        print_json(document(measured))
+        print_json(document(measured, is_whole=broken is None))
     else:
         show(Screen(), measured)
+    if pairs["svg"]:
+        pairs["svg"].write_text(matrix(measured))
+    if broken is not None:
+        raise broken
     return bool(measured) and all(it.error is None for it in measured)
 
 

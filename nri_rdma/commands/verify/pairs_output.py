@@ -29,11 +29,11 @@ def show(screen: Screen, measured: Sequence[MeasuredPair]) -> None:
     screen.line(f"RDMA works in {works} of {len(measured)} pairs. Latencies are of one way, in us.", bold=True)
 
 
-def document(measured: Sequence[MeasuredPair]) -> dict[str, Any]:
-    """Return the measurements as a JSON document."""
+def document(measured: Sequence[MeasuredPair], *, is_whole: bool = True) -> dict[str, Any]:
+    """Return the measurements as a JSON document. `is_whole`: no error has ended them early."""
     return {
         "version": DOCUMENT_VERSION,
-        "works": all(it.error is None for it in measured),
+        "works": is_whole and all(it.error is None for it in measured),
         "pairs": [_pair(it) for it in measured],
     }
 

@@ -66,7 +66,7 @@ METRICS: Final = (
     _histogram("step_duration", "Duration of each step for a pod, by the names that `nri-rdma trace` shows.", "step",
                "outcome"),
     _counter("refusals", "Refusals of pods and containers, by error code. The kubelet tries again, so one pod may count"
-             " often.", "code"),
+             " often. Claims that are not prepared count in nri_rdma_kubelet_requests_total.", "code"),
     _gauge("devices", "RDMA devices that a pod has, that the host uses, or that are free; missing: a pod has it, but"
            " the host does not see it.", "state"),
     _gauge("attachments", "Attachments of devices to pod sandboxes, by state.", "state"),

@@ -83,7 +83,7 @@ def _calls(name: str, durations: Durations, known: Iterator[Labels]) -> Measured
 
 def _of_devices(view: View) -> Measured:
     devices = {device.id: device for device in view.node.devices}
-    held = {device_id for device_id, holders in view.taken.items() if holders}
+    held = {device_id for device_id, holders in view.taken.items() if not all(it.looks_on for it in holders)}
     uses = Counter(
         {"free": 0, "in_use": 0, "in_pods": len(held & devices.keys()), "missing": len(held - devices.keys())}
     )

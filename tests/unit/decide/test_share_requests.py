@@ -55,6 +55,19 @@ def test_each_container_with_shares_asks_for_as_many_devices_and_others_for_none
     assert three.shares == ("hcas-01", "hcas-02", "hcas-03")
 
 
+def test_ids_that_several_containers_have_are_one_request_of_these_containers() -> None:
+    """As `explain` has them of an init container and the one after it."""
+    ids = {"a": ("0", "1"), "b": ("1", "2")}
+    told = PodAllocation(
+        containers=tuple(
+            ContainerAllocation(name=name, resources=(DeviceIds(resource=RESOURCE, ids=them),))
+            for name, them in ids.items()
+        )
+    )
+    shared = [(sorted(it.scope.only or ()), it.shares, it.count) for it in requests(pool(), told)]
+    assert shared == [(["a"], ("0",), 1), (["a", "b"], ("1",), 1), (["b"], ("2",), 1)]
+
+
 def test_shares_that_give_all_devices_are_one_request_for_all_containers_that_have_some() -> None:
     (request,) = requests(pool(gives=ShareGives.ALL), allocation(a=1, b=2, c=0))
     assert (request.count, request.scope.only) == (None, frozenset({"a", "b"}))

@@ -15,6 +15,7 @@ from nri_rdma.attach.holdings import Holdings
 from nri_rdma.attach.states import State
 from nri_rdma.doors.control.daemon_client import ask_status
 from nri_rdma.engine.guard import SEEN_FILE, Guard, Subject, refuse_incomplete
+from nri_rdma.engine.view import view_of
 from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.model.device import DeviceNumbers
 from nri_rdma.model.edits import ContainerEdits
@@ -262,6 +263,7 @@ def test_questions_and_refusals_are_counted_and_traced(daemon: InsideDaemon, gua
     guard.verify(subject(pod, edits))
     guard.verify(subject(pod, ContainerEdits()))
     assert (guard.contacts.asked, guard.contacts.refused) == (2, 1)
+    assert view_of(daemon.engine).refused_by_code == {"NOT-SERVED": 1}
     good, bad = [span for span in daemon.spans.recent() if span.name == "verify"]
     assert (good.error, good.attributes["k8s.pod.name"], good.attributes["container.id"]) == ("", "default/one", ID)
     assert bad.error.startswith("nri-rdma: NOT-SERVED: ")

@@ -194,6 +194,7 @@ def test_what_is_no_vendors_name_is_refused(name: str) -> None:
         ('[pools.a]\nmodes = ["both"]', "pools.a.modes[0]", "'both' is not allowed"),
         ('[pools.a]\nmodes = ["shared", "shared"]', "pools.a.modes[1]", "shared is there twice"),
         (f'{A}door = "dra"', "pools.a.door", "'dra' is not allowed"),
+        ('[pools.A_1]\nmodes = ["shared"]\ndoor = "claims"', "pools.A_1", "its name is that of a DeviceClass"),
         (f"{A}selct = {{}}", "pools.a", "unknown key 'selct'"),
         (f"{A}select = {{}}", "pools.a.select", "there is no condition in it"),
         (f'{A}select = {{ vendors = "15b3" }}', "pools.a.select", "unknown key 'vendors'"),

@@ -568,3 +568,43 @@ def test_devices_per_gpu_are_as_many_as_the_gpus_of_the_manifest_need(facts: Fac
     refused = explain(replace(asking, containers=(ContainerManifest(name="main"),)), facts).refusal
     assert refused is not None
     assert refused.code is ErrorCode.NOT_ALIGNED
+
+
+def initialized(resource: str, first: str, then: str) -> PodManifest:
+    """A pod whose init container and whose only other container ask for so many of a resource."""
+    kinds = (("init", first, ("spec", "initContainers", 0)), ("main", then, ("spec", "containers", 0)))
+    containers = tuple(
+        ContainerManifest(name=name, resources=((resource, number),), way=way) for name, number, way in kinds
+    )
+    return replace(pod(""), annotations={}, containers=containers)
+
+
+@pytest.mark.parametrize("gives", [ShareGives.ONE, ShareGives.DEVICE])
+@pytest.mark.parametrize(("first", "then", "devices"), [("1", "1", 1), ("2", "1", 2), ("1", "2", 2)])
+def test_what_an_init_container_has_is_given_again_to_the_container_after_it(
+    facts: Facts, gives: ShareGives, first: str, then: str, devices: int
+) -> None:
+    """As docs/configuration.md says; the kubelet allocates the same ids again."""
+    shared = gives is ShareGives.ONE
+    few = Pool(
+        name="nics",
+        modes=(Mode.SHARED if shared else Mode.EXCLUSIVE,),
+        door=PoolDoor.RESOURCE,
+        resource="rdma/nic",
+        gives=gives,
+        shares=devices if shared else 0,
+    )
+    told = explain(
+        initialized("rdma/nic", first, then), replace(facts, policy=policy_of((few,), (), allow_default_pool=False))
+    )
+    assert told.refusal is None
+    assert len(set(given(told))) <= devices
+    assert [len(it.env["RDMA_DEVICES_NIC"].split(",")) for it in told.containers] == [int(first), int(then)]
+
+
+def test_gpus_of_an_init_container_are_not_counted_again(facts: Facts) -> None:
+    told = explain(
+        replace(initialized("nvidia.com/gpu", "2", "2"), annotations={PREFIX: "[{perGPU: 1}]"}),
+        replace(facts, gpus_are_reported=True),
+    )
+    assert len(given(told)) == 2

@@ -54,6 +54,7 @@ CLAIMS = [
         (pod(resourceClaimStatuses=[{"name": "gpu", "resourceClaimName": "gpu"}]), False),
         (pod({"resourceClaims": [{"name": "rdma", "resourceClaimName": "both"}]}), True),
         (pod({"resourceClaims": [{"name": "rdma", "resourceClaimName": "new"}]}), False),
+        (pod(extendedResourceClaimStatus={"resourceClaimName": "nic"}), True),
         (pod({"containers": limited(GUARD)}, phase="Succeeded"), False),
         (pod({"containers": limited(GUARD)}, phase="Failed"), False),
         (pod({"containers": limited(GUARD), "nodeName": ""}, phase="Pending"), False),

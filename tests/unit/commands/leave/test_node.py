@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,14 @@ def test_what_daemons_wrote_goes_and_what_others_wrote_stays(settings: Settings,
 def test_again_is_no_error(settings: Settings) -> None:
     list(leaving.leave_node(settings, None))
     assert len(list(leaving.leave_node(settings, None))) <= 2  # the locks that it took itself
+
+
+def test_a_folder_that_is_not_a_daemons_state_is_left_as_it_is(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "wrong/other-program").mkdir(parents=True)
+    with pytest.raises(StateError, match="no state directory of nri-rdma: it has no journal, but other-program"):
+        list(leaving.leave_node(replace(settings, state_dir=tmp_path / "wrong"), None))
+    assert (tmp_path / "wrong/other-program").exists()
+    assert (settings.cdi_dirs[-1] / OURS[0]).exists()
 
 
 def test_a_record_that_cannot_be_read_refuses(settings: Settings) -> None:

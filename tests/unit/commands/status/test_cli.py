@@ -289,6 +289,8 @@ def test_for_a_check_a_daemon_that_is_dead_is_a_line(tmp_path: Path) -> None:
     done = nri_rdma("status", "--check", "--state-dir", tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith("nri-rdma: DAEMON-ABSENT: ")
+    for_programs = nri_rdma("status", "--check", "-o", "json", "--state-dir", tmp_path)
+    assert (for_programs.returncode, for_programs.stdout, for_programs.stderr) == (1, "", done.stdout)
     assert nri_rdma("status", "--state-dir", tmp_path).returncode == 3
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,29 @@ def test_the_two_sides_of_a_measurement_end_with_the_same(tmp_path: Path) -> Non
     )
     assert (ours.returncode, server.returncode, served) == (1, 1, ours.stdout)
     assert "PROOF-LIMITS" in picture.read_text()
+
+
+def test_what_was_measured_before_the_other_side_went_away_is_shown(tmp_path: Path) -> None:
+    willing = python_that_sends(tmp_path, "Hca('mlx5_0')")
+    command = [sys.executable, "-m", "nri_rdma", "verify", "mlx5_0", "-o", "json", "--verbs-python", str(willing)]
+    ports = [{"device": name, "port": 1} for name in ("a", "b")]
+    figures = {"latency_us": {"min": 1, "median": 2, "p99": 3}, "mib_per_s": 40000.0}
+    result = {"client": ports[0], "server": {"device": "mlx5_0", "port": 1}, **figures}
+    with subprocess.Popen(
+        [*command, "--server", "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=PROJECT
+    ) as server:
+        assert server.stderr is not None
+        port = int(server.stderr.readline().split()[9])
+        with socket.create_connection(("127.0.0.1", port)) as client, client.makefile("rw") as lines:
+            lines.write(json.dumps({"protocol": "nri-rdma verify", "version": 1, "devices": ports}) + "\n")
+            lines.flush()
+            lines.readline()
+            lines.write(json.dumps({"result": result}) + "\n")
+            lines.flush()
+        shown, error = server.communicate(timeout=60)
+    document = json.loads(shown)
+    assert (document["works"], [it["mib_per_s"] for it in document["pairs"]]) == (False, [40000.0])
+    assert error.startswith("nri-rdma: PROOF-TRANSFER: the other side has ended the connection")
 
 
 def test_words_that_do_not_go_together_are_a_wrong_use() -> None:

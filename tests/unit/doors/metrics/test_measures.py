@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.config.settings import Document, load
+from nri_rdma.decide.placement import Holding
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.control.daemon_client import ask_status
 from nri_rdma.doors.metrics.declared import METRICS, Measured
@@ -21,6 +22,7 @@ from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.model.driver import DriverView, PreparedClaims, Published
 from nri_rdma.model.pool import GUARD_POOL
 from nri_rdma.model.registration import Registration
+from nri_rdma.model.request import Mode
 from nri_rdma.observe.durations import Tally
 from nri_rdma.observe.export import ExportCounts
 from tests.rig.deadline import wait_until
@@ -119,6 +121,13 @@ def test_a_device_that_the_host_uses_is_not_free_and_one_that_is_gone_is_missing
     )
     source = replace(source_of(daemon), view=lambda: replace(view, node=replace(view.node, devices=used)))
     assert values(measured_now(source), "nri_rdma_devices") == {"free": 6, "in_use": 1, "missing": 1}
+
+
+def test_a_device_that_a_pod_only_looks_on_is_free(daemon: InsideDaemon) -> None:
+    view = view_of(daemon.engine)
+    looking = frozenset({Holding(owner="ns/monitor", mode=Mode.SHARED, looks_on=True)})
+    source = replace(source_of(daemon), view=lambda: replace(view, taken={it.id: looking for it in view.node.devices}))
+    assert values(measured_now(source), "nri_rdma_devices") == {"free": 8}
 
 
 def test_every_code_of_an_error_begins_with_0_and_counts_refusals(daemon: InsideDaemon) -> None:

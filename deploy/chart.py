@@ -121,7 +121,7 @@ def _values_schema(schema: dict[str, Any]) -> str:
     del config["$schema"], config["title"], definitions["pool"]["required"]
     config["properties"] = {name: it for name, it in config["properties"].items() if name not in VALUES_DECIDE}
     taken = VALUES_DECIDE - {"dev_root"}  # simulated nodes have another one
-    free = (it.name for it in fields(Settings) if it.name not in taken)
+    free = (it.name for it in fields(Settings) if it.name not in taken and not it.metadata.get("table"))
     variables = sorted(f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in free)
     schema["properties"]["env"]["propertyNames"] = {"anyOf": [{"enum": variables}, {"pattern": _OTHER_VARIABLES}]}
     schema["$defs"] |= {"config": config, **definitions}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any  # Any: manifests
 
 import kubernetes_validate  # type: ignore[import-not-found]  # fetched by tests.chart
@@ -25,12 +27,15 @@ PREFLIGHT = {"preflight": True}
 MONITORS = "monitoring.coreos.com/v1/PodMonitor"
 NAMESPACE = "rdma"
 KINDS: Mapping[str, Any] = {
-    "config": {"memlock": 8388608, "kubelet_wait": 0.5, "rules": [{"pools": ["rails"], "namespaces": ["ml-*"]}]},
+    "config": {"memlock": 8388608, "kubelet_wait": 0.5},
     "nodes": [
         {
             "name": "hopper",
             "nodeSelector": {"nvidia.com/gpu.product": "H100"},
-            "config": {"pools": {"rails": {"select": {"pfName": ["ens1f0#0-3"]}, "modes": ["exclusive"]}}},
+            "config": {
+                "pools": {"rails": {"select": {"pfName": ["ens1f0#0-3"]}, "modes": ["exclusive"]}},
+                "rules": [{"pools": ["rails"], "namespaces": ["ml-*"]}],
+            },
         },
         {
             "name": "blackwell",
@@ -168,6 +173,31 @@ def test_daemons_without_claims_have_no_rights_in_the_cluster() -> None:
     assert "/var/lib/kubelet" not in mounted
 
 
+def test_only_daemons_of_nodes_with_claims_have_a_token_and_the_kubelets_folder() -> None:
+    daemons = of_kind(rendered(KINDS), "DaemonSet")
+    specs = {name.rpartition("-")[2]: it["spec"]["template"]["spec"] for name, it in daemons.items()}
+    mounts = {name: {it["mountPath"] for it in spec["containers"][0]["volumeMounts"]} for name, spec in specs.items()}
+    assert [name for name, spec in specs.items() if spec["automountServiceAccountToken"]] == ["blackwell"]
+    assert [name for name, paths in mounts.items() if "/var/lib/kubelet" in paths] == ["blackwell"]
+
+
+def test_every_kinds_configuration_is_one_that_the_daemon_serves(tmp_path: Path) -> None:
+    for name, it in of_kind(rendered(ALL), "ConfigMap").items():
+        (tmp_path / name).write_text(it["data"]["config.toml"])
+        command = [sys.executable, "-m", "nri_rdma", "config", "check", str(tmp_path / name)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_images_own_program_is_not_hidden_by_the_folder_of_the_host_before_an_install() -> None:
+    daemons = of_kind(rendered({**PREFLIGHT, "hostDir": "/opt/nri-rdma"}), "DaemonSet")
+    paths = {
+        it["mountPath"]
+        for it in daemons["nri-rdma-preflight-default"]["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+    }
+    assert "/opt/nri-rdma" not in paths
+
+
 def test_the_daemon_has_two_capabilities_and_nothing_of_its_own_to_write() -> None:
     for daemon in of_kind(rendered(ALL), "DaemonSet").values():
         spec = daemon["spec"]["template"]["spec"]
@@ -208,7 +238,7 @@ def test_preflight_runs_doctor_where_and_as_the_daemons_will_run_before_anything
         (doctor,), (runs,) = spec["containers"], daemon["containers"]
         assert doctor["args"] == ["doctor", "-o", "json", "--stay"]
         changed = {key for key in doctor.keys() | runs if doctor.get(key) != runs.get(key)}
-        assert changed == {"args", "env", "ports", "readinessProbe"}
+        assert changed == {"args", "env", "ports", "readinessProbe", "volumeMounts"}  # the host's folder: not there yet
 
 
 @pytest.mark.parametrize(("guard", "without"), [("resource", ["daemon", "guard"]), ("runtime", ["daemon"])])
@@ -236,6 +266,9 @@ def test_what_the_chart_brings_is_no_problem_before_it_is_installed(guard: str, 
         ({"metrics": {"podMonitor": True}}, "metrics.podMonitor needs an address that Prometheus reaches"),
         ({"env": {"PATH": "/"}}, "invalid propertyName 'PATH'"),
         ({"env": {"NRI_RDMA_LOG_LEVLE": "debug"}}, "invalid propertyName 'NRI_RDMA_LOG_LEVLE'"),
+        ({"env": {"NRI_RDMA_ADOPT": "enforce"}}, "invalid propertyName 'NRI_RDMA_ADOPT'"),
+        ({**KINDS, "config": {"rules": [{"pools": ["rails"]}]}}, "nodes blackwell: a rule names the pool rails"),
+        ({"config": {"pools": {"a": {"select": {"vendor": "15b3"}}}}}, "pool a has no modes"),
         ({"kubeletRootDir": "var/lib"}, "/kubeletRootDir"),
         ({"hostDir": "/srv/x/"}, "/hostDir"),
         ({"containerdSocket": "/run/containerd.sock"}, "/containerdSocket"),

@@ -129,6 +129,7 @@ def run(loaded: Loaded, dry_run: bool, output: str) -> None:
     Example:
       nri-rdma run --allow-default-pool
       nri-rdma run --dry-run -o json
+      mkdir -p /opt/nri/plugins
       ln -s /opt/nri-rdma/bin/nri-rdma /opt/nri/plugins/90-nri-rdma
     """
     if output != "text" and not dry_run:

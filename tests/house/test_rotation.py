@@ -16,7 +16,7 @@ from tests.rig.build_runtimes import SOURCES
 from tests.rotation import Green, Turn
 
 PAGE = f"Before.\n\n{rotation.BEGIN}\n{rotation.END}\n\nAfter.\n"
-PRINTS = "print('1| 41 passed, 1 skipped in 2.00s'); print('alone| 2 passed')"
+PRINTS = "print('1| 41 passed, 1 skipped in 2.00s'); print('alone| 2 passed'); print('small: 43 passed, in 2 shares')"
 FAILS = "import sys; print('3 passed, 1 failed'); sys.exit(3)"
 
 

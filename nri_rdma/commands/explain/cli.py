@@ -403,7 +403,8 @@ def _from_others(item: ExplainedContainer, ours: list[str]) -> Iterator[tuple[st
         elif name in item.counted:
             yield "resource", f"{name}: {count}, which the scheduler counts; no device plugin gives it"
         elif "rdma" in name:
-            hint = "another device plugin may, else write it as the resource of a pool with door = resource"
+            others = "a DeviceClass with that extendedResourceName, or another device plugin, may"
+            hint = f"{others}, else write it as the resource of a pool with door = resource"
             yield "resource", f"{name}: {count}, which no pool of this node has, so that nri-rdma gives nothing; {hint}"
         else:
             yield "resource", f"{name}: {count}, which its device plugin gives"

@@ -38,14 +38,15 @@ def prepared(folder: Path, keys: str) -> Path:
 
 def test_claims_and_resources_are_told_with_what_gives_them(eight: Path, tmp_path: Path) -> None:
     manifest = write(tmp_path / "pod.yaml", CLAIMED)
-    done = nri_rdma("explain", manifest, "--sysfs-root", eight, "--state-dir", tmp_path, columns=220)
+    done = nri_rdma("explain", manifest, "--sysfs-root", eight, "--state-dir", tmp_path, columns=280)
     assert (done.returncode, done.stderr) == (0, "")
     assert (
         "Pod default/claimed: asks for nothing itself, and none of its claims is known to be for devices" in done.stdout
     )
     for line in (
         "  resource  rdma/rdma_shared_device_a: 1, which no pool of this node has, so that nri-rdma gives nothing;"
-        " another device plugin may, else write it as the resource of a pool with door = resource",
+        " a DeviceClass with that extendedResourceName, or another device plugin, may, else write it as the resource of"
+        " a pool with door = resource",
         "  claim     nics, which its DRA driver prepares; --cdi-device trainer=VENDOR/CLASS=NAME says what its CDI"
         " device would do here",
     ):

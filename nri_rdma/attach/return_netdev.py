@@ -29,7 +29,7 @@ from nri_rdma.attach.ops import (
     SetTuning,
 )
 from nri_rdma.attach.plan import NetdevMove
-from nri_rdma.attach.port import Kernel, KernelError, Namespace, raise_first
+from nri_rdma.attach.port import Kernel, KernelError, Namespace, Refused, raise_first
 from nri_rdma.model.link import STABLE_SECRET, Captured, LinkState, features_of, sysctls_of, tuning_of
 
 log = logging.getLogger(__name__)
@@ -378,6 +378,16 @@ def _other_captured(found: tuple[Captured, ...], wanted: tuple[Captured, ...]) -
     return (*extra, *(Restore(thing=thing) for thing in wanted if thing.text not in here))
 
 
+def _has_lost_source(refused: Refused, wanted: LinkState) -> bool:
+    """Return whether the kernel refused a route for its source address (`src`), because the host has removed that
+    address from another link meanwhile."""
+    if refused.error.errno != errno.EINVAL or not isinstance(refused.op, Restore):
+        return False
+    _, _, after = refused.op.thing.text.partition(" src ")
+    own = {it.text.partition("/")[0] for it in wanted.addresses}
+    return bool(after) and after.split()[0] not in own
+
+
 class _Returned:
     """A link on the host whose configuration is being restored, phase by phase. `finish` raises the collected
     errors."""
@@ -391,6 +401,9 @@ class _Returned:
         device for ever."""
         self._driver_refused: dict[str, None] = {}
         """Errors of settings that the driver refuses. They are only logged, because a retry would not help."""
+        self._sourceless: dict[str, None] = {}
+        """Errors of routes whose source address the host no longer has. They are only logged, because endless retries
+        would hold the device for ever."""
 
     def run(self, phase: RestorePhase, *, capture: bool = True) -> bool:
         """Apply the operations of a phase, and return whether the kernel accepted all of them. With `capture`, first
@@ -406,12 +419,15 @@ class _Returned:
         self._read_only.update(op.key for op in read_only)
         by_driver = [it for it in refused if isinstance(it.op, _OF_DRIVERS) and it.error.errno not in _NOT_A_DRIVERS]
         self._driver_refused |= {str(it.error): None for it in by_driver}
-        self._errors += (it.error for it in refused if it.op not in read_only and it not in by_driver)
+        sourceless = [it for it in refused if _has_lost_source(it, self._wanted)]
+        self._sourceless |= {str(it.error): None for it in sourceless}
+        left_out = (*by_driver, *sourceless)
+        self._errors += (it.error for it in refused if it.op not in read_only and it not in left_out)
         return not refused
 
     def finish(self) -> None:
         """Raise KernelError for the first error, with the others in its text. Log the failures that a retry cannot
-        mend: sysctls that cannot be written, and settings that the driver refuses."""
+        mend: sysctls that cannot be written, settings that the driver refuses, and routes without a source address."""
         if self._read_only:
             facts = {"link": self._wanted.name, "sysctls": ", ".join(sorted(self._read_only))}
             log.warning("sysctls are not restored: /proc/sys is read-only for the daemon", extra=facts)
@@ -419,6 +435,9 @@ class _Returned:
         if left or self._driver_refused:
             reported = {"link": self._wanted.name, "what": left, "refused": tuple(self._driver_refused)}
             log.warning("the driver's settings are not what the host had", extra=reported)
+        if self._sourceless:
+            told = {"link": self._wanted.name, "errors": tuple(self._sourceless)}
+            log.warning("routes are not restored: the host no longer has their source address", extra=told)
         if self._errors:
             first, *others = self._errors
             raise KernelError(first.operation, first.errno, "; ".join([first.detail, *map(str, others)]).strip("; "))

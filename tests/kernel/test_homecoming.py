@@ -1,6 +1,7 @@
 """On the real kernel: whatever fails when, and whatever the pod did, the host is as before; as `ip -j -d` sees it."""
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from tests.contract.machines import HOST, POD, LinuxMachine
 from tests.kernel.journey import KINDS, MAC, RICH, Attach, add_veth, configure, make_rich
-from tests.rig import hostlook
+from tests.rig import hostlook, sysctls
 from tests.rig.deadline import wait_until
 from tests.rig.linkops import set_link
 from tests.unit.attach.meddlings import MEDDLINGS, Meddling
@@ -109,6 +110,67 @@ def test_an_unusual_link_mode_and_broadcast_address_of_the_host_come_back(linux:
     attach.do(attach.kernel)
     for command in ("mode default", "broadcast ff:ff:ff:ff:ff:ff", "trailers on"):
         linux.ip(POD, f"link set rdma0 {command}")
+    attach.assert_home()
+
+
+def test_an_alias_of_the_greatest_length_comes_back(linux: LinuxMachine) -> None:
+    add_veth(linux, "rail0")
+    linux.ip(HOST, f"link set rail0 alias {'a' * 255}")
+    attach = Attach(linux, "rail0")
+    attach.do(attach.kernel)
+    linux.ip(POD, "link set rdma0 alias mine")
+    attach.assert_home()
+
+
+def test_ipv6_addresses_come_back_in_their_order_and_the_host_sends_from_the_same_one(linux: LinuxMachine) -> None:
+    add_veth(linux, "rail0")
+    linux.ip(HOST, "link set rail0 up")
+    for address in ("fd00::1/64", "fd00::2/64", "fd00:5::1/64"):
+        linux.ip(HOST, f"address add {address} dev rail0")
+
+    def seen() -> tuple[list[str], str]:
+        (shown,), (route,) = (json.loads(linux.ip(HOST, it)) for it in ("-j -6 address show rail0", to))
+        return [it["local"] for it in shown["addr_info"]], route["prefsrc"]
+
+    to = "-j -6 route get fd00::9"
+    attach = Attach(linux, "rail0")
+    before = seen()
+    attach.do(attach.kernel)
+    attach.assert_home()
+    assert seen() == before
+
+
+@pytest.mark.parametrize(
+    ("address", "to"), [("10.5.0.2/24", "10.8.0.0/16"), ("fd55::2/64", "fd08::/64")], ids=["IPv4", "IPv6"]
+)
+def test_a_route_whose_source_address_has_left_the_host_does_not_keep_the_link_from_coming_home(
+    linux: LinuxMachine, caplog: pytest.LogCaptureFixture, address: str, to: str
+) -> None:
+    """The address was on another link. All else is restored, and the log tells of the route."""
+    _two_links(linux)
+    configure(linux, f"address add {address} dev rail1")
+    _settle(linux)
+    before = hostlook.take(linux.path(HOST))
+    configure(linux, f"route add {to} dev rail0 src {address.partition('/')[0]}")
+    attach = Attach(linux, "rail0")
+    attach.do(attach.kernel)
+    linux.ip(HOST, f"address delete {address} dev rail1")
+    assert attach.undo(attach.kernel) == ()
+    (line,) = (it for it in caplog.records if it.levelno == logging.WARNING)
+    assert line.getMessage() == "routes are not restored: the host no longer has their source address"
+    assert to in str(vars(line)["errors"])
+    linux.ip(HOST, f"address add {address} dev rail1")
+    assert hostlook.difference(before, hostlook.take_settled(linux.path(HOST))) == []
+
+
+def test_a_link_with_an_ipv4_route_through_an_ipv6_gateway_goes_and_comes_home(linux: LinuxMachine) -> None:
+    """The kernel takes that route only after the one to the gateway."""
+    add_veth(linux, "rail0")
+    configure(linux, "link set rail0 up\naddress add fd00::1/64 noprefixroute dev rail0")
+    configure(linux, "route add fd00::/64 dev rail0\nroute add 10.8.0.0/16 via inet6 fd00::9 dev rail0")
+    attach = Attach(linux, "rail0")
+    attach.do(attach.kernel)
+    assert "fd00::9" in linux.ip(POD, "route show 10.8.0.0/16")
     attach.assert_home()
 
 
@@ -293,6 +355,9 @@ def _is_elsewhere(pid: int, linux: LinuxMachine) -> bool:
         ("route add 10.9.0.0/16 nexthop via 10.0.0.9 dev rail0 nexthop via 10.0.1.9 dev rail1", "multipath"),
         ("route add fd09::/64 nexthop via fd00::9 dev rail0 nexthop via fd01::9 dev rail1", "multipath"),
         ("nexthop add id 7 via 10.0.0.9 dev rail0\nroute add 10.9.0.0/16 nhid 7", "next hop object"),
+        ("nexthop add id 7 via 10.0.0.9 dev rail0", "has the next hop object 7"),
+        ("address add 224.5.5.5/32 dev rail0 autojoin", "has the multicast address 224.5.5.5"),
+        ("address add ff05::77/128 dev rail0 autojoin", "has the multicast address ff05::77"),
         ("route add 10.9.0.0/16 via 10.0.1.9 src 10.0.0.1 dev rail1", "source address"),
     ],
 )
@@ -304,6 +369,24 @@ def test_a_link_that_the_host_could_not_have_back_whole_is_refused(
     with pytest.raises(PlacementError, match=reason) as caught:
         Attach(linux, "rail0")
     assert caught.value.code is ErrorCode.DEVICE_IN_USE
+
+
+@pytest.mark.parametrize(
+    ("compat_mode", "reason"), [("0", "has the next hop object 7"), ("1", "carries a default route")]
+)
+def test_the_link_of_a_default_route_through_a_next_hop_object_stays_on_the_host(
+    linux: LinuxMachine, compat_mode: str, reason: str
+) -> None:
+    """In mode 0 the route itself does not name the link."""
+    _two_links(linux)
+    assert sysctls.put(linux.path(HOST), {"ipv4/nexthop_compat_mode": compat_mode}) == set()
+    configure(linux, "nexthop add id 7 via 10.0.0.9 dev rail0\nroute add default nhid 7")
+    with pytest.raises(PlacementError, match=reason) as caught:
+        Attach(linux, "rail0")
+    assert caught.value.code is ErrorCode.DEVICE_IN_USE
+    use = linux.kernel.host_use(["rail0", "rail1"])
+    told = {link.name: "next hop object 7" in " ".join(link.unreturnable) for link in use.links}
+    assert (told["rail0"], told["rail1"]) == (True, False), "known before the device is chosen"
 
 
 FILTER = "protocol ip u32 match u32 0 0"

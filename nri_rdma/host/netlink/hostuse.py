@@ -16,6 +16,7 @@ from nri_rdma.host.netlink.links.sysctls import costs_of_return, forwarding_of
 from nri_rdma.host.netlink.links.tcx import names_of, read_tcx
 from nri_rdma.host.netlink.qos.disciplines import Queues, read_queues
 from nri_rdma.host.netlink.restore.link_contents import AddressMessage, read_addresses
+from nri_rdma.host.netlink.routes.next_hops import read_next_hops
 from nri_rdma.host.netlink.routes.pod_routing import routing_of_defaults
 from nri_rdma.host.netlink.routes.routes import Route, default_links, parse_route, read_routes, unreturnable
 from nri_rdma.host.netlink.sockets.route_socket import RouteSocket
@@ -65,7 +66,7 @@ class HostReader:
         }
         routes = self._settled_routes(wanted.keys(), _own_of(wanted, addresses))
         queues = read_queues(route, wanted.keys())
-        returning = _returning(queues, wanted, addresses, routes) if routes is not None else {}
+        returning = _returning(route, queues, wanted, addresses, routes) if routes is not None else {}
         every = [returning.get(link.ifindex, link) for link in self._links.values()]
         use = host_use(route, every, addresses, routes or (), self._lifelines)
         use = replace(use, routing=routing_of_defaults(route, addresses, routes or ()), programs=read_programs(queues))
@@ -94,7 +95,7 @@ class HostReader:
                 host_use(route, tied.values(), own, routes, self._lifelines),
                 routing=routing_of_defaults(route, addresses, routes),
             ),
-            links=_returning(read_queues(route, wanted.keys()), wanted, addresses, routes),
+            links=_returning(route, read_queues(route, wanted.keys()), wanted, addresses, routes),
         )
 
     def remembered(self, route: RouteSocket, ifindexes: Collection[int]) -> Survey | None:
@@ -176,18 +177,21 @@ def read_programs(queues: Mapping[int, Queues]) -> Mapping[int, EbpfPrograms]:
 
 
 def _returning(
+    route: RouteSocket,
     queues: Mapping[int, Queues],
     links: Mapping[int, tuple[bytes, LinkState]],
     addresses: Collection[AddressMessage],
     routes: Collection[Route],
 ) -> Mapping[int, LinkState]:
     """Return these links, each with the reasons why the host could not restore it fully after a move. Raises
-    KernelError if a setting under /proc/sys/net cannot be read."""
+    KernelError if a setting under /proc/sys/net cannot be read, or if the kernel does not list its next hop objects."""
+    next_hops = read_next_hops(route, links.keys())
     return {
         ifindex: replace(
             link,
             unreturnable=(
                 *unreturnable(ifindex, _own_of({ifindex}, addresses), routes),
+                *next_hops[ifindex],
                 *costs_of_return(forwarding_of(message), routes),
                 *queues[ifindex].unreturnable,
             ),

@@ -336,6 +336,7 @@ def _whole(
         tcx=read_tcx(link.ifindex),
         unreturnable=(
             *unreturnable(link.ifindex, own, routes),
+            *carried.next_hops,
             *costs_of_return(forwarding_of(message), routes),
             *carried.queues.unreturnable,
         ),

@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Sequence
 from dataclasses import replace
+from ipaddress import ip_address, ip_network
 
 import pytest
 
@@ -33,7 +34,7 @@ from nri_rdma.attach.return_netdev import (
     settings_ops,
 )
 from nri_rdma.model.link import STABLE_SECRET, LinkState
-from tests.fakes.kernel import FakeKernel, Forwarding, Queue, World
+from tests.fakes.kernel import FakeKernel, Forwarding, Queue, Route, World
 from tests.rig.linkops import apply, capture
 from tests.unit.attach.builders import POD_PATH
 from tests.unit.attach.rails import rail, rail_world
@@ -127,6 +128,43 @@ class Stubborn(FakeKernel):
         error = KernelError("set tuning", self._code)
         refused = tuple(Refused(op=op, error=error) for op in ops if isinstance(op, SetTuning))
         return (*super().apply(namespace, index, taken), *refused)
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "is_left_out"),
+    [("10.5.0.2", errno.EINVAL, True), ("10.5.0.2", errno.ENOBUFS, False), ("10.0.0.1", errno.EINVAL, False)],
+    ids=["of another link", "another error", "its own"],
+)
+def test_only_a_route_whose_source_has_left_another_link_is_left_out(
+    caplog: pytest.LogCaptureFixture, source: str, code: int, is_left_out: bool
+) -> None:
+    world = rail_world()
+    kernel, link = Sourceless(world, code), rail(world)
+    link.routes.append(Route(to=ip_network("10.8.0.0/16"), src=ip_address(source)))
+    wanted = capture(kernel, kernel.host, link.ifindex)
+    link.mtu, link.routes[:] = 1400, [it for it in link.routes if str(it.to) != "10.8.0.0/16"]
+    if is_left_out:
+        restore(kernel, link.ifindex, wanted)
+        (line,) = caplog.records
+        assert line.getMessage() == "routes are not restored: the host no longer has their source address"
+        assert vars(line)["errors"] == (f"add route: {errno.errorcode[code]}",)
+    else:
+        with pytest.raises(KernelError, match="add route"):
+            restore(kernel, link.ifindex, wanted)
+    assert link.mtu == wanted.mtu, "the rest is restored"
+
+
+class Sourceless(FakeKernel):
+    """A kernel that takes no routes with a source address."""
+
+    def __init__(self, world: World, code: int) -> None:
+        super().__init__(world)
+        self._code = code
+
+    def apply(self, namespace: Namespace, index: int, ops: Sequence[Op]) -> tuple[Refused, ...]:
+        kept_out = [op for op in ops if isinstance(op, Restore) and " src " in op.thing.text]
+        refused = tuple(Refused(op=op, error=KernelError("add route", self._code)) for op in kept_out)
+        return (*super().apply(namespace, index, [op for op in ops if op not in kept_out]), *refused)
 
 
 def test_a_difference_of_data_center_bridging_is_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -195,7 +195,7 @@ def change_request(ifindex: int, change: SetLink) -> Request:
     if change.txqlen is not None:
         body += encode_u32(_TXQLEN, change.txqlen)
     if change.alias is not None:
-        body += encode_attribute(_IFALIAS, _bytes(change.alias) if change.alias else b"")
+        body += encode_attribute(_IFALIAS, os.fsencode(change.alias))
     return Request(kind=NEWLINK, body=body, operation=f"set link {ifindex}: {change.describe()}")
 
 

@@ -69,8 +69,15 @@ def carried_interface(message: AddressMessage) -> IpInterface:
 
 def captured_addresses(messages: Iterable[AddressMessage]) -> tuple[Captured, ...]:
     """Return the addresses in a form that can be restored later, without IPv6 temporary addresses, which the kernel
-    makes itself. Raises WireError for a malformed message."""
-    return tuple(captured for it in messages if (captured := _captured_address(it.raw)) is not None)
+    makes itself. Raises WireError for a malformed message.
+
+    The order is the one in which to add them again. It matters for the choice of a source address. The kernel puts a
+    new IPv6 address before the others, so its list of them is reversed here.
+    """
+    found = [captured for it in messages if (captured := _captured_address(it.raw)) is not None]
+    of_ipv6 = [it for it in found if it.raw[_HEADER_BYTES] == _AF_INET6]
+    others = [it for it in found if it.raw[_HEADER_BYTES] != _AF_INET6]
+    return (*others, *reversed(of_ipv6))
 
 
 def read_neighbours(route: RouteSocket, ifindex: int) -> tuple[Captured, ...]:

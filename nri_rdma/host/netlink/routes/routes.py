@@ -57,6 +57,7 @@ _RTA_DST, _RTA_SRC, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY, _RTA_PREFSRC, _RTA_MU
     30,
 )
 _RTA_ADDRESSES = {_RTA_SRC: "from", _RTA_GATEWAY: "via", _RTA_PREFSRC: "src"}
+_RTA_VIA = 18  # struct rtvia: the gateway's family (2 bytes), then its address
 _RTA_NUMBERS = {_RTA_PRIORITY: "metric", _RTA_TABLE: "table"}
 
 
@@ -208,7 +209,11 @@ def unreturnable(ifindex: int, own: Collection[bytes], routes: Collection[Route]
 
     Each text continues a sentence that begins with the link's name.
     """
-    found: set[str] = set()
+    found = {
+        f"has the multicast address {_address(it)}, whose group the kernel would not join again"
+        for it in own
+        if len(it) in {4, 16} and ip_address(it).is_multicast
+    }
     for route in routes:
         if ifindex in route.paths:
             found.add(f"is used by the multipath route {route.destination}")
@@ -321,6 +326,8 @@ def _words(kind: int, data: bytes) -> str:
     then also differ in their text."""
     if kind in _RTA_ADDRESSES and len(data) in {4, 16}:
         return f"{_RTA_ADDRESSES[kind]} {_address(data)}"
+    if kind == _RTA_VIA and len(data) in {6, 18}:
+        return f"via {_address(data[2:])}"
     if kind in _RTA_NUMBERS and len(data) == 4:
         return f"{_RTA_NUMBERS[kind]} {struct.unpack('=I', data)[0]}"
     return f"attribute-{kind} {data.hex()}"

@@ -181,7 +181,7 @@ HEADER = struct.pack("=BxHiII", 0, 0, 5, 0, 0)
         (SetLink(name="r\udcff"), HEADER + b"\x07\0\x03\0r\xff\0\0"),
         (SetLink(mtu=1400), HEADER + b"\x08\0\x04\0\x78\x05\0\0"),
         (SetLink(txqlen=0), HEADER + b"\x08\0\x0d\0\0\0\0\0"),
-        (SetLink(alias="one"), HEADER + b"\x08\0\x14\0one\0"),
+        (SetLink(alias="one"), HEADER + b"\x07\0\x14\0one\0"),
         (SetLink(alias=""), HEADER + b"\x04\0\x14\0"),
     ],
     ids=["nothing", "up", "down", "mac", "name", "mtu", "txqlen", "alias", "no alias"],

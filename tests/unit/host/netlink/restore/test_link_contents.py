@@ -78,6 +78,13 @@ def test_a_temporary_address_is_the_kernels_and_a_secondary_one_is_not() -> None
     assert text(address(V4, 24, 5, attribute(LOCAL, OWN), attribute(ADDRESS, OWN), flags=0x01)).endswith("flags 0x1")
 
 
+def test_ipv6_addresses_are_captured_last_one_first_as_the_kernel_puts_a_new_one_before_the_others() -> None:
+    ipv4 = [address(V4, 24, 5, attribute(LOCAL, it), attribute(ADDRESS, it)) for it in (OWN, PEER)]
+    ipv6 = [address(V6, 64, 5, attribute(ADDRESS, bytes(15) + bytes([number]))) for number in (3, 2, 1)]
+    found = captured_addresses(AddressMessage(5, b"", raw) for raw in (*ipv4, *ipv6))
+    assert [it.raw for it in found] == [*ipv4, *reversed(ipv6)]
+
+
 @pytest.mark.parametrize(("proto", "is_kernels"), [(0, False), (1, True), (2, True), (3, True), (4, False)])
 def test_the_kernel_says_which_addresses_it_made(proto: int, is_kernels: bool) -> None:
     found = captured(address(V6, 64, 5, attribute(ADDRESS, OWN6), attribute(PROTO, bytes([proto]))))

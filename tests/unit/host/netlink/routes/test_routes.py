@@ -24,7 +24,7 @@ from tests.unit.host.netlink.made_messages import DONE, attribute, error, messag
 
 V4, V6 = 2, 10  # AF_INET, AF_INET6
 DST, OIF, GATEWAY, PRIORITY, PREFSRC, MULTIPATH, TABLE, EXPIRES, NH_ID = 1, 4, 5, 6, 7, 9, 15, 23, 30  # RTA_*
-CACHEINFO = 12
+CACHEINFO, VIA = 12, 18
 NET, OWN, HOP = bytes((10, 5, 0, 0)), bytes((10, 0, 0, 1)), bytes((10, 0, 0, 9))
 LOCAL_TABLE, KERNEL, STATIC, ANNOUNCED = 255, 2, 4, 9  # RT_TABLE_LOCAL, RTPROT_*
 
@@ -144,8 +144,13 @@ def test_the_kernel_makes_link_local_routes(destination: str, proto: int, is_ker
     assert found.kernel_made == is_kernels
 
 
-def test_routes_of_a_link_come_connected_ones_first() -> None:
-    through = route(V4, 0, u32(OIF, 5), attribute(GATEWAY, HOP))
+@pytest.mark.parametrize(
+    "gateway",
+    [attribute(GATEWAY, HOP), attribute(VIA, struct.pack("=H", V6) + ip_address("fe80::9").packed)],
+    ids=["of its family", "of the other"],
+)
+def test_routes_of_a_link_come_connected_ones_first(gateway: bytes) -> None:
+    through = route(V4, 0, u32(OIF, 5), gateway)
     connected = route(V4, 16, attribute(DST, NET), u32(OIF, 5))
     others = route(V4, 16, attribute(DST, NET), u32(OIF, 6))
     found = captured_routes([parsed(it) for it in (through, others, connected)], 5)
@@ -153,6 +158,14 @@ def test_routes_of_a_link_come_connected_ones_first() -> None:
 
 
 # What could not be restored
+
+
+def test_a_host_would_lose_the_groups_of_multicast_addresses() -> None:
+    own = {OWN, b"", ip_address("224.5.5.5").packed, ip_address("ff05::77").packed, ip_address("fd00::1").packed}
+    assert unreturnable(5, own, ()) == (
+        "has the multicast address 224.5.5.5, whose group the kernel would not join again",
+        "has the multicast address ff05::77, whose group the kernel would not join again",
+    )
 
 
 def test_a_host_would_lose_multipath_routes_next_hop_objects_and_others_sources() -> None:

@@ -379,8 +379,8 @@ def _other_captured(found: tuple[Captured, ...], wanted: tuple[Captured, ...]) -
 
 
 def _has_lost_source(refused: Refused, wanted: LinkState) -> bool:
-    """Return whether the kernel refused a route for its source address (`src`), because the host has removed that
-    address from another link meanwhile."""
+    """Return whether the kernel refused a route for its source address (`src`), because the host no longer has that
+    address of another link: it was removed, or its link is in another pod."""
     if refused.error.errno != errno.EINVAL or not isinstance(refused.op, Restore):
         return False
     _, _, after = refused.op.thing.text.partition(" src ")

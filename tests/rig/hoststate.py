@@ -14,6 +14,7 @@ names it goes with it.
 import ipaddress
 import json
 import re
+import shlex
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -227,8 +228,9 @@ def _queues(netns: Path | None, qdiscs: list[dict[str, Any]]) -> Mapping[str, _F
     """These, and of links that have a qdisc which somebody has made the classes and filters, as `tc` shows them."""
     found = [it | {"what": "qdisc", "options": _options(it)} for it in qdiscs]
     for link in sorted({it["dev"] for it in qdiscs if it["handle"] != _KERNELS_HANDLE}):
-        filters = {side: f"tc -j filter show dev {link} {side}" for side in ("", "ingress", "egress")}
-        texts = shown(netns, {"class": f"tc class show dev {link}", **filters})
+        dev = shlex.quote(link)  # the kernel allows names such as `a;b`
+        filters = {side: f"tc -j filter show dev {dev} {side}" for side in ("", "ingress", "egress")}
+        texts = shown(netns, {"class": f"tc class show dev {dev}", **filters})
         found += [
             {"dev": link, "what": "class", "kind": line.split()[1], "handle": line.split()[2], "line": line}
             for line in texts["class"].splitlines()

@@ -283,8 +283,7 @@ def _shares(pod: PodManifest, facts: Facts) -> tuple[DeviceRequest, ...]:
     pools = {name: pool for name, pool in facts.policy.pools.items() if pool.resource}
     by_resource = {pool.resource: pool for pool in pools.values() if pool.gives is ShareGives.DEVICE}
     numbers, used = numbered(), set[str]()
-    spare: dict[str, tuple[str, ...]] = {}
-    """By resource, the ids of init containers that have ended: the kubelet allocates these again."""
+    spare: dict[str, tuple[str, ...]] = {}  # by resource, of ended init containers: the kubelet allocates these again
     containers = []
     for container in pod.containers:
         own = []

@@ -1,22 +1,20 @@
 """The end of a process is noticed, and another process of its number is not taken for it."""
 
 import errno
-import gc
 import os
 import queue
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from nri_rdma.attach.port import ProcessIdentity
 from nri_rdma.host.watch.processes import ProcessWatcher
+from tests.rig.descriptors import open_descriptors
 
 SOON = 5.0
-DESCRIPTORS = Path("/proc/self/fd")
 
 
 class _Heard:
@@ -66,13 +64,12 @@ def test_a_process_that_could_not_be_watched_can_be_watched_later(
         def register(self, _fd: int, _events: int) -> None:
             raise OSError(errno.ENOSPC, "no space")
 
-    gc.collect()  # what earlier tests left open
-    before = len(list(DESCRIPTORS.iterdir()))
+    before = open_descriptors()
     with monkeypatch.context() as full:
         full.setattr(heard.watcher, "_epoll", Full())
         with pytest.raises(OSError, match="no space"):
             heard.watcher.watch(child.pid)
-    assert len(list(DESCRIPTORS.iterdir())) == before
+    assert open_descriptors() <= before
     process = heard.watcher.watch(child.pid)
     _finish(child)
     assert heard.told.get(timeout=SOON) == process
@@ -116,15 +113,9 @@ def test_a_listener_that_fails_hears_the_next_one(heard: _Heard, child: subproce
 
 
 def test_closing_leaves_no_descriptor_open(child: subprocess.Popen[bytes]) -> None:
-    gc.collect()  # sockets that earlier tests left would go meanwhile
-    before = _open_descriptors()
+    before = open_descriptors()
     heard = _Heard()
     heard.watcher.watch(child.pid)
     heard.watcher.close()
     heard.watcher.watch(child.pid)
-    assert _open_descriptors() == before
-
-
-def _open_descriptors() -> set[str]:
-    """Of this process, by number; the folder that is read for it is among them each time."""
-    return {path.name for path in Path("/proc/self/fd").iterdir()}
+    assert open_descriptors() <= before

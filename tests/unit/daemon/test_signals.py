@@ -8,12 +8,11 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from nri_rdma.daemon.signals import Signals
+from tests.rig.descriptors import open_descriptors
 
 SOON = 5.0
 PIPE_BYTES = 4096
@@ -70,20 +69,11 @@ def test_a_signal_that_somebody_else_answers_is_passed_over() -> None:
         signals.close()
 
 
-def pipes() -> set[str]:
-    """The pipes that this process has, by their inode."""
-    found = set()
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # the descriptor of the listing itself
-            found.add(str(descriptor.readlink()))
-    return {it for it in found if it.startswith("pipe:")}
-
-
 def test_afterwards_no_thread_and_no_descriptor_are_left() -> None:
-    threads, descriptors = threading.active_count(), pipes()
+    threads, descriptors = set(threading.enumerate()), open_descriptors()
     Signals({HUP: lambda: None}).close()
-    assert threading.active_count() == threads
-    assert pipes() <= descriptors
+    assert set(threading.enumerate()) <= threads
+    assert open_descriptors() <= descriptors
     assert signal.set_wakeup_fd(-1) == -1
 
 

@@ -8,7 +8,6 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any  # Any: what a class is made with
@@ -28,6 +27,7 @@ from nri_rdma.model.request import Mode
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 from tests.rig.deadline import wait_until
+from tests.rig.descriptors import open_descriptors
 from tests.rig.kubelet import FakeKubelet
 from tests.unit.model.hardware import eight
 from tests.unit.rigs.attachments import Clock
@@ -39,6 +39,7 @@ class Site:
     """Others on a node, with a folder of specs that a test may change."""
 
     def __init__(self, folder: Path) -> None:
+        self._before = open_descriptors()
         self.specs = folder / "cdi"
         self.specs.mkdir()
         self.workers = Workers(1)
@@ -56,6 +57,10 @@ class Site:
 
     def devices(self) -> set[str]:
         return set(self.others.specs.now.registry.devices)
+
+    def watches(self) -> int:
+        """How many of the kernel's watches are open since the node is there."""
+        return [target for _, target in open_descriptors() - self._before].count("anon_inode:inotify")
 
     def close(self) -> None:
         self.workers.close()
@@ -157,19 +162,9 @@ def test_after_the_end_nothing_is_read_any_more(site: Site, monkeypatch: pytest.
 def test_a_reading_watches_nothing_twice(site: Site) -> None:
     site.others.open_later()
     _settle(site)
-    watches = inotify_descriptors()
     for _ in range(3):
         site.others.reread().result(SOON)
-    assert inotify_descriptors() == watches == 1
-
-
-def inotify_descriptors() -> int:
-    """How many the process has."""
-    found = 0
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # the descriptor of the listing itself
-            found += str(descriptor.readlink()) == "anon_inode:inotify"
-    return found
+    assert site.watches() == 1
 
 
 def test_a_bug_of_the_reader_is_logged(
@@ -229,7 +224,7 @@ def test_directories_that_nobody_watches_are_read_now_and_then_until_they_are_wa
     assert site.devices() == {"a.example.com/nic=early"}
     site.write("late")
     wait_until(lambda: site.devices() == {"a.example.com/nic=early", "a.example.com/nic=late"}, "both specs", SOON)
-    wait_until(lambda: next(left, None) is None and inotify_descriptors() == 1, "the watch", SOON)
+    wait_until(lambda: next(left, None) is None and site.watches() == 1, "the watch", SOON)
     told = [it for it in caplog.messages if it == "CDI specs are read now and then: the kernel does not watch them"]
     assert len(told) == 2
 
@@ -292,7 +287,7 @@ def test_an_opening_that_failed_is_done_again(site: Site, monkeypatch: pytest.Mo
     _settle(site)
     assert not site.others.specs.is_ready
     wait_until(lambda: site.others.specs.is_ready, "the opening", SOON)
-    assert (site.devices(), inotify_descriptors()) == ({"a.example.com/nic=one"}, 1)
+    assert (site.devices(), site.watches()) == ({"a.example.com/nic=one"}, 1)
 
 
 def test_a_kubelet_that_is_not_connected_yet_is_told_with_its_socket(site: Site, tmp_path: Path) -> None:

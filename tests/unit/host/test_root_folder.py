@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.host.root_folder import MOST_NAMES, RootFolder
+from tests.rig.descriptors import open_descriptors
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="openat2 is Linux's")
 
@@ -75,8 +76,8 @@ def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 
 def test_no_descriptor_is_left(tmp_path: Path, root: RootFolder) -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = open_descriptors()
     for path in ("/usr/lib/file", "/usr/lib", "/none"):
         root.read(path, 1)
         root.names(path)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert open_descriptors() <= before

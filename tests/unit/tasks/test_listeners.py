@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import TypeAlias
 
 import pytest
@@ -18,6 +17,7 @@ import pytest
 from nri_rdma.tasks import listeners as module
 from nri_rdma.tasks.listeners import Listeners, Source
 from tests.rig.deadline import wait_until
+from tests.rig.descriptors import open_descriptors
 
 SOON = 5.0
 Pipe: TypeAlias = Callable[[str], "_Pipe"]
@@ -416,9 +416,9 @@ def test_what_is_to_be_read_before_its_time_settles_nothing(listeners: Listeners
 
 
 def test_closing_leaves_no_descriptor_open() -> None:
-    before = {*Path("/proc/self/fd").iterdir()}
+    before = open_descriptors()
     Listeners().close()
-    assert {*Path("/proc/self/fd").iterdir()} <= before
+    assert open_descriptors() <= before
 
 
 def test_an_idle_thread_waits_for_ever() -> None:

@@ -1,7 +1,6 @@
 """Sockets that are kept for the next call, of the namespace that they were opened in, and closed with it."""
 
 import errno
-import os
 import socket
 import struct
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from nri_rdma.host.netlink.routes import routes
 from nri_rdma.host.netlink.sockets import patience
 from nri_rdma.host.netlink.sockets.spare_sockets import SpareSockets, give_back, momentary, take_socket, using
 from tests.contract.machines import LinuxMachine
+from tests.rig.descriptors import open_descriptors
 
 ROUTE, GENERIC = 0, 16  # NETLINK_*, include/uapi/linux/netlink.h
 COOKIE = 71  # SO_NETNS_COOKIE, include/uapi/asm-generic/socket.h
@@ -148,6 +148,7 @@ def test_each_thread_uses_those_of_its_own_place(spare: SpareSockets) -> None:
 
 @pytest.mark.root
 def test_a_namespace_keeps_its_own_until_it_rests(linux: LinuxMachine) -> None:
+    earlier = open_descriptors()
     host, pod = linux.kernel.host, linux.kernel.open_namespace(linux.pod_path)
     assert isinstance(host, HeldNamespace)
     assert isinstance(pod, HeldNamespace)
@@ -163,8 +164,8 @@ def test_a_namespace_keeps_its_own_until_it_rests(linux: LinuxMachine) -> None:
         assert (pod.run(asked), host.run(asked)) == (of_pod, of_host)
         assert host.sockets == 2
     assert host.sockets == 1
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a folder whose entries go while they are looked at
+    before = open_descriptors() - earlier
     pod.rest()
-    assert len(os.listdir("/proc/self/fd")) == before - 2  # noqa: PTH208 - as above; it, and the namespace's own
+    assert len(before - open_descriptors()) == 2, "it, and the namespace's own"
     assert pod.run(asked)[0] == of_pod[0]
     pod.close()

@@ -53,6 +53,8 @@ CLUSTER = {
 """The files of tests/cluster, by turn; each is in one."""
 CHART_FILES = ("test_chart_uninstall", "test_chart_upgrade", "test_chart_values")
 PRIVILEGES = ("test_chart_privileges",)
+PODMAN = {"runc": "not docker and not crun", "crun": "crun and not docker"}
+"""pytest's -k by the OCI runtime; what needs none of the two is in the first."""
 OLDER_KUBERNETES = {"1.35": "v1.35.8", "1.36": "v1.36.5"}
 OLDER_FILES = ("test_annotations", "test_shares", "test_claims")
 _PASSED = re.compile(r"\b(\d+) passed\b")
@@ -104,11 +106,12 @@ def _turns() -> Iterator[Turn]:
             commands=(_cluster(OLDER_FILES),),
             environment={"KUBERNETES": version},
         )
-    yield Turn(
-        name="podman",
-        what="real podman of Debian 13: tests/oci without Docker",
-        commands=(("-m", "tests.oci", "--", "-q", "-k", "not docker"),),
-    )
+    for oci_runtime, chosen in PODMAN.items():
+        yield Turn(
+            name=f"podman with {oci_runtime}",
+            what=f"real podman of Debian 13 with {oci_runtime}: tests/oci without Docker",
+            commands=(("-m", "tests.oci", "--", "-q", "-k", chosen),),
+        )
     yield Turn(
         name="Docker",
         what="real Docker of Debian forky: tests/oci, what names Docker",

@@ -55,7 +55,7 @@ def leave_cluster(
     is the time limit in seconds, and `say` prints a line.
 
     Raises NriRdmaError before any change if a pod has devices. Raises it after `within_s` seconds if a node is not
-    cleared; the DaemonSets are restored then.
+    cleared; the DaemonSets are restored then, except those that an earlier uninstall has left clearing.
     """
     held = holding(all_of(api, _PODS), all_of(api, _CLAIMS), prefix, resources)
     if held:
@@ -74,7 +74,11 @@ def leave_cluster(
             say(f"{name}: its nodes are cleared")
     except NriRdmaError:
         for name, found in before.items():
+            if _is_clearing(found):  # its daemons are in the release of helm only
+                say(f"{name}: its pods go on to clear their nodes, as after the earlier uninstall")
+                continue
             api.merge(f"{path}/{name}", {"spec": {key: found["spec"][key] for key in ("updateStrategy", "template")}})
+            say(f"{name}: its daemons are started again")
         raise
     for name in slices:
         api.delete(f"{_SLICES}/{name}")
@@ -124,7 +128,7 @@ def _await_cleared(api: ApiServer, path: str, by: float, within_s: float) -> Non
         except ApiServerError as error:
             missing = str(error)
         if time.monotonic() > by:
-            what = f"nodes were not cleared within {within_s:.0f} s, and the daemons are started again: {missing}"
+            what = f"nodes were not cleared within {within_s:.0f} s: {missing}"
             raise NriRdmaError(ErrorCode.INSTALL, what, where=path.rpartition("/")[2], hint=_LATE_HINT)
         time.sleep(_AGAIN_S)
 

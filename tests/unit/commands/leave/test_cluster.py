@@ -87,8 +87,8 @@ def server() -> Iterator[Server]:
         yield found
 
 
-def leave(server: Server, folder: Path, within_s: float = 5.0) -> list[str]:
-    api, said = ApiServer(server.kubeconfig(folder)), list[str]()
+def leave(server: Server, folder: Path, within_s: float = 60.0, said: list[str] | None = None) -> list[str]:
+    api, said = ApiServer(server.kubeconfig(folder)), [] if said is None else said
     try:
         leave_cluster(api, "nri-rdma", "rdma.noderesource.dev", (), "/var/lib/nri-rdma", within_s, said.append)
     finally:
@@ -109,9 +109,10 @@ def test_every_node_is_cleared_before_the_slices_go(server: Server, tmp_path: Pa
 def test_where_a_node_is_not_cleared_the_daemons_run_again_and_the_slices_stay(server: Server, tmp_path: Path) -> None:
     cluster = Cluster(server)
     before = json.loads(json.dumps({name: it["spec"] for name, it in cluster.sets.items()}))
-    cluster.clears = False
-    with pytest.raises(NriRdmaError, match="the daemons are started again: 0 of 2"):
-        leave(server, tmp_path, within_s=0.1)
+    cluster.clears, said = False, list[str]()
+    with pytest.raises(NriRdmaError, match=r"nodes were not cleared within 0 s: 0 of 2"):
+        leave(server, tmp_path, within_s=0.1, said=said)
+    assert said == ["a: its daemons are started again", "b: its daemons are started again"]
     assert {name: it["spec"] for name, it in cluster.sets.items()} == before
     assert "n1-slice" not in {it.path.rpartition("/")[2] for it in server.writes}
 
@@ -131,3 +132,16 @@ def test_an_uninstall_that_was_broken_off_goes_on(server: Server, tmp_path: Path
     cluster.sets["a"]["spec"] |= clearing(cluster.sets["a"], "/var/lib/nri-rdma")["spec"]
     assert leave(server, tmp_path)[-1] == "ResourceSlice n1-slice is deleted"
     assert [it.path.rpartition("/")[2] for it in server.writes] == ["b", "n1-slice"]
+
+
+def test_daemons_that_an_earlier_uninstall_ended_are_not_said_to_run_again(server: Server, tmp_path: Path) -> None:
+    cluster, said = Cluster(server), list[str]()
+    cluster.sets["a"]["spec"] |= clearing(cluster.sets["a"], "/var/lib/nri-rdma")["spec"]
+    cluster.sets["a"]["status"]["numberReady"], cluster.clears = 0, False
+    with pytest.raises(NriRdmaError, match="were not cleared"):
+        leave(server, tmp_path, within_s=0.1, said=said)
+    assert said == [
+        "a: its pods go on to clear their nodes, as after the earlier uninstall",
+        "b: its daemons are started again",
+    ]
+    assert [it.path.rpartition("/")[2] for it in server.writes] == ["b", "b"]

@@ -483,7 +483,7 @@ def add_hook(options: dict[str, str], program: str) -> int:
 
     try:
         spec = json.load(sys.stdin)
-        hooks = spec.setdefault("hooks", {})
+        hooks = spec["hooks"] = {} if spec.get("hooks") is None else spec["hooks"]
         others = [it for it in hooks.get("createRuntime") or [] if os.path.basename(it["path"]) != PROGRAM]
         (spec.get("process") or {}).pop("rlimits", None)
     except (ValueError, AttributeError, TypeError, KeyError) as error:

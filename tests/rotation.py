@@ -106,11 +106,11 @@ def _turns() -> Iterator[Turn]:
             commands=(_cluster(OLDER_FILES),),
             environment={"KUBERNETES": version},
         )
-    for oci_runtime, chosen in PODMAN.items():
+    for oci_runtime, keywords in PODMAN.items():
         yield Turn(
             name=f"podman with {oci_runtime}",
             what=f"real podman of Debian 13 with {oci_runtime}: tests/oci without Docker",
-            commands=(("-m", "tests.oci", "--", "-q", "-k", chosen),),
+            commands=(("-m", "tests.oci", "--", "-q", "-k", keywords),),
         )
     yield Turn(
         name="Docker",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any  # Any: JSON of docker
 
-from nri_rdma.host.engine_command import run
+from nri_rdma.errors import ErrorCode, NriRdmaError
+from nri_rdma.host.engine_command import run, told_of_all
 
 PROGRAM = "docker"
 TIMEOUT_S = 60.0
@@ -42,14 +44,21 @@ def version_text() -> str:
 def runtimes() -> DockerRuntimes:
     """Return the OCI runtimes that dockerd is configured with. Raises NriRdmaError if dockerd does not answer."""
     found = json.loads(_run("info", "--format", "{{json .}}"))
+    if errors := found.get("ServerErrors"):  # before Docker 28.1 the exit code is 0 even so (docker/cli issue 5900)
+        what, where = f"dockerd does not answer: {' '.join(errors)}", f"{PROGRAM} info"
+        raise NriRdmaError(ErrorCode.INSTALL, what, where=where, hint="start it: systemctl start docker")
     programs = {name: it.get("path", "") for name, it in found["Runtimes"].items()}
     return DockerRuntimes(default=found["DefaultRuntime"], programs=programs)
 
 
 def containers() -> tuple[DockerContainer, ...]:
     """Return all containers of Docker, running or not. Raises NriRdmaError if dockerd does not answer."""
-    ids = _run("ps", "--all", "--quiet", "--no-trunc").split()
-    documents = json.loads(_run("inspect", "--type", "container", *ids)) if ids else []
+
+    def asked() -> list[dict[str, Any]]:
+        ids = _run("ps", "--all", "--quiet", "--no-trunc").split()
+        return json.loads(_run("inspect", "--type", "container", *ids)) if ids else []
+
+    documents = told_of_all(asked)
     return tuple(
         DockerContainer(
             name=it["Name"].removeprefix("/"),

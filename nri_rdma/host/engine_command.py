@@ -3,8 +3,28 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
+from typing import TypeVar
 
 from nri_rdma.errors import ErrorCode, NriRdmaError
+
+Told = TypeVar("Told")
+_TIMES = 5
+
+
+def told_of_all(ask: Callable[[], Told]) -> Told:
+    """Return what `ask` returns, which lists containers and then asks about each. It is called again, a few times, if
+    a container was removed in between: the engine then fails for all of them.
+
+    Raises the NriRdmaError of the last call.
+    """
+    for _ in range(_TIMES - 1):
+        try:
+            return ask()
+        except NriRdmaError as error:
+            if "no such" not in error.what.lower():  # in the words of podman and Docker
+                raise
+    return ask()
 
 
 def run(program: str, *arguments: str, timeout_s: float) -> str:

@@ -17,7 +17,7 @@ from typing import Any  # Any: configurations of others
 
 from nri_rdma.config.settings import Settings
 from nri_rdma.host.containerd.handlers import RunningCrio, RuntimeHandler, running_handlers
-from nri_rdma.host.hook_program import fault_of, foreign_at, is_program
+from nri_rdma.host.hook_program import fault_of, foreign_at, interpreter_of, is_program
 from nri_rdma.model.pool import PoolDoor
 from nri_rdma.text.kubelet_checkpoint import FILE as CHECKPOINT_FILE
 from nri_rdma.text.share_annotations import GUARD_HOOK, GUARD_MODULE
@@ -127,7 +127,7 @@ def guard_hook_in(spec: Path) -> tuple[Mapping[str, Any] | None, Mapping[str, An
 def fault_of_program(program: Path) -> str:
     """Return why the program of the guard (an OCI hook that keeps a container from starting without its devices) cannot
     be run. "" if the program, its interpreter and its Python module exist."""
-    if not (is_program(program) and is_program(_interpreter_of(program))):
+    if not (is_program(program) and is_program(interpreter_of(program))):
         return f"{program} cannot be run"
     return fault_of(program.resolve(), GUARD_MODULE)
 
@@ -211,18 +211,6 @@ def _ours(hooks: Iterable[Any]) -> Mapping[str, Any] | None:
         ):
             return hook
     return None
-
-
-def _interpreter_of(path: Path) -> Path:
-    """Return the program that the first line of a script names; the file itself if it is not a script or cannot be
-    read."""
-    try:
-        with path.open("rb") as file:
-            line = file.readline(256).decode(errors="replace")
-    except OSError:
-        return path
-    words = line[2:].split() if line.startswith("#!") else []
-    return Path(words[0]) if words else path
 
 
 def _fault_of_hook(hook: Mapping[str, Any], settings: Settings) -> str:

@@ -22,6 +22,26 @@ def fault_of(program: Path, module_name: str = "") -> str:
     return f"{module} is not there" if needs_module and not os.access(module, os.R_OK) else ""
 
 
+def fault_with_interpreter(program: Path) -> str:
+    """Return the reason why the OCI hook at `program` cannot be run on this host; "" if it can. Unlike `fault_of`, also
+    look at the interpreter that its first line names."""
+    if is_program(program) and not is_program(interpreter := interpreter_of(program)):
+        return f"{interpreter}, with which {program} is run, does not exist or is not executable"
+    return fault_of(program)
+
+
+def interpreter_of(path: Path) -> Path:
+    """Return the program that the first line of a script names; the file itself if it is not a script or cannot be
+    read."""
+    try:
+        with path.open("rb") as file:
+            line = file.readline(256).decode(errors="replace")
+    except OSError:
+        return path
+    words = line[2:].split() if line.startswith("#!") else []
+    return Path(words[0]) if words else path
+
+
 def is_program(path: Path) -> bool:
     """Return whether `path` is a file that this process may execute."""
     return path.is_file() and os.access(path, os.X_OK)

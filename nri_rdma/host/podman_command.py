@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nri_rdma.host.engine_command import run
+from nri_rdma.host.engine_command import run, told_of_all
 
 PROGRAM = "podman"
 TIMEOUT_S = 60.0
@@ -38,8 +38,12 @@ def read_configuration() -> None:
 
 def containers() -> tuple[PodmanContainer, ...]:
     """Return all podman containers of the root user, running or not. Raises NriRdmaError if podman fails."""
-    ids = _run("ps", "--all", "--quiet", "--no-trunc").split()
-    return _inspected(*ids) if ids else ()
+
+    def asked() -> tuple[PodmanContainer, ...]:
+        ids = _run("ps", "--all", "--quiet", "--no-trunc").split()
+        return _inspected(*ids) if ids else ()
+
+    return told_of_all(asked)
 
 
 def container(name: str) -> PodmanContainer:

@@ -23,7 +23,8 @@ class Call:
     """When the caller stops waiting, in seconds of `time.monotonic`; None: never. The server does not enforce the
     deadline; the handler may."""
     cancelled: threading.Event = field(default_factory=threading.Event, compare=False)
-    """Set when nobody waits for the answer any more: the caller has disconnected, or the server is closing at once."""
+    """Set when nobody waits for the answer any more: the caller has disconnected, or the server is closing at once. A
+    blocking server with max_calls=1 does not see a disconnection while it runs a unary call."""
 
     @property
     def full_method(self) -> str:

@@ -25,6 +25,8 @@ from .wire import ClientConnection, Code, Data, End, OversizedMessage, Response
 from .wire.error import ProtocolError
 
 _RECEIVE_SIZE = 64 << 10
+_POLL_MAX_MS = (1 << 31) - 1
+"""The longest time that poll(2) can wait, in milliseconds: 24.8 days."""
 _LOOK_AGAIN_S = 0.05
 """How long, in seconds, a caller that waits to write relies on another caller to read. Then it checks again whether
 somebody reads."""
@@ -293,11 +295,12 @@ class Channel:
 
 
 def _poll(connection: socket.socket, events: int, deadline: float | None) -> bool:
-    """Wait until the socket has one of the poll events or an error; return False at the deadline."""
+    """Wait until the socket has one of the poll events or an error; return False at the deadline, and after
+    _POLL_MAX_MS."""
     poller = select.poll()
     poller.register(connection, events)
     remaining = _remaining_s(deadline)
-    return bool(poller.poll(None if remaining is None else math.ceil(max(remaining, 0) * 1000)))
+    return bool(poller.poll(None if remaining is None else min(math.ceil(max(remaining, 0) * 1000), _POLL_MAX_MS)))
 
 
 def _remaining_s(deadline: float | None) -> float | None:

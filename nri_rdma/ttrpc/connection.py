@@ -25,6 +25,7 @@ from functools import partial
 from typing import TypeVar
 
 from .calls import Call, Handler, Methods, Streaming
+from .endpoint import has_hung_up
 from .error import NIL_ANSWER, ConnectionClosed, RpcError, status_of
 from .handlerstream import HandlerStream
 from .wire import Code, Data, End, OversizedMessage, Rejected, Request, ServerConnection
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 _RECEIVE_SIZE = 64 << 10
+LOOK_AGAIN_S = 1.0
+"""How often, in seconds, a server looks whether the caller has gone while a call beyond max_calls waits."""
 _SEND_TIMEOUT_S = 10  # a caller that does not read its answer loses the connection
 
 
@@ -163,7 +166,7 @@ class Connection:
             handler = self._methods.find(request.service, request.method)
             with self._lock:
                 if not isinstance(handler, Streaming):
-                    self._room.wait_for(lambda: self._calls < self._max_calls or self._draining)
+                    self._wait_for_room()
                 if self._draining:
                     raise RpcError(Code.UNAVAILABLE, "the server is closing")
                 if not isinstance(handler, Streaming):
@@ -173,6 +176,13 @@ class Connection:
         except RpcError as exc:
             self._reply(partial(self._protocol.fail, request.stream_id, exc.code, exc.message))
         return None
+
+    def _wait_for_room(self) -> None:
+        """Wait until one more unary call may run, or the server drains. Raises OSError if the caller goes meanwhile,
+        because nobody reads and would notice. The caller of this method holds the lock."""
+        while not self._room.wait_for(lambda: self._calls < self._max_calls or self._draining, LOOK_AGAIN_S):
+            if has_hung_up(self._socket.fileno()):
+                raise ConnectionAbortedError("the caller has gone while its call waited")
 
     def _open(self, request: Request, method: Streaming) -> None:
         """Start the thread of a streaming call. Raises RpcError if the call is not allowed, or if there are too many

@@ -95,6 +95,13 @@ def adopted(given: socket.socket | int) -> socket.socket:
     return given
 
 
+def has_hung_up(descriptor: int) -> bool:
+    """Return whether the peer of a connected socket has closed it. What it sent before may be unread."""
+    poller = select.poll()
+    poller.register(descriptor, 0)
+    return bool(poller.poll(0))
+
+
 def listens(given: socket.socket) -> bool:
     """Return whether the socket is a listening socket; False for a connection."""
     return bool(given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import click
 
 from nri_rdma.commands.common.options import output_option, setting_flags
 from nri_rdma.commands.common.screen import Screen, TextTable, print_json
+from nri_rdma.commands.common.unit_environment import environment
 from nri_rdma.config.settings import DEFAULT_CONFIG_FILE, Document, Settings, load
 from nri_rdma.errors import SettingError
 
@@ -100,7 +100,7 @@ def _settings(flags: dict[str, Any], config: Path | None) -> tuple[Settings, Set
     """Return the settings of a daemon started here, and None. If they are invalid, return settings from flags and
     defaults only, and the error."""
     try:
-        return load(flags, os.environ, Document.read(config)).settings, None
+        return load(flags, environment(), Document.read(config)).settings, None
     except SettingError as error:
         return load(flags, {}, Document(name="none")).settings, error
 

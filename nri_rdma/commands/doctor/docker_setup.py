@@ -10,7 +10,7 @@ from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, proble
 from nri_rdma.commands.install.docker_files import RUNTIME, DockerFiles
 from nri_rdma.commands.install.hook import OWN_FIX, HookSettings
 from nri_rdma.errors import NriRdmaError
-from nri_rdma.host.hook_program import fault_of, foreign_at
+from nri_rdma.host.hook_program import fault_with_interpreter, foreign_at
 
 if TYPE_CHECKING:
     from nri_rdma.commands.doctor.machine import Machine
@@ -30,7 +30,7 @@ def docker(machine: Machine) -> Finding:
             return problem(_CHECK, f"{file.path} is not there or no program: no container with {RUNTIME} starts", _FIX)
         if file.path.read_bytes() != file.data:
             return problem(_CHECK, f"{file.path} is for other settings, or of another release", _FIX)
-    fault, foreign = fault_of(files.program), foreign_at(files.program)
+    fault, foreign = fault_with_interpreter(files.program), foreign_at(files.program)
     if fault or foreign:
         found, fix = (f"{fault}: no container with annotations starts", _FIX) if fault else (foreign, OWN_FIX)
         return problem(_CHECK, found, fix)

@@ -13,7 +13,7 @@ from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, proble
 from nri_rdma.commands.install.hook import OWN_FIX
 from nri_rdma.host.cdi.folder import read_registry
 from nri_rdma.host.engine_setups import OCI_HOOK
-from nri_rdma.host.hook_program import fault_of, foreign_at
+from nri_rdma.host.hook_program import fault_with_interpreter, foreign_at
 
 if TYPE_CHECKING:
     from nri_rdma.commands.doctor.machine import Machine
@@ -27,7 +27,7 @@ def hooks(machine: Machine) -> Finding:
     devices = tuple(read_registry(machine.settings.cdi_dirs).devices.values())
     paths = sorted({path for device in devices for path in _hook_paths(device)})
     for path in paths:
-        if fault := fault_of(Path(path)):
+        if fault := fault_with_interpreter(Path(path)):
             found = f"{fault}, and CDI devices need it: no container with them starts"
             return problem(_CHECK, found, _copy_to(Path(path)))
         if foreign := foreign_at(Path(path)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,6 +94,7 @@ def install_podman(settings: Settings, dry_run: bool) -> None:
       podman run --annotation rdma.noderesource.dev/pod=1 IMAGE
       podman run --device rdma.noderesource.dev/nic=all IMAGE
     """
+    from nri_rdma.commands.install.hook import refuse_broken
     from nri_rdma.commands.install.podman_files import parse_version
     from nri_rdma.host.podman_command import read_configuration, version_text
 
@@ -100,7 +102,12 @@ def install_podman(settings: Settings, dry_run: bool) -> None:
     drop_in = files.drop_in(parse_version(version_text()))
     after = "Existing containers ask for their devices when they are started the next time."
     devices, notes = _cdi_devices(settings)
-    write((*files.of_hooks(_hook()), *devices, drop_in), "podman", after, dry_run, read_configuration)
+
+    def check() -> None:
+        refuse_broken(files.program)
+        read_configuration()
+
+    write((*files.of_hooks(_hook()), *devices, drop_in), "podman", after, dry_run, check)
     for sentence in notes:
         click.echo(printable(sentence), err=True)
 
@@ -121,13 +128,14 @@ def install_docker(settings: Settings, dry_run: bool) -> None:
       docker run --runtime nri-rdma.v1 --annotation rdma.noderesource.dev/pod=1 IMAGE
     """
     from nri_rdma.commands.install.docker_files import RUNTIME, refuse_version
+    from nri_rdma.commands.install.hook import refuse_broken
     from nri_rdma.host.docker_command import version_text
 
     files = _docker_files(settings)
     refuse_version(version_text())
     files.refuse_lacking()
     after = f"Containers started with --runtime {RUNTIME} can ask for devices."
-    write(files.all(_hook()), "Docker", after, dry_run)
+    write(files.all(_hook()), "Docker", after, dry_run, partial(refuse_broken, files.program))
 
 
 @install.command(name="host")

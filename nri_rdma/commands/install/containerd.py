@@ -279,7 +279,7 @@ def guarded_spec(text: str, hook: Path, flags: Sequence[str], *, keeps_limits: b
     spec = json.loads(text)
     if not isinstance(spec, dict):
         raise TypeError("it is no object")
-    hooks = spec.setdefault("hooks", {})
+    hooks = spec["hooks"] = {} if spec.get("hooks") is None else spec["hooks"]
     others = [it for it in hooks.get(_STAGE) or [] if Path(it.get("path", "")).name != GUARD_HOOK]
     ours = {"path": str(hook), "args": [GUARD_HOOK, "verify", *flags], "timeout": HOOK_TIMEOUT_S}
     hooks[_STAGE] = [*others, ours]

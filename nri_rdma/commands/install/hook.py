@@ -14,9 +14,11 @@ from typing import Self
 from nri_rdma.commands.cdi.hooked_devices import HOOK
 from nri_rdma.commands.common.changes import OwnFile
 from nri_rdma.config.settings import Settings
+from nri_rdma.errors import ErrorCode, NriRdmaError
 
 PROGRAM_MODE = 0o755
 _MODULE_MODE = 0o644
+_HELP_S = 10.0
 OWN_FIX = "have root own that folder and nobody else write it: chown root, chmod go-w"
 
 
@@ -68,6 +70,18 @@ def program_files(program: Path, source: Path) -> tuple[OwnFile, OwnFile]:
         ),
         OwnFile(path=program, data=source.read_bytes(), is_ours=is_ours, mode=PROGRAM_MODE, copy_of=source),
     )
+
+
+def refuse_broken(program: Path) -> None:
+    """Raise NriRdmaError if the hook for podman and Docker cannot run on this host, because then no container that asks
+    would start."""
+    from nri_rdma.host.engine_command import run
+    from nri_rdma.host.hook_program import fault_with_interpreter
+
+    if fault := fault_with_interpreter(program):
+        what, hint = f"{fault}, so no container that asks would start", "install Python 3.9 or newer there"
+        raise NriRdmaError(ErrorCode.INSTALL, what, where=str(program), hint=hint)
+    run(str(program), "--help", timeout_s=_HELP_S)
 
 
 def _is_ours(name: str, data: bytes) -> bool:

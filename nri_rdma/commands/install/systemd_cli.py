@@ -70,11 +70,12 @@ def _unit() -> OwnFile:
 
 
 def _is_active() -> bool:
-    """Return whether systemd runs the daemon."""
+    """Return whether systemd runs the daemon, or is about to: `systemctl is-active` says no of one that is not ready
+    yet, and of one that is started again and again."""
     from nri_rdma.host.engine_command import run
 
     try:
-        run("systemctl", "is-active", "--quiet", "nri-rdma", timeout_s=_ASK_S)
-    except NriRdmaError:  # its exit code says no, or systemd does not run here and so runs no daemon
+        state = run("systemctl", "show", "--property=ActiveState", "nri-rdma", timeout_s=_ASK_S)
+    except NriRdmaError:  # systemd does not run here, and so runs no daemon
         return False
-    return True
+    return state.strip().partition("=")[2] not in {"", "inactive", "failed"}

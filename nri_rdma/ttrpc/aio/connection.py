@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 
 from ..calls import Call
+from ..connection import LOOK_AGAIN_S
+from ..endpoint import has_hung_up
 from ..error import NIL_ANSWER, ConnectionClosed, RpcError, status_of
 from ..wire import Code, Data, End, OversizedMessage, Rejected, Request, ServerConnection
 from ..wire.error import ProtocolError
@@ -56,6 +58,7 @@ class ServerLink(Link[Event]):
         self._tasks: set[asyncio.Task[None]] = set()
         self._streams: dict[int, HandlerStream] = {}
         self._draining = False
+        self._look: asyncio.TimerHandle | None = None  # runs while a call waits for another one's end
 
     @property
     def running(self) -> int:
@@ -121,12 +124,27 @@ class ServerLink(Link[Event]):
             if isinstance(handler, AsyncStreaming):
                 self._start(self._run_stream(request, *self._open(request, handler), handler))
             elif len(self._tasks) - len(self._streams) >= self._limits.max_calls:
+                self._look_later()
                 return False
             else:
                 self._start(self._answer(request, handler))
         except RpcError as exc:
             self.write(self._protocol.fail(request.stream_id, exc.code, exc.message))
         return True
+
+    def _look_later(self) -> None:
+        """Look regularly whether the caller has gone, as long as a call waits: nothing is read then."""
+        if self._look is None:
+            self._look = asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._look_for_end)
+
+    def _look_for_end(self) -> None:
+        self._look = None
+        if self.closed is not None or self._held is None or self._transport is None:
+            return
+        if has_hung_up(self._transport.get_extra_info("socket").fileno()):
+            self.hang_up("closed by the peer", at_once=True)
+        else:
+            self._look_later()
 
     def _open(self, request: Request, method: AsyncStreaming) -> tuple[Call, HandlerStream]:
         if request.is_unary and method.server_streams:

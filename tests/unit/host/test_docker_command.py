@@ -61,3 +61,19 @@ def test_that_dockerd_is_not_there_is_told(program: Path) -> None:
     with pytest.raises(NriRdmaError) as caught:
         docker_command.runtimes()
     assert (caught.value.code, "Cannot connect" in str(caught.value)) == (ErrorCode.INSTALL, True)
+
+
+def test_that_dockerd_is_not_there_is_told_by_a_docker_that_ends_with_0(program: Path) -> None:
+    """Docker 23 to 28.0: docker/cli issue 5900."""
+    told = '{"Runtimes": null, "DefaultRuntime": "", "ServerErrors": ["Cannot connect to the Docker daemon"]}'
+    program.write_text(f"#!/bin/sh\necho '{told}'\n")
+    with pytest.raises(NriRdmaError, match="Cannot connect to the Docker daemon"):
+        docker_command.runtimes()
+
+
+def test_a_container_that_is_removed_meanwhile_does_not_hide_the_others(program: Path) -> None:
+    gone = program.with_name("gone")
+    ends = f"[ -e {gone} ] || {{ touch {gone}; echo []; echo 'Error: No such container: b2' >&2; exit 1; }}; cat <<'X'"
+    program.write_text(SCRIPT.replace("a1 b2\") cat <<'X'", f'a1 b2") {ends}'))
+    assert [it.name for it in docker_command.containers()] == ["one", "two"]
+    assert gone.exists()

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.commands.common.changes import carry_out_all, to_write
-from nri_rdma.commands.install.hook import hook_files
-from nri_rdma.host.hook_program import fault_of, foreign_at
+from nri_rdma.commands.install.hook import hook_files, refuse_broken
+from nri_rdma.errors import NriRdmaError
+from nri_rdma.host.hook_program import fault_of, fault_with_interpreter, foreign_at
 
 HOOK = Path(__file__).parents[3] / "hooks/nri-rdma-oci-hook"
 PLACE = "usr/local/lib/nri-rdma"
@@ -28,6 +29,18 @@ def test_what_keeps_a_hook_from_being_run_is_named(tmp_path: Path) -> None:
     assert fault_of(program) == f"{module} is not there"
     program.chmod(0o644)
     assert fault_of(program) == f"{program} does not exist or is not executable"
+
+
+def test_a_hook_without_its_interpreter_cannot_be_run(tmp_path: Path) -> None:
+    carry_out_all(to_write(hook_files(tmp_path, HOOK)))
+    program = tmp_path / PROGRAM
+    assert fault_with_interpreter(program) == ""
+    program.write_text(program.read_text().replace("#!/usr/bin/python3", f"#!{tmp_path}/python3"))
+    assert fault_with_interpreter(program).startswith(
+        f"{tmp_path}/python3, with which {program} is run, does not exist"
+    )
+    with pytest.raises(NriRdmaError, match="no container that asks would start"):
+        refuse_broken(program)
 
 
 def test_the_hook_of_an_earlier_release_needs_no_module(tmp_path: Path) -> None:

@@ -218,3 +218,13 @@ def test_the_error_of_a_path_without_a_server_names_the_path(tmp_path: Path) -> 
 def test_a_path_that_no_socket_can_have_is_refused_in_the_systems_words() -> None:
     with pytest.raises(OSError, match=r"^AF_UNIX path too long$"):
         Client("x" * 200)
+
+
+def test_a_deadline_further_away_than_poll_can_wait_is_kept(pair: tuple[socket.socket, Peer]) -> None:
+    connection, peer = pair
+    month_s = 30 * 24 * 3600.0  # poll(2) takes its milliseconds as an int
+    with Client(connection) as client, ThreadPoolExecutor(1) as pool:
+        result = pool.submit(client.call, "s", "m", b"", timeout_s=month_s)
+        peer.frame()
+        peer.respond(1, b"x")
+        assert result.result(SOON_S) == b"x"

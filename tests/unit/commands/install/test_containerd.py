@@ -167,3 +167,9 @@ def taken_away(files: ContainerdFiles) -> None:
     folder = files.config.parent / "conf.d"
     if folder.exists():
         folder.rmdir()
+
+
+def test_a_base_spec_with_null_for_hooks_gets_the_hook() -> None:
+    """Go writes null for an empty pointer without omitempty, and reads it."""
+    made = json.loads(guarded_spec('{"hooks": null}', Path("/x/nri-rdma-hook"), (), keeps_limits=True))
+    assert [it["path"] for it in made["hooks"]["createRuntime"]] == ["/x/nri-rdma-hook"]

@@ -20,3 +20,8 @@ def test_a_unit_of_somebody_else_is_not_ours() -> None:
     made = unit_file(UNIT.read_text(), Path("/x"))
     assert made.is_ours(made.data)
     assert not made.is_ours(b"[Unit]\nDescription=Theirs\n[Service]\nExecStart=/opt/nri-rdma/bin/nri-rdma run\n")
+
+
+def test_a_path_that_systemd_would_take_apart_is_quoted() -> None:
+    made = unit_file(UNIT.read_text(), Path('/srv/my venv/100%h "x"/nri-rdma')).data.decode()
+    assert 'ExecStart="/srv/my venv/100%%h \\"x\\"/nri-rdma" run' in made.splitlines()

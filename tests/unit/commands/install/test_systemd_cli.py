@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from nri_rdma.commands.install import systemd_cli
 from tests.unit.commands.cli.program import nri_rdma
 
 
@@ -20,3 +22,18 @@ def test_the_unit_of_systemd_is_shown_with_this_program_and_the_next_command() -
     assert not Path("/etc/systemd/system/nri-rdma.service").exists()
     done = nri_rdma("uninstall", "systemd", columns=200)
     assert (done.returncode, done.stdout[-21:]) == (0, "nothing was changed.\n")
+
+
+@pytest.mark.parametrize(
+    ("state", "runs"),
+    [("active", True), ("activating", True), ("deactivating", True), ("inactive", False), ("failed", False)],
+)
+def test_a_daemon_that_is_not_ready_yet_or_is_started_again_and_again_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, runs: bool
+) -> None:
+    program = tmp_path / "systemctl"
+    is_active = 0 if state == "active" else 3
+    program.write_text(f'#!/bin/sh\n[ "$1" = is-active ] && exit {is_active}\necho ActiveState={state}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert systemd_cli._is_active() is runs

@@ -718,7 +718,10 @@ class Reading:
         path = f"{error.where}.{error.key}" if error.key else error.where
         where = f"{self._document.place_of(path)} {error.where}"
         line = self._document.line_of(path)
-        told = SettingError(ErrorCode.SETTING, error.what, where=where, hint=error.hint, line=line, path=error.where)
+        # In TOML all that stands below a table belongs to it.
+        is_setting = error.key in {item.name for item in fields(Settings)}
+        hint = f"{error.key} is a setting: write it above the first [table]; {error.hint}" if is_setting else error.hint
+        told = SettingError(ErrorCode.SETTING, error.what, where=where, hint=hint, line=line, path=error.where)
         told.__cause__ = error
         return Problem(error=told, until=until)
 
@@ -754,11 +757,15 @@ def read_setting(
 
 
 def misnamed_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield each environment variable that looks like a misspelt setting (NRI_RDMA_...), with the variable that was
-    probably meant. Variables that Kubernetes makes for a Service whose name begins with nri-rdma are skipped."""
+    """Yield each environment variable that looks like a misspelt setting (NRI_RDMA_...), with the variable or the flag
+    that was probably meant. Variables that Kubernetes makes for a Service whose name begins with nri-rdma are
+    skipped."""
     known = {f"{ENVIRONMENT_PREFIX}{it.name.upper()}" for it in fields(Settings) if not it.metadata.get("table")}
     for name in environment:
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known and not _OF_SERVICE.fullmatch(name):
+            if name == f"{ENVIRONMENT_PREFIX}CONFIG":
+                yield name, "the flag --config"  # the file has no variable; nearest is KUBECONFIG
+                continue
             near = meant(name.removeprefix(ENVIRONMENT_PREFIX), (it.removeprefix(ENVIRONMENT_PREFIX) for it in known))
             if near:
                 yield name, f"{ENVIRONMENT_PREFIX}{near}"

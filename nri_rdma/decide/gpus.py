@@ -44,7 +44,8 @@ DEVICE_NODES = "its device nodes"
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 
 _NVIDIA = "10de"
-_GPU_RESOURCES = re.compile(r"nvidia\.com/(gpu|mig-).*|amd\.com/gpu.*|gpu\.intel\.com/(i915|xe)")
+_GPU_RESOURCES = re.compile(r"nvidia\.com/(gpu([-._].*)?|mig-.*)|amd\.com/gpu([-._].*)?|gpu\.intel\.com/(i915|xe)")
+"""Not HAMi's gpumem and gpucores, which count megabytes and percents of a GPU, and whose ids name nothing."""
 _GPU_DRIVERS = frozenset({"gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com"})
 _NVIDIA_CLASS = re.compile(r"([a-z0-9-]+\.)*nvidia\.com/gpu=(?P<id>.+)")
 _UUID = r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
@@ -157,6 +158,11 @@ def pod_gpus(allocation: PodAllocation, names: GpuNames, specs: Mapping[str, Res
 def is_gpu_resource(resource: str) -> bool:
     """Return whether device plugins offer GPUs, or parts of GPUs, under this resource name."""
     return _GPU_RESOURCES.fullmatch(resource) is not None
+
+
+def is_mig_resource(resource: str) -> bool:
+    """Return whether NVIDIA's device plugin offers MIG devices, which are parts of GPUs, under this resource name."""
+    return resource.startswith("nvidia.com/mig-")
 
 
 def _of_allocation(container: ContainerAllocation, names: GpuNames, specs: Mapping[str, ResolvedDevice]) -> KnownGpus:
@@ -296,7 +302,9 @@ def refuse_uncounted(requests: Iterable[DeviceRequest]) -> None:
                 ErrorCode.NOT_ALIGNED,
                 f"perGPU counts the GPUs of the containers: {it.gpus_problem or 'no GPU is known'}",
                 where=f"{it.where}.perGPU",
-                hint="give the containers GPUs, name the GPUs in gpus, or write count instead",
+                hint="make sure that the pod's GPUs are reported, or write count instead"  # gpus would not help
+                if it.gpus_problem
+                else "give the containers GPUs, name the GPUs in gpus, or write count instead",
             )
 
 

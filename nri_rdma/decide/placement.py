@@ -689,7 +689,7 @@ def _why_near(search: _Search, pick: Pick) -> str:
     told = f", told by {search.request.gpus_from}" if search.request.gpus_from else ""
     if pick.far <= search.nearest(pick.gpu):
         return f"nearest free device to GPU {pick.gpu.pci} ({pick.far.words}){told}"
-    return f"for GPU {pick.gpu.pci} ({pick.far.words}){told}; nearer devices are for other GPUs of this pod"
+    return f"for GPU {pick.gpu.pci} ({pick.far.words}){told}; the request has the nearer devices already"
 
 
 def _choose_on_numa(search: _Search) -> list[_Choice]:
@@ -839,8 +839,16 @@ def _too_few(search: _Search) -> PlacementError:
         f"{' that match' if search.request.match != Match() else ''}",
         where=where,
         hint=_instead(search),
-        detail=", ".join(filter(None, (_why_not(search), _names_in_vain(search)))),
+        detail=", ".join(filter(None, (_why_not(search), _contested(search), _names_in_vain(search)))),
     )
+
+
+def _contested(search: _Search) -> str:
+    """Return a text with the matching devices that the pool would have if no other pool selected them, too; "" if there
+    are none."""
+    both = {it: pools for it, pools in search.offer.contested.items() if search.request.pool in pools}
+    lost = _matching(search.request.match, (it for it in search.node.devices if it.id in both))
+    return _listed(f"{it.name} is {_home(search.offer, it)}" for it in lost) if lost else ""
 
 
 def _names_in_vain(search: _Search) -> str:
@@ -857,14 +865,15 @@ def _names_in_vain(search: _Search) -> str:
 def _instead(search: _Search) -> str:
     """Return the hint of an error about too few free devices: the steps that would help."""
     obstacles = search.obstacles.values()
-    in_vain = _names_in_vain(search)
-    if not obstacles and not in_vain:
+    in_vain, contested = _names_in_vain(search), _contested(search)
+    if not obstacles and not in_vain and not contested:
         return "ask for fewer devices: there are no more"
     fewer = "ask for fewer devices" if search.request.count else "write count: free to get those that are free now"
     steps = (
         fewer if search.free else "",
         "correct match" if in_vain else "",
         _remedies(obstacles),
+        "the administrator lets one pool select it" if contested else "",
     )
     return ", or ".join(filter(None, steps)) or "ask for fewer devices"
 

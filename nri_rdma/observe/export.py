@@ -255,16 +255,14 @@ def make_exporter(environment: Mapping[str, str]) -> SpanExportThread | None:
 
 
 def make_resource(environment: Mapping[str, str]) -> Resource:
-    """Return the description of the program that sends the spans. OTEL_SERVICE_NAME replaces our own name."""
-    from opentelemetry.sdk.resources import Resource
+    """Return the description of the program that sends the spans. OTEL_SERVICE_NAME, then OTEL_RESOURCE_ATTRIBUTES
+    replace our own values."""
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
-    return Resource.create(
-        {
-            "service.name": environment.get("OTEL_SERVICE_NAME") or "nri-rdma",
-            "service.version": __version__,
-            "host.name": platform.node(),
-        }
-    )
+    name = environment.get("OTEL_SERVICE_NAME", "").strip()
+    written = {key: value for key, value in OTELResourceDetector().detect().attributes.items() if str(value).strip()}
+    ours = {"service.name": "nri-rdma", "service.version": __version__, "host.name": platform.node()}
+    return Resource.create({**ours, **written, **({"service.name": name} if name else {})})
 
 
 def readable_span(span: Span, resource: Resource) -> ReadableSpan:
@@ -303,15 +301,15 @@ def _console_exporter() -> SpanExporter:
 
 def _otlp_exporter(environment: Mapping[str, str]) -> SpanExporter:
     names = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-    given = ((name, environment.get(name, "").strip()) for name in names)
-    name, protocol = next((it for it in given if it[1]), (names[1], next(iter(_OTLP_MODULES))))
+    name, protocol = _first_of(names, environment)
+    protocol = protocol.lower() or next(iter(_OTLP_MODULES))
     if protocol not in _OTLP_MODULES:
         hint = "set it to http/protobuf (collectors listen on port 4318) or grpc (port 4317)"
         raise _refused(name, protocol, hint)
-    for it in ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT") if protocol != "grpc" else ():
-        endpoint = environment.get(it, "").strip()
-        if endpoint and not endpoint.startswith(("http://", "https://")):
-            raise _refused(it, endpoint, f"write http://{endpoint}", ", because it has no scheme")
+    names = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    it, endpoint = _first_of(names, environment)
+    if endpoint and protocol != "grpc" and not endpoint.lower().startswith(("http://", "https://")):
+        raise _refused(it, endpoint, f"write http://{endpoint}", ", because it has no scheme")
     try:
         module = import_module(_OTLP_MODULES[protocol])  # belongs to an extra that may not be installed
     except ImportError as error:
@@ -319,6 +317,12 @@ def _otlp_exporter(environment: Mapping[str, str]) -> SpanExporter:
         raise _refused("OTEL_TRACES_EXPORTER", "otlp", hint, f", because {error.name} is not installed") from error
     exporter: SpanExporter = module.OTLPSpanExporter()
     return exporter
+
+
+def _first_of(names: tuple[str, ...], environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return the first of the variables that is set, with its value; the last one, with "", if none is."""
+    given = ((name, environment.get(name, "").strip()) for name in names)
+    return next((it for it in given if it[1]), (names[-1], ""))
 
 
 def _refused(name: str, value: str, hint: str, why: str = "") -> SettingError:

@@ -46,8 +46,11 @@ def asks(annotations: Mapping[str, str], prefix: str = PREFIX) -> bool:
 
 
 def meant_key(key: str, prefix: str = PREFIX) -> str | None:
-    """Return the key of nri-rdma that the author probably meant, if the key's prefix resembles nri-rdma's; otherwise
-    None."""
+    """Return the key of nri-rdma that the author probably meant, if the key's prefix resembles nri-rdma's, or if a dot
+    is in place of the slash; otherwise None."""
+    below = key.removeprefix(f"{prefix}.")
+    if below != key and (below == "pod" or below.startswith("container.")):
+        return f"{prefix}/{below}"
     written, slash, rest = key.partition("/")
     most = min(_MOST_TYPOS, len(prefix) // _CHARACTERS_PER_TYPO)
     if written == prefix or abs(len(written) - len(prefix)) > most or _edits(written.lower(), prefix) > most:

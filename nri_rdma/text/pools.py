@@ -292,7 +292,7 @@ POOL_KEYS = (
         "modes",
         "modes",
         some(word_of(Mode)),
-        "What it serves; the first is for requests that name none",
+        "What it serves; required. The first is for requests that name none",
         required='write modes = ["shared"], or ["exclusive", "shared"]',
     ),
     Key(

@@ -260,7 +260,7 @@ def _macs_for(count: int | None) -> Reader[tuple[str, ...]]:
         if count == 1:
             return (MAC.read(node, where),)
         if count is None:
-            raise refused(where, "hardwareAddr needs a known number of devices", "write count: N instead of all")
+            raise refused(where, "hardwareAddr needs a known number of devices", "write the number: count: N")
         if not isinstance(node, list) or len(node) != count:
             what = f"{count} devices cannot share a MAC"
             raise refused(where, what, f"write a list of {count} MACs, one per device")
@@ -332,7 +332,8 @@ def _name_template_for(count: int | None) -> Reader[str]:
         if name.count("%") != name.count("%d") or name.count("%") > 1:
             raise refused(where, f"{quoted(name)} has a % that is not its only %d", "write at most one %, as %d")
         if count != 1 and "%d" not in name:
-            what = f"{quoted(name)} is one name, but the request is for {'all' if count is None else count} devices"
+            number = "an unknown number of" if count is None else count
+            what = f"{quoted(name)} is one name, but the request is for {number} devices"
             raise refused(where, what, "write %d where the number goes, such as rdma%d")
         return name
 
@@ -347,7 +348,7 @@ def _addresses_for(count: int | None) -> Reader[tuple[tuple[Address, ...], ...]]
         if count == 1:
             return (_FLAT(node, where),)
         if count is None:
-            raise refused(where, "addresses need a known number of devices", "write count: N instead of all")
+            raise refused(where, "addresses need a known number of devices", "write the number: count: N")
         if not isinstance(node, list) or len(node) != count or not all(isinstance(item, list) for item in node):
             what = f"{count} devices cannot share a list of addresses"
             raise refused(where, what, f"write {count} lists, one per device, such as [[10.0.0.2/24], [10.0.1.2/24]]")

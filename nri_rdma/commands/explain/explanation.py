@@ -20,7 +20,7 @@ from nri_rdma.cdi.grants import CdiGrant
 from nri_rdma.commands.explain.remarks import remarks, sentence
 from nri_rdma.decide.decision import MemlockBounds, Question, decide
 from nri_rdma.decide.device_ids import offered_devices, preferred
-from nri_rdma.decide.gpus import KnownGpus, PodGpus, is_gpu_resource, is_near_numa, may_use_gpus
+from nri_rdma.decide.gpus import KnownGpus, PodGpus, is_gpu_resource, is_mig_resource, is_near_numa, may_use_gpus
 from nri_rdma.decide.granted import requests_of
 from nri_rdma.decide.inheritance import leading_away
 from nri_rdma.decide.inject import USUAL_INTERFACE, AttachedRequest, inject
@@ -224,7 +224,7 @@ class Explanation:
 
 def explain(pod: PodManifest, facts: Facts) -> Explanation:
     """Return what the pod would get. If a pod of this name holds devices now, it is assumed to return them first."""
-    facts = replace(facts, grants=_own_grants(pod, facts.grants), gpus=_own_gpus(pod, facts.gpus))
+    facts = replace(facts, grants=_own_grants(pod, facts.grants), gpus=_own_gpus(pod, facts))
     holds = tuple(device.name for device in facts.node.devices if _holds(pod, facts.taken.get(device.id, frozenset())))
     told = Explanation(kind=pod.kind, pod=str(pod), holds=holds)
     facts = _given_back(facts, str(pod))
@@ -232,6 +232,7 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
     try:
         request = parse_pod_request(pod.annotations, facts.annotation_prefix)
         refuse_unknown_containers(pod, request, facts.annotation_prefix)
+        _refuse_more_than_there_are(pod, facts)
         shares = _shares(pod, facts)
         if request is None and not shares and not requests_of(facts.grants, facts.adoption):
             notes += tuple(_remark_notes(pod, request, facts))
@@ -271,6 +272,23 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
         netdevs=_netdevs(plan.moves, facts),
         containers=tuple(_container(item, decision.placed, plan, facts) for item in pod.containers),
     )
+
+
+def _refuse_more_than_there_are(pod: PodManifest, facts: Facts) -> None:
+    """Raise PlacementError if the pod asks for more of a pool's resource than the whole node has. Such a pod stays
+    pending. An init container that ends has the same units as the containers after it."""
+    for pool in facts.policy.pools.values():
+        asking = [
+            (it, _whole(number)) for it in pod.containers for name, number in it.resources if name == pool.resource
+        ]
+        at_first = max((number for it, number in asking if it.ends_first), default=0)
+        asked = max(at_first, sum(number for it, number in asking if not it.ends_first))
+        is_of_devices = pool.gives is ShareGives.DEVICE
+        there = len(offer(facts.policy, facts.node).by_pool[pool.name]) if is_of_devices else pool.shares
+        if asked > there:
+            what = f"asked {asked} {pool.resource}, and the node has {there}, so that the scheduler does not choose it"
+            where = f"{pool.resource} of {listed(it.name for it, _ in asking)}"
+            raise PlacementError(ErrorCode.DEVICES_EXHAUSTED, what, where=where, hint=f"ask for at most {there}")
 
 
 def _shares(pod: PodManifest, facts: Facts) -> tuple[DeviceRequest, ...]:
@@ -345,25 +363,38 @@ def _own_grants(pod: PodManifest, grants: tuple[CdiGrant, ...]) -> tuple[CdiGran
     return tuple(grant for grant in grants if grant.container in names)
 
 
-def _own_gpus(pod: PodManifest, gpus: Mapping[str, KnownGpus]) -> Mapping[str, KnownGpus]:
-    """Return the GPUs of this pod's containers, in the pod's order of containers."""
-    return {container.name: gpus[container.name] for container in pod.containers if container.name in gpus}
+def _own_gpus(pod: PodManifest, facts: Facts) -> Mapping[str, KnownGpus]:
+    """Return the GPUs of this pod's containers, in the pod's order of containers. A MIG device that no flag names is
+    unknown, as on the node: the UUID that the kubelet reports names no GPU."""
+    own: dict[str, KnownGpus] = {}
+    for container in pod.containers:
+        parts = [name for name, _ in container.resources if is_mig_resource(name)]
+        if container.name in facts.gpus:
+            own[container.name] = facts.gpus[container.name]
+        elif parts and facts.gpus_are_reported and not container.ends_first:
+            problem = f"{parts[0]} of container {container.name} is a part of a GPU, and its UUID does not say of which"
+            own[container.name] = KnownGpus(problem=problem)
+    return own
 
 
 def _awaiting_gpus(pod: PodManifest, request: PodRequest, facts: Facts) -> frozenset[str]:
-    """Return the names of the requests that insist on near GPUs or CPUs (`strict`), if only the kubelet knows which
-    GPUs or CPUs these are, and no flag names them."""
+    """Return the names of the requests that insist on near GPUs or CPUs (`strict`), or count the GPUs of claims
+    (`perGPU`), if only the kubelet knows which GPUs or CPUs these are, and no flag names them."""
     if not facts.gpus_are_reported:
         return frozenset()
 
     def waits(item: DeviceRequest, container: ContainerManifest) -> bool:
+        if _is_uncounted(item) and container.claims and not container.ends_first:
+            return item.scope.covers(container.name)
         has_some = _may_have_gpus(container) or (is_near_numa(item) and container.has_whole_cpus)
-        return has_some and item.scope.covers(container.name)
+        return _is_strict(item) and has_some and item.scope.covers(container.name)
 
     return frozenset(
         item.name
         for item in request.requests
-        if _is_strict(item) and not item.gpus and not any(item.scope.covers(name) for name in facts.gpus)
+        if (_is_strict(item) or _is_uncounted(item))
+        and not item.gpus
+        and not any(item.scope.covers(name) for name in facts.gpus)
         if any(waits(item, container) for container in pod.containers)
     )
 
@@ -375,7 +406,8 @@ def _counted_by_manifest(pod: PodManifest, request: PodRequest, facts: Facts) ->
 
 
 def _for_gpus_of(pod: PodManifest, item: DeviceRequest, facts: Facts) -> DeviceRequest:
-    if item.per_gpu is None or item.gpus or not facts.gpus_are_reported:
+    unknown = any(known.problem and item.scope.covers(name) for name, known in facts.gpus.items())
+    if item.per_gpu is None or item.gpus or unknown or not facts.gpus_are_reported:
         return item
     covered = (it for it in pod.containers if item.scope.covers(it.name))
     gpus = sum(
@@ -386,6 +418,11 @@ def _for_gpus_of(pod: PodManifest, item: DeviceRequest, facts: Facts) -> DeviceR
         if is_gpu_resource(name)
     )
     return replace(item, count=item.per_gpu * gpus or None)
+
+
+def _is_uncounted(request: DeviceRequest) -> bool:
+    """Return whether the request has `perGPU`, and the manifest does not say how many GPUs that are."""
+    return request.per_gpu is not None and request.count is None
 
 
 def _is_strict(request: DeviceRequest) -> bool:
@@ -404,17 +441,18 @@ def _awaits_cpus(pod: PodManifest, admitted: tuple[Admitted, ...]) -> bool:
 
 
 def _relaxed(request: PodRequest, names: frozenset[str]) -> PodRequest:
-    """Return the request in which the items with these names no longer insist on near GPUs (`strict`).
+    """Return the request in which the items with these names no longer insist on near GPUs (`strict`), and have the
+    devices for one GPU if they count GPUs (`perGPU`).
 
     The GPUs of these items are not known. If even the relaxed request is refused, the pod is refused whichever GPUs it
     gets.
     """
-    return PodRequest(
-        requests=tuple(
-            replace(item, align=replace(item.align, strict=False)) if item.align and item.name in names else item
-            for item in request.requests
-        )
-    )
+
+    def relaxed(item: DeviceRequest) -> DeviceRequest:
+        align = replace(item.align, strict=False) if item.align else None
+        return replace(item, align=align, count=item.per_gpu if _is_uncounted(item) else item.count)
+
+    return PodRequest(requests=tuple(relaxed(it) if it.name in names else it for it in request.requests))
 
 
 def _spelling_notes(pod: PodManifest, prefix: str) -> Iterator[str]:

@@ -53,6 +53,7 @@ def remarks(pod: PodManifest, request: PodRequest | None, prefix: str) -> Iterat
             yield _of(("metadata", "labels", key), "nri-rdma reads annotations, and no labels", _move(key, prefix))
     for item in requests:
         yield from _names(item)
+        yield from _replaced(pod, item, prefix)
         yield from _uncounted(pod, item)
     for container in pod.containers:
         yield from _expansions(container, _variables(container, requests))
@@ -87,6 +88,21 @@ def _names(item: DeviceRequest) -> Iterator[Remark]:
     if name in _POD_NETDEVS:
         what = f"the pod has a netdev {name} of its own, so that every node refuses it (NAME-CONFLICT)"
         yield Remark(path=(), error=refused(where, what, "write another name, such as rdma%d"))
+
+
+def _replaced(pod: PodManifest, item: DeviceRequest, prefix: str) -> Iterator[Remark]:
+    """Yield a warning if a request of the pod's list names a container that has a list of its own, or if every
+    container has one: the pod then has devices, which others cannot have, and the container does not get them."""
+    if item.where.startswith(f"{prefix}/container."):
+        return
+    every = [it.name for it in pod.containers]
+    meant = [name for name in every if item.scope.only is None or name in item.scope.only]
+    own = [name for name in meant if f"{prefix}/container.{name}" in pod.annotations]
+    if own and (item.scope.only is not None or own == meant):
+        names = bounded(", ".join(own))
+        what = f"{names} gets nothing of this request, because a list of its own replaces it: the pod has the devices"
+        hint = f"write the request into {bounded(f'{prefix}/container.{own[0]}')}, or remove it"
+        yield Remark(path=(), error=refused(item.where, what, hint))
 
 
 def _uncounted(pod: PodManifest, item: DeviceRequest) -> Iterator[Remark]:

@@ -14,6 +14,7 @@ from nri_rdma.cdi.problems import path_text
 from nri_rdma.commands.validate.problem import Problem, steps_of
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.request import DeviceRequest, Mode
+from nri_rdma.text.allocated_claim import main_request
 from nri_rdma.text.annotations import meant_key
 from nri_rdma.text.claim_manifest import (
     DEVICES,
@@ -121,8 +122,13 @@ def _refuse_unknown_requests(document: Mapping[str, Any], index: int, where: str
     would refuse such a claim."""
     devices = devices_of(document)
     requests = devices.get("requests")
-    known = [str(it.get("name")) for it in requests if isinstance(it, dict)] if isinstance(requests, list) else []
-    for name in _names(devices["config"][index].get("requests")):
+    known = [
+        name
+        for it in (requests if isinstance(requests, list) else [])
+        if isinstance(it, dict)
+        for name in (str(it.get("name")), *_alternatives(it))
+    ]
+    for name in _written(devices["config"][index].get("requests")):
         if name not in known:
             what = f"the claim has no request {quoted(name)}"
             hint = f"{nearest(name, tuple(known))}the requests are {listed(known) or 'none'}"
@@ -157,14 +163,33 @@ def _count(devices: Mapping[str, Any], index: int) -> int | None:
     requests = devices.get("requests")
     if not isinstance(requests, list):
         return 1
-    named = devices["config"][index].get("requests")
-    chosen = [it for it in requests if isinstance(it, dict) and (not named or it.get("name") in _names(named))]
-    counts = [count_of(it["exactly"] if isinstance(it.get("exactly"), dict) else it) for it in chosen]
+    named = _written(devices["config"][index].get("requests"))
+    counts = [
+        _count_of(it, [name.partition("/")[2] for name in named if main_request(name) == it.get("name")])
+        for it in requests
+        if isinstance(it, dict) and (not named or it.get("name") in {main_request(name) for name in named})
+    ]
     known = [count for count in counts if count is not None]
     return max(sum(known), 1) if len(known) == len(counts) else None
 
 
-def _names(named: object) -> list[str]:
-    """Return the names of the requests that a config lists. A name with a slash means an alternative of a request; only
-    the part before the slash, the request's name, is returned."""
-    return [str(name).partition("/")[0] for name in named] if isinstance(named, list) else []
+def _count_of(request: Mapping[str, Any], named: list[str]) -> int | None:
+    """Return how many devices a request asks for; of a request with alternatives (`firstAvailable`) how many each of
+    those alternatives asks for that a config names. None if that is not known, or not one number."""
+    first = request.get("firstAvailable")
+    if not isinstance(first, list):
+        return count_of(request["exactly"] if isinstance(request.get("exactly"), dict) else request)
+    meant = [it for it in first if isinstance(it, dict) and (not named or "" in named or it.get("name") in named)]
+    counts = {count_of(it) for it in meant}
+    return counts.pop() if len(counts) == 1 else None
+
+
+def _alternatives(request: Mapping[str, Any]) -> list[str]:
+    """Return the names by which a config means one alternative of a request: ``REQUEST/ALTERNATIVE``."""
+    first = request.get("firstAvailable")
+    each = first if isinstance(first, list) else []
+    return [f"{request.get('name')}/{it.get('name')}" for it in each if isinstance(it, dict)]
+
+
+def _written(named: object) -> list[str]:
+    return [str(name) for name in named] if isinstance(named, list) else []

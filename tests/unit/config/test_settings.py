@@ -221,6 +221,12 @@ def test_what_is_wrong_in_a_file_is_named_with_its_line(text: str, where: str, w
     assert what in error.what
 
 
+def test_a_setting_below_a_table_is_told_where_it_belongs() -> None:
+    error = refusal(f'{POOLS}memlock = "keep"')
+    assert error.what == "unknown key 'memlock'"
+    assert error.hint.startswith("memlock is a setting: write it above the first [table]; ")
+
+
 @pytest.mark.parametrize("prefix", ["a.b", "rdma.example.com", "example.com/rdma"])
 def test_a_prefix_is_a_dns_name_or_a_key(prefix: str) -> None:
     assert load({}, {"NRI_RDMA_ANNOTATION_PREFIX": prefix}, Document(name="FILE")).settings.annotation_prefix == prefix
@@ -285,6 +291,7 @@ def test_variables_that_are_no_settings_are_named_with_the_one_that_was_meant() 
         "NRI_RDMA_METRICS_ADRESS": "x",
         "NRI_RDMA_LOG_FORAMT": "json",
         "NRI_RDMA_LOG_LEVEL": "info",
+        "NRI_RDMA_CONFIG": "/etc/other.toml",
         "NRI_RDMA_SERVICE_HOST": "10.0.0.1",  # Kubernetes' own, of a Service nri-rdma
         "NRI_RDMA_METRICS_PORT_9178_TCP_ADDR": "10.0.0.1",
         "NRI_RDMA_QQQQ": "nothing is near",
@@ -293,4 +300,5 @@ def test_variables_that_are_no_settings_are_named_with_the_one_that_was_meant() 
     assert dict(misnamed_variables(environment)) == {
         "NRI_RDMA_METRICS_ADRESS": "NRI_RDMA_METRICS_ADDRESS",
         "NRI_RDMA_LOG_FORAMT": "NRI_RDMA_LOG_FORMAT",
+        "NRI_RDMA_CONFIG": "the flag --config",
     }

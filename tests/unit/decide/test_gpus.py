@@ -140,6 +140,11 @@ def test_an_index_counts_the_gpus_that_nvidias_driver_serves() -> None:
     [
         ("nvidia.com/gpu", True),
         ("nvidia.com/gpu-h800", True),
+        ("nvidia.com/gpu.shared", True),
+        ("nvidia.com/gpumem", False),
+        ("nvidia.com/gpumem-percentage", False),
+        ("nvidia.com/gpucores", False),
+        ("amd.com/gpumem", False),
         ("amd.com/gpu", True),
         ("gpu.intel.com/xe", True),
         ("gpu.intel.com/xe_monitoring", False),

@@ -508,6 +508,13 @@ def refusal_from_pool(item: Admitted, *pools: Pool, on: Node | None = None) -> P
     return caught.value
 
 
+def test_a_second_device_for_one_gpu_is_not_explained_by_other_gpus() -> None:
+    on = eight()
+    (placed,) = place(on, everything(on), {}, (asking(count=2, gpus=(0,)),))
+    assert placed.reasons[0].startswith("mlx5_0: nearest free device to GPU")
+    assert placed.reasons[1].endswith("; the request has the nearer devices already")
+
+
 def test_a_pool_gives_its_own_devices_only() -> None:
     assert from_pool(asking(count=None), FIRST_TWO, STORAGE) == ["mlx5_0", "mlx5_1"]
     assert from_pool(asking(), STORAGE, FIRST_TWO) == ["mlx5_2"]
@@ -516,6 +523,14 @@ def test_a_pool_gives_its_own_devices_only() -> None:
 def test_a_pool_that_has_too_few_says_so_of_itself() -> None:
     error = refusal_from_pool(asking(count=3), FIRST_TWO)
     assert (error.code, error.what) == (ErrorCode.DEVICES_EXHAUSTED, "asked 3, free 2 of 2 devices of pool rails")
+
+
+def test_a_pool_that_has_too_few_names_what_another_pool_selects_too() -> None:
+    other = replace(FIRST_TWO, name="other", select=(Selector(device=("mlx5_1",)),))
+    error = refusal_from_pool(asking(count=2), FIRST_TWO, other)
+    assert (error.code, error.what) == (ErrorCode.DEVICES_EXHAUSTED, "asked 2, free 1 of 1 devices of pool rails")
+    assert error.detail == "mlx5_1 is selected by the pools rails and other, so that none of them has it"
+    assert error.hint == "ask for fewer devices, or the administrator lets one pool select it"
 
 
 def test_a_device_of_another_pool_is_named_with_its_pool() -> None:

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -141,6 +142,23 @@ def test_the_resource_says_who_it_is(memory: InMemorySpanExporter, export: SpanE
     assert there.resource.attributes["service.version"] == __version__
     assert there.resource.attributes["host.name"]
     assert make_resource({"OTEL_SERVICE_NAME": "mine"}).attributes["service.name"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("attributes", "name", "expected"),
+    [
+        ("service.name=east,host.name=node-17", "", ("east", "node-17")),
+        ("service.name=east,host.name=node-17", "mine", ("mine", "node-17")),
+        ("service.name=", " ", ("nri-rdma", platform.node())),
+    ],
+)
+def test_the_variables_say_who_it_is(
+    monkeypatch: pytest.MonkeyPatch, attributes: str, name: str, expected: tuple[str, str]
+) -> None:
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", attributes)
+    monkeypatch.setenv("OTEL_SERVICE_NAME", name)
+    said = make_resource(os.environ).attributes
+    assert (said["service.name"], said["host.name"]) == expected
 
 
 @pytest.fixture
@@ -290,6 +308,24 @@ def test_an_exporter_that_there_is_not_is_refused(environment: dict[str, str], s
     with pytest.raises(SettingError) as caught:
         make_exporter(environment)
     assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"OTEL_EXPORTER_OTLP_PROTOCOL": "HTTP/Protobuf"},
+        {"OTEL_EXPORTER_OTLP_PROTOCOL": "GRPC"},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "HTTP://127.0.0.1:4318"},
+        {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": "127.0.0.1:4317",  # for metrics and logs of others
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:4318/v1/traces",
+        },
+    ],
+)
+def test_values_that_the_specification_allows_are_taken(environment: dict[str, str]) -> None:
+    exporter = make_exporter({"OTEL_TRACES_EXPORTER": "otlp", **environment})
+    assert exporter is not None
+    exporter.close()
 
 
 def test_a_missing_extra_is_a_sentence() -> None:

@@ -238,11 +238,17 @@ def test_an_unknown_key_that_is_near_to_none_names_them_all() -> None:
         ("{match: {rootDevice: pci0000:3a}}", "ask for a pool of the node whose select has it (pool: NAME)"),
         ("{count: 2, perGPU: 1}", "write one of count and perGPU"),
         ("{perGPU: 1, align: none}", "write count, or another align"),
-        ("{perGPU: 1, interface: {addresses: [10.0.0.2/24]}}", "write count: N instead of all"),
+        ("{perGPU: 1, interface: {addresses: [10.0.0.2/24]}}", "write the number: count: N"),
     ],
 )
 def test_what_a_request_says_elsewhere_or_not_at_all_is_told_with_the_place(text: str, hint: str) -> None:
     assert refusal(text).hint.startswith(hint)
+
+
+@pytest.mark.parametrize("number", ["count: all", "perGPU: 1"])
+def test_one_name_is_not_for_a_number_of_devices_that_is_not_known(number: str) -> None:
+    error = refusal(f"{{{number}, mode: exclusive, interface: {{name: rail0}}}}")
+    assert error.what == "'rail0' is one name, but the request is for an unknown number of devices"
 
 
 def test_keys_that_only_pools_have_are_keys_of_pools_and_none_of_requests() -> None:

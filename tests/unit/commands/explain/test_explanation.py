@@ -557,7 +557,19 @@ def test_of_a_pool_of_devices_free_ones_that_go_well_together_are_shown_and_too_
     refused = explain(asking("6"), facts).refusal
     assert refused is not None
     assert str(refused).startswith("nri-rdma: DEVICE-IN-USE: mlx5_0 is held by pod ns/other")
-    assert "DEVICE-UNKNOWN" in str(explain(asking("9"), replace(facts, taken={})).refusal)
+    assert str(explain(asking("8", "1"), replace(facts, taken={})).refusal) == (
+        "nri-rdma: DEVICES-EXHAUSTED: asked 9 rdma/nic, and the node has 8, so that the scheduler does not choose it,"
+        " rdma/nic of c0, c1. Next: ask for at most 8."
+    )
+
+
+def test_more_shares_than_the_node_has_are_refused(facts: Facts) -> None:
+    pool = Pool(name="hcas", modes=(Mode.SHARED,), door=PoolDoor.RESOURCE, resource="rdma/hca", shares=9)
+    facts = replace(facts, policy=policy_of((pool,), (), allow_default_pool=False))
+    assert explain(initialized("rdma/hca", "9", "9"), facts).refusal is None
+    refused = explain(initialized("rdma/hca", "10", "1"), facts).refusal
+    assert refused is not None
+    assert refused.what.startswith("asked 10 rdma/hca, and the node has 9,")
 
 
 @pytest.mark.parametrize(("gpus", "count"), [(1, 2), (3, 6)])
@@ -568,6 +580,29 @@ def test_devices_per_gpu_are_as_many_as_the_gpus_of_the_manifest_need(facts: Fac
     refused = explain(replace(asking, containers=(ContainerManifest(name="main"),)), facts).refusal
     assert refused is not None
     assert refused.code is ErrorCode.NOT_ALIGNED
+
+
+def test_devices_for_each_gpu_of_a_claim_cannot_be_told(facts: Facts) -> None:
+    """The kubelet reports the GPUs of claims, and the manifest does not say how many they are."""
+    asking = replace(pod("{perGPU: 2}"), containers=(ContainerManifest(name="main", claims=("gpus",)),))
+    told = explain(asking, facts)
+    assert (told.refusal, told.undetermined) == (None, True)
+    assert "Claim gpus of container main does not say which GPUs it has" in " ".join(told.notes)
+    gpus = {"main": KnownGpus(gpus=tuple(gpu.pci for gpu in facts.node.gpus[:2]), source="--gpu")}
+    assert len(given(explain(asking, replace(facts, gpus=gpus)))) == 4
+    assert explain(asking, replace(facts, gpus_are_reported=False)).refusal is not None
+
+
+@pytest.mark.parametrize("annotation", ["{perGPU: 1}", "{align: {to: gpu, strict: true}}"])
+def test_a_mig_device_names_no_gpu_as_on_the_node(facts: Facts, annotation: str) -> None:
+    container = ContainerManifest(name="main", resources=(("nvidia.com/mig-1g.10gb", "2"),))
+    asking = replace(pod(annotation), containers=(container,))
+    refused = explain(asking, facts).refusal
+    assert refused is not None
+    assert refused.code is ErrorCode.NOT_ALIGNED
+    assert "nvidia.com/mig-1g.10gb of container main is a part of a GPU" in refused.what
+    named = {"main": KnownGpus(gpus=(facts.node.gpus[0].pci,), source="--gpu")}
+    assert len(given(explain(asking, replace(facts, gpus=named)))) == 1
 
 
 def initialized(resource: str, first: str, then: str) -> PodManifest:

@@ -38,6 +38,16 @@ TOLD = {
         "perGPU",
         "write count",
     ),
+    "named, with a list of its own": (
+        pod(annotations=f'{{{PREFIX}/pod: "{{containers: [main]}}", {PREFIX}/container.main: "2"}}'),
+        f"{PREFIX}/pod",
+        f"write the request into {PREFIX}/container.main",
+    ),
+    "nobody's": (
+        pod(annotations=f'{{{PREFIX}/pod: "1", {PREFIX}/container.main: ""}}'),
+        f"{PREFIX}/pod",
+        "or remove it",
+    ),
     "netdevs": (
         pod('args: ["$(RDMA_NETDEVS_0)"]', annotations=f'{{{PREFIX}/pod: "1"}}'),
         "args[0]",
@@ -84,6 +94,7 @@ def test_each_is_a_warning_at_its_place_with_what_to_write(case: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        pod(annotations=f'{{{PREFIX}/container.main: "2"}}'),
         pod('args: ["$$(RDMA_DEVICES_0)", "$RDMA_DEVICES_0", "$(HOME)"]'),
         pod('args: ["$(RDMA_DEVICES_0)", "$(NCCL_IB_HCA)"]', annotations="{}"),
         pod('args: ["$(NCCL_DEBUG)", "$(UCX_TLS)"]'),

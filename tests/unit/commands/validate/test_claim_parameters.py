@@ -120,7 +120,11 @@ def test_parameters_that_are_missing_are_told() -> None:
         ("[{name: a, exactly: {count: 2}}]", "", False),
         ("[{name: a, count: 2}]", "", False),
         ("[{name: a, exactly: {allocationMode: All}}]", "", False),
-        ("[{name: a, firstAvailable: [{name: x}]}]", "requests: [a/x]", False),
+        ("[{name: a, firstAvailable: [{name: x}]}]", "requests: [a/x]", True),
+        ("[{name: a, firstAvailable: [{name: x, count: 2}, {name: w}]}]", "requests: [a/w]", True),
+        ("[{name: a, firstAvailable: [{name: x, count: 2}, {name: w}]}]", "requests: [a/x]", False),
+        ("[{name: a, firstAvailable: [{name: x, count: 2}, {name: w}]}]", "requests: [a]", False),
+        ("[{name: a, firstAvailable: [{name: x}, {name: w}]}]", "requests: [a]", True),
         ("[{name: a}, {name: b}]", "", False),
         ("[{name: a}, {name: b, exactly: {count: 9}}]", "requests: [a]", True),
     ],
@@ -130,6 +134,12 @@ def test_one_name_is_for_one_device_whichever_way_the_claim_counts(
 ) -> None:
     paths = [path for _, _, path, _ in told(claim("{interface: {name: x}}", requests, config))]
     assert paths == ([] if is_for_one else ["spec.devices.config[1].opaque.parameters.interface.name"])
+
+
+def test_an_alternative_that_the_request_does_not_have_is_told() -> None:
+    text = claim("{mode: shared}", "[{name: a, firstAvailable: [{name: x}]}]", "requests: [a/z]")
+    (problem,) = checked(text).problems
+    assert (problem.what, problem.hint) == ("the claim has no request 'a/z'", "write a/x; the requests are a, a/x")
 
 
 def test_the_keys_that_are_offered_are_those_that_a_claim_may_have() -> None:

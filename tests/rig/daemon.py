@@ -97,6 +97,16 @@ class AnyDaemon(ABC):
         """The document that `nri-rdma status -o json` prints, without a process of its own: tests ask often."""
         return ask_status(self.state_dir / "control.sock")
 
+    def wait_given_back(self) -> None:
+        """Waits until nothing is attached or held any more: the return goes on after the runtime's answer."""
+        wait_until(lambda: not any(self._held()), lambda: f"everything to be given back; it holds {self._held()}")
+
+    def _held(self) -> tuple[list[str], int, list[str]]:
+        """Its pods, its namespaces and its devices with a holder."""
+        status = self.status()
+        pods = [it["pod"] for it in status["sandboxes"]]
+        return pods, status["namespaces_held"], [it["name"] for it in status["devices"] if it["holders"]]
+
     def _mark_log(self) -> None:
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
 

@@ -20,6 +20,7 @@ from nri_rdma.model.edits import ENV_PREFIXES, OWN_VARIABLES
 from tests.rig.containerd import Containerd
 from tests.rig.cri import Cri, CriError, Sandbox
 from tests.rig.daemon import EXCLUSIVE_FIRST, Daemon
+from tests.rig.deadline import wait_until
 from tests.rig.expect import Seen, look
 from tests.rig.fabric import Fabric
 from tests.rig.node import Node
@@ -144,6 +145,8 @@ def test_a_pod_has_what_explain_said_or_is_refused_with_its_words(
     for number in range(PODS // 2):
         if len(running) == AT_ONCE or (running and chance.random() < 0.6):
             cri.delete_pod(running.pop(chance.randrange(len(running))))
+            ids = {it.id for it in running}
+            wait_until(lambda: {it["id"] for it in daemon.status()["sandboxes"]} == ids, "the devices to be back")  # noqa: B023
         made = make(chance, number)
         told = explain(made, node, daemon, tmp_path / "pod.yaml")
         try:

@@ -98,7 +98,7 @@ def test_what_a_pod_held_that_was_removed_while_the_daemon_was_away_is_forgotten
         assert next(device for device in status["devices"] if device["name"] == "mlx5_4")["holders"] == []
         other = cri.run_pod("other", annotations={"rdma.noderesource.dev": "7"})
         cri.delete_pod(other)
-        assert daemon.status()["sandboxes"] == []
+        daemon.wait_given_back()
 
 
 def test_a_pod_whose_container_started_while_the_daemon_was_away_is_reported_and_gets_no_other(

@@ -131,7 +131,7 @@ def test_its_netdev_moves_when_the_container_is_made_and_comes_home(
     assert (sighting["container"], sighting["what"], sighting["devices"]) == ("trainer", name, ["mlx5_2"])
     assert sighting["adopt"] == "its own keys"
     cri.delete_pod(pod)
-    assert daemon.status()["sandboxes"] == []
+    daemon.wait_given_back()
     assert sightings(daemon) == []
 
 

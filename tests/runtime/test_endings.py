@@ -46,9 +46,7 @@ def watched(runtime: Runtime, node: Fabric, faults: Faults) -> Iterator[Daemon]:
 def assert_home(before: hoststate.HostState, daemon: Daemon) -> None:
     """Within five seconds, and then nothing is held."""
     wait_until(lambda: not hoststate.difference(before, hoststate.take()), "the host to be as before", HOME_S)
-    status = daemon.status()
-    assert (status["sandboxes"], status["namespaces_held"]) == ([], 0)
-    assert [it["name"] for it in status["devices"] if it["holders"]] == []
+    daemon.wait_given_back()
 
 
 def test_three_pods_that_are_deleted_after_a_restart_of_the_runtime_give_everything_back(

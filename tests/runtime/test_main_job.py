@@ -114,7 +114,7 @@ def test_a_device_of_another_pod_is_refused_and_free_again_after_it(
     second = cri.run_pod("second", annotations=annotations("- {match: {device: mlx5_3}}"))
     assert look(cri, cri.run_container(second, "main")).macs["rdma0"] == described_mac(node, "rail3")
     cri.delete_pod(second)
-    assert daemon.status()["namespaces_held"] == 0
+    daemon.wait_given_back()
 
 
 def test_the_daemon_killed_with_two_pods_attached_returns_everything_when_they_are_deleted(
@@ -157,7 +157,8 @@ def test_a_step_that_fails_after_the_move_leaves_the_host_as_it_was(
         pod = cri.run_pod("faulty", annotations=annotations("2"))
         with pytest.raises(CriError, match=r"nri-rdma: ATTACH-FAILED: .* Because .*a planted fault"):
             cri.create_container(pod, "main")
-        assert [it["pod"] for it in daemon.status()["unserved"]] == ["default/faulty"]
+        unserved = wait_until(lambda: daemon.status()["unserved"], "the failure to be noted, just after the answer")
+        assert [it["pod"] for it in unserved] == ["default/faulty"]
         assert_given_back(before, daemon)
         cri.delete_pod(pod)
         assert daemon.status()["unserved"] == []
@@ -193,6 +194,4 @@ def test_the_default_pool_serves_no_exclusive_request_unless_told(
 def assert_given_back(before: hoststate.HostState, daemon: Daemon) -> None:
     """The host is as it was and the daemon holds nothing."""
     wait_until(lambda: not hoststate.difference(before, hoststate.take()), "the host to be as before", 5)
-    status = daemon.status()
-    assert status["namespaces_held"] == 0
-    assert status["sandboxes"] == []
+    daemon.wait_given_back()

@@ -45,7 +45,7 @@ def test_the_runtime_refuses_a_container_whose_device_another_plugin_sets_too_an
     assert [(it["container"], it["answers"]) for it in sandbox["unstarted"]] == [("main", 2)]
     assert look(cri, cri.run_container(pod, "main")).nodes["uverbs2"] == tree_number(node, "uverbs2")
     cri.delete_pod(pod)
-    assert daemon.status()["sandboxes"] == []
+    daemon.wait_given_back()
 
 
 def test_another_rdma_device_at_our_path_is_refused_by_us(
@@ -56,7 +56,7 @@ def test_another_rdma_device_at_our_path_is_refused_by_us(
     with ForeignPlugin(runtime.nri_socket, "10", PATH, _number(node, "uverbs3")), told:
         cri.create_container(pod, "main")
     cri.delete_pod(pod)
-    assert daemon.status()["sandboxes"] == []
+    daemon.wait_given_back()
 
 
 @pytest.mark.usefixtures("daemon")

@@ -43,6 +43,13 @@ def test_the_unit_is_no_more_exposed_than_it_has_to_be() -> None:
     assert float(found[1]) <= EXPOSURE_MAX, done.stdout
 
 
+def test_the_module_of_the_devices_that_it_may_open_is_loaded_before() -> None:
+    """Otherwise systemd leaves them out of what it may open (systemd.resource-control(5))."""
+    assert OPTIONS["DeviceAllow"] == ["char-infiniband_verbs rw"]
+    assert "modprobe@ib_uverbs.service" in OPTIONS["Wants"]
+    assert "modprobe@ib_uverbs.service" in OPTIONS["After"]
+
+
 def test_the_daemon_sees_the_host_s_mounts_as_they_are() -> None:
     """Pods' namespaces are mounted and unmounted at every moment."""
     assert OPTIONS.keys() & OWN_MOUNTS == set()
@@ -86,4 +93,4 @@ def test_the_daemon_has_more_descriptors_than_pods_and_callers_can_take() -> Non
 def test_the_environment_has_a_file_and_the_runtime_s_sockets_come_first() -> None:
     assert OPTIONS["EnvironmentFile"] == ["-/etc/nri-rdma/environment"]
     assert OPTIONS["Type"] == ["notify"]
-    assert (OPTIONS["Before"], OPTIONS["After"]) == (["kubelet.service"], ["containerd.service crio.service"])
+    assert (OPTIONS["Before"], OPTIONS["After"][0]) == (["kubelet.service"], "containerd.service crio.service")

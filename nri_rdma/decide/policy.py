@@ -564,11 +564,12 @@ def _pod_has_a_network_of_its_own(question: _Question) -> NriRdmaError | None:
     if not question.asker.host_network or question.mode is Mode.SHARED:
         return None
     kept = " (delete it: until then its claim keeps the device from others)" if question.request.cdi_device else ""
+    shared = "a resource whose pool has mode shared" if question.request.shares else "mode: shared"
     return PlacementError(
         ErrorCode.HOST_NETWORK,
         "mode exclusive moves the netdev into the pod, but this pod is on the host's network",
         where=question.request.where,
-        hint=f"ask for mode: shared, or remove hostNetwork: true from the pod{kept}",
+        hint=f"ask for {shared}, or remove hostNetwork: true from the pod{kept}",
     )
 
 

@@ -171,31 +171,40 @@ def _read(
 
 
 def _unknown_key(key: str, known: tuple[str, ...], where: str) -> RequestError:
-    """Return the error for a key that a request does not have. If it is a key of `match`, of `align` or of pools, the
-    error says so."""
-    if key in names_of(MATCH_KEYS) and "match" in known:
-        what, hint = f"{quoted(key)} is a key of match", f"write it there: match: {{{key}: ...}}"
-        return RequestError(ErrorCode.ANNOTATION_UNKNOWN_KEY, what, where=where, hint=hint, key=key)
-    if key in names_of(ALIGN_KEYS) and "align" in known:
-        first = "" if key == "to" else "to: gpu, "
-        what, hint = f"{quoted(key)} is a key of align", f"write it there: align: {{{first}{key}: ...}}"
-        return RequestError(ErrorCode.ANNOTATION_UNKNOWN_KEY, what, where=where, hint=hint, key=key)
+    """Return the error for a key that a request does not have. If it is a key of a mapping in the request or of pools,
+    the error says so."""
+    for inner, keys in (("match", MATCH_KEYS), ("align", ALIGN_KEYS), ("interface", INTERFACE_KEYS)):
+        if key in names_of(keys) and inner in known:
+            first = "to: gpu, " if inner == "align" and key != "to" else ""
+            return _misplaced(key, f"a key of {inner}", f"write it there: {inner}: {{{first}{key}: ...}}", where)
     if key in POOL_ALONE and "pool" in known:
         instead = "write it into env of the container" if key == "env" else "leave it out"
-        what = f"{quoted(key)} is for pools only"
         hint = f"{instead}, or ask for a pool of the node that has it (pool: NAME); the keys are {listed(known)}"
-        return RequestError(ErrorCode.ANNOTATION_UNKNOWN_KEY, what, where=where, hint=hint, key=key)
+        return _misplaced(key, "for pools only", hint, where)
     return unknown_request_key(key, known, where)
 
 
 def _unknown_match_key(key: str, known: tuple[str, ...], where: str) -> RequestError:
-    """Return the error for a key that `match` does not have. If pools can select devices by that key, the error says
-    so."""
+    """Return the error for a key that `match` does not have. If it is a key of the request, or pools can select devices
+    by it, the error says so."""
     if key in names_of(SELECTOR_KEYS):
-        what = f"{quoted(key)} is for pools only"
         hint = f"ask for a pool of the node whose select has it (pool: NAME); the keys here are {listed(known)}"
-        return RequestError(ErrorCode.ANNOTATION_UNKNOWN_KEY, what, where=where, hint=hint, key=key)
+        return _misplaced(key, "for pools only", hint, where)
+    if key in names_of(REQUEST_KEYS):
+        return _misplaced(key, "a key of the request", "write it one level up, beside match", where)
     return unknown_key(key, known, where)
+
+
+def _unknown_interface_key(key: str, known: tuple[str, ...], where: str) -> RequestError:
+    """Return the error for a key that `interface` does not have. If it is a key of the request, the error says so."""
+    if key in names_of(REQUEST_KEYS):
+        return _misplaced(key, "a key of the request", "write it one level up, beside interface", where)
+    return unknown_request_key(key, known, where)
+
+
+def _misplaced(key: str, whose: str, hint: str, where: str) -> RequestError:
+    what = f"{quoted(key)} is {whose}"
+    return RequestError(ErrorCode.ANNOTATION_UNKNOWN_KEY, what, where=where, hint=hint, key=key)
 
 
 def _misfits(request: DeviceRequest) -> Iterator[RequestError]:
@@ -664,7 +673,7 @@ REQUEST_KEYS = (
     Key(
         "interface",
         "interface",
-        table(InterfaceConfig, INTERFACE_KEYS, MappingErrors(unknown_request_key)),
+        table(InterfaceConfig, INTERFACE_KEYS, MappingErrors(_unknown_interface_key)),
         "How the netdev looks in the pod; only with `mode: exclusive`",
     ),
     Key(

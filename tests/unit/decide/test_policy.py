@@ -148,7 +148,10 @@ def test_devices_that_manage_the_fabric_need_the_policy(kind: CharKind) -> None:
 
 
 def test_a_pod_on_the_hosts_network_cannot_have_a_device_alone() -> None:
-    assert refusal(asking(), host_network=True).code is ErrorCode.HOST_NETWORK
+    refused = refusal(asking(), host_network=True)
+    assert (refused.code, refused.hint[:21]) == (ErrorCode.HOST_NETWORK, "ask for mode: shared,")
+    by_resource = refusal(replace(asking(), shares=("mlx5_0-0",)), host_network=True)
+    assert by_resource.hint.startswith("ask for a resource whose pool has mode shared, or")  # it cannot say a mode
 
 
 def test_a_pod_on_the_hosts_network_can_share_a_device() -> None:

@@ -238,6 +238,9 @@ def test_an_unknown_key_that_is_near_to_none_names_them_all() -> None:
         ("{match: {rootDevice: pci0000:3a}}", "ask for a pool of the node whose select has it (pool: NAME)"),
         ("{count: 2, perGPU: 1}", "write one of count and perGPU"),
         ("{perGPU: 1, align: none}", "write count, or another align"),
+        ("{mtu: 4200}", "write it there: interface: {mtu: ...}"),
+        ("{interface: {routes: []}}", "write it one level up, beside interface"),
+        ("{match: {count: 2}}", "write it one level up, beside match"),
         ("{perGPU: 1, interface: {addresses: [10.0.0.2/24]}}", "write the number: count: N"),
     ],
 )

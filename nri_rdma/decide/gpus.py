@@ -302,7 +302,7 @@ def refuse_uncounted(requests: Iterable[DeviceRequest]) -> None:
                 ErrorCode.NOT_ALIGNED,
                 f"perGPU counts the GPUs of the containers: {it.gpus_problem or 'no GPU is known'}",
                 where=f"{it.where}.perGPU",
-                hint="make sure that the pod's GPUs are reported, or write count instead"  # gpus would not help
+                hint="write count instead, or name the right GPUs in gpus"
                 if it.gpus_problem
                 else "give the containers GPUs, name the GPUs in gpus, or write count instead",
             )

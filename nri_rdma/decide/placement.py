@@ -873,7 +873,7 @@ def _instead(search: _Search) -> str:
         fewer if search.free else "",
         "correct match" if in_vain else "",
         _remedies(obstacles),
-        "the administrator lets one pool select it" if contested else "",
+        "have the administrator let only one pool select them" if contested else "",
     )
     return ", or ".join(filter(None, steps)) or "ask for fewer devices"
 

@@ -245,7 +245,7 @@ def make_exporter(environment: Mapping[str, str]) -> SpanExportThread | None:
         raise _refused("OTEL_TRACES_EXPORTER", kind, "set it to none, console or otlp")
     try:
         exporter = _console_exporter() if kind == "console" else _otlp_exporter(environment)
-        return SpanExportThread(exporter, make_resource(environment))
+        return SpanExportThread(exporter, make_resource())
     except SettingError:
         raise
     except Exception as error:
@@ -254,15 +254,14 @@ def make_exporter(environment: Mapping[str, str]) -> SpanExportThread | None:
         raise _refused("OTEL_TRACES_EXPORTER", kind, hint, why) from error
 
 
-def make_resource(environment: Mapping[str, str]) -> Resource:
+def make_resource() -> Resource:
     """Return the description of the program that sends the spans. OTEL_SERVICE_NAME, then OTEL_RESOURCE_ATTRIBUTES
-    replace our own values."""
+    replace our own values; OpenTelemetry's library reads both from this process's environment."""
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
-    name = environment.get("OTEL_SERVICE_NAME", "").strip()
     written = {key: value for key, value in OTELResourceDetector().detect().attributes.items() if str(value).strip()}
     ours = {"service.name": "nri-rdma", "service.version": __version__, "host.name": platform.node()}
-    return Resource.create({**ours, **written, **({"service.name": name} if name else {})})
+    return Resource.create({**ours, **written})
 
 
 def readable_span(span: Span, resource: Resource) -> ReadableSpan:

@@ -49,7 +49,7 @@ def meant_key(key: str, prefix: str = PREFIX) -> str | None:
     """Return the key of nri-rdma that the author probably meant, if the key's prefix resembles nri-rdma's, or if a dot
     is in place of the slash; otherwise None."""
     below = key.removeprefix(f"{prefix}.")
-    if below != key and (below == "pod" or below.startswith("container.")):
+    if below != key and "/" not in prefix and (below == "pod" or below.startswith("container.")):
         return f"{prefix}/{below}"
     written, slash, rest = key.partition("/")
     most = min(_MOST_TYPOS, len(prefix) // _CHARACTERS_PER_TYPO)

@@ -341,7 +341,7 @@ def _name_template_for(count: int | None) -> Reader[str]:
         if name.count("%") != name.count("%d") or name.count("%") > 1:
             raise refused(where, f"{quoted(name)} has a % that is not its only %d", "write at most one %, as %d")
         if count != 1 and "%d" not in name:
-            number = "an unknown number of" if count is None else count
+            number = "several" if count is None else count
             what = f"{quoted(name)} is one name, but the request is for {number} devices"
             raise refused(where, what, "write %d where the number goes, such as rdma%d")
         return name

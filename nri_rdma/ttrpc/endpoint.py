@@ -96,7 +96,7 @@ def adopted(given: socket.socket | int) -> socket.socket:
 
 
 def has_hung_up(descriptor: int) -> bool:
-    """Return whether the peer of a connected socket has closed it. What it sent before may be unread."""
+    """Return whether the peer of a connected Unix socket has closed it. What it sent before may be unread."""
     poller = select.poll()
     poller.register(descriptor, 0)
     return bool(poller.poll(0))

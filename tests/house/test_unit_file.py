@@ -50,6 +50,12 @@ def test_the_module_of_the_devices_that_it_may_open_is_loaded_before() -> None:
     assert "modprobe@ib_uverbs.service" in OPTIONS["After"]
 
 
+def test_the_daemon_may_mount_the_sysfs_of_a_pod() -> None:
+    """systemd's @system-service has none of @mount: without these calls no GID of a device that moved is read."""
+    allowed = {call for line in OPTIONS["SystemCallFilter"] if not line.startswith("~") for call in line.split()}
+    assert {"fsopen", "fsconfig", "fsmount"} <= allowed
+
+
 def test_the_daemon_sees_the_host_s_mounts_as_they_are() -> None:
     """Pods' namespaces are mounted and unmounted at every moment."""
     assert OPTIONS.keys() & OWN_MOUNTS == set()

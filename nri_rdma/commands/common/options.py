@@ -12,7 +12,7 @@ from typing import Any, TypeAlias  # Any: click hands commands what their option
 import click
 
 from nri_rdma.commands.common.sent_config import sent_config
-from nri_rdma.commands.common.unit_environment import environment
+from nri_rdma.commands.common.unit_environment import daemon_environment
 from nri_rdma.config.settings import ENVIRONMENT_PREFIX, Document, Loaded, Settings, load, load_some
 from nri_rdma.errors import ErrorCode, SettingError
 from nri_rdma.model.request import ANNOTATION_PREFIX, ANNOTATION_PREFIX_HINT
@@ -122,16 +122,14 @@ def _options(
                 from nri_rdma.config.start import load_to_start
 
                 return command(**{argument: chosen_of(load_to_start(given, os.environ, config))}, **arguments)
-            document = Document.read(config or sent_config())
+            document, environment = Document.read(config or sent_config()), daemon_environment()
             try:
-                loaded = load(given, environment(), document)
+                loaded = load(given, environment, document)
             except SettingError as error:
                 if not is_asking:
                     raise
-                load(
-                    given, environment(), Document(name="no file")
-                )  # raises if a flag or variable is wrong, not the file
-                arguments[argument] = load_some(names, given, environment(), document)
+                load(given, environment, Document(name="no file"))  # raises if it is a flag or variable that is wrong
+                arguments[argument] = load_some(names, given, environment, document)
                 if problem:
                     return command(**{problem: error}, **arguments)
                 click.echo(f"warning: {error} Until then this command ignores the file.", err=True)

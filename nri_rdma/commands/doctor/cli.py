@@ -11,7 +11,7 @@ import click
 
 from nri_rdma.commands.common.options import output_option, setting_flags
 from nri_rdma.commands.common.screen import Screen, TextTable, print_json
-from nri_rdma.commands.common.unit_environment import environment
+from nri_rdma.commands.common.unit_environment import daemon_environment
 from nri_rdma.config.settings import DEFAULT_CONFIG_FILE, Document, Settings, load
 from nri_rdma.errors import SettingError
 
@@ -100,7 +100,7 @@ def _settings(flags: dict[str, Any], config: Path | None) -> tuple[Settings, Set
     """Return the settings of a daemon started here, and None. If they are invalid, return settings from flags and
     defaults only, and the error."""
     try:
-        return load(flags, environment(), Document.read(config)).settings, None
+        return load(flags, daemon_environment(), Document.read(config)).settings, None
     except SettingError as error:
         return load(flags, {}, Document(name="none")).settings, error
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from importlib.metadata import Distribution
 
 from nri_rdma import __version__
+from nri_rdma.commands.common.unit_environment import unit_variables
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
 from nri_rdma.commands.doctor.machine import Machine
 from nri_rdma.config.settings import misnamed_variables
@@ -56,7 +57,7 @@ def configuration(machine: Machine) -> Finding:
     if error is not None:
         where = f"{error.where}: " if error.where else ""
         return problem("configuration", f"{where}{error.what}", error.hint or "nri-rdma config check FILE")
-    misnamed = dict(misnamed_variables({**_of_unit(machine), **machine.environment}))
+    misnamed = dict(misnamed_variables({**unit_variables(machine.etc), **machine.environment}))
     if misnamed:
         return warning(
             "configuration",
@@ -86,16 +87,7 @@ def _exporter(machine: Machine) -> str:
     """Return the trace exporter from this process's environment. If the variable is not set, take it from the
     environment file of the systemd unit."""
     name = "OTEL_TRACES_EXPORTER"
-    return (machine.environment.get(name) or _of_unit(machine).get(name, "")).strip(" '\"").lower()
-
-
-def _of_unit(machine: Machine) -> dict[str, str]:
-    """Return the variables in the environment file of the systemd unit, with their values as they are written there."""
-    try:
-        lines = (machine.etc / "nri-rdma/environment").read_text(errors="replace").splitlines()
-    except OSError:  # the file need not be there
-        return {}
-    return {name.strip(): value for name, _, value in (line.partition("=") for line in lines if "=" in line)}
+    return (machine.environment.get(name) or unit_variables(machine.etc).get(name, "")).strip().lower()
 
 
 def _faults(ours: Distribution, machine: Machine, extra: str = "") -> Iterator[str]:

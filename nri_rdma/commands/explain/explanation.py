@@ -281,12 +281,14 @@ def _refuse_more_than_there_are(pod: PodManifest, facts: Facts) -> None:
         asking = [
             (it, _whole(number)) for it in pod.containers for name, number in it.resources if name == pool.resource
         ]
+        if not asking:
+            continue
         at_first = max((number for it, number in asking if it.ends_first), default=0)
         asked = max(at_first, sum(number for it, number in asking if not it.ends_first))
         is_of_devices = pool.gives is ShareGives.DEVICE
         there = len(offer(facts.policy, facts.node).by_pool[pool.name]) if is_of_devices else pool.shares
         if asked > there:
-            what = f"asked {asked} {pool.resource}, and the node has {there}, so that the scheduler does not choose it"
+            what = f"asked more {pool.resource} than the {there} that the node has, so that no scheduler chooses it"
             where = f"{pool.resource} of {listed(it.name for it, _ in asking)}"
             raise PlacementError(ErrorCode.DEVICES_EXHAUSTED, what, where=where, hint=f"ask for at most {there}")
 
@@ -368,7 +370,7 @@ def _own_gpus(pod: PodManifest, facts: Facts) -> Mapping[str, KnownGpus]:
     unknown, as on the node: the UUID that the kubelet reports names no GPU."""
     own: dict[str, KnownGpus] = {}
     for container in pod.containers:
-        parts = [name for name, _ in container.resources if is_mig_resource(name)]
+        parts = [name for name, number in container.resources if is_mig_resource(name) and _whole(number)]
         if container.name in facts.gpus:
             own[container.name] = facts.gpus[container.name]
         elif parts and facts.gpus_are_reported and not container.ends_first:
@@ -461,7 +463,7 @@ def _spelling_notes(pod: PodManifest, prefix: str) -> Iterator[str]:
     for key in pod.annotations:
         meant = meant_key(key, prefix)
         if meant is not None:
-            yield f"Nothing reads {bounded(key)}: its prefix has a typo. Write {bounded(meant)}."
+            yield f"Nothing reads {bounded(key)}. Write {bounded(meant)}."
         if key == MULTUS_NETWORKS:
             yield f"The annotation {key} is Multus's: nri-rdma reads nothing of it, and shows none of its networks."
 

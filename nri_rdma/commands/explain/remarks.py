@@ -92,17 +92,23 @@ def _names(item: DeviceRequest) -> Iterator[Remark]:
 
 def _replaced(pod: PodManifest, item: DeviceRequest, prefix: str) -> Iterator[Remark]:
     """Yield a warning if a request of the pod's list names a container that has a list of its own, or if every
-    container has one: the pod then has devices, which others cannot have, and the container does not get them."""
+    container has one: they get nothing of the request."""
     if item.where.startswith(f"{prefix}/container."):
         return
     every = [it.name for it in pod.containers]
     meant = [name for name in every if item.scope.only is None or name in item.scope.only]
     own = [name for name in meant if f"{prefix}/container.{name}" in pod.annotations]
-    if own and (item.scope.only is not None or own == meant):
-        names = bounded(", ".join(own))
-        what = f"{names} gets nothing of this request, because a list of its own replaces it: the pod has the devices"
-        hint = f"write the request into {bounded(f'{prefix}/container.{own[0]}')}, or remove it"
-        yield Remark(path=(), error=refused(item.where, what, hint))
+    if not own or (item.scope.only is None and own != meant):
+        return
+    what = f"a list of their own replaces this request for {bounded(', '.join(own))}"
+    if own != meant:
+        hint = "take them out of containers"
+    else:
+        what += ", so that no container has its devices" + ", and no other pod" * (item.mode is not Mode.SHARED)
+        hint = (
+            f"write the request into {bounded(', '.join(f'{prefix}/container.{name}' for name in own))}, or remove it"
+        )
+    yield Remark(path=(), error=refused(item.where, what, hint))
 
 
 def _uncounted(pod: PodManifest, item: DeviceRequest) -> Iterator[Remark]:

@@ -25,12 +25,14 @@ def write(
     """Show the files that are missing or differ, and write them. `engine` is the name of the program for which they
     are, and `after` a sentence to print at the end.
 
-    `check` runs after the writing; if it raises, all files are restored. With `dry_run`, nothing is written.
+    `check` runs after the writing, also where nothing had to be written; if it raises, all files are restored. With
+    `dry_run`, nothing is written.
     """
     from nri_rdma.commands.common.changes import carry_out_all, to_write
 
     screen, changes = Screen(), to_write(files)
     if not changes:
+        check()
         screen.line(f"{engine} is set up already; nothing was changed.")
         return
     show(changes)

@@ -199,7 +199,7 @@ def _of_each(
     for key, text in written.items():
         meant = meant_key(key, prefix)
         if meant is not None:
-            what = "the prefix has a typo: nothing reads this key"
+            what = "nothing reads this key"
             yield checked.problem(RequestError(ErrorCode.ANNOTATION_UNKNOWN_KEY, what, hint=f"write {meant}"), key)
         if not asks({key: ""}, prefix):
             continue

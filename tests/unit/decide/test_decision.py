@@ -134,7 +134,7 @@ def test_so_many_devices_for_each_gpu_are_counted_when_the_gpus_are_known() -> N
     refusal = decide(replace(asked, gpus=PodGpus(by_container=half)), {}).refusal
     assert refusal is not None
     assert refusal.what == "perGPU counts the GPUs of the containers: MIG-1 names no GPU"
-    assert refusal.hint == "make sure that the pod's GPUs are reported, or write count instead"  # gpus changes nothing
+    assert refusal.hint == "write count instead, or name the right GPUs in gpus"
     unknown = decide(asked, {}).refusal
     assert unknown is not None
     assert (unknown.code, unknown.where) == (ErrorCode.NOT_ALIGNED, "HERE[0].perGPU")

@@ -530,7 +530,7 @@ def test_a_pool_that_has_too_few_names_what_another_pool_selects_too() -> None:
     error = refusal_from_pool(asking(count=2), FIRST_TWO, other)
     assert (error.code, error.what) == (ErrorCode.DEVICES_EXHAUSTED, "asked 2, free 1 of 1 devices of pool rails")
     assert error.detail == "mlx5_1 is selected by the pools rails and other, so that none of them has it"
-    assert error.hint == "ask for fewer devices, or the administrator lets one pool select it"
+    assert error.hint == "ask for fewer devices, or have the administrator let only one pool select them"
 
 
 def test_a_device_of_another_pool_is_named_with_its_pool() -> None:

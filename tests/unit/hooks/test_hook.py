@@ -696,6 +696,12 @@ def test_every_text_has_the_hook_at_the_one_place_outside_the_virtual_environmen
         assert f"install -D -m 644 /opt/nri-rdma/bin/{MODULE.name} {module}\n    {copied}" in text, "the module first"
 
 
+def test_spec_takes_null_for_no_hooks() -> None:
+    """Go writes it for an empty pointer."""
+    (ours,) = json.loads(spec_of({"hooks": None}))["hooks"]["createRuntime"]
+    assert ours["path"] == str(HOOK)
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"hooks": []}', '{"hooks": {"createRuntime": [1]}}', '{"process": [1]}', '{"process": "x"}']
 )

@@ -251,7 +251,7 @@ def test_what_a_request_says_elsewhere_or_not_at_all_is_told_with_the_place(text
 @pytest.mark.parametrize("number", ["count: all", "perGPU: 1"])
 def test_one_name_is_not_for_a_number_of_devices_that_is_not_known(number: str) -> None:
     error = refusal(f"{{{number}, mode: exclusive, interface: {{name: rail0}}}}")
-    assert error.what == "'rail0' is one name, but the request is for an unknown number of devices"
+    assert error.what == "'rail0' is one name, but the request is for several devices"
 
 
 def test_keys_that_only_pools_have_are_keys_of_pools_and_none_of_requests() -> None:

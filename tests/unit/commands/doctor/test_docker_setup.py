@@ -9,6 +9,7 @@ from nri_rdma.commands.common.changes import carry_out_all, to_write
 from nri_rdma.commands.doctor.docker_setup import docker
 from nri_rdma.commands.install.docker_files import DockerFiles
 from nri_rdma.commands.install.hook import HookSettings
+from nri_rdma.host import hook_program
 from tests.unit.commands.doctor.bench import NA, OK, PROBLEM, Bench
 
 SOURCE = Path(__file__).parents[4] / "hooks/nri-rdma-oci-hook"
@@ -37,6 +38,14 @@ def test_a_docker_that_is_not_set_up_is_none_of_its_business(bench: Bench) -> No
 def test_one_that_is_set_up_is_fine(bench: Bench, root: Path) -> None:
     found = bench.finds(docker)
     assert (found.result, "--runtime nri-rdma.v1" in found.found) == (OK, True)
+
+
+def test_a_hook_whose_interpreter_is_missing_lets_no_container_start(
+    bench: Bench, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook_program, "interpreter_of", lambda _program: root / "python3")
+    found = bench.finds(docker)
+    assert (found.result, found.found.partition(",")[0]) == (PROBLEM, f"{root}/python3")
 
 
 @pytest.mark.parametrize("name", [HOOK, OURS, SHIM])

@@ -14,6 +14,7 @@ from nri_rdma.commands.install.hook import HookSettings
 from nri_rdma.commands.install.podman_files import PodmanFiles
 from nri_rdma.doors.control.daemon_client import ask_status
 from nri_rdma.doors.nri.runtime_link import Link
+from nri_rdma.host import hook_program
 from tests.unit.commands.doctor.bench import NA, OK, PROBLEM, WARNING, Bench
 from tests.unit.rigs.inside_daemon import InsideDaemon
 
@@ -59,6 +60,14 @@ def test_a_hook_that_is_gone_lets_none_start(bench: Bench, root: Path) -> None:
     assert bench.finds(podman).result is PROBLEM
     (root / HOOK).unlink()
     assert (bench.finds(podman).result, str(root / HOOK) in bench.finds(podman).found) == (PROBLEM, True)
+
+
+def test_a_hook_whose_interpreter_is_missing_lets_none_start(
+    bench: Bench, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook_program, "interpreter_of", lambda _program: root / "python3")
+    found = bench.finds(podman)
+    assert (found.result, found.found.partition(",")[0]) == (PROBLEM, f"{root}/python3")
 
 
 def test_a_later_file_that_hides_the_folder_is_named(bench: Bench, root: Path) -> None:

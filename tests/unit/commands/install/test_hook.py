@@ -9,6 +9,7 @@ import pytest
 
 from nri_rdma.commands.common.changes import carry_out_all, to_remove, to_write
 from nri_rdma.commands.install.hook import hook_files
+from nri_rdma.commands.install.own_files import write
 from nri_rdma.errors import ErrorCode, NriRdmaError
 
 HOOK = Path(__file__).parents[4] / "hooks/nri-rdma-oci-hook"
@@ -52,3 +53,16 @@ def test_a_file_of_somebody_else_in_either_place_is_left_alone(tmp_path: Path, p
     with pytest.raises(NriRdmaError) as caught:
         to_write(hook_files(tmp_path, HOOK))
     assert (caught.value.code, path in str(caught.value)) == (ErrorCode.INSTALL, True)
+
+
+def test_what_is_there_already_is_tried_again(tmp_path: Path) -> None:
+    """Its interpreter may have gone since."""
+    files = hook_files(tmp_path, HOOK)
+    carry_out_all(to_write(files))
+
+    def refuse() -> None:
+        raise NriRdmaError(ErrorCode.INSTALL, "it cannot be run")
+
+    with pytest.raises(NriRdmaError, match="it cannot be run"):
+        write(files, "podman", "", False, refuse)
+    assert (tmp_path / PROGRAM).exists()

@@ -172,7 +172,7 @@ def test_a_prefix_with_a_typo_is_told_with_the_right_key() -> None:
             5,
             "rdma.nodersource.dev/pod",
             ErrorCode.ANNOTATION_UNKNOWN_KEY,
-            "the prefix has a typo: nothing reads this key",
+            "nothing reads this key",
             f"write {PREFIX}/pod",
         )
     ]

@@ -9,7 +9,6 @@ import pytest
 from nri_rdma.host.netlink.links.sysctls import costs_of_return
 from nri_rdma.host.netlink.namespaces import proc_sys
 from nri_rdma.host.netlink.namespaces.proc_sys import NET, writable_net
-from tests.rig.unit_file import OPTIONS
 
 
 @pytest.fixture
@@ -52,9 +51,3 @@ def test_where_none_may_be_mounted_every_netdev_is_unreturnable(
     assert writable_net() is None
     (reason,) = costs_of_return(False, ())
     assert reason.startswith("could not get its sysctls back: /proc/sys is read-only")
-
-
-def test_the_unit_lets_the_daemon_mount_the_sysfs_of_a_pod() -> None:
-    """systemd's @system-service has none of @mount: without these calls no GID of a device that moved is read."""
-    allowed = {call for line in OPTIONS["SystemCallFilter"] if not line.startswith("~") for call in line.split()}
-    assert {"fsopen", "fsconfig", "fsmount"} <= allowed

@@ -16,7 +16,7 @@ class DeadlineError(AssertionError):
 
 
 def wait_until(look: Callable[[], T | None], what: str | Callable[[], str], seconds: float = 10.0) -> T:
-    """The first answer of look() that is neither None nor False; raises DeadlineError when there is none in time.
+    """The first true answer of look(): no empty list, no 0. Raises DeadlineError when there is none in time.
 
     The last look begins after that time, however long this process was kept from running. `what` was waited for; a
     function says what there was at the end."""
@@ -25,7 +25,7 @@ def wait_until(look: Callable[[], T | None], what: str | Callable[[], str], seco
     while True:
         is_last = time.monotonic() > end
         answer = look()
-        if answer is not None and answer is not False:
+        if answer:
             return answer
         if is_last:
             raise DeadlineError(f"{what if isinstance(what, str) else what()}: not after {seconds:g} s")

@@ -20,13 +20,16 @@ OTEL_TRACES_EXPORTER=otlp
 """
 
 
+NAMES = ("NRI_RDMA_ANNOTATION_PREFIX", "NRI_RDMA_STATE_DIR", "NRI_RDMA_LOG_LEVEL", "OTEL_TRACES_EXPORTER")
+
+
 @pytest.fixture
 def etc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the file, on a host that has the unit."""
     unit = tmp_path / "nri-rdma.service"
     unit.touch()
     monkeypatch.setattr(unit_environment, "UNITS", (unit,))
-    for name in ("NRI_RDMA_ANNOTATION_PREFIX", "NRI_RDMA_STATE_DIR", "NRI_RDMA_LOG_LEVEL"):
+    for name in NAMES:
         monkeypatch.delenv(name, raising=False)
     file = tmp_path / unit_environment.FILE
     file.parent.mkdir()
@@ -35,7 +38,7 @@ def etc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ours(etc: Path) -> dict[str, str]:
-    return {name: value for name, value in daemon_environment(etc).items() if name.startswith("NRI_RDMA_")}
+    return {name: value for name, value in daemon_environment(etc).items() if name in NAMES}
 
 
 def test_settings_that_the_daemon_uses_are_those_of_commands(etc: Path) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from tests.rig.deadline import wait_until
 from tests.rig.node import ETHERNET, CharDevice, Netdev, Node
-from tests.rig.record import base, may_sweep, own_network, process_started, read_in_bases, write_whole
+from tests.rig.record import base, may_sweep, own_network, process_started, read_in_bases, sweeping, write_whole
 from tests.rig.systree import build_proc, build_tree
 
 _PREFIX = "nrirdma-fabric-"
@@ -172,10 +172,11 @@ class Fabric:
 
 def sweep() -> None:
     """Removes fabrics whose process was killed."""
-    for values in read_in_bases(f"{_PREFIX}*/{_RECORD}"):
-        record = _Record(**values | {"peers": tuple(values["peers"]), "rules": tuple(values["rules"])})
-        if process_started(record.owner_pid) != record.owner_started and may_sweep(record.network):
-            _remove(record)
+    with sweeping():
+        for values in read_in_bases(f"{_PREFIX}*/{_RECORD}"):
+            record = _Record(**values | {"peers": tuple(values["peers"]), "rules": tuple(values["rules"])})
+            if process_started(record.owner_pid) != record.owner_started and may_sweep(record.network):
+                _remove(record)
 
 
 def _remove(record: _Record) -> None:

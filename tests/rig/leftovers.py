@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.rig.deadline import wait_until
-from tests.rig.record import Record, all_records, may_sweep, own_network
+from tests.rig.record import Record, all_records, may_sweep, own_network, sweeping
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _CNI_RESULTS = Path("/var/lib/cni/results")
@@ -21,9 +21,10 @@ IP_FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 
 def sweep() -> None:
     """Removes rigs whose process died without a chance to clean up (kill -9)."""
-    for record in all_records():
-        if not record.owner_lives() and may_sweep(record.network):
-            remove(record)
+    with sweeping():
+        for record in all_records():
+            if not record.owner_lives() and may_sweep(record.network):
+                remove(record)
 
 
 def remove(record: Record) -> None:

@@ -1,9 +1,10 @@
 """What one rig owns on this host, written down before it exists, so that a later process can clean it up too."""
 
+import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -109,6 +110,17 @@ def may_sweep(of: str) -> bool:
     """Tell whether what died in a network is ours to remove: it is our network, or one that nobody needs any more."""
     pid, _, started = of.partition(" ")
     return of == own_network() or (of != "" and process_started(int(pid)) != started)
+
+
+@contextmanager
+def sweeping() -> Iterator[None]:
+    """One process at a time removes what died: the parts of a run begin together, and find what a killed run left."""
+    folder = os.open(base(), os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def process_started(pid: int) -> str:

@@ -1,31 +1,27 @@
-"""Who may remove what a run left: of its own network, or of one that nobody needs any more."""
+"""What a killed run left is removed by one process at a time."""
 
-import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from tests.rig.record import NETWORK, may_sweep, own_network, process_started
+from tests.rig.record import sweeping
 
-LIVES = f"{os.getpid()} {process_started(os.getpid())}"
-DIED = f"{os.getpid()} 0"
-"""A process with the same number that started at another time."""
-MACHINE = ""
+PROJECT = Path(__file__).resolve().parents[3]
+OTHER = """
+from tests.rig.record import sweeping
+print("here", flush=True)
+with sweeping():
+    print("swept", flush=True)
+"""
 
 
-@pytest.mark.parametrize(
-    ("own", "of", "may"),
-    [
-        (MACHINE, MACHINE, True),
-        (MACHINE, LIVES, False),
-        (MACHINE, DIED, True),
-        (LIVES, LIVES, True),
-        (LIVES, DIED, True),
-        (LIVES, MACHINE, False),
-    ],
-)
-def test_what_died_in_a_network_that_still_has_its_process_is_for_that_network(
-    monkeypatch: pytest.MonkeyPatch, own: str, of: str, may: bool
-) -> None:
-    monkeypatch.setenv(NETWORK, own)
-    assert own_network() == own
-    assert may_sweep(of) is may
+def test_another_process_waits_until_the_first_has_swept() -> None:
+    with sweeping():
+        other = subprocess.Popen([sys.executable, "-c", OTHER], cwd=PROJECT, stdout=subprocess.PIPE, text=True)
+        assert other.stdout is not None
+        assert other.stdout.readline() == "here\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(0.5)
+    assert other.communicate(timeout=30)[0] == "swept\n"

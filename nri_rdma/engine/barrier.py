@@ -59,6 +59,8 @@ class Barrier:
             return
         if now.is_given_up and not attachment.part:
             raise failed_late(attachment.pod, now.last_error)
+        if now.ends and attachment.part and not self._known.has_ended(attachment.pod.sandbox_id):
+            raise not_ready(attachment.pod, "an earlier attempt to attach its devices is being undone", now.last_error)
         if now.ends:
             raise returning(attachment.pod)
         raise not_ready(attachment.pod, _so_far(attachment), now.last_error)

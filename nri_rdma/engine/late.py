@@ -101,8 +101,6 @@ class LateAttach:
         """Add the container to those that get the devices of the attachment `holder`, or remove it if `need.is_given`
         is false. Raise NotReadyError if this is not done by `by` (seconds of `time.monotonic`), or if `holder` is being
         undone after a failure."""
-        if holder.part and holder.now.ends and not self._known.has_ended(holder.pod.sandbox_id):
-            raise being_attached(holder.pod, container)
         self._barrier.await_attached(holder, by)
         if holder.covers(need.name, container) is need.is_given:
             return

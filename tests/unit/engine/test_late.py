@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -201,6 +202,7 @@ def test_a_container_is_told_why_the_last_attach_for_it_failed(node: Node, world
     (part,) = node.rig.sandboxes.of("sandbox-1")
     node.rig.gate.open.set()
     assert part.attach_done.exception(SOON) is not None
+    node.rig.workers.submit("sandbox-1", lambda: None).result(SOON)
     assert world.snapshot() == before
     node.rig.gate.open.clear()  # another attempt would take long, too
     assert "injected before move-netdev" in str(refusal(lambda: node.create("trainer", 0, seconds=SLOW_S)))
@@ -236,7 +238,9 @@ def test_another_container_of_a_claim_whose_attach_failed_comes_again(node: Node
     (part,) = node.rig.sandboxes.of("sandbox-1")
     node.rig.gate.open.set()
     assert part.attach_done.exception(SOON) is not None
-    assert refusal(lambda: node.create("helper", 0)).code is ErrorCode.NOT_READY
+    for told in [refusal(partial(node.create, name, 0)) for name in ("trainer", "helper")]:
+        assert told.code is ErrorCode.NOT_READY
+        assert "is being undone" in str(told)
     free()
 
 

@@ -9,6 +9,7 @@ from nri_rdma.attach.record import Phase
 from nri_rdma.model.request import Mode
 from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import World
+from tests.rig.deadline import wait_until
 from tests.unit.attach.builders import POD_PATH, make_pod
 from tests.unit.rigs.attachments import SOON, Rig, placed_on
 
@@ -36,7 +37,7 @@ def records_of(rig: Rig) -> dict[str, Phase]:
 
 
 def assert_nothing_left(rig: Rig) -> None:
-    assert rig.sandboxes.all() == ()
+    wait_until(lambda: rig.sandboxes.all() == (), "the sandboxes to be forgotten", SOON)
     assert rig.sandboxes.held() == 0
     assert rig.world.held == 0
     assert records_of(rig) == {}

@@ -16,6 +16,7 @@ from nri_rdma.attach.states import Effect, Event
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.model.request import Mode
 from tests.fakes.kernel import FaultyKernel, World
+from tests.rig.deadline import wait_until
 from tests.unit.attach.builders import POD_PATH, make_pod
 from tests.unit.attach.sandbox_life import (
     Start,
@@ -228,7 +229,7 @@ def test_what_ends_while_its_namespace_cannot_be_opened_comes_home_when_it_can(s
     again.fake.open_namespace = open_namespace  # type: ignore[method-assign]  # as it was
     while not done.done():
         again.clock.pass_one()
-        wait_for([done], 0.2)
+        wait_until(lambda: done.done() or again.clock.pending, "the end, or another pause", SOON)
     assert world.snapshot() == before
     assert_nothing_left(again)
 

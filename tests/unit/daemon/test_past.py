@@ -22,9 +22,9 @@ SOON = 0.001
 class Life:
     """A daemon's memory, from its start to its end."""
 
-    def __init__(self, folder: Path, capacity: int = 4096) -> None:
+    def __init__(self, folder: Path, capacity: int = 4096, pause_s: float = SOON) -> None:
         self.spans, self.refused = Recorder(capacity), RefusedLately()
-        self.past = Past(folder, self.spans, self.refused, pause_s=SOON)
+        self.past = Past(folder, self.spans, self.refused, pause_s=pause_s)
         self.past.begin()
 
     def attach(self, name: str = "RunPodSandbox", error: str = "") -> Span:
@@ -149,7 +149,7 @@ def test_the_level_debug_has_each_step_with_its_time_and_reason(
     tmp_path: Path, lives: list[Life], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
-        lives.append(life := Life(tmp_path))
+        lives.append(life := Life(tmp_path, pause_s=60))
         with life.spans.span("RunPodSandbox", {"k8s.pod.name": "default/one"}):
             with life.spans.span("place", {"reason": "mlx5_0: lowest index of 8 free"}):
                 pass

@@ -286,9 +286,8 @@ def test_an_opening_that_failed_is_done_again(site: Site, monkeypatch: pytest.Mo
     monkeypatch.setattr(sources, "UNWATCHED_S", 0.02)
     site.write("one")
     site.others.open_later()
-    _settle(site)
-    assert not site.others.specs.is_ready
     wait_until(lambda: site.others.specs.is_ready, "the opening", SOON)
+    assert next(left, False) is False
     assert (site.devices(), site.watches()) == ({"a.example.com/nic=one"}, 1)
 
 

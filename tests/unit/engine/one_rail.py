@@ -59,6 +59,7 @@ def give_up(overlapped: Daemon) -> None:
     for _ in range(ATTEMPTS - 1):
         overlapped.rig.clock.pass_one()
     assert done.exception(SOON) is not None
+    overlapped.await_released()
 
 
 def refusal(kind: type[NriRdmaError], work: Callable[[], object]) -> NriRdmaError:

@@ -25,9 +25,10 @@ __all__ = ["daemon", "world"]  # fixtures
 
 def test_a_container_waits_for_the_attach_but_not_long(daemon: Daemon) -> None:
     daemon.rig.gate.stop_at = "after move-netdev"
-    begun = time.monotonic()
     daemon.start(seconds=0.05)
+    assert daemon.rig.gate.reached.wait(SOON)
     daemon.engine.barrier.waits = Waits(barrier_s=0.2)
+    begun = time.monotonic()
     error = refusal(NotReadyError, daemon.edits)
     assert time.monotonic() - begun < 1.5
     assert error.what == "network is not ready: 0 of 1 devices attached"

@@ -115,6 +115,7 @@ def test_a_sandbox_whose_devices_go_back_is_not_started_again(daemon: Daemon, wo
     daemon.start()
     intruder = world.add_link(world.host, "rail0")  # the way home is blocked
     daemon.stop(seconds=0.05)
+    daemon.rig.clock.wait_for_one()  # until the next attempt to return it
     assert refusal(NotReadyError, daemon.start).code is ErrorCode.RETURNING
     assert daemon.sandbox().ends
     del world.host.links[intruder.ifindex]

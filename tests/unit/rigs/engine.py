@@ -99,7 +99,10 @@ class Daemon:
     ) -> None:
         pod = pod or make_pod()
         asker = Asker(namespace=pod.namespace, host_network=not pod.netns_path)
-        self.engine.run_pod(self.engine.start_of(pod, annotations, asker), time.monotonic() + seconds)
+        try:
+            self.engine.run_pod(self.engine.start_of(pod, annotations, asker), time.monotonic() + seconds)
+        finally:
+            self.await_released(pod.sandbox_id)
 
     def edits(
         self, sandbox_id: str = "sandbox-1", annotations: Mapping[str, str] = ONE, seconds: float = SOON
@@ -108,9 +111,14 @@ class Daemon:
         return self.engine.create_container(container, time.monotonic() + seconds)
 
     def stop(self, sandbox_id: str = "sandbox-1", seconds: float = SOON) -> None:
-        """StopPodSandbox, and what comes right after it: devices that are home are free for others."""
         self.engine.stop_pod(sandbox_id, time.monotonic() + seconds)
-        all_settled(self.rig.sandboxes.being_released(), time.monotonic() + SOON)
+        self.await_released(sandbox_id)
+
+    def await_released(self, sandbox_id: str = "sandbox-1") -> None:
+        """What comes right after an end, or after an attach that failed: devices that are home are free for others."""
+        ended = [it.undo_done for it in self.rig.sandboxes.of(sandbox_id)]
+        home = [done for done in self.rig.sandboxes.being_released() if done in ended]
+        assert all_settled(home, time.monotonic() + SOON)
 
     def sandbox(self, sandbox_id: str = "sandbox-1") -> Attachment:
         found = self.rig.sandboxes.get(sandbox_id)

@@ -157,7 +157,7 @@ class TestClose:
             service.gate.set()
             assert [future.result(5) for future in futures] == [b"1", b"2"]
             closing.result(5)
-        assert ttrpc_threads() == []
+        assert soon(lambda: ttrpc_threads() == [])
 
     def test_a_handler_that_does_not_end_does_not_hold_close(
         self, path: Path, service: Service, caplog: pytest.LogCaptureFixture
@@ -178,7 +178,7 @@ class TestClose:
         assert ttrpc_threads() == ["ttrpc-accept", "ttrpc-1.1", "ttrpc-1.2"]
         server.close()
         server.close()
-        assert ttrpc_threads() == []
+        assert soon(lambda: ttrpc_threads() == [])
         with pytest.raises(ConnectionClosed):
             echo(client, b"x")
 

@@ -52,7 +52,7 @@ def serve(request: pytest.FixtureRequest, path: Path) -> Iterator[Serve]:
     for server in started:
         server.open_gate()
         server.close()
-    assert ttrpc_threads() == []
+    soon(lambda: ttrpc_threads() == [], "all threads to end")
 
 
 @pytest.fixture

@@ -296,7 +296,7 @@ class TestTheEnd:
             assert sorted(caller.frame() for _ in names) == [answer(1 + 2 * n, name) for n, name in enumerate(names)]
             assert caller.is_closed()
             closing.result(SOON_S)
-        assert ttrpc_threads() == []
+        soon(lambda: ttrpc_threads() == [], "all threads to end")
 
     def test_a_stream_in_flight_goes_on_to_its_end(self, path: Path, service: Service) -> None:
         server = Server(service.handlers())
@@ -368,7 +368,7 @@ class TestTheEnd:
                 assert caller.frame() == answer(3, b"y"), "who is connected stays so"
             with socket.socket(family) as late, pytest.raises(ConnectionRefusedError):
                 late.connect(address)
-        assert ttrpc_threads() == []
+        soon(lambda: ttrpc_threads() == [], "all threads to end")
 
     def test_a_caller_that_has_gone_leaves_nothing(self, server: Server, path: Path, service: Service) -> None:
         """Go: TestServerConnectionsLeak and TestServerEOF: connections, threads, descriptors."""
@@ -429,7 +429,7 @@ class TestGivenSockets:
             client.close()
             waiting.result(SOON_S), "nobody can call any more"
         server.close()
-        assert ttrpc_threads() == []
+        soon(lambda: ttrpc_threads() == [], "all threads to end")
 
     def test_a_socket_that_is_not_connected_is_refused(self, service: Service) -> None:
         with Server(service.handlers()) as server, socket.socket(socket.AF_UNIX) as lonely:

@@ -27,6 +27,7 @@ from nri_rdma.observe.spans import Recorder
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc.wire import Request
 from tests.fakes.runtime import FakeRuntime
+from tests.rig.deadline import wait_until
 from tests.unit.rigs.attachments import BLOCKING
 from tests.unit.rigs.inside_daemon import InsideDaemon
 from tests.unit.rigs.policies import EXCLUSIVE_FIRST
@@ -107,12 +108,13 @@ class Looking:
         return [json.loads(line) for line in self._printed.splitlines()]
 
     def line(self, event: str, pod: str, container: str = "") -> Mapping[str, Any]:
-        """The one line about that."""
-        found = [
-            it
-            for it in self.lines
-            if (it["event"], it["pod"], it.get("container", "")) == (event, f"default/{pod}", container)
-        ]
+        """The one line about that, which may come shortly after the runtime's answer."""
+        wanted = (event, f"default/{pod}", container)
+
+        def lines() -> list[dict[str, Any]]:
+            return [it for it in self.lines if (it["event"], it["pod"], it.get("container", "")) == wanted]
+
+        found = wait_until(lines, f"a line about {wanted}", SOON)
         assert len(found) == 1, self.lines
         return found[0]
 

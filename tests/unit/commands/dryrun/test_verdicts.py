@@ -38,7 +38,7 @@ def test_a_runtime_that_connects_again_has_its_pods_reported_once_and_those_that
     wait_until(lambda: len(looking.lines) == 3, "the end of one", SOON)
     assert looking.line("pod", "kept")
     assert looking.line("ended", "gone")
-    assert len(looking.reservations.taken()) == 1
+    wait_until(lambda: len(looking.reservations.taken()) == 1, "the device of that one to be free", SOON)
 
 
 def test_a_pod_that_comes_while_the_list_is_gone_through_does_not_count_as_gone(looking: Looking) -> None:
@@ -49,6 +49,7 @@ def test_a_pod_that_comes_while_the_list_is_gone_through_does_not_count_as_gone(
     runtime.run_pod_sandbox(looking.pod("young", None))
     held.set()
     runtime.run_pod_sandbox(looking.pod("younger", "1"))  # its plan comes after the list
+    assert looking.line("pod", "younger")
     assert [(it["event"], it["pod"]) for it in looking.lines] == [("pod", "default/young"), ("pod", "default/younger")]
 
 

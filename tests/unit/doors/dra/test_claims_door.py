@@ -144,7 +144,7 @@ def test_it_looks_after_its_sockets_once_however_often_it_is_opened_and_ends_wit
     assert pauses.waiting == 1
     door.close()
     assert pauses.waiting == 0
-    assert not {"slices", "claim-status"} & names_of_threads() - before
+    wait_until(lambda: not {"slices", "claim-status"} & names_of_threads() - before, "the threads to end", seconds=5)
 
 
 def names_of_threads() -> set[str]:

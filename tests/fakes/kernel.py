@@ -528,7 +528,7 @@ class FakeKernel:
         return _state(found, whole=False) if found is not None else None
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
-        return tuple(_state(link, whole=False) for link in _netns(namespace).links.values())
+        return tuple(_state(link, whole=False) for link in tuple(_netns(namespace).links.values()))
 
     def hangs_on(self, namespace: Namespace, ifindex: int, link: LinkState) -> bool:
         return not link.peer or _link(namespace, ifindex).peer == link.peer
@@ -537,7 +537,7 @@ class FakeKernel:
         return parent in self._world.bus_devices
 
     def host_use(self, netdevs: Collection[str] = ()) -> HostUse:
-        links = self._world.host.links.values()
+        links = tuple(self._world.host.links.values())  # other threads move links meanwhile
         addresses = {link.ifindex: frozenset(it.interface.ip for it in link.addresses) for link in links}
         api_server = self._world.lifelines.api_server
         return HostUse(
@@ -557,7 +557,7 @@ class FakeKernel:
         )
 
     def _routing_of_defaults(self) -> Routing:
-        links = self._world.host.links.values()
+        links = tuple(self._world.host.links.values())
         if not any(_default_tables(link) - {254} for link in links):
             return Routing()
         whole = self.routing(self.host)
@@ -594,13 +594,15 @@ class FakeKernel:
         netns = _netns(namespace)
         return Routing(
             rules=self.rules(namespace),
-            addresses={link.ifindex: tuple(it.interface for it in link.addresses) for link in netns.links.values()},
+            addresses={
+                link.ifindex: tuple(it.interface for it in link.addresses) for link in tuple(netns.links.values())
+            },
             routes={
                 link.ifindex: tuple(
                     RouteConfig(destination=it.to, gateway=it.via, table=it.table, metric=it.metric)
                     for it in link.routes
                 )
-                for link in netns.links.values()
+                for link in tuple(netns.links.values())
             },
             has_ipv6=netns.has_ipv6,
         )

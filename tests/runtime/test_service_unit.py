@@ -40,6 +40,7 @@ def test_a_pod_gets_its_device_and_the_host_has_it_back_with_its_sysctls(
         assert seen.macs["rdma0"] == described_mac(node, "rail2")
         assert host_link("rail2") is None
         cri.delete_pod(pod)
+        service.wait_given_back()
         assert host_link("rail2") is not None
         assert SYSCTL.read_text() == "2\n"
     finally:

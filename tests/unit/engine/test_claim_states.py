@@ -107,7 +107,7 @@ def test_a_shared_device_has_no_netdev_in_the_pod_and_stays_while_one_pod_has_it
     assert (given.mode, given.interface, given.mac, given.addresses) == (Mode.SHARED, "", "", ())
     node.stop("sandbox-2")
     assert heard.states.now() == {}
-    assert heard.news == [(frozenset({NIC}), "")] * 4
+    wait_until(lambda: heard.news == [(frozenset({NIC}), "")] * 4, "the news of both pods")
 
 
 def test_a_device_that_does_not_come_home_is_being_returned_with_the_reason(

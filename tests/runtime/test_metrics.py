@@ -76,7 +76,7 @@ def test_the_page_counts_what_pods_had(host_equal: None, daemon: Scraped, cri: C
     assert creates == {"done": 2, "refused": 0, "nothing_asked": 1, "failed": 0}
     latencies = "nri_rdma_nri_request_duration_seconds"
     assert page.value(f"{latencies}_count", method="RunPodSandbox", outcome="done") == 2
-    assert 0 < page.value(f"{latencies}_sum", method="RunPodSandbox", outcome="done") < 2
+    assert 0 < page.value(f"{latencies}_sum", method="RunPodSandbox", outcome="done") < 10
     assert page.by("nri_rdma_refusals_total", "code") == {"DEVICES-EXHAUSTED": 1} == refused(status)
     held = sum(bool(it["holders"]) for it in status["devices"])
     assert page.by("nri_rdma_devices", "state") == {"free": 6, "in_pods": held}

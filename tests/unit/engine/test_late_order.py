@@ -48,7 +48,7 @@ __all__ = ["node", "world"]  # fixtures
 
 RAIL0 = [{"hostInterfaceName": "rail0", "name": "net1"}]
 """A CDI device with this asks for a netdev; it asks for nothing while the host does not see that netdev."""
-BARRIER_S = 0.3
+BARRIER_S = 1.0
 
 
 def offer_ids(node: Node) -> None:
@@ -152,7 +152,7 @@ def test_without_a_barrier_nothing_is_waited_for(world: World, tmp_path: Path) -
         early.engine.barrier.waits = Waits(barrier_s=0.0)
         begun = time.monotonic()
         refusal(lambda: early.create("main", 0, cdi=(NIC,), seconds=2.0))
-        assert time.monotonic() - begun < 0.15
+        assert time.monotonic() - begun < 1
         assert early.seen() == [], "it is not known yet what the container has"
 
 

@@ -71,7 +71,7 @@ def test_a_process_that_still_loads_pyverbs_is_late_and_stays(tmp_path: Path, cg
     prover = Prover(python_with(tmp_path / "python", {}, text=loads.format(tmp_path / "loaded")), cgroups)
     started = time.monotonic()
     answer = prover.prove(TASK, 0.5)
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 5
     assert answer.end is ProofEnd.LATE
     loading = f"{tmp_path}/python/python3 is still loading pyverbs"
     assert answer.text == f"rxe0 port 1 has not answered: {loading}"

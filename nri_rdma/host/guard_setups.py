@@ -17,7 +17,7 @@ from typing import Any  # Any: configurations of others
 
 from nri_rdma.config.settings import Settings
 from nri_rdma.host.containerd.handlers import RunningCrio, RuntimeHandler, running_handlers
-from nri_rdma.host.hook_program import fault_of, foreign_at, interpreter_of, is_program
+from nri_rdma.host.hook_program import fault_with_interpreter, foreign_at
 from nri_rdma.model.pool import PoolDoor
 from nri_rdma.text.kubelet_checkpoint import FILE as CHECKPOINT_FILE
 from nri_rdma.text.share_annotations import GUARD_HOOK, GUARD_MODULE
@@ -124,14 +124,6 @@ def guard_hook_in(spec: Path) -> tuple[Mapping[str, Any] | None, Mapping[str, An
     return _ours(hooks if isinstance(hooks, list) else []), document
 
 
-def fault_of_program(program: Path) -> str:
-    """Return why the program of the guard (an OCI hook that keeps a container from starting without its devices) cannot
-    be run. "" if the program, its interpreter and its Python module exist."""
-    if not (is_program(program) and is_program(interpreter_of(program))):
-        return f"{program} cannot be run"
-    return fault_of(program.resolve(), GUARD_MODULE)
-
-
 def _seen_from_here(handler: RuntimeHandler, settings: Settings) -> Setup:
     """Return the state of the guard in a handler of a running containerd. The guard is an OCI hook that keeps a
     container from starting without its devices.
@@ -158,7 +150,7 @@ def _fault_of_handler(handler: RuntimeHandler, settings: Settings) -> _Fault:
         return _Fault(text=str(error))
     if hook is None:
         return _Fault(text=f"{handler.base_spec} has no {GUARD_HOOK} among its {_STAGE} hooks")
-    if fault := fault_of_program(Path(hook["path"])):
+    if fault := fault_with_interpreter(Path(hook["path"]).resolve(), GUARD_MODULE):
         return _Fault(text=fault, blocks=True)
     prefix = settings.annotation_prefix
     keys = (prefix, f"{prefix}/pod", f"{prefix}/container.a")
@@ -192,7 +184,7 @@ def _fault_of_definition(path: Path, settings: Settings) -> _Fault | None:
         return _Fault(text=f"{path} lacks the stage {_STAGE}")
     if _table(document.get("when")).get("always") is not True:
         return _Fault(text=f"{path} is not for every container (when: always)")
-    if fault := fault_of_program(Path(hook["path"])):
+    if fault := fault_with_interpreter(Path(hook["path"]).resolve(), GUARD_MODULE):
         return _Fault(text=f"{path}: {fault}", blocks=True)
     return _Fault(text=_fault_of_hook(hook, settings))
 

@@ -22,12 +22,12 @@ def fault_of(program: Path, module_name: str = "") -> str:
     return f"{module} is not there" if needs_module and not os.access(module, os.R_OK) else ""
 
 
-def fault_with_interpreter(program: Path) -> str:
+def fault_with_interpreter(program: Path, module_name: str = "") -> str:
     """Return the reason why the OCI hook at `program` cannot be run on this host; "" if it can. Unlike `fault_of`, also
     look at the interpreter that its first line names."""
     if is_program(program) and not is_program(interpreter := interpreter_of(program)):
         return f"{interpreter}, with which {program} is run, does not exist or is not executable"
-    return fault_of(program)
+    return fault_of(program, module_name)
 
 
 def interpreter_of(path: Path) -> Path:

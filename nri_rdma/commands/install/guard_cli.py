@@ -245,9 +245,10 @@ def _hook_of(settings: Settings) -> Path:
 def _refuse_broken(hook: Path) -> None:
     """Raise NriRdmaError if the hook cannot run on this host, because then no container would start."""
     from nri_rdma.host.engine_command import run
-    from nri_rdma.host.guard_setups import fault_of_program
+    from nri_rdma.host.hook_program import fault_with_interpreter
+    from nri_rdma.text.share_annotations import GUARD_MODULE
 
-    if fault := fault_of_program(hook):
+    if fault := fault_with_interpreter(hook.resolve(), GUARD_MODULE):
         what, hint = f"{fault}, so no container would start", "install the Python of its first line (3.9 or newer)"
         raise NriRdmaError(ErrorCode.INSTALL, what, where=str(hook), hint=hint)
     run(str(hook), "--help", timeout_s=_HOOK_S)

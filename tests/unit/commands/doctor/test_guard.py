@@ -172,7 +172,7 @@ def test_a_hook_that_cannot_be_run_is_told_because_no_container_starts(site: Sit
         found = site.finding()
         assert (found.result, found.found) == (
             Result.PROBLEM,
-            f"no container starts: containerd's runc: {site.hook} cannot be run",
+            f"no container starts: containerd's runc: {site.hook} does not exist or is not executable",
         )
         assert "base_runtime_spec" in found.fix
         site.hook.unlink(missing_ok=True)

@@ -135,7 +135,9 @@ def test_without_containerd_nothing_is_set_up(tmp_path: Path) -> None:
     assert "no containerd in PATH" in assert_one_error(done, "INSTALL", 1)
 
 
-@pytest.mark.parametrize(("first", "words"), [("#!/gone/python3 -IS", "cannot be run"), ("#!/bin/false", "failed")])
+@pytest.mark.parametrize(
+    ("first", "words"), [("#!/gone/python3 -IS", "/gone/python3, with which "), ("#!/bin/false", "failed")]
+)
 def test_a_hook_that_cannot_be_run_here_is_not_set_up(
     node: Node, monkeypatch: pytest.MonkeyPatch, first: str, words: str
 ) -> None:

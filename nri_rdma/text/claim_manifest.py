@@ -73,6 +73,16 @@ Reference: TypeAlias = tuple[str, str, str]
 """The kind, namespace and name of a claim or claim template."""
 
 
+def request_names_in(documents: Iterable[object]) -> dict[Reference, tuple[str, ...]]:
+    """Return the names of the requests of each claim and claim template in these documents."""
+    return {
+        reference_of(item): tuple(str(it.get("name")) for it in requests if isinstance(it, dict))
+        for document in documents
+        for item, _ in items_of(document)
+        if isinstance(item, dict) and is_claim(item) and isinstance(requests := devices_of(item).get("requests"), list)
+    }
+
+
 def claims_on_host_network(documents: Iterable[object]) -> frozenset[Reference]:
     """Return the claims and claim templates that are used by pods on the host's network in these documents."""
     return frozenset(

@@ -20,7 +20,13 @@ from nri_rdma.config.problems import problems_of
 from nri_rdma.config.settings import Document
 from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
 from nri_rdma.text.annotations import PREFIX
-from nri_rdma.text.claim_manifest import Reference, claims_on_host_network, classes_in, is_claim
+from nri_rdma.text.claim_manifest import (
+    Reference,
+    claims_on_host_network,
+    classes_in,
+    is_claim,
+    request_names_in,
+)
 from nri_rdma.text.placed_yaml import Place, Placed, read_documents
 from nri_rdma.text.templates import is_object, items_of, why_unread
 
@@ -60,10 +66,10 @@ def check(data: bytes, file: str, prefix: str = PREFIX) -> Checked:
     found: list[CheckedDocument] = []
     problems: list[Problem] = []
     values = [it.value for it in documents if isinstance(it, Placed)]
-    classes, on_host = classes_in(values), claims_on_host_network(values)
+    classes, on_host, names = classes_in(values), claims_on_host_network(values), request_names_in(values)
     for document in documents:
         if isinstance(document, Placed):
-            _objects(document, lines, file, prefix, classes, on_host, found, problems)
+            _objects(document, lines, file, prefix, classes, on_host, names, found, problems)
         else:
             problems.append(Problem.of(document, file, Place(document.line, document.column), ""))
     if not problems and all(item.skipped == _NO_OBJECT for item in found):
@@ -148,6 +154,7 @@ def _objects(
     prefix: str,
     classes: Mapping[str, Mapping[str, Any]],
     on_host: frozenset[Reference],
+    names: Mapping[Reference, tuple[str, ...]],
     found: list[CheckedDocument],
     problems: list[Problem],
 ) -> None:
@@ -159,7 +166,7 @@ def _objects(
         if is_claim(value):
             problems += claim_problems(value, path, placed, file, prefix.partition("/")[0], classes, on_host)
         else:
-            problems += pod_problems(value, path, placed, lines, file, prefix)
+            problems += pod_problems(value, path, placed, lines, file, prefix, names)
 
 
 def _why_skipped(value: Any, prefix: str) -> str:

@@ -18,10 +18,11 @@ from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.network import MAIN_TABLE
 from nri_rdma.model.request import DeviceRequest, Mode, PodRequest
 from nri_rdma.text.annotations import asks, meant_key, parse_pod_request
+from nri_rdma.text.claim_manifest import Reference
 from nri_rdma.text.manifest import PodManifest, no_text, read_pod, shared_addresses, unknown_containers
 from nri_rdma.text.nodes import Path
 from nri_rdma.text.placed_yaml import Place, Placed, place_within, read_one
-from nri_rdma.text.refusals import bounded, each_of, refused
+from nri_rdma.text.refusals import bounded, each_of, listed, nearest, quoted, refused
 from nri_rdma.text.templates import Way, entries, ways_to_pods
 
 MAX_KEY_NAME = 63
@@ -36,15 +37,22 @@ def has_annotations(document: Mapping[str, Any], prefix: str) -> bool:
 
 
 def pod_problems(
-    document: Mapping[str, Any], at: Path, placed: Placed, lines: list[str], file: str, prefix: str
+    document: Mapping[str, Any],
+    at: Path,
+    placed: Placed,
+    lines: list[str],
+    file: str,
+    prefix: str,
+    claims: Mapping[Reference, tuple[str, ...]],
 ) -> Iterator[Problem]:
     """Yield the problems of a document with pods. `at` is the document's path in the file, and `lines` are the file's
-    lines."""
+    lines. `claims` are the known claims, each with the names of its requests."""
     ways = ways_to_pods(document)
     yield from _misplaced(document, at, ways, _Checked(path=at, placed=placed, lines=lines, file=file), prefix)
     for way in ways:
         path = (*at, *way, "metadata", "annotations")
-        yield from _pod_problems(document, way, at, _Checked(path=path, placed=placed, lines=lines, file=file), prefix)
+        checked = _Checked(path=path, placed=placed, lines=lines, file=file)
+        yield from _pod_problems(document, way, at, checked, prefix, claims)
     for way in _loose(document, (), ways, prefix):
         checked = _Checked(path=(*at, *way), placed=placed, lines=lines, file=file)
         yield from _of_each(_annotations(document, way), prefix, checked, [])
@@ -71,7 +79,14 @@ def _is_around(way: Way, pods: tuple[Way, ...]) -> bool:
     return way[-1:] == ("metadata",) and any(way[:-1] == pod[: len(way) - 1] for pod in pods)
 
 
-def _pod_problems(document: Mapping[str, Any], way: Way, at: Path, checked: _Checked, prefix: str) -> Iterator[Problem]:
+def _pod_problems(
+    document: Mapping[str, Any],
+    way: Way,
+    at: Path,
+    checked: _Checked,
+    prefix: str,
+    claims: Mapping[Reference, tuple[str, ...]],
+) -> Iterator[Problem]:
     """Yield the problems of one pod. `way` is the pod's path in the document, and `at` the document's path in the
     file."""
     placed, file = checked.placed, checked.file
@@ -86,6 +101,9 @@ def _pod_problems(document: Mapping[str, Any], way: Way, at: Path, checked: _Che
         yield Problem.of(error, file, placed.place_of((*path, error.key)), path_text(path))
         return
     yield from _of_all(pod, prefix, checked, asked, is_sound=not problems)
+    for container_way, error in _unknown_requests(pod, claims):
+        path = (*at, *way, *container_way)
+        yield Problem.of(error, file, placed.place_of(path), path_text(path))
     for remark in remarks(pod, PodRequest(requests=tuple(asked)), prefix):
         if remark.path:
             path = (*at, *way, *remark.path)
@@ -241,6 +259,24 @@ def _of_all(
                 yield replace(checked.problem(warning, _key_of(warning, pod)), is_warning=True)
     for unknown in unknown_containers(pod, PodRequest(requests=tuple(asked)), prefix):
         yield checked.problem(unknown, _key_of(unknown, pod))
+
+
+def _unknown_requests(
+    pod: PodManifest, claims: Mapping[Reference, tuple[str, ...]]
+) -> Iterator[tuple[Way, RequestError]]:
+    """Yield an error for each container that names a request that its claim does not have, with the path from the pod
+    to that name. Kubernetes starts such a container without the claim's devices."""
+    known = {it.name: claims.get((it.kind, pod.namespace, it.object)) for it in pod.claims}
+    for container in pod.containers:
+        for index, (name, request) in enumerate(container.claim_requests):
+            names = known.get(name)
+            if request and names is not None and request not in names:
+                what = f"claim {quoted(name)} has no request {quoted(request)}, so the container gets no device of it"
+                hint = f"{nearest(request, names)}the requests are {listed(names) or 'none'}"
+                yield (
+                    (*container.way, "resources", "claims", index, "request"),
+                    RequestError(ErrorCode.MANIFEST_VALUE, what, hint=hint),
+                )
 
 
 def _without_network(pod: PodManifest, request: PodRequest | None) -> Iterator[RequestError]:

@@ -257,3 +257,23 @@ def test_a_netdev_for_a_pod_on_the_hosts_network_is_told(mode: str, is_told: boo
     text = pod(f'rdma.noderesource.dev/pod: "[{{{mode}count: 1}}]"').replace("spec: {", "spec: {hostNetwork: true, ")
     assert [it.code for it in checked(text).problems] == [ErrorCode.HOST_NETWORK] * is_told
     assert not checked(text.replace("hostNetwork: true, ", "")).problems
+
+
+@pytest.mark.parametrize(("request_name", "is_told"), [("rail_nics", True), ("rail-nics", False), ("", False)])
+def test_a_container_that_names_a_request_which_its_claim_lacks_is_told(request_name: str, is_told: bool) -> None:
+    """The kubelet would start it without the claim's devices."""
+    claim = "\n".join(
+        (
+            "apiVersion: resource.k8s.io/v1",
+            "kind: ResourceClaimTemplate",
+            "metadata: {name: nics}",
+            "spec: {spec: {devices: {requests: [{name: gpu}, {name: rail-nics}]}}}",
+            "---",
+        )
+    )
+    spec = "{containers: [{name: main, resources: {claims: [{name: devices, request: gpu}, {name: devices"
+    spec += f", request: '{request_name}'" * bool(request_name) + "}]}}]"
+    spec += ", resourceClaims: [{name: devices, resourceClaimTemplateName: nics}]}"
+    problems = checked(f"{claim}\nkind: Pod\nmetadata: {{name: a}}\nspec: {spec}\n").problems
+    assert [(it.line, it.path) for it in problems] == [(8, "spec.containers[0].resources.claims[1].request")] * is_told
+    assert [it.hint for it in problems] == ["write rail-nics; the requests are gpu, rail-nics"] * is_told

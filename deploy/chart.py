@@ -60,7 +60,8 @@ _TEMPLATES = {
     _PREFIX: "{{ $.Values.annotationPrefix }}",
 }
 _CLAIM_POOLS = 'include "nri-rdma.claimPools" . | fromJsonArray'
-_HAS_POLICIES = '(eq .Values.guard "resource") (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/{}")'
+_HAS_CLASSES = 'include "nri-rdma.hasClasses" .'
+_IS_GUARDED = 'and (eq .Values.guard "resource") (include "nri-rdma.hasPolicies" .)'
 
 
 def generated() -> Mapping[Path, str]:
@@ -76,10 +77,8 @@ def generated() -> Mapping[Path, str]:
 def _claims() -> str:
     """Return what daemons need that serve claims. The service account is there without claims, too."""
     account, *rights, device_class = claims_manifests([_pool()], _NAMESPACE)
-    has_v1 = '.Capabilities.APIVersions.Has "resource.k8s.io/v1/DeviceClass"'
-    classes = (
-        f"{{{{- if {has_v1} }}}}{{{{- range {_CLAIM_POOLS} }}}}\n{_text([device_class])}{{{{- end }}}}{{{{- end }}}}\n"
-    )
+    each = f"{{{{- range {_CLAIM_POOLS} }}}}\n{_text([device_class])}{{{{- end }}}}"
+    classes = f"{{{{- if {_HAS_CLASSES} }}}}{each}{{{{- end }}}}\n"
     return f"{_text([account])}{{{{- if {_CLAIM_POOLS} }}}}\n{_text(rights)}{classes}{{{{- end }}}}\n"
 
 
@@ -89,7 +88,7 @@ def _guard() -> str:
     with_claims, without = (_condition(resource, has_claims=it) for it in (True, False))
     chosen = f"{without}{{{{ if {_CLAIM_POOLS} }}}}{with_claims.removeprefix(without)}{{{{ end }}}}"
     policies = policies.replace(_filled(with_claims), _filled(chosen))
-    return f"{{{{- if and {_HAS_POLICIES.format('MutatingAdmissionPolicy')} }}}}\n{policies}{{{{- end }}}}\n"
+    return f"{{{{- if {_IS_GUARDED} }}}}\n{policies}{{{{- end }}}}\n"
 
 
 def _condition(resource: str, *, has_claims: bool) -> str:

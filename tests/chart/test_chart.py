@@ -299,6 +299,24 @@ def test_device_classes_are_made_where_the_cluster_has_them(version: str, expect
     assert list(of_kind(found, "DeviceClass")) == expected
 
 
+@pytest.mark.parametrize(
+    ("version", "apis", "expected"),
+    [
+        ("1.33", [], ([], [])),
+        ("1.35", [], (["nics"], [])),
+        ("1.36", [], (["nics"], ["nri-rdma-guard"])),
+        ("v1.36.1-eks-1", [], (["nics"], ["nri-rdma-guard"])),
+        ("1.37", ["v1/Pod"], ([], [])),
+    ],
+    ids=["1.33", "1.35", "1.36", "of a provider", "a cluster that has neither"],
+)
+def test_who_renders_the_chart_without_a_cluster_has_what_that_version_of_kubernetes_has(
+    version: str, apis: Sequence[str], expected: tuple[list[str], list[str]]
+) -> None:
+    found = rendered(KINDS, version, apis)
+    assert (list(of_kind(found, "DeviceClass")), list(of_kind(found, "MutatingAdmissionPolicy"))) == expected
+
+
 def test_the_manifests_for_who_has_no_helm_are_those_of_the_chart() -> None:
     assert MANIFESTS.read_text() == manifests(os.environ[RUN]), (
         f"run `python -m deploy.chart --manifests {os.environ[RUN]}`, which writes it anew"

@@ -23,6 +23,18 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ .Values.image.repository }}{{ if .Values.image.digest }}@{{ .Values.image.digest }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
+{{- /* "yes" if the cluster has an API: (list $ api since). Who renders the chart without a cluster (`helm template`) tells helm
+the version of Kubernetes at most. Only a cluster's own list of APIs has v1/Pod. */}}
+{{- define "nri-rdma.hasApi" }}
+{{- $known := (index . 0).Capabilities }}
+{{- $later := semverCompare (printf ">=%s.0-0" (index . 2)) $known.KubeVersion.Version }}
+{{- if or ($known.APIVersions.Has (index . 1)) (and $later (not ($known.APIVersions.Has "v1/Pod"))) }}yes{{ end }}
+{{- end }}
+
+{{- define "nri-rdma.hasPolicies" }}{{ include "nri-rdma.hasApi" (list . "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy" "1.36") }}{{ end }}
+
+{{- define "nri-rdma.hasClasses" }}{{ include "nri-rdma.hasApi" (list . "resource.k8s.io/v1/DeviceClass" "1.34") }}{{ end }}
+
 {{- define "nri-rdma.guardResource" -}}
 {{ .Values.annotationPrefix }}/guard
 {{- end }}

@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any  # Any: manifests
 
+import click
 import kubernetes_validate  # type: ignore[import-not-found]  # fetched by tests.chart
 import pytest
 import yaml
 
 from deploy.chart import MANIFESTS, manifests
+from nri_rdma.commands.install.guard_cli import install_containerd, install_crio
 from tests.chart.conftest import RUN
 from tests.rig.cache import PROJECT
 
@@ -291,6 +293,32 @@ def test_the_guards_policy_is_made_where_the_cluster_has_them(version: str, expe
     found = rendered({}, version)
     assert list(of_kind(found, "MutatingAdmissionPolicy")) == expected
     assert list(of_kind(found, "MutatingAdmissionPolicyBinding")) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "command", "flags"),
+    [
+        (
+            {"annotationPrefix": "a.example", "kubeletRootDir": "/srv/kube", "containerdSocket": "/run/k0s/c.sock"},
+            install_containerd,
+            "--annotation-prefix a.example --kubelet-plugins-dir /srv/kube/plugins --containerd-socket /run/k0s/c.sock",
+        ),
+        (
+            {"containerdSocket": ""},
+            install_crio,
+            "--annotation-prefix rdma.noderesource.dev --kubelet-plugins-dir /var/lib/kubelet/plugins",
+        ),
+    ],
+    ids=["containerd", "CRI-O"],
+)
+def test_the_notes_have_the_command_that_sets_up_the_guard_of_these_values(
+    values: Mapping[str, Any], command: click.Command, flags: str
+) -> None:
+    asked = ["install", "nri-rdma", str(CHART), "--dry-run=client"]  # `helm template` prints no notes
+    notes = helm(*asked, values={**values, "guard": "runtime"}).partition("NOTES:")[2]
+    (told,) = (line.strip() for line in notes.splitlines() if line.strip().startswith("nri-rdma install"))
+    assert told == f"nri-rdma install {command.name} {flags}"
+    command.make_context("it", flags.split())  # it has these flags
 
 
 @pytest.mark.parametrize(("version", "expected"), [("1.33", []), ("1.34", ["nics"])])

@@ -39,6 +39,12 @@ the version of Kubernetes at most. Only a cluster's own list of APIs has v1/Pod.
 {{ .Values.annotationPrefix }}/guard
 {{- end }}
 
+{{- /* What sets the guard up in a node's runtime. The daemon's settings are not on the node: the hook gets them by flags. */}}
+{{- define "nri-rdma.installGuard" -}}
+nri-rdma install {{ empty .Values.containerdSocket | ternary "crio" "containerd" }} --annotation-prefix {{ .Values.annotationPrefix }} --kubelet-plugins-dir {{ .Values.kubeletRootDir }}/plugins
+{{- with .Values.containerdSocket }} --containerd-socket {{ . }}{{ end }}
+{{- end }}
+
 {{- /* The names of the pools with door = claims, of all kinds of nodes, as a JSON list. */}}
 {{- define "nri-rdma.claimPools" }}
 {{- $found := list }}

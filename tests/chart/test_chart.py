@@ -243,6 +243,15 @@ def test_preflight_runs_doctor_where_and_as_the_daemons_will_run_before_anything
         assert changed == {"args", "env", "ports", "readinessProbe", "volumeMounts"}  # the host's folder: not there yet
 
 
+def test_jobs_run_on_tainted_nodes_whose_taint_is_named_and_on_no_dead_node() -> None:
+    addons = {"key": "CriticalAddonsOnly", "operator": "Exists"}
+    jobs = of_kind(rendered({**PREFLIGHT, "tolerations": [{"operator": "Exists"}, addons]}), "Job")
+    assert set(jobs) == {"nri-rdma-preflight", "nri-rdma-uninstall"}
+    for job in jobs.values():
+        control_plane = {"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}
+        assert job["spec"]["template"]["spec"]["tolerations"] == [control_plane, addons]
+
+
 @pytest.mark.parametrize(("guard", "without"), [("resource", ["daemon", "guard"]), ("runtime", ["daemon"])])
 def test_what_the_chart_brings_is_no_problem_before_it_is_installed(guard: str, without: list[str]) -> None:
     job = of_kind(rendered({"guard": guard, **PREFLIGHT}), "Job")["nri-rdma-preflight"]

@@ -157,6 +157,9 @@ template:
     nodeSelector: {kubernetes.io/os: linux}
     tolerations: {{- /* not all: a pod that tolerates everything may come to a dead node */}}
       - {key: node-role.kubernetes.io/control-plane, operator: Exists}
+    {{- range $root.Values.tolerations }}{{ if .key }}
+      - {{ toJson . }}
+    {{- end }}{{ end }}
     {{- with $root.Values.imagePullSecrets }}
     imagePullSecrets: {{- toYaml . | nindent 6 }}
     {{- end }}

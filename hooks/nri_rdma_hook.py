@@ -351,7 +351,7 @@ def ask(path: str, method: str, question: bytes, seconds: float, where: str) -> 
         raise refusal("DAEMON-LATE", what, where, LATE_HINT) from error
     except OSError as error:
         what = f"the daemon is gone: {error.strerror or error} ({path})"
-        hint = "start it (systemctl start nri-rdma): the kubelet tries again"
+        hint = "start it (systemctl start nri-rdma; on Kubernetes see its pod on this node): the kubelet tries again"
         raise refusal("DAEMON-ABSENT", what, where, hint) from error
     except ValueError as error:
         what = f"no daemon of nri-rdma answers ({path}): {error}"

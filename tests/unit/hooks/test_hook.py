@@ -328,6 +328,12 @@ def test_a_container_with_the_guard_resource_asks_whatever_its_pod_says(daemon: 
     assert run(pause, *own, "--resource", resource) == Ended(code=0, error="")
 
 
+def test_a_refusal_without_a_daemon_says_how_to_start_it_also_where_it_runs_in_a_pod(tmp_path: Path) -> None:
+    ended = run(Container(tmp_path, {**CONTAINERD, PREFIX: "1"}).state(), *socket_of(tmp_path / "nobody.sock"))
+    assert ended.refused_with == "DAEMON-ABSENT"
+    assert "start it (systemctl start nri-rdma; on Kubernetes see its pod on this node)" in ended.error
+
+
 @pytest.mark.parametrize("value", ["\u00a0null", "\u3000[]", "\x1c", "\x0bnull", "\t[]", "\t"])
 def test_only_what_the_daemon_takes_for_blank_is_blank(tmp_path: Path, value: str) -> None:
     state = Container(tmp_path, {**CONTAINERD, PREFIX: value}).state()

@@ -21,7 +21,7 @@ from nri_rdma.doors.dra.statuses import ClaimState
 from nri_rdma.engine.claim_states import CdiState
 from nri_rdma.errors import ApiServerError
 from nri_rdma.host.cdi.folder import scan
-from nri_rdma.host.kubernetes.api import ApiServer
+from nri_rdma.host.kubernetes.api import RIGHTS_HINT, ApiServer
 from nri_rdma.model.claim import ClaimName
 from nri_rdma.model.driver import PreparedClaims
 
@@ -263,7 +263,7 @@ class StatusWriter:
         if not is_known:
             facts = {"claim": str(claim.name), "error": str(error)}
             if lacks_right:
-                facts |= {"missing": _RIGHTS, "hint": "apply the output of `nri-rdma claims manifests` again"}
+                facts |= {"missing": _RIGHTS, "hint": RIGHTS_HINT}
             log.warning("claim status is not written", extra=facts, exc_info=error if status == -1 else None)
 
     def _forget(self, claim: _Known) -> None:

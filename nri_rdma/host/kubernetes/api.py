@@ -30,7 +30,9 @@ JSON, PROTOBUF = "application/json", "application/vnd.kubernetes.protobuf"
 _HINT = "nothing, it is tried again; see that the API server runs, and the credentials in the setting kubeconfig"
 _STRANGE_HINT = "see what answers at the API server's address in the setting kubeconfig; it is tried again"
 _DEEP_HINT = "see the object's parameters, and have them nest less deep"
-_RIGHTS_HINT = "apply the output of `nri-rdma claims manifests` again; it is tried again"
+RIGHTS_HINT = "run `helm upgrade`, or without the chart apply the output of `nri-rdma claims manifests`, again"
+"""What to do if a right is missing. Applied over the chart's objects, the manifests would give the rights of its
+daemons to a service account in another namespace."""
 
 
 class ApiServer:
@@ -169,7 +171,7 @@ class ApiServer:
             answer = self._answer(method, path, query, body, until, accept)
         if not _FIRST_GOOD <= answer.status < _FIRST_BAD:
             what = f"the API server answers {answer.status} to {method}"
-            hint = _RIGHTS_HINT if answer.status == _FORBIDDEN else _HINT
+            hint = f"{RIGHTS_HINT}; it is tried again" if answer.status == _FORBIDDEN else _HINT
             raise ApiServerError(what, where=path, hint=hint, status=answer.status, detail=_message(answer))
         return answer
 

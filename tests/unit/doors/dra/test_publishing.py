@@ -202,7 +202,7 @@ def test_errors_are_said_once_and_tried_again_after_growing_pauses(
     wait_until(lambda: len(server.seen) >= 5, "some tries")
     known = publisher.published
     assert "403" in known.error
-    assert "Next: apply the output of `nri-rdma claims manifests` again" in known.error
+    assert "Next: run `helm upgrade`, or without the chart apply the output of " in known.error
     assert (known.slices, began <= known.error_since <= began + 1) == (0, True)
     (told,) = (vars(it) for it in caplog.records if it.message == "the node's devices are not published")
     assert told["error"] == known.error

@@ -255,6 +255,7 @@ def test_a_missing_right_is_said_once_with_its_name_and_tried_again_slowly(
     assert len(rig.server.writes) == 2
     (said,) = [it for it in caplog.records if "claim status is not written" in it.message]
     assert "associated-node: with both of resourceclaims/driver" in said.__dict__["missing"]
+    assert said.__dict__["hint"].startswith("run `helm upgrade`, or without the chart apply the output of ")
     assert said.exc_info is None  # no bug of ours
     rig.serve()
     rig.await_reason("Attached")

@@ -290,6 +290,10 @@ def test_what_the_chart_brings_is_no_problem_before_it_is_installed(guard: str, 
         ({"updateStrategy": {"rollingUpdate": {"maxSurge": 1}}}, "/updateStrategy/rollingUpdate/maxSurge"),
         ({"podLabels": {"nri-rdma/nodes": "x"}}, "invalid propertyName 'nri-rdma/nodes'"),
         ({"nodes": [{"name": "a"}, {"name": "a"}]}, "two kinds have the name a"),
+        (
+            {**PREFLIGHT, "nodes": [{"name": "a"}, {"name": "preflight-a"}]},
+            "the kind preflight-a has the name of the objects",
+        ),
         ({"config": {"pools": {"Big": {"modes": ["shared"], "door": "claims"}}}}, "pool Big: with door = claims"),
     ],
 )

@@ -101,9 +101,9 @@ def _pod_problems(
         yield Problem.of(error, file, placed.place_of((*path, error.key)), path_text(path))
         return
     yield from _of_all(pod, prefix, checked, asked, is_sound=not problems)
-    for container_way, error in _unknown_requests(pod, claims):
+    for container_way, unknown in _unknown_requests(pod, claims):
         path = (*at, *way, *container_way)
-        yield Problem.of(error, file, placed.place_of(path), path_text(path))
+        yield Problem.of(unknown, file, placed.place_of(path), path_text(path))
     for remark in remarks(pod, PodRequest(requests=tuple(asked)), prefix):
         if remark.path:
             path = (*at, *way, *remark.path)

@@ -295,6 +295,8 @@ def test_what_the_chart_brings_is_no_problem_before_it_is_installed(guard: str, 
             "the kind preflight-a has the name of the objects",
         ),
         ({"config": {"pools": {"Big": {"modes": ["shared"], "door": "claims"}}}}, "pool Big: with door = claims"),
+        ({"extraHostPaths": ["/etc/cdi"]}, "two values mount /etc/cdi"),
+        ({"nriSocket": "/run/containerd/nri.sock"}, "two values mount /run/containerd"),
     ],
 )
 def test_a_typo_is_refused_by_its_place(values: Mapping[str, Any], words: str) -> None:

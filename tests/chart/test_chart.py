@@ -220,6 +220,15 @@ def test_a_daemon_that_may_prove_sees_other_processes_and_the_nodes_of_devices()
         assert {"name": "infiniband", "mountPath": "/dev/infiniband"} in container["volumeMounts"]
 
 
+def test_only_a_daemon_with_a_kubeconfig_may_write_its_ca_to_a_file() -> None:
+    config = {"kubeconfig": "/srv/nodes/kubeconfig"}
+    daemons = of_kind(rendered({**ALL, "nodes": [{"name": "a", "config": config}, {"name": "b"}]}), "DaemonSet")
+    for daemon, has in ((daemons["nri-rdma-a"], 1), (daemons["nri-rdma-b"], 0)):
+        spec = daemon["spec"]["template"]["spec"]
+        assert spec["containers"][0]["volumeMounts"].count({"name": "tmp", "mountPath": "/tmp"}) == has
+        assert spec["volumes"].count({"name": "tmp", "emptyDir": {"medium": "Memory"}}) == has
+
+
 def test_preflight_runs_doctor_where_and_as_the_daemons_will_run_before_anything_else_is_made() -> None:
     found = rendered({**KINDS, **PREFLIGHT})
     hooks = [it for it in found if "preflight" in it["metadata"]["name"]]

@@ -16,7 +16,7 @@ from typing import Any  # Any: an object of Kubernetes
 from nri_rdma.commands.leave.holding import Object, holding
 from nri_rdma.decide.advertised import DRIVER
 from nri_rdma.errors import ApiServerError, ErrorCode, NriRdmaError
-from nri_rdma.host.kubernetes.api import ApiServer
+from nri_rdma.host.kubernetes.api import CALL_S, ApiServer
 
 LABEL = "app.kubernetes.io/name=nri-rdma"
 """The label by which the chart's DaemonSets are found."""
@@ -26,6 +26,9 @@ _PODS, _PAGE = "/api/v1/pods", 20
 object may have half of that."""
 _CLEARS = "clear-node"
 _AGAIN_S = 1.0
+_RESTORE_S = 30.0
+"""How long to retry to start the daemons again, all together. Kubernetes ends the chart's Job 60 s after its time limit
+for the nodes."""
 _ABSENT = 404
 _HELD_HINT = (
     "delete these pods, and uninstall again. To keep nri-rdma instead: `helm rollback` to the last revision, which helm"
@@ -73,12 +76,12 @@ def leave_cluster(
             _await_cleared(api, f"{path}/{name}", by, within_s)
             say(f"{name}: its nodes are cleared")
     except NriRdmaError:
+        by = time.monotonic() + _RESTORE_S
         for name, found in before.items():
             if _is_clearing(found):  # its daemons are in the release of helm only
                 say(f"{name}: its pods go on to clear their nodes, as after the earlier uninstall")
-                continue
-            api.merge(f"{path}/{name}", {"spec": {key: found["spec"][key] for key in ("updateStrategy", "template")}})
-            say(f"{name}: its daemons are started again")
+            else:
+                say(f"{name}: {_started_again(api, f'{path}/{name}', found, by)}")
         raise
     for name in slices:
         api.delete(f"{_SLICES}/{name}")
@@ -130,6 +133,21 @@ def _await_cleared(api: ApiServer, path: str, by: float, within_s: float) -> Non
         if time.monotonic() > by:
             what = f"nodes were not cleared within {within_s:.0f} s: {missing}"
             raise NriRdmaError(ErrorCode.INSTALL, what, where=path.rpartition("/")[2], hint=_LATE_HINT)
+        time.sleep(_AGAIN_S)
+
+
+def _started_again(api: ApiServer, path: str, daemons: Object, by: float) -> str:
+    """Restore the DaemonSet at `path` as it was read before, and return a sentence with the result. Errors of the API
+    server are retried until `by`, in seconds of time.monotonic()."""
+    before = {"spec": {key: daemons["spec"][key] for key in ("updateStrategy", "template")}}
+    while True:
+        try:
+            api.merge(path, before, timeout_s=max(1.0, min(CALL_S, by - time.monotonic())))
+        except ApiServerError as error:
+            if time.monotonic() > by:
+                return f"its daemons are not started again, which `helm rollback --force-conflicts` does: {error.what}"
+        else:
+            return "its daemons are started again"
         time.sleep(_AGAIN_S)
 
 

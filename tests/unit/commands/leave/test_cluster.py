@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,9 @@ class Cluster:
         self.pods: list[dict[str, Any]] = []
         self.clears = True
         self.fails = 0
+        self.refused: set[tuple[str, int]] = set()
+        """The writes that fail, each by its DaemonSet and its number for that one, from 1."""
+        self.writes = Counter[str]()
         server.answer = self._answer
 
     def _answer(self, handler: Any, seen: Any) -> bool:
@@ -64,6 +68,9 @@ class Cluster:
             return send(handler, 200, {"items": items}) if seen.method == "GET" else send(handler, 200, {})
         found = self.sets[name.strip("/")]
         if seen.method == "PATCH":
+            self.writes[found["metadata"]["name"]] += 1
+            if (found["metadata"]["name"], self.writes[found["metadata"]["name"]]) in self.refused:
+                return send(handler, 503, {"message": "etcdserver: leader changed"})
             found["spec"] = {**found["spec"], **seen.body["spec"]}
             found["metadata"]["generation"] += 1
         elif self.fails:
@@ -115,6 +122,31 @@ def test_where_a_node_is_not_cleared_the_daemons_run_again_and_the_slices_stay(s
     assert said == ["a: its daemons are started again", "b: its daemons are started again"]
     assert {name: it["spec"] for name, it in cluster.sets.items()} == before
     assert "n1-slice" not in {it.path.rpartition("/")[2] for it in server.writes}
+
+
+def test_daemons_run_again_although_the_api_server_fails_once_more(server: Server, tmp_path: Path) -> None:
+    cluster, said = Cluster(server), list[str]()
+    before = json.loads(json.dumps({name: it["spec"] for name, it in cluster.sets.items()}))
+    cluster.refused = {("b", 1), ("a", 2)}  # b is not cleared, and a is not restored at once
+    with pytest.raises(NriRdmaError, match=r"503 to PATCH, .*/daemonsets/b"):
+        leave(server, tmp_path, said=said)
+    assert said == ["a: its daemons are started again", "b: its daemons are started again"]
+    assert {name: it["spec"] for name, it in cluster.sets.items()} == before
+
+
+def test_daemons_that_cannot_be_started_again_are_named_and_the_others_run(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nri_rdma.commands.leave.cluster._RESTORE_S", 0.0)
+    cluster, said = Cluster(server), list[str]()
+    cluster.clears, cluster.refused = False, {("a", number) for number in range(2, 9)}
+    with pytest.raises(NriRdmaError, match="were not cleared"):
+        leave(server, tmp_path, within_s=0.1, said=said)
+    assert said == [
+        "a: its daemons are not started again, which `helm rollback --force-conflicts` does: the API server answers 503"
+        " to PATCH",
+        "b: its daemons are started again",
+    ]
 
 
 def test_a_pod_that_has_devices_refuses_before_anything_is_written(server: Server, tmp_path: Path) -> None:

@@ -10,6 +10,11 @@ import click
 from nri_rdma.commands.common.options import annotation_prefix_option, settings_options
 from nri_rdma.config.settings import Settings
 
+_HINT = (
+    "see that the API server runs, and that the credentials (--kubeconfig; in a pod its service account) have the"
+    " rights, and uninstall again"
+)
+
 
 @click.command(name="kubernetes")
 @click.option("--namespace", required=True, metavar="NAME", help="Where the DaemonSets are.")
@@ -41,14 +46,11 @@ def uninstall_kubernetes(
     Example:
       nri-rdma uninstall kubernetes --namespace nri-rdma --host-dir /var/lib/nri-rdma --kubeconfig ~/.kube/config
     """
+    from nri_rdma.commands.common.cluster import api_server
     from nri_rdma.commands.leave.cluster import leave_cluster
-    from nri_rdma.host.kubernetes.api import ApiServer
 
-    api = ApiServer(kubeconfig)
-    try:
+    with api_server(kubeconfig, _HINT) as api:
         leave_cluster(api, namespace, annotation_prefix, resources, host_dir, timeout, click.echo)
-    finally:
-        api.close()
 
 
 @click.command(name="node")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _NAMED = 3
 """The maximum number of nodes with one finding that are listed by name."""
+_HINT = "see that the API server runs, and install again; this command runs in the chart's Job only (preflight: true)"
 
 
 @click.command()
@@ -31,14 +32,11 @@ def preflight(namespace: str, without: tuple[str, ...], timeout: float) -> None:
     Example:
       nri-rdma preflight --namespace nri-rdma --without daemon
     """
+    from nri_rdma.commands.common.cluster import api_server
     from nri_rdma.commands.preflight.nodes import examine_nodes
-    from nri_rdma.host.kubernetes.api import ApiServer
 
-    api = ApiServer(None)
-    try:
+    with api_server(None, _HINT) as api:
         found = examine_nodes(api, namespace, without, timeout)
-    finally:
-        api.close()
     if show(found):
         click.get_current_context().exit(EXIT_PROBLEMS)
 

@@ -4,6 +4,7 @@ import pytest
 
 from nri_rdma.commands.doctor.finding import ok, problem, warning
 from nri_rdma.commands.preflight.cli import show
+from tests.unit.commands.cli.program import assert_one_error, nri_rdma
 
 
 def test_the_table_has_what_is_not_ok_and_names_three_nodes_of_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,3 +25,9 @@ def test_the_table_has_what_is_not_ok_and_names_three_nodes_of_a_finding(capsys:
 def test_nodes_without_a_fault_have_no_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert show({"n1": (ok("kernel", "Linux"),), "-": ()}) == 0
     assert capsys.readouterr().out == "1 node: all ok\n"
+
+
+def test_outside_of_a_pod_the_error_says_where_it_runs() -> None:
+    line = assert_one_error(nri_rdma("preflight", "--namespace", "rdma"), "API-SERVER", 1)
+    assert "in the chart's Job only" in line
+    assert "it is tried again" not in line, "this command tries once"

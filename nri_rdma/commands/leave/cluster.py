@@ -18,8 +18,9 @@ from nri_rdma.decide.advertised import DRIVER
 from nri_rdma.errors import ApiServerError, ErrorCode, NriRdmaError
 from nri_rdma.host.kubernetes.api import CALL_S, ApiServer
 
-LABEL = "app.kubernetes.io/name=nri-rdma"
-"""The label by which the chart's DaemonSets are found."""
+LABEL = "app.kubernetes.io/name=nri-rdma,app.kubernetes.io/component!=preflight"
+"""The labels by which the DaemonSets of the chart's daemons are found. Those of a preflight stay if it is interrupted;
+their pods write nothing, and the chart's Job may not change them."""
 _CLAIMS, _SLICES = "/apis/resource.k8s.io/v1/resourceclaims", "/apis/resource.k8s.io/v1/resourceslices"
 _PODS, _PAGE = "/api/v1/pods", 20
 """The path of pods, and the number of objects in one answer of the API server. The client reads 3 MiB at most, and an

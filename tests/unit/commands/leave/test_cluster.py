@@ -149,6 +149,14 @@ def test_daemons_that_cannot_be_started_again_are_named_and_the_others_run(
     ]
 
 
+def test_the_daemonsets_of_a_preflight_that_was_broken_off_are_left_alone(server: Server, tmp_path: Path) -> None:
+    """Their pods write nothing on the nodes, and the chart's Job may not change them."""
+    Cluster(server)
+    leave(server, tmp_path)
+    (asked,) = (it.query for it in server.seen if it.path.endswith("/daemonsets"))
+    assert asked["labelSelector"] == ["app.kubernetes.io/name=nri-rdma,app.kubernetes.io/component!=preflight"]
+
+
 def test_a_pod_that_has_devices_refuses_before_anything_is_written(server: Server, tmp_path: Path) -> None:
     cluster = Cluster(server)
     annotations = {"rdma.noderesource.dev/pod": "1"}

@@ -148,6 +148,8 @@ def _started_again(api: ApiServer, path: str, daemons: Object, by: float) -> str
             if time.monotonic() > by:
                 return f"its daemons are not started again, which `helm rollback --force-conflicts` does: {error.what}"
         else:
+            if daemons["spec"]["updateStrategy"].get("type") == "OnDelete":
+                return "its daemons start again when its pods are deleted, as its updateStrategy OnDelete has it"
             return "its daemons are started again"
         time.sleep(_AGAIN_S)
 

@@ -84,7 +84,7 @@ class Cluster:
 def _daemons(name: str) -> dict[str, Any]:
     status = {"observedGeneration": 1, "desiredNumberScheduled": 2, "updatedNumberScheduled": 2, "numberReady": 2}
     return {**json.loads(json.dumps(DAEMONS)), "metadata": {"name": name, "generation": 1}, "status": status} | {
-        "spec": {**json.loads(json.dumps(DAEMONS["spec"])), "updateStrategy": {"type": "OnDelete"}}
+        "spec": {**json.loads(json.dumps(DAEMONS["spec"])), "updateStrategy": {"type": "RollingUpdate"}}
     }
 
 
@@ -132,6 +132,19 @@ def test_daemons_run_again_although_the_api_server_fails_once_more(server: Serve
         leave(server, tmp_path, said=said)
     assert said == ["a: its daemons are started again", "b: its daemons are started again"]
     assert {name: it["spec"] for name, it in cluster.sets.items()} == before
+
+
+def test_daemons_that_start_when_their_pods_are_deleted_are_not_said_to_run(server: Server, tmp_path: Path) -> None:
+    """A DaemonSet with OnDelete does not replace the pods that clear their nodes."""
+    cluster, said = Cluster(server), list[str]()
+    cluster.clears = False
+    cluster.sets["a"]["spec"]["updateStrategy"] = {"type": "OnDelete"}
+    with pytest.raises(NriRdmaError, match="were not cleared"):
+        leave(server, tmp_path, within_s=0.1, said=said)
+    assert said == [
+        "a: its daemons start again when its pods are deleted, as its updateStrategy OnDelete has it",
+        "b: its daemons are started again",
+    ]
 
 
 def test_daemons_that_cannot_be_started_again_are_named_and_the_others_run(

@@ -87,10 +87,16 @@ class _Reading:
     def userspace(self, providers: list[str]) -> Userspace:
         family, distribution = self._distribution()
         musl = self._root.has(f"/lib/ld-musl-{self._machine}.so.1")
+        glibc = bool(self._find("libc.so.6"))
         found = self._find(LIBIBVERBS)
         if not found:
-            foreign = tuple(self._foreign())
-            return Userspace(family=family, distribution=distribution, has_musl=musl, foreign=foreign)
+            return Userspace(
+                family=family,
+                distribution=distribution,
+                has_musl=musl,
+                has_glibc=glibc,
+                foreign=tuple(self._foreign()),
+            )
         with self._root.opened(found) as fd:
             elf = _elf(fd)
             data, exported = elf.data(), elf.symbols_defined()
@@ -107,7 +113,7 @@ class _Reading:
             release=release,
             lacks=lacks,
             has_musl=musl,
-            has_glibc=self._versions("libc.so.6") is not None,
+            has_glibc=glibc,
             providers=tuple(self._provider(name, folder, release, listed, exported) for name in providers),
         )
 

@@ -204,6 +204,13 @@ def test_the_loader_of_musl_is_seen(image: Path) -> None:
     assert (told.has_musl, told.has_glibc, told.lacks) == (True, False, (Lack(library="libc.so.6"),))
 
 
+def test_an_image_without_libibverbs_has_glibc_beside_the_loader_of_musl(image: Path) -> None:
+    put(image, f"/lib/ld-musl-{os.uname().machine}.so.1", LIBC)
+    (image / f".{HOME}/libibverbs.so.1").unlink()
+    told = seen(image)
+    assert (told.path, told.has_musl, told.has_glibc) == ("", True, True)
+
+
 def test_a_version_that_a_library_lacks_is_named(image: Path) -> None:
     put(image, f"{HOME}/libibverbs/librxe-rdmav34.so", replace(RXE, needs={"libc.so.6": [("strtol", "GLIBC_2.38")]}))
     assert rxe(image).lacks == (Lack(library="libc.so.6", version="GLIBC_2.38"),)

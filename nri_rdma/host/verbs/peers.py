@@ -33,7 +33,7 @@ from nri_rdma.host.verbs.conversation import (
     text,
 )
 from nri_rdma.host.verbs.pingpong import End, PeerAddress
-from nri_rdma.host.verbs.steps import STEPS, StepError
+from nri_rdma.host.verbs.steps import MOST_CHARACTERS, STEPS, StepError
 
 MOST_DEVICES = 16
 MOST_PAIRS = MOST_DEVICES**2
@@ -222,7 +222,7 @@ def _problem(told: Line) -> Line:
     step = text(problem, "step")
     if step not in STEPS:
         raise ConversationError("the other side sent the name of a step that does not exist")
-    return {"step": step, "errno": number_of, "text": text(problem, "text", 2000)}
+    return {"step": step, "errno": number_of, "text": text(problem, "text", MOST_CHARACTERS)}
 
 
 def _result(told: Line) -> Line:

@@ -9,12 +9,16 @@ from contextlib import contextmanager
 from nri_rdma.host.verbs import library
 
 STEPS = ("pyverbs", "open", "port", "gid", "register", "qp", "connect", "transfer")
+MOST_CHARACTERS = 2000
+"""The longest error text of a step. It is limited because a GID table may have hundreds of entries to tell, and a peer
+refuses a longer text."""
 
 
 class StepError(Exception):
     """The error for a step that failed, with the library's error text and, if known, the kernel's error number."""
 
     def __init__(self, step: str, text: str, errno: int | None = None) -> None:
+        text = text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 3]}..."
         super().__init__(text)
         self.problem = {"step": step, "errno": errno, "text": text}
 

@@ -86,6 +86,16 @@ def test_a_pair_that_fails_is_told_with_its_side_and_the_next_is_measured() -> N
     assert serving.end()[1:] == [one, two, three, four]
 
 
+def test_a_problem_with_a_long_gid_table_does_not_end_the_measurement() -> None:
+    table = tuple((f"fd00::5054:ff:fe00:{number:x}", 2) for number in range(64))
+    with installed(Hca("many", gids=table), Hca("mlx5_0")):
+        serving = Serving(devices=[{"device": "many", "port": 1, "gid_index": 200}, *devices("mlx5_0")])
+        _, one, two = called(serving.port, "mlx5_0")
+        assert (one["side"], one["problem"]["step"], "latency_us" in two) == ("server", "gid", True)
+        assert one["problem"]["text"].endswith("...")
+        assert serving.end()[1:] == [one, two]
+
+
 @pytest.mark.usefixtures("library")
 def test_a_stranger_is_told_that_he_is_not_understood() -> None:
     serving = Serving("mlx5_0")

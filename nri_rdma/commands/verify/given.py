@@ -41,19 +41,24 @@ def given(
     Raises ProofError if there is no device.
     """
     told = _told(environment)
-    nodes = list(_with_nodes(sysfs, dev))
+    nodes = sorted(it.name for it in (dev / "infiniband").glob("uverbs*"))
+    with_nodes = [] if names or told else list(_with_nodes(sysfs, dev))
     chosen, origin = next(
         (
             (found, words)
             for found, words in (
                 (list(dict.fromkeys(names)), "the command line"),
                 (told, f"the variables {DEVICES}*"),
-                (nodes, f"the nodes in {dev}/infiniband"),
+                (with_nodes, f"the nodes in {dev}/infiniband"),
             )
             if found
         ),
         ([], ""),
     )
+    if not chosen and nodes:
+        what = f"no RDMA device of this node has the numbers of {', '.join(nodes)} in {dev}/infiniband"
+        hint = "make the container again: a device that was reset, or came back from a pod, has new numbers"
+        raise ProofError(ErrorCode.PROOF_DEVICE, what, hint=hint)
     if not chosen:
         what = f"no RDMA device was given to this container: {dev}/infiniband has no uverbs node"
         hint = "let its pod ask for devices; docs/check.md says what an ephemeral container gets"

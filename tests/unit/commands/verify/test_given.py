@@ -60,6 +60,17 @@ def test_a_container_without_devices_is_told_so(tmp_path: Path) -> None:
         found(tmp_path)
 
 
+def test_nodes_that_belong_to_no_device_are_named(tree: Path) -> None:
+    (tree / "sys/class/infiniband_verbs/uverbs0/dev").write_text("231:199\n")
+    with pytest.raises(ProofError, match="no RDMA device of this node has the numbers of uverbs0, uverbs7 in "):
+        found(tree)
+
+
+def test_a_device_that_is_named_needs_no_look_at_the_nodes_of_others(tree: Path) -> None:
+    (tree / "sys/class/infiniband_verbs/uverbs1/dev").unlink()  # it is just being removed
+    assert ports(found(tree, "mlx5_0")) == [("mlx5_0", 1)]
+
+
 def test_memory_is_bounded_by_memlock_and_a_quarter_of_the_containers_memory() -> None:
     assert bytes_to_register(None, None) == MOST_REGISTERED
     assert bytes_to_register(None, 40 * MIB) == 10 * MIB

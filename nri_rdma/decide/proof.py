@@ -103,8 +103,14 @@ _LIMITED = _Meaning(
     cause="",
     hint="make the port a full member of its partition at the subnet manager: limited members do not reach each other",
 )
+_NO_ADDRESS = _transfer(
+    "",
+    "give the pod the netdev with an address, by which iWARP connects: `mode: exclusive`, or `hostNetwork: true`",
+)
 LIMITED_MEMBER = "a limited member"
 """The words that the test program's error has for a P_Key without full membership."""
+WITHOUT_ADDRESS = "no address of the pod is on"
+"""The words that the test program's error has for an iWARP device that has no IP address in the container."""
 _NO_CHANNEL = "CMEventChannel"
 """The word in pyverbs' error if rdma_cm is missing. The error's number is ENODEV, which a missing route causes, too."""
 _FAILED = MappingProxyType(
@@ -156,4 +162,6 @@ def _meaning(problem: ProofProblem) -> _Meaning:
         return _LIMITED
     if problem.step is ProofStep.CONNECT and _NO_CHANNEL in problem.text:
         return _NO_MANAGER
+    if problem.step is ProofStep.CONNECT and WITHOUT_ADDRESS in problem.text:
+        return _NO_ADDRESS
     return _OF_ERRORS.get((problem.step, problem.errno or 0), _OF_STEPS[problem.step])

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from nri_rdma.decide.proof import words_of
+from nri_rdma.decide.proof import WITHOUT_ADDRESS, words_of
 from nri_rdma.errors import ErrorCode
 from nri_rdma.model.proof import ProofProblem, ProofStep
 
@@ -48,6 +48,12 @@ def test_iwarp_without_rdma_cm_lacks_a_node_and_not_a_route() -> None:
     text = "Failed to create CMEventChannel. Errno: 19, No such device"
     code, what, _ = words_of(ProofProblem(step=ProofStep.CONNECT, text=text, errno=errno.ENODEV), "siw0", 1)
     assert (code, "/dev/infiniband/rdma_cm" in what) == (ErrorCode.PROOF_DEVICE, True)
+
+
+def test_iwarp_without_an_address_in_the_pod_is_told_how_to_get_one() -> None:
+    text = f"{WITHOUT_ADDRESS} siw0 (addresses: 10.244.1.7)"
+    code, _, hint = words_of(ProofProblem(step=ProofStep.CONNECT, text=text), "siw0", 1)
+    assert (code, "mode: exclusive" in hint, "RoCE" in hint) == (ErrorCode.PROOF_TRANSFER, True, False)
 
 
 def test_the_likely_cause_comes_before_the_words_of_the_library() -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from nri_rdma.decide.proof import WITHOUT_ADDRESS
+from nri_rdma.host.verbs import numbers
 from nri_rdma.host.verbs.selfcheck import check
 from tests.fakes.pyverbs import Hca, PortAttr, installed
 
@@ -63,6 +65,11 @@ def test_a_port_that_cannot_send_is_an_answer() -> None:
     assert problem(Hca("mlx5_0", port=PortAttr(state=1))) == ("port", None)
     told = checked(Hca("mlx5_0"), gid_index=3)
     assert (told["problem"]["step"], told["transport"]) == ("gid", "roce")
+
+
+def test_iwarp_without_an_address_in_the_pod_is_an_answer() -> None:
+    told = checked(Hca("mlx5_0", transport_type=numbers.IWARP), addresses=["fe80::1"])["problem"]
+    assert (told["step"], told["text"].startswith(f"{WITHOUT_ADDRESS} mlx5_0")) == ("connect", True)
 
 
 def test_data_that_is_lost_or_changed_is_an_answer() -> None:

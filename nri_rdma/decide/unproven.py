@@ -9,6 +9,8 @@ from nri_rdma.model.proof import ProofAnswer, ProofEnd, ProofTask
 
 _AGAIN = "if this repeats, see the daemon's log and `nri-rdma trace`"
 
+_PYTHON = "see that verbs_python is the distribution's Python with its pyverbs (Debian: python3-pyverbs)"
+
 
 def refusal_of(task: ProofTask, answer: ProofAnswer, within_s: float) -> ProofError | None:
     """Return the error that refuses a container, because data did not pass each port of the task within `within_s`
@@ -30,8 +32,7 @@ def _words(task: ProofTask, answer: ProofAnswer, within_s: float) -> tuple[Error
             return ErrorCode.PROOF_ENDED, what, f"the container is created again; {_AGAIN}"
         case ProofEnd.UNAVAILABLE:
             what = f"RDMA cannot be proven on this node{_because(answer)}"
-            hint = "see that verbs_python is the distribution's Python with its pyverbs (Debian: python3-pyverbs)"
-            return ErrorCode.PROOF_UNAVAILABLE, what, hint
+            return ErrorCode.PROOF_UNAVAILABLE, what, answer.hint or _PYTHON
         case ProofEnd.ANSWERED:
             return _words_of_ports(task, answer)
 

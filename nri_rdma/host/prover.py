@@ -35,10 +35,19 @@ _READ_BYTES: Final = 65536
 _MOST_LIMIT: Final = (1 << 63) - 1
 """The largest limit that resource.setrlimit accepts; OCI runtimes write "no limit" as 2**64 - 1."""
 _MEMLOCK = re.compile(r"^Max locked memory\s+(\S+)", re.MULTILINE)
+_ENTER: Final = (
+    "the container is created again; if this repeats, see that the daemon has CAP_SYS_ADMIN and CAP_SYS_PTRACE, and the"
+    " host's cgroups at cgroup_root (chart: `prove: true`)"
+)
 
 
 class _UnavailableError(Exception):
-    """The error if a proof (a test that RDMA works in a container) cannot be made; the text says why."""
+    """The error if a proof (a test that RDMA works in a container) cannot be made; the text says why. `hint` is the
+    next step, "" if it is about pyverbs and its Python."""
+
+    def __init__(self, text: str, *, hint: str = "") -> None:
+        super().__init__(text)
+        self.hint = hint
 
 
 class Prover:
@@ -68,15 +77,15 @@ class Prover:
     def prove(self, task: ProofTask, within_s: float) -> ProofAnswer:
         """Test whether RDMA works in a container, and return the result for each device. Blocks for at most `within_s`
         + 0.5 s. An error becomes the end UNAVAILABLE of the answer."""
-        started = time.monotonic()
+        started, hint = time.monotonic(), ""
         try:
             end, text, proofs = self._prove(task, started + within_s)
         except _UnavailableError as error:
-            end, text, proofs = ProofEnd.UNAVAILABLE, str(error), ()
+            end, text, proofs, hint = ProofEnd.UNAVAILABLE, str(error), (), error.hint
         except OSError as error:  # no file descriptor is left
             end, text, proofs = ProofEnd.UNAVAILABLE, str(error.strerror), ()
         took_ms = round(1000 * (time.monotonic() - started), 3)
-        return ProofAnswer(end=end, text=text, proofs=proofs, took_ms=took_ms)
+        return ProofAnswer(end=end, text=text, hint=hint, proofs=proofs, took_ms=took_ms)
 
     def close(self) -> None:
         """Kill the process that makes proofs (tests of RDMA in containers), with its children. Later calls of `prove`
@@ -97,7 +106,7 @@ class Prover:
             os.close(read)
         for line in lines:
             if "refused" in line:
-                raise _UnavailableError(line["refused"])
+                raise _UnavailableError(line["refused"], hint=_ENTER)
         answers = [line["answer"] for line in lines if "answer" in line]
         proofs = tuple(_proof(asked, answer) for asked, answer in zip(task.devices, answers, strict=False))
         end, text = self._end(warm, lines[-1] if lines else {}, until)
@@ -118,9 +127,9 @@ class Prover:
             memory = memory_max(procs, self._cgroup_root)
             memlock = _lockable(_memlock_of(task))
         except OSError as error:
-            raise _UnavailableError(f"{error.filename}: {error.strerror}") from error
+            raise _UnavailableError(f"{error.filename}: {error.strerror}", hint=_ENTER) from error
         except ValueError as error:
-            raise _UnavailableError(f"its cgroup is not known: {error}") from error
+            raise _UnavailableError(f"its cgroup is not known: {error}", hint=_ENTER) from error
         size = bytes_to_register(memlock if memlock != resource.RLIM_INFINITY else None, memory)
         return {
             "pid": task.pid,
@@ -240,7 +249,8 @@ def _lockable(wanted: int) -> int:
     if own == resource.RLIM_INFINITY or 0 <= wanted <= own:
         return wanted
     if own < LEAST_LOCKED:
-        raise _UnavailableError(f"the daemon itself may lock {own} bytes of memory only (LimitMEMLOCK= of its service)")
+        what = f"the daemon itself may lock {own} bytes of memory only (LimitMEMLOCK= of its service)"
+        raise _UnavailableError(what, hint="give the daemon's service LimitMEMLOCK=infinity, and restart it")
     return own
 
 

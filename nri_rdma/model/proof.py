@@ -95,3 +95,5 @@ class ProofAnswer:
     proofs: tuple[DeviceProof, ...] = ()
     text: str = ""
     """A sentence that says why, if `end` is not ANSWERED."""
+    hint: str = ""
+    """The next step, if `end` is UNAVAILABLE for another reason than pyverbs and its Python."""

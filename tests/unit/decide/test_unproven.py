@@ -56,3 +56,10 @@ def test_another_end_is_told_with_its_reason(end: ProofEnd, code: ErrorCode, wha
     refused = refusal_of(TASK, ProofAnswer(end=end, took_ms=1.0, text="rxe0 hangs"), 2.5)
     assert refused is not None
     assert (refused.code, refused.what, refused.where) == (code, what, TASK.where)
+
+
+def test_what_the_prover_says_to_do_next_counts_before_the_usual_step() -> None:
+    for hint, told in (("", "verbs_python"), ("give it LimitMEMLOCK=infinity", "LimitMEMLOCK")):
+        refused = refusal_of(TASK, ProofAnswer(end=ProofEnd.UNAVAILABLE, took_ms=1.0, text="no", hint=hint), 2.5)
+        assert refused is not None
+        assert told in refused.hint

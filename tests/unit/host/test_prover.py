@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 import threading
 import time
@@ -64,6 +65,15 @@ def test_a_cgroup_that_is_not_there_is_the_reason(tmp_path: Path, cgroups: Path)
     (cgroups / "box/cgroup.procs").unlink()
     assert unavailable(None, cgroups) == f"{cgroups}/box/cgroup.procs: No such file or directory"
     assert unavailable(None, tmp_path) == f"{tmp_path}: no cgroups are mounted there"
+
+
+def test_the_next_step_is_what_the_daemon_lacks(tmp_path: Path, cgroups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "cgroup_root" in Prover(None, tmp_path).prove(TASK, 1).hint
+    assert Prover(None, cgroups).prove(TASK, 1).hint == "", "that is about verbs_python"
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: (65536, 65536))
+    answer = Prover(None, cgroups).prove(replace(TASK, memlock=1 << 20), 1)
+    assert answer.text.startswith("the daemon itself may lock 65536 bytes of memory only")
+    assert "LimitMEMLOCK=infinity" in answer.hint
 
 
 def test_a_process_that_still_loads_pyverbs_is_late_and_stays(tmp_path: Path, cgroups: Path) -> None:

@@ -59,8 +59,6 @@ class Elf:
         self._fd = fd
         self._bytes_left, self._rows_left, self._names_left = MOST_READ, MOST_ROWS, MOST_NAME_BYTES
         self._size = os.fstat(fd).st_size
-        if self._size > MOST_BYTES:
-            raise ElfError(f"it has {self._size} bytes")
         head = self._read(0, 64)
         if head[:4] != b"\x7fELF":
             raise ElfError("it is no ELF file")
@@ -105,6 +103,7 @@ class Elf:
 
     def data(self) -> bytes:
         """Return all bytes of the file."""
+        self._check_size()
         return self._read(0, self._size)
 
     def words_after(self, text: str) -> Iterator[tuple[int, int]]:
@@ -171,6 +170,7 @@ class Elf:
 
     def _sections(self) -> tuple[_Section, ...]:
         if self._known is None:
+            self._check_size()
             form, at = ("QIHHHHHH", 40) if self.bits == 64 else ("IIHHHHHH", 32)
             offset, _flags, _head, _program, _programs, size, count, _names = self._unpack(form, self._head, at)
             if size != (64 if self.bits == 64 else 40) or not offset:
@@ -229,6 +229,12 @@ class Elf:
                 yield first, second
 
     # Bytes
+
+    def _check_size(self) -> None:
+        """Raise ElfError for a file that is too large. Its header is read before, so that `machine` is known of it: a
+        library that is there is not told as missing."""
+        if self._size > MOST_BYTES:
+            raise ElfError(f"it has {self._size} bytes")
 
     def _read(self, offset: int, size: int) -> bytes:
         self._take(size)

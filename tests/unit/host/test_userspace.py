@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from nri_rdma.host.elf import MOST_BYTES
 from nri_rdma.host.root_folder import RootFolder
 from nri_rdma.host.userspace import MOST_CONFIGURED, MOST_FOLDERS, MOST_S, read_userspace
 from nri_rdma.model.userspace import Lack, Provider, Userspace
@@ -209,6 +210,12 @@ def test_an_image_without_libibverbs_has_glibc_beside_the_loader_of_musl(image: 
     (image / f".{HOME}/libibverbs.so.1").unlink()
     told = seen(image)
     assert (told.path, told.has_musl, told.has_glibc) == ("", True, True)
+
+
+@pytest.mark.parametrize("name", ["libibverbs.so.1", "libc.so.6", "libibverbs/librxe-rdmav34.so"])
+def test_a_library_that_is_too_large_to_read_is_not_told_as_missing(image: Path, name: str) -> None:
+    os.truncate(image / f".{HOME}/{name}", MOST_BYTES + 1)
+    assert seen(image) == Userspace(unseen=f"a library of the image cannot be read: it has {MOST_BYTES + 1} bytes")
 
 
 def test_a_version_that_a_library_lacks_is_named(image: Path) -> None:

@@ -49,7 +49,7 @@ _PACKAGES = {
     "suse": "libibverbs1 and libibverbs, both of one release",
 }
 _OTHER_PACKAGES = "libibverbs of rdma-core with its providers"
-_ELSE = "a container that does not use RDMA: leave it out of `containers`, or write `userspace: off`"
+_ELSE = 'a container that does not use RDMA: leave it out of `containers`, or write `userspace: "off"`'
 _TCP = "its programs find no RDMA device, and most go on over TCP"
 
 

@@ -129,11 +129,13 @@ def one_of(kind: type[E], text: Reader[str] | None = None) -> Reader[E]:
     """Return a function that reads a member of the enum `kind` by its value, in which upper and lower case differ.
     `text` reads the value from the parsed value; None: the parsed value must be a string."""
     hint = f"write one of {listed(kind)}"
+    # kubectl reads a manifest as YAML 1.1: of a claim's parameters `off` comes as false.
+    quoted = f'{hint}; off in quotes ("off"), which else is false in a claim' if "off" in [*kind] else hint
 
     def read(node: Node, where: str) -> E:
         value = core_value(node) if text is None else text(node, where)
         if not isinstance(value, str) or value not in [*kind]:
-            raise refused(where, f"{shown(node)} is not allowed", hint)
+            raise refused(where, f"{shown(node)} is not allowed", quoted if value is False else hint)
         return kind(value)
 
     return read

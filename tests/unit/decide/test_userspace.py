@@ -52,7 +52,7 @@ def test_an_error_names_cause_place_package_and_the_way_around() -> None:
     assert str(error) == (
         "nri-rdma: USERSPACE-MISSING: the image has no libibverbs.so.1: its programs find no RDMA device, and most go"
         " on over TCP (Debian 12), default/a, container b. Next: install libibverbs1 and ibverbs-providers, both of one"
-        " release; a container that does not use RDMA: leave it out of `containers`, or write `userspace: off`."
+        ' release; a container that does not use RDMA: leave it out of `containers`, or write `userspace: "off"`.'
     )
 
 

@@ -348,3 +348,7 @@ def test_no_request_raises_anything_but_a_request_error(request_fields: dict[str
         requests(json.dumps(request_fields))
     except RequestError as error:
         assert error.where.startswith(POD)
+
+
+def test_off_that_kubectl_made_false_of_is_to_be_written_in_quotes() -> None:
+    assert 'off in quotes ("off")' in refusal("{userspace: false}").hint

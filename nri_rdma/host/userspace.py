@@ -87,8 +87,8 @@ class _Reading:
     def userspace(self, providers: list[str]) -> Userspace:
         family, distribution = self._distribution()
         musl = self._root.has(f"/lib/ld-musl-{self._machine}.so.1")
-        glibc = bool(self._find("libc.so.6"))
         found = self._find(LIBIBVERBS)
+        glibc = bool(self._find("libc.so.6"))
         if not found:
             return Userspace(
                 family=family,

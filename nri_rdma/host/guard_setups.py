@@ -9,6 +9,7 @@ files.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -150,7 +151,7 @@ def _fault_of_handler(handler: RuntimeHandler, settings: Settings) -> _Fault:
         return _Fault(text=str(error))
     if hook is None:
         return _Fault(text=f"{handler.base_spec} has no {GUARD_HOOK} among its {_STAGE} hooks")
-    if fault := fault_with_interpreter(Path(hook["path"]).resolve(), GUARD_MODULE):
+    if fault := fault_with_interpreter(Path(os.path.realpath(hook["path"])), GUARD_MODULE):
         return _Fault(text=fault, blocks=True)
     prefix = settings.annotation_prefix
     keys = (prefix, f"{prefix}/pod", f"{prefix}/container.a")
@@ -184,7 +185,7 @@ def _fault_of_definition(path: Path, settings: Settings) -> _Fault | None:
         return _Fault(text=f"{path} lacks the stage {_STAGE}")
     if _table(document.get("when")).get("always") is not True:
         return _Fault(text=f"{path} is not for every container (when: always)")
-    if fault := fault_with_interpreter(Path(hook["path"]).resolve(), GUARD_MODULE):
+    if fault := fault_with_interpreter(Path(os.path.realpath(hook["path"])), GUARD_MODULE):
         return _Fault(text=f"{path}: {fault}", blocks=True)
     return _Fault(text=_fault_of_hook(hook, settings))
 

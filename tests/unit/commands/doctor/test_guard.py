@@ -176,6 +176,8 @@ def test_a_hook_that_cannot_be_run_is_told_because_no_container_starts(site: Sit
         )
         assert "base_runtime_spec" in found.fix
         site.hook.unlink(missing_ok=True)
+    site.hook.symlink_to(site.hook)  # a loop
+    assert site.finding().found.endswith(f"{site.hook} does not exist or is not executable")
 
 
 def test_a_hook_whose_interpreter_is_missing_or_that_is_a_folder_cannot_be_run_either(site: Site) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Protocol, Self
 
 import grpc
 
+from tests.rig.dial import dial
 from tests.rig.image import IMAGE
 from tests.rig.pb import cri_pb2 as pb
 
@@ -104,7 +105,7 @@ class Cri:
     """A connection to a runtime's CRI socket."""
 
     def __init__(self, socket: Path, *, cgroup_parent: str = "", log_directory: Path | None = None) -> None:
-        self._channel = grpc.insecure_channel(f"unix://{socket}")
+        self._channel = dial(socket)
         self._cgroup_parent = cgroup_parent
         self._log_directory = log_directory
         self.traceparent = ""

@@ -17,6 +17,7 @@ from typing import Any, Self  # Any: grpc has no types
 
 import grpc
 
+from tests.rig.dial import dial
 from tests.rig.kubelet import fields, message, number_in, text, whole
 
 _EMPTY = b""
@@ -145,7 +146,7 @@ class FakeDeviceManager:
         endpoint, resource = told[2].decode(), told[3].decode()
         with self._lock:
             if not self._is_stopped:  # the call is answered by a thread that may still run after the server's end
-                channel = grpc.insecure_channel(f"unix:{self._folder}/{endpoint}")
+                channel = dial(self._folder / endpoint)
                 plugin = Registered(endpoint=endpoint, channel=channel)
                 self._dialed.append(plugin)
                 threading.Thread(target=self._follow, args=(resource, plugin), daemon=True).start()

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
-import grpc
-
 from tests.rig import api_server
 from tests.rig.daemon import Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.device_manager import FakeDeviceManager
+from tests.rig.dial import dial
 from tests.rig.dra_state import ClaimState, write
 from tests.rig.expect import tree_number
 from tests.rig.fabric import Fabric
@@ -380,7 +379,7 @@ def _listening(folder: Path) -> Path | None:
 def prepared(path: Path, namespace: str, name: str, uid: str, seconds: float = 10) -> Mapping[int, bytes]:
     """What the driver answers of a claim that is to be prepared, as the kubelet asks it: 1 is a device, 2 an error."""
     request = message(1, text(1, namespace) + text(2, uid) + text(3, name))
-    with grpc.insecure_channel(f"unix:{path}") as channel:
+    with dial(path) as channel:
         method = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
         answer = channel.unary_unary(method)(request, timeout=seconds)
     (entry,) = [dict(fields(content)) for _, content in fields(answer)]

@@ -18,6 +18,7 @@ from tests.rig import api_server
 from tests.rig.cri import Container, Cri, Sandbox
 from tests.rig.daemon import Daemon
 from tests.rig.deadline import wait_until
+from tests.rig.dial import dial
 from tests.rig.dra_state import ClaimState, write
 from tests.rig.expect import host_link, look
 from tests.rig.fabric import Fabric
@@ -73,7 +74,7 @@ class Driver:
     def calling(self, method: str, claim: str, seconds: float = 40) -> Iterator[Any]:
         """A call that is under way; it is given up at the end."""
         request = message(1, text(1, "default") + text(2, f"uid-{claim}") + text(3, claim))
-        with grpc.insecure_channel(f"unix:{self.socket}") as channel:
+        with dial(self.socket) as channel:
             call = channel.unary_unary(CALL.format(method)).future(request, timeout=seconds)
             yield call
             call.cancel()

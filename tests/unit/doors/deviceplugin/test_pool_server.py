@@ -19,6 +19,7 @@ from nri_rdma.model.request import Mode
 from nri_rdma.observe.spans import Recorder
 from tests.rig.deadline import wait_until
 from tests.rig.device_manager import FakeDeviceManager
+from tests.rig.dial import dial
 from tests.unit.doors.deviceplugin.pools import NIC, RESOURCE, pool, pool_of_devices, supply
 from tests.unit.doors.deviceplugin.test_answers import down
 from tests.unit.model.hardware import eight
@@ -103,7 +104,7 @@ def test_lists_that_a_kubelet_has_left_keep_no_other_call_waiting(
     folder: Path, manager: FakeDeviceManager, served: PoolServer
 ) -> None:
     for _ in range(8):  # more than there are threads
-        with grpc.insecure_channel(f"unix:{folder / endpoint_of(served.pool)}") as channel:
+        with dial(folder / endpoint_of(served.pool)) as channel:
             told = channel.unary_stream("/v1beta1.DevicePlugin/ListAndWatch")(b"", timeout=5)
             assert next(told)
             told.cancel()

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from nri_rdma.decide.advertised import slice_name
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.dra.claim_specs import SpecStyle
@@ -26,6 +24,7 @@ from nri_rdma.model.request import Mode
 from nri_rdma.pb import dra_pb2 as dra
 from nri_rdma.pb import pluginregistration_pb2 as registration
 from tests.rig.api_server import Seen, running, send
+from tests.rig.dial import dial
 from tests.unit.rigs.inside_daemon import InsideDaemon
 
 OURS = "rdma.noderesource.dev"
@@ -40,7 +39,7 @@ def call(
     path: Path, method: str, data: bytes, metadata: Mapping[str, str] | None = None, *, waits: bool = False
 ) -> bytes:
     """Ask a socket, as the kubelet does, and return its answer. `waits`: until somebody listens."""
-    with grpc.insecure_channel(f"unix:{path}") as channel:
+    with dial(path) as channel:
         sent = tuple((metadata or {}).items())
         answer: bytes = channel.unary_unary(method)(data, timeout=10, metadata=sent, wait_for_ready=waits)
         return answer

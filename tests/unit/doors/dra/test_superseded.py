@@ -10,13 +10,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from nri_rdma.doors.dra.dra_server import DraServer
 from nri_rdma.model.pod import Pod
 from nri_rdma.pb import dra_pb2 as dra
 from tests.rig.deadline import wait_until
+from tests.rig.dial import dial
 from tests.unit.doors.dra.claimed import OURS, PATH, PREPARE, UNPREPARE, Claimed, asked, call, kubelet_folder
 
 SPEC = f"{OURS}-claim-u1.json"
@@ -45,7 +45,7 @@ def served(node: Claimed, holder: Pod) -> Iterator[Path]:
 @contextmanager
 def begun(socket: Path, *claims: tuple[str, str], seconds: float = 20) -> Iterator[Any]:
     """A call of NodePrepareResources that is under way; its end is the kubelet's."""
-    with grpc.insecure_channel(f"unix:{socket}") as channel:
+    with dial(socket) as channel:
         future = channel.unary_unary(PREPARE).future(asked(dra.NodePrepareResourcesRequest, *claims), timeout=seconds)
         yield future
         future.cancel()
@@ -135,7 +135,7 @@ def test_sixteen_calls_that_wait_for_one_claim_keep_no_other_claim_waiting(
         node.told[other], node.told[PATH] = node.told[PATH], held
         node.told[other]["metadata"]["namespace"] = "other"
         before, threads = time.monotonic(), threading.active_count()
-        with grpc.insecure_channel(f"unix:{served}") as channel:
+        with dial(served) as channel:
             claim = dra.Claim(namespace="other", name="rails", uid="u2")
             data = channel.unary_unary(PREPARE)(
                 dra.NodePrepareResourcesRequest(claims=[claim]).SerializeToString(), timeout=20

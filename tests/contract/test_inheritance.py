@@ -40,7 +40,7 @@ def rail(machine: Machine) -> int:
     for route in ROUTES:
         machine.add_route("rail0", route)
     machine.add_neighbour("rail0", "10.0.0.9", OTHER_MAC)
-    wait_until(lambda: "fe80::/64 metric 256" in machine.see()[ifindex].routes, "the link-local route", 5)
+    wait_until(lambda: "fe80::/64 metric 256" in machine.see()[ifindex].routes, "the link-local route")
     return ifindex
 
 
@@ -91,7 +91,7 @@ def _brought(link: LinkState) -> tuple[Inherit | SetLink, ...]:
 
 def test_what_a_link_carries_is_made_anew_in_a_pod(machine: Machine, link: LinkState, pod: Namespace) -> None:
     apply(machine.kernel, pod, link.ifindex, *_brought(link))
-    wait_until(lambda: "fe80::/64 metric 256" in machine.see(POD)[link.ifindex].routes, "the link-local route", 5)
+    wait_until(lambda: "fe80::/64 metric 256" in machine.see(POD)[link.ifindex].routes, "the link-local route")
     seen = machine.see(POD)[link.ifindex]
     assert seen.addresses == {"10.0.0.1/24", "10.0.0.2/24 secondary", "fd00::1/64", "fe80::11:ff:fe00:1/64"}
     assert seen.routes == {*ROUTES, "10.0.0.0/24 src 10.0.0.1", "fd00::/64 metric 256", "fe80::/64 metric 256"}
@@ -120,7 +120,7 @@ def test_what_is_brought_may_differ_from_what_the_host_has(machine: Machine, lin
         Inherit(brought=Brought(thing=sourced, is_sourceless=True)),
         Inherit(brought=Brought(thing=sourced, table=4711)),
     )
-    wait_until(lambda: "fe80::/64 metric 256" in machine.see(POD)[link.ifindex].routes, "the link-local route", 5)
+    wait_until(lambda: "fe80::/64 metric 256" in machine.see(POD)[link.ifindex].routes, "the link-local route")
     seen = machine.see(POD)[link.ifindex]
     assert seen.addresses >= {"10.0.0.1/24", "fd00::1/64"}
     assert seen.routes == {
@@ -158,7 +158,7 @@ def test_how_a_pod_routes_is_read(machine: Machine, link: LinkState, pod: Namesp
     kernel = machine.kernel
     assert kernel.routing(pod).routes.get(link.ifindex, ()) == ()
     apply(kernel, pod, link.ifindex, *_brought(link), AddRule(rule=RULES[0]))
-    wait_until(lambda: "fe80::/64 metric 256" in machine.see(POD)[link.ifindex].routes, "the link-local route", 5)
+    wait_until(lambda: "fe80::/64 metric 256" in machine.see(POD)[link.ifindex].routes, "the link-local route")
     routing = kernel.routing(pod)
     assert set(routing.addresses[link.ifindex]) >= set(map(ip_interface, ("10.0.0.1/24", "10.0.0.2/24", "fd00::1/64")))
     assert set(routing.routes[link.ifindex]) >= {

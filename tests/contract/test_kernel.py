@@ -78,7 +78,7 @@ def _bare(name: str) -> Seen:
 
 def _eventually(machine: Machine, ifindex: int, expected: Seen) -> None:
     """What IPv6 does takes its own time."""
-    wait_until(lambda: machine.see().get(ifindex) == expected, f"{expected} (is {machine.see().get(ifindex)})", 5)
+    wait_until(lambda: machine.see().get(ifindex) == expected, f"{expected} (is {machine.see().get(ifindex)})")
 
 
 def _refused(errnos: set[int], work: Callable[[], object]) -> None:
@@ -167,7 +167,7 @@ def test_a_move_onto_a_taken_number_or_alternative_name_changes_nothing(machine:
     pod = kernel.open_namespace(machine.pod_path)
     machine.set("rail0", up=True, alt_name="eth1")
     machine.add_address("rail0", "10.0.0.1/24")
-    wait_until(lambda: len(machine.see()[rail].routes) == 2, "connected routes", 5)
+    wait_until(lambda: len(machine.see()[rail].routes) == 2, "connected routes")
     before = machine.see()
     _refused({errno.EBUSY}, lambda: kernel.move_link(kernel.host, rail, pod, "rdma0", as_ifindex=taken))
     set_alt_names(kernel, pod, taken, add=("eth1",), remove=())
@@ -485,7 +485,7 @@ def test_the_mtu_of_ipv6_follows_that_of_the_link(machine: Machine, rail: int) -
     assert machine.sysctl("rail0", "ipv6/conf/mtu") == "1400"
     set_sysctls(kernel, host, rail, (("ipv6/conf/mtu", "1300"),))
     set_link(kernel, host, rail, up=True)
-    wait_until(lambda: machine.sysctl("rail0", "ipv6/conf/mtu") == "1400", "what comes with the carrier", 5)
+    wait_until(lambda: machine.sysctl("rail0", "ipv6/conf/mtu") == "1400", "what comes with the carrier")
 
 
 def test_a_secret_of_stable_addresses_is_told_where_there_is_one_and_changes_their_mode(
@@ -609,7 +609,7 @@ def test_the_same_route_over_another_link_does_not_count_as_restored(machine: Ma
     other = machine.add_link("rail1", OTHER_MAC)
     for name in ("rail0", "rail1"):
         machine.set(name, up=True)
-    wait_until(lambda: all(machine.see()[it].routes == {LINK_LOCAL_ROUTE} for it in (rail, other)), "link-local", 5)
+    wait_until(lambda: all(machine.see()[it].routes == {LINK_LOCAL_ROUTE} for it in (rail, other)), "link-local")
     (route,) = capture(kernel, host, rail).routes
     remove(kernel, host, rail, route)
     assert machine.see()[other].routes == {LINK_LOCAL_ROUTE}
@@ -633,7 +633,7 @@ def in_pod(machine: Machine, rail: int) -> Namespace:
     kernel.move_link(kernel.host, rail, pod, "rdma0", as_ifindex=rail)
     addresses = [ip_interface("10.0.0.2/24"), ip_interface("fd00::2/64")]
     configure(kernel, pod, rail, mtu=None, addresses=addresses)
-    wait_until(lambda: len(machine.see(POD)[rail].routes) == 3, "connected routes", 5)
+    wait_until(lambda: len(machine.see(POD)[rail].routes) == 3, "connected routes")
     return pod
 
 
@@ -855,7 +855,7 @@ def test_the_addresses_of_links_are_known(machine: Machine, rail: int) -> None:
     machine.set("rail0", up=True)
     machine.add_address("rail0", "10.0.0.1/24")
     machine.add_address("rail0", "fd00::1/64")
-    wait_until(lambda: LINK_LOCAL_ROUTE in machine.see()[rail].routes, "link-local", 5)
+    wait_until(lambda: LINK_LOCAL_ROUTE in machine.see()[rail].routes, "link-local")
     seen = {address.split("/")[0] for address in machine.see()[rail].addresses}
     assert {str(it) for it in machine.kernel.host_use().addresses[rail]} == seen
     assert seen > {"10.0.0.1", "fd00::1"}
@@ -869,7 +869,7 @@ def test_a_survey_tells_the_use_of_some_links_and_of_what_is_tied_to_them(machin
     other = machine.add_link("rail1", OTHER_MAC)
     machine.add_route("rail0", "0.0.0.0/0 via 10.0.0.9")
     machine.add_route("rail0", "0.0.0.0/0 via 10.0.0.9 table 100")
-    wait_until(lambda: LINK_LOCAL_ROUTE in machine.see()[rail].routes, "link-local", 5)
+    wait_until(lambda: LINK_LOCAL_ROUTE in machine.see()[rail].routes, "link-local")
     survey, links = kernel.survey({rail, other, 4711}), {link.ifindex: link for link in kernel.links(host)}
     assert {link.ifindex: link for link in survey.use.links if link.ifindex in {rail, other}} == survey.links
     assert survey.links == {number: links[number] for number in (rail, other)}
@@ -882,7 +882,7 @@ def test_several_links_are_captured_as_one_is(machine: Machine, rail: int) -> No
     kernel, host = machine.kernel, machine.kernel.host
     _configure(machine)
     other = machine.add_link("rail1", OTHER_MAC)
-    wait_until(lambda: LINK_LOCAL_ROUTE in machine.see()[rail].routes, "link-local", 5)
+    wait_until(lambda: LINK_LOCAL_ROUTE in machine.see()[rail].routes, "link-local")
     several = kernel.capture(kernel.host, {rail, other, 4711}, unreturnable=True)
     assert {number: _told(link) for number, link in several.items()} == {
         number: _told(capture(kernel, host, number)) for number in (rail, other)

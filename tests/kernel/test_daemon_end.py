@@ -40,7 +40,7 @@ from tests.unit.attach.builders import make_pod
 from tests.unit.doors.deviceplugin.pools import RESOURCE, pool
 
 pytestmark = pytest.mark.root
-SOON = 5.0
+SOON = 20.0
 
 
 def _daemon(

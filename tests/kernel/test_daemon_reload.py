@@ -19,7 +19,7 @@ from tests.rig.systree import build_tree
 
 pytestmark = pytest.mark.root
 PROJECT = Path(__file__).resolve().parents[2]
-SOON = 5.0
+SOON = 20.0
 POOLS = '[pools.rails]\nmodes = ["exclusive"]\n'
 
 

@@ -26,7 +26,7 @@ from tests.rig.deadline import wait_until
 from tests.rig.descriptors import open_descriptors
 
 pytestmark = pytest.mark.root
-SOON = 5.0
+SOON = 20.0
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_a_spoilt_journal_is_set_aside_and_the_next_pod_is_served(tmp_path: Path
 def test_a_spoilt_folder_of_cdi_specs_keeps_no_pod_waiting(tmp_path: Path) -> None:
     with attacked(tmp_path, prepare=lambda place: _spoil(place.folder / "cdi", ".json")) as daemon:
         daemon.remember()
-        wait_until(lambda: ask_status(daemon.control)["cdi_specs_read"], "the specs to be read", 5)
+        wait_until(lambda: ask_status(daemon.control)["cdi_specs_read"], "the specs to be read")
         folder = daemon.place.folder / "cdi"
 
         def rename(number: int) -> None:

@@ -14,7 +14,7 @@ from nri_rdma.attach.port import ProcessIdentity
 from nri_rdma.host.watch.processes import ProcessWatcher
 from tests.rig.descriptors import open_descriptors
 
-SOON = 5.0
+SOON = 20.0
 
 
 class _Heard:

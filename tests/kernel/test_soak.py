@@ -89,7 +89,7 @@ def test_no_thread_of_the_daemon_stays_in_the_namespace_of_a_pod_that_is_attache
         inode = netns.stat().st_ino
         message = pod(1, {ANNOTATION: request(1)}, str(netns))
         assert subject.start(message, 0.0).devices == 1
-        wait_until(lambda: not _threads_in(subject.pid, inode), "the threads to leave the namespace", 5)
+        wait_until(lambda: not _threads_in(subject.pid, inode), "the threads to leave the namespace")
         subject.end(message)
         subject.host.remove_pod(netns)
 

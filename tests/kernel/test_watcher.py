@@ -13,7 +13,7 @@ from nri_rdma.host.watch.namespaces import NamespaceWatcher
 from nri_rdma.tasks.listeners import TURN_S, Listeners, Source
 from tests.rig.deadline import wait_until
 
-SOON = 5.0
+SOON = 20.0
 
 
 class _Heard:

@@ -162,7 +162,7 @@ class Daemon(AnyDaemon):
         try:
             self.wait_synchronized()
             what = "CDI specs were read"
-            wait_until(lambda: what in self.log, lambda: f"the specs to be read; its log:\n{self.log}", 15)
+            wait_until(lambda: what in self.log, lambda: f"the specs to be read; its log:\n{self.log}")
         except DeadlineError:
             self.kill()
             raise

@@ -15,7 +15,7 @@ class DeadlineError(AssertionError):
     """What did not happen, and after how many seconds we stopped looking."""
 
 
-def wait_until(look: Callable[[], T | None], what: str | Callable[[], str], seconds: float = 10.0) -> T:
+def wait_until(look: Callable[[], T | None], what: str | Callable[[], str], seconds: float = 30.0) -> T:
     """The first true answer of look(): no empty list, no 0. Raises DeadlineError when there is none in time.
 
     The last look begins after that time, however long this process was kept from running. `what` was waited for; a

@@ -74,7 +74,7 @@ class LaunchedPlugin:
         """Send it a signal."""
         os.kill(self.pid, number)
 
-    def wait(self, seconds: float = 10.0) -> int:
+    def wait(self, seconds: float = 30.0) -> int:
         """Its exit code, negative for a signal; raises DeadlineError when it does not end."""
         wait_until(self._has_ended, "the plugin to end", seconds)
         assert self.exit_code is not None

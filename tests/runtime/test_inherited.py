@@ -103,7 +103,7 @@ def test_the_cluster_network_stays_the_pods(host_equal: None, rails: RailNode, c
         assert cri.exec(container, ["ping", "-c", "1", "-W", "2", gateway_of(netns)]).exit_code == 0
         cri.delete_pod(pod)
     finally:
-        wait_until(lambda: host_link("hca2") is not None, "the netdev to be home", 5)
+        wait_until(lambda: host_link("hca2") is not None, "the netdev to be home")
         ip("rule", "delete", "priority", "70")
         for route in json.loads(ip("-j", "route", "show", "table", "77")):
             ip("route", "delete", route["dst"], "table", "77")
@@ -151,7 +151,7 @@ def policy_routing(number: int) -> Iterator[tuple[str, str]]:
     try:
         yield addresses
     finally:
-        wait_until(lambda: host_link(f"hca{number}") is not None, "the netdev to be home", 5)
+        wait_until(lambda: host_link(f"hca{number}") is not None, "the netdev to be home")
         for family, _, address in families:
             ip(family, "rule", "delete", "from", address, "lookup", table)
             ip(family, "route", "delete", "default", "table", table)
@@ -185,7 +185,7 @@ def test_a_default_route_in_a_table_of_its_own_comes_along_and_returns(
         (moved,) = rail_daemon.status()["sandboxes"][0]["moves"]
         assert not moved.get("left_out")
         cri.delete_pod(pod)
-        wait_until(lambda: hoststate.difference(before, hoststate.take()) == [], "the host to be as before", 5)
+        wait_until(lambda: hoststate.difference(before, hoststate.take()) == [], "the host to be as before")
 
 
 @pytest.mark.usefixtures("rail_daemon")
@@ -201,7 +201,7 @@ def test_two_rails_with_default_routes_of_their_own_each_leave_through_theirs(
                 arrived = wire.send(netns_of(cri, pod), target, address)
                 assert (arrived.link, arrived.source) == (f"p{number}", address)
         cri.delete_pod(pod)
-        wait_until(lambda: hoststate.difference(before, hoststate.take()) == [], "the host to be as before", 5)
+        wait_until(lambda: hoststate.difference(before, hoststate.take()) == [], "the host to be as before")
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_default_route_that_others_of_the_host_need_is_refused(
     wanted = {POD: "- {match: {netdev: hca0}}"}
     with policy_routing(0):
         cri.delete_pod(cri.run_pod("before", annotations=wanted))
-        wait_until(lambda: host_link("hca0") is not None, "the netdev to be home", 5)
+        wait_until(lambda: host_link("hca0") is not None, "the netdev to be home")
         ip("rule", "add", "priority", "90", *rule.split())
         try:
             with pytest.raises(CriError, match=r"DEVICE-IN-USE: .*hca0 carries a default route in ") as refused:

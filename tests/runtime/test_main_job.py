@@ -193,5 +193,5 @@ def test_the_default_pool_serves_no_exclusive_request_unless_told(
 
 def assert_given_back(before: hoststate.HostState, daemon: Daemon) -> None:
     """The host is as it was and the daemon holds nothing."""
-    wait_until(lambda: not hoststate.difference(before, hoststate.take()), "the host to be as before", 5)
+    wait_until(lambda: not hoststate.difference(before, hoststate.take()), "the host to be as before")
     daemon.wait_given_back()

@@ -89,7 +89,7 @@ def test_the_kubelet_finds_plugins_and_driver_until_the_end(
     doors.close()
     doors.close()
     assert not registrar.exists()
-    assert manager.plugins[RESOURCE].is_over.wait(5)
+    assert manager.plugins[RESOURCE].is_over.wait(30)
 
 
 def test_without_pools_of_the_kubelet_nothing_is_opened(make: MakeDoors, kubelet: Path) -> None:

@@ -21,7 +21,7 @@ from nri_rdma.tasks.workers import Workers
 from tests.unit.attach.builders import make_device, make_placed, make_pod
 from tests.unit.model.hardware import node
 
-SOON = 5.0
+SOON = 20.0
 
 
 def _record() -> SandboxRecord:

@@ -130,6 +130,6 @@ def test_a_service_manager_that_does_not_read_keeps_nobody_waiting(
             earlier.sendto(b"STATUS=", systemd.address)
     telling = threading.Thread(target=ServiceManager(systemd.address, Later()).ready, daemon=True)
     telling.start()
-    telling.join(5)
+    telling.join(30)
     assert not telling.is_alive()
     assert [vars(it)["error"] for it in caplog.records] == ["timed out"]

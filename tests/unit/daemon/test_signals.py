@@ -14,7 +14,7 @@ import pytest
 from nri_rdma.daemon.signals import Signals
 from tests.rig.descriptors import open_descriptors
 
-SOON = 5.0
+SOON = 20.0
 PIPE_BYTES = 4096
 """The smallest pipe: a page."""
 

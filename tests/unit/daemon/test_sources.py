@@ -33,7 +33,7 @@ from tests.rig.kubelet import FakeKubelet
 from tests.unit.model.hardware import eight
 from tests.unit.rigs.attachments import Clock
 
-SOON = 5.0
+SOON = 20.0
 
 
 class Site:

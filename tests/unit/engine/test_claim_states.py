@@ -69,7 +69,7 @@ def test_an_exclusive_device_is_given_with_its_netdev_as_it_is_in_the_pod(
     node.specify(spec(NIC, 0, keys="mode: exclusive\ninterface: {name: fab0}\n"))
     node.kubelet.give(make_pod(), "main", NIC)
     node.start(annotations={})
-    node.sandbox().attach_done.result(5)
+    node.sandbox().attach_done.result(30)
     assert heard.states.now() == {
         NIC: CdiState(
             given=(
@@ -154,7 +154,7 @@ def test_a_sandbox_that_ends_while_it_is_attached_is_no_failure(node: Node, hear
     node.kubelet.give(make_pod(), "main", NIC)
     node.rig.gate.stop_at = "before resolve-numbers"
     node.start(annotations={}, seconds=0.2)
-    assert node.rig.gate.reached.wait(5)
+    assert node.rig.gate.reached.wait(30)
     node.stop(seconds=0.05)
     node.rig.gate.open.set()
     node.stop()
@@ -202,7 +202,7 @@ def test_a_proof_is_news_of_the_claims_devices_and_a_refusal_is_told_with_its_co
     node.specify(spec(NIC, 0, keys="mode: shared\nprove: true\n"))
     node.kubelet.give(make_pod(), "main", NIC)
     node.start(annotations={})
-    node.sandbox().attach_done.result(5)
+    node.sandbox().attach_done.result(30)
     (before,) = heard.states.now()[NIC].given
     heard.news.clear()
     holdings, created = (

@@ -71,7 +71,7 @@ def checked(daemon: InsideDaemon, check: ImageCheck, pod: Pod, container: str = 
     """Whether there was something to check; it is done then."""
     done = check.begin(daemon.sandboxes.of(pod.sandbox_id), container, container_id, lambda: MADE)
     if done is not None:
-        done.result(5)
+        done.result(30)
     return done is not None
 
 
@@ -160,7 +160,7 @@ def test_a_check_that_ends_after_its_pod_is_forgotten(daemon: InsideDaemon, shel
     daemon.stop_pod(pod)
     shelf.gate.set()
     assert done is not None
-    done.result(5)
+    done.result(30)
     assert ask_status(daemon.settings.control_path)["images"] == []
 
 
@@ -185,7 +185,7 @@ def test_a_check_that_runs_is_not_begun_again(daemon: InsideDaemon, shelf: Shelf
     assert second is not None
     assert second is not first, "the container was made again"
     shelf.gate.set()
-    second.result(5)
+    second.result(30)
     assert len(shelf.asked) == 2
     wait_until(lambda: not check.running, "both forgotten")
 

@@ -48,7 +48,7 @@ __all__ = ["node", "world"]  # fixtures
 
 RAIL0 = [{"hostInterfaceName": "rail0", "name": "net1"}]
 """A CDI device with this asks for a netdev; it asks for nothing while the host does not see that netdev."""
-BARRIER_S = 1.0
+BARRIER_S = 2.0
 
 
 def offer_ids(node: Node) -> None:
@@ -142,8 +142,8 @@ def test_all_waits_of_a_container_together_are_no_longer_than_the_barrier(
     threading.Timer(BARRIER_S * 0.8, node.rig.gate.open.set).start()
     monkeypatch.setattr(node.rig.sandboxes, "look_again", lambda *_arguments, **_options: Future[None]())
     begun = time.monotonic()
-    refusal(lambda: node.create("main", 0, cdi=(NIC,), seconds=2.0))
-    assert time.monotonic() - begun < BARRIER_S * 1.4
+    refusal(lambda: node.create("main", 0, cdi=(NIC,), seconds=5.0))
+    assert time.monotonic() - begun < BARRIER_S * 1.7
 
 
 def test_without_a_barrier_nothing_is_waited_for(world: World, tmp_path: Path) -> None:
@@ -151,8 +151,8 @@ def test_without_a_barrier_nothing_is_waited_for(world: World, tmp_path: Path) -
     with daemon_on(world, tmp_path, make_others=rereading.make_others) as early:
         early.engine.barrier.waits = Waits(barrier_s=0.0)
         begun = time.monotonic()
-        refusal(lambda: early.create("main", 0, cdi=(NIC,), seconds=2.0))
-        assert time.monotonic() - begun < 1
+        refusal(lambda: early.create("main", 0, cdi=(NIC,), seconds=20.0))
+        assert time.monotonic() - begun < 10
         assert early.seen() == [], "it is not known yet what the container has"
 
 

@@ -73,7 +73,7 @@ def test_facts_that_cannot_be_had_in_time_refuse_and_say_so(daemon: Daemon, worl
         daemon.rig.workers.submit(key, lambda: drop(release.wait(SOON)))
     begun = time.monotonic()
     assert refusal(NotReadyError, lambda: daemon.start(seconds=0.05)).code is ErrorCode.NOT_READY
-    assert time.monotonic() - begun < 1.5
+    assert time.monotonic() - begun < SOON / 2
     release.set()
 
 
@@ -117,7 +117,7 @@ def test_a_release_that_fails_keeps_no_pod_waiting_for_long(daemon: Daemon, monk
     begun = time.monotonic()
     error = refusal(PlacementError, lambda: daemon.start(make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH)))
     assert "ml/train" in str(error)
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < SOON / 2
     release.set()
 
 

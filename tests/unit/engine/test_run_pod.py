@@ -95,7 +95,7 @@ def test_a_new_sandbox_waits_for_the_old_one_without_keeping_the_runtime(overlap
     intruder = world.add_link(world.host, "rail0")  # the way home is blocked
     begun = time.monotonic()
     overlapped.start(make_pod("sandbox-2", path=OTHER_PATH))
-    assert time.monotonic() - begun < 1.5
+    assert time.monotonic() - begun < SOON / 2
     assert "older sandbox" in refusal(NotReadyError, lambda: overlapped.edits("sandbox-2")).what
     overlapped.stop("sandbox-1", seconds=0.05)  # the runtime's word for the old one comes late
     del world.host.links[intruder.ifindex]

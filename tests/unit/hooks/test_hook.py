@@ -135,7 +135,7 @@ def test_a_container_that_is_to_be_proven_is_proven_with_what_its_configuration_
     assert run(made.state(), *socket_of(daemon.settings.control_path)) == Ended(code=0, error="")
     ((task, within_s),) = daemon.prover.asked
     assert (task.pid, task.memlock, task.devices[0].gid_index, task.cgroups_path) == (7, 65536, 3, CGROUP)
-    assert within_s == pytest.approx(daemon.settings.proof_timeout, abs=0.5)
+    assert within_s == pytest.approx(daemon.settings.proof_timeout, abs=2)
     assert run(made.state(), *socket_of(daemon.settings.control_path)).code == 0, "a second hook of the container"
     assert len(daemon.prover.asked) == 1
 
@@ -397,7 +397,7 @@ def somebody(path: Path, answer: Callable[[], bytes]) -> Iterator[None]:
         thread = threading.Thread(target=serve)
         thread.start()
         yield
-        thread.join(5)
+        thread.join(30)
 
 
 def test_a_connection_that_is_reset_is_tried_once_more(tmp_path: Path) -> None:
@@ -614,7 +614,7 @@ def test_a_status_that_takes_long_keeps_no_container_from_starting(daemon: Insid
         assert run(state, *socket_of(daemon.settings.control_path)) == Ended(code=0, error="")
         assert status.is_alive()
         reader_is_there.write("")
-    status.join(5)
+    status.join(30)
     assert not status.is_alive()
 
 

@@ -80,7 +80,7 @@ def test_a_query_that_could_not_be_made_is_made_after_the_next_scan(
 
     monkeypatch.setattr(VerbsProcess, "ask", limited)
     asked.capacities.node_was_read(NODE)
-    asked.workers.submit("capacities", lambda: None).result(5)
+    asked.workers.submit("capacities", lambda: None).result(30)
     assert asked.read(NODE).capacities[FIRST.id].scarcest == ("ah", 32767)
 
 

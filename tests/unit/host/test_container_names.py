@@ -43,4 +43,4 @@ def test_engines_that_hang_take_a_second_each(folder: Path) -> None:
         engine(folder, name, "exec sleep 20")
     began = time.monotonic()
     assert container_names() == {}
-    assert 2 <= time.monotonic() - began < 4
+    assert 2 <= time.monotonic() - began < 15

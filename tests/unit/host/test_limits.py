@@ -70,7 +70,7 @@ def test_limits_are_lifted_when_the_first_process_ends(container: Container, lim
     later.wait()
     assert container.rdma_max.read_text() == LIMITED
     container.processes[0].kill()
-    wait_until(lambda: container.rdma_max.read_text().startswith(LIFTED), "the limits to go", seconds=5)
+    wait_until(lambda: container.rdma_max.read_text().startswith(LIFTED), "the limits to go")
 
 
 def test_limits_stay_when_another_process_of_the_container_ends_while_they_are_looked_at(
@@ -82,7 +82,7 @@ def test_limits_stay_when_another_process_of_the_container_ends_while_they_are_l
     limits.lift_at_end(PATH, WHERE)
     assert container.rdma_max.read_text() == LIMITED
     container.end()
-    wait_until(lambda: container.rdma_max.read_text().startswith(LIFTED), "the limits to go", seconds=5)
+    wait_until(lambda: container.rdma_max.read_text().startswith(LIFTED), "the limits to go")
 
 
 def test_limits_of_a_container_that_has_ended_are_lifted_at_once(container: Container, limits: ContainerLimits) -> None:

@@ -100,7 +100,7 @@ def connected(runtime: FakeRuntime, path: Path, how: Script = script) -> Iterato
         yield plugin
     finally:
         runtime.disconnect()
-        thread.join(5)
+        thread.join(30)
         plugin.socket.close()
         assert not thread.is_alive()
 

@@ -20,7 +20,7 @@ from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import FakeKernel, Link, World
 from tests.unit.attach.builders import POD_PATH, make_device, make_placed
 
-SOON = 5.0
+SOON = 20.0
 """Seconds after which a test that waits for a worker gives up."""
 BLOCKING = Waits(blocking=True, barrier_s=SOON)
 """Whoever is asked waits for the attach, however slow this machine is."""

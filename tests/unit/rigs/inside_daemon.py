@@ -163,7 +163,7 @@ class InsideDaemon:
             )
         sandbox = self.sandboxes.get(pod.sandbox_id)
         if sandbox is not None:
-            sandbox.attach_done.result(5)
+            sandbox.attach_done.result(30)
         self._source.refresh()
         return pod
 

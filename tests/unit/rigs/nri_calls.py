@@ -23,7 +23,7 @@ from nri_rdma.ttrpc.wire import Request
 from tests.unit.rigs.inside_daemon import InsideDaemon
 
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
-SOON = 5.0
+SOON = 20.0
 PATIENCE_MS = 60_000
 """What the runtime says that it waits, so that no test depends on the speed of its machine."""
 

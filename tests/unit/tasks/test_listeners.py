@@ -19,7 +19,7 @@ from nri_rdma.tasks.listeners import Listeners, Source
 from tests.rig.deadline import wait_until
 from tests.rig.descriptors import open_descriptors
 
-SOON = 5.0
+SOON = 20.0
 Pipe: TypeAlias = Callable[[str], "_Pipe"]
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nri_rdma.tasks.waiting import all_settled, settled, wait
 
-SOON = 5.0
+SOON = 20.0
 SHORT = 0.02
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from nri_rdma.tasks.workers import Workers
 
-SOON = 5.0
+SOON = 20.0
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ class Service:
 
     def wait(self, call: Call) -> bytes:
         self.waiting.release()
-        self.gate.wait(5)
+        self.gate.wait(30)
         return call.payload
 
     def refuse(self, call: Call) -> bytes:

@@ -15,7 +15,7 @@ from tests.rig.deadline import wait_until
 REQUEST, RESPONSE, DATA = 1, 2, 3
 CLOSED, OPEN, NO_DATA = 1, 2, 4
 MESSAGE_MAX = 4 << 20
-SOON_S = 10.0
+SOON_S = 30.0
 
 
 class Frame(NamedTuple):

@@ -70,7 +70,7 @@ class TestCalls:
                 future, name = futures[stream_id]
                 data = pb.Response(payload=name).SerializeToString()
                 peer.sendall(struct.pack(">IIBB", len(data), stream_id, 2, 0) + data)
-                assert future.result(5) == name
+                assert future.result(30) == name
 
 
 class TestTimeouts:
@@ -79,7 +79,7 @@ class TestTimeouts:
         with pytest.raises(RpcError) as caught:
             client.call("test.Echo", "Wait", b"", timeout_s=0.05)
         assert caught.value.code == Code.DEADLINE_EXCEEDED
-        assert 0.05 <= time.monotonic() - before < 2
+        assert 0.05 <= time.monotonic() - before < 10
         assert is_idle(client)
 
     def test_the_late_answer_is_dropped_and_the_next_call_works(self, client: Client, service: Service) -> None:
@@ -98,11 +98,11 @@ class TestTimeouts:
     def test_another_caller_takes_over_the_reading(self, client: Client, service: Service) -> None:
         with ThreadPoolExecutor(2) as pool:
             short = pool.submit(client.call, "test.Echo", "Wait", b"short", timeout_s=0.05)
-            assert service.waiting.acquire(timeout=5)  # it has sent, so it reads
+            assert service.waiting.acquire(timeout=30)  # it has sent, so it reads
             long = pool.submit(client.call, "test.Echo", "Echo", b"long", timeout_s=5)
-            assert isinstance(short.exception(5), RpcError)
+            assert isinstance(short.exception(30), RpcError)
             service.gate.set()
-            assert long.result(5) == b"long"
+            assert long.result(30) == b"long"
 
     def test_a_peer_that_does_not_read_costs_the_connection(self, raw_peer: tuple[Client, socket.socket]) -> None:
         client, _peer = raw_peer
@@ -122,7 +122,7 @@ class TestClose:
                 read_frame(peer)
             peer.close()
             for future in futures:
-                assert isinstance(future.exception(5), ConnectionClosed)
+                assert isinstance(future.exception(30), ConnectionClosed)
         with pytest.raises(ConnectionClosed):
             echo(client, b"x")
 
@@ -134,7 +134,7 @@ class TestClose:
             read_frame(peer)
             peer.sendall(struct.pack(">IIBB", len(data), 1, 2, 0) + data)
             peer.close()
-            assert future.result(5) == b"last"
+            assert future.result(30) == b"last"
 
     def test_closing_the_client_wakes_its_callers(self, raw_peer: tuple[Client, socket.socket]) -> None:
         client, peer = raw_peer
@@ -142,7 +142,7 @@ class TestClose:
             future = pool.submit(echo, client, b"x", None)
             read_frame(peer)
             client.close()
-            assert isinstance(future.exception(5), ConnectionClosed)
+            assert isinstance(future.exception(30), ConnectionClosed)
         client.close()
         with pytest.raises(ConnectionClosed, match="closed by this client"):
             echo(client, b"x")
@@ -153,4 +153,4 @@ class TestClose:
             future = pool.submit(echo, client, bytes(MESSAGE_MAX - 100), None)
             peer.recv(1)
             client.close()
-            assert isinstance(future.exception(5), ConnectionClosed)
+            assert isinstance(future.exception(30), ConnectionClosed)

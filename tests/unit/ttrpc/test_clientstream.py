@@ -168,7 +168,7 @@ class TestTime:
             before = time.monotonic()
             with pytest.raises(TimeoutError):
                 stream.receive(0.05)
-            assert 0.05 <= time.monotonic() - before < 2
+            assert 0.05 <= time.monotonic() - before < SOON_S / 2
             stream.send(b"x")
             assert stream.receive() == b"echo x"
 
@@ -183,7 +183,7 @@ class TestBackPressure:
             assert client.call(SERVICE, "Unary", b"x", timeout_s=SOON_S) == b"x"
             if stream._pending.outcome is not None:
                 break
-        assert time.monotonic() - before < 5
+        assert time.monotonic() - before < SOON_S / 2
         taken = 0
         with pytest.raises(RpcError, match="nobody takes the stream's messages") as caught:
             while stream.receive() is not None:

@@ -66,10 +66,10 @@ class TestCalls:
     def test_clients_do_not_wait_for_each_other(self, server: Server, path: Path, service: Service) -> None:
         with Client(path) as slow, Client(path) as quick, ThreadPoolExecutor(1) as pool:
             future = pool.submit(slow.call, "test.Echo", "Wait", b"s", timeout_s=5)
-            assert service.waiting.acquire(timeout=5)
+            assert service.waiting.acquire(timeout=30)
             assert echo(quick, b"q") == b"q"
             service.gate.set()
-            assert future.result(5) == b"s"
+            assert future.result(30) == b"s"
 
 
 class TestErrors:
@@ -149,14 +149,14 @@ class TestClose:
             futures = [pool.submit(one.call, "test.Echo", "Wait", b"1", timeout_s=5)]
             futures += [pool.submit(two.call, "test.Echo", "Wait", b"2", timeout_s=5)]
             for _ in futures:
-                assert service.waiting.acquire(timeout=5)
+                assert service.waiting.acquire(timeout=30)
             closing = pool.submit(server.close)
             assert soon(lambda: not path.exists())
             with pytest.raises(OSError):
                 Client(path)
             service.gate.set()
-            assert [future.result(5) for future in futures] == [b"1", b"2"]
-            closing.result(5)
+            assert [future.result(30) for future in futures] == [b"1", b"2"]
+            closing.result(30)
         assert soon(lambda: ttrpc_threads() == [])
 
     def test_a_handler_that_does_not_end_does_not_hold_close(
@@ -166,9 +166,9 @@ class TestClose:
         server.serve_unix(path)
         with Client(path) as client, ThreadPoolExecutor(1) as pool:
             future = pool.submit(client.call, "test.Echo", "Wait", b"", timeout_s=5)
-            assert service.waiting.acquire(timeout=5)
+            assert service.waiting.acquire(timeout=30)
             server.close(grace_s=0.02)
-            assert isinstance(future.exception(5), ConnectionClosed)
+            assert isinstance(future.exception(30), ConnectionClosed)
         assert "a handler does not end" in caplog.text
         service.gate.set()
         assert soon(lambda: ttrpc_threads() == [])
@@ -186,7 +186,7 @@ class TestClose:
         with ThreadPoolExecutor(1) as pool:
             future = pool.submit(server.wait)
             server.close()
-            future.result(5)
+            future.result(30)
 
     def test_a_server_that_never_served_closes(self) -> None:
         Server({}).close()

@@ -33,7 +33,7 @@ from tests.unit.rigs.inside_daemon import InsideDaemon
 from tests.unit.rigs.policies import EXCLUSIVE_FIRST
 
 POD = "rdma.noderesource.dev/pod"
-SOON = 5.0
+SOON = 20.0
 
 
 class Looking:

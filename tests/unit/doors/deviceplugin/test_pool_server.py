@@ -70,7 +70,7 @@ def test_it_registers_by_the_name_of_its_socket(manager: FakeDeviceManager, serv
 def test_a_server_that_listens_anew_has_ended_what_was_before(manager: FakeDeviceManager, served: PoolServer) -> None:
     before = manager.plugins[RESOURCE]
     served.serve()
-    assert before.is_over.wait(5)
+    assert before.is_over.wait(30)
     wait_until(lambda: manager.plugins[RESOURCE] is not before, "the next list")
 
 
@@ -123,7 +123,7 @@ def test_the_end_ends_the_list_and_takes_the_socket_away(
 ) -> None:
     plugin = manager.plugins[RESOURCE]
     served.close()
-    assert plugin.is_over.wait(5)
+    assert plugin.is_over.wait(30)
     assert not (folder / endpoint_of(served.pool)).exists()
     served.close()
 

@@ -139,12 +139,12 @@ def test_it_looks_after_its_sockets_once_however_often_it_is_opened_and_ends_wit
     door.open_later()
     wait_until(lambda: pauses.waiting == 1, "the next look")
     register(socket_of(registry))
-    wait_until(lambda: {"slices", "claim-status"} <= names_of_threads() - before, "the threads", seconds=5)
-    workers.submit("claims", lambda: None).result(5)
+    wait_until(lambda: {"slices", "claim-status"} <= names_of_threads() - before, "the threads")
+    workers.submit("claims", lambda: None).result(30)
     assert pauses.waiting == 1
     door.close()
     assert pauses.waiting == 0
-    wait_until(lambda: not {"slices", "claim-status"} & names_of_threads() - before, "the threads to end", seconds=5)
+    wait_until(lambda: not {"slices", "claim-status"} & names_of_threads() - before, "the threads to end")
 
 
 def names_of_threads() -> set[str]:
@@ -186,6 +186,6 @@ def test_what_was_closed_does_not_open(door: ClaimsDoor, registry: Path, api_ser
     door.open_later()
     after = threading.Event()
     workers.submit("claims", after.set)  # tasks of one key run in order
-    assert after.wait(5)
+    assert after.wait(30)
     assert not socket_of(registry).exists()
     assert not api_server.seen

@@ -63,7 +63,7 @@ def test_a_repeated_prepare_has_the_same_answer_at_once_also_when_the_devices_ar
     node.serve_claims()
     began = time.monotonic()
     assert node.prepare() == first
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     assert (node.folder / SPEC).stat().st_mtime_ns == written
 
 

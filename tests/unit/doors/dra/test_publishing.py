@@ -269,7 +269,7 @@ def test_a_watch_that_does_not_last_is_not_repeated_at_once(
     time.sleep(1.0)
     assert 2 <= sum("watch" in it.query for it in server.seen) <= 6
     publisher.close()
-    watcher.join(5)
+    watcher.join(30)
     assert not watcher.is_alive()
 
 
@@ -283,7 +283,7 @@ def test_it_ends_while_the_api_server_hangs_and_its_slices_stay(server: Server, 
     began = time.monotonic()
     publisher.close()
     publisher.close()
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 8
     assert len(server.slices) == 1
 
 
@@ -292,7 +292,7 @@ def test_starting_again_compares_the_slices(server: Server, publisher: Publisher
     wait_until(lambda: names(server) == ["d0", "d1"], "the slice")
     now[:] = devices(3)
     publisher.start()
-    wait_until(lambda: names(server) == ["d0", "d1", "d2"], "the slice with the third device", seconds=5)
+    wait_until(lambda: names(server) == ["d0", "d1", "d2"], "the slice with the third device")
 
 
 def test_what_was_never_started_can_be_closed_and_is_not_started_then(server: Server, publisher: Publisher) -> None:

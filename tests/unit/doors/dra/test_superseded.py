@@ -142,7 +142,7 @@ def test_sixteen_calls_that_wait_for_one_claim_keep_no_other_claim_waiting(
             )
         took = time.monotonic() - before
         assert dra.NodePrepareResourcesResponse.FromString(data).claims["u2"].error == ""
-        assert took < 2
+        assert took < 10
         cpu = time.process_time()
         time.sleep(1.0)
         assert time.process_time() - cpu < 0.1

@@ -15,7 +15,7 @@ from tests.fakes.runtime import FakeRuntime
 from tests.unit.rigs.inside_daemon import InsideDaemon
 
 ASKS = {"rdma.noderesource.dev": "[{match: {device: mlx5_3}}]"}
-SOON = 5.0
+SOON = 20.0
 
 
 class GatedPlugin(Plugin):

@@ -23,7 +23,7 @@ from nri_rdma.wire.error import WireError
 from tests.fakes.runtime import FakeRuntime
 from tests.unit.rigs.inside_daemon import InsideDaemon
 
-SOON = 5.0
+SOON = 20.0
 
 
 class Process:

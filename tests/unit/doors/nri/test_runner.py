@@ -24,7 +24,7 @@ from tests.fakes.runtime import FakeRuntime
 from tests.rig.deadline import wait_until
 from tests.unit.rigs.inside_daemon import InsideDaemon
 
-SOON = 5.0
+SOON = 20.0
 
 
 class Line:

@@ -18,7 +18,7 @@ from nri_rdma.ttrpc.wire import Code, Request
 from nri_rdma.wire import WireError
 from nri_rdma.wire.mux import HOSTILE_LENGTH, PLUGIN_SERVICE_CONN, MuxDecoder
 
-SOON_S = 10.0
+SOON_S = 30.0
 KERNEL_HOLDS = 1 << 20
 """More than a socket pair's two buffers hold: about 212,992 bytes each."""
 

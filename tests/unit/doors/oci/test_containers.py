@@ -234,7 +234,7 @@ def test_a_container_stands_for_a_pod_that_no_runtime_lists(door: Door) -> None:
     (attachment,) = door.inside.sandboxes.all()
     assert str(attachment.pod) == "oci/0123456789ab"
     assert (attachment.pod.sandbox_id, attachment.pod.pid, attachment.pod.is_listed) == ("0123456789abcdef", PID, False)
-    door.inside.engine.synchronize(()).result(5)
+    door.inside.engine.synchronize(()).result(30)
     assert attachment.state is Phase.ATTACHED, "a runtime that does not list it does not end it"
 
 
@@ -355,7 +355,7 @@ def test_a_container_that_is_to_be_proven_is_proven_once_with_the_limit_that_mus
     ((task, within_s),) = door.inside.prover.asked
     assert (task.where, task.pid, task.cgroups_path, task.memlock) == ("oci/box", PID, "/machine/box", 1 << 10)
     assert [(it.device, it.gid_index) for it in task.devices] == [("mlx5_2", 2)]
-    assert within_s == pytest.approx(3.0, abs=0.5)
+    assert within_s == pytest.approx(3.0, abs=1.5)
 
 
 def test_the_image_of_a_container_is_checked_before_it_is_answered(door: Door) -> None:

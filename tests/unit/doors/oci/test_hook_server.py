@@ -26,7 +26,7 @@ from nri_rdma.observe.durations import Durations
 from nri_rdma.tasks.listeners import Listeners
 from tests.rig.deadline import wait_until
 
-SOON = 5.0
+SOON = 20.0
 RETURN = {"version": 1, "ask": "return", "id": "box"}
 ATTACH = {"version": 1, "ask": "attach", "id": "box", "pid": 1, "devices": [{"device": "mlx5_0"}]}
 

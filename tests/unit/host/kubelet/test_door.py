@@ -21,7 +21,7 @@ from nri_rdma.tasks.workers import Workers
 from tests.rig.deadline import wait_until
 from tests.rig.kubelet import FakeKubelet, Mode, populate
 
-SOON = 5.0
+SOON = 20.0
 
 
 @pytest.fixture

@@ -217,7 +217,7 @@ def test_closing_twice_and_during_a_call_is_no_error(server: Server, api: ApiSer
 
     thread = threading.Thread(target=call)
     thread.start()
-    assert asked.wait(5)
+    assert asked.wait(30)
     api.close()
     api.close()
     thread.join(10)
@@ -253,11 +253,11 @@ def test_a_byte_now_and_then_does_not_keep_a_call_longer_than_its_time_limit(
 
 def test_a_call_that_is_repeated_with_renewed_credentials_has_one_time_limit(server: Server, api: ApiServer) -> None:
     def slow(handler: BaseHTTPRequestHandler, _seen: Seen) -> bool:
-        server.is_over.wait(0.6)
+        server.is_over.wait(30 if server.seen[1:] else 2)
         return send(handler, 401, {})
 
     server.answer = slow
-    assert seconds_of(lambda: api.get(CLAIM, timeout_s=1)) < 1.15
+    assert seconds_of(lambda: api.get(CLAIM, timeout_s=3)) < 4.8, "a limit for each would be 5 s"
     assert len(server.seen) == 2
 
 

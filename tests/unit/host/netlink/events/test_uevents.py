@@ -53,8 +53,8 @@ def change(device: Path) -> None:
 def test_a_burst_of_events_ends_in_one_quiet(listener: Listener) -> None:
     for _ in range(5):
         change(HEARD_DEVICE)
-    wait_until(lambda: len(listener.events) == 5, "the events", seconds=5)
-    wait_until(lambda: bool(listener.quiet_at), "the quiet after them", seconds=5)
+    wait_until(lambda: len(listener.events) == 5, "the events")
+    wait_until(lambda: bool(listener.quiet_at), "the quiet after them")
     assert [(event.subsystem, event.action) for event in listener.events] == [(HEARD, "change")] * 5
     assert len(listener.quiet_at) == 1
 
@@ -70,7 +70,7 @@ def test_events_of_other_devices_do_not_put_the_quiet_off(listener: Listener) ->
     thread.start()
     try:
         change(HEARD_DEVICE)
-        wait_until(lambda: bool(listener.quiet_at), "the quiet while others go on", seconds=5)
+        wait_until(lambda: bool(listener.quiet_at), "the quiet while others go on")
     finally:
         done.set()
         thread.join()
@@ -80,7 +80,7 @@ def test_events_of_other_devices_do_not_put_the_quiet_off(listener: Listener) ->
 def test_a_listener_that_fails_does_not_lose_the_quiet(listener: Listener) -> None:
     listener.fails = True
     change(HEARD_DEVICE)
-    wait_until(lambda: bool(listener.quiet_at), "the quiet", seconds=5)
+    wait_until(lambda: bool(listener.quiet_at), "the quiet")
     assert len(listener.events) == 1
 
 
@@ -96,7 +96,7 @@ def test_a_flood_of_events_of_other_devices_ends_the_turn(listener: Listener, mo
         """A socket whose buffer is never empty."""
 
         def recvfrom(self, _size: int) -> tuple[bytes, tuple[int, int]]:
-            assert time.monotonic() - begun < 20 * TURN_S, "the turn does not end"
+            assert time.monotonic() - begun < 200 * TURN_S, "the turn does not end"
             return b"change@/devices/virtual/net/lo\0ACTION=change\0DEVPATH=/d\0SUBSYSTEM=net\0SEQNUM=1\0", (0, 1)
 
     monkeypatch.setattr(uevents, "_socket", Flood())

@@ -58,15 +58,15 @@ def test_other_threads_stay_where_they_are(pod: int) -> None:
 
     def look() -> None:
         begun.set()
-        assert go.wait(5)
+        assert go.wait(30)
         seen.append(where())
 
     thread = threading.Thread(target=look)
     thread.start()
-    assert begun.wait(5)
+    assert begun.wait(30)
     with visiting(pod):
         go.set()
-        thread.join(5)
+        thread.join(30)
     assert seen == [outside]
 
 

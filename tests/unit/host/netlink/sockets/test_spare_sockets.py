@@ -141,7 +141,7 @@ def test_each_thread_uses_those_of_its_own_place(spare: SpareSockets) -> None:
     with using(spare), momentary(ROUTE):
         pass
     with using(spare), ThreadPoolExecutor(1) as thread:
-        thread.submit(elsewhere).result(5)
+        thread.submit(elsewhere).result(30)
     assert (spare.count, other.count) == (1, 1)
     other.close()
 

@@ -59,7 +59,8 @@ def claim_problems(
     `classes` are the known DeviceClasses by name; their parameters apply together with those of the claim. `on_host`
     are the claims of pods that use the host's network.
     """
-    requests = tuple(requests_in(document, driver, classes or {}))
+    every = tuple(requests_in(document, driver, classes or {}))
+    requests = tuple(it for it in every if it.is_of(driver)) or every  # a config without requests concerns GPUs, too
     parts = {index for it in requests if it.others for index in it.configs}
     is_wrong = False
     for index, opaque in opaques_of(document):

@@ -96,6 +96,12 @@ def test_a_claim_is_judged_with_what_its_class_says_in_the_same_file(of_class: s
         assert problem.what.startswith("request nic, with what class nics says: ") is is_merged
 
 
+def test_the_gpus_of_a_claim_are_not_judged_with_a_config_that_names_no_request() -> None:
+    gpus = "[{name: gpu, exactly: {deviceClassName: gpus, count: 2}}, {name: nic, exactly: {deviceClassName: nics}}]"
+    of_class = CLASS.replace("PARAMETERS", "{mode: exclusive}")
+    assert checked(claim("{interface: {name: x}}", gpus) + of_class).problems == ()
+
+
 def test_parameters_of_one_claim_are_judged_together_for_each_request() -> None:
     shared = "- opaque: {driver: rdma.noderesource.dev, parameters: {interface: {name: x}}}\n      requests: [b]"
     two = "[{name: a, exactly: {deviceClassName: nics}}, {name: b, exactly: {deviceClassName: nics}}]"
